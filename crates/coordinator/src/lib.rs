@@ -1,0 +1,1 @@
+//! Volley coordinator.

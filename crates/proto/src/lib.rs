@@ -1,0 +1,31 @@
+//! Wire messages: the code generated from `/proto` (committed, see `just codegen`) and every
+//! conversion between it and [`volley_types`], one file per message. No logic, no sockets.
+
+#[rustfmt::skip]
+#[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated code")]
+mod generated {
+    pub mod volley {
+        pub mod predict {
+            pub mod v1 {
+                include!("generated/volley.predict.v1.rs");
+            }
+        }
+        pub mod registry {
+            pub mod v1 {
+                include!("generated/volley.registry.v1.rs");
+            }
+        }
+        pub mod raft {
+            pub mod v1 {
+                include!("generated/volley.raft.v1.rs");
+            }
+        }
+        pub mod worker {
+            pub mod v1 {
+                include!("generated/volley.worker.v1.rs");
+            }
+        }
+    }
+}
+
+pub use generated::volley::{predict, raft, registry, worker};

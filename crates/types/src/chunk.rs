@@ -1,0 +1,489 @@
+//! Response rows and the stream that carries them.
+//!
+//! A chunk is one row. What matters is in columns: a transport may merge and split record
+//! batches as it likes. A generation's stream ends in exactly one row with `last = true`, or
+//! in exactly one error; nothing follows either.
+
+use std::any::Any;
+use std::pin::Pin;
+use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll};
+
+use arrow_array::builder::{
+    BinaryBuilder, BooleanBuilder, Float32Builder, StringBuilder, UInt32Builder,
+};
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float32Type, UInt32Type};
+use arrow_array::{Array, RecordBatch};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use futures::Stream;
+
+use crate::error::PredictError;
+
+/// A stream of response batches with a schema that is known before the first of them.
+///
+/// Whatever must live as long as the stream (permits, cancel guards, gauges) is held inside
+/// by [`ChunkStream::holding`]; dropping the stream drops it.
+pub struct ChunkStream {
+    schema: SchemaRef,
+    // Dropped in this order: the work first, then what it was allowed by.
+    batches: Pin<Box<dyn Stream<Item = Result<RecordBatch, PredictError>> + Send>>,
+    guards: Vec<Box<dyn Any + Send>>,
+    ended: bool,
+}
+
+impl ChunkStream {
+    /// A stream of `batches`, each of `schema`.
+    pub fn new(
+        schema: SchemaRef,
+        batches: impl Stream<Item = Result<RecordBatch, PredictError>> + Send + 'static,
+    ) -> Self {
+        Self {
+            schema,
+            batches: Box::pin(batches),
+            guards: Vec::new(),
+            ended: false,
+        }
+    }
+
+    /// The schema of every batch.
+    #[must_use]
+    pub fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+
+    /// Keeps `guard` until the stream is dropped.
+    #[must_use]
+    pub fn holding(mut self, guard: impl Any + Send) -> Self {
+        self.guards.push(Box::new(guard));
+        self
+    }
+
+    /// The same stream with its batches passed through `wrap`; guards stay held.
+    #[must_use]
+    pub fn map_batches<S>(self, wrap: impl FnOnce(BatchResults) -> S) -> Self
+    where
+        S: Stream<Item = Result<RecordBatch, PredictError>> + Send + 'static,
+    {
+        Self {
+            schema: self.schema,
+            batches: Box::pin(wrap(self.batches)),
+            guards: self.guards,
+            ended: self.ended,
+        }
+    }
+}
+
+/// The batches inside a [`ChunkStream`].
+pub type BatchResults = Pin<Box<dyn Stream<Item = Result<RecordBatch, PredictError>> + Send>>;
+
+impl Stream for ChunkStream {
+    type Item = Result<RecordBatch, PredictError>;
+
+    /// Yields nothing after the first error, whatever the inner stream would do.
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let polled = self.batches.as_mut().poll_next(cx);
+        if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
+            self.ended = true;
+        }
+        polled
+    }
+}
+
+impl std::fmt::Debug for ChunkStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ChunkStream")
+            .field("schema", &self.schema)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a generation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FinishReason {
+    /// End of text, or a stop string.
+    Stop,
+    /// The token limit or the context was reached.
+    Length,
+    /// The model calls tools.
+    ToolCalls,
+    /// The upstream's filter stopped it.
+    ContentFilter,
+    /// This item failed; `error_code` and `error_message` say why.
+    Error,
+}
+
+impl FinishReason {
+    /// The stable name; OpenAI's, which most dialects share.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::ToolCalls => "tool_calls",
+            Self::ContentFilter => "content_filter",
+            Self::Error => "error",
+        }
+    }
+
+    /// The reason of that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        [
+            Self::Stop,
+            Self::Length,
+            Self::ToolCalls,
+            Self::ContentFilter,
+            Self::Error,
+        ]
+        .into_iter()
+        .find(|reason| reason.as_str() == name)
+    }
+}
+
+/// Tokens read and written for one choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Tokens generated.
+    pub completion_tokens: u32,
+}
+
+/// One row of a generation's response.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct GenerationChunk {
+    /// Which request row this answers, from 0.
+    pub item: u32,
+    /// Which of several answers to that row, from 0.
+    pub choice: u32,
+    /// The row's place in the whole stream: 0, 1, 2 … with no gap and no duplicate.
+    pub sequence: u32,
+    /// New text.
+    pub text: Option<String>,
+    /// New reasoning text.
+    pub thinking: Option<String>,
+    /// Tool-call deltas as a JSON array in OpenAI's form.
+    pub tool_calls: Option<String>,
+    /// The token, where one row is one token.
+    pub token_id: Option<u32>,
+    /// The token's natural-log probability, where asked for.
+    pub logprob: Option<f32>,
+    /// Set on the last row of a choice.
+    pub finish_reason: Option<FinishReason>,
+    /// Set on the last row of a choice, where known.
+    pub usage: Option<Usage>,
+    /// Why the item failed: an error code's name and its public text.
+    pub error: Option<(String, String)>,
+    /// The upstream's event as it came, for edges of the same format.
+    pub raw: Option<Vec<u8>>,
+    /// True on exactly the last row of the stream.
+    pub last: bool,
+}
+
+static GENERATION_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
+    Arc::new(Schema::new(vec![
+        Field::new("item", DataType::UInt32, false),
+        Field::new("choice", DataType::UInt32, false),
+        Field::new("sequence", DataType::UInt32, false),
+        Field::new("text", DataType::Utf8, true),
+        Field::new("thinking", DataType::Utf8, true),
+        Field::new("tool_calls", DataType::Utf8, true),
+        Field::new("token_id", DataType::UInt32, true),
+        Field::new("logprob", DataType::Float32, true),
+        Field::new("finish_reason", DataType::Utf8, true),
+        Field::new("prompt_tokens", DataType::UInt32, true),
+        Field::new("completion_tokens", DataType::UInt32, true),
+        Field::new("error_code", DataType::Utf8, true),
+        Field::new("error_message", DataType::Utf8, true),
+        Field::new("raw", DataType::Binary, true),
+        Field::new("last", DataType::Boolean, false),
+    ]))
+});
+
+/// The schema of every generation's response.
+#[must_use]
+pub fn generation_schema() -> SchemaRef {
+    GENERATION_SCHEMA.clone()
+}
+
+/// Collects chunks into one record batch of [`generation_schema`].
+#[derive(Debug, Default)]
+pub struct GenerationChunks {
+    ids: [UInt32Builder; 3],
+    texts: [StringBuilder; 3],
+    token_id: UInt32Builder,
+    logprob: Float32Builder,
+    finish_reason: StringBuilder,
+    usage: [UInt32Builder; 2],
+    error: [StringBuilder; 2],
+    raw: BinaryBuilder,
+    last: BooleanBuilder,
+}
+
+impl GenerationChunks {
+    /// Adds one row.
+    pub fn push(&mut self, chunk: &GenerationChunk) {
+        for (builder, value) in self
+            .ids
+            .iter_mut()
+            .zip([chunk.item, chunk.choice, chunk.sequence])
+        {
+            builder.append_value(value);
+        }
+        for (builder, value) in
+            self.texts
+                .iter_mut()
+                .zip([&chunk.text, &chunk.thinking, &chunk.tool_calls])
+        {
+            builder.append_option(value.as_deref());
+        }
+        self.token_id.append_option(chunk.token_id);
+        self.logprob.append_option(chunk.logprob);
+        self.finish_reason
+            .append_option(chunk.finish_reason.map(FinishReason::as_str));
+        self.usage[0].append_option(chunk.usage.map(|usage| usage.prompt_tokens));
+        self.usage[1].append_option(chunk.usage.map(|usage| usage.completion_tokens));
+        self.error[0].append_option(chunk.error.as_ref().map(|(code, _)| code));
+        self.error[1].append_option(chunk.error.as_ref().map(|(_, message)| message));
+        self.raw.append_option(chunk.raw.as_deref());
+        self.last.append_value(chunk.last);
+    }
+
+    /// How many rows are collected.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        arrow_array::builder::ArrayBuilder::len(&self.last)
+    }
+
+    /// Whether no row is collected.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The collected rows; `self` is empty again.
+    pub fn finish(&mut self) -> RecordBatch {
+        let [item, choice, sequence] = &mut self.ids;
+        let [text, thinking, tool_calls] = &mut self.texts;
+        let [prompt_tokens, completion_tokens] = &mut self.usage;
+        let [error_code, error_message] = &mut self.error;
+        let columns: Vec<arrow_array::ArrayRef> = vec![
+            Arc::new(item.finish()),
+            Arc::new(choice.finish()),
+            Arc::new(sequence.finish()),
+            Arc::new(text.finish()),
+            Arc::new(thinking.finish()),
+            Arc::new(tool_calls.finish()),
+            Arc::new(self.token_id.finish()),
+            Arc::new(self.logprob.finish()),
+            Arc::new(self.finish_reason.finish()),
+            Arc::new(prompt_tokens.finish()),
+            Arc::new(completion_tokens.finish()),
+            Arc::new(error_code.finish()),
+            Arc::new(error_message.finish()),
+            Arc::new(self.raw.finish()),
+            Arc::new(self.last.finish()),
+        ];
+        RecordBatch::try_new(generation_schema(), columns)
+            .expect("builders are listed in the schema's order and have one row per push")
+    }
+
+    /// One chunk as a batch of one row.
+    #[must_use]
+    pub fn single(chunk: &GenerationChunk) -> RecordBatch {
+        let mut chunks = Self::default();
+        chunks.push(chunk);
+        chunks.finish()
+    }
+}
+
+/// A borrowed view of one row of a generation batch.
+#[derive(Clone, Copy, Debug)]
+pub struct GenerationRow<'a> {
+    batch: &'a RecordBatch,
+    row: usize,
+}
+
+impl<'a> GenerationRow<'a> {
+    /// The rows of `batch`.
+    ///
+    /// # Errors
+    /// `Internal` when the batch is not of [`generation_schema`]'s names and types.
+    pub fn rows(
+        batch: &'a RecordBatch,
+    ) -> Result<impl ExactSizeIterator<Item = GenerationRow<'a>>, PredictError> {
+        let expected = &GENERATION_SCHEMA;
+        let schema = batch.schema_ref();
+        let same = schema.fields().len() == expected.fields().len()
+            && schema
+                .fields()
+                .iter()
+                .zip(expected.fields())
+                .all(|(a, b)| a.name() == b.name() && a.data_type() == b.data_type());
+        if !same {
+            return Err(PredictError::internal(
+                "the model's response does not have the columns of a generation",
+                format!("{schema:?}"),
+            ));
+        }
+        Ok((0..batch.num_rows()).map(move |row| GenerationRow { batch, row }))
+    }
+
+    fn u32_at(&self, column: usize) -> Option<u32> {
+        let array = self.batch.column(column).as_primitive::<UInt32Type>();
+        array.is_valid(self.row).then(|| array.value(self.row))
+    }
+
+    fn text_at(&self, column: usize) -> Option<&'a str> {
+        let array = self.batch.column(column).as_string::<i32>();
+        array.is_valid(self.row).then(|| array.value(self.row))
+    }
+
+    /// See [`GenerationChunk::item`].
+    #[must_use]
+    pub fn item(&self) -> u32 {
+        self.u32_at(0).unwrap_or_default()
+    }
+
+    /// See [`GenerationChunk::choice`].
+    #[must_use]
+    pub fn choice(&self) -> u32 {
+        self.u32_at(1).unwrap_or_default()
+    }
+
+    /// See [`GenerationChunk::sequence`].
+    #[must_use]
+    pub fn sequence(&self) -> u32 {
+        self.u32_at(2).unwrap_or_default()
+    }
+
+    /// See [`GenerationChunk::text`].
+    #[must_use]
+    pub fn text(&self) -> Option<&'a str> {
+        self.text_at(3)
+    }
+
+    /// See [`GenerationChunk::thinking`].
+    #[must_use]
+    pub fn thinking(&self) -> Option<&'a str> {
+        self.text_at(4)
+    }
+
+    /// See [`GenerationChunk::tool_calls`].
+    #[must_use]
+    pub fn tool_calls(&self) -> Option<&'a str> {
+        self.text_at(5)
+    }
+
+    /// See [`GenerationChunk::token_id`].
+    #[must_use]
+    pub fn token_id(&self) -> Option<u32> {
+        self.u32_at(6)
+    }
+
+    /// See [`GenerationChunk::logprob`].
+    #[must_use]
+    pub fn logprob(&self) -> Option<f32> {
+        let array = self.batch.column(7).as_primitive::<Float32Type>();
+        array.is_valid(self.row).then(|| array.value(self.row))
+    }
+
+    /// See [`GenerationChunk::finish_reason`].
+    #[must_use]
+    pub fn finish_reason(&self) -> Option<FinishReason> {
+        self.text_at(8).and_then(FinishReason::from_name)
+    }
+
+    /// See [`GenerationChunk::usage`].
+    #[must_use]
+    pub fn usage(&self) -> Option<Usage> {
+        let (prompt_tokens, completion_tokens) = (self.u32_at(9)?, self.u32_at(10)?);
+        Some(Usage {
+            prompt_tokens,
+            completion_tokens,
+        })
+    }
+
+    /// See [`GenerationChunk::error`].
+    #[must_use]
+    pub fn error(&self) -> Option<(&'a str, &'a str)> {
+        Some((self.text_at(11)?, self.text_at(12).unwrap_or_default()))
+    }
+
+    /// See [`GenerationChunk::raw`].
+    #[must_use]
+    pub fn raw(&self) -> Option<&'a [u8]> {
+        let array = self.batch.column(13).as_binary::<i32>();
+        array.is_valid(self.row).then(|| array.value(self.row))
+    }
+
+    /// See [`GenerationChunk::last`].
+    #[must_use]
+    pub fn last(&self) -> bool {
+        self.batch.column(14).as_boolean().value(self.row)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt;
+
+    use super::*;
+
+    #[test]
+    fn rows_read_back_what_was_pushed() {
+        let chunk = GenerationChunk {
+            item: 1,
+            choice: 2,
+            sequence: 3,
+            text: Some("né".into()),
+            token_id: Some(7),
+            logprob: Some(-0.5),
+            finish_reason: Some(FinishReason::Length),
+            usage: Some(Usage {
+                prompt_tokens: 4,
+                completion_tokens: 5,
+            }),
+            error: Some(("invalid_input".into(), "too long".into())),
+            raw: Some(b"{}".to_vec()),
+            last: true,
+            ..GenerationChunk::default()
+        };
+        let batch = GenerationChunks::single(&chunk);
+        let row = GenerationRow::rows(&batch).unwrap().next().unwrap();
+        assert_eq!((row.item(), row.choice(), row.sequence()), (1, 2, 3));
+        assert_eq!(
+            (row.text(), row.thinking(), row.tool_calls()),
+            (Some("né"), None, None)
+        );
+        assert_eq!((row.token_id(), row.logprob()), (Some(7), Some(-0.5)));
+        assert_eq!(
+            (row.finish_reason(), row.usage()),
+            (chunk.finish_reason, chunk.usage)
+        );
+        assert_eq!(row.error(), Some(("invalid_input", "too long")));
+        assert_eq!((row.raw(), row.last()), (Some(&b"{}"[..]), true));
+    }
+
+    #[test]
+    fn nothing_follows_an_error_and_guards_fall_with_the_stream() {
+        let batch = GenerationChunks::single(&GenerationChunk::default());
+        let items = vec![
+            Ok(batch.clone()),
+            Err(PredictError::invalid("x")),
+            Ok(batch),
+        ];
+        let held = Arc::new(());
+        let stream = ChunkStream::new(generation_schema(), futures::stream::iter(items))
+            .holding(held.clone());
+        assert_eq!(Arc::strong_count(&held), 2);
+        let seen: Vec<_> = futures::executor::block_on(stream.collect());
+        assert_eq!(seen.len(), 2);
+        assert!(seen[1].is_err());
+        assert_eq!(Arc::strong_count(&held), 1);
+    }
+}

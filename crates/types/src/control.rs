@@ -1,0 +1,143 @@
+//! What the edges need of a cluster besides predictions: reading and changing the registry,
+//! and status. The coordinator implements it; an edge is tested with another implementation.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::error::PredictError;
+use crate::ids::{Incarnation, ModelName, ModelVersion, NodeId, WorkerId};
+use crate::predict::Predict;
+use crate::registry::{
+    CoordinatorMember, ModelState, RaftStatus, RegistryCommand, RegistryReply, RegistryState,
+    ReplicaState,
+};
+
+/// A cluster as its edges see it.
+#[async_trait]
+pub trait Control: Predict {
+    /// The registry as this node has applied it. Cheap; never waits.
+    fn registry(&self) -> Arc<RegistryState>;
+
+    /// Applies a write through the leader and waits until this node has applied it too.
+    /// Runs to its end even if the caller goes away.
+    ///
+    /// # Errors
+    /// The command's own refusals (`NotFound`, `Conflict`, `InvalidInput`); `Unavailable` within
+    /// 2 s when no leader or quorum is there.
+    async fn write(&self, command: RegistryCommand) -> Result<RegistryReply, PredictError>;
+
+    /// A model's state and replicas; `None` when it is not registered.
+    fn model_status(&self, model: &ModelName) -> Option<ModelStatus>;
+
+    /// Nodes, roles, leader, replicas, load.
+    fn status(&self) -> ClusterStatus;
+
+    /// Adds a coordinator at an internal address; returns the new membership.
+    ///
+    /// # Errors
+    /// `Conflict` when the id is taken by another address, `Unavailable` without a leader.
+    async fn join(
+        &self,
+        node: NodeId,
+        address: String,
+    ) -> Result<Vec<CoordinatorMember>, PredictError>;
+
+    /// Removes a coordinator; returns the new membership.
+    ///
+    /// # Errors
+    /// `NotFound`, `Conflict` when it is the last voter, `Unavailable` without a leader.
+    async fn leave(&self, node: NodeId) -> Result<Vec<CoordinatorMember>, PredictError>;
+
+    /// Whether this node takes new requests: it is not draining and its Raft node runs.
+    fn ready(&self) -> bool;
+}
+
+/// A model's state and where it runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelStatus {
+    /// The state that users see.
+    pub state: ModelState,
+    /// How many replicas are asked for; 0 when not deployed.
+    pub wanted_replicas: u32,
+    /// The deployed version.
+    pub version: Option<ModelVersion>,
+    /// Replicas on live workers.
+    pub replicas: Vec<ReplicaStatus>,
+}
+
+/// One replica, as last reported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplicaStatus {
+    /// The worker that holds it.
+    pub worker: WorkerId,
+    /// The model.
+    pub model: ModelName,
+    /// The version.
+    pub version: ModelVersion,
+    /// Its state.
+    pub state: ReplicaState,
+    /// Streams that run now.
+    pub active: u32,
+    /// Requests that wait.
+    pub queued: u32,
+    /// How many may run at once.
+    pub capacity: u32,
+}
+
+/// Whether a worker can be sent requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Liveness {
+    /// Heard within 1.5 s.
+    Alive,
+    /// Not heard for 1.5 s: sent nothing new while others can serve.
+    Suspect,
+    /// Not heard for 3 s, or its connection was reset.
+    Dead,
+    /// Alive and shutting down.
+    Draining,
+}
+
+impl Liveness {
+    /// The stable name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Alive => "alive",
+            Self::Suspect => "suspect",
+            Self::Dead => "dead",
+            Self::Draining => "draining",
+        }
+    }
+}
+
+/// One worker as a coordinator sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WorkerStatus {
+    /// Its id.
+    pub id: WorkerId,
+    /// This life of it.
+    pub incarnation: Incarnation,
+    /// Its Flight address, `host:port`.
+    pub address: String,
+    /// Whether it can be sent requests.
+    pub liveness: Liveness,
+    /// Since the last heartbeat.
+    pub last_heard: Duration,
+    /// Its replicas.
+    pub replicas: Vec<ReplicaStatus>,
+    /// Resident memory in bytes.
+    pub memory_bytes: u64,
+}
+
+/// The cluster as one coordinator sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClusterStatus {
+    /// Raft: this node's id and role, the leader, all coordinators.
+    pub raft: RaftStatus,
+    /// Every worker heard from since this coordinator's start, by id.
+    pub workers: Vec<WorkerStatus>,
+    /// Prediction streams that run through this coordinator now.
+    pub active_streams: u32,
+}

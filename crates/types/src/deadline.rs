@@ -1,0 +1,34 @@
+//! Deadlines: instants, never durations. The clock is read by the caller.
+
+use std::time::{Duration, Instant};
+
+/// The instant by which a request must be finished, its whole stream included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Deadline(Instant);
+
+impl Deadline {
+    /// The deadline `timeout` after `now`. A timeout too large for the clock means 100 days.
+    #[must_use]
+    pub fn after(now: Instant, timeout: Duration) -> Self {
+        const FAR: Duration = Duration::from_secs(100 * 24 * 3600);
+        Self(now + timeout.min(FAR))
+    }
+
+    /// The instant itself.
+    #[must_use]
+    pub fn instant(self) -> Instant {
+        self.0
+    }
+
+    /// What is left at `now`; zero once passed. This is what travels to the next hop.
+    #[must_use]
+    pub fn remaining(self, now: Instant) -> Duration {
+        self.0.saturating_duration_since(now)
+    }
+
+    /// The earlier of two deadlines.
+    #[must_use]
+    pub fn earlier(self, other: Self) -> Self {
+        Self(self.0.min(other.0))
+    }
+}

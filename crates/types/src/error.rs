@@ -1,0 +1,271 @@
+//! One closed error vocabulary. An error is classified once, where it arises; every dialect
+//! only renders it.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What went wrong, as a closed set. A new variant must be thought about in every dialect, so
+/// matches on it have no wildcard arm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorCode {
+    /// The request is malformed: JSON, dtype, shape, parameter.
+    InvalidInput,
+    /// No valid credential was presented.
+    Unauthenticated,
+    /// The credential does not allow this.
+    PermissionDenied,
+    /// No such model, connector, task, node or route.
+    NotFound,
+    /// The model exists and has no replica deployed.
+    NotDeployed,
+    /// The write's precondition no longer holds, or the thing exists already.
+    Conflict,
+    /// The body, message or prompt is over a limit.
+    TooLarge,
+    /// A queue, permit or quota is full; try again after `retry_after`.
+    Overloaded,
+    /// The caller went away or cancelled.
+    Cancelled,
+    /// The deadline passed before the work was done.
+    DeadlineExceeded,
+    /// No replica, leader or quorum can serve this now.
+    Unavailable,
+    /// The remote model's server refused or failed.
+    UpstreamFailed,
+    /// The remote model's server sent nothing in time.
+    UpstreamTimeout,
+    /// The remote model's stream ended without its terminator.
+    UpstreamIncomplete,
+    /// This server does not offer that.
+    Unimplemented,
+    /// A defect in Volley or in the model.
+    Internal,
+}
+
+impl ErrorCode {
+    /// Every code, for tables and tests.
+    pub const ALL: [Self; 16] = [
+        Self::InvalidInput,
+        Self::Unauthenticated,
+        Self::PermissionDenied,
+        Self::NotFound,
+        Self::NotDeployed,
+        Self::Conflict,
+        Self::TooLarge,
+        Self::Overloaded,
+        Self::Cancelled,
+        Self::DeadlineExceeded,
+        Self::Unavailable,
+        Self::UpstreamFailed,
+        Self::UpstreamTimeout,
+        Self::UpstreamIncomplete,
+        Self::Unimplemented,
+        Self::Internal,
+    ];
+
+    /// The stable snake-case name, used on the wire, in metric labels and in JSON.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidInput => "invalid_input",
+            Self::Unauthenticated => "unauthenticated",
+            Self::PermissionDenied => "permission_denied",
+            Self::NotFound => "not_found",
+            Self::NotDeployed => "not_deployed",
+            Self::Conflict => "conflict",
+            Self::TooLarge => "too_large",
+            Self::Overloaded => "overloaded",
+            Self::Cancelled => "cancelled",
+            Self::DeadlineExceeded => "deadline_exceeded",
+            Self::Unavailable => "unavailable",
+            Self::UpstreamFailed => "upstream_failed",
+            Self::UpstreamTimeout => "upstream_timeout",
+            Self::UpstreamIncomplete => "upstream_incomplete",
+            Self::Unimplemented => "unimplemented",
+            Self::Internal => "internal",
+        }
+    }
+
+    /// The code of that name; `None` for a name that this version does not know.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|code| code.as_str() == name)
+    }
+
+    /// The HTTP status that every dialect uses for this code (RFC 9110; 499 is the common
+    /// convention for a client that left and is only ever logged).
+    #[must_use]
+    pub fn http_status(self) -> u16 {
+        match self {
+            Self::InvalidInput | Self::NotDeployed => 400,
+            Self::Unauthenticated => 401,
+            Self::PermissionDenied => 403,
+            Self::NotFound => 404,
+            Self::Conflict => 409,
+            Self::TooLarge => 413,
+            Self::Overloaded => 429,
+            Self::Cancelled => 499,
+            Self::Internal => 500,
+            Self::Unimplemented => 501,
+            Self::UpstreamFailed | Self::UpstreamIncomplete => 502,
+            Self::Unavailable => 503,
+            Self::DeadlineExceeded | Self::UpstreamTimeout => 504,
+        }
+    }
+
+    /// Whether another replica may be tried, provided that no chunk has been sent on. Upstream
+    /// failures are excluded: the upstream may have billed the request already.
+    #[must_use]
+    pub fn may_retry_elsewhere(self) -> bool {
+        match self {
+            Self::Overloaded | Self::Unavailable => true,
+            Self::InvalidInput
+            | Self::Unauthenticated
+            | Self::PermissionDenied
+            | Self::NotFound
+            | Self::NotDeployed
+            | Self::Conflict
+            | Self::TooLarge
+            | Self::Cancelled
+            | Self::DeadlineExceeded
+            | Self::UpstreamFailed
+            | Self::UpstreamTimeout
+            | Self::UpstreamIncomplete
+            | Self::Unimplemented
+            | Self::Internal => false,
+        }
+    }
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Which part of the system an error comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum ErrorOrigin {
+    /// The coordinator (the default: where most errors are made).
+    #[default]
+    Coordinator,
+    /// The worker.
+    Worker,
+    /// The model or the remote model's server.
+    Model,
+}
+
+/// A classified error. `message` is for the caller and never carries paths, addresses or
+/// secrets; `source` is for the log.
+#[derive(Clone, Debug)]
+pub struct PredictError {
+    /// What went wrong.
+    pub code: ErrorCode,
+    /// Public text: what was wrong and what to do.
+    pub message: String,
+    /// When the caller may try again, where that is known.
+    pub retry_after: Option<Duration>,
+    /// Where it went wrong.
+    pub origin: ErrorOrigin,
+    source: Option<Arc<dyn Error + Send + Sync>>,
+}
+
+impl PredictError {
+    /// An error of `code` with its public `message`.
+    #[must_use]
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            retry_after: None,
+            origin: ErrorOrigin::default(),
+            source: None,
+        }
+    }
+
+    /// Keeps the private cause for the log.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        self.source = Some(Arc::from(source.into()));
+        self
+    }
+
+    /// Says when to try again.
+    #[must_use]
+    pub fn with_retry_after(mut self, after: Duration) -> Self {
+        self.retry_after = Some(after);
+        self
+    }
+
+    /// Says where it went wrong.
+    #[must_use]
+    pub fn with_origin(mut self, origin: ErrorOrigin) -> Self {
+        self.origin = origin;
+        self
+    }
+
+    /// Shorthand for [`ErrorCode::InvalidInput`].
+    #[must_use]
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::InvalidInput, message)
+    }
+
+    /// Shorthand for [`ErrorCode::Internal`] with a private cause.
+    #[must_use]
+    pub fn internal(
+        message: impl Into<String>,
+        source: impl Into<Box<dyn Error + Send + Sync>>,
+    ) -> Self {
+        Self::new(ErrorCode::Internal, message).with_source(source)
+    }
+
+    /// The private causes, outermost first, joined by `: `; for logs only.
+    #[must_use]
+    pub fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut next = self.source();
+        while let Some(cause) = next {
+            text.push_str(": ");
+            text.push_str(&cause.to_string());
+            next = cause.source();
+        }
+        text
+    }
+}
+
+impl fmt::Display for PredictError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code, self.message)
+    }
+}
+
+impl Error for PredictError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source
+            .as_deref()
+            .map(|source| source as &(dyn Error + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip_and_statuses_are_errors() {
+        for code in ErrorCode::ALL {
+            assert_eq!(ErrorCode::from_name(code.as_str()), Some(code));
+            assert!(400 <= code.http_status() && code.http_status() < 600);
+        }
+        assert_eq!(ErrorCode::from_name("no_such_code"), None);
+    }
+
+    #[test]
+    fn the_public_text_leaves_the_cause_out_and_the_chain_has_it() {
+        let error = PredictError::internal("load failed", std::io::Error::other("secret path"));
+        assert_eq!(error.to_string(), "internal: load failed");
+        assert_eq!(error.chain(), "internal: load failed: secret path");
+    }
+}

@@ -1,0 +1,214 @@
+//! Identifiers. Each is its own type, so that a worker id can never stand where a model name
+//! is wanted; a string id can only be obtained validated.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{ErrorCode, PredictError};
+
+/// The longest string id, in bytes.
+pub const MAX_ID_LEN: usize = 128;
+
+fn validate_id(kind: &str, value: &str) -> Result<(), PredictError> {
+    let well_formed = !value.is_empty()
+        && value.len() <= MAX_ID_LEN
+        && value
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+        && !value.starts_with('.');
+    if well_formed {
+        return Ok(());
+    }
+    Err(PredictError::new(
+        ErrorCode::InvalidInput,
+        format!(
+            "{kind} must be 1 to {MAX_ID_LEN} characters of letters, digits, '-', '_' or '.', \
+             and not begin with '.'"
+        ),
+    ))
+}
+
+macro_rules! string_id {
+    ($(#[$doc:meta])* $name:ident, $kind:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(String);
+
+        impl $name {
+            /// Validates `value`: 1 to 128 characters of `[A-Za-z0-9._-]`, not starting with a dot.
+            ///
+            /// # Errors
+            /// [`ErrorCode::InvalidInput`] when the value is not well formed.
+            pub fn new(value: impl Into<String>) -> Result<Self, PredictError> {
+                let value = value.into();
+                validate_id($kind, &value)?;
+                Ok(Self(value))
+            }
+
+            /// The id as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = PredictError;
+            fn from_str(value: &str) -> Result<Self, PredictError> {
+                Self::new(value)
+            }
+        }
+    };
+}
+
+string_id!(
+    /// The unique name of a model; in REST it is the `model_id`.
+    ModelName, "model name"
+);
+string_id!(
+    /// The id of a connector (the definition of a remote model).
+    ConnectorId, "connector id"
+);
+string_id!(
+    /// The configured identity of a worker; stable over restarts.
+    WorkerId, "worker id"
+);
+string_id!(
+    /// A tenant; `default` where no tenants are configured.
+    TenantId, "tenant id"
+);
+string_id!(
+    /// The id that one request carries through every hop, log line and error.
+    RequestId, "request id"
+);
+
+impl Default for TenantId {
+    fn default() -> Self {
+        Self("default".to_owned())
+    }
+}
+
+impl RequestId {
+    /// A fresh random id (UUIDv4, simple form).
+    #[must_use]
+    pub fn random() -> Self {
+        Self(uuid::Uuid::new_v4().simple().to_string())
+    }
+}
+
+macro_rules! number_id {
+    ($(#[$doc:meta])* $name:ident, $inner:ty) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+        pub struct $name(pub $inner);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}", self.0)
+            }
+        }
+    };
+}
+
+number_id!(
+    /// A coordinator's Raft id. Never reused: a wiped node rejoins under a new one.
+    NodeId, u64
+);
+number_id!(
+    /// An immutable version of a model, counted from 1.
+    ModelVersion, u32
+);
+number_id!(
+    /// The registry revision: one per applied write, never going back.
+    Revision, u64
+);
+number_id!(
+    /// One life of a worker process: random at start, so a restart is visible.
+    Incarnation, u64
+);
+
+/// A model, and a version of it where one was named. Written `name` or `name:version`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ModelRef {
+    /// The model's name.
+    pub name: ModelName,
+    /// The version; `None` means the deployed one.
+    pub version: Option<ModelVersion>,
+}
+
+impl ModelRef {
+    /// The deployed version of `name`.
+    #[must_use]
+    pub fn deployed(name: ModelName) -> Self {
+        Self {
+            name,
+            version: None,
+        }
+    }
+}
+
+impl fmt::Display for ModelRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.version {
+            Some(version) => write!(f, "{}:{version}", self.name),
+            None => write!(f, "{}", self.name),
+        }
+    }
+}
+
+impl FromStr for ModelRef {
+    type Err = PredictError;
+
+    fn from_str(value: &str) -> Result<Self, PredictError> {
+        match value.split_once(':') {
+            None => Ok(Self::deployed(ModelName::new(value)?)),
+            Some((name, version)) => {
+                let version = version.parse().map(ModelVersion).map_err(|_| {
+                    PredictError::new(
+                        ErrorCode::InvalidInput,
+                        "the part after ':' in a model reference must be a version number",
+                    )
+                })?;
+                Ok(Self {
+                    name: ModelName::new(name)?,
+                    version: Some(version),
+                })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn model_refs_round_trip_and_reject_what_is_malformed() {
+        for text in ["storyteller", "storyteller:3", "a.b-c_d:12"] {
+            assert_eq!(text.parse::<ModelRef>().unwrap().to_string(), text);
+        }
+        for text in [
+            "",
+            ":1",
+            "a:",
+            "a:x",
+            "a/b",
+            ".a",
+            "a b",
+            "ä",
+            &"x".repeat(129),
+        ] {
+            assert_eq!(
+                text.parse::<ModelRef>().unwrap_err().code,
+                ErrorCode::InvalidInput,
+                "{text}"
+            );
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! The one vocabulary of Volley: ids, requests, chunks, errors, deadlines, and the seam
+//! [`Predict`] that every hop implements.
+//!
+//! This crate does no I/O, reads no clock and starts no task. A hop is tested by replacing
+//! the next hop with another implementation of [`Predict`].
+//!
+//! Reading order: [`ids`], [`error`], [`request`], [`chunk`], [`predict`], [`registry`].
+
+pub mod chunk;
+pub mod control;
+pub mod deadline;
+pub mod error;
+pub mod ids;
+pub mod params;
+pub mod predict;
+pub mod registry;
+pub mod request;
+pub mod signature;
+pub mod trace;
+
+pub use chunk::{
+    ChunkStream, FinishReason, GenerationChunk, GenerationChunks, GenerationRow, Usage,
+};
+pub use control::Control;
+pub use deadline::Deadline;
+pub use error::{ErrorCode, ErrorOrigin, PredictError};
+pub use ids::{
+    ConnectorId, Incarnation, ModelName, ModelRef, ModelVersion, NodeId, RequestId, Revision,
+    TenantId, WorkerId,
+};
+pub use params::{ParamValue, Parameters};
+pub use predict::Predict;
+pub use request::{Input, PredictRequest, Priority};
+pub use signature::{Signature, Task};
+pub use trace::TraceContext;

@@ -1,0 +1,273 @@
+//! Typed request parameters.
+//!
+//! A dialect hands over whatever its JSON held; a backend asks for the type that it needs.
+//! Values are DataFusion scalars and the casts are Arrow's, so `"0.7"`, `0.7` and a Flight
+//! client's `float32` all read as the same temperature. This is the only module of the
+//! workspace that names `datafusion-common`.
+
+use std::collections::BTreeMap;
+
+use arrow_schema::DataType;
+use datafusion_common::ScalarValue;
+
+use crate::error::PredictError;
+
+/// The most parameters that one request may carry.
+pub const MAX_PARAMETERS: usize = 128;
+
+/// One parameter: a scalar, or a piece of JSON (arrays and objects) kept as text.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ParamValue {
+    /// A boolean.
+    Bool(bool),
+    /// A whole number.
+    Int(i64),
+    /// A number with a fraction.
+    Float(f64),
+    /// Text.
+    Text(String),
+    /// A JSON array or object, as text.
+    Json(String),
+}
+
+impl ParamValue {
+    fn scalar(&self) -> ScalarValue {
+        match self {
+            Self::Bool(value) => ScalarValue::Boolean(Some(*value)),
+            Self::Int(value) => ScalarValue::Int64(Some(*value)),
+            Self::Float(value) => ScalarValue::Float64(Some(*value)),
+            Self::Text(value) | Self::Json(value) => {
+                ScalarValue::Utf8(Some(value.trim().to_owned()))
+            }
+        }
+    }
+}
+
+/// The parameters of one request, by name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Parameters(BTreeMap<String, ParamValue>);
+
+impl Parameters {
+    /// Sets one parameter, replacing an earlier value.
+    ///
+    /// # Errors
+    /// `InvalidInput` when there would be more than [`MAX_PARAMETERS`].
+    pub fn set(&mut self, name: impl Into<String>, value: ParamValue) -> Result<(), PredictError> {
+        let name = name.into();
+        if self.0.len() >= MAX_PARAMETERS && !self.0.contains_key(&name) {
+            return Err(PredictError::invalid(format!(
+                "a request may carry at most {MAX_PARAMETERS} parameters"
+            )));
+        }
+        self.0.insert(name, value);
+        Ok(())
+    }
+
+    /// Removes and returns one parameter.
+    pub fn remove(&mut self, name: &str) -> Option<ParamValue> {
+        self.0.remove(name)
+    }
+
+    /// The raw value.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&ParamValue> {
+        self.0.get(name)
+    }
+
+    /// All parameters, in the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &ParamValue)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value))
+    }
+
+    /// How many parameters there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// `self`, with `defaults` for what is not set.
+    #[must_use]
+    pub fn or_defaults(mut self, defaults: &Self) -> Self {
+        for (name, value) in &defaults.0 {
+            self.0.entry(name.clone()).or_insert_with(|| value.clone());
+        }
+        self
+    }
+
+    fn cast(
+        &self,
+        name: &str,
+        to: &DataType,
+        wanted: &str,
+    ) -> Result<Option<ScalarValue>, PredictError> {
+        let Some(value) = self.0.get(name) else {
+            return Ok(None);
+        };
+        let wrong = || PredictError::invalid(format!("parameter '{name}' must be {wanted}"));
+        // Casting 0.7 to an integer would truncate silently; a caller wants to hear of it.
+        if let (ParamValue::Float(number), true) = (value, to.is_integer())
+            && number.fract() != 0.0
+        {
+            return Err(wrong());
+        }
+        let scalar = value.scalar().cast_to(to).map_err(|_| wrong())?;
+        if scalar.is_null() {
+            Err(wrong())
+        } else {
+            Ok(Some(scalar))
+        }
+    }
+
+    /// The parameter as a finite number.
+    ///
+    /// # Errors
+    /// `InvalidInput`, naming the parameter, when it is set and is no finite number.
+    pub fn float(&self, name: &str) -> Result<Option<f64>, PredictError> {
+        match self.cast(name, &DataType::Float64, "a number")? {
+            Some(ScalarValue::Float64(Some(value))) if value.is_finite() => Ok(Some(value)),
+            Some(_) => Err(PredictError::invalid(format!(
+                "parameter '{name}' must be a finite number"
+            ))),
+            None => Ok(None),
+        }
+    }
+
+    /// The parameter as a whole number that is not negative.
+    ///
+    /// # Errors
+    /// `InvalidInput`, naming the parameter, when it is set and is not such a number.
+    pub fn unsigned(&self, name: &str) -> Result<Option<u64>, PredictError> {
+        match self.cast(
+            name,
+            &DataType::UInt64,
+            "a whole number that is not negative",
+        )? {
+            Some(ScalarValue::UInt64(value)) => Ok(value),
+            _ => Ok(None),
+        }
+    }
+
+    /// The parameter as true or false.
+    ///
+    /// # Errors
+    /// `InvalidInput`, naming the parameter, when it is set and is neither.
+    pub fn boolean(&self, name: &str) -> Result<Option<bool>, PredictError> {
+        match self.cast(name, &DataType::Boolean, "true or false")? {
+            Some(ScalarValue::Boolean(value)) => Ok(value),
+            _ => Ok(None),
+        }
+    }
+
+    /// The parameter as text; numbers and JSON are rendered.
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<String> {
+        match self.0.get(name)? {
+            ParamValue::Text(value) | ParamValue::Json(value) => Some(value.clone()),
+            ParamValue::Bool(value) => Some(value.to_string()),
+            ParamValue::Int(value) => Some(value.to_string()),
+            ParamValue::Float(value) => Some(value.to_string()),
+        }
+    }
+
+    /// The parameter as a list of strings: a JSON array of strings, or one string.
+    ///
+    /// # Errors
+    /// `InvalidInput`, naming the parameter, when it is set and is neither.
+    pub fn strings(&self, name: &str) -> Result<Vec<String>, PredictError> {
+        let wrong = || {
+            PredictError::invalid(format!(
+                "parameter '{name}' must be a string or an array of strings"
+            ))
+        };
+        match self.0.get(name) {
+            None => Ok(Vec::new()),
+            Some(ParamValue::Json(json)) => serde_json::from_str(json).map_err(|_| wrong()),
+            // Dialects that stringify every value send arrays as text.
+            Some(ParamValue::Text(text)) if text.trim_start().starts_with('[') => {
+                Ok(serde_json::from_str(text).unwrap_or_else(|_| vec![text.clone()]))
+            }
+            Some(ParamValue::Text(text)) => Ok(vec![text.clone()]),
+            Some(_) => Err(wrong()),
+        }
+    }
+}
+
+impl FromIterator<(String, ParamValue)> for Parameters {
+    fn from_iter<I: IntoIterator<Item = (String, ParamValue)>>(items: I) -> Self {
+        Self(items.into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(value: ParamValue) -> Parameters {
+        [("p".to_owned(), value)].into_iter().collect()
+    }
+
+    #[test]
+    fn numbers_read_the_same_however_they_were_sent() {
+        for value in [
+            ParamValue::Float(2.0),
+            ParamValue::Int(2),
+            ParamValue::Text("2".into()),
+        ] {
+            assert_eq!(one(value.clone()).float("p").unwrap(), Some(2.0));
+            assert_eq!(one(value).unsigned("p").unwrap(), Some(2));
+        }
+        assert_eq!(Parameters::default().float("p").unwrap(), None);
+    }
+
+    #[test]
+    fn what_is_no_such_value_is_refused_by_name() {
+        for value in [
+            ParamValue::Text("hot".into()),
+            ParamValue::Json("[1]".into()),
+        ] {
+            assert!(
+                one(value.clone())
+                    .float("p")
+                    .unwrap_err()
+                    .message
+                    .contains("'p'")
+            );
+            assert!(one(value).unsigned("p").is_err());
+        }
+        assert!(one(ParamValue::Int(-1)).unsigned("p").is_err());
+        assert!(one(ParamValue::Float(0.5)).unsigned("p").is_err());
+        assert!(one(ParamValue::Text("NaN".into())).float("p").is_err());
+        assert!(
+            one(ParamValue::Text("perhaps".into()))
+                .boolean("p")
+                .is_err()
+        );
+    }
+
+    #[test]
+    fn strings_come_as_one_or_as_an_array() {
+        assert_eq!(
+            one(ParamValue::Text("a".into())).strings("p").unwrap(),
+            ["a"]
+        );
+        assert_eq!(
+            one(ParamValue::Json(r#"["a","b"]"#.into()))
+                .strings("p")
+                .unwrap(),
+            ["a", "b"]
+        );
+        assert_eq!(
+            one(ParamValue::Text(r#"["a","b"]"#.into()))
+                .strings("p")
+                .unwrap(),
+            ["a", "b"]
+        );
+        assert!(one(ParamValue::Json("[1]".into())).strings("p").is_err());
+    }
+}

@@ -1,0 +1,36 @@
+//! The seam between all hops.
+
+use async_trait::async_trait;
+
+use crate::chunk::ChunkStream;
+use crate::error::PredictError;
+use crate::ids::{ModelName, ModelRef};
+use crate::request::PredictRequest;
+use crate::signature::Signature;
+
+/// Whatever answers a prediction: the coordinator's router, the Flight client, the worker,
+/// each backend, and the fake. A hop is tested by replacing the next.
+#[async_trait]
+pub trait Predict: Send + Sync + 'static {
+    /// Starts one prediction.
+    ///
+    /// Returns as soon as the request is accepted, with a stream whose schema is known; it
+    /// never waits for request rows, queue places or the first chunk. Those waits, and errors
+    /// found after acceptance, are inside the stream.
+    ///
+    /// # Cancel safety
+    /// Dropping the future or the stream stops the work behind it.
+    ///
+    /// # Errors
+    /// Refusals that are known at once: unknown model, wrong schema, full queue.
+    async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError>;
+
+    /// The input and output schemas of a model.
+    ///
+    /// # Errors
+    /// `NotFound` or `NotDeployed`.
+    async fn signature(&self, model: &ModelRef) -> Result<Signature, PredictError>;
+
+    /// The models that can be called here.
+    async fn models(&self) -> Vec<ModelName>;
+}

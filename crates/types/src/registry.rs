@@ -1,0 +1,327 @@
+//! What the registry holds: models, versions, connectors, deployments, placements, and the
+//! commands that change them. The cluster replicates these; routing and the edges read them.
+
+use std::collections::BTreeMap;
+
+use crate::ids::{ConnectorId, ModelName, ModelVersion, NodeId, Revision, WorkerId};
+use crate::params::Parameters;
+
+/// Which kind of executor runs a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum BackendKind {
+    /// ONNX Runtime on this worker.
+    Onnx,
+    /// A remote model through a connector.
+    Remote,
+    /// Splits its prompt into words: a real stream with no model.
+    Text,
+    /// Scripted behaviours for tests and drills.
+    Fake,
+}
+
+impl BackendKind {
+    /// All kinds.
+    pub const ALL: [Self; 4] = [Self::Onnx, Self::Remote, Self::Text, Self::Fake];
+
+    /// The stable name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Onnx => "onnx",
+            Self::Remote => "remote",
+            Self::Text => "text",
+            Self::Fake => "fake",
+        }
+    }
+
+    /// The kind of that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+}
+
+/// Whose wire format a remote model's server speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ProviderKind {
+    /// OpenAI chat completions, and every server compatible with it.
+    OpenAi,
+    /// Anthropic messages.
+    Anthropic,
+}
+
+impl ProviderKind {
+    /// All kinds.
+    pub const ALL: [Self; 2] = [Self::OpenAi, Self::Anthropic];
+
+    /// The stable name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OpenAi => "openai",
+            Self::Anthropic => "anthropic",
+        }
+    }
+
+    /// The kind of that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+}
+
+/// Where a secret is found on each worker; the secret itself is never replicated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CredentialRef {
+    /// An environment variable of the worker's process: `env:NAME`.
+    Env(String),
+    /// A file on the worker, read at use, surrounding white space removed: `file:/path`.
+    File(String),
+}
+
+/// The definition of a remote model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConnectorSpec {
+    /// The connector's id.
+    pub id: ConnectorId,
+    /// A name for people.
+    pub name: String,
+    /// Whose wire format.
+    pub provider: ProviderKind,
+    /// The full URL to POST to, for example `https://host/v1/chat/completions`.
+    pub url: String,
+    /// The model's name at the upstream.
+    pub model: String,
+    /// The credential, where one is needed.
+    pub credential: Option<CredentialRef>,
+    /// Headers to add; values hold no secrets.
+    pub headers: BTreeMap<String, String>,
+    /// Default request parameters; a request's own win.
+    pub parameters: Parameters,
+    /// A body template with `${parameters.x}`, where the provider's own body does not fit.
+    pub request_body: Option<String>,
+}
+
+/// Where a model's replica comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ModelSource {
+    /// Nothing to load (`text`, `fake`).
+    None,
+    /// A directory on every worker that may hold a replica.
+    Path(String),
+    /// A connector.
+    Connector(ConnectorId),
+}
+
+/// One immutable version of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelVersionSpec {
+    /// The version, from 1.
+    pub version: ModelVersion,
+    /// The executor.
+    pub backend: BackendKind,
+    /// Where it is loaded from.
+    pub source: ModelSource,
+    /// Default request parameters; a request's own win.
+    pub parameters: Parameters,
+    /// A sentence for people.
+    pub description: String,
+    /// When it was registered, in milliseconds since 1970 (by the clock of the coordinator
+    /// that took the request).
+    pub created_ms: u64,
+}
+
+/// What should run: a version, on this many workers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deployment {
+    /// The version to run.
+    pub version: ModelVersion,
+    /// How many workers should hold a loaded copy.
+    pub replicas: u32,
+    /// The revision at which this deployment was asked for; tells its task's id.
+    pub revision: Revision,
+}
+
+/// A model and all its versions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelEntry {
+    /// The unique name.
+    pub name: ModelName,
+    /// Its versions, oldest first; never empty.
+    pub versions: BTreeMap<ModelVersion, ModelVersionSpec>,
+    /// What should run, where anything should.
+    pub deployment: Option<Deployment>,
+    /// Which workers shall hold a replica of the deployed version. Decided by the leader.
+    pub placement: Vec<WorkerId>,
+    /// Whether any version was ever deployed; tells `UNDEPLOYED` from `REGISTERED`.
+    pub ever_deployed: bool,
+}
+
+/// The whole replicated state.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct RegistryState {
+    /// One per applied write that changed something.
+    pub revision: Revision,
+    /// Models by name.
+    pub models: BTreeMap<ModelName, ModelEntry>,
+    /// Connectors by id.
+    pub connectors: BTreeMap<ConnectorId, ConnectorSpec>,
+}
+
+/// A replica that a worker shall hold: all that a worker needs to load it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Assignment {
+    /// The model.
+    pub model: ModelName,
+    /// The version and its source.
+    pub spec: ModelVersionSpec,
+    /// The connector, for remote models.
+    pub connector: Option<ConnectorSpec>,
+}
+
+impl RegistryState {
+    /// What `worker` shall hold.
+    #[must_use]
+    pub fn assignments(&self, worker: &WorkerId) -> Vec<Assignment> {
+        let placed = self
+            .models
+            .values()
+            .filter(|model| model.placement.contains(worker));
+        placed
+            .filter_map(|model| {
+                let spec = model
+                    .versions
+                    .get(&model.deployment.as_ref()?.version)?
+                    .clone();
+                let connector = match &spec.source {
+                    ModelSource::Connector(id) => Some(self.connectors.get(id)?.clone()),
+                    ModelSource::None | ModelSource::Path(_) => None,
+                };
+                Some(Assignment {
+                    model: model.name.clone(),
+                    spec,
+                    connector,
+                })
+            })
+            .collect()
+    }
+}
+
+/// A write to the registry. Preconditions are checked when it is applied.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RegistryCommand {
+    /// Creates a connector; `Conflict` when the id is taken by a different one.
+    CreateConnector(ConnectorSpec),
+    /// Deletes a connector; `Conflict` while a model version uses it.
+    DeleteConnector(ConnectorId),
+    /// Registers the next version of a model (version 1 of a new one). The `version` inside
+    /// is ignored. `NotFound` when it names an unknown connector.
+    RegisterModel(ModelName, ModelVersionSpec),
+    /// Deploys a version (the newest when `None`) on `replicas` workers.
+    Deploy {
+        /// The model.
+        model: ModelName,
+        /// The version; `None` means the newest.
+        version: Option<ModelVersion>,
+        /// How many workers, at least 1.
+        replicas: u32,
+    },
+    /// Removes the deployment. No error when there is none.
+    Undeploy(ModelName),
+    /// Deletes a model and its versions; `Conflict` while deployed.
+    DeleteModel(ModelName),
+    /// The leader's placement decision for a model, valid only for the deployment made at
+    /// `deployment`; ignored when that has been replaced.
+    Place {
+        /// The model.
+        model: ModelName,
+        /// [`Deployment::revision`] of the deployment that this places.
+        deployment: Revision,
+        /// The workers.
+        workers: Vec<WorkerId>,
+    },
+}
+
+/// What an applied command answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegistryReply {
+    /// The registry's revision after the command.
+    pub revision: Revision,
+    /// The version that was registered or deployed.
+    pub version: Option<ModelVersion>,
+}
+
+/// The state of a replica on its worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReplicaState {
+    /// Being loaded.
+    Loading,
+    /// Takes requests.
+    Ready,
+    /// Takes no new requests; running ones finish.
+    Draining,
+    /// Could not be loaded; the public reason.
+    Failed(String),
+}
+
+/// The state of a model, as users see it. The names are OpenSearch's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ModelState {
+    /// Registered, never deployed.
+    Registered,
+    /// Wanted, not all replicas loaded yet, none failed.
+    Deploying,
+    /// As many ready replicas as asked for.
+    Deployed,
+    /// Some ready replicas, fewer than asked for.
+    PartiallyDeployed,
+    /// Was deployed, is not wanted any more.
+    Undeployed,
+    /// No replica ready and at least one failed.
+    DeployFailed,
+}
+
+impl ModelState {
+    /// The name as OpenSearch writes it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Registered => "REGISTERED",
+            Self::Deploying => "DEPLOYING",
+            Self::Deployed => "DEPLOYED",
+            Self::PartiallyDeployed => "PARTIALLY_DEPLOYED",
+            Self::Undeployed => "UNDEPLOYED",
+            Self::DeployFailed => "DEPLOY_FAILED",
+        }
+    }
+}
+
+/// Raft's view of one coordinator, for status pages and metrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RaftStatus {
+    /// This node.
+    pub id: NodeId,
+    /// `leader`, `follower`, `candidate`, `learner` or `shutdown`.
+    pub role: &'static str,
+    /// The leader, where one is known.
+    pub leader: Option<NodeId>,
+    /// The current term.
+    pub term: u64,
+    /// The last index in the log.
+    pub last_log_index: Option<u64>,
+    /// The last index applied.
+    pub last_applied: Option<u64>,
+    /// Members: id, internal address, whether it votes.
+    pub members: Vec<CoordinatorMember>,
+}
+
+/// One coordinator in the Raft membership.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CoordinatorMember {
+    /// Its id.
+    pub id: NodeId,
+    /// Its internal address, `host:port`.
+    pub address: String,
+    /// Whether it votes (else it is a learner).
+    pub voter: bool,
+}

@@ -1,0 +1,132 @@
+//! What every dialect decodes into.
+
+use std::pin::Pin;
+
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use futures::Stream;
+
+use crate::deadline::Deadline;
+use crate::error::PredictError;
+use crate::ids::{ModelRef, RequestId, TenantId};
+use crate::params::Parameters;
+use crate::trace::TraceContext;
+
+/// A stream of request batches; an error ends it.
+pub type BatchStream = Pin<Box<dyn Stream<Item = Result<RecordBatch, PredictError>> + Send>>;
+
+/// How urgent a request is. Higher runs first where there is a choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Priority {
+    /// Bulk work that may wait.
+    Low,
+    /// The default.
+    #[default]
+    Normal,
+    /// Somebody is waiting.
+    High,
+}
+
+/// The rows of a request: one row is one item.
+pub enum Input {
+    /// All rows are here; the request can be sent again to another replica.
+    Batch(RecordBatch),
+    /// Rows still arrive; answers may start before the input ends.
+    Stream {
+        /// The schema of every batch.
+        schema: SchemaRef,
+        /// The batches, in order.
+        batches: BatchStream,
+    },
+}
+
+impl Input {
+    /// The schema of the rows.
+    #[must_use]
+    pub fn schema(&self) -> SchemaRef {
+        match self {
+            Self::Batch(batch) => batch.schema(),
+            Self::Stream { schema, .. } => schema.clone(),
+        }
+    }
+
+    /// A second copy (buffers are shared), where all rows are here.
+    #[must_use]
+    pub fn try_clone(&self) -> Option<Self> {
+        match self {
+            Self::Batch(batch) => Some(Self::Batch(batch.clone())),
+            Self::Stream { .. } => None,
+        }
+    }
+
+    /// Both forms as one stream.
+    #[must_use]
+    pub fn into_stream(self) -> BatchStream {
+        match self {
+            Self::Batch(batch) => Box::pin(futures::stream::once(async { Ok(batch) })),
+            Self::Stream { batches, .. } => batches,
+        }
+    }
+}
+
+impl std::fmt::Debug for Input {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Batch(batch) => write!(f, "Input::Batch({} rows)", batch.num_rows()),
+            Self::Stream { .. } => f.write_str("Input::Stream"),
+        }
+    }
+}
+
+/// One prediction, on its way to a model. Every hop receives and passes on this.
+#[derive(Debug)]
+pub struct PredictRequest {
+    /// Which model.
+    pub model: ModelRef,
+    /// The id that logs, errors and every hop share.
+    pub request_id: RequestId,
+    /// By when the whole stream must be done.
+    pub deadline: Option<Deadline>,
+    /// The trace that this belongs to.
+    pub trace: TraceContext,
+    /// On whose behalf.
+    pub tenant: TenantId,
+    /// How urgent.
+    pub priority: Priority,
+    /// Sampling and other options, by name.
+    pub parameters: Parameters,
+    /// The rows.
+    pub input: Input,
+}
+
+impl PredictRequest {
+    /// A request with fresh ids, no deadline, no parameters.
+    #[must_use]
+    pub fn new(model: ModelRef, input: Input) -> Self {
+        Self {
+            model,
+            request_id: RequestId::random(),
+            deadline: None,
+            trace: TraceContext::random(),
+            tenant: TenantId::default(),
+            priority: Priority::default(),
+            parameters: Parameters::default(),
+            input,
+        }
+    }
+
+    /// A second copy for another try, where the input allows one.
+    #[must_use]
+    pub fn try_clone(&self) -> Option<Self> {
+        Some(Self {
+            model: self.model.clone(),
+            request_id: self.request_id.clone(),
+            deadline: self.deadline,
+            trace: self.trace,
+            tenant: self.tenant.clone(),
+            priority: self.priority,
+            parameters: self.parameters.clone(),
+            input: self.input.try_clone()?,
+        })
+    }
+}
