@@ -1,1 +1,10 @@
-//! Volley telemetry.
+//! Logs and metrics of every node. The only crate that names `prometheus-client`; the names
+//! that it exports are documented in `docs/metrics.md`, and a test holds the two together.
+
+mod logging;
+mod metrics;
+mod stream;
+
+pub use logging::{LogFormat, LoggingError, init_logging};
+pub use metrics::{Metrics, WorkerCounts};
+pub use stream::StreamRecord;

@@ -1,0 +1,44 @@
+//! The log: one line per event on standard error, as text or as JSON.
+
+use std::fmt;
+
+use tracing_subscriber::EnvFilter;
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line, for collectors.
+    Json,
+}
+
+/// The log could not be set up.
+#[derive(Debug)]
+pub struct LoggingError(String);
+
+impl fmt::Display for LoggingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "set up logging: {}", self.0)
+    }
+}
+
+impl std::error::Error for LoggingError {}
+
+/// Starts logging for the whole process. `filter` is in the `RUST_LOG` syntax, for example
+/// `info,volley_worker=debug`.
+///
+/// # Errors
+/// When the filter does not parse, or logging was started before.
+pub fn init_logging(format: LogFormat, filter: &str) -> Result<(), LoggingError> {
+    let filter = EnvFilter::try_new(filter).map_err(|error| LoggingError(error.to_string()))?;
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    let started = match format {
+        LogFormat::Text => builder.compact().try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+    };
+    started.map_err(|error| LoggingError(error.to_string()))
+}

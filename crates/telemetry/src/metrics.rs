@@ -1,0 +1,316 @@
+//! The metrics of one node, and their text form.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+use volley_types::registry::RaftStatus;
+use volley_types::{ErrorCode, ModelName};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct ModelLabel {
+    pub(crate) model: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct OutcomeLabel {
+    pub(crate) model: String,
+    pub(crate) code: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct LivenessLabel {
+    pub(crate) liveness: &'static str,
+}
+
+/// The metrics of one node. Cloning gives another handle to the same numbers.
+#[derive(Clone)]
+pub struct Metrics(Arc<Families>);
+
+pub(crate) struct Families {
+    registry: Registry,
+    pub(crate) requests: Family<OutcomeLabel, Counter>,
+    pub(crate) chunks: Family<ModelLabel, Counter>,
+    pub(crate) first_chunk: Family<ModelLabel, Histogram>,
+    pub(crate) duration: Family<ModelLabel, Histogram>,
+    pub(crate) queue_wait: Family<ModelLabel, Histogram>,
+    pub(crate) active: Family<ModelLabel, Gauge>,
+    pub(crate) batch_rows: Family<ModelLabel, Histogram>,
+    retries: Family<ModelLabel, Counter>,
+    workers: Family<LivenessLabel, Gauge>,
+    replicas: Family<ModelLabel, Gauge>,
+    raft_term: Gauge,
+    raft_leader: Gauge,
+    raft_leader_known: Gauge,
+    raft_log_index: Gauge,
+    raft_applied_index: Gauge,
+    raft_voters: Gauge,
+}
+
+/// How many workers are in which state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkerCounts {
+    /// Heard in time.
+    pub alive: usize,
+    /// Late.
+    pub suspect: usize,
+    /// Gone.
+    pub dead: usize,
+    /// Shutting down.
+    pub draining: usize,
+}
+
+fn seconds() -> Histogram {
+    // 1 ms to 65 s, each twice the one before.
+    Histogram::new(exponential_buckets(0.001, 2.0, 17))
+}
+
+fn rows() -> Histogram {
+    Histogram::new(exponential_buckets(1.0, 2.0, 17))
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    /// All metrics, at zero.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut families = Families {
+            registry: Registry::with_prefix("volley"),
+            requests: Family::default(),
+            chunks: Family::default(),
+            first_chunk: Family::new_with_constructor(seconds),
+            duration: Family::new_with_constructor(seconds),
+            queue_wait: Family::new_with_constructor(seconds),
+            active: Family::default(),
+            batch_rows: Family::new_with_constructor(rows),
+            retries: Family::default(),
+            workers: Family::default(),
+            replicas: Family::default(),
+            raft_term: Gauge::default(),
+            raft_leader: Gauge::default(),
+            raft_leader_known: Gauge::default(),
+            raft_log_index: Gauge::default(),
+            raft_applied_index: Gauge::default(),
+            raft_voters: Gauge::default(),
+        };
+        families.register_predictions();
+        families.register_cluster();
+        Self(Arc::new(families))
+    }
+
+    /// The metrics in the OpenMetrics text format.
+    #[must_use]
+    pub fn encode(&self) -> String {
+        let mut out = String::new();
+        text::encode(&mut out, &self.0.registry).expect("writing to a string cannot fail");
+        out
+    }
+
+    /// Counts a request that was refused before it had a stream. `model` is `None` when no such
+    /// model is registered, so that callers cannot make up labels.
+    pub fn refused(&self, model: Option<&ModelName>, code: ErrorCode) {
+        let model = model.map_or_else(|| "unknown".to_owned(), ToString::to_string);
+        self.0
+            .requests
+            .get_or_create(&OutcomeLabel {
+                model,
+                code: code.as_str(),
+            })
+            .inc();
+    }
+
+    /// Counts a try on another replica.
+    pub fn retried(&self, model: &ModelName) {
+        self.0
+            .retries
+            .get_or_create(&ModelLabel {
+                model: model.to_string(),
+            })
+            .inc();
+    }
+
+    /// How long a request waited for its permit.
+    pub fn queue_wait(&self, model: &ModelName, wait: Duration) {
+        let label = ModelLabel {
+            model: model.to_string(),
+        };
+        self.0
+            .queue_wait
+            .get_or_create(&label)
+            .observe(wait.as_secs_f64());
+    }
+
+    /// Publishes this coordinator's view of Raft.
+    pub fn set_raft(&self, status: &RaftStatus) {
+        let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        self.0.raft_term.set(number(status.term));
+        self.0
+            .raft_leader
+            .set(i64::from(status.leader == Some(status.id)));
+        self.0
+            .raft_leader_known
+            .set(i64::from(status.leader.is_some()));
+        self.0
+            .raft_log_index
+            .set(number(status.last_log_index.unwrap_or(0)));
+        self.0
+            .raft_applied_index
+            .set(number(status.last_applied.unwrap_or(0)));
+        let voters = status.members.iter().filter(|member| member.voter).count();
+        self.0.raft_voters.set(number(voters as u64));
+    }
+
+    /// Publishes how many workers this coordinator sees.
+    pub fn set_workers(&self, counts: WorkerCounts) {
+        let states = [
+            ("alive", counts.alive),
+            ("suspect", counts.suspect),
+            ("dead", counts.dead),
+            ("draining", counts.draining),
+        ];
+        for (liveness, count) in states {
+            let gauge = self.0.workers.get_or_create(&LivenessLabel { liveness });
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Publishes how many ready replicas each model has here (worker) or in all (coordinator).
+    pub fn set_ready_replicas(&self, counts: &BTreeMap<ModelName, usize>) {
+        self.0.replicas.clear();
+        for (model, count) in counts {
+            let gauge = self.0.replicas.get_or_create(&ModelLabel {
+                model: model.to_string(),
+            });
+            gauge.set(i64::try_from(*count).unwrap_or(i64::MAX));
+        }
+    }
+
+    pub(crate) fn families(&self) -> &Families {
+        &self.0
+    }
+}
+
+impl Families {
+    fn register_predictions(&mut self) {
+        let registry = &mut self.registry;
+        registry.register(
+            "requests",
+            "Predictions that ended, by model and error code ('ok' when none)",
+            self.requests.clone(),
+        );
+        registry.register("chunks", "Response rows passed on", self.chunks.clone());
+        registry.register(
+            "time_to_first_chunk_seconds",
+            "From acceptance to the first response row",
+            self.first_chunk.clone(),
+        );
+        registry.register(
+            "request_duration_seconds",
+            "From acceptance to the end of the stream",
+            self.duration.clone(),
+        );
+        registry.register(
+            "queue_wait_seconds",
+            "From acceptance by the worker to the permit to run",
+            self.queue_wait.clone(),
+        );
+        registry.register(
+            "active_streams",
+            "Streams that run now",
+            self.active.clone(),
+        );
+        registry.register(
+            "batch_rows",
+            "Rows in each response batch",
+            self.batch_rows.clone(),
+        );
+        registry.register("retries", "Tries on another replica", self.retries.clone());
+        registry.register(
+            "ready_replicas",
+            "Replicas that take requests",
+            self.replicas.clone(),
+        );
+    }
+
+    fn register_cluster(&mut self) {
+        let registry = &mut self.registry;
+        registry.register("workers", "Workers by liveness", self.workers.clone());
+        registry.register("raft_term", "The current term", self.raft_term.clone());
+        registry.register(
+            "raft_is_leader",
+            "1 on the coordinator that leads",
+            self.raft_leader.clone(),
+        );
+        registry.register(
+            "raft_leader_known",
+            "1 while a leader is known here",
+            self.raft_leader_known.clone(),
+        );
+        registry.register(
+            "raft_last_log_index",
+            "The last index in the log",
+            self.raft_log_index.clone(),
+        );
+        registry.register(
+            "raft_last_applied_index",
+            "The last index applied",
+            self.raft_applied_index.clone(),
+        );
+        registry.register(
+            "raft_voters",
+            "Coordinators that vote",
+            self.raft_voters.clone(),
+        );
+    }
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Metrics")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What operators read in the documentation is what they scrape.
+    #[test]
+    fn every_name_is_documented() {
+        let document = include_str!("../../../docs/metrics.md");
+        let metrics = Metrics::new();
+        let model = ModelName::new("m").unwrap();
+        let now = std::time::Instant::now();
+        let mut stream = crate::StreamRecord::begin(&metrics, &model, now);
+        stream.batch(1, now);
+        drop(stream);
+        metrics.retried(&model);
+        metrics.queue_wait(&model, Duration::ZERO);
+        metrics.set_workers(WorkerCounts::default());
+        metrics.set_ready_replicas(&BTreeMap::from([(model, 1)]));
+        let encoded = metrics.encode();
+        let names: Vec<_> = encoded
+            .lines()
+            .filter_map(|line| line.strip_prefix("# TYPE "))
+            .filter_map(|rest| rest.split(' ').next())
+            .collect();
+        assert!(names.len() >= 15, "{names:?}");
+        for name in names {
+            assert!(
+                document.contains(&format!("`{name}")),
+                "{name} is missing in docs/metrics.md"
+            );
+        }
+    }
+}
