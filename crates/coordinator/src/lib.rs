@@ -1,1 +1,148 @@
-//! Volley coordinator.
+//! The coordinator: takes a [`PredictRequest`](volley_types::PredictRequest), finds a replica,
+//! calls it, tries another one where that is safe, and streams the answer back.
+//!
+//! Reading order: [`predict`](mod@predict) (the six steps), [`route`] (pure choice), [`live`]
+//! (which workers there are), [`heartbeat`] (how that is known), [`planner`] (where replicas
+//! go), [`status`] (what users see).
+
+mod budget;
+mod config;
+mod control;
+mod heartbeat;
+pub mod live;
+mod planner;
+mod predict;
+pub mod route;
+pub mod status;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use parking_lot::RwLock;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use volley_cluster::Cluster;
+use volley_telemetry::{Metrics, WorkerCounts};
+use volley_types::Predict;
+use volley_types::control::Liveness;
+
+use crate::budget::RetryBudget;
+pub use crate::config::CoordinatorConfig;
+use crate::live::LiveWorkers;
+
+/// Makes the client of the worker at an internal address, `host:port`. It connects lazily and
+/// is kept for as long as that life of the worker is known.
+pub type Connect = Arc<dyn Fn(&str) -> Arc<dyn Predict> + Send + Sync>;
+
+/// One coordinator. Cloning gives another handle.
+#[derive(Clone)]
+pub struct Coordinator(Arc<Shared>);
+
+struct Shared {
+    config: CoordinatorConfig,
+    cluster: Cluster,
+    metrics: Metrics,
+    live: RwLock<LiveWorkers>,
+    connect: Connect,
+    permits: Arc<Semaphore>,
+    retry_budget: RetryBudget,
+    draining: AtomicBool,
+    /// Rings when workers or their replicas changed, for the planner.
+    workers_changed: tokio::sync::Notify,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Coordinator {
+    /// A coordinator over a started [`Cluster`]. Its background tasks (planner, liveness clock)
+    /// run until [`Coordinator::shutdown`].
+    #[must_use]
+    pub fn start(
+        config: CoordinatorConfig,
+        cluster: Cluster,
+        connect: Connect,
+        metrics: Metrics,
+    ) -> Self {
+        let shared = Shared {
+            permits: Arc::new(Semaphore::new(config.max_streams)),
+            live: RwLock::new(LiveWorkers::new(config.liveness)),
+            retry_budget: RetryBudget::new(config.retry_ratio),
+            draining: AtomicBool::new(false),
+            workers_changed: tokio::sync::Notify::new(),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            config,
+            cluster,
+            metrics,
+            connect,
+        };
+        let coordinator = Self(Arc::new(shared));
+        coordinator.spawn(coordinator.clone().run_planner());
+        coordinator.spawn(coordinator.clone().run_liveness_clock());
+        coordinator
+    }
+
+    /// Refuses new predictions from now on; streams that run go on.
+    pub fn begin_drain(&self) {
+        self.0.draining.store(true, Ordering::Release);
+    }
+
+    /// How many prediction streams run through this coordinator.
+    #[must_use]
+    pub fn active_streams(&self) -> usize {
+        self.0.config.max_streams - self.0.permits.available_permits()
+    }
+
+    /// Ends the background tasks and the heartbeat streams, and waits for the tasks.
+    pub async fn shutdown(&self) {
+        self.begin_drain();
+        self.0.stop.cancel();
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.0.stop.clone();
+        self.0.tasks.spawn(async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = task => {}
+            }
+        });
+    }
+
+    /// Turns silence into suspicion and death, and publishes gauges.
+    async fn run_liveness_clock(self) {
+        let mut tick = tokio::time::interval(self.0.config.liveness.tick);
+        let mut raft = self.0.cluster.raft();
+        loop {
+            tick.tick().await;
+            let (counts, ready, changed) = {
+                let mut live = self.0.live.write();
+                let changed = live.tick(Instant::now());
+                (count(&live), live.ready_replicas(), changed)
+            };
+            if changed {
+                self.0.workers_changed.notify_one();
+            }
+            self.0.metrics.set_workers(counts);
+            self.0.metrics.set_ready_replicas(&ready);
+            self.0.metrics.set_raft(&raft.borrow_and_update());
+        }
+    }
+}
+
+fn count(live: &LiveWorkers) -> WorkerCounts {
+    let mut counts = WorkerCounts::default();
+    for (_, worker) in live.iter() {
+        match worker.liveness {
+            Liveness::Alive => counts.alive += 1,
+            Liveness::Suspect => counts.suspect += 1,
+            Liveness::Dead => counts.dead += 1,
+            Liveness::Draining => counts.draining += 1,
+        }
+    }
+    counts
+}

@@ -1,0 +1,54 @@
+//! The retry budget: retries may add only a fraction to the load, so that a cluster in trouble
+//! is not pushed over by its own retries.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+/// A retry costs this many units; a request earns `ratio` of it.
+const UNIT: i64 = 1_000;
+/// What can be saved up: a burst of this many retries.
+const BURST: i64 = 10 * UNIT;
+
+/// A token bucket without a clock: requests fill it, retries empty it.
+#[derive(Debug)]
+pub(crate) struct RetryBudget {
+    earned_per_request: i64,
+    balance: AtomicI64,
+}
+
+impl RetryBudget {
+    /// Allows `ratio` retries per request (0.2 is one in five) after a first burst of 10.
+    pub(crate) fn new(ratio: f64) -> Self {
+        let earned_per_request = (ratio.clamp(0.0, 1.0) * UNIT as f64) as i64;
+        Self { earned_per_request, balance: AtomicI64::new(BURST) }
+    }
+
+    /// A first try was made.
+    pub(crate) fn earn(&self) {
+        let add = |balance: i64| Some((balance + self.earned_per_request).min(BURST));
+        let _ = self.balance.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    }
+
+    /// Whether one more retry is allowed; takes it from the budget.
+    pub(crate) fn spend(&self) -> bool {
+        let take = |balance: i64| (UNIT <= balance).then_some(balance - UNIT);
+        self.balance.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_request_in_five_may_be_retried_once_the_burst_is_spent() {
+        let budget = RetryBudget::new(0.2);
+        let burst = std::iter::repeat_with(|| budget.spend()).take_while(|ok| *ok).count();
+        assert_eq!(burst, 10);
+        let mut retries = 0;
+        for _ in 0..1_000 {
+            budget.earn();
+            retries += usize::from(budget.spend());
+        }
+        assert_eq!(retries, 200);
+    }
+}

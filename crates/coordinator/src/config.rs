@@ -1,0 +1,53 @@
+//! The knobs of a coordinator.
+
+use std::time::Duration;
+
+/// How silence is read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LivenessConfig {
+    /// A worker not heard for this long is suspect: others are preferred.
+    pub suspect_after: Duration,
+    /// A worker not heard for this long is dead: it is sent nothing.
+    pub dead_after: Duration,
+    /// A worker dead for this long loses its replicas to others, and one dead for ten times
+    /// this is forgotten.
+    pub replace_after: Duration,
+    /// How often silence is looked at.
+    pub tick: Duration,
+}
+
+impl Default for LivenessConfig {
+    fn default() -> Self {
+        Self {
+            suspect_after: Duration::from_millis(1_500),
+            dead_after: Duration::from_millis(3_000),
+            replace_after: Duration::from_secs(10),
+            tick: Duration::from_millis(250),
+        }
+    }
+}
+
+/// The knobs of a coordinator.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CoordinatorConfig {
+    /// Streams at a time; one more is refused with `overloaded`. At about 40 KiB a stream the
+    /// default bounds them to 400 MiB.
+    pub max_streams: usize,
+    /// Retries per request, on average; a short burst of 10 is always allowed.
+    pub retry_ratio: f64,
+    /// Replicas tried for one request, the first included.
+    pub max_tries: usize,
+    /// How silence is read.
+    pub liveness: LivenessConfig,
+}
+
+impl Default for CoordinatorConfig {
+    fn default() -> Self {
+        Self {
+            max_streams: 10_000,
+            retry_ratio: 0.2,
+            max_tries: 3,
+            liveness: LivenessConfig::default(),
+        }
+    }
+}
