@@ -17,6 +17,7 @@ pub mod registry;
 pub mod request;
 pub mod signature;
 pub mod trace;
+pub mod worker;
 
 pub use chunk::{
     ChunkStream, FinishReason, GenerationChunk, GenerationChunks, GenerationRow, Usage,
@@ -33,3 +34,4 @@ pub use predict::Predict;
 pub use request::{Input, PredictRequest, Priority};
 pub use signature::{Signature, Task};
 pub use trace::TraceContext;
+pub use worker::{ReplicaReport, WorkerReport};

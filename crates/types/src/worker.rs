@@ -1,0 +1,49 @@
+//! What a worker tells every coordinator about itself, twice a second and on every change.
+
+use std::collections::BTreeMap;
+
+use crate::ids::{Incarnation, ModelName, ModelVersion, WorkerId};
+use crate::registry::ReplicaState;
+use crate::signature::Signature;
+
+/// One heartbeat.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WorkerReport {
+    /// The configured identity.
+    pub id: WorkerId,
+    /// Random at process start: tells one life of a worker from the next.
+    pub incarnation: Incarnation,
+    /// Where its Flight service is reached, `host:port`.
+    pub address: String,
+    /// Free labels from its configuration.
+    pub labels: BTreeMap<String, String>,
+    /// What it holds or is loading, by model.
+    pub replicas: Vec<ReplicaReport>,
+    /// It is shutting down: send it nothing new.
+    pub draining: bool,
+    /// Streams that run now, over all replicas.
+    pub active: u32,
+    /// Requests that wait for a permit, over all replicas.
+    pub queued: u32,
+    /// Resident memory of the process in bytes.
+    pub memory_bytes: u64,
+}
+
+/// One replica in a [`WorkerReport`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReplicaReport {
+    /// The model.
+    pub model: ModelName,
+    /// The version.
+    pub version: ModelVersion,
+    /// Its state.
+    pub state: ReplicaState,
+    /// Streams that run now.
+    pub active: u32,
+    /// Requests that wait for a permit.
+    pub queued: u32,
+    /// How many streams may run at once; 0 until it is loaded.
+    pub capacity: u32,
+    /// What it takes and gives; known once it is loaded.
+    pub signature: Option<Signature>,
+}
