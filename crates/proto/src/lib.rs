@@ -29,3 +29,8 @@ mod generated {
 }
 
 pub use generated::volley::{predict, raft, registry, worker};
+
+pub mod params;
+pub mod predict_command;
+pub mod registry_records;
+pub mod worker_report;

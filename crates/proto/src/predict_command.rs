@@ -1,0 +1,1 @@
+//! `PredictCommand` and `ErrorDetail` ⇄ [`volley_types`].

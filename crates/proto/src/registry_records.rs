@@ -1,0 +1,1 @@
+//! Registry records and commands ⇄ [`volley_types::registry`].

@@ -1,0 +1,1 @@
+//! `WorkerReport` and `Assignments` ⇄ [`volley_types::worker`].
