@@ -8,15 +8,17 @@
 mod budget;
 mod config;
 mod control;
-mod heartbeat;
+mod guard;
+pub mod heartbeat;
 pub mod live;
 mod planner;
 mod predict;
+mod refusal;
 pub mod route;
 pub mod status;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::RwLock;
@@ -29,7 +31,7 @@ use volley_types::Predict;
 use volley_types::control::Liveness;
 
 use crate::budget::RetryBudget;
-pub use crate::config::CoordinatorConfig;
+pub use crate::config::{CoordinatorConfig, LivenessConfig};
 use crate::live::LiveWorkers;
 
 /// Makes the client of the worker at an internal address, `host:port`. It connects lazily and
@@ -51,6 +53,7 @@ struct Shared {
     draining: AtomicBool,
     /// Rings when workers or their replicas changed, for the planner.
     workers_changed: tokio::sync::Notify,
+    next_heartbeat_stream: AtomicU64,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -71,6 +74,7 @@ impl Coordinator {
             retry_budget: RetryBudget::new(config.retry_ratio),
             draining: AtomicBool::new(false),
             workers_changed: tokio::sync::Notify::new(),
+            next_heartbeat_stream: AtomicU64::new(1),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
             config,
@@ -101,6 +105,10 @@ impl Coordinator {
         self.0.stop.cancel();
         self.0.tasks.close();
         self.0.tasks.wait().await;
+    }
+
+    fn accepts(&self) -> bool {
+        !self.0.draining.load(Ordering::Acquire)
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {

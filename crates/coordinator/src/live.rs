@@ -121,8 +121,9 @@ impl LiveWorkers {
             return true;
         };
         let same_life = known.report.incarnation == report.incarnation;
-        // A stream of an earlier life that ends late must not speak for the new one.
-        if same_life && stream < known.stream {
+        // The newest stream speaks for a worker: an older one may be of an earlier life, or of
+        // a second process with the same id.
+        if stream < known.stream && known.liveness != Liveness::Dead {
             return false;
         }
         if !same_life || known.report.address != report.address {

@@ -1,0 +1,52 @@
+//! [`Control`] for the edges: the registry, writes, membership and status.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use async_trait::async_trait;
+use volley_types::control::{ClusterStatus, ModelStatus};
+use volley_types::registry::{CoordinatorMember, RegistryCommand, RegistryReply, RegistryState};
+use volley_types::{Control, ModelName, NodeId, PredictError};
+
+use crate::{Coordinator, status};
+
+#[async_trait]
+impl Control for Coordinator {
+    fn registry(&self) -> Arc<RegistryState> {
+        self.0.cluster.registry().borrow().clone()
+    }
+
+    async fn write(&self, command: RegistryCommand) -> Result<RegistryReply, PredictError> {
+        self.0.cluster.write(command).await
+    }
+
+    fn model_status(&self, model: &ModelName) -> Option<ModelStatus> {
+        let registry = self.registry();
+        let entry = registry.models.get(model)?;
+        Some(status::model(entry, &self.0.live.read()))
+    }
+
+    fn status(&self) -> ClusterStatus {
+        ClusterStatus {
+            raft: self.0.cluster.raft().borrow().clone(),
+            workers: status::workers(&self.0.live.read(), Instant::now()),
+            active_streams: u32::try_from(self.active_streams()).unwrap_or(u32::MAX),
+        }
+    }
+
+    async fn join(
+        &self,
+        node: NodeId,
+        address: String,
+    ) -> Result<Vec<CoordinatorMember>, PredictError> {
+        self.0.cluster.join(node, address).await
+    }
+
+    async fn leave(&self, node: NodeId) -> Result<Vec<CoordinatorMember>, PredictError> {
+        self.0.cluster.leave(node).await
+    }
+
+    fn ready(&self) -> bool {
+        self.accepts() && self.0.cluster.healthy()
+    }
+}

@@ -1,0 +1,148 @@
+//! What holds for every stream that leaves the coordinator, whichever replica it comes from:
+//! it keeps its deadline, a generation ends in its last row or in an error, and it is counted.
+
+use std::time::Instant;
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, RecordBatch};
+use async_stream::stream;
+use futures::{Stream, StreamExt, pin_mut};
+use volley_telemetry::StreamRecord;
+use volley_types::{Deadline, PredictError, Task};
+
+use crate::refusal;
+
+type Item = Result<RecordBatch, PredictError>;
+
+/// Ends `batches` with `DeadlineExceeded` once the deadline has passed. The work is dropped
+/// before the error is given.
+pub(crate) fn deadline(
+    deadline: Option<Deadline>,
+    batches: impl Stream<Item = Item> + Send,
+) -> impl Stream<Item = Item> + Send {
+    stream! {
+        {
+            pin_mut!(batches);
+            let expiry = async {
+                match deadline {
+                    Some(deadline) => tokio::time::sleep_until(deadline.instant().into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            pin_mut!(expiry);
+            loop {
+                let item = tokio::select! {
+                    biased;
+                    item = batches.next() => item,
+                    () = &mut expiry => break,
+                };
+                match item {
+                    Some(item) => yield item,
+                    None => return,
+                }
+            }
+        }
+        yield Err(refusal::too_late());
+    }
+}
+
+/// Turns a generation's end without a last row into an error, so that no caller takes a cut
+/// answer for a whole one.
+pub(crate) fn terminated(
+    task: Task,
+    batches: impl Stream<Item = Item> + Send,
+) -> impl Stream<Item = Item> + Send {
+    stream! {
+        let mut complete = task != Task::Generate;
+        pin_mut!(batches);
+        while let Some(item) = batches.next().await {
+            complete |= item.as_ref().map_or(true, is_last);
+            yield item;
+        }
+        if !complete {
+            yield Err(refusal::silent_end());
+        }
+    }
+}
+
+fn is_last(batch: &RecordBatch) -> bool {
+    let column = batch.column_by_name("last").and_then(|column| column.as_boolean_opt());
+    column.is_some_and(|last| !last.is_empty() && last.value(last.len() - 1))
+}
+
+/// Counts `batches` in `record`, and logs how it failed where that is no caller's fault.
+pub(crate) fn recorded(
+    mut record: StreamRecord,
+    batches: impl Stream<Item = Item> + Send,
+) -> impl Stream<Item = Item> + Send {
+    stream! {
+        pin_mut!(batches);
+        while let Some(item) = batches.next().await {
+            match &item {
+                Ok(batch) => record.batch(batch.num_rows(), Instant::now()),
+                Err(error) => {
+                    record.end(Some(error.code));
+                    if 500 <= error.code.http_status() {
+                        tracing::warn!(code = %error.code, error = error.chain(), "prediction failed");
+                    }
+                    yield item;
+                    return;
+                }
+            }
+            yield item;
+        }
+        record.end(None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures::stream;
+    use volley_types::{ErrorCode, GenerationChunk, GenerationChunks};
+
+    use super::*;
+
+    fn row(last: bool) -> RecordBatch {
+        GenerationChunks::single(&GenerationChunk { last, ..GenerationChunk::default() })
+    }
+
+    async fn codes(items: impl Stream<Item = Item>) -> Vec<Option<ErrorCode>> {
+        items.map(|item| item.err().map(|error| error.code)).collect().await
+    }
+
+    #[tokio::test]
+    async fn a_generation_without_its_last_row_ends_in_an_error() {
+        let cut = terminated(Task::Generate, stream::iter([Ok(row(false))]));
+        assert_eq!(codes(cut).await, [None, Some(ErrorCode::Internal)]);
+        let whole = terminated(Task::Generate, stream::iter([Ok(row(false)), Ok(row(true))]));
+        assert_eq!(codes(whole).await, [None, None]);
+        let empty = terminated(Task::Tensors, stream::iter([]));
+        assert_eq!(codes(empty).await, []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_deadline_ends_a_stream_that_stalls_and_drops_its_work() {
+        struct Work(std::sync::Arc<std::sync::atomic::AtomicBool>);
+        impl Drop for Work {
+            fn drop(&mut self) {
+                self.0.store(true, std::sync::atomic::Ordering::SeqCst);
+            }
+        }
+        let dropped = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let work = Work(dropped.clone());
+        let stalled = stream! {
+            let _work = work;
+            yield Ok(row(false));
+            std::future::pending::<()>().await;
+        };
+        let by = Deadline::after(
+            tokio::time::Instant::now().into_std(),
+            Duration::from_secs(5),
+        );
+        let ended = codes(super::deadline(Some(by), stalled)).await;
+        assert_eq!(ended, [None, Some(ErrorCode::DeadlineExceeded)]);
+        assert!(dropped.load(std::sync::atomic::Ordering::SeqCst));
+    }
+}

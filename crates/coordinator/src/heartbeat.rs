@@ -1,0 +1,112 @@
+//! The door for workers: one heartbeat stream from each, with its assignments as the answer.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use async_stream::try_stream;
+use futures::{Stream, StreamExt};
+use tonic::{Request, Response, Status, Streaming};
+use volley_proto::worker::v1 as wire;
+use volley_proto::worker::v1::worker_service_server::{WorkerService, WorkerServiceServer};
+use volley_proto::worker_report::{assignments_to_wire, report_from_wire};
+use volley_types::registry::{Assignment, RegistryState};
+use volley_types::{WorkerId, WorkerReport};
+
+use crate::Coordinator;
+
+/// The largest heartbeat: some 10,000 replicas with their schemas.
+const MAX_REPORT_BYTES: usize = 16 << 20;
+
+/// Serves `volley.worker.v1.WorkerService` for one coordinator.
+pub struct Heartbeats(Coordinator);
+
+impl Coordinator {
+    /// The gRPC service that workers connect to; for the internal listener.
+    #[must_use]
+    pub fn worker_service(&self) -> WorkerServiceServer<Heartbeats> {
+        WorkerServiceServer::new(Heartbeats(self.clone()))
+            .max_decoding_message_size(MAX_REPORT_BYTES)
+            .max_encoding_message_size(MAX_REPORT_BYTES)
+    }
+
+    fn heard(&self, report: WorkerReport, stream: u64) {
+        let connect = |address: &str| (self.0.connect)(address);
+        let changed = self.0.live.write().heard(report, stream, Instant::now(), connect);
+        if changed {
+            self.0.workers_changed.notify_one();
+        }
+    }
+}
+
+/// Speaks for one worker while its stream is open; when the stream ends, however it ends, the
+/// worker is dead at once.
+struct Speaker {
+    coordinator: Coordinator,
+    worker: WorkerId,
+    stream: u64,
+}
+
+impl Drop for Speaker {
+    fn drop(&mut self) {
+        let shared = &self.coordinator.0;
+        if shared.live.write().lost(&self.worker, self.stream) {
+            tracing::warn!(worker = %self.worker, "worker lost");
+            shared.workers_changed.notify_one();
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl WorkerService for Heartbeats {
+    type HeartbeatStream = Pin<Box<dyn Stream<Item = Result<wire::Assignments, Status>> + Send>>;
+
+    async fn heartbeat(
+        &self,
+        request: Request<Streaming<wire::WorkerReport>>,
+    ) -> Result<Response<Self::HeartbeatStream>, Status> {
+        let coordinator = self.0.clone();
+        let reports = request.into_inner();
+        Ok(Response::new(Box::pin(converse(coordinator, reports))))
+    }
+}
+
+fn converse(
+    coordinator: Coordinator,
+    mut reports: Streaming<wire::WorkerReport>,
+) -> impl Stream<Item = Result<wire::Assignments, Status>> + Send {
+    let stream = coordinator.0.next_heartbeat_stream.fetch_add(1, Ordering::Relaxed);
+    let mut registry = coordinator.0.cluster.registry();
+    let stop = coordinator.0.stop.clone();
+    try_stream! {
+        let mut speaker: Option<Speaker> = None;
+        let mut sent: Option<Vec<Assignment>> = None;
+        loop {
+            tokio::select! {
+                report = reports.next() => {
+                    let Some(report) = report else { break };
+                    let report = report_from_wire(report?)
+                        .map_err(|error| Status::invalid_argument(error.message))?;
+                    let speaker = speaker.get_or_insert_with(|| {
+                        tracing::info!(worker = %report.id, incarnation = %report.incarnation, "worker connected");
+                        Speaker { coordinator: coordinator.clone(), worker: report.id.clone(), stream }
+                    });
+                    if speaker.worker != report.id {
+                        Err(Status::invalid_argument("one heartbeat stream speaks for one worker"))?;
+                    }
+                    coordinator.heard(report, stream);
+                }
+                changed = registry.changed() => if changed.is_err() { break },
+                () = stop.cancelled() => break,
+            }
+            let Some(speaker) = &speaker else { continue };
+            let state: Arc<RegistryState> = registry.borrow_and_update().clone();
+            let wanted = state.assignments(&speaker.worker);
+            if sent.as_ref() != Some(&wanted) {
+                yield assignments_to_wire(state.revision, &wanted);
+                sent = Some(wanted);
+            }
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! The errors that the coordinator itself gives, in one place so that their words agree.
+
+use std::time::Duration;
+
+use volley_types::{ErrorCode, ModelName, ModelRef, ModelVersion, PredictError};
+
+/// When to come back while something is on its way up.
+const SOON: Duration = Duration::from_secs(1);
+
+pub(crate) fn draining() -> PredictError {
+    PredictError::new(
+        ErrorCode::Unavailable,
+        "this coordinator is shutting down; send the request to another one",
+    )
+    .with_retry_after(SOON)
+}
+
+pub(crate) fn full(max_streams: usize) -> PredictError {
+    PredictError::new(
+        ErrorCode::Overloaded,
+        format!("this coordinator runs its limit of {max_streams} streams; try again shortly"),
+    )
+    .with_retry_after(SOON)
+}
+
+pub(crate) fn unknown(model: &ModelName) -> PredictError {
+    PredictError::new(ErrorCode::NotFound, format!("no model '{model}' is registered"))
+}
+
+pub(crate) fn not_deployed(model: &ModelName) -> PredictError {
+    PredictError::new(
+        ErrorCode::NotDeployed,
+        format!("model '{model}' is registered but not deployed; deploy it first"),
+    )
+}
+
+pub(crate) fn other_version(asked: &ModelRef, deployed: ModelVersion) -> PredictError {
+    PredictError::new(
+        ErrorCode::NotDeployed,
+        format!("'{asked}' is not deployed; version {deployed} of the model is"),
+    )
+}
+
+pub(crate) fn no_replica(model: &ModelName) -> PredictError {
+    PredictError::new(
+        ErrorCode::Unavailable,
+        format!("model '{model}' has no ready replica now; it is being deployed, or its workers are away"),
+    )
+    .with_retry_after(SOON)
+}
+
+/// A streamed request cannot be sent twice.
+pub(crate) fn spent() -> PredictError {
+    PredictError::new(
+        ErrorCode::Unavailable,
+        "the replica failed while it read the request's stream; send the request again",
+    )
+}
+
+pub(crate) fn too_late() -> PredictError {
+    PredictError::new(
+        ErrorCode::DeadlineExceeded,
+        "the request's deadline passed before its answer was complete",
+    )
+}
+
+pub(crate) fn silent_end() -> PredictError {
+    PredictError::new(
+        ErrorCode::Internal,
+        "the model's answer ended without its last row; what came before may be incomplete",
+    )
+}
