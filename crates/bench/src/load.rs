@@ -50,9 +50,12 @@ impl Target {
     /// Connects, sends the request and waits for a 200.
     pub(crate) async fn open(&self) -> anyhow::Result<Stream> {
         let opened_ns = unix_nanos();
-        let socket = TcpStream::connect(&self.address).await.context("connecting")?;
+        let socket = TcpStream::connect(&self.address)
+            .await
+            .context("connecting")?;
         socket.set_nodelay(true)?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket)).await?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(socket)).await?;
         let connection = AbortOnDropHandle::new(tokio::spawn(async move {
             // Its failure shows as a failed body.
             let _ = connection.await;
@@ -61,7 +64,10 @@ impl Target {
             .header("host", &self.address)
             .header("content-type", "application/json")
             .body(Full::new(Bytes::from(self.body.clone())))?;
-        let response = sender.send_request(request).await.context("sending the request")?;
+        let response = sender
+            .send_request(request)
+            .await
+            .context("sending the request")?;
         let status = response.status();
         if status != 200 {
             let body = response.into_body().collect().await?.to_bytes();
@@ -100,7 +106,9 @@ impl Stream {
             while let Some(event) = self.take_event() {
                 let done = match self.dialect {
                     Dialect::OpenAi => event.as_ref() == b"data: [DONE]",
-                    Dialect::OpenSearch => memchr::memmem::find(&event, b"\"is_last\":true").is_some(),
+                    Dialect::OpenSearch => {
+                        memchr::memmem::find(&event, b"\"is_last\":true").is_some()
+                    }
                 };
                 let content = content(&event)?;
                 if done {
@@ -111,7 +119,13 @@ impl Stream {
                     return Ok(Some(content));
                 }
             }
-            match self.body.frame().await.transpose().context("reading the stream")? {
+            match self
+                .body
+                .frame()
+                .await
+                .transpose()
+                .context("reading the stream")?
+            {
                 Some(frame) => {
                     if let Ok(data) = frame.into_data() {
                         self.buffer.extend_from_slice(&data);
@@ -132,7 +146,10 @@ impl Stream {
 
     /// Reads to the end.
     pub(crate) async fn finish(mut self) -> anyhow::Result<Outcome> {
-        let mut outcome = Outcome { in_order: true, ..Outcome::default() };
+        let mut outcome = Outcome {
+            in_order: true,
+            ..Outcome::default()
+        };
         while let Some(text) = self.next().await? {
             let now = unix_nanos();
             if outcome.chunks == 0 {
@@ -177,11 +194,17 @@ fn content(event: &[u8]) -> anyhow::Result<Option<String>> {
 ///
 /// # Errors
 /// The first stream's failure.
-pub(crate) async fn run(target: &Target, streams: usize, limit: Duration) -> anyhow::Result<Vec<Outcome>> {
+pub(crate) async fn run(
+    target: &Target,
+    streams: usize,
+    limit: Duration,
+) -> anyhow::Result<Vec<Outcome>> {
     let tasks: Vec<_> = (0..streams)
         .map(|_| {
             let target = target.clone();
-            AbortOnDropHandle::new(tokio::spawn(async move { target.open().await?.finish().await }))
+            AbortOnDropHandle::new(tokio::spawn(
+                async move { target.open().await?.finish().await },
+            ))
         })
         .collect();
     let all = async {
@@ -191,7 +214,9 @@ pub(crate) async fn run(target: &Target, streams: usize, limit: Duration) -> any
         }
         anyhow::Ok(outcomes)
     };
-    tokio::time::timeout(limit, all).await.context("the streams did not end in time")?
+    tokio::time::timeout(limit, all)
+        .await
+        .context("the streams did not end in time")?
 }
 
 #[cfg(test)]

@@ -17,7 +17,10 @@ pub(crate) struct Process {
 impl Process {
     /// Starts `program` with its output in `log`.
     pub(crate) fn start(program: &Path, arguments: &[&str], log: &Path) -> anyhow::Result<Self> {
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(log)?;
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(log)?;
         let child = Command::new(program)
             .args(arguments)
             .stdin(Stdio::null())
@@ -44,7 +47,10 @@ impl Process {
     pub(crate) fn rss(&self) -> anyhow::Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kib: u64 = line.and_then(|line| line.split_whitespace().next()).context("no VmRSS")?.parse()?;
+        let kib: u64 = line
+            .and_then(|line| line.split_whitespace().next())
+            .context("no VmRSS")?
+            .parse()?;
         Ok(kib * 1024)
     }
 }
@@ -55,7 +61,9 @@ pub(crate) fn cpu_of(pid: u32) -> anyhow::Result<Duration> {
     let mut total = 0_u64;
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         // A thread may end between the listing and the read.
-        let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) else { continue };
+        let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) else {
+            continue;
+        };
         let nanos = text.split_whitespace().next().context("empty schedstat")?;
         total += nanos.parse::<u64>()?;
     }
@@ -63,7 +71,11 @@ pub(crate) fn cpu_of(pid: u32) -> anyhow::Result<Duration> {
 }
 
 /// Waits until `condition` gives a value; asks every 5 ms.
-pub(crate) async fn until<T, F>(what: &str, limit: Duration, mut condition: impl FnMut() -> F) -> anyhow::Result<T>
+pub(crate) async fn until<T, F>(
+    what: &str,
+    limit: Duration,
+    mut condition: impl FnMut() -> F,
+) -> anyhow::Result<T>
 where
     F: Future<Output = Option<T>>,
 {
@@ -81,5 +93,7 @@ where
 
 /// A port that was free a moment ago.
 pub(crate) fn free_port() -> anyhow::Result<u16> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?
+        .local_addr()?
+        .port())
 }

@@ -15,7 +15,12 @@ impl Table {
     /// An empty table; `head` names its columns, the first of them the row's.
     pub(crate) fn new(title: &str, head: &[&str]) -> Self {
         let head = head.iter().map(|cell| (*cell).to_owned()).collect();
-        Self { title: title.to_owned(), head, rows: Vec::new(), notes: Vec::new() }
+        Self {
+            title: title.to_owned(),
+            head,
+            rows: Vec::new(),
+            notes: Vec::new(),
+        }
     }
 
     /// Adds a row.
@@ -69,9 +74,15 @@ pub(crate) fn document(command: &str, tables: &[Table]) -> String {
 fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpus = read("/proc/cpuinfo");
-    let model = cpus.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
+    let model = cpus
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .unwrap_or_default();
     let model = model.trim_start_matches([' ', '\t', ':']).trim();
-    let cores = cpus.lines().filter(|line| line.starts_with("processor")).count();
+    let cores = cpus
+        .lines()
+        .filter(|line| line.starts_with("processor"))
+        .count();
     let memory = read("/proc/meminfo");
     let kib: u64 = memory
         .lines()
@@ -79,5 +90,9 @@ fn machine() -> String {
         .and_then(|line| line.split_whitespace().next()?.parse().ok())
         .unwrap_or_default();
     let kernel = read("/proc/sys/kernel/osrelease");
-    format!("{cores} cores ({model}), {} GiB, Linux {}", kib.div_ceil(1 << 20), kernel.trim())
+    format!(
+        "{cores} cores ({model}), {} GiB, Linux {}",
+        kib.div_ceil(1 << 20),
+        kernel.trim()
+    )
 }

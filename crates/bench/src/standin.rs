@@ -31,13 +31,24 @@ pub(crate) struct Script {
 impl Script {
     /// The query of the URL that asks for this script.
     pub(crate) fn query(&self) -> String {
-        let hold = self.hold_after.map_or(String::new(), |after| format!("&hold_after={after}"));
+        let hold = self
+            .hold_after
+            .map_or(String::new(), |after| format!("&hold_after={after}"));
         let stamped = u8::from(self.stamped);
-        format!("chunks={}&delay_us={}&stamped={stamped}{hold}", self.chunks, self.delay.as_micros())
+        format!(
+            "chunks={}&delay_us={}&stamped={stamped}{hold}",
+            self.chunks,
+            self.delay.as_micros()
+        )
     }
 
     fn from_query(query: &str) -> anyhow::Result<Self> {
-        let mut script = Self { chunks: 16, delay: Duration::ZERO, hold_after: None, stamped: false };
+        let mut script = Self {
+            chunks: 16,
+            delay: Duration::ZERO,
+            hold_after: None,
+            stamped: false,
+        };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').context("a query pair has no '='")?;
             let number: u64 = value.parse().context("a query value is not a number")?;
@@ -54,17 +65,25 @@ impl Script {
 
     /// The text that a whole stream of this script spells, where it is the same every time.
     pub(crate) fn expected_text(&self) -> String {
-        (0..self.chunks).map(|index| format!("tok{index} ")).collect()
+        (0..self.chunks)
+            .map(|index| format!("tok{index} "))
+            .collect()
     }
 
     fn text(&self, index: u32) -> String {
-        if self.stamped { format!("{index}@{} ", unix_nanos()) } else { format!("tok{index} ") }
+        if self.stamped {
+            format!("{index}@{} ", unix_nanos())
+        } else {
+            format!("tok{index} ")
+        }
     }
 }
 
 /// Now, in nanoseconds since 1970: the clock that two processes of one machine share.
 pub(crate) fn unix_nanos() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -76,7 +95,9 @@ pub(crate) async fn serve(listener: TcpListener) -> anyhow::Result<()> {
         tokio::spawn(async move {
             let service = hyper::service::service_fn(answer);
             let mut server = hyper::server::conn::http1::Builder::new();
-            let connection = server.timer(TokioTimer::new()).serve_connection(TokioIo::new(socket), service);
+            let connection = server
+                .timer(TokioTimer::new())
+                .serve_connection(TokioIo::new(socket), service);
             // A client that hangs up is the end of the script, not a failure.
             let _ = connection.await;
         });
@@ -99,9 +120,15 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Body>, Infallible
     };
     let mut response = Response::new(body);
     *response.status_mut() = hyper::StatusCode::from_u16(status).unwrap_or_default();
-    let media = if status == 200 { "text/event-stream" } else { "application/json" };
+    let media = if status == 200 {
+        "text/event-stream"
+    } else {
+        "application/json"
+    };
     let media = hyper::header::HeaderValue::from_static(media);
-    response.headers_mut().insert(hyper::header::CONTENT_TYPE, media);
+    response
+        .headers_mut()
+        .insert(hyper::header::CONTENT_TYPE, media);
     Ok(response)
 }
 
@@ -135,7 +162,9 @@ fn event(script: &Script, index: u32) -> Bytes {
     out.extend_from_slice(head.as_bytes());
     if index < script.chunks {
         let text = script.text(index);
-        out.extend_from_slice(format!("\"content\":\"{text}\"}},\"finish_reason\":null}}]}}\n\n").as_bytes());
+        out.extend_from_slice(
+            format!("\"content\":\"{text}\"}},\"finish_reason\":null}}]}}\n\n").as_bytes(),
+        );
     } else {
         let usage = format!(
             "}},\"finish_reason\":\"stop\"}}],\"usage\":{{\"prompt_tokens\":1,\"completion_tokens\":{0},\"total_tokens\":{1}}}}}\n\ndata: [DONE]\n\n",

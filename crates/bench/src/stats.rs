@@ -5,7 +5,10 @@
 pub(crate) fn percentile(values: &mut [u64], share: f64) -> u64 {
     values.sort_unstable();
     let rank = (share * values.len() as f64).ceil() as usize;
-    values.get(rank.clamp(1, values.len().max(1)) - 1).copied().unwrap_or_default()
+    values
+        .get(rank.clamp(1, values.len().max(1)) - 1)
+        .copied()
+        .unwrap_or_default()
 }
 
 /// The middle of `values`; the mean of the two middle ones for an even count; NaN for none.

@@ -19,19 +19,26 @@ impl RetryBudget {
     /// Allows `ratio` retries per request (0.2 is one in five) after a first burst of 10.
     pub(crate) fn new(ratio: f64) -> Self {
         let earned_per_request = (ratio.clamp(0.0, 1.0) * UNIT as f64) as i64;
-        Self { earned_per_request, balance: AtomicI64::new(BURST) }
+        Self {
+            earned_per_request,
+            balance: AtomicI64::new(BURST),
+        }
     }
 
     /// A first try was made.
     pub(crate) fn earn(&self) {
         let add = |balance: i64| Some((balance + self.earned_per_request).min(BURST));
-        let _ = self.balance.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        let _ = self
+            .balance
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
     /// Whether one more retry is allowed; takes it from the budget.
     pub(crate) fn spend(&self) -> bool {
         let take = |balance: i64| (UNIT <= balance).then_some(balance - UNIT);
-        self.balance.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+        self.balance
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+            .is_ok()
     }
 }
 
@@ -42,7 +49,9 @@ mod tests {
     #[test]
     fn one_request_in_five_may_be_retried_once_the_burst_is_spent() {
         let budget = RetryBudget::new(0.2);
-        let burst = std::iter::repeat_with(|| budget.spend()).take_while(|ok| *ok).count();
+        let burst = std::iter::repeat_with(|| budget.spend())
+            .take_while(|ok| *ok)
+            .count();
         assert_eq!(burst, 10);
         let mut retries = 0;
         for _ in 0..1_000 {

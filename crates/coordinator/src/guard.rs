@@ -66,7 +66,9 @@ pub(crate) fn terminated(
 }
 
 fn is_last(batch: &RecordBatch) -> bool {
-    let column = batch.column_by_name("last").and_then(|column| column.as_boolean_opt());
+    let column = batch
+        .column_by_name("last")
+        .and_then(|column| column.as_boolean_opt());
     column.is_some_and(|last| !last.is_empty() && last.value(last.len() - 1))
 }
 
@@ -105,18 +107,27 @@ mod tests {
     use super::*;
 
     fn row(last: bool) -> RecordBatch {
-        GenerationChunks::single(&GenerationChunk { last, ..GenerationChunk::default() })
+        GenerationChunks::single(&GenerationChunk {
+            last,
+            ..GenerationChunk::default()
+        })
     }
 
     async fn codes(items: impl Stream<Item = Item>) -> Vec<Option<ErrorCode>> {
-        items.map(|item| item.err().map(|error| error.code)).collect().await
+        items
+            .map(|item| item.err().map(|error| error.code))
+            .collect()
+            .await
     }
 
     #[tokio::test]
     async fn a_generation_without_its_last_row_ends_in_an_error() {
         let cut = terminated(Task::Generate, stream::iter([Ok(row(false))]));
         assert_eq!(codes(cut).await, [None, Some(ErrorCode::Internal)]);
-        let whole = terminated(Task::Generate, stream::iter([Ok(row(false)), Ok(row(true))]));
+        let whole = terminated(
+            Task::Generate,
+            stream::iter([Ok(row(false)), Ok(row(true))]),
+        );
         assert_eq!(codes(whole).await, [None, None]);
         let empty = terminated(Task::Tensors, stream::iter([]));
         assert_eq!(codes(empty).await, []);

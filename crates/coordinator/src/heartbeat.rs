@@ -33,7 +33,11 @@ impl Coordinator {
 
     fn heard(&self, report: WorkerReport, stream: u64) {
         let connect = |address: &str| (self.0.connect)(address);
-        let changed = self.0.live.write().heard(report, stream, Instant::now(), connect);
+        let changed = self
+            .0
+            .live
+            .write()
+            .heard(report, stream, Instant::now(), connect);
         if changed {
             self.0.workers_changed.notify_one();
         }
@@ -76,7 +80,10 @@ fn converse(
     coordinator: Coordinator,
     mut reports: Streaming<wire::WorkerReport>,
 ) -> impl Stream<Item = Result<wire::Assignments, Status>> + Send {
-    let stream = coordinator.0.next_heartbeat_stream.fetch_add(1, Ordering::Relaxed);
+    let stream = coordinator
+        .0
+        .next_heartbeat_stream
+        .fetch_add(1, Ordering::Relaxed);
     let mut registry = coordinator.0.cluster.registry();
     let stop = coordinator.0.stop.clone();
     try_stream! {

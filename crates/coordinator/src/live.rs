@@ -72,7 +72,10 @@ impl Candidate {
     /// the worker reported: the report is late, and other coordinators send too.
     #[must_use]
     pub fn load_permille(&self) -> u64 {
-        let load = self.in_flight.load(Ordering::Relaxed).max(self.reported_load);
+        let load = self
+            .in_flight
+            .load(Ordering::Relaxed)
+            .max(self.reported_load);
         u64::from(load) * 1_000 / u64::from(self.capacity.max(1))
     }
 }
@@ -93,7 +96,10 @@ impl LiveWorkers {
     /// Nobody yet.
     #[must_use]
     pub fn new(config: LivenessConfig) -> Self {
-        Self { config, workers: BTreeMap::new() }
+        Self {
+            config,
+            workers: BTreeMap::new(),
+        }
     }
 
     /// A report came in over heartbeat stream `stream`. A new life of the worker, or a new
@@ -106,7 +112,11 @@ impl LiveWorkers {
         now: Instant,
         connect: impl FnOnce(&str) -> Arc<dyn Predict>,
     ) -> bool {
-        let liveness = if report.draining { Liveness::Draining } else { Liveness::Alive };
+        let liveness = if report.draining {
+            Liveness::Draining
+        } else {
+            Liveness::Alive
+        };
         let Some(known) = self.workers.get_mut(&report.id) else {
             let client = connect(&report.address);
             let worker = LiveWorker {
@@ -117,7 +127,8 @@ impl LiveWorkers {
                 in_flight: HashMap::new(),
                 report,
             };
-            self.workers.insert(worker.report.id.clone(), with_counters(worker));
+            self.workers
+                .insert(worker.report.id.clone(), with_counters(worker));
             return true;
         };
         let same_life = known.report.incarnation == report.incarnation;
@@ -239,7 +250,10 @@ impl LiveWorkers {
     #[must_use]
     pub fn ready_replicas(&self) -> BTreeMap<ModelName, usize> {
         let mut counts = BTreeMap::new();
-        let live = self.workers.values().filter(|worker| worker.liveness != Liveness::Dead);
+        let live = self
+            .workers
+            .values()
+            .filter(|worker| worker.liveness != Liveness::Dead);
         for replica in live.flat_map(|worker| &worker.report.replicas) {
             if replica.state == ReplicaState::Ready {
                 *counts.entry(replica.model.clone()).or_default() += 1;
@@ -261,8 +275,12 @@ fn with_counters(mut worker: LiveWorker) -> LiveWorker {
 }
 
 fn add_counters(worker: &mut LiveWorker) {
-    let held: Vec<_> =
-        worker.report.replicas.iter().map(|r| (r.model.clone(), r.version)).collect();
+    let held: Vec<_> = worker
+        .report
+        .replicas
+        .iter()
+        .map(|r| (r.model.clone(), r.version))
+        .collect();
     worker.in_flight.retain(|key, _| held.contains(key));
     for key in held {
         worker.in_flight.entry(key).or_default();
@@ -272,5 +290,8 @@ fn add_counters(worker: &mut LiveWorker) {
 fn replica_states(
     report: &WorkerReport,
 ) -> impl Iterator<Item = (&ModelName, ModelVersion, &ReplicaState)> {
-    report.replicas.iter().map(|replica| (&replica.model, replica.version, &replica.state))
+    report
+        .replicas
+        .iter()
+        .map(|replica| (&replica.model, replica.version, &replica.state))
 }

@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use volley_cluster::placement::{self, PlacementWorker};
+use volley_types::WorkerId;
 use volley_types::control::Liveness;
 use volley_types::registry::{ModelEntry, RegistryCommand, RegistryState, ReplicaState};
-use volley_types::WorkerId;
 
 use crate::Coordinator;
 use crate::live::{LiveWorker, LiveWorkers};
@@ -45,7 +45,10 @@ impl Coordinator {
         let live = self.0.live.read();
         // Workers find a new leader within moments; until then, who is not heard is not gone.
         let settling = now.saturating_duration_since(started) < config.replace_after;
-        let deployed = state.models.values().filter(|entry| entry.deployment.is_some());
+        let deployed = state
+            .models
+            .values()
+            .filter(|entry| entry.deployment.is_some());
         let mut load = placed_replicas(state);
         deployed
             .filter_map(|entry| {
@@ -54,11 +57,18 @@ impl Coordinator {
                 if placed == entry.placement {
                     return None;
                 }
-                for worker in placed.iter().filter(|worker| !entry.placement.contains(worker)) {
+                for worker in placed
+                    .iter()
+                    .filter(|worker| !entry.placement.contains(worker))
+                {
                     *load.entry(worker.clone()).or_default() += 1;
                 }
                 let deployment = entry.deployment.as_ref()?.revision;
-                Some(RegistryCommand::Place { model: entry.name.clone(), deployment, workers: placed })
+                Some(RegistryCommand::Place {
+                    model: entry.name.clone(),
+                    deployment,
+                    workers: placed,
+                })
             })
             .collect()
     }
@@ -109,7 +119,10 @@ fn placement_workers(
 }
 
 fn has_failed(entry: &ModelEntry, worker: &LiveWorker) -> bool {
-    let version = entry.deployment.as_ref().map(|deployment| deployment.version);
+    let version = entry
+        .deployment
+        .as_ref()
+        .map(|deployment| deployment.version);
     worker.report.replicas.iter().any(|replica| {
         replica.model == entry.name
             && Some(replica.version) == version

@@ -28,7 +28,11 @@ impl Predict for Coordinator {
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
         let (permit, target) = self.accept(&request)?;
         let record = StreamRecord::begin(&self.0.metrics, &request.model.name, Instant::now());
-        let (deadline, schema, task) = (request.deadline, target.signature.output.clone(), target.signature.task);
+        let (deadline, schema, task) = (
+            request.deadline,
+            target.signature.output.clone(),
+            target.signature.task,
+        );
 
         let coordinator = self.clone();
         let batches = try_stream! {
@@ -67,7 +71,10 @@ impl Predict for Coordinator {
 
     async fn models(&self) -> Vec<ModelName> {
         let registry = self.0.cluster.registry().borrow().clone();
-        let deployed = registry.models.values().filter(|model| model.deployment.is_some());
+        let deployed = registry
+            .models
+            .values()
+            .filter(|model| model.deployment.is_some());
         deployed.map(|model| model.name.clone()).collect()
     }
 }
@@ -88,7 +95,10 @@ struct Answer {
 }
 
 impl Coordinator {
-    fn accept(&self, request: &PredictRequest) -> Result<(OwnedSemaphorePermit, Target), PredictError> {
+    fn accept(
+        &self,
+        request: &PredictRequest,
+    ) -> Result<(OwnedSemaphorePermit, Target), PredictError> {
         let accepted = (|| {
             // 1. Admit: a free place, or refuse at once.
             let permit = self.admit()?;
@@ -98,7 +108,13 @@ impl Coordinator {
             Ok((permit, target))
         })();
         accepted.inspect_err(|error: &PredictError| {
-            let registered = self.0.cluster.registry().borrow().models.contains_key(&request.model.name);
+            let registered = self
+                .0
+                .cluster
+                .registry()
+                .borrow()
+                .models
+                .contains_key(&request.model.name);
             let label = registered.then_some(&request.model.name);
             self.0.metrics.refused(label, error.code);
         })
@@ -108,12 +124,19 @@ impl Coordinator {
         if !self.accepts() {
             return Err(refusal::draining());
         }
-        self.0.permits.clone().try_acquire_owned().map_err(|_| refusal::full(self.0.config.max_streams))
+        self.0
+            .permits
+            .clone()
+            .try_acquire_owned()
+            .map_err(|_| refusal::full(self.0.config.max_streams))
     }
 
     fn resolve(&self, model: &ModelRef) -> Result<Target, PredictError> {
         let registry = self.0.cluster.registry().borrow().clone();
-        let entry = registry.models.get(&model.name).ok_or_else(|| refusal::unknown(&model.name))?;
+        let entry = registry
+            .models
+            .get(&model.name)
+            .ok_or_else(|| refusal::unknown(&model.name))?;
         let Some(deployment) = &entry.deployment else {
             return Err(refusal::not_deployed(&model.name));
         };
@@ -123,7 +146,11 @@ impl Coordinator {
         }
         let signature = self.0.live.read().signature(&model.name, version);
         let signature = signature.ok_or_else(|| refusal::no_replica(&model.name))?;
-        Ok(Target { model: model.name.clone(), version, signature })
+        Ok(Target {
+            model: model.name.clone(),
+            version,
+            signature,
+        })
     }
 
     fn tries(&self, target: &Target) -> Tries {
@@ -143,7 +170,11 @@ async fn call(replica: Candidate, mut request: PredictRequest) -> Result<Answer,
     request.trace = request.trace.child();
     let mut rest = replica.client.predict(request).await?;
     let first = rest.next().await.transpose()?;
-    Ok(Answer { first, rest, _in_flight: in_flight })
+    Ok(Answer {
+        first,
+        rest,
+        _in_flight: in_flight,
+    })
 }
 
 /// The tries of one request: each replica once, within the limits on retries.
@@ -159,8 +190,11 @@ impl Tries {
     /// The next replica, or why there is none: the last one's error where one was tried.
     fn route(&mut self) -> Result<Candidate, PredictError> {
         self.left = self.left.saturating_sub(1);
-        route::choose(&mut self.untried, &mut fastrand::Rng::new())
-            .ok_or_else(|| self.last_error.take().unwrap_or_else(|| refusal::no_replica(&self.model)))
+        route::choose(&mut self.untried, &mut fastrand::Rng::new()).ok_or_else(|| {
+            self.last_error
+                .take()
+                .unwrap_or_else(|| refusal::no_replica(&self.model))
+        })
     }
 
     /// Decides after a failed try: `Ok` to go on to another replica, the error to give up.

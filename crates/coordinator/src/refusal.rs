@@ -24,7 +24,10 @@ pub(crate) fn full(max_streams: usize) -> PredictError {
 }
 
 pub(crate) fn unknown(model: &ModelName) -> PredictError {
-    PredictError::new(ErrorCode::NotFound, format!("no model '{model}' is registered"))
+    PredictError::new(
+        ErrorCode::NotFound,
+        format!("no model '{model}' is registered"),
+    )
 }
 
 pub(crate) fn not_deployed(model: &ModelName) -> PredictError {

@@ -6,9 +6,14 @@ use crate::live::Candidate;
 /// 2001) by load over capacity, among those not suspect while there are any. `None` when no
 /// candidate is left. A taken replica is not offered again.
 pub fn choose(candidates: &mut Vec<Candidate>, random: &mut fastrand::Rng) -> Option<Candidate> {
-    let trusted: Vec<usize> =
-        (0..candidates.len()).filter(|index| !candidates[*index].suspect).collect();
-    let pool = if trusted.is_empty() { (0..candidates.len()).collect() } else { trusted };
+    let trusted: Vec<usize> = (0..candidates.len())
+        .filter(|index| !candidates[*index].suspect)
+        .collect();
+    let pool = if trusted.is_empty() {
+        (0..candidates.len()).collect()
+    } else {
+        trusted
+    };
     let chosen = match pool.as_slice() {
         [] => return None,
         [only] => *only,
@@ -71,7 +76,11 @@ mod tests {
     fn every_replica_is_offered_once_and_suspects_come_last() {
         for seed in 0..200 {
             let tried = order(
-                vec![candidate("a", 0, true), candidate("b", 9, false), candidate("c", 5, false)],
+                vec![
+                    candidate("a", 0, true),
+                    candidate("b", 9, false),
+                    candidate("c", 5, false),
+                ],
                 seed,
             );
             assert_eq!(tried.last().unwrap(), "a");
@@ -85,10 +94,17 @@ mod tests {
     #[test]
     fn the_lighter_of_two_wins_and_the_heaviest_of_many_never_does() {
         for seed in 0..200 {
-            let two = order(vec![candidate("busy", 9, false), candidate("idle", 1, false)], seed);
+            let two = order(
+                vec![candidate("busy", 9, false), candidate("idle", 1, false)],
+                seed,
+            );
             assert_eq!(two[0], "idle");
             let many = order(
-                vec![candidate("x", 10, false), candidate("y", 2, false), candidate("z", 1, false)],
+                vec![
+                    candidate("x", 10, false),
+                    candidate("y", 2, false),
+                    candidate("z", 1, false),
+                ],
                 seed,
             );
             assert_ne!(many[0], "x");

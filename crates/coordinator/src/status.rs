@@ -11,28 +11,54 @@ use crate::live::{LiveWorker, LiveWorkers};
 /// A model's state and replicas.
 #[must_use]
 pub fn model(entry: &ModelEntry, live: &LiveWorkers) -> ModelStatus {
-    let replicas = entry.deployment.as_ref().map_or_else(Vec::new, |deployment| {
-        let reachable = live.iter().filter(|(_, worker)| worker.liveness != Liveness::Dead);
-        let held = reachable.flat_map(|(id, worker)| {
-            worker.report.replicas.iter().map(move |replica| replica_status(id, replica))
-        });
-        held.filter(|replica| replica.model == entry.name && replica.version == deployment.version)
+    let replicas = entry
+        .deployment
+        .as_ref()
+        .map_or_else(Vec::new, |deployment| {
+            let reachable = live
+                .iter()
+                .filter(|(_, worker)| worker.liveness != Liveness::Dead);
+            let held = reachable.flat_map(|(id, worker)| {
+                worker
+                    .report
+                    .replicas
+                    .iter()
+                    .map(move |replica| replica_status(id, replica))
+            });
+            held.filter(|replica| {
+                replica.model == entry.name && replica.version == deployment.version
+            })
             .collect()
-    });
+        });
     ModelStatus {
         state: state(entry, &replicas),
-        wanted_replicas: entry.deployment.as_ref().map_or(0, |deployment| deployment.replicas),
-        version: entry.deployment.as_ref().map(|deployment| deployment.version),
+        wanted_replicas: entry
+            .deployment
+            .as_ref()
+            .map_or(0, |deployment| deployment.replicas),
+        version: entry
+            .deployment
+            .as_ref()
+            .map(|deployment| deployment.version),
         replicas,
     }
 }
 
 fn state(entry: &ModelEntry, replicas: &[ReplicaStatus]) -> ModelState {
     let Some(deployment) = &entry.deployment else {
-        return if entry.ever_deployed { ModelState::Undeployed } else { ModelState::Registered };
+        return if entry.ever_deployed {
+            ModelState::Undeployed
+        } else {
+            ModelState::Registered
+        };
     };
-    let ready = replicas.iter().filter(|replica| replica.state == ReplicaState::Ready).count();
-    let failed = replicas.iter().any(|replica| matches!(replica.state, ReplicaState::Failed(_)));
+    let ready = replicas
+        .iter()
+        .filter(|replica| replica.state == ReplicaState::Ready)
+        .count();
+    let failed = replicas
+        .iter()
+        .any(|replica| matches!(replica.state, ReplicaState::Failed(_)));
     if deployment.replicas as usize <= ready {
         ModelState::Deployed
     } else if 0 < ready {
@@ -47,7 +73,9 @@ fn state(entry: &ModelEntry, replicas: &[ReplicaStatus]) -> ModelState {
 /// Every worker, by id.
 #[must_use]
 pub fn workers(live: &LiveWorkers, now: Instant) -> Vec<WorkerStatus> {
-    live.iter().map(|(id, worker)| worker_status(id, worker, now)).collect()
+    live.iter()
+        .map(|(id, worker)| worker_status(id, worker, now))
+        .collect()
 }
 
 fn worker_status(id: &WorkerId, worker: &LiveWorker, now: Instant) -> WorkerStatus {
@@ -57,7 +85,12 @@ fn worker_status(id: &WorkerId, worker: &LiveWorker, now: Instant) -> WorkerStat
         address: worker.report.address.clone(),
         liveness: worker.liveness,
         last_heard: LiveWorkers::silence(worker, now),
-        replicas: worker.report.replicas.iter().map(|replica| replica_status(id, replica)).collect(),
+        replicas: worker
+            .report
+            .replicas
+            .iter()
+            .map(|replica| replica_status(id, replica))
+            .collect(),
         memory_bytes: worker.report.memory_bytes,
     }
 }

@@ -32,12 +32,20 @@ impl Cost {
 
 /// Measures and tells.
 pub(crate) async fn run(bed: &Bed) -> anyhow::Result<Table> {
-    let script = Script { chunks: CHUNKS, delay: Duration::ZERO, hold_after: None, stamped: false };
+    let script = Script {
+        chunks: CHUNKS,
+        delay: Duration::ZERO,
+        hold_after: None,
+        stamped: false,
+    };
     let through = bed.remote_model("cpu", &script).await?;
     let direct = bed.direct(&script);
     let (mut through_costs, mut direct_costs) = (Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
-        let costs = (once(bed, &direct, &script).await?, once(bed, &through, &script).await?);
+        let costs = (
+            once(bed, &direct, &script).await?,
+            once(bed, &through, &script).await?,
+        );
         if round != 0 {
             direct_costs.push(costs.0);
             through_costs.push(costs.1);
@@ -46,13 +54,28 @@ pub(crate) async fn run(bed: &Bed) -> anyhow::Result<Table> {
     let of = |costs: &[Cost], part: fn(&Cost) -> f64| {
         format!("{:.1}", median(&costs.iter().map(part).collect::<Vec<_>>()))
     };
-    let ratios: Vec<f64> =
-        through_costs.iter().zip(&direct_costs).map(|(a, b)| a.total() / b.total()).collect();
+    let ratios: Vec<f64> = through_costs
+        .iter()
+        .zip(&direct_costs)
+        .map(|(a, b)| a.total() / b.total())
+        .collect();
     let mut table = Table::new(
-        &format!("CPU per chunk, {STREAMS} streams × {CHUNKS} chunks, no delay (median of {ROUNDS})"),
-        &["µs of CPU per chunk", "coordinator", "worker", "stand-in", "client", "all"],
+        &format!(
+            "CPU per chunk, {STREAMS} streams × {CHUNKS} chunks, no delay (median of {ROUNDS})"
+        ),
+        &[
+            "µs of CPU per chunk",
+            "coordinator",
+            "worker",
+            "stand-in",
+            "client",
+            "all",
+        ],
     );
-    for (name, costs) in [("through Volley", &through_costs), ("direct", &direct_costs)] {
+    for (name, costs) in [
+        ("through Volley", &through_costs),
+        ("direct", &direct_costs),
+    ] {
         let cells = [
             of(costs, |cost| cost.coordinator),
             of(costs, |cost| cost.worker),
@@ -62,7 +85,10 @@ pub(crate) async fn run(bed: &Bed) -> anyhow::Result<Table> {
         ];
         table.row(name, cells);
     }
-    table.note(format!("All CPU, through Volley over direct: {:.2} ×.", median(&ratios)));
+    table.note(format!(
+        "All CPU, through Volley over direct: {:.2} ×.",
+        median(&ratios)
+    ));
     Ok(table)
 }
 

@@ -19,7 +19,9 @@ const PROMPT: &str = "Once upon a time";
 pub(crate) async fn run(bed: &Bed) -> anyhow::Result<Table> {
     let model = bed.deploy_storyteller().await?;
     let mut table = Table::new(
-        &format!("Decode rate of the demo model, {TOKENS} tokens a request (median of {ROUNDS}, in turns)"),
+        &format!(
+            "Decode rate of the demo model, {TOKENS} tokens a request (median of {ROUNDS}, in turns)"
+        ),
         &["tokens/s", "bare loop", "through the cluster", "ratio"],
     );
     for requests in [1, 8, 32] {
@@ -33,7 +35,10 @@ pub(crate) async fn run(bed: &Bed) -> anyhow::Result<Table> {
         };
         let (mut ours, mut bare, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..=ROUNDS {
-            let bare_rate = bed.bare_decode_rate(requests, TOKENS).await.context("the bare loop")?;
+            let bare_rate = bed
+                .bare_decode_rate(requests, TOKENS)
+                .await
+                .context("the bare loop")?;
             let started = Instant::now();
             load::run(&target, requests, LIMIT).await?;
             let tokens = requests as f64 * f64::from(TOKENS);

@@ -38,9 +38,17 @@ pub(crate) async fn run(bed: &Bed, streams: usize) -> anyhow::Result<Table> {
     let cores_after = bed.cpu()?;
     let mut table = Table::new(
         &format!("Latency at {streams} streams of one chunk per 20 ms, {CHUNKS} chunks each"),
-        &["ms", "first chunk p50", "first chunk p99", "per chunk p50", "per chunk p99"],
+        &[
+            "ms",
+            "first chunk p50",
+            "first chunk p99",
+            "per chunk p50",
+            "per chunk p99",
+        ],
     );
-    let cells = |f: &Figures| [f.first[0], f.first[1], f.chunk[0], f.chunk[1]].map(|ns| format!("{:.2}", ns as f64 / 1e6));
+    let cells = |f: &Figures| {
+        [f.first[0], f.first[1], f.chunk[0], f.chunk[1]].map(|ns| format!("{:.2}", ns as f64 / 1e6))
+    };
     table.row("direct", cells(&direct));
     table.row("through Volley", cells(&through));
     let added = |a: u64, b: u64| format!("{:.2}", (a as f64 - b as f64) / 1e6);
@@ -54,7 +62,10 @@ pub(crate) async fn run(bed: &Bed, streams: usize) -> anyhow::Result<Table> {
         ],
     );
     let cores = |a: &[Duration; 4], b: &[Duration; 4]| {
-        a.iter().zip(b).map(|(a, b)| (*a - *b).as_secs_f64()).sum::<f64>()
+        a.iter()
+            .zip(b)
+            .map(|(a, b)| (*a - *b).as_secs_f64())
+            .sum::<f64>()
     };
     table.note(format!(
         "Every stream was complete and in order. First chunk counts from the start of connecting, with all \
@@ -71,7 +82,11 @@ async fn figures(target: &Target, streams: usize) -> anyhow::Result<Figures> {
     let mut first: Vec<u64> = outcomes.iter().map(|outcome| outcome.first_ns).collect();
     let mut chunk: Vec<u64> = Vec::with_capacity(streams * CHUNKS as usize);
     for outcome in outcomes {
-        ensure!(outcome.chunks == CHUNKS, "a stream has {} chunks of {CHUNKS}", outcome.chunks);
+        ensure!(
+            outcome.chunks == CHUNKS,
+            "a stream has {} chunks of {CHUNKS}",
+            outcome.chunks
+        );
         ensure!(outcome.in_order, "a stream's chunks are out of order");
         chunk.extend(outcome.latency_ns);
     }

@@ -28,11 +28,21 @@ pub(crate) async fn run(bed: &Bed, rounds: usize) -> anyhow::Result<Table> {
         &["ms", "min", "p50", "max"],
     );
     for (name, mut values) in [
-        ("`volley up`: process start to the first ready answer", ready),
-        ("`volley up`: process start to both demo models deployed", deployed),
-        ("3 coordinators: leader killed (SIGKILL) to the next write acknowledged", resumed),
+        (
+            "`volley up`: process start to the first ready answer",
+            ready,
+        ),
+        (
+            "`volley up`: process start to both demo models deployed",
+            deployed,
+        ),
+        (
+            "3 coordinators: leader killed (SIGKILL) to the next write acknowledged",
+            resumed,
+        ),
     ] {
-        let cells = [0.0, 0.5, 1.0].map(|share| (percentile(&mut values, share) / 1_000_000).to_string());
+        let cells =
+            [0.0, 0.5, 1.0].map(|share| (percentile(&mut values, share) / 1_000_000).to_string());
         table.row(name, cells);
     }
     Ok(table)
@@ -46,11 +56,15 @@ async fn cold_start(bed: &Bed) -> anyhow::Result<(u64, u64)> {
     let started = Instant::now();
     let embedded = Embedded::start(bed).await?;
     let client = embedded.client()?;
-    until("ready", LIMIT, || async { client.ready().await.ok().filter(|ready| *ready) }).await?;
+    until("ready", LIMIT, || async {
+        client.ready().await.ok().filter(|ready| *ready)
+    })
+    .await?;
     let ready = nanos(started);
     until("demo models deployed", LIMIT, || async {
         let status = client.status().await.ok()?;
-        let all = 2 <= status.models.len() && status.models.iter().all(|model| model.state == "DEPLOYED");
+        let all =
+            2 <= status.models.len() && status.models.iter().all(|model| model.state == "DEPLOYED");
         all.then_some(())
     })
     .await?;
@@ -62,9 +76,15 @@ async fn failover(bed: &Bed) -> anyhow::Result<u64> {
     let leader = cluster.leader().await?;
     let survivor = (leader + 1) % 3;
     let client = cluster.client(survivor)?;
-    client.register_text_model("before").await.context("a write before the kill")?;
+    client
+        .register_text_model("before")
+        .await
+        .context("a write before the kill")?;
     let killed = Instant::now();
     cluster.kill(leader).await?;
-    until("writes resumed", LIMIT, || async { client.register_text_model("after").await.ok() }).await?;
+    until("writes resumed", LIMIT, || async {
+        client.register_text_model("after").await.ok()
+    })
+    .await?;
     Ok(nanos(killed))
 }
