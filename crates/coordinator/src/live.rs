@@ -295,3 +295,6 @@ fn replica_states(
         .iter()
         .map(|replica| (&replica.model, replica.version, &replica.state))
 }
+
+#[cfg(test)]
+mod tests;

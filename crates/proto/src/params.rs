@@ -1,6 +1,6 @@
 //! `map<string, ParamValue>` ⇄ [`Parameters`].
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use volley_types::{ParamValue, Parameters, PredictError};
 
@@ -9,7 +9,7 @@ use crate::predict::v1::param_value::Value;
 
 /// Parameters as they travel.
 #[must_use]
-pub fn to_wire(parameters: &Parameters) -> HashMap<String, wire::ParamValue> {
+pub fn to_wire(parameters: &Parameters) -> BTreeMap<String, wire::ParamValue> {
     parameters
         .iter()
         .map(|(name, value)| (name.to_owned(), value_to_wire(value)))
@@ -31,7 +31,7 @@ fn value_to_wire(value: &ParamValue) -> wire::ParamValue {
 ///
 /// # Errors
 /// `InvalidInput` when there are too many, or one has no value.
-pub fn from_wire(wire: HashMap<String, wire::ParamValue>) -> Result<Parameters, PredictError> {
+pub fn from_wire(wire: BTreeMap<String, wire::ParamValue>) -> Result<Parameters, PredictError> {
     let mut parameters = Parameters::default();
     for (name, value) in wire {
         let value = match value.value {

@@ -1,1 +1,321 @@
 //! Registry records and commands ⇄ [`volley_types::registry`].
+
+use volley_types::registry::{
+    Assignment, BackendKind, ConnectorSpec, CredentialRef, Deployment, ModelEntry, ModelSource,
+    ModelVersionSpec, ProviderKind, RegistryCommand, RegistryReply, RegistryState,
+};
+use volley_types::{
+    ConnectorId, ErrorCode, ModelName, ModelVersion, PredictError, Revision, WorkerId,
+};
+
+use crate::params;
+use crate::registry::v1 as wire;
+use crate::registry::v1::command::Command;
+use crate::registry::v1::model_version::Source;
+use crate::registry::v1::reply::Result as ReplyResult;
+
+fn missing(what: &str) -> PredictError {
+    PredictError::invalid(format!("a registry record has no {what}"))
+}
+
+/// `env:NAME` or `file:/path`; empty means none.
+///
+/// # Errors
+/// `InvalidInput` for anything else.
+pub fn credential_from_text(text: &str) -> Result<Option<CredentialRef>, PredictError> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    match text.split_once(':') {
+        Some(("env", name)) if !name.is_empty() => Ok(Some(CredentialRef::Env(name.to_owned()))),
+        Some(("file", path)) if path.starts_with('/') => {
+            Ok(Some(CredentialRef::File(path.to_owned())))
+        }
+        _ => Err(PredictError::invalid(
+            "a credential is a reference, not a secret: write 'env:NAME' or 'file:/path'",
+        )),
+    }
+}
+
+/// The text that [`credential_from_text`] reads.
+#[must_use]
+pub fn credential_to_text(credential: Option<&CredentialRef>) -> String {
+    match credential {
+        None => String::new(),
+        Some(CredentialRef::Env(name)) => format!("env:{name}"),
+        Some(CredentialRef::File(path)) => format!("file:{path}"),
+    }
+}
+
+/// A connector as it travels.
+#[must_use]
+pub fn connector_to_wire(spec: &ConnectorSpec) -> wire::Connector {
+    wire::Connector {
+        id: spec.id.to_string(),
+        name: spec.name.clone(),
+        provider: spec.provider.as_str().to_owned(),
+        url: spec.url.clone(),
+        model: spec.model.clone(),
+        credential: credential_to_text(spec.credential.as_ref()),
+        headers: spec.headers.clone().into_iter().collect(),
+        parameters: params::to_wire(&spec.parameters),
+        request_body: spec.request_body.clone().unwrap_or_default(),
+    }
+}
+
+/// A connector as a peer sent it.
+///
+/// # Errors
+/// `InvalidInput` when a field is malformed.
+pub fn connector_from_wire(spec: wire::Connector) -> Result<ConnectorSpec, PredictError> {
+    Ok(ConnectorSpec {
+        id: ConnectorId::new(spec.id)?,
+        name: spec.name,
+        provider: ProviderKind::from_name(&spec.provider)
+            .ok_or_else(|| PredictError::invalid("a connector's provider is unknown"))?,
+        url: spec.url,
+        model: spec.model,
+        credential: credential_from_text(&spec.credential)?,
+        headers: spec.headers.into_iter().collect(),
+        parameters: params::from_wire(spec.parameters)?,
+        request_body: Some(spec.request_body).filter(|body| !body.is_empty()),
+    })
+}
+
+/// A model version as it travels.
+#[must_use]
+pub fn version_to_wire(spec: &ModelVersionSpec) -> wire::ModelVersion {
+    wire::ModelVersion {
+        version: spec.version.0,
+        backend: spec.backend.as_str().to_owned(),
+        source: match &spec.source {
+            ModelSource::None => None,
+            ModelSource::Path(path) => Some(Source::Path(path.clone())),
+            ModelSource::Connector(id) => Some(Source::Connector(id.to_string())),
+        },
+        parameters: params::to_wire(&spec.parameters),
+        description: spec.description.clone(),
+        created_ms: spec.created_ms,
+    }
+}
+
+/// A model version as a peer sent it.
+///
+/// # Errors
+/// `InvalidInput` when a field is malformed.
+pub fn version_from_wire(spec: wire::ModelVersion) -> Result<ModelVersionSpec, PredictError> {
+    Ok(ModelVersionSpec {
+        version: ModelVersion(spec.version),
+        backend: BackendKind::from_name(&spec.backend)
+            .ok_or_else(|| PredictError::invalid("a model version's backend is unknown"))?,
+        source: match spec.source {
+            None => ModelSource::None,
+            Some(Source::Path(path)) => ModelSource::Path(path),
+            Some(Source::Connector(id)) => ModelSource::Connector(ConnectorId::new(id)?),
+        },
+        parameters: params::from_wire(spec.parameters)?,
+        description: spec.description,
+        created_ms: spec.created_ms,
+    })
+}
+
+/// A model as it travels.
+#[must_use]
+pub fn model_to_wire(entry: &ModelEntry) -> wire::Model {
+    wire::Model {
+        name: entry.name.to_string(),
+        versions: entry.versions.values().map(version_to_wire).collect(),
+        deployment: entry
+            .deployment
+            .as_ref()
+            .map(|deployment| wire::Deployment {
+                version: deployment.version.0,
+                replicas: deployment.replicas,
+                revision: deployment.revision.0,
+            }),
+        placement: entry.placement.iter().map(ToString::to_string).collect(),
+        ever_deployed: entry.ever_deployed,
+    }
+}
+
+/// A model as a peer sent it.
+///
+/// # Errors
+/// `InvalidInput` when a field is malformed.
+pub fn model_from_wire(model: wire::Model) -> Result<ModelEntry, PredictError> {
+    let versions = model.versions.into_iter().map(|version| {
+        let version = version_from_wire(version)?;
+        Ok((version.version, version))
+    });
+    Ok(ModelEntry {
+        name: ModelName::new(model.name)?,
+        versions: versions.collect::<Result<_, PredictError>>()?,
+        deployment: model.deployment.map(|deployment| Deployment {
+            version: ModelVersion(deployment.version),
+            replicas: deployment.replicas,
+            revision: Revision(deployment.revision),
+        }),
+        placement: worker_ids(model.placement)?,
+        ever_deployed: model.ever_deployed,
+    })
+}
+
+fn worker_ids(ids: Vec<String>) -> Result<Vec<WorkerId>, PredictError> {
+    ids.into_iter().map(WorkerId::new).collect()
+}
+
+/// The whole registry as it is stored in a snapshot.
+#[must_use]
+pub fn state_to_wire(state: &RegistryState) -> wire::State {
+    wire::State {
+        revision: state.revision.0,
+        models: state.models.values().map(model_to_wire).collect(),
+        connectors: state.connectors.values().map(connector_to_wire).collect(),
+    }
+}
+
+/// The whole registry from a snapshot.
+///
+/// # Errors
+/// `InvalidInput` when a record is malformed.
+pub fn state_from_wire(state: wire::State) -> Result<RegistryState, PredictError> {
+    let models = state.models.into_iter().map(model_from_wire);
+    let connectors = state.connectors.into_iter().map(connector_from_wire);
+    Ok(RegistryState {
+        revision: Revision(state.revision),
+        models: models
+            .map(|model| model.map(|model| (model.name.clone(), model)))
+            .collect::<Result<_, _>>()?,
+        connectors: connectors
+            .map(|connector| connector.map(|connector| (connector.id.clone(), connector)))
+            .collect::<Result<_, _>>()?,
+    })
+}
+
+/// An assignment as it travels.
+#[must_use]
+pub fn assignment_to_wire(assignment: &Assignment) -> wire::Assignment {
+    wire::Assignment {
+        model: assignment.model.to_string(),
+        version: Some(version_to_wire(&assignment.spec)),
+        connector: assignment.connector.as_ref().map(connector_to_wire),
+    }
+}
+
+/// An assignment as a coordinator sent it.
+///
+/// # Errors
+/// `InvalidInput` when a field is malformed or missing.
+pub fn assignment_from_wire(assignment: wire::Assignment) -> Result<Assignment, PredictError> {
+    Ok(Assignment {
+        model: ModelName::new(assignment.model)?,
+        spec: version_from_wire(assignment.version.ok_or_else(|| missing("version"))?)?,
+        connector: assignment.connector.map(connector_from_wire).transpose()?,
+    })
+}
+
+/// A command as it stands in the log and in forwarded writes.
+#[must_use]
+pub fn command_to_wire(command: &RegistryCommand) -> wire::Command {
+    let command = match command {
+        RegistryCommand::CreateConnector(spec) => Command::CreateConnector(connector_to_wire(spec)),
+        RegistryCommand::DeleteConnector(id) => Command::DeleteConnector(id.to_string()),
+        RegistryCommand::RegisterModel(model, spec) => {
+            Command::RegisterModel(wire::RegisterModel {
+                model: model.to_string(),
+                version: Some(version_to_wire(spec)),
+            })
+        }
+        RegistryCommand::Deploy {
+            model,
+            version,
+            replicas,
+        } => Command::Deploy(wire::Deploy {
+            model: model.to_string(),
+            version: version.map_or(0, |version| version.0),
+            replicas: *replicas,
+        }),
+        RegistryCommand::Undeploy(model) => Command::Undeploy(model.to_string()),
+        RegistryCommand::DeleteModel(model) => Command::DeleteModel(model.to_string()),
+        RegistryCommand::Place {
+            model,
+            deployment,
+            workers,
+        } => Command::Place(wire::Place {
+            model: model.to_string(),
+            deployment: deployment.0,
+            workers: workers.iter().map(ToString::to_string).collect(),
+        }),
+    };
+    wire::Command {
+        command: Some(command),
+    }
+}
+
+/// A command as a peer sent it or the log holds it.
+///
+/// # Errors
+/// `InvalidInput` when a field is malformed or missing.
+pub fn command_from_wire(command: wire::Command) -> Result<RegistryCommand, PredictError> {
+    Ok(match command.command.ok_or_else(|| missing("command"))? {
+        Command::CreateConnector(spec) => {
+            RegistryCommand::CreateConnector(connector_from_wire(spec)?)
+        }
+        Command::DeleteConnector(id) => RegistryCommand::DeleteConnector(ConnectorId::new(id)?),
+        Command::RegisterModel(register) => RegistryCommand::RegisterModel(
+            ModelName::new(register.model)?,
+            version_from_wire(register.version.ok_or_else(|| missing("version"))?)?,
+        ),
+        Command::Deploy(deploy) => RegistryCommand::Deploy {
+            model: ModelName::new(deploy.model)?,
+            version: Some(ModelVersion(deploy.version)).filter(|version| version.0 != 0),
+            replicas: deploy.replicas,
+        },
+        Command::Undeploy(model) => RegistryCommand::Undeploy(ModelName::new(model)?),
+        Command::DeleteModel(model) => RegistryCommand::DeleteModel(ModelName::new(model)?),
+        Command::Place(place) => RegistryCommand::Place {
+            model: ModelName::new(place.model)?,
+            deployment: Revision(place.deployment),
+            workers: worker_ids(place.workers)?,
+        },
+    })
+}
+
+/// An applied command's answer as it travels. A refusal keeps its code and message.
+#[must_use]
+pub fn reply_to_wire(reply: &Result<RegistryReply, PredictError>) -> wire::Reply {
+    let result = match reply {
+        Ok(reply) => ReplyResult::Applied(wire::Applied {
+            revision: reply.revision.0,
+            version: reply.version.map_or(0, |version| version.0),
+        }),
+        Err(error) => ReplyResult::Refused(wire::Refused {
+            code: error.code.as_str().to_owned(),
+            message: error.message.clone(),
+        }),
+    };
+    wire::Reply {
+        result: Some(result),
+    }
+}
+
+/// An applied command's answer.
+///
+/// # Errors
+/// The refusal, where it is one; `Internal` when the answer is malformed.
+pub fn reply_from_wire(reply: wire::Reply) -> Result<RegistryReply, PredictError> {
+    match reply.result {
+        Some(ReplyResult::Applied(applied)) => Ok(RegistryReply {
+            revision: Revision(applied.revision),
+            version: Some(ModelVersion(applied.version)).filter(|version| version.0 != 0),
+        }),
+        Some(ReplyResult::Refused(refused)) => Err(PredictError::new(
+            ErrorCode::from_name(&refused.code).unwrap_or(ErrorCode::Internal),
+            refused.message,
+        )),
+        None => Err(PredictError::internal(
+            "the write's answer was malformed",
+            "a reply without a result",
+        )),
+    }
+}

@@ -1,0 +1,195 @@
+use async_trait::async_trait;
+use volley_types::{
+    ChunkStream, ErrorCode, Incarnation, ModelRef, PredictError, PredictRequest, Signature,
+};
+
+use super::*;
+
+struct Client;
+
+#[async_trait]
+impl Predict for Client {
+    async fn predict(&self, _: PredictRequest) -> Result<ChunkStream, PredictError> {
+        Err(PredictError::new(ErrorCode::Unavailable, "no network here"))
+    }
+    async fn signature(&self, _: &ModelRef) -> Result<Signature, PredictError> {
+        Err(PredictError::new(ErrorCode::Unavailable, "no network here"))
+    }
+    async fn models(&self) -> Vec<ModelName> {
+        Vec::new()
+    }
+}
+
+fn connect(_: &str) -> Arc<dyn Predict> {
+    Arc::new(Client)
+}
+
+fn model() -> ModelName {
+    ModelName::new("m").unwrap()
+}
+
+fn worker() -> WorkerId {
+    WorkerId::new("w").unwrap()
+}
+
+fn report(incarnation: u64, state: ReplicaState) -> WorkerReport {
+    WorkerReport {
+        id: worker(),
+        incarnation: Incarnation(incarnation),
+        address: "127.0.0.1:1".to_owned(),
+        labels: BTreeMap::default(),
+        replicas: vec![ReplicaReport {
+            model: model(),
+            version: ModelVersion(1),
+            state,
+            active: 0,
+            queued: 0,
+            capacity: 4,
+            signature: Some(Signature::generation()),
+        }],
+        draining: false,
+        active: 0,
+        queued: 0,
+        memory_bytes: 0,
+    }
+}
+
+struct Story {
+    live: LiveWorkers,
+    start: Instant,
+}
+
+impl Story {
+    fn new() -> Self {
+        Self {
+            live: LiveWorkers::new(LivenessConfig::default()),
+            start: Instant::now(),
+        }
+    }
+
+    fn at(&self, ms: u64) -> Instant {
+        self.start + Duration::from_millis(ms)
+    }
+
+    fn hear(&mut self, ms: u64, stream: u64, report: WorkerReport) -> bool {
+        let now = self.at(ms);
+        self.live.heard(report, stream, now, connect)
+    }
+
+    fn liveness(&self) -> Option<Liveness> {
+        self.live.iter().next().map(|(_, worker)| worker.liveness)
+    }
+
+    fn candidates(&self) -> usize {
+        self.live.candidates(&model(), ModelVersion(1)).len()
+    }
+}
+
+#[test]
+fn silence_makes_a_worker_suspect_then_dead_then_forgotten_and_a_word_revives_it() {
+    let mut story = Story::new();
+    assert!(
+        story.hear(0, 1, report(1, ReplicaState::Ready)),
+        "a new worker is news"
+    );
+    assert_eq!(
+        (story.liveness(), story.candidates()),
+        (Some(Liveness::Alive), 1)
+    );
+
+    assert!(story.live.tick(story.at(1_600)));
+    assert_eq!(
+        (story.liveness(), story.candidates()),
+        (Some(Liveness::Suspect), 1)
+    );
+    assert!(story.live.candidates(&model(), ModelVersion(1))[0].suspect);
+
+    assert!(
+        story.hear(1_700, 1, report(1, ReplicaState::Ready)),
+        "a late heartbeat counts"
+    );
+    assert_eq!(story.liveness(), Some(Liveness::Alive));
+
+    assert!(story.live.tick(story.at(4_800)));
+    assert_eq!(
+        (story.liveness(), story.candidates()),
+        (Some(Liveness::Dead), 0)
+    );
+
+    story.live.tick(story.at(102_000));
+    assert_eq!(story.liveness(), None);
+}
+
+#[test]
+fn a_closed_stream_kills_at_once_but_only_the_stream_that_speaks() {
+    let mut story = Story::new();
+    story.hear(0, 1, report(1, ReplicaState::Ready));
+    story.hear(10, 2, report(2, ReplicaState::Ready));
+    assert!(
+        !story.live.lost(&worker(), 1),
+        "the earlier life's stream ends late"
+    );
+    assert_eq!(story.liveness(), Some(Liveness::Alive));
+    assert!(
+        !story.hear(20, 1, report(1, ReplicaState::Loading)),
+        "nor may it speak any more"
+    );
+    assert_eq!(story.candidates(), 1);
+    assert!(story.live.lost(&worker(), 2));
+    assert_eq!(
+        (story.liveness(), story.candidates()),
+        (Some(Liveness::Dead), 0)
+    );
+    story.hear(30, 3, report(3, ReplicaState::Ready));
+    assert_eq!(story.candidates(), 1);
+}
+
+#[test]
+fn only_ready_replicas_of_the_version_are_candidates_and_only_changes_are_news() {
+    let mut story = Story::new();
+    story.hear(0, 1, report(1, ReplicaState::Loading));
+    assert_eq!(story.candidates(), 0);
+    assert!(!story.hear(500, 1, report(1, ReplicaState::Loading)));
+    assert!(story.hear(600, 1, report(1, ReplicaState::Ready)));
+    assert_eq!(story.candidates(), 1);
+    assert!(story.live.candidates(&model(), ModelVersion(2)).is_empty());
+    assert_eq!(story.live.ready_replicas()[&model()], 1);
+    let mut draining = report(1, ReplicaState::Ready);
+    draining.draining = true;
+    assert!(story.hear(700, 1, draining));
+    assert_eq!(
+        (story.liveness(), story.candidates()),
+        (Some(Liveness::Draining), 0)
+    );
+}
+
+#[test]
+fn a_stream_counts_on_its_replica_until_it_is_dropped() {
+    let mut story = Story::new();
+    story.hear(0, 1, report(1, ReplicaState::Ready));
+    let candidate = story.live.candidates(&model(), ModelVersion(1)).remove(0);
+    let stream = candidate.begin();
+    story.hear(500, 1, report(1, ReplicaState::Ready));
+    let again = story.live.candidates(&model(), ModelVersion(1)).remove(0);
+    assert_eq!(again.load_permille(), 250);
+    drop(stream);
+    assert_eq!(again.load_permille(), 0);
+}
+
+#[test]
+fn a_dead_worker_keeps_its_replicas_for_the_grace_and_placement_looks_when_it_is_over() {
+    let mut story = Story::new();
+    story.hear(0, 1, report(1, ReplicaState::Ready));
+    story.live.tick(story.at(3_100));
+    let keeps = |story: &Story, ms| {
+        let (_, worker) = story.live.iter().next().unwrap();
+        story.live.keeps_replicas(worker, story.at(ms))
+    };
+    assert!(keeps(&story, 9_900));
+    assert!(!keeps(&story, 10_100));
+    assert!(!story.live.tick(story.at(9_900)));
+    assert!(
+        story.live.tick(story.at(10_100)),
+        "placement is looked at again"
+    );
+}
