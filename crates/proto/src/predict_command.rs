@@ -1,1 +1,312 @@
 //! `PredictCommand` and `ErrorDetail` ⇄ [`volley_types`].
+
+use std::time::{Duration, Instant};
+
+use prost::Message;
+use volley_types::{
+    Deadline, ErrorCode, ErrorOrigin, Input, ModelName, ModelRef, ModelVersion, Parameters,
+    PredictError, PredictRequest, Priority, RequestId, TenantId, TraceContext,
+};
+
+use crate::params;
+use crate::predict::v1 as wire;
+
+/// What stands before a `PredictCommand` in a descriptor, so that it never parses as anything
+/// else.
+pub const PREFIX: &[u8; 4] = b"VLY1";
+
+/// Everything of a [`PredictRequest`] but its rows: what a command carries.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PredictHead {
+    /// Which model.
+    pub model: ModelRef,
+    /// The id that logs, errors and every hop share.
+    pub request_id: RequestId,
+    /// By when the whole stream must be done.
+    pub deadline: Option<Deadline>,
+    /// The trace that this belongs to.
+    pub trace: TraceContext,
+    /// On whose behalf.
+    pub tenant: TenantId,
+    /// How urgent.
+    pub priority: Priority,
+    /// Sampling and other options.
+    pub parameters: Parameters,
+    /// The client marks the end of its input; a half-close without the mark means it failed.
+    pub end_marker: bool,
+}
+
+impl PredictHead {
+    /// A head with fresh ids and defaults, for callers that name only a model.
+    #[must_use]
+    pub fn plain(model: ModelRef) -> Self {
+        Self {
+            model,
+            request_id: RequestId::random(),
+            deadline: None,
+            trace: TraceContext::random(),
+            tenant: TenantId::default(),
+            priority: Priority::default(),
+            parameters: Parameters::default(),
+            end_marker: false,
+        }
+    }
+
+    /// The request of this head and `input`.
+    #[must_use]
+    pub fn with_input(self, input: Input) -> PredictRequest {
+        PredictRequest {
+            model: self.model,
+            request_id: self.request_id,
+            deadline: self.deadline,
+            trace: self.trace,
+            tenant: self.tenant,
+            priority: self.priority,
+            parameters: self.parameters,
+            input,
+        }
+    }
+}
+
+/// The command of `request`, as sent at `now`. Promises an end marker.
+#[must_use]
+pub fn to_wire(request: &PredictRequest, now: Instant) -> wire::PredictCommand {
+    wire::PredictCommand {
+        model: request.model.name.to_string(),
+        version: request.model.version.map_or(0, |version| version.0),
+        request_id: request.request_id.to_string(),
+        timeout_ms: request
+            .deadline
+            .map_or(0, |deadline| timeout_ms(deadline, now)),
+        traceparent: request.trace.to_string(),
+        tenant: request.tenant.to_string(),
+        priority: match request.priority {
+            Priority::Low => wire::Priority::Low,
+            Priority::Normal => wire::Priority::Normal,
+            Priority::High => wire::Priority::High,
+        }
+        .into(),
+        parameters: params::to_wire(&request.parameters),
+        end_marker: true,
+    }
+}
+
+/// A deadline that has passed still travels as 1 ms: 0 would mean none.
+fn timeout_ms(deadline: Deadline, now: Instant) -> u64 {
+    u64::try_from(deadline.remaining(now).as_millis())
+        .unwrap_or(u64::MAX)
+        .max(1)
+}
+
+/// The head of a command that arrived at `now`.
+///
+/// # Errors
+/// `InvalidInput`, naming the field that is malformed.
+pub fn from_wire(command: wire::PredictCommand, now: Instant) -> Result<PredictHead, PredictError> {
+    let request_id = if command.request_id.is_empty() {
+        RequestId::random()
+    } else {
+        RequestId::new(command.request_id)?
+    };
+    let tenant = if command.tenant.is_empty() {
+        TenantId::default()
+    } else {
+        TenantId::new(command.tenant)?
+    };
+    let priority = match wire::Priority::try_from(command.priority) {
+        Ok(wire::Priority::Low) => Priority::Low,
+        Ok(wire::Priority::Unspecified | wire::Priority::Normal) => Priority::Normal,
+        Ok(wire::Priority::High) => Priority::High,
+        Err(_) => {
+            return Err(PredictError::invalid(
+                "the command's priority must be 0 (unspecified), 1 (low), 2 (normal) or 3 (high)",
+            ));
+        }
+    };
+    Ok(PredictHead {
+        model: ModelRef {
+            name: ModelName::new(command.model)?,
+            version: (command.version != 0).then_some(ModelVersion(command.version)),
+        },
+        request_id,
+        deadline: (command.timeout_ms != 0)
+            .then(|| Deadline::after(now, Duration::from_millis(command.timeout_ms))),
+        trace: TraceContext::parse(&command.traceparent).unwrap_or_else(TraceContext::random),
+        tenant,
+        priority,
+        parameters: params::from_wire(command.parameters)?,
+        end_marker: command.end_marker,
+    })
+}
+
+/// The bytes of a descriptor's CMD: [`PREFIX`], then the command.
+#[must_use]
+pub fn encode(command: &wire::PredictCommand) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(PREFIX.len() + command.encoded_len());
+    bytes.extend_from_slice(PREFIX);
+    command
+        .encode(&mut bytes)
+        .expect("a vector grows to what the message needs");
+    bytes
+}
+
+/// The command in a descriptor's CMD.
+///
+/// # Errors
+/// `InvalidInput` when the prefix is missing or the rest is no `PredictCommand`.
+pub fn decode(bytes: &[u8]) -> Result<wire::PredictCommand, PredictError> {
+    let command = bytes.strip_prefix(PREFIX).ok_or_else(|| {
+        PredictError::invalid(
+            "the descriptor's command must begin with the four bytes 'VLY1'; \
+             use a path descriptor with the model's name for a plain call",
+        )
+    })?;
+    wire::PredictCommand::decode(command).map_err(|error| {
+        PredictError::invalid("the descriptor's command is not a PredictCommand message")
+            .with_source(error)
+    })
+}
+
+/// What of `error` travels in a status' details; the message travels in the status itself.
+#[must_use]
+pub fn error_to_wire(error: &PredictError, request_id: Option<&RequestId>) -> wire::ErrorDetail {
+    wire::ErrorDetail {
+        code: error.code.as_str().to_owned(),
+        retry_after_ms: error.retry_after.map_or(0, |after| {
+            u64::try_from(after.as_millis()).unwrap_or(u64::MAX).max(1)
+        }),
+        origin: match error.origin {
+            ErrorOrigin::Coordinator => wire::Origin::Coordinator,
+            ErrorOrigin::Worker => wire::Origin::Worker,
+            ErrorOrigin::Model => wire::Origin::Model,
+        }
+        .into(),
+        request_id: request_id.map_or_else(String::new, ToString::to_string),
+    }
+}
+
+/// The error of a status with these details; `None` when a newer peer sent a code that this
+/// version does not know.
+#[must_use]
+pub fn error_from_wire(
+    detail: &wire::ErrorDetail,
+    message: impl Into<String>,
+) -> Option<PredictError> {
+    let origin = match detail.origin() {
+        wire::Origin::Unspecified | wire::Origin::Coordinator => ErrorOrigin::Coordinator,
+        wire::Origin::Worker => ErrorOrigin::Worker,
+        wire::Origin::Model => ErrorOrigin::Model,
+    };
+    let error = PredictError::new(ErrorCode::from_name(&detail.code)?, message).with_origin(origin);
+    Some(match detail.retry_after_ms {
+        0 => error,
+        after => error.with_retry_after(Duration::from_millis(after)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_types::{GenerationChunk, GenerationChunks, ParamValue};
+
+    use super::*;
+
+    fn request(now: Instant) -> PredictRequest {
+        let mut parameters = Parameters::default();
+        parameters
+            .set("temperature", ParamValue::Float(0.5))
+            .unwrap();
+        parameters
+            .set("stop", ParamValue::Json("[\"x\"]".into()))
+            .unwrap();
+        let mut head = PredictHead::plain("storyteller:3".parse().unwrap());
+        head.deadline = Some(Deadline::after(now, Duration::from_millis(2500)));
+        head.priority = Priority::High;
+        head.parameters = parameters;
+        head.with_input(Input::Batch(GenerationChunks::single(
+            &GenerationChunk::default(),
+        )))
+    }
+
+    #[test]
+    fn a_request_travels_and_its_deadline_with_it() {
+        let now = Instant::now();
+        let request = request(now);
+        let sent = now + Duration::from_millis(500);
+        let bytes = encode(&to_wire(&request, sent));
+        assert!(bytes.starts_with(PREFIX));
+        let head = from_wire(decode(&bytes).unwrap(), sent).unwrap();
+        assert!(head.end_marker);
+        assert_eq!(head.model, request.model);
+        assert_eq!(head.request_id, request.request_id);
+        assert_eq!(head.deadline, request.deadline);
+        assert_eq!(head.trace, request.trace);
+        assert_eq!(head.priority, request.priority);
+        assert_eq!(head.parameters, request.parameters);
+        let late = to_wire(&request, now + Duration::from_secs(60));
+        assert_eq!(late.timeout_ms, 1, "a passed deadline stays a deadline");
+    }
+
+    #[test]
+    fn malformed_commands_are_invalid_input() {
+        let now = Instant::now();
+        for bytes in [
+            &b""[..],
+            b"VLY",
+            b"VLY2",
+            b"VLY1\xff\xff\xff",
+            b"\x0a\x03abc",
+        ] {
+            assert_eq!(decode(bytes).unwrap_err().code, ErrorCode::InvalidInput);
+        }
+        let good = wire::PredictCommand {
+            model: "m".into(),
+            ..Default::default()
+        };
+        assert!(from_wire(good.clone(), now).is_ok());
+        for bad in [
+            wire::PredictCommand {
+                model: "no such/name".into(),
+                ..good.clone()
+            },
+            wire::PredictCommand {
+                tenant: " ".into(),
+                ..good.clone()
+            },
+            wire::PredictCommand {
+                priority: 9,
+                ..good.clone()
+            },
+            wire::PredictCommand {
+                request_id: "\n".into(),
+                ..good
+            },
+        ] {
+            assert_eq!(
+                from_wire(bad, now).unwrap_err().code,
+                ErrorCode::InvalidInput
+            );
+        }
+    }
+
+    #[test]
+    fn errors_keep_what_a_caller_can_act_on() {
+        for code in ErrorCode::ALL {
+            let error = PredictError::new(code, "why")
+                .with_origin(ErrorOrigin::Model)
+                .with_retry_after(Duration::from_millis(1500));
+            let id = RequestId::random();
+            let detail = error_to_wire(&error, Some(&id));
+            assert_eq!(detail.request_id, id.as_str());
+            let back = error_from_wire(&detail, "why").unwrap();
+            assert_eq!(
+                (back.code, back.message, back.origin, back.retry_after),
+                (error.code, error.message, error.origin, error.retry_after)
+            );
+        }
+        let unknown = wire::ErrorDetail {
+            code: "newer".into(),
+            ..Default::default()
+        };
+        assert!(error_from_wire(&unknown, "").is_none());
+    }
+}
