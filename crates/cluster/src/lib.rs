@@ -1,1 +1,242 @@
-//! Volley cluster.
+//! The registry on all coordinators: Raft, its store and network, and the pure decisions
+//! ([`apply`], [`placement`]) that are made of it. The only crate that names the consensus
+//! library; none of its types is in this crate's interface.
+//!
+//! Reading order: [`apply`], [`placement`], [`Cluster`] (what others call), `write` (how a
+//! write finds the leader), `membership`, `store`, `network`, `service`.
+
+pub mod apply;
+mod config;
+mod membership;
+mod network;
+pub mod placement;
+mod raft_types;
+pub mod service;
+mod store;
+mod write;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use openraft::ServerState;
+use openraft::error::{InitializeError, RaftError};
+use tokio::sync::{Mutex, Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::transport::Channel;
+use volley_proto::raft::v1::membership_service_server::MembershipServiceServer;
+use volley_proto::raft::v1::raft_service_server::RaftServiceServer;
+use volley_types::registry::{CoordinatorMember, RaftStatus, RegistryState};
+use volley_types::{ErrorCode, NodeId, PredictError};
+
+pub use crate::config::{ClusterConfig, RaftTiming};
+use crate::raft_types::{Node, Raft};
+use crate::service::{MembershipDoor, RaftDoor};
+use crate::store::disk::Disk;
+use crate::store::log::LogStore;
+use crate::store::machine::Machine;
+
+/// Writes that may be in flight on one node; more would only queue behind its disk.
+const WRITES_IN_FLIGHT: usize = 32;
+
+type Metrics = openraft::RaftMetrics<u64, Node>;
+
+/// One coordinator's part in the cluster. Cloning gives another handle.
+#[derive(Clone)]
+pub struct Cluster(Arc<Shared>);
+
+struct Shared {
+    config: ClusterConfig,
+    raft: Raft,
+    registry: watch::Receiver<Arc<RegistryState>>,
+    status: watch::Receiver<RaftStatus>,
+    gate: Arc<Semaphore>,
+    /// Connections to other coordinators, for forwarding.
+    peers: Mutex<BTreeMap<String, Channel>>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Cluster {
+    /// Opens the store and starts the Raft node: a new one waits to be bootstrapped or joined,
+    /// an old one goes on where it stopped.
+    ///
+    /// # Errors
+    /// `Conflict` when the data directory belongs to another node, `Unavailable` when it cannot
+    /// be used, `InvalidInput` when the configuration is refused.
+    pub async fn start(config: ClusterConfig) -> Result<Self, PredictError> {
+        let raft_config = config.raft().validate().map_err(|error| {
+            PredictError::invalid("the Raft timing is not consistent").with_source(error)
+        })?;
+        let (directory, node) = (config.data_dir.clone(), config.node_id);
+        let opened = tokio::task::spawn_blocking(move || Disk::open(&directory, node)).await;
+        let (disk, mut found) =
+            opened.map_err(|error| PredictError::internal("opening the store failed", error))??;
+        let log = LogStore::new(disk.clone(), &mut found);
+        let machine = Machine::new(disk, &mut found)?;
+        let registry = machine.registry();
+        let raft = Raft::new(
+            config.node_id.0,
+            Arc::new(raft_config),
+            network::Peers,
+            log,
+            machine,
+        )
+        .await
+        .map_err(|error| PredictError::internal("the Raft node did not start", error))?;
+        let (publish, status) = watch::channel(raft_status(&raft.metrics().borrow()));
+        let cluster = Self(Arc::new(Shared {
+            registry,
+            status,
+            gate: Arc::new(Semaphore::new(WRITES_IN_FLIGHT)),
+            peers: Mutex::default(),
+            tasks: TaskTracker::new(),
+            stop: CancellationToken::new(),
+            config,
+            raft,
+        }));
+        cluster.0.tasks.spawn(publish_status(
+            cluster.0.raft.metrics(),
+            publish,
+            cluster.0.stop.clone(),
+        ));
+        Ok(cluster)
+    }
+
+    /// The services for the internal listener.
+    #[must_use]
+    pub fn services(
+        &self,
+    ) -> (
+        RaftServiceServer<RaftDoor>,
+        MembershipServiceServer<MembershipDoor>,
+    ) {
+        let raft = RaftServiceServer::new(RaftDoor(self.clone()))
+            .max_decoding_message_size(network::MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(network::MAX_MESSAGE_BYTES);
+        (
+            raft,
+            MembershipServiceServer::new(MembershipDoor(self.clone())),
+        )
+    }
+
+    /// Makes the first membership. Every one of the first members may call it, with the same
+    /// members; on a node that has a membership already it does nothing.
+    ///
+    /// # Errors
+    /// `InvalidInput` when this node is not among the members.
+    pub async fn bootstrap(&self, members: BTreeMap<NodeId, String>) -> Result<(), PredictError> {
+        if !members.contains_key(&self.0.config.node_id) {
+            return Err(PredictError::invalid(format!(
+                "node {} is not among the cluster's first members",
+                self.0.config.node_id
+            )));
+        }
+        let nodes: BTreeMap<u64, Node> = members
+            .into_iter()
+            .map(|(id, address)| (id.0, Node::new(address)))
+            .collect();
+        match self.0.raft.initialize(nodes).await {
+            Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
+            Err(error) => Err(PredictError::internal("the cluster was not made", error)),
+        }
+    }
+
+    /// The registry as this node has applied it, with a bell for changes.
+    #[must_use]
+    pub fn registry(&self) -> watch::Receiver<Arc<RegistryState>> {
+        self.0.registry.clone()
+    }
+
+    /// Raft's state as this node sees it, with a bell for changes.
+    #[must_use]
+    pub fn raft(&self) -> watch::Receiver<RaftStatus> {
+        self.0.status.clone()
+    }
+
+    /// Whether this node believes that it leads.
+    #[must_use]
+    pub fn is_leader(&self) -> bool {
+        self.0.raft.metrics().borrow().state == ServerState::Leader
+    }
+
+    /// Whether the Raft node runs; once it has failed (its disk, most likely) it stays failed
+    /// until the process is started again.
+    #[must_use]
+    pub fn healthy(&self) -> bool {
+        self.0.raft.metrics().borrow().running_state.is_ok()
+    }
+
+    /// Stops the Raft node. Writes in flight end with an error or their answer.
+    pub async fn shutdown(&self) {
+        self.0.stop.cancel();
+        if let Err(error) = self.0.raft.shutdown().await {
+            tracing::error!(error = %error, "the Raft node did not stop cleanly");
+        }
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+    }
+
+    pub(crate) fn raft_node(&self) -> &Raft {
+        &self.0.raft
+    }
+}
+
+async fn publish_status(
+    mut metrics: watch::Receiver<Metrics>,
+    publish: watch::Sender<RaftStatus>,
+    stop: CancellationToken,
+) {
+    loop {
+        let status = raft_status(&metrics.borrow_and_update());
+        publish.send_if_modified(|current| {
+            let changed = *current != status;
+            *current = status;
+            changed
+        });
+        tokio::select! {
+            changed = metrics.changed() => if changed.is_err() { return },
+            () = stop.cancelled() => return,
+        }
+    }
+}
+
+fn raft_status(metrics: &Metrics) -> RaftStatus {
+    let role = match metrics.state {
+        ServerState::Leader => "leader",
+        ServerState::Follower => "follower",
+        ServerState::Candidate => "candidate",
+        ServerState::Learner => "learner",
+        ServerState::Shutdown => "shutdown",
+    };
+    RaftStatus {
+        id: NodeId(metrics.id),
+        role,
+        leader: metrics.current_leader.map(NodeId),
+        term: metrics.current_term,
+        last_log_index: metrics.last_log_index,
+        last_applied: metrics.last_applied.map(|applied| applied.index),
+        members: members(metrics),
+    }
+}
+
+fn members(metrics: &Metrics) -> Vec<CoordinatorMember> {
+    let membership = metrics.membership_config.membership();
+    let voters: Vec<u64> = membership.voter_ids().collect();
+    let nodes = membership.nodes().map(|(id, node)| CoordinatorMember {
+        id: NodeId(*id),
+        address: node.addr.clone(),
+        voter: voters.contains(id),
+    });
+    nodes.collect()
+}
+
+/// No leader or no quorum now.
+fn no_leader() -> PredictError {
+    PredictError::new(
+        ErrorCode::Unavailable,
+        "the cluster has no leader now, because too few coordinators can reach each other; \
+         deployed models go on serving, writes must wait",
+    )
+    .with_retry_after(std::time::Duration::from_secs(1))
+}

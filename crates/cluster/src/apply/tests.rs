@@ -1,0 +1,214 @@
+use proptest::prelude::*;
+use volley_types::registry::ProviderKind;
+use volley_types::{Parameters, WorkerId};
+
+use super::*;
+
+fn name(text: &str) -> ModelName {
+    ModelName::new(text).unwrap()
+}
+
+fn text_model() -> ModelVersionSpec {
+    ModelVersionSpec {
+        version: ModelVersion(0),
+        backend: BackendKind::Text,
+        source: ModelSource::None,
+        parameters: Parameters::default(),
+        description: String::new(),
+        created_ms: 0,
+    }
+}
+
+fn remote_model(connector: &str) -> ModelVersionSpec {
+    ModelVersionSpec {
+        backend: BackendKind::Remote,
+        source: ModelSource::Connector(ConnectorId::new(connector).unwrap()),
+        ..text_model()
+    }
+}
+
+fn connector(id: &str, url: &str) -> ConnectorSpec {
+    ConnectorSpec {
+        id: ConnectorId::new(id).unwrap(),
+        name: id.to_owned(),
+        provider: ProviderKind::OpenAi,
+        url: url.to_owned(),
+        model: "m".to_owned(),
+        credential: None,
+        headers: BTreeMap::new(),
+        parameters: Parameters::default(),
+        request_body: None,
+    }
+}
+
+fn code(result: Result<RegistryReply, PredictError>) -> Option<ErrorCode> {
+    result.err().map(|error| error.code)
+}
+
+#[test]
+fn the_life_of_a_model() {
+    let mut state = RegistryState::default();
+    let m = name("m");
+    let mut run = |command| apply(&mut state, &command);
+    assert_eq!(
+        run(RegistryCommand::RegisterModel(m.clone(), text_model()))
+            .unwrap()
+            .version,
+        Some(ModelVersion(1))
+    );
+    assert_eq!(
+        run(RegistryCommand::RegisterModel(m.clone(), text_model()))
+            .unwrap()
+            .version,
+        Some(ModelVersion(2))
+    );
+    let deploy = |version, replicas| RegistryCommand::Deploy {
+        model: name("m"),
+        version,
+        replicas,
+    };
+    assert_eq!(
+        code(run(deploy(Some(ModelVersion(3)), 1))),
+        Some(ErrorCode::NotFound)
+    );
+    assert_eq!(code(run(deploy(None, 0))), Some(ErrorCode::InvalidInput));
+    let deployed = run(deploy(None, 2)).unwrap();
+    assert_eq!(deployed.version, Some(ModelVersion(2)));
+    assert_eq!(
+        run(deploy(None, 2)).unwrap().revision,
+        deployed.revision,
+        "asked for already"
+    );
+    assert_eq!(
+        code(run(RegistryCommand::DeleteModel(m.clone()))),
+        Some(ErrorCode::Conflict)
+    );
+    let place = |deployment| RegistryCommand::Place {
+        model: name("m"),
+        deployment,
+        workers: vec![WorkerId::new("w").unwrap()],
+    };
+    let stale = run(place(Revision(1))).unwrap();
+    assert_eq!(
+        stale.revision, deployed.revision,
+        "placed for another deployment"
+    );
+    assert!(deployed.revision < run(place(deployed.revision)).unwrap().revision);
+    run(RegistryCommand::Undeploy(m.clone())).unwrap();
+    run(RegistryCommand::DeleteModel(m.clone())).unwrap();
+    assert_eq!(
+        code(run(RegistryCommand::Undeploy(m))),
+        Some(ErrorCode::NotFound)
+    );
+    assert!(state.models.is_empty());
+}
+
+#[test]
+fn connectors_are_there_before_their_models_and_go_after_them() {
+    let mut state = RegistryState::default();
+    let mut run = |command| apply(&mut state, &command);
+    let remote = || RegistryCommand::RegisterModel(name("r"), remote_model("c"));
+    assert_eq!(code(run(remote())), Some(ErrorCode::NotFound));
+    run(RegistryCommand::CreateConnector(connector("c", "http://a"))).unwrap();
+    run(RegistryCommand::CreateConnector(connector("c", "http://a"))).unwrap();
+    let other = RegistryCommand::CreateConnector(connector("c", "http://b"));
+    assert_eq!(code(run(other)), Some(ErrorCode::Conflict));
+    run(remote()).unwrap();
+    let delete = || RegistryCommand::DeleteConnector(ConnectorId::new("c").unwrap());
+    assert_eq!(code(run(delete())), Some(ErrorCode::Conflict));
+    run(RegistryCommand::DeleteModel(name("r"))).unwrap();
+    run(delete()).unwrap();
+    assert_eq!(code(run(delete())), Some(ErrorCode::NotFound));
+    let long = connector("long", &"x".repeat(MAX_TEXT + 1));
+    assert_eq!(
+        code(run(RegistryCommand::CreateConnector(long))),
+        Some(ErrorCode::TooLarge)
+    );
+}
+
+#[test]
+fn a_backend_takes_only_its_own_kind_of_source() {
+    let mut state = RegistryState::default();
+    let specs = [
+        ModelVersionSpec {
+            backend: BackendKind::Remote,
+            ..text_model()
+        },
+        ModelVersionSpec {
+            backend: BackendKind::Onnx,
+            ..text_model()
+        },
+        ModelVersionSpec {
+            source: ModelSource::Path("/x".into()),
+            ..text_model()
+        },
+    ];
+    for spec in specs {
+        let refused = apply(&mut state, &RegistryCommand::RegisterModel(name("m"), spec));
+        assert_eq!(code(refused), Some(ErrorCode::InvalidInput));
+    }
+    assert_eq!(state, RegistryState::default());
+}
+
+fn any_command() -> impl Strategy<Value = RegistryCommand> {
+    let model = || prop_oneof![Just(name("a")), Just(name("b"))];
+    let id = || prop_oneof![Just("c"), Just("d")];
+    prop_oneof![
+        (id(), prop_oneof![Just("http://x"), Just("http://y")])
+            .prop_map(|(id, url)| RegistryCommand::CreateConnector(connector(id, url))),
+        id().prop_map(|id| RegistryCommand::DeleteConnector(ConnectorId::new(id).unwrap())),
+        model().prop_map(|model| RegistryCommand::RegisterModel(model, text_model())),
+        (model(), id()).prop_map(|(m, id)| RegistryCommand::RegisterModel(m, remote_model(id))),
+        (model(), proptest::option::of(1_u32..4), 0_u32..3).prop_map(
+            |(model, version, replicas)| {
+                RegistryCommand::Deploy {
+                    model,
+                    version: version.map(ModelVersion),
+                    replicas,
+                }
+            }
+        ),
+        model().prop_map(RegistryCommand::Undeploy),
+        model().prop_map(RegistryCommand::DeleteModel),
+        (model(), 0_u64..20).prop_map(|(model, revision)| RegistryCommand::Place {
+            model,
+            deployment: Revision(revision),
+            workers: vec![WorkerId::new("w").unwrap()],
+        }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn refusals_change_nothing_and_each_change_is_one_revision(
+        commands in proptest::collection::vec(any_command(), 1..60)
+    ) {
+        let (mut state, mut twin) = (RegistryState::default(), RegistryState::default());
+        for command in &commands {
+            let before = state.clone();
+            let answer = apply(&mut state, command);
+            let again = apply(&mut twin, command);
+            prop_assert_eq!(&state, &twin);
+            prop_assert_eq!(answer.is_ok(), again.is_ok());
+            match answer {
+                Err(_) => prop_assert_eq!(&state, &before),
+                Ok(reply) => {
+                    prop_assert_eq!(reply.revision, state.revision);
+                    let changed = { let mut same = before.clone(); same.revision = state.revision; same != state };
+                    prop_assert_eq!(state.revision.0, before.revision.0 + u64::from(changed));
+                }
+            }
+            for model in state.models.values() {
+                prop_assert!(!model.versions.is_empty());
+                prop_assert!(model.deployment.is_some() || model.placement.is_empty());
+                for version in model.versions.values() {
+                    if let ModelSource::Connector(id) = &version.source {
+                        prop_assert!(state.connectors.contains_key(id));
+                    }
+                }
+            }
+        }
+        let wire = volley_proto::registry_records::state_to_wire(&state);
+        prop_assert_eq!(volley_proto::registry_records::state_from_wire(wire).unwrap(), state);
+    }
+}

@@ -1,0 +1,193 @@
+//! Raft's messages between coordinators, over gRPC.
+
+use std::time::Duration;
+
+use openraft::error::{
+    Fatal, NetworkError, RPCError, RemoteError, ReplicationClosed, StreamingError, Unreachable,
+};
+use openraft::network::{RPCOption, RaftNetwork, RaftNetworkFactory};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse,
+};
+use openraft::{AnyError, OptionalSend};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status};
+use volley_proto::raft::v1 as wire;
+use volley_proto::raft::v1::raft_service_client::RaftServiceClient;
+use volley_proto::raft::v1::snapshot_part::Part;
+
+use crate::raft_types::{Node, RaftError, Snapshot, TypeConfig, Vote};
+
+/// The largest message between coordinators.
+pub(crate) const MAX_MESSAGE_BYTES: usize = 64 << 20;
+/// How much of a snapshot one part carries.
+const PART_BYTES: usize = 1 << 20;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The endpoint of the coordinator at `address` (`host:port`).
+pub(crate) fn endpoint(address: &str) -> Result<Endpoint, tonic::transport::Error> {
+    Ok(Endpoint::from_shared(format!("http://{address}"))?
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(Duration::from_secs(10))
+        .keep_alive_timeout(Duration::from_secs(5))
+        .keep_alive_while_idle(true))
+}
+
+/// Makes a [`Peer`] for each other coordinator.
+#[derive(Debug)]
+pub(crate) struct Peers;
+
+/// The way to one other coordinator.
+pub(crate) struct Peer {
+    target: u64,
+    node: Node,
+    client: Option<RaftServiceClient<Channel>>,
+}
+
+impl RaftNetworkFactory<TypeConfig> for Peers {
+    type Network = Peer;
+
+    async fn new_client(&mut self, target: u64, node: &Node) -> Peer {
+        let client = endpoint(&node.addr).map(|endpoint| {
+            RaftServiceClient::new(endpoint.connect_lazy())
+                .max_decoding_message_size(MAX_MESSAGE_BYTES)
+                .max_encoding_message_size(MAX_MESSAGE_BYTES)
+        });
+        if let Err(error) = &client {
+            tracing::error!(node = target, error = %error, "a coordinator's address is malformed");
+        }
+        Peer {
+            target,
+            node: node.clone(),
+            client: client.ok(),
+        }
+    }
+}
+
+/// Why a call gave no answer.
+enum CallError {
+    Unreachable(Status),
+    Failed(AnyError),
+}
+
+impl CallError {
+    fn into_rpc<E: std::error::Error>(self) -> RPCError<u64, Node, E> {
+        match self {
+            Self::Unreachable(status) => RPCError::Unreachable(Unreachable::new(&status)),
+            Self::Failed(error) => RPCError::Network(NetworkError::new(&error)),
+        }
+    }
+}
+
+impl From<Status> for CallError {
+    fn from(status: Status) -> Self {
+        match status.code() {
+            Code::Unavailable => Self::Unreachable(status),
+            _ => Self::Failed(AnyError::new(&status)),
+        }
+    }
+}
+
+impl Peer {
+    fn client(&self) -> Result<RaftServiceClient<Channel>, CallError> {
+        let malformed = || Status::unavailable("the coordinator's address is malformed");
+        self.client
+            .clone()
+            .ok_or_else(|| CallError::Unreachable(malformed()))
+    }
+
+    fn remote<E: std::error::Error>(&self, error: E) -> RemoteError<u64, Node, E> {
+        RemoteError::new_with_node(self.target, self.node.clone(), error)
+    }
+}
+
+pub(crate) fn encode(value: &impl Serialize) -> Result<wire::Payload, AnyError> {
+    let data = serde_json::to_vec(value).map_err(|error| AnyError::new(&error))?;
+    Ok(wire::Payload { data })
+}
+
+pub(crate) fn decode<T: DeserializeOwned>(payload: &wire::Payload) -> Result<T, AnyError> {
+    serde_json::from_slice(&payload.data).map_err(|error| AnyError::new(&error))
+}
+
+fn request<T>(message: T, option: &RPCOption) -> Request<T> {
+    let mut request = Request::new(message);
+    request.set_timeout(option.hard_ttl());
+    request
+}
+
+impl RaftNetwork<TypeConfig> for Peer {
+    async fn append_entries(
+        &mut self,
+        rpc: AppendEntriesRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<AppendEntriesResponse<u64>, RPCError<u64, Node, RaftError>> {
+        let answer: Result<Result<AppendEntriesResponse<u64>, RaftError>, CallError> = async {
+            let payload = encode(&rpc).map_err(CallError::Failed)?;
+            let answer = self.client()?.append(request(payload, &option)).await?;
+            decode(answer.get_ref()).map_err(CallError::Failed)
+        }
+        .await;
+        answer
+            .map_err(CallError::into_rpc)?
+            .map_err(|error| RPCError::RemoteError(self.remote(error)))
+    }
+
+    async fn vote(
+        &mut self,
+        rpc: VoteRequest<u64>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<u64>, RPCError<u64, Node, RaftError>> {
+        let answer: Result<Result<VoteResponse<u64>, RaftError>, CallError> = async {
+            let payload = encode(&rpc).map_err(CallError::Failed)?;
+            let answer = self.client()?.vote(request(payload, &option)).await?;
+            decode(answer.get_ref()).map_err(CallError::Failed)
+        }
+        .await;
+        answer
+            .map_err(CallError::into_rpc)?
+            .map_err(|error| RPCError::RemoteError(self.remote(error)))
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: Vote,
+        snapshot: Snapshot,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        option: RPCOption,
+    ) -> Result<SnapshotResponse<u64>, StreamingError<TypeConfig, Fatal<u64>>> {
+        let send = async {
+            let header = encode(&(vote, &snapshot.meta)).map_err(CallError::Failed)?;
+            let header = wire::SnapshotPart {
+                part: Some(Part::Header(header.data)),
+            };
+            let data = snapshot
+                .snapshot
+                .chunks(PART_BYTES)
+                .map(|part| wire::SnapshotPart {
+                    part: Some(Part::Data(part.to_vec())),
+                });
+            let parts: Vec<_> = std::iter::once(header).chain(data).collect();
+            let parts = request(futures::stream::iter(parts), &option);
+            let answer = self.client()?.install_snapshot(parts).await?;
+            decode(answer.get_ref()).map_err(CallError::Failed)
+        };
+        let answer: Result<Result<SnapshotResponse<u64>, Fatal<u64>>, CallError> = tokio::select! {
+            answer = send => answer,
+            closed = cancel => return Err(StreamingError::Closed(closed)),
+        };
+        match answer {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(fatal)) => Err(StreamingError::RemoteError(self.remote(fatal))),
+            Err(CallError::Unreachable(status)) => {
+                Err(StreamingError::Unreachable(Unreachable::new(&status)))
+            }
+            Err(CallError::Failed(error)) => {
+                Err(StreamingError::Network(NetworkError::new(&error)))
+            }
+        }
+    }
+}

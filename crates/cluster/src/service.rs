@@ -1,0 +1,197 @@
+//! The gRPC doors of a coordinator: consensus, and forwarded writes and membership changes.
+
+use openraft::error::Fatal;
+use openraft::raft::SnapshotResponse;
+use prost::Message;
+use tonic::{Request, Response, Status, Streaming};
+use volley_proto::raft::v1 as wire;
+use volley_proto::raft::v1::membership_service_server::MembershipService;
+use volley_proto::raft::v1::raft_service_server::RaftService;
+use volley_proto::raft::v1::snapshot_part::Part;
+use volley_proto::registry::v1 as registry;
+use volley_proto::registry_records::{command_from_wire, reply_to_wire};
+use volley_types::registry::CoordinatorMember;
+use volley_types::{ErrorCode, NodeId, PredictError};
+
+use crate::Cluster;
+use crate::network::{decode, encode};
+use crate::raft_types::{Snapshot, SnapshotMeta, Vote};
+
+/// The largest snapshot that is received: far above what the registry's limits allow.
+const MAX_SNAPSHOT_BYTES: usize = 1 << 30;
+
+/// Serves `volley.raft.v1.RaftService`.
+pub struct RaftDoor(pub(crate) Cluster);
+
+/// Serves `volley.raft.v1.MembershipService`.
+pub struct MembershipDoor(pub(crate) Cluster);
+
+fn malformed(error: impl std::fmt::Display) -> Status {
+    Status::invalid_argument(format!("malformed consensus message: {error}"))
+}
+
+fn unanswered(error: impl std::fmt::Display) -> Status {
+    Status::internal(format!("the answer cannot be encoded: {error}"))
+}
+
+#[tonic::async_trait]
+impl RaftService for RaftDoor {
+    async fn append(
+        &self,
+        request: Request<wire::Payload>,
+    ) -> Result<Response<wire::Payload>, Status> {
+        let rpc = decode(request.get_ref()).map_err(malformed)?;
+        let answer = self.0.raft_node().append_entries(rpc).await;
+        Ok(Response::new(encode(&answer).map_err(unanswered)?))
+    }
+
+    async fn vote(
+        &self,
+        request: Request<wire::Payload>,
+    ) -> Result<Response<wire::Payload>, Status> {
+        let rpc = decode(request.get_ref()).map_err(malformed)?;
+        let answer = self.0.raft_node().vote(rpc).await;
+        Ok(Response::new(encode(&answer).map_err(unanswered)?))
+    }
+
+    async fn install_snapshot(
+        &self,
+        request: Request<Streaming<wire::SnapshotPart>>,
+    ) -> Result<Response<wire::Payload>, Status> {
+        let mut parts = request.into_inner();
+        let mut header: Option<(Vote, SnapshotMeta)> = None;
+        let mut data = Vec::new();
+        while let Some(part) = parts.message().await? {
+            match part.part {
+                Some(Part::Header(bytes)) => {
+                    header = Some(decode(&wire::Payload { data: bytes }).map_err(malformed)?);
+                }
+                Some(Part::Data(bytes)) if data.len() + bytes.len() <= MAX_SNAPSHOT_BYTES => {
+                    data.extend_from_slice(&bytes);
+                }
+                Some(Part::Data(_)) => {
+                    return Err(Status::resource_exhausted("snapshot too large"));
+                }
+                None => return Err(malformed("an empty snapshot part")),
+            }
+        }
+        let (vote, meta) = header.ok_or_else(|| malformed("a snapshot without its header"))?;
+        let snapshot = Snapshot {
+            meta,
+            snapshot: Box::new(data),
+        };
+        let answer: Result<SnapshotResponse<u64>, Fatal<u64>> = self
+            .0
+            .raft_node()
+            .install_full_snapshot(vote, snapshot)
+            .await;
+        Ok(Response::new(encode(&answer).map_err(unanswered)?))
+    }
+}
+
+#[tonic::async_trait]
+impl MembershipService for MembershipDoor {
+    async fn write(
+        &self,
+        request: Request<wire::WriteRequest>,
+    ) -> Result<Response<registry::Reply>, Status> {
+        let request = request.into_inner();
+        let command = request
+            .command
+            .ok_or_else(|| malformed("a write without a command"))?;
+        let command = command_from_wire(command).map_err(|error| to_status(&error))?;
+        let reply = if request.forwarded {
+            self.0.write_here(command).await
+        } else {
+            self.0.write(command).await
+        };
+        match reply {
+            // What the registry refused is an answer; what never got there is a failed call.
+            Err(error) if !is_refusal(&error) => Err(to_status(&error)),
+            reply => Ok(Response::new(reply_to_wire(&reply))),
+        }
+    }
+
+    async fn join(
+        &self,
+        request: Request<wire::JoinRequest>,
+    ) -> Result<Response<wire::MembershipReply>, Status> {
+        let request = request.into_inner();
+        let node = NodeId(request.node_id);
+        let members = if request.forwarded {
+            self.0.join_here(node, request.address).await
+        } else {
+            self.0.join(node, request.address).await
+        };
+        members.map(to_reply).map_err(|error| to_status(&error))
+    }
+
+    async fn leave(
+        &self,
+        request: Request<wire::LeaveRequest>,
+    ) -> Result<Response<wire::MembershipReply>, Status> {
+        let request = request.into_inner();
+        let node = NodeId(request.node_id);
+        let members = if request.forwarded {
+            self.0.leave_here(node).await
+        } else {
+            self.0.leave(node).await
+        };
+        members.map(to_reply).map_err(|error| to_status(&error))
+    }
+}
+
+fn to_reply(members: Vec<CoordinatorMember>) -> Response<wire::MembershipReply> {
+    let members = members.into_iter().map(|member| wire::Member {
+        node_id: member.id.0,
+        address: member.address,
+        voter: member.voter,
+    });
+    Response::new(wire::MembershipReply {
+        members: members.collect(),
+    })
+}
+
+/// Members as a peer sent them.
+pub(crate) fn from_reply(reply: wire::MembershipReply) -> Vec<CoordinatorMember> {
+    let members = reply.members.into_iter().map(|member| CoordinatorMember {
+        id: NodeId(member.node_id),
+        address: member.address,
+        voter: member.voter,
+    });
+    members.collect()
+}
+
+/// Whether the registry itself gave this error: the command was decided on and changed nothing.
+fn is_refusal(error: &PredictError) -> bool {
+    matches!(
+        error.code,
+        ErrorCode::NotFound | ErrorCode::Conflict | ErrorCode::InvalidInput | ErrorCode::TooLarge
+    )
+}
+
+/// An error as a status that [`from_status`] reads back.
+pub(crate) fn to_status(error: &PredictError) -> Status {
+    let details = registry::Refused {
+        code: error.code.as_str().to_owned(),
+        message: error.message.clone(),
+    };
+    let details = details.encode_to_vec().into();
+    Status::with_details(
+        tonic::Code::FailedPrecondition,
+        error.message.clone(),
+        details,
+    )
+}
+
+/// The error that a peer gave, or `None` when the call itself failed.
+pub(crate) fn from_status(status: &Status) -> Option<PredictError> {
+    if status.details().is_empty() {
+        return None;
+    }
+    let refused = registry::Refused::decode(status.details()).ok()?;
+    Some(PredictError::new(
+        ErrorCode::from_name(&refused.code)?,
+        refused.message,
+    ))
+}

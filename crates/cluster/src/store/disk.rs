@@ -1,0 +1,287 @@
+//! The writer thread and the file behind it.
+
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use openraft::storage::LogFlushed;
+use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::oneshot;
+use volley_types::{ErrorCode, NodeId, PredictError};
+
+use crate::raft_types::{Entry, LogId, SnapshotMeta, TypeConfig, Vote};
+
+const META: TableDefinition<&str, &[u8]> = TableDefinition::new("meta");
+const LOG: TableDefinition<u64, &[u8]> = TableDefinition::new("log");
+
+const FORMAT: &str = "1";
+/// Operations that may wait for the writer.
+const QUEUE: usize = 1_024;
+/// Operations that share one transaction.
+const BATCH: usize = 256;
+/// An earlier life in this process may take a moment to let go of the file.
+const OPEN_PATIENCE: Duration = Duration::from_secs(5);
+
+type DiskError = Box<dyn std::error::Error + Send + Sync>;
+type Done = oneshot::Sender<Result<(), String>>;
+
+enum Write {
+    Append(Vec<(u64, Vec<u8>)>, LogFlushed<TypeConfig>),
+    Vote(Vec<u8>, Done),
+    /// Not worth an fsync: after a crash it only makes the replay start earlier.
+    Committed(Vec<u8>),
+    Truncate(u64, Done),
+    Purge(u64, Vec<u8>, Done),
+    Snapshot(Vec<u8>, Vec<u8>, Done),
+}
+
+/// The way to the writer thread. It ends, and lets go of the file, when the last of these is
+/// dropped.
+#[derive(Clone, Debug)]
+pub(crate) struct Disk {
+    queue: mpsc::SyncSender<Write>,
+}
+
+/// What was found on disk.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) vote: Option<Vote>,
+    pub(crate) committed: Option<LogId>,
+    pub(crate) purged: Option<LogId>,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) snapshot: Option<(SnapshotMeta, Vec<u8>)>,
+}
+
+impl Disk {
+    /// Opens or creates the store in `directory`, which belongs to `node` from then on.
+    ///
+    /// # Errors
+    /// `Conflict` when it belongs to another node, `Unavailable` when it cannot be opened.
+    pub(crate) fn open(directory: &Path, node: NodeId) -> Result<(Self, Found), PredictError> {
+        let database = open_database(directory)
+            .map_err(|error| unavailable("the data directory cannot be opened", error))?;
+        claim(&database, node)?;
+        let found = read_all(&database)
+            .map_err(|error| unavailable("the data directory cannot be read", error))?;
+        let (queue, writes) = mpsc::sync_channel(QUEUE);
+        std::thread::Builder::new()
+            .name("raft-disk".to_owned())
+            .spawn(move || write_all(&database, &writes))
+            .map_err(|error| unavailable("the disk thread cannot be started", error.into()))?;
+        Ok((Self { queue }, found))
+    }
+
+    pub(crate) fn append(
+        &self,
+        entries: Vec<(u64, Vec<u8>)>,
+        done: LogFlushed<TypeConfig>,
+    ) -> Result<(), DiskError> {
+        self.send(Write::Append(entries, done))
+    }
+
+    pub(crate) async fn vote(&self, vote: &Vote) -> Result<(), DiskError> {
+        let vote = serde_json::to_vec(vote)?;
+        self.wait(|done| Write::Vote(vote, done)).await
+    }
+
+    pub(crate) fn committed(&self, committed: Option<LogId>) -> Result<(), DiskError> {
+        self.send(Write::Committed(serde_json::to_vec(&committed)?))
+    }
+
+    pub(crate) async fn truncate(&self, from: u64) -> Result<(), DiskError> {
+        self.wait(|done| Write::Truncate(from, done)).await
+    }
+
+    pub(crate) async fn purge(&self, upto: LogId) -> Result<(), DiskError> {
+        let meta = serde_json::to_vec(&upto)?;
+        self.wait(|done| Write::Purge(upto.index, meta, done)).await
+    }
+
+    pub(crate) async fn snapshot(&self, meta: &SnapshotMeta, data: &[u8]) -> Result<(), DiskError> {
+        let meta = serde_json::to_vec(meta)?;
+        let data = data.to_vec();
+        self.wait(|done| Write::Snapshot(meta, data, done)).await
+    }
+
+    /// Few writes are ever in flight (consensus waits for each), so the queue does not fill.
+    fn send(&self, write: Write) -> Result<(), DiskError> {
+        self.queue.try_send(write).map_err(|error| match error {
+            mpsc::TrySendError::Full(_) => "the disk's queue is full".into(),
+            mpsc::TrySendError::Disconnected(_) => "the disk thread has ended".into(),
+        })
+    }
+
+    async fn wait(&self, write: impl FnOnce(Done) -> Write) -> Result<(), DiskError> {
+        let (done, result) = oneshot::channel();
+        self.send(write(done))?;
+        result
+            .await
+            .map_err(|_| DiskError::from("the disk thread has ended"))??;
+        Ok(())
+    }
+}
+
+fn unavailable(message: &str, source: DiskError) -> PredictError {
+    PredictError::new(ErrorCode::Unavailable, message).with_source(source)
+}
+
+fn open_database(directory: &Path) -> Result<Database, DiskError> {
+    std::fs::create_dir_all(directory)?;
+    let started = Instant::now();
+    loop {
+        match Database::create(directory.join("raft.redb")) {
+            Err(redb::DatabaseError::DatabaseAlreadyOpen) if started.elapsed() < OPEN_PATIENCE => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            result => return Ok(result?),
+        }
+    }
+}
+
+/// Writes format and node id into a new store, or checks those of an old one.
+fn claim(database: &Database, node: NodeId) -> Result<(), PredictError> {
+    let claimed = (|| {
+        let transaction = database.begin_write()?;
+        let owner = {
+            let mut meta = transaction.open_table(META)?;
+            transaction.open_table(LOG)?;
+            let format = meta.get("format")?.map(|value| value.value().to_vec());
+            let owner = meta.get("node")?.map(|value| value.value().to_vec());
+            if format.is_none() {
+                meta.insert("format", FORMAT.as_bytes())?;
+                meta.insert("node", node.to_string().as_bytes())?;
+            }
+            (format, owner)
+        };
+        transaction.commit()?;
+        Ok::<_, DiskError>(owner)
+    })();
+    let (format, owner) =
+        claimed.map_err(|error| unavailable("the data directory cannot be written", error))?;
+    if format
+        .as_deref()
+        .is_some_and(|format| format != FORMAT.as_bytes())
+    {
+        return Err(PredictError::new(
+            ErrorCode::Conflict,
+            "the data directory was written by another version of Volley",
+        ));
+    }
+    match owner.as_deref().map(String::from_utf8_lossy) {
+        Some(owner) if owner != node.to_string() => Err(PredictError::new(
+            ErrorCode::Conflict,
+            format!(
+                "the data directory belongs to node {owner}, not {node}; a node id is never \
+                 reused: give each node its own directory, and a wiped node a new id"
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn read_all(database: &Database) -> Result<Found, DiskError> {
+    let transaction = database.begin_read()?;
+    let meta = transaction.open_table(META)?;
+    let log = transaction.open_table(LOG)?;
+    let entries = log.iter()?.map(|item| {
+        let (_, value) = item?;
+        Ok(serde_json::from_slice(value.value())?)
+    });
+    let snapshot = match (meta.get("snapshot-meta")?, meta.get("snapshot-data")?) {
+        (Some(about), Some(data)) => Some((
+            serde_json::from_slice(about.value())?,
+            data.value().to_vec(),
+        )),
+        _ => None,
+    };
+    Ok(Found {
+        vote: read(&meta, "vote")?,
+        committed: read::<Option<LogId>>(&meta, "committed")?.flatten(),
+        purged: read(&meta, "purged")?,
+        entries: entries.collect::<Result<_, DiskError>>()?,
+        snapshot,
+    })
+}
+
+fn read<T: DeserializeOwned>(
+    meta: &impl ReadableTable<&'static str, &'static [u8]>,
+    key: &str,
+) -> Result<Option<T>, DiskError> {
+    let value = meta.get(key)?;
+    Ok(value
+        .map(|value| serde_json::from_slice(value.value()))
+        .transpose()?)
+}
+
+fn write_all(database: &Database, writes: &mpsc::Receiver<Write>) {
+    while let Ok(first) = writes.recv() {
+        let mut batch = vec![first];
+        batch.extend(writes.try_iter().take(BATCH - 1));
+        let result = write_batch(database, &batch).map_err(|error| {
+            tracing::error!(error = %error, "the disk refused a write; this node leaves service");
+            error.to_string()
+        });
+        for write in batch {
+            match write {
+                Write::Append(_, done) => {
+                    done.log_io_completed(result.clone().map_err(std::io::Error::other));
+                }
+                Write::Committed(_) => {}
+                Write::Vote(_, done)
+                | Write::Truncate(_, done)
+                | Write::Purge(_, _, done)
+                | Write::Snapshot(_, _, done) => {
+                    // Who asked may have gone; the write stands.
+                    let _ = done.send(result.clone());
+                }
+            }
+        }
+    }
+}
+
+fn write_batch(database: &Database, batch: &[Write]) -> Result<(), DiskError> {
+    let mut transaction = database.begin_write()?;
+    if batch
+        .iter()
+        .all(|write| matches!(write, Write::Committed(_)))
+    {
+        transaction.set_durability(Durability::None)?;
+    }
+    {
+        let mut meta = transaction.open_table(META)?;
+        let mut log = transaction.open_table(LOG)?;
+        for write in batch {
+            match write {
+                Write::Append(entries, _) => {
+                    for (index, entry) in entries {
+                        log.insert(index, entry.as_slice())?;
+                    }
+                }
+                Write::Vote(vote, _) => {
+                    meta.insert("vote", vote.as_slice())?;
+                }
+                Write::Committed(committed) => {
+                    meta.insert("committed", committed.as_slice())?;
+                }
+                Write::Truncate(from, _) => log.retain_in(*from.., |_, _| false)?,
+                Write::Purge(upto, purged, _) => {
+                    meta.insert("purged", purged.as_slice())?;
+                    log.retain_in(..=*upto, |_, _| false)?;
+                }
+                Write::Snapshot(about, data, _) => {
+                    meta.insert("snapshot-meta", about.as_slice())?;
+                    meta.insert("snapshot-data", data.as_slice())?;
+                }
+            }
+        }
+    }
+    transaction.commit()?;
+    Ok(())
+}
+
+/// An entry as it is stored.
+pub(crate) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, DiskError> {
+    Ok(serde_json::to_vec(value)?)
+}

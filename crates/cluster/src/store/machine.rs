@@ -1,0 +1,169 @@
+//! The replicated state machine: the registry, in memory, published to whoever watches.
+
+use std::sync::Arc;
+
+use openraft::storage::RaftStateMachine;
+use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
+use parking_lot::Mutex;
+use prost::Message;
+use tokio::sync::watch;
+use volley_proto::registry::v1 as wire;
+use volley_proto::registry_records::{state_from_wire, state_to_wire};
+use volley_types::registry::RegistryState;
+
+use crate::apply::apply;
+use crate::raft_types::{
+    Entry, LogId, LogReply, Snapshot, SnapshotMeta, StorageError, StorageIoError, StoredMembership,
+    TypeConfig,
+};
+use crate::store::disk::{Disk, Found};
+
+#[derive(Debug, Default)]
+struct Applied {
+    last: Option<LogId>,
+    membership: StoredMembership,
+    snapshot: Option<Snapshot>,
+}
+
+/// The state machine of one node. Cloning gives another handle.
+#[derive(Clone, Debug)]
+pub(crate) struct Machine {
+    disk: Disk,
+    applied: Arc<Mutex<Applied>>,
+    registry: Arc<watch::Sender<Arc<RegistryState>>>,
+}
+
+impl Machine {
+    /// Starts from the snapshot that was found, or empty.
+    pub(crate) fn new(disk: Disk, found: &mut Found) -> Result<Self, volley_types::PredictError> {
+        let mut applied = Applied::default();
+        let mut state = RegistryState::default();
+        if let Some((meta, data)) = found.snapshot.take() {
+            state = decode(&data)?;
+            applied.last = meta.last_log_id;
+            applied.membership = meta.last_membership.clone();
+            applied.snapshot = Some(Snapshot {
+                meta,
+                snapshot: Box::new(data),
+            });
+        }
+        Ok(Self {
+            disk,
+            applied: Arc::new(Mutex::new(applied)),
+            registry: Arc::new(watch::Sender::new(Arc::new(state))),
+        })
+    }
+
+    /// The registry, and a bell when it changes.
+    pub(crate) fn registry(&self) -> watch::Receiver<Arc<RegistryState>> {
+        self.registry.subscribe()
+    }
+}
+
+fn decode(data: &[u8]) -> Result<RegistryState, volley_types::PredictError> {
+    let wire = wire::State::decode(data).map_err(|error| {
+        volley_types::PredictError::internal("a registry snapshot is malformed", error)
+    })?;
+    state_from_wire(wire)
+}
+
+fn failed(error: impl std::fmt::Display) -> StorageError {
+    StorageIoError::write_state_machine(openraft::AnyError::error(error)).into()
+}
+
+impl RaftSnapshotBuilder<TypeConfig> for Machine {
+    async fn build_snapshot(&mut self) -> Result<Snapshot, StorageError> {
+        let (meta, state) = {
+            // Applying holds the same lock, so position and registry belong together.
+            let applied = self.applied.lock();
+            let meta = SnapshotMeta {
+                last_log_id: applied.last,
+                last_membership: applied.membership.clone(),
+                snapshot_id: applied
+                    .last
+                    .map_or_else(|| "0".to_owned(), |last| last.to_string()),
+            };
+            (meta, self.registry.borrow().clone())
+        };
+        let data = state_to_wire(&state).encode_to_vec();
+        self.disk.snapshot(&meta, &data).await.map_err(failed)?;
+        let snapshot = Snapshot {
+            meta,
+            snapshot: Box::new(data),
+        };
+        self.applied.lock().snapshot = Some(snapshot.clone());
+        Ok(snapshot)
+    }
+}
+
+impl RaftStateMachine<TypeConfig> for Machine {
+    type SnapshotBuilder = Self;
+
+    async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), StorageError> {
+        let applied = self.applied.lock();
+        Ok((applied.last, applied.membership.clone()))
+    }
+
+    async fn apply<I>(&mut self, entries: I) -> Result<Vec<LogReply>, StorageError>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let mut applied = self.applied.lock();
+        let mut replies = Vec::new();
+        let mut next: Option<RegistryState> = None;
+        for entry in entries {
+            applied.last = Some(entry.log_id);
+            replies.push(match entry.payload {
+                EntryPayload::Blank => LogReply::Nothing,
+                EntryPayload::Membership(membership) => {
+                    applied.membership = StoredMembership::new(Some(entry.log_id), membership);
+                    LogReply::Nothing
+                }
+                EntryPayload::Normal(command) => {
+                    let state = next.get_or_insert_with(|| (**self.registry.borrow()).clone());
+                    let command = command.decode();
+                    LogReply::from(command.and_then(|command| apply(state, &command)))
+                }
+            });
+        }
+        if let Some(next) = next {
+            self.registry.send_if_modified(|current| {
+                let changed = current.revision != next.revision;
+                *current = Arc::new(next);
+                changed
+            });
+        }
+        Ok(replies)
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Self::SnapshotBuilder {
+        self.clone()
+    }
+
+    async fn begin_receiving_snapshot(&mut self) -> Result<Box<Vec<u8>>, StorageError> {
+        Ok(Box::default())
+    }
+
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMeta,
+        snapshot: Box<Vec<u8>>,
+    ) -> Result<(), StorageError> {
+        let state = decode(&snapshot).map_err(failed)?;
+        self.disk.snapshot(meta, &snapshot).await.map_err(failed)?;
+        let mut applied = self.applied.lock();
+        applied.last = meta.last_log_id;
+        applied.membership = meta.last_membership.clone();
+        applied.snapshot = Some(Snapshot {
+            meta: meta.clone(),
+            snapshot,
+        });
+        self.registry.send_replace(Arc::new(state));
+        Ok(())
+    }
+
+    async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot>, StorageError> {
+        Ok(self.applied.lock().snapshot.clone())
+    }
+}

@@ -1,0 +1,6 @@
+//! Stories of real clusters: several nodes in one process, real sockets, real files.
+
+#[path = "it/nodes.rs"]
+mod nodes;
+#[path = "it/stories.rs"]
+mod stories;

@@ -1,0 +1,143 @@
+//! Coordinators' Raft nodes on loopback.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use volley_cluster::{Cluster, ClusterConfig};
+use volley_types::registry::{
+    BackendKind, ModelSource, ModelVersionSpec, RegistryCommand, RegistryState,
+};
+use volley_types::{ModelName, ModelVersion, NodeId, Parameters};
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One node with its socket.
+pub(crate) struct TestNode {
+    pub(crate) cluster: Cluster,
+    pub(crate) address: String,
+    stop: CancellationToken,
+    server: tokio::task::JoinHandle<()>,
+}
+
+impl TestNode {
+    /// Starts node `id` over `directory`, at `address` or any free one.
+    pub(crate) async fn start(id: u64, directory: &Path, address: Option<&str>) -> Self {
+        let listener = TcpListener::bind(address.unwrap_or("127.0.0.1:0"))
+            .await
+            .unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let mut config = ClusterConfig::new(NodeId(id), directory, address.clone());
+        config.snapshot_every = 20;
+        let cluster = Cluster::start(config).await.unwrap();
+        let (raft, membership) = cluster.services();
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let server = tokio::spawn(async move {
+            let incoming = tonic::transport::server::TcpIncoming::from(listener);
+            let server = tonic::transport::Server::builder()
+                .add_service(raft)
+                .add_service(membership)
+                .serve_with_incoming(incoming);
+            tokio::select! {
+                result = server => result.unwrap(),
+                () = stopped.cancelled() => {}
+            }
+        });
+        Self {
+            cluster,
+            address,
+            stop,
+            server,
+        }
+    }
+
+    /// Stops it; its files stay.
+    pub(crate) async fn stop(self) {
+        self.cluster.shutdown().await;
+        self.stop.cancel();
+        self.server.await.unwrap();
+    }
+
+    pub(crate) async fn wait_until(
+        &self,
+        what: &str,
+        met: impl Fn(&RegistryState) -> bool,
+    ) -> Arc<RegistryState> {
+        let mut registry = self.cluster.registry();
+        let waited = tokio::time::timeout(PATIENCE, registry.wait_for(|state| met(state))).await;
+        waited
+            .unwrap_or_else(|_| panic!("not in time: {what}"))
+            .unwrap()
+            .clone()
+    }
+
+    pub(crate) async fn wait_for_leader(&self) -> NodeId {
+        let mut raft = self.cluster.raft();
+        let led = tokio::time::timeout(PATIENCE, raft.wait_for(|status| status.leader.is_some()));
+        led.await
+            .expect("a leader in time")
+            .unwrap()
+            .leader
+            .unwrap()
+    }
+}
+
+/// Three nodes that know each other.
+pub(crate) struct Three {
+    pub(crate) nodes: Vec<TestNode>,
+    pub(crate) directories: Vec<TempDir>,
+}
+
+impl Three {
+    pub(crate) async fn start() -> Self {
+        let directories: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+        let mut nodes = Vec::new();
+        for (index, directory) in directories.iter().enumerate() {
+            nodes.push(TestNode::start(index as u64 + 1, directory.path(), None).await);
+        }
+        let members = members(&nodes);
+        for node in &nodes {
+            node.cluster.bootstrap(members.clone()).await.unwrap();
+        }
+        for node in &nodes {
+            node.wait_for_leader().await;
+        }
+        Self { nodes, directories }
+    }
+
+    pub(crate) fn leader(&self) -> usize {
+        self.nodes
+            .iter()
+            .position(|node| node.cluster.is_leader())
+            .expect("a leader")
+    }
+}
+
+pub(crate) fn members(nodes: &[TestNode]) -> BTreeMap<NodeId, String> {
+    let members = nodes.iter().enumerate();
+    members
+        .map(|(index, node)| (NodeId(index as u64 + 1), node.address.clone()))
+        .collect()
+}
+
+/// Registers a version of a word-splitting model.
+pub(crate) fn register(name: &str) -> RegistryCommand {
+    let spec = ModelVersionSpec {
+        version: ModelVersion(0),
+        backend: BackendKind::Text,
+        source: ModelSource::None,
+        parameters: Parameters::default(),
+        description: String::new(),
+        created_ms: 0,
+    };
+    RegistryCommand::RegisterModel(ModelName::new(name).unwrap(), spec)
+}
+
+pub(crate) fn has(state: &RegistryState, name: &str) -> bool {
+    state.models.contains_key(&ModelName::new(name).unwrap())
+}
