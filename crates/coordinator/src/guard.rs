@@ -3,8 +3,8 @@
 
 use std::time::Instant;
 
+use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, RecordBatch};
 use async_stream::stream;
 use futures::{Stream, StreamExt, pin_mut};
 use volley_telemetry::StreamRecord;

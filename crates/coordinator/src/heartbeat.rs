@@ -31,6 +31,15 @@ impl Coordinator {
             .max_encoding_message_size(MAX_REPORT_BYTES)
     }
 
+    fn listen_to(&self, report: &WorkerReport, stream: u64) -> Speaker {
+        tracing::info!(worker = %report.id, incarnation = %report.incarnation, "worker connected");
+        Speaker {
+            coordinator: self.clone(),
+            worker: report.id.clone(),
+            stream,
+        }
+    }
+
     fn heard(&self, report: WorkerReport, stream: u64) {
         let connect = |address: &str| (self.0.connect)(address);
         let changed = self
@@ -90,22 +99,25 @@ fn converse(
         let mut speaker: Option<Speaker> = None;
         let mut sent: Option<Vec<Assignment>> = None;
         loop {
-            tokio::select! {
-                report = reports.next() => {
-                    let Some(report) = report else { break };
-                    let report = report_from_wire(report?)
-                        .map_err(|error| Status::invalid_argument(error.message))?;
-                    let speaker = speaker.get_or_insert_with(|| {
-                        tracing::info!(worker = %report.id, incarnation = %report.incarnation, "worker connected");
-                        Speaker { coordinator: coordinator.clone(), worker: report.id.clone(), stream }
-                    });
-                    if speaker.worker != report.id {
-                        Err(Status::invalid_argument("one heartbeat stream speaks for one worker"))?;
-                    }
-                    coordinator.heard(report, stream);
-                }
-                changed = registry.changed() => if changed.is_err() { break },
+            let report = tokio::select! {
+                report = reports.next() => match report {
+                    Some(report) => Some(report),
+                    None => break,
+                },
+                changed = registry.changed() => match changed {
+                    Ok(()) => None,
+                    Err(_) => break,
+                },
                 () = stop.cancelled() => break,
+            };
+            if let Some(report) = report {
+                let report = report_from_wire(report?)
+                    .map_err(|error| Status::invalid_argument(error.message))?;
+                let speaker = speaker.get_or_insert_with(|| coordinator.listen_to(&report, stream));
+                if speaker.worker != report.id {
+                    Err(Status::invalid_argument("one heartbeat stream speaks for one worker"))?;
+                }
+                coordinator.heard(report, stream);
             }
             let Some(speaker) = &speaker else { continue };
             let state: Arc<RegistryState> = registry.borrow_and_update().clone();

@@ -1,15 +1,16 @@
 //! The leader's planner: looks at what should run and who is there, and commits where replicas
 //! go. The decision itself is pure ([`volley_cluster::placement::plan`]).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use volley_cluster::placement::{self, PlacementWorker};
-use volley_types::WorkerId;
 use volley_types::control::Liveness;
 use volley_types::registry::{ModelEntry, RegistryCommand, RegistryState, ReplicaState};
+use volley_types::{ModelName, Revision, WorkerId};
 
 use crate::Coordinator;
-use crate::live::{LiveWorker, LiveWorkers};
+use crate::live::LiveWorkers;
 
 /// The planner looks again after this long even if nothing rang: a write may have failed.
 const PATROL: Duration = Duration::from_secs(2);
@@ -20,10 +21,11 @@ impl Coordinator {
         let mut registry = self.0.cluster.registry();
         let mut raft = self.0.cluster.raft();
         let started = Instant::now();
+        let mut failures = Failures::default();
         loop {
             if self.0.cluster.is_leader() {
                 let state = registry.borrow_and_update().clone();
-                for command in self.decide(&state, started) {
+                for command in self.decide(&state, &mut failures, started) {
                     // A refused or lost write is decided anew on the next round.
                     if let Err(error) = self.0.cluster.write(command).await {
                         tracing::warn!(error = error.chain(), "placement not committed");
@@ -39,10 +41,16 @@ impl Coordinator {
         }
     }
 
-    fn decide(&self, state: &RegistryState, started: Instant) -> Vec<RegistryCommand> {
+    fn decide(
+        &self,
+        state: &RegistryState,
+        failures: &mut Failures,
+        started: Instant,
+    ) -> Vec<RegistryCommand> {
         let now = Instant::now();
         let config = self.0.config.liveness;
         let live = self.0.live.read();
+        failures.learn(state, &live);
         // Workers find a new leader within moments; until then, who is not heard is not gone.
         let settling = now.saturating_duration_since(started) < config.replace_after;
         let deployed = state
@@ -52,7 +60,7 @@ impl Coordinator {
         let mut load = placed_replicas(state);
         deployed
             .filter_map(|entry| {
-                let workers = placement_workers(entry, &live, &load, settling, now);
+                let workers = placement_workers(entry, &live, &load, failures, settling, now);
                 let placed = placement::plan(entry, &workers);
                 if placed == entry.placement {
                     return None;
@@ -74,7 +82,7 @@ impl Coordinator {
     }
 }
 
-type Load = std::collections::BTreeMap<WorkerId, usize>;
+type Load = BTreeMap<WorkerId, usize>;
 
 fn placed_replicas(state: &RegistryState) -> Load {
     let mut load = Load::new();
@@ -89,6 +97,7 @@ fn placement_workers(
     entry: &ModelEntry,
     live: &LiveWorkers,
     load: &Load,
+    failures: &Failures,
     settling: bool,
     now: Instant,
 ) -> Vec<PlacementWorker> {
@@ -97,7 +106,7 @@ fn placement_workers(
         placeable: worker.liveness == Liveness::Alive,
         keep: live.keeps_replicas(worker, now),
         replicas: load.get(id).copied().unwrap_or_default(),
-        failed: has_failed(entry, worker),
+        failed: failures.contains(entry, id),
     });
     let mut workers: Vec<_> = known.collect();
     if settling {
@@ -118,14 +127,41 @@ fn placement_workers(
     workers
 }
 
-fn has_failed(entry: &ModelEntry, worker: &LiveWorker) -> bool {
-    let version = entry
-        .deployment
-        .as_ref()
-        .map(|deployment| deployment.version);
-    worker.report.replicas.iter().any(|replica| {
-        replica.model == entry.name
-            && Some(replica.version) == version
-            && matches!(replica.state, ReplicaState::Failed(_))
-    })
+/// On which workers which deployments failed to load. Remembered for as long as a deployment
+/// stands: a replica that has moved away is not reported any more, and moving it back and forth
+/// would help nobody.
+#[derive(Default)]
+struct Failures(BTreeSet<(ModelName, Revision, WorkerId)>);
+
+impl Failures {
+    fn learn(&mut self, state: &RegistryState, live: &LiveWorkers) {
+        let deployment = |model: &ModelName| state.models.get(model)?.deployment.as_ref();
+        self.0.retain(|(model, revision, _)| {
+            deployment(model).is_some_and(|current| current.revision == *revision)
+        });
+        for (id, worker) in live.iter() {
+            for replica in &worker.report.replicas {
+                let Some(current) = deployment(&replica.model) else {
+                    continue;
+                };
+                let failed = matches!(replica.state, ReplicaState::Failed(_));
+                let key = (replica.model.clone(), current.revision, id.clone());
+                if current.version != replica.version {
+                    continue;
+                }
+                if failed {
+                    self.0.insert(key);
+                } else if replica.state == ReplicaState::Ready {
+                    self.0.remove(&key);
+                }
+            }
+        }
+    }
+
+    fn contains(&self, entry: &ModelEntry, worker: &WorkerId) -> bool {
+        entry.deployment.as_ref().is_some_and(|deployment| {
+            self.0
+                .contains(&(entry.name.clone(), deployment.revision, worker.clone()))
+        })
+    }
 }
