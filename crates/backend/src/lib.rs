@@ -1,6 +1,10 @@
 //! The seam between a worker and the kinds of executors, and the two backends that are always
 //! compiled: [`fake`] (scripted behaviours) and [`text`] (word-splitting).
 
+pub mod fake;
+pub mod items;
+pub mod text;
+
 use std::sync::Arc;
 
 use async_trait::async_trait;

@@ -1,0 +1,106 @@
+//! The word-splitting backend: streams each item's prompt back, one word a chunk. It needs no
+//! model, and so serves for trying a cluster and for tests of everything around a model.
+//!
+//! Parameters: `delay_ms` (before each chunk, default 0, at most 60,000).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_stream::try_stream;
+use async_trait::async_trait;
+use volley_types::registry::{Assignment, BackendKind};
+use volley_types::{
+    ChunkStream, FinishReason, GenerationChunk, GenerationChunks, ModelName, ModelRef, Predict,
+    PredictError, PredictRequest, Signature, Usage,
+};
+
+use crate::items::{self, Item};
+use crate::{Backend, BackendLoader};
+
+/// Streams that run at once.
+const CAPACITY: usize = 4_096;
+/// The longest delay before a chunk.
+const MAX_DELAY_MS: u64 = 60_000;
+
+/// Loads [`TextBackend`]s.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TextLoader;
+
+#[async_trait]
+impl BackendLoader for TextLoader {
+    fn kind(&self) -> BackendKind {
+        BackendKind::Text
+    }
+
+    async fn load(&self, assignment: &Assignment) -> Result<Arc<dyn Backend>, PredictError> {
+        Ok(Arc::new(TextBackend(assignment.model.clone())))
+    }
+}
+
+/// A loaded word-splitter.
+#[derive(Clone, Debug)]
+pub struct TextBackend(ModelName);
+
+impl Backend for TextBackend {
+    fn capacity(&self) -> usize {
+        CAPACITY
+    }
+}
+
+#[async_trait]
+impl Predict for TextBackend {
+    async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
+        let delay_ms = request.parameters.unsigned("delay_ms")?.unwrap_or(0);
+        if MAX_DELAY_MS < delay_ms {
+            return Err(PredictError::invalid(format!(
+                "parameter 'delay_ms' must be at most {MAX_DELAY_MS}"
+            )));
+        }
+        let delay = Duration::from_millis(delay_ms);
+        let batches = try_stream! {
+            let items = items::collect(request.input).await?;
+            let mut usage = Usage::default();
+            let mut sequence = 0;
+            for (item, text) in (0_u32..).zip(items.iter().map(text_of)) {
+                sequence = 0;
+                for word in text.split_inclusive(char::is_whitespace) {
+                    if !delay.is_zero() {
+                        tokio::time::sleep(delay).await;
+                    }
+                    usage.prompt_tokens += 1;
+                    usage.completion_tokens += 1;
+                    let text = Some(word.to_owned());
+                    let chunk = GenerationChunk { item, sequence, text, ..GenerationChunk::default() };
+                    yield GenerationChunks::single(&chunk);
+                    sequence += 1;
+                    // A prompt without delays must not hold the thread for its whole length.
+                    tokio::task::consume_budget().await;
+                }
+            }
+            yield GenerationChunks::single(&GenerationChunk {
+                item: u32::try_from(items.len() - 1).unwrap_or(u32::MAX),
+                sequence,
+                finish_reason: Some(FinishReason::Stop),
+                usage: Some(usage),
+                last: true,
+                ..GenerationChunk::default()
+            });
+        };
+        Ok(ChunkStream::new(Signature::generation().output, batches))
+    }
+
+    async fn signature(&self, _: &ModelRef) -> Result<Signature, PredictError> {
+        Ok(Signature::generation())
+    }
+
+    async fn models(&self) -> Vec<ModelName> {
+        vec![self.0.clone()]
+    }
+}
+
+fn text_of(item: &Item) -> &str {
+    match item {
+        Item::Prompt(prompt) => prompt,
+        Item::Chat(messages) => messages.last().map_or("", |message| &message.content),
+    }
+}
