@@ -1,0 +1,153 @@
+//! One `DoExchange`, seen from the client.
+
+use std::time::Instant;
+
+use arrow_array::RecordBatch;
+use arrow_flight::FlightData;
+use arrow_flight::flight_service_client::FlightServiceClient;
+use arrow_schema::SchemaRef;
+use futures::{Stream, stream};
+use tokio::time::timeout_at;
+use tonic::transport::Channel;
+use tonic::{CancellationHandle, Request, Streaming};
+use volley_proto::predict_command;
+use volley_types::{ChunkStream, Deadline, ErrorCode, PredictError, PredictRequest};
+
+use super::input::{self, InputError, Messages};
+use crate::ingress::{Decoder, Ingress};
+use crate::status::from_status;
+
+/// Sends the call and waits for the response's schema.
+pub(super) async fn open(
+    service: FlightServiceClient<Channel>,
+    request: PredictRequest,
+    now: Instant,
+    accept_by: Instant,
+) -> Result<ChunkStream, PredictError> {
+    let deadline = request.deadline;
+    if deadline.is_some_and(|deadline| deadline.remaining(now).is_zero()) {
+        return Err(deadline_passed());
+    }
+    let command = predict_command::encode(&predict_command::to_wire(&request, now));
+    let (messages, input_error) = input::messages(command, request.input)?;
+    let mut call = Request::new(messages);
+    let cancel = CancelOnDrop(Some(call.cancellation_handle()));
+
+    let by = deadline.map_or(accept_by, |deadline| deadline.instant().min(accept_by));
+    let opened = timeout_at(by.into(), begin(service, call)).await;
+    let (schema, replies, decoder) = match opened {
+        Ok(Ok(opened)) => opened,
+        Ok(Err(error)) => return Err(input_error.get().cloned().unwrap_or(error)),
+        Err(_) if deadline.is_some_and(|deadline| deadline.instant() <= accept_by) => {
+            return Err(deadline_passed());
+        }
+        Err(_) => {
+            return Err(PredictError::new(
+                ErrorCode::Unavailable,
+                "the node that runs this model did not answer in time; try again",
+            ));
+        }
+    };
+    let exchange = Exchange {
+        replies,
+        decoder,
+        deadline,
+        input_error,
+    };
+    Ok(ChunkStream::new(schema, exchange.batches()).holding(cancel))
+}
+
+async fn begin(
+    mut service: FlightServiceClient<Channel>,
+    call: Request<Messages>,
+) -> Result<(SchemaRef, Streaming<FlightData>, Decoder), PredictError> {
+    let replies = service.do_exchange(call).await.map_err(from_status)?;
+    let mut replies = replies.into_inner();
+    let mut decoder = Decoder::default();
+    let schema = read_schema(&mut replies, &mut decoder).await?;
+    Ok((schema, replies, decoder))
+}
+
+async fn read_schema(
+    replies: &mut Streaming<FlightData>,
+    decoder: &mut Decoder,
+) -> Result<SchemaRef, PredictError> {
+    while let Some(data) = replies.message().await.map_err(from_status)? {
+        match decoder.decode(&data).map_err(broken_reply)? {
+            Ingress::Schema { schema, .. } => return Ok(schema),
+            Ingress::Empty => {}
+            Ingress::Batch { .. } | Ingress::End => break,
+        }
+    }
+    Err(PredictError::new(
+        ErrorCode::Internal,
+        "the node that runs this model answered without a schema",
+    ))
+}
+
+/// The response's messages, and what they are judged by.
+struct Exchange {
+    replies: Streaming<FlightData>,
+    decoder: Decoder,
+    deadline: Option<Deadline>,
+    input_error: InputError,
+}
+
+impl Exchange {
+    fn batches(self) -> impl Stream<Item = Result<RecordBatch, PredictError>> + Send {
+        stream::unfold(Some(self), |exchange| async move {
+            let mut exchange = exchange?;
+            match exchange.next().await {
+                Ok(Some(batch)) => Some((Ok(batch), Some(exchange))),
+                Ok(None) => None,
+                Err(error) => {
+                    let error = exchange.input_error.get().cloned().unwrap_or(error);
+                    Some((Err(error), None))
+                }
+            }
+        })
+    }
+
+    async fn next(&mut self) -> Result<Option<RecordBatch>, PredictError> {
+        loop {
+            let message = match self.deadline {
+                Some(deadline) => timeout_at(deadline.instant().into(), self.replies.message())
+                    .await
+                    .map_err(|_| deadline_passed())?,
+                None => self.replies.message().await,
+            };
+            let Some(data) = message.map_err(from_status)? else {
+                return Ok(None);
+            };
+            match self.decoder.decode(&data).map_err(broken_reply)? {
+                Ingress::Batch { batch, .. } => return Ok(Some(batch)),
+                Ingress::Empty | Ingress::End | Ingress::Schema { .. } => {}
+            }
+        }
+    }
+}
+
+/// Resets the HTTP/2 stream. Dropping the response alone does not, as long as the request
+/// stream is open; cancelling alone does not once the request stream is done. The response is
+/// dropped with the `ChunkStream` that holds this.
+struct CancelOnDrop(Option<CancellationHandle>);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        if let Some(cancel) = self.0.take() {
+            cancel.cancel();
+        }
+    }
+}
+
+fn deadline_passed() -> PredictError {
+    PredictError::new(
+        ErrorCode::DeadlineExceeded,
+        "the deadline passed before the model was done",
+    )
+}
+
+/// What the node sent cannot be read: a defect there, not in the caller's input.
+fn broken_reply(error: PredictError) -> PredictError {
+    PredictError::internal("the node that runs this model sent a broken answer", error)
+}

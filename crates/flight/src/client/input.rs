@@ -1,0 +1,96 @@
+//! The request's messages.
+
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+
+use arrow_flight::{FlightData, FlightDescriptor};
+use arrow_schema::Schema;
+use futures::{Stream, StreamExt, stream};
+use volley_types::request::BatchStream;
+use volley_types::{Input, PredictError};
+
+use crate::END;
+use crate::egress::{Encoder, REQUEST_MESSAGE_BYTES};
+
+/// The error that ended the input, where one did. The server sees an input without its end
+/// marker; the caller gets this.
+pub(super) type InputError = Arc<OnceLock<PredictError>>;
+
+/// The messages of one exchange's input. A type of its own: the compiler cannot prove a future
+/// that holds the bare trait object `Send`.
+pub(super) struct Messages(Pin<Box<dyn Stream<Item = FlightData> + Send>>);
+
+impl Stream for Messages {
+    type Item = FlightData;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<FlightData>> {
+        self.0.as_mut().poll_next(cx)
+    }
+}
+
+/// All messages of `input`, the first of which carries `command`, the last the end marker.
+///
+/// # Errors
+/// Those of [`Encoder::batch`], for rows that are here already.
+pub(super) fn messages(
+    command: Vec<u8>,
+    input: Input,
+) -> Result<(Messages, InputError), PredictError> {
+    let mut encoder = Encoder::new(REQUEST_MESSAGE_BYTES);
+    let failed = InputError::default();
+    let first = opening(&encoder, command, &input.schema());
+    let messages: Pin<Box<dyn Stream<Item = FlightData> + Send>> = match input {
+        Input::Batch(batch) => {
+            let mut messages = vec![first];
+            encoder.batch(&batch, &mut messages)?;
+            if let Some(last) = messages.last_mut() {
+                last.app_metadata = END.into();
+            }
+            Box::pin(stream::iter(messages))
+        }
+        Input::Stream { batches, .. } => {
+            let rest = streamed(encoder, batches, failed.clone());
+            Box::pin(stream::iter([first]).chain(rest))
+        }
+    };
+    Ok((Messages(messages), failed))
+}
+
+fn opening(encoder: &Encoder, command: Vec<u8>, schema: &Schema) -> FlightData {
+    encoder
+        .schema(schema)
+        .with_descriptor(FlightDescriptor::new_cmd(command))
+}
+
+fn streamed(
+    encoder: Encoder,
+    batches: BatchStream,
+    failed: InputError,
+) -> impl Stream<Item = FlightData> + Send {
+    let state = (encoder, batches, failed, false);
+    stream::unfold(
+        state,
+        |(mut encoder, mut batches, failed, ended)| async move {
+            if ended {
+                return None;
+            }
+            let mut messages = Vec::new();
+            let (error, ended) = match batches.next().await {
+                Some(Ok(batch)) => (encoder.batch(&batch, &mut messages).err(), false),
+                Some(Err(error)) => (Some(error), true),
+                None => {
+                    messages.push(FlightData::new().with_app_metadata(END));
+                    (None, true)
+                }
+            };
+            if let Some(error) = error {
+                // No end marker follows: the server must not take this for a complete input.
+                let _already_failed = failed.set(error);
+                return None;
+            }
+            Some((stream::iter(messages), (encoder, batches, failed, ended)))
+        },
+    )
+    .flatten()
+}

@@ -1,0 +1,57 @@
+//! A model's signature as one schema: inputs first, then outputs, with metadata that says how
+//! many are inputs.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow_schema::{Fields, Schema, SchemaRef};
+use volley_types::{Signature, Task};
+
+/// How many of the fields are inputs.
+const INPUTS: &str = "volley.inputs";
+/// What the model does.
+const TASK: &str = "volley.task";
+
+/// The schema that describes `signature`.
+pub(crate) fn describe(signature: &Signature) -> Schema {
+    let (input, output) = (signature.input.fields(), signature.output.fields());
+    let metadata = HashMap::from([
+        (INPUTS.to_owned(), input.len().to_string()),
+        (TASK.to_owned(), signature.task.as_str().to_owned()),
+    ]);
+    let fields: Fields = input.iter().chain(output).cloned().collect();
+    Schema::new_with_metadata(fields, metadata)
+}
+
+/// The signature that `schema` describes; `None` when it describes none.
+pub(crate) fn signature_of(schema: &Schema) -> Option<Signature> {
+    let inputs: usize = schema.metadata().get(INPUTS)?.parse().ok()?;
+    let task = Task::from_name(schema.metadata().get(TASK)?)?;
+    let (input, output) = schema.fields().split_at_checked(inputs)?;
+    Some(Signature {
+        task,
+        input: side(input),
+        output: side(output),
+    })
+}
+
+fn side(fields: &[arrow_schema::FieldRef]) -> SchemaRef {
+    Arc::new(Schema::new(Fields::from(fields)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_described_signature_reads_back() {
+        let signature = Signature::generation();
+        assert_eq!(signature_of(&describe(&signature)), Some(signature));
+        assert_eq!(signature_of(&Schema::empty()), None);
+        let lying = Schema::new_with_metadata(
+            Fields::empty(),
+            HashMap::from([(INPUTS.into(), "9".into()), (TASK.into(), "tensors".into())]),
+        );
+        assert_eq!(signature_of(&lying), None);
+    }
+}

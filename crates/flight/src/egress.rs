@@ -1,0 +1,211 @@
+//! How rows become messages: one batch is one message, split where it would be too large,
+//! merged with what else is ready.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use arrow_array::RecordBatch;
+use arrow_flight::{FlightData, SchemaAsIpc};
+use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
+use arrow_schema::{Schema, SchemaRef};
+use futures::Stream;
+use volley_types::{ErrorCode, PredictError};
+
+use crate::{MAX_MESSAGE_BYTES, MAX_ROWS};
+
+/// Bytes of one message that a larger batch is split at, and the most that is merged.
+pub const RESPONSE_MESSAGE_BYTES: usize = 1 << 20;
+
+/// The same for requests: one message keeps a request whole, and so repeatable.
+pub const REQUEST_MESSAGE_BYTES: usize = 8 << 20;
+
+/// Rows that are merged into one message.
+const MAX_MERGED_ROWS: usize = 4096;
+
+/// Room for the header beside the body in the largest message.
+const HEADER_ROOM: usize = 512 << 10;
+
+/// Encodes batches of one schema.
+pub struct Encoder {
+    options: IpcWriteOptions,
+    generator: IpcDataGenerator,
+    dictionaries: DictionaryTracker,
+    context: IpcWriteContext,
+    split_bytes: usize,
+}
+
+impl Encoder {
+    /// An encoder that splits batches at `split_bytes`.
+    #[must_use]
+    pub fn new(split_bytes: usize) -> Self {
+        Self {
+            options: IpcWriteOptions::default(),
+            generator: IpcDataGenerator::default(),
+            dictionaries: DictionaryTracker::new(false),
+            context: IpcWriteContext::default(),
+            split_bytes: split_bytes.max(1),
+        }
+    }
+
+    /// The message that announces `schema`.
+    #[must_use]
+    pub fn schema(&self, schema: &Schema) -> FlightData {
+        SchemaAsIpc::new(schema, &self.options).into()
+    }
+
+    /// Appends the messages of `batch`; none for a batch without rows.
+    ///
+    /// # Errors
+    /// `TooLarge` when one row does not fit into a message, `Internal` when Arrow cannot write
+    /// the batch.
+    pub fn batch(
+        &mut self,
+        batch: &RecordBatch,
+        messages: &mut Vec<FlightData>,
+    ) -> Result<(), PredictError> {
+        let rows = batch.num_rows();
+        if rows == 0 {
+            return Ok(());
+        }
+        if rows > MAX_ROWS {
+            return self.halves(batch, messages);
+        }
+        let (dictionaries, encoded) = self
+            .generator
+            .encode(
+                batch,
+                &mut self.dictionaries,
+                &self.options,
+                &mut self.context,
+            )
+            .map_err(|error| PredictError::internal("rows could not be written as Arrow", error))?;
+        if !dictionaries.is_empty() {
+            return Err(PredictError::new(
+                ErrorCode::Internal,
+                "dictionary-encoded columns cannot be sent; use plain values",
+            ));
+        }
+        let data = FlightData::from(encoded);
+        let bytes = data.data_body.len();
+        if bytes > self.split_bytes && rows > 1 {
+            return self.halves(batch, messages);
+        }
+        if bytes > MAX_MESSAGE_BYTES - HEADER_ROOM {
+            return Err(PredictError::new(
+                ErrorCode::TooLarge,
+                "one row is over the 15 MiB that a message can carry",
+            ));
+        }
+        messages.push(data);
+        Ok(())
+    }
+
+    fn halves(
+        &mut self,
+        batch: &RecordBatch,
+        messages: &mut Vec<FlightData>,
+    ) -> Result<(), PredictError> {
+        let half = batch.num_rows() / 2;
+        self.batch(&batch.slice(0, half), messages)?;
+        self.batch(&batch.slice(half, batch.num_rows() - half), messages)
+    }
+}
+
+/// Merges batches that are ready with the one before them, and never waits for one.
+#[derive(Debug)]
+pub struct Coalesce<S> {
+    batches: S,
+    schema: SchemaRef,
+    /// What was polled and did not fit, or came after merged rows.
+    held: Option<Option<Result<RecordBatch, PredictError>>>,
+}
+
+impl<S> Coalesce<S>
+where
+    S: Stream<Item = Result<RecordBatch, PredictError>> + Unpin,
+{
+    /// The merged form of `batches`, which are of `schema`.
+    pub fn new(schema: SchemaRef, batches: S) -> Self {
+        Self {
+            batches,
+            schema,
+            held: None,
+        }
+    }
+
+    fn poll_batch(&mut self, cx: &mut Context<'_>) -> Poll<Option<S::Item>> {
+        match self.held.take() {
+            Some(held) => Poll::Ready(held),
+            None => Pin::new(&mut self.batches).poll_next(cx),
+        }
+    }
+
+    /// Adds what is ready to `first`.
+    fn gather(
+        &mut self,
+        first: RecordBatch,
+        cx: &mut Context<'_>,
+    ) -> Result<RecordBatch, PredictError> {
+        let mut rows = first.num_rows();
+        let mut bytes = None;
+        let mut merged = vec![first];
+        loop {
+            match Pin::new(&mut self.batches).poll_next(cx) {
+                Poll::Ready(Some(Ok(next))) => {
+                    let next_bytes = slice_bytes(&next);
+                    let total = bytes.unwrap_or_else(|| slice_bytes(&merged[0])) + next_bytes;
+                    rows += next.num_rows();
+                    if rows > MAX_MERGED_ROWS || total > RESPONSE_MESSAGE_BYTES {
+                        self.held = Some(Some(Ok(next)));
+                        break;
+                    }
+                    bytes = Some(total);
+                    merged.push(next);
+                }
+                Poll::Ready(other) => {
+                    self.held = Some(other);
+                    break;
+                }
+                Poll::Pending => break,
+            }
+        }
+        if merged.len() == 1 {
+            return merged
+                .pop()
+                .ok_or_else(|| PredictError::new(ErrorCode::Internal, "no rows to send"));
+        }
+        arrow_select::concat::concat_batches(&self.schema, &merged)
+            .map_err(|error| PredictError::internal("rows could not be merged", error))
+    }
+}
+
+impl<S> Stream for Coalesce<S>
+where
+    S: Stream<Item = Result<RecordBatch, PredictError>> + Unpin,
+{
+    type Item = Result<RecordBatch, PredictError>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        match this.poll_batch(cx) {
+            Poll::Ready(Some(Ok(first))) => Poll::Ready(Some(this.gather(first, cx))),
+            other => other,
+        }
+    }
+}
+
+/// The bytes of the rows themselves, without what a slice shares with its parent.
+fn slice_bytes(batch: &RecordBatch) -> usize {
+    batch
+        .columns()
+        .iter()
+        .map(|column| {
+            let data = column.to_data();
+            data.get_slice_memory_size()
+                .unwrap_or(data.get_array_memory_size())
+        })
+        .sum()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,204 @@
+//! What a peer sent, checked before it is decoded.
+//!
+//! Arrow's IPC reader trusts its input: a forged buffer panics it, and a forged compressed
+//! buffer aborts the process. So each message's header is checked against the body and the
+//! schema first, and the decoding itself runs where a panic is caught.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_buffer::Buffer;
+use arrow_flight::{FlightData, FlightDescriptor};
+use arrow_ipc::{Message, MessageHeader, MetadataVersion};
+use arrow_schema::{Schema, SchemaRef};
+use bytes::Bytes;
+use volley_types::{ErrorCode, PredictError};
+
+mod check;
+
+pub use check::check_schema;
+
+use crate::{END, MAX_MESSAGE_BYTES};
+
+/// The longest header of a message in bytes.
+const MAX_HEADER_BYTES: usize = 256 << 10;
+
+/// What one message holds.
+#[derive(Debug)]
+pub enum Ingress {
+    /// The schema of the batches that follow; always the first that is not `Empty`.
+    Schema {
+        /// The schema.
+        schema: SchemaRef,
+        /// Nothing follows.
+        end: bool,
+    },
+    /// Rows.
+    Batch {
+        /// The rows, of the schema that came before.
+        batch: RecordBatch,
+        /// These are the last rows.
+        end: bool,
+    },
+    /// The end of the input.
+    End,
+    /// A message that carries a descriptor or metadata only.
+    Empty,
+}
+
+/// The messages of one direction of one exchange, in order.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    schema: Option<SchemaRef>,
+}
+
+impl Decoder {
+    /// Checks and decodes the next message.
+    ///
+    /// # Errors
+    /// `InvalidInput` or `TooLarge`: what is wrong with the message. Never panics, whatever
+    /// the bytes.
+    pub fn decode(&mut self, data: &FlightData) -> Result<Ingress, PredictError> {
+        let end = data.app_metadata.as_ref() == END;
+        if data.data_header.is_empty() {
+            if !data.data_body.is_empty() {
+                return Err(malformed("a body without a header"));
+            }
+            return Ok(if end { Ingress::End } else { Ingress::Empty });
+        }
+        check_size(data)?;
+        guarded(|| {
+            let message = arrow_ipc::root_as_message(&data.data_header).map_err(|error| {
+                malformed("a header that is no Arrow message").with_source(error.to_string())
+            })?;
+            self.decode_message(&message, &data.data_body, end)
+        })
+    }
+
+    fn decode_message(
+        &mut self,
+        message: &Message<'_>,
+        body: &Bytes,
+        end: bool,
+    ) -> Result<Ingress, PredictError> {
+        if message.version() != MetadataVersion::V5 {
+            return Err(malformed("an Arrow format older than version 1.0"));
+        }
+        match message.header_type() {
+            MessageHeader::Schema => {
+                if self.schema.is_some() {
+                    return Err(malformed("a second schema"));
+                }
+                let schema = Arc::new(decode_schema(message)?);
+                self.schema = Some(schema.clone());
+                Ok(Ingress::Schema { schema, end })
+            }
+            MessageHeader::RecordBatch => {
+                let schema = self
+                    .schema
+                    .clone()
+                    .ok_or_else(|| malformed("a record batch before the schema"))?;
+                let batch = decode_batch(message, body, schema)?;
+                Ok(Ingress::Batch { batch, end })
+            }
+            MessageHeader::DictionaryBatch => Err(PredictError::invalid(
+                "dictionary-encoded columns are not accepted; send plain values",
+            )),
+            _ => Err(malformed(
+                "a message that is neither schema nor record batch",
+            )),
+        }
+    }
+}
+
+/// Decodes a whole sequence of messages; for fuzzing and tests.
+///
+/// # Errors
+/// As [`Decoder::decode`], for the first message that fails.
+pub fn decode_all(messages: &[FlightData]) -> Result<Vec<RecordBatch>, PredictError> {
+    let mut decoder = Decoder::default();
+    let mut batches = Vec::new();
+    for message in messages {
+        if let Ingress::Batch { batch, .. } = decoder.decode(message)? {
+            batches.push(batch);
+        }
+    }
+    Ok(batches)
+}
+
+/// A message of these parts; for fuzzing.
+#[must_use]
+pub fn message(header: impl Into<Bytes>, body: impl Into<Bytes>) -> FlightData {
+    FlightData {
+        flight_descriptor: None::<FlightDescriptor>,
+        data_header: header.into(),
+        data_body: body.into(),
+        app_metadata: Bytes::new(),
+    }
+}
+
+/// Decodes an encapsulated schema, as `GetSchema` and `FlightInfo` carry it.
+///
+/// # Errors
+/// `InvalidInput` when it is none.
+pub fn decode_schema_bytes(bytes: &[u8]) -> Result<Schema, PredictError> {
+    guarded(|| {
+        arrow_ipc::convert::try_schema_from_ipc_buffer(bytes)
+            .map_err(|error| malformed("a schema that cannot be read").with_source(error))
+    })
+}
+
+fn check_size(data: &FlightData) -> Result<(), PredictError> {
+    if data.data_header.len() > MAX_HEADER_BYTES || data.data_body.len() > MAX_MESSAGE_BYTES {
+        return Err(PredictError::new(
+            ErrorCode::TooLarge,
+            "a message is over 16 MiB, or its header over 256 KiB; send fewer rows in one batch",
+        ));
+    }
+    Ok(())
+}
+
+fn decode_schema(message: &Message<'_>) -> Result<Schema, PredictError> {
+    let header = message
+        .header_as_schema()
+        .ok_or_else(|| malformed("a schema that is none"))?;
+    if header.endianness() != arrow_ipc::Endianness::Little {
+        return Err(malformed("big-endian values"));
+    }
+    let schema = arrow_ipc::convert::fb_to_schema(header);
+    check_schema(&schema)?;
+    Ok(schema)
+}
+
+fn decode_batch(
+    message: &Message<'_>,
+    body: &Bytes,
+    schema: SchemaRef,
+) -> Result<RecordBatch, PredictError> {
+    let header = message
+        .header_as_record_batch()
+        .ok_or_else(|| malformed("a record batch that is none"))?;
+    check::check_batch(&header, body.len(), &schema)?;
+    arrow_ipc::reader::read_record_batch(
+        &Buffer::from(body.clone()),
+        header,
+        schema,
+        &HashMap::new(),
+        None,
+        &message.version(),
+    )
+    .map_err(|error| malformed("a record batch that cannot be read").with_source(error))
+}
+
+/// Runs a decoder that may panic on forged bytes. It holds nothing that a panic could leave
+/// half-changed.
+fn guarded<T>(decode: impl FnOnce() -> Result<T, PredictError>) -> Result<T, PredictError> {
+    catch_unwind(AssertUnwindSafe(decode))
+        .unwrap_or_else(|_| Err(malformed("values that contradict its header")))
+}
+
+fn malformed(what: &str) -> PredictError {
+    PredictError::invalid(format!("malformed Flight message: it holds {what}"))
+}

@@ -1,0 +1,238 @@
+//! Checks of schemas and of record batch headers, before Arrow's reader sees them.
+
+use arrow_ipc::{FieldNode, RecordBatch as BatchHeader};
+use arrow_schema::{DataType, Field, Schema};
+use volley_types::{ErrorCode, PredictError};
+
+use super::malformed;
+use crate::MAX_ROWS;
+
+/// The most columns, nested ones counted too.
+const MAX_FIELDS: usize = 4096;
+
+/// The deepest nesting of types.
+const MAX_DEPTH: usize = 16;
+
+/// Checks that every column is of a type that this contract carries.
+///
+/// # Errors
+/// `InvalidInput`, naming the column.
+pub fn check_schema(schema: &Schema) -> Result<(), PredictError> {
+    let mut left = MAX_FIELDS;
+    for field in schema.fields() {
+        check_field(field, MAX_DEPTH, &mut left).map_err(|what| {
+            let name: String = field
+                .name()
+                .chars()
+                .filter(|c| !c.is_control())
+                .take(64)
+                .collect();
+            PredictError::invalid(format!("column '{name}' has {what}"))
+        })?;
+    }
+    Ok(())
+}
+
+fn check_field(field: &Field, depth: usize, left: &mut usize) -> Result<(), &'static str> {
+    *left = left.checked_sub(1).ok_or("too many columns before it")?;
+    let depth = depth.checked_sub(1).ok_or("a type nested too deeply")?;
+    match field.data_type() {
+        DataType::List(item) => check_field(item, depth, left),
+        DataType::FixedSizeList(item, size) => {
+            if *size < 0 {
+                return Err("a fixed-size list of negative size");
+            }
+            check_field(item, depth, left)
+        }
+        DataType::Struct(fields) => fields
+            .iter()
+            .try_for_each(|field| check_field(field, depth, left)),
+        DataType::FixedSizeBinary(width) if *width < 0 => Err("binary values of negative width"),
+        DataType::Dictionary(..) => Err("a dictionary-encoded type; send plain values"),
+        DataType::LargeList(_) => Err("the type large_list; use list"),
+        DataType::Union(..)
+        | DataType::Map(..)
+        | DataType::RunEndEncoded(..)
+        | DataType::ListView(_)
+        | DataType::LargeListView(_)
+        | DataType::Utf8View
+        | DataType::BinaryView => Err("a type that this service does not carry"),
+        _ => Ok(()),
+    }
+}
+
+/// Checks a record batch's header: row count, nodes and buffers as the schema has them, every
+/// buffer inside the body and as long as its values need, no compression.
+///
+/// # Errors
+/// `InvalidInput`, or `TooLarge` for too many rows.
+pub(super) fn check_batch(
+    header: &BatchHeader<'_>,
+    body_bytes: usize,
+    schema: &Schema,
+) -> Result<(), PredictError> {
+    if header.compression().is_some() {
+        return Err(PredictError::invalid(
+            "compressed record batches are not accepted; send them uncompressed",
+        ));
+    }
+    let rows = usize::try_from(header.length())
+        .map_err(|_| malformed("a record batch of negative length"))?;
+    if rows > MAX_ROWS {
+        return Err(PredictError::new(
+            ErrorCode::TooLarge,
+            format!("a record batch holds more than {MAX_ROWS} rows; send several batches"),
+        ));
+    }
+    let mut walk = Walk {
+        nodes: header.nodes().into_iter().flatten().copied().collect(),
+        buffers: buffers(header, body_bytes)?,
+        next_node: 0,
+        next_buffer: 0,
+    };
+    for field in schema.fields() {
+        let column = walk.column(field.data_type())?;
+        if column != rows {
+            return Err(malformed("a column whose length is not the batch's"));
+        }
+    }
+    if walk.next_node != walk.nodes.len() || walk.next_buffer != walk.buffers.len() {
+        return Err(malformed("more columns or buffers than its schema has"));
+    }
+    Ok(())
+}
+
+/// The lengths of the buffers, each of which lies inside the body.
+fn buffers(header: &BatchHeader<'_>, body_bytes: usize) -> Result<Vec<usize>, PredictError> {
+    header
+        .buffers()
+        .into_iter()
+        .flatten()
+        .map(|buffer| {
+            let offset = usize::try_from(buffer.offset()).ok()?;
+            let length = usize::try_from(buffer.length()).ok()?;
+            (offset.checked_add(length)? <= body_bytes).then_some(length)
+        })
+        .collect::<Option<_>>()
+        .ok_or_else(|| malformed("a buffer outside of its body"))
+}
+
+/// Goes through nodes and buffers in the order in which Arrow's reader takes them.
+struct Walk {
+    nodes: Vec<FieldNode>,
+    buffers: Vec<usize>,
+    next_node: usize,
+    next_buffer: usize,
+}
+
+impl Walk {
+    /// Takes one column with all its children; returns its length.
+    fn column(&mut self, data_type: &DataType) -> Result<usize, PredictError> {
+        let (length, nulls) = self.node()?;
+        match data_type {
+            DataType::Null => {
+                if nulls != length || length > MAX_ROWS {
+                    return Err(malformed("a null column of the wrong length"));
+                }
+            }
+            DataType::Utf8 | DataType::Binary => {
+                self.validity(length, nulls)?;
+                self.offsets(length, 4)?;
+                self.buffer(Some(0))?;
+            }
+            DataType::LargeUtf8 | DataType::LargeBinary => {
+                self.validity(length, nulls)?;
+                self.offsets(length, 8)?;
+                self.buffer(Some(0))?;
+            }
+            DataType::List(item) => {
+                self.validity(length, nulls)?;
+                self.offsets(length, 4)?;
+                self.column(item.data_type())?;
+            }
+            DataType::FixedSizeList(item, size) => {
+                self.validity(length, nulls)?;
+                let children = self.column(item.data_type())?;
+                let size = usize::try_from(*size).ok();
+                if size.and_then(|size| size.checked_mul(length)) != Some(children) {
+                    return Err(malformed(
+                        "a fixed-size list with the wrong number of values",
+                    ));
+                }
+            }
+            DataType::Struct(fields) => {
+                self.validity(length, nulls)?;
+                for field in fields {
+                    if self.column(field.data_type())? != length {
+                        return Err(malformed("a struct whose fields differ in length"));
+                    }
+                }
+            }
+            flat => {
+                self.validity(length, nulls)?;
+                self.buffer(values_bytes(flat, length)?)?;
+            }
+        }
+        Ok(length)
+    }
+
+    fn node(&mut self) -> Result<(usize, usize), PredictError> {
+        let node = self
+            .nodes
+            .get(self.next_node)
+            .ok_or_else(|| malformed("fewer columns than its schema has"))?;
+        self.next_node += 1;
+        match (
+            usize::try_from(node.length()),
+            usize::try_from(node.null_count()),
+        ) {
+            (Ok(length), Ok(nulls)) if nulls <= length => Ok((length, nulls)),
+            _ => Err(malformed(
+                "a column with an impossible length or null count",
+            )),
+        }
+    }
+
+    /// Takes one buffer; it must be at least `needed` bytes long. `None` means that the need
+    /// does not fit into an integer.
+    fn buffer(&mut self, needed: Option<usize>) -> Result<usize, PredictError> {
+        let length = *self
+            .buffers
+            .get(self.next_buffer)
+            .ok_or_else(|| malformed("fewer buffers than its schema has"))?;
+        self.next_buffer += 1;
+        match needed {
+            Some(needed) if needed <= length => Ok(length),
+            _ => Err(malformed("a buffer too short for its values")),
+        }
+    }
+
+    fn validity(&mut self, length: usize, nulls: usize) -> Result<(), PredictError> {
+        let needed = if nulls > 0 { length.div_ceil(8) } else { 0 };
+        self.buffer(Some(needed)).map(drop)
+    }
+
+    /// Offsets are one more than values; an empty column may leave them out.
+    fn offsets(&mut self, length: usize, width: usize) -> Result<(), PredictError> {
+        let needed = match length {
+            0 => Some(0),
+            _ => length.checked_add(1).and_then(|n| n.checked_mul(width)),
+        };
+        self.buffer(needed).map(drop)
+    }
+}
+
+fn values_bytes(flat: &DataType, length: usize) -> Result<Option<usize>, PredictError> {
+    Ok(match flat {
+        DataType::Boolean => Some(length.div_ceil(8)),
+        DataType::FixedSizeBinary(width) => usize::try_from(*width)
+            .ok()
+            .and_then(|width| width.checked_mul(length)),
+        _ => {
+            let width = flat
+                .primitive_width()
+                .ok_or_else(|| malformed("a type that this service does not carry"))?;
+            width.checked_mul(length)
+        }
+    })
+}

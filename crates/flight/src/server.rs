@@ -1,0 +1,212 @@
+//! The Flight server: any [`Predict`] as a gRPC service.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow_flight::flight_service_server::FlightServiceServer;
+use arrow_flight::{
+    Action, ActionType, Criteria, Empty, FlightData, FlightDescriptor, FlightInfo,
+    HandshakeRequest, HandshakeResponse, PollInfo, PutResult, Result as ActionResult, SchemaResult,
+    Ticket,
+};
+use async_trait::async_trait;
+use futures::Stream;
+use tokio::sync::Semaphore;
+use tonic::{Request, Response, Status, Streaming};
+use volley_types::{ErrorCode, Predict, PredictError};
+
+mod discovery;
+mod exchange;
+mod incoming;
+
+use crate::MAX_MESSAGE_BYTES;
+use crate::status::to_status;
+
+/// Limits of a [`FlightServer`].
+#[derive(Clone, Debug)]
+pub struct FlightServerConfig {
+    /// Exchanges that may run at once, over all connections; more are refused as overloaded.
+    pub max_exchanges: usize,
+    /// How long a client may take to send its descriptor.
+    pub open_timeout: Duration,
+    /// The longest that an exchange may take, whatever deadline it asks for.
+    pub max_exchange_time: Duration,
+    /// How long a client may leave a message unread before its exchange is ended.
+    pub stall_timeout: Duration,
+    /// How long the first record batch waits for a sign that it is the only one, where it does
+    /// not say so itself. A request known to be whole can be tried again on another replica.
+    pub whole_request_grace: Duration,
+}
+
+impl Default for FlightServerConfig {
+    fn default() -> Self {
+        Self {
+            max_exchanges: 8192,
+            open_timeout: Duration::from_secs(10),
+            max_exchange_time: Duration::from_secs(3600),
+            stall_timeout: Duration::from_secs(60),
+            whole_request_grace: Duration::from_millis(2),
+        }
+    }
+}
+
+/// The gRPC service that [`FlightServer::into_service`] makes.
+pub type FlightGrpcService = FlightServiceServer<FlightServer>;
+
+/// Serves the Flight contract over a [`Predict`].
+#[derive(Clone)]
+pub struct FlightServer {
+    predict: Arc<dyn Predict>,
+    config: FlightServerConfig,
+    places: Arc<Semaphore>,
+}
+
+impl FlightServer {
+    /// A server that answers with `predict`.
+    #[must_use]
+    pub fn new(predict: Arc<dyn Predict>, config: FlightServerConfig) -> Self {
+        let places = config.max_exchanges.min(Semaphore::MAX_PERMITS);
+        Self {
+            predict,
+            config,
+            places: Arc::new(Semaphore::new(places)),
+        }
+    }
+
+    /// The service to add to [`crate::transport::server_builder`], with message limits set.
+    #[must_use]
+    pub fn into_service(self) -> FlightGrpcService {
+        FlightServiceServer::new(self)
+            .max_decoding_message_size(MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(MAX_MESSAGE_BYTES)
+    }
+}
+
+impl std::fmt::Debug for FlightServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FlightServer")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+type Replies<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+fn not_offered<T>(what: &str) -> Result<T, Status> {
+    let error = PredictError::new(
+        ErrorCode::Unimplemented,
+        format!("{what}; use DoExchange to predict"),
+    );
+    Err(to_status(&error, None))
+}
+
+#[async_trait]
+impl arrow_flight::flight_service_server::FlightService for FlightServer {
+    type HandshakeStream = Replies<HandshakeResponse>;
+    type ListFlightsStream = Replies<FlightInfo>;
+    type DoGetStream = Replies<FlightData>;
+    type DoPutStream = Replies<PutResult>;
+    type DoActionStream = Replies<ActionResult>;
+    type ListActionsStream = Replies<ActionType>;
+    type DoExchangeStream = exchange::Outgoing;
+
+    /// Answers with headers at once, whatever the call holds: everything else, refusals too,
+    /// comes in the stream.
+    async fn do_exchange(
+        &self,
+        request: Request<Streaming<FlightData>>,
+    ) -> Result<Response<Self::DoExchangeStream>, Status> {
+        let Ok(place) = self.places.clone().try_acquire_owned() else {
+            let error = PredictError::new(
+                ErrorCode::Overloaded,
+                "this node runs as many exchanges as it may; try again",
+            )
+            .with_retry_after(Duration::from_secs(1));
+            return Err(to_status(&error, None));
+        };
+        Ok(Response::new(exchange::start(
+            self.predict.clone(),
+            self.config.clone(),
+            request,
+            place,
+        )))
+    }
+
+    async fn get_flight_info(
+        &self,
+        request: Request<FlightDescriptor>,
+    ) -> Result<Response<FlightInfo>, Status> {
+        discovery::flight_info(self.predict.as_ref(), &request.into_inner())
+            .await
+            .map(Response::new)
+            .map_err(|error| to_status(&error, None))
+    }
+
+    async fn get_schema(
+        &self,
+        request: Request<FlightDescriptor>,
+    ) -> Result<Response<SchemaResult>, Status> {
+        discovery::schema(self.predict.as_ref(), &request.into_inner())
+            .await
+            .map(Response::new)
+            .map_err(|error| to_status(&error, None))
+    }
+
+    async fn list_flights(
+        &self,
+        _request: Request<Criteria>,
+    ) -> Result<Response<Self::ListFlightsStream>, Status> {
+        let flights = discovery::flights(self.predict.clone()).await;
+        Ok(Response::new(Box::pin(flights)))
+    }
+
+    async fn do_action(
+        &self,
+        request: Request<Action>,
+    ) -> Result<Response<Self::DoActionStream>, Status> {
+        discovery::act(self.predict.as_ref(), &request.into_inner())
+            .await
+            .map(|body| {
+                let result = ActionResult { body };
+                Response::new(Box::pin(futures::stream::iter([Ok(result)])) as _)
+            })
+            .map_err(|error| to_status(&error, None))
+    }
+
+    async fn list_actions(
+        &self,
+        _request: Request<Empty>,
+    ) -> Result<Response<Self::ListActionsStream>, Status> {
+        let actions = discovery::actions().map(Ok);
+        Ok(Response::new(Box::pin(futures::stream::iter(actions))))
+    }
+
+    async fn handshake(
+        &self,
+        _request: Request<Streaming<HandshakeRequest>>,
+    ) -> Result<Response<Self::HandshakeStream>, Status> {
+        not_offered("this service has no handshake")
+    }
+
+    async fn poll_flight_info(
+        &self,
+        _request: Request<FlightDescriptor>,
+    ) -> Result<Response<PollInfo>, Status> {
+        not_offered("this service has no queries to poll")
+    }
+
+    async fn do_get(
+        &self,
+        _request: Request<Ticket>,
+    ) -> Result<Response<Self::DoGetStream>, Status> {
+        not_offered("this service stores no data to get")
+    }
+
+    async fn do_put(
+        &self,
+        _request: Request<Streaming<FlightData>>,
+    ) -> Result<Response<Self::DoPutStream>, Status> {
+        not_offered("this service stores no data that is put")
+    }
+}

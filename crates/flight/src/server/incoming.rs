@@ -1,0 +1,177 @@
+//! The request's messages, as the server reads them.
+
+use std::time::Duration;
+
+use arrow_array::{Array, RecordBatch};
+use arrow_flight::{FlightData, FlightDescriptor};
+use arrow_schema::SchemaRef;
+use futures::{Stream, StreamExt, stream};
+use tokio::time::timeout;
+use tonic::Streaming;
+use volley_types::{ErrorCode, Input, PredictError, Signature};
+
+use crate::ingress::{Decoder, Ingress};
+
+/// One exchange's input.
+pub(super) struct Incoming {
+    messages: Streaming<FlightData>,
+    decoder: Decoder,
+    /// The message that carried the descriptor, where it carried more.
+    first: Option<FlightData>,
+    input: SchemaRef,
+    must_mark_end: bool,
+    ended: bool,
+}
+
+/// Reads messages up to the one with the descriptor, and returns both.
+pub(super) async fn read_descriptor(
+    messages: &mut Streaming<FlightData>,
+) -> Result<(FlightDescriptor, FlightData), PredictError> {
+    let mut first = messages
+        .message()
+        .await
+        .map_err(broken_off)?
+        .ok_or_else(|| PredictError::invalid("the call ended before its descriptor"))?;
+    let descriptor = first.flight_descriptor.take().ok_or_else(|| {
+        PredictError::invalid("the first message of an exchange must carry a descriptor")
+    })?;
+    Ok((descriptor, first))
+}
+
+impl Incoming {
+    pub(super) fn new(
+        messages: Streaming<FlightData>,
+        first: FlightData,
+        signature: &Signature,
+        must_mark_end: bool,
+    ) -> Self {
+        Self {
+            messages,
+            decoder: Decoder::default(),
+            first: Some(first),
+            input: signature.input.clone(),
+            must_mark_end,
+            ended: false,
+        }
+    }
+
+    /// Reads the schema; `None` when the input ends before one.
+    pub(super) async fn schema(&mut self) -> Result<Option<SchemaRef>, PredictError> {
+        while !self.ended {
+            match self.message().await? {
+                Some(Ingress::Schema { schema, end }) => {
+                    self.ended = end;
+                    return Ok(Some(schema));
+                }
+                Some(Ingress::Empty) => {}
+                Some(Ingress::Batch { .. }) => {
+                    return Err(PredictError::invalid("rows came before their schema"));
+                }
+                Some(Ingress::End) | None => self.ended = true,
+            }
+        }
+        Ok(None)
+    }
+
+    /// The rows after [`Self::schema`]: whole where they arrive as one batch whose end is known
+    /// within `grace`, else as a stream. `None` when there are no rows.
+    ///
+    /// The second part must be kept until the answer is complete.
+    pub(super) async fn rows(
+        mut self,
+        schema: SchemaRef,
+        grace: Duration,
+    ) -> Result<Option<(Input, Option<Self>)>, PredictError> {
+        let Some(first) = self.next().await? else {
+            return Ok(None);
+        };
+        let mut here = vec![Ok(first.clone())];
+        if !self.ended {
+            match timeout(grace, self.next()).await {
+                Ok(second) => here.extend(second?.map(Ok)),
+                Err(_elapsed) => {}
+            }
+        }
+        if self.ended && here.len() == 1 {
+            return Ok(Some((Input::Batch(first), Some(self))));
+        }
+        let batches = Box::pin(stream::iter(here).chain(self.rest()));
+        Ok(Some((Input::Stream { schema, batches }, None)))
+    }
+
+    fn rest(self) -> impl Stream<Item = Result<RecordBatch, PredictError>> + Send {
+        stream::unfold(Some(self), |incoming| async move {
+            let mut incoming = incoming?;
+            match incoming.next().await {
+                Ok(Some(batch)) => Some((Ok(batch), Some(incoming))),
+                Ok(None) => None,
+                Err(error) => Some((Err(error), None)),
+            }
+        })
+    }
+
+    /// The next batch that has rows. Cancel-safe.
+    async fn next(&mut self) -> Result<Option<RecordBatch>, PredictError> {
+        while !self.ended {
+            match self.message().await? {
+                Some(Ingress::Batch { batch, end }) => {
+                    self.ended = end;
+                    if batch.num_rows() > 0 {
+                        check_nulls(&batch, &self.input)?;
+                        return Ok(Some(batch));
+                    }
+                }
+                Some(Ingress::Empty) => {}
+                Some(Ingress::End) | None => self.ended = true,
+                Some(Ingress::Schema { .. }) => {
+                    return Err(PredictError::invalid("a second schema among the rows"));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// `None` is the end of a client that marks no end. Cancel-safe.
+    async fn message(&mut self) -> Result<Option<Ingress>, PredictError> {
+        let data = match self.first.take() {
+            Some(first) => Some(first),
+            None => self.messages.message().await.map_err(broken_off)?,
+        };
+        match data {
+            Some(data) => self.decoder.decode(&data).map(Some),
+            None if self.must_mark_end => Err(PredictError::new(
+                ErrorCode::Cancelled,
+                "the input ended without the end marker that the command promises",
+            )),
+            None => Ok(None),
+        }
+    }
+}
+
+/// Clients in other languages declare every column nullable; the values decide.
+fn check_nulls(batch: &RecordBatch, declared: &SchemaRef) -> Result<(), PredictError> {
+    for (field, column) in batch.schema_ref().fields().iter().zip(batch.columns()) {
+        let required = declared
+            .field_with_name(field.name())
+            .is_ok_and(|declared| !declared.is_nullable());
+        if required && column.null_count() > 0 {
+            return Err(PredictError::invalid(format!(
+                "input column '{}' must not hold nulls",
+                field.name()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Too large a message is the client's mistake; everything else that ends the request stream
+/// is the client going away.
+fn broken_off(status: tonic::Status) -> PredictError {
+    if status.code() == tonic::Code::OutOfRange {
+        return PredictError::new(
+            ErrorCode::TooLarge,
+            "a message is over 16 MiB; send fewer rows in one batch",
+        );
+    }
+    PredictError::new(ErrorCode::Cancelled, "the client broke off its input").with_source(status)
+}

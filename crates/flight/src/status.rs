@@ -1,0 +1,127 @@
+//! [`PredictError`] ⇄ gRPC status. An error is classified here once, where it arrives.
+
+use std::error::Error;
+
+use prost::Message;
+use tonic::{Code, Status};
+use volley_proto::predict::v1::ErrorDetail;
+use volley_proto::predict_command::{error_from_wire, error_to_wire};
+use volley_types::{ErrorCode, PredictError, RequestId};
+
+/// The longest message of a status in bytes: statuses travel in HTTP/2 trailers.
+const MAX_STATUS_MESSAGE_BYTES: usize = 2048;
+
+/// The status of `error`: its public message, and the rest as an `ErrorDetail` in the details.
+#[must_use]
+pub fn to_status(error: &PredictError, request_id: Option<&RequestId>) -> Status {
+    let mut message = error.message.clone();
+    if message.len() > MAX_STATUS_MESSAGE_BYTES {
+        message.truncate(message.floor_char_boundary(MAX_STATUS_MESSAGE_BYTES));
+        message.push('…');
+    }
+    let detail = error_to_wire(error, request_id).encode_to_vec();
+    Status::with_details(grpc_code(error.code), message, detail.into())
+}
+
+/// The gRPC code that stands for `code`, for clients that do not read the details.
+#[must_use]
+pub fn grpc_code(code: ErrorCode) -> Code {
+    match code {
+        ErrorCode::InvalidInput => Code::InvalidArgument,
+        ErrorCode::Unauthenticated => Code::Unauthenticated,
+        ErrorCode::PermissionDenied => Code::PermissionDenied,
+        ErrorCode::NotFound => Code::NotFound,
+        ErrorCode::NotDeployed => Code::FailedPrecondition,
+        ErrorCode::Conflict => Code::Aborted,
+        ErrorCode::TooLarge => Code::OutOfRange,
+        ErrorCode::Overloaded => Code::ResourceExhausted,
+        ErrorCode::Cancelled => Code::Cancelled,
+        ErrorCode::DeadlineExceeded | ErrorCode::UpstreamTimeout => Code::DeadlineExceeded,
+        ErrorCode::Unavailable => Code::Unavailable,
+        // Not `Unavailable`: gRPC clients repeat such calls unasked, and the upstream may have
+        // billed the first one.
+        ErrorCode::UpstreamFailed | ErrorCode::UpstreamIncomplete | ErrorCode::Internal => {
+            Code::Internal
+        }
+        ErrorCode::Unimplemented => Code::Unimplemented,
+    }
+}
+
+/// The error of a status that a call to another node ended with.
+///
+/// A status with an `ErrorDetail` is that error. One with a source is the transport's own: the
+/// connection failed, whatever the code. What is left comes from a peer that does not speak
+/// this contract, or from the gRPC library, and is read by its code.
+#[must_use]
+pub fn from_status(status: Status) -> PredictError {
+    if !status.details().is_empty()
+        && let Ok(detail) = ErrorDetail::decode(status.details())
+        && let Some(error) = error_from_wire(&detail, status.message())
+    {
+        return error;
+    }
+    if status.source().is_some() {
+        return PredictError::new(
+            ErrorCode::Unavailable,
+            "the connection to the node that runs this model failed; try again",
+        )
+        .with_source(status);
+    }
+    let (code, message) = match status.code() {
+        Code::InvalidArgument => (ErrorCode::InvalidInput, "the node refused the request"),
+        Code::NotFound => (ErrorCode::NotFound, "the node does not have this model"),
+        Code::FailedPrecondition => (ErrorCode::NotDeployed, "the model is not deployed there"),
+        Code::OutOfRange => (
+            ErrorCode::TooLarge,
+            "a message is over 16 MiB; send fewer rows in one batch",
+        ),
+        Code::ResourceExhausted => (ErrorCode::Overloaded, "the node is full; try again"),
+        Code::Unauthenticated => (ErrorCode::Unauthenticated, "the node wants a credential"),
+        Code::PermissionDenied => (ErrorCode::PermissionDenied, "the node does not allow this"),
+        Code::DeadlineExceeded => (ErrorCode::DeadlineExceeded, "the deadline has passed"),
+        Code::Unimplemented => (ErrorCode::Unimplemented, "the node does not offer this"),
+        Code::Ok | Code::Cancelled | Code::Unknown | Code::Unavailable | Code::Aborted => (
+            ErrorCode::Unavailable,
+            "the node that runs this model ended the call; try again",
+        ),
+        Code::AlreadyExists | Code::Internal | Code::DataLoss => {
+            (ErrorCode::Internal, "the node that runs this model failed")
+        }
+    };
+    PredictError::new(code, message).with_source(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn every_code_survives_the_wire_with_its_message_and_advice() {
+        for code in ErrorCode::ALL {
+            let error =
+                PredictError::new(code, "too näive").with_retry_after(Duration::from_secs(2));
+            let back = from_status(to_status(&error, Some(&RequestId::random())));
+            assert_eq!(
+                (back.code, back.message.as_str(), back.retry_after),
+                (code, "too näive", Some(Duration::from_secs(2)))
+            );
+        }
+    }
+
+    #[test]
+    fn long_messages_are_cut_at_a_character() {
+        let error = PredictError::invalid("é".repeat(5000));
+        let status = to_status(&error, None);
+        assert!(status.message().len() <= MAX_STATUS_MESSAGE_BYTES + 3);
+    }
+
+    #[test]
+    fn a_transport_failure_is_unavailable_whatever_its_code() {
+        let status = Status::from_error(Box::new(std::io::Error::other("connection reset")));
+        let error = from_status(status);
+        assert_eq!(error.code, ErrorCode::Unavailable);
+        assert!(!error.message.contains("reset"), "{}", error.message);
+    }
+}
