@@ -1,0 +1,9 @@
+//! The Flight contract over loopback: a real server, a real client, a scripted model.
+
+mod it {
+    mod contract;
+    mod hostile;
+    mod plain;
+    mod support;
+    mod trouble;
+}
