@@ -1,18 +1,14 @@
 //! What holds for every stream that leaves the coordinator, whichever replica it comes from:
-//! it keeps its deadline, a generation ends in its last row or in an error, and it is counted.
-
-use std::time::Instant;
+//! it keeps its deadline, and a generation ends in its last row or in an error.
 
 use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray;
 use async_stream::stream;
 use futures::{Stream, StreamExt, pin_mut};
-use volley_telemetry::StreamRecord;
-use volley_types::{Deadline, PredictError, Task};
+use volley_types::chunk::BatchResult as Item;
+use volley_types::{Deadline, Task};
 
 use crate::refusal;
-
-type Item = Result<RecordBatch, PredictError>;
 
 /// Ends `batches` with `DeadlineExceeded` once the deadline has passed. The work is dropped
 /// before the error is given.
@@ -70,31 +66,6 @@ fn is_last(batch: &RecordBatch) -> bool {
         .column_by_name("last")
         .and_then(|column| column.as_boolean_opt());
     column.is_some_and(|last| !last.is_empty() && last.value(last.len() - 1))
-}
-
-/// Counts `batches` in `record`, and logs how it failed where that is no caller's fault.
-pub(crate) fn recorded(
-    mut record: StreamRecord,
-    batches: impl Stream<Item = Item> + Send,
-) -> impl Stream<Item = Item> + Send {
-    stream! {
-        pin_mut!(batches);
-        while let Some(item) = batches.next().await {
-            match &item {
-                Ok(batch) => record.batch(batch.num_rows(), Instant::now()),
-                Err(error) => {
-                    record.end(Some(error.code));
-                    if 500 <= error.code.http_status() {
-                        tracing::warn!(code = %error.code, error = error.chain(), "prediction failed");
-                    }
-                    yield item;
-                    return;
-                }
-            }
-            yield item;
-        }
-        record.end(None);
-    }
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use async_stream::try_stream;
 use async_trait::async_trait;
 use futures::StreamExt;
 use tokio::sync::OwnedSemaphorePermit;
-use volley_telemetry::StreamRecord;
+use volley_telemetry::{StreamRecord, recorded};
 use volley_types::chunk::ChunkStream;
 use volley_types::{
     ModelName, ModelRef, ModelVersion, Predict, PredictError, PredictRequest, Signature,
@@ -25,8 +25,9 @@ use crate::{Coordinator, refusal, route};
 
 #[async_trait]
 impl Predict for Coordinator {
-    async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
+    async fn predict(&self, mut request: PredictRequest) -> Result<ChunkStream, PredictError> {
         let (permit, target) = self.accept(&request)?;
+        request.model.version = Some(target.version);
         let record = StreamRecord::begin(&self.0.metrics, &request.model.name, Instant::now());
         let (deadline, schema, task) = (
             request.deadline,
@@ -61,7 +62,7 @@ impl Predict for Coordinator {
         };
         let batches = guard::deadline(deadline, batches);
         let batches = guard::terminated(task, batches);
-        let batches = guard::recorded(record, batches);
+        let batches = recorded(record, batches);
         Ok(ChunkStream::new(schema, batches).holding(permit))
     }
 

@@ -7,4 +7,4 @@ mod stream;
 
 pub use logging::{LogFormat, LoggingError, init_logging};
 pub use metrics::{Metrics, WorkerCounts};
-pub use stream::StreamRecord;
+pub use stream::{StreamRecord, recorded};

@@ -2,6 +2,9 @@
 
 use std::time::Instant;
 
+use async_stream::stream;
+use futures::{Stream, StreamExt, pin_mut};
+use volley_types::chunk::BatchResult;
 use volley_types::{ErrorCode, ModelName};
 
 use crate::metrics::{Metrics, ModelLabel, OutcomeLabel};
@@ -59,6 +62,32 @@ impl StreamRecord {
     /// The stream ended by itself. Without this call, a drop counts as `cancelled`.
     pub fn end(&mut self, error: Option<ErrorCode>) {
         self.outcome = Some(error.map_or("ok", ErrorCode::as_str));
+    }
+}
+
+/// Passes `batches` on and counts them in `record`; an error ends them. Errors that are no
+/// caller's fault are logged.
+pub fn recorded(
+    mut record: StreamRecord,
+    batches: impl Stream<Item = BatchResult> + Send,
+) -> impl Stream<Item = BatchResult> + Send {
+    stream! {
+        pin_mut!(batches);
+        while let Some(item) = batches.next().await {
+            match &item {
+                Ok(batch) => record.batch(batch.num_rows(), Instant::now()),
+                Err(error) => {
+                    record.end(Some(error.code));
+                    if 500 <= error.code.http_status() {
+                        tracing::warn!(code = %error.code, error = error.chain(), "prediction failed");
+                    }
+                    yield item;
+                    return;
+                }
+            }
+            yield item;
+        }
+        record.end(None);
     }
 }
 

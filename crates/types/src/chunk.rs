@@ -74,8 +74,11 @@ impl ChunkStream {
     }
 }
 
+/// One item of a [`ChunkStream`].
+pub type BatchResult = Result<RecordBatch, PredictError>;
+
 /// The batches inside a [`ChunkStream`].
-pub type BatchResults = Pin<Box<dyn Stream<Item = Result<RecordBatch, PredictError>> + Send>>;
+pub type BatchResults = Pin<Box<dyn Stream<Item = BatchResult> + Send>>;
 
 impl Stream for ChunkStream {
     type Item = Result<RecordBatch, PredictError>;
