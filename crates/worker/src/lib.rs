@@ -1,1 +1,158 @@
-//! Volley worker.
+//! The worker: holds the replicas that its coordinators assign to it, admits requests to them,
+//! and tells every coordinator twice a second how it is.
+//!
+//! Reading order: [`Worker`], `predict` (one request), `admission` (the door of a replica),
+//! `table` (loading and unloading), `heartbeat`.
+
+mod admission;
+mod config;
+mod converge;
+mod heartbeat;
+mod predict;
+mod replica;
+mod table;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use volley_backend::BackendLoader;
+use volley_telemetry::Metrics;
+use volley_types::registry::{Assignment, BackendKind};
+use volley_types::{Incarnation, Revision};
+
+pub use crate::config::WorkerConfig;
+use crate::replica::Replica;
+
+/// One worker. Cloning gives another handle.
+#[derive(Clone)]
+pub struct Worker(Arc<Shared>);
+
+struct Shared {
+    config: WorkerConfig,
+    incarnation: Incarnation,
+    loaders: BTreeMap<BackendKind, Arc<dyn BackendLoader>>,
+    metrics: Metrics,
+    replicas: RwLock<Vec<Arc<Replica>>>,
+    /// The newest assignments that any coordinator gave.
+    wanted: Mutex<(Revision, Vec<Assignment>)>,
+    /// Rings when `wanted` changed.
+    assigned: tokio::sync::Notify,
+    /// Rings when something changed that coordinators should hear at once.
+    news: watch::Sender<()>,
+    loads: Semaphore,
+    draining: AtomicBool,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Worker {
+    /// Starts the worker: it connects to its coordinators, whether they are there yet or not,
+    /// and holds what they assign. Its tasks run until [`Worker::shutdown`].
+    #[must_use]
+    pub fn start(
+        config: WorkerConfig,
+        loaders: Vec<Arc<dyn BackendLoader>>,
+        metrics: Metrics,
+    ) -> Self {
+        let (incarnation, _) = uuid::Uuid::new_v4().as_u64_pair();
+        let worker = Self(Arc::new(Shared {
+            incarnation: Incarnation(incarnation),
+            loaders: loaders
+                .into_iter()
+                .map(|loader| (loader.kind(), loader))
+                .collect(),
+            metrics,
+            replicas: RwLock::default(),
+            wanted: Mutex::default(),
+            assigned: tokio::sync::Notify::new(),
+            news: watch::Sender::new(()),
+            loads: Semaphore::new(config.concurrent_loads.max(1)),
+            draining: AtomicBool::new(false),
+            tasks: TaskTracker::new(),
+            stop: CancellationToken::new(),
+            config,
+        }));
+        worker.spawn(worker.clone().run_table());
+        for address in &worker.0.config.coordinators {
+            worker.spawn(worker.clone().run_heartbeat(address.clone()));
+        }
+        worker
+    }
+
+    /// Tells the coordinators that this worker takes nothing new.
+    pub fn begin_drain(&self) {
+        self.0.draining.store(true, Ordering::Release);
+        self.tell();
+    }
+
+    /// Drains: tells the coordinators, and waits until every stream has ended, at most
+    /// `timeout`. Returns how many streams were still running then.
+    pub async fn drain(&self, timeout: Duration) -> usize {
+        self.begin_drain();
+        let started = Instant::now();
+        // Requests may be on their way from coordinators that have not heard yet.
+        tokio::time::sleep(self.0.config.drain_grace.min(timeout)).await;
+        while self.active_streams() != 0 && started.elapsed() < timeout {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        self.active_streams()
+    }
+
+    /// Ends the heartbeats and unloads everything. Streams that still run are not waited for.
+    pub async fn shutdown(&self) {
+        self.begin_drain();
+        self.0.stop.cancel();
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+        self.0.replicas.write().clear();
+    }
+
+    /// Streams that run or wait, over all replicas.
+    #[must_use]
+    pub fn active_streams(&self) -> usize {
+        let loads = self
+            .0
+            .replicas
+            .read()
+            .iter()
+            .map(|replica| replica.load())
+            .collect::<Vec<_>>();
+        loads
+            .into_iter()
+            .map(|(running, waiting)| running + waiting)
+            .sum()
+    }
+
+    /// Whether it takes requests: it does not drain.
+    #[must_use]
+    pub fn ready(&self) -> bool {
+        !self.0.draining.load(Ordering::Acquire)
+    }
+
+    /// Something changed that coordinators should hear at once.
+    fn tell(&self) {
+        self.0.news.send_replace(());
+        let mut ready = BTreeMap::new();
+        for replica in self.0.replicas.read().iter() {
+            let count = ready.entry(replica.assignment.model.clone()).or_insert(0);
+            *count += usize::from(replica.ready().is_some());
+        }
+        self.0.metrics.set_ready_replicas(&ready);
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.0.stop.clone();
+        self.0.tasks.spawn(async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = task => {}
+            }
+        });
+    }
+}

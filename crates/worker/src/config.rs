@@ -1,0 +1,46 @@
+//! The knobs of a worker.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use volley_types::WorkerId;
+
+/// The knobs of a worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerConfig {
+    /// Its identity, stable over restarts and unique in the cluster.
+    pub id: WorkerId,
+    /// Where coordinators reach its Flight service, `host:port`.
+    pub address: String,
+    /// Free labels, shown in the status.
+    pub labels: BTreeMap<String, String>,
+    /// The internal addresses of all coordinators, `host:port`.
+    pub coordinators: Vec<String>,
+    /// Requests that may wait for a place on one replica; one more is refused with
+    /// `overloaded`.
+    pub queue_per_replica: usize,
+    /// Models that are loaded at the same time.
+    pub concurrent_loads: usize,
+    /// Between two heartbeats; changes are told at once.
+    pub heartbeat_interval: Duration,
+    /// How long a drained worker goes on listening, so that requests that were on their way
+    /// when its coordinators heard of the drain still find it.
+    pub drain_grace: Duration,
+}
+
+impl WorkerConfig {
+    /// The defaults around what has none.
+    #[must_use]
+    pub fn new(id: WorkerId, address: impl Into<String>, coordinators: Vec<String>) -> Self {
+        Self {
+            id,
+            address: address.into(),
+            labels: BTreeMap::new(),
+            coordinators,
+            queue_per_replica: 256,
+            concurrent_loads: 2,
+            heartbeat_interval: Duration::from_millis(500),
+            drain_grace: Duration::from_millis(500),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! From what a worker holds to what it shall hold. Pure.
+
+use volley_types::registry::Assignment;
+
+/// What to do.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Actions {
+    /// Begin to load these.
+    pub(crate) load: Vec<Assignment>,
+    /// Drain and unload what these describe.
+    pub(crate) unload: Vec<Assignment>,
+}
+
+/// Compares by everything that describes a replica: a model that was deleted and registered
+/// anew under the same name and version is another one.
+pub(crate) fn converge(held: &[Assignment], wanted: &[Assignment]) -> Actions {
+    let missing = |from: &[Assignment], these: &[Assignment]| {
+        these
+            .iter()
+            .filter(|assignment| !from.contains(assignment))
+            .cloned()
+            .collect()
+    };
+    Actions {
+        load: missing(held, wanted),
+        unload: missing(wanted, held),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_types::registry::{BackendKind, ModelSource, ModelVersionSpec};
+    use volley_types::{ModelName, ModelVersion, Parameters};
+
+    use super::*;
+
+    fn assignment(model: &str, version: u32, created_ms: u64) -> Assignment {
+        Assignment {
+            model: ModelName::new(model).unwrap(),
+            spec: ModelVersionSpec {
+                version: ModelVersion(version),
+                backend: BackendKind::Text,
+                source: ModelSource::None,
+                parameters: Parameters::default(),
+                description: String::new(),
+                created_ms,
+            },
+            connector: None,
+        }
+    }
+
+    #[test]
+    fn what_is_new_is_loaded_what_is_gone_is_unloaded_and_the_rest_stays() {
+        let (a1, a2, b1) = (
+            assignment("a", 1, 0),
+            assignment("a", 2, 0),
+            assignment("b", 1, 0),
+        );
+        let actions = converge(&[a1.clone(), b1.clone()], &[a2.clone(), b1.clone()]);
+        assert_eq!(
+            actions,
+            Actions {
+                load: vec![a2],
+                unload: vec![a1]
+            }
+        );
+        let anew = assignment("b", 1, 7);
+        let actions = converge(&[b1.clone()], &[anew.clone()]);
+        assert_eq!(
+            actions,
+            Actions {
+                load: vec![anew],
+                unload: vec![b1]
+            }
+        );
+    }
+}

@@ -1,0 +1,106 @@
+//! The stream to one coordinator: reports out, assignments in.
+
+use std::time::{Duration, Instant};
+
+use async_stream::stream;
+use futures::{Stream, StreamExt};
+use tonic::transport::Endpoint;
+use volley_proto::worker::v1 as wire;
+use volley_proto::worker::v1::worker_service_client::WorkerServiceClient;
+use volley_proto::worker_report::{assignments_from_wire, report_to_wire};
+use volley_types::WorkerReport;
+
+use crate::Worker;
+
+/// The first and the longest wait before a coordinator is called again.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// A stream that lived this long was a good one: the next wait is the first again.
+const GOOD: Duration = Duration::from_secs(5);
+const MAX_ASSIGNMENTS_BYTES: usize = 64 << 20;
+
+impl Worker {
+    /// Keeps a heartbeat stream to the coordinator at `address`, for ever.
+    pub(crate) async fn run_heartbeat(self, address: String) {
+        let mut wait = BACKOFF.0;
+        loop {
+            let began = Instant::now();
+            let reason = match self.converse(&address).await {
+                Ok(()) => "closed by the coordinator".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            if GOOD < began.elapsed() {
+                wait = BACKOFF.0;
+            }
+            tracing::debug!(coordinator = address, reason, "heartbeat stream ended");
+            tokio::time::sleep(wait.mul_f64(0.5 + fastrand::f64())).await;
+            wait = (wait * 2).min(BACKOFF.1);
+        }
+    }
+
+    async fn converse(
+        &self,
+        address: &str,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let endpoint = Endpoint::from_shared(format!("http://{address}"))?
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(Duration::from_secs(10))
+            .keep_alive_timeout(Duration::from_secs(5))
+            .keep_alive_while_idle(true);
+        let mut client = WorkerServiceClient::new(endpoint.connect().await?)
+            .max_decoding_message_size(MAX_ASSIGNMENTS_BYTES);
+        let mut answers = client.heartbeat(self.clone().reports()).await?.into_inner();
+        tracing::info!(coordinator = address, "heartbeat stream open");
+        while let Some(assignments) = answers.next().await {
+            let (revision, assignments) = assignments_from_wire(assignments?)?;
+            self.assign(revision, assignments);
+        }
+        Ok(())
+    }
+
+    /// A report at once, at every interval, and whenever there is news.
+    fn reports(self) -> impl Stream<Item = wire::WorkerReport> + Send + 'static {
+        let mut news = self.0.news.subscribe();
+        let mut beat = tokio::time::interval(self.0.config.heartbeat_interval);
+        beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        stream! {
+            loop {
+                tokio::select! {
+                    _ = beat.tick() => {}
+                    changed = news.changed() => if changed.is_err() { return },
+                }
+                yield report_to_wire(&self.report());
+            }
+        }
+    }
+
+    fn report(&self) -> WorkerReport {
+        let replicas: Vec<_> = self
+            .0
+            .replicas
+            .read()
+            .iter()
+            .map(|replica| replica.report())
+            .collect();
+        WorkerReport {
+            id: self.0.config.id.clone(),
+            incarnation: self.0.incarnation,
+            address: self.0.config.address.clone(),
+            labels: self.0.config.labels.clone(),
+            active: replicas.iter().map(|replica| replica.active).sum(),
+            queued: replicas.iter().map(|replica| replica.queued).sum(),
+            draining: !self.ready(),
+            memory_bytes: resident_bytes(),
+            replicas,
+        }
+    }
+}
+
+/// Resident memory of this process; 0 where the system does not tell.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}

@@ -1,0 +1,79 @@
+//! One replica: an assignment, its state, its backend once loaded, and its door.
+
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use volley_backend::Backend;
+use volley_types::registry::{Assignment, ReplicaState};
+use volley_types::{ReplicaReport, Signature};
+
+use crate::admission::Admission;
+
+/// What can be called once a replica is loaded.
+#[derive(Clone)]
+pub(crate) struct Loaded {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) signature: Signature,
+    pub(crate) admission: Admission,
+}
+
+/// One replica.
+pub(crate) struct Replica {
+    pub(crate) assignment: Assignment,
+    state: RwLock<(ReplicaState, Option<Loaded>)>,
+}
+
+impl Replica {
+    pub(crate) fn new(assignment: Assignment) -> Self {
+        Self {
+            assignment,
+            state: RwLock::new((ReplicaState::Loading, None)),
+        }
+    }
+
+    pub(crate) fn loaded(&self, loaded: Loaded) {
+        *self.state.write() = (ReplicaState::Ready, Some(loaded));
+    }
+
+    pub(crate) fn failed(&self, reason: String) {
+        *self.state.write() = (ReplicaState::Failed(reason), None);
+    }
+
+    /// Takes no new requests from now on.
+    pub(crate) fn drain(&self) {
+        self.state.write().0 = ReplicaState::Draining;
+    }
+
+    pub(crate) fn state(&self) -> ReplicaState {
+        self.state.read().0.clone()
+    }
+
+    /// What to call, while it takes requests.
+    pub(crate) fn ready(&self) -> Option<Loaded> {
+        let state = self.state.read();
+        state.1.clone().filter(|_| state.0 == ReplicaState::Ready)
+    }
+
+    /// Streams that run and requests that wait.
+    pub(crate) fn load(&self) -> (usize, usize) {
+        let state = self.state.read();
+        state.1.as_ref().map_or((0, 0), |loaded| {
+            (loaded.admission.running(), loaded.admission.waiting())
+        })
+    }
+
+    pub(crate) fn report(&self) -> ReplicaReport {
+        let state = self.state.read();
+        let loaded = state.1.as_ref();
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        ReplicaReport {
+            model: self.assignment.model.clone(),
+            version: self.assignment.spec.version,
+            state: state.0.clone(),
+            active: loaded.map_or(0, |loaded| count(loaded.admission.running())),
+            queued: loaded.map_or(0, |loaded| count(loaded.admission.waiting())),
+            capacity: loaded.map_or(0, |loaded| count(loaded.backend.capacity())),
+            signature: loaded.map(|loaded| loaded.signature.clone()),
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The replica table: loads what is assigned, drains and unloads what is not any more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use volley_backend::Backend;
+use volley_types::registry::{Assignment, ReplicaState};
+use volley_types::{ErrorCode, ModelRef, PredictError, Revision};
+
+use crate::Worker;
+use crate::admission::Admission;
+use crate::converge::converge;
+use crate::replica::{Loaded, Replica};
+
+/// Between two looks at a draining replica's streams.
+const DRAIN_LOOK: Duration = Duration::from_millis(50);
+/// A replica that is not wanted any more is let go after this, whatever still runs on it.
+const DRAIN_LIMIT: Duration = Duration::from_secs(600);
+/// The first and the longest wait before a failed load is tried again.
+const RETRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
+
+impl Worker {
+    /// Takes assignments from a coordinator. Older ones than the newest known are ignored: that
+    /// coordinator lags.
+    pub(crate) fn assign(&self, revision: Revision, assignments: Vec<Assignment>) {
+        let mut wanted = self.0.wanted.lock();
+        if revision < wanted.0 {
+            return;
+        }
+        *wanted = (revision, assignments);
+        drop(wanted);
+        self.0.assigned.notify_one();
+    }
+
+    pub(crate) async fn run_table(self) {
+        loop {
+            self.0.assigned.notified().await;
+            let wanted = self.0.wanted.lock().1.clone();
+            let held: Vec<_> = {
+                let replicas = self.0.replicas.read();
+                let kept = replicas
+                    .iter()
+                    .filter(|held| held.state() != ReplicaState::Draining);
+                kept.map(|replica| replica.assignment.clone()).collect()
+            };
+            let actions = converge(&held, &wanted);
+            for assignment in &actions.unload {
+                self.unload(assignment);
+            }
+            for assignment in actions.load {
+                let replica = Arc::new(Replica::new(assignment));
+                self.0.replicas.write().push(replica.clone());
+                self.spawn(self.clone().load(replica));
+            }
+            self.tell();
+        }
+    }
+
+    /// Loads one replica; tries again for as long as it is wanted.
+    async fn load(self, replica: Arc<Replica>) {
+        let (model, version) = (&replica.assignment.model, replica.assignment.spec.version);
+        let mut wait = RETRY.0;
+        loop {
+            let loaded = self.load_once(&replica.assignment).await;
+            if !self.holds(&replica) {
+                return;
+            }
+            match loaded {
+                Ok(loaded) => {
+                    tracing::info!(%model, %version, "replica ready");
+                    replica.loaded(loaded);
+                    self.tell();
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(%model, %version, error = error.chain(), "replica not loaded");
+                    replica.failed(error.message);
+                    self.tell();
+                }
+            }
+            tokio::time::sleep(wait.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
+            wait = (wait * 2).min(RETRY.1);
+            if !self.holds(&replica) {
+                return;
+            }
+        }
+    }
+
+    async fn load_once(&self, assignment: &Assignment) -> Result<Loaded, PredictError> {
+        let _turn = self.0.loads.acquire().await;
+        let kind = assignment.spec.backend;
+        let loader = self.0.loaders.get(&kind).cloned().ok_or_else(|| {
+            let message = format!("this worker has no backend for '{}' models", kind.as_str());
+            PredictError::new(ErrorCode::Unimplemented, message)
+        })?;
+        let task_assignment = assignment.clone();
+        // Its own task: a loader that panics fails this load and nothing else.
+        let task = tokio::spawn(async move { loader.load(&task_assignment).await });
+        let task = tokio_util::task::AbortOnDropHandle::new(task);
+        let backend: Arc<dyn Backend> = task.await.map_err(|error| {
+            PredictError::internal("loading the model failed unexpectedly", error)
+        })??;
+        let model = ModelRef {
+            name: assignment.model.clone(),
+            version: Some(assignment.spec.version),
+        };
+        let signature = backend.signature(&model).await?;
+        let admission = Admission::new(backend.capacity(), self.0.config.queue_per_replica);
+        Ok(Loaded {
+            backend,
+            signature,
+            admission,
+        })
+    }
+
+    fn unload(&self, assignment: &Assignment) {
+        let find = |replica: &&Arc<Replica>| {
+            replica.assignment == *assignment && replica.state() != ReplicaState::Draining
+        };
+        let Some(replica) = self.0.replicas.read().iter().find(find).cloned() else {
+            return;
+        };
+        replica.drain();
+        let worker = self.clone();
+        self.spawn(async move {
+            let idle = async {
+                while replica.load() != (0, 0) {
+                    tokio::time::sleep(DRAIN_LOOK).await;
+                }
+            };
+            if tokio::time::timeout(DRAIN_LIMIT, idle).await.is_err() {
+                tracing::warn!(model = %replica.assignment.model, "unloaded with streams running");
+            }
+            worker
+                .0
+                .replicas
+                .write()
+                .retain(|held| !Arc::ptr_eq(held, &replica));
+            worker.tell();
+        });
+    }
+
+    /// Whether the table still has this replica and wants it.
+    fn holds(&self, replica: &Arc<Replica>) -> bool {
+        replica.state() != ReplicaState::Draining
+            && self
+                .0
+                .replicas
+                .read()
+                .iter()
+                .any(|held| Arc::ptr_eq(held, replica))
+    }
+}
