@@ -3,6 +3,7 @@
 use std::error::Error;
 
 use prost::Message;
+use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 use volley_proto::predict::v1::ErrorDetail;
 use volley_proto::predict_command::{error_from_wire, error_to_wire};
@@ -10,6 +11,11 @@ use volley_types::{ErrorCode, PredictError, RequestId};
 
 /// The longest message of a status in bytes: statuses travel in HTTP/2 trailers.
 const MAX_STATUS_MESSAGE_BYTES: usize = 2048;
+
+/// Arrow's C++ clients, and so pyarrow, hand the details to their caller only where this
+/// trailer stands beside them, and only in errors of this class.
+const ARROW_STATUS: &str = "x-arrow-status";
+const ARROW_IO_ERROR: &str = "5";
 
 /// The status of `error`: its public message, and the rest as an `ErrorDetail` in the details.
 #[must_use]
@@ -20,7 +26,11 @@ pub fn to_status(error: &PredictError, request_id: Option<&RequestId>) -> Status
         message.push('…');
     }
     let detail = error_to_wire(error, request_id).encode_to_vec();
-    Status::with_details(grpc_code(error.code), message, detail.into())
+    let mut status = Status::with_details(grpc_code(error.code), message, detail.into());
+    status
+        .metadata_mut()
+        .insert(ARROW_STATUS, MetadataValue::from_static(ARROW_IO_ERROR));
+    status
 }
 
 /// The gRPC code that stands for `code`, for clients that do not read the details.
