@@ -17,8 +17,7 @@ use bytes::Bytes;
 use volley_types::{ErrorCode, PredictError};
 
 mod check;
-
-pub use check::check_schema;
+mod schema;
 
 use crate::{END, MAX_MESSAGE_BYTES};
 
@@ -164,12 +163,8 @@ fn decode_schema(message: &Message<'_>) -> Result<Schema, PredictError> {
     let header = message
         .header_as_schema()
         .ok_or_else(|| malformed("a schema that is none"))?;
-    if header.endianness() != arrow_ipc::Endianness::Little {
-        return Err(malformed("big-endian values"));
-    }
-    let schema = arrow_ipc::convert::fb_to_schema(header);
-    check_schema(&schema)?;
-    Ok(schema)
+    schema::check(header)?;
+    Ok(arrow_ipc::convert::fb_to_schema(header))
 }
 
 fn decode_batch(

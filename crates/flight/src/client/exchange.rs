@@ -1,5 +1,6 @@
 //! One `DoExchange`, seen from the client.
 
+use std::pin::Pin;
 use std::time::Instant;
 
 use arrow_array::RecordBatch;
@@ -7,11 +8,11 @@ use arrow_flight::FlightData;
 use arrow_flight::flight_service_client::FlightServiceClient;
 use arrow_schema::SchemaRef;
 use futures::{Stream, stream};
-use tokio::time::timeout_at;
+use tokio::time::{Sleep, sleep_until, timeout_at};
 use tonic::transport::Channel;
 use tonic::{CancellationHandle, Request, Streaming};
 use volley_proto::predict_command;
-use volley_types::{ChunkStream, Deadline, ErrorCode, PredictError, PredictRequest};
+use volley_types::{ChunkStream, ErrorCode, PredictError, PredictRequest};
 
 use super::input::{self, InputError, Messages};
 use crate::ingress::{Decoder, Ingress};
@@ -51,7 +52,7 @@ pub(super) async fn open(
     let exchange = Exchange {
         replies,
         decoder,
-        deadline,
+        deadline: deadline.map(|deadline| Box::pin(sleep_until(deadline.instant().into()))),
         input_error,
     };
     Ok(ChunkStream::new(schema, exchange.batches()).holding(cancel))
@@ -89,7 +90,8 @@ async fn read_schema(
 struct Exchange {
     replies: Streaming<FlightData>,
     decoder: Decoder,
-    deadline: Option<Deadline>,
+    /// One timer for the whole stream.
+    deadline: Option<Pin<Box<Sleep>>>,
     input_error: InputError,
 }
 
@@ -110,11 +112,11 @@ impl Exchange {
 
     async fn next(&mut self) -> Result<Option<RecordBatch>, PredictError> {
         loop {
-            let message = match self.deadline {
-                Some(deadline) => timeout_at(deadline.instant().into(), self.replies.message())
-                    .await
-                    .map_err(|_| deadline_passed())?,
-                None => self.replies.message().await,
+            let message = tokio::select! {
+                // First, so that a stream that never pauses ends in time as well.
+                biased;
+                () = passed(&mut self.deadline) => return Err(deadline_passed()),
+                message = self.replies.message() => message,
             };
             let Some(data) = message.map_err(from_status)? else {
                 return Ok(None);
@@ -124,6 +126,14 @@ impl Exchange {
                 Ingress::Empty | Ingress::End | Ingress::Schema { .. } => {}
             }
         }
+    }
+}
+
+/// Waits for the deadline; for ever where there is none.
+async fn passed(deadline: &mut Option<Pin<Box<Sleep>>>) {
+    match deadline {
+        Some(timer) => timer.as_mut().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, FixedSizeListArray, Float32Array, StringArray, types::Float32Type};
-use arrow_schema::{DataType, Field};
+use arrow_array::types::{Float32Type, Int32Type};
+use arrow_array::{ArrayRef, DictionaryArray, FixedSizeListArray, Float32Array, StringArray};
 use futures::StreamExt;
 
 use super::*;
@@ -59,15 +59,17 @@ fn one_row_too_large_for_a_message_is_refused() {
 }
 
 #[test]
-fn dictionaries_are_refused_and_empty_batches_are_nothing() {
-    let empty = texts(&[]);
-    assert_eq!(messages(&empty, 100).len(), 1);
-    let schema = Schema::new(vec![Field::new(
-        "d",
-        DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8)),
-        true,
-    )]);
-    assert!(crate::ingress::check_schema(&schema).is_err());
+fn empty_batches_are_nothing_and_dictionaries_are_refused_at_both_ends() {
+    assert_eq!(messages(&texts(&[]), 100).len(), 1);
+
+    let words: DictionaryArray<Int32Type> = ["a", "b", "a"].into_iter().collect();
+    let batch = RecordBatch::try_from_iter([("d", Arc::new(words) as ArrayRef)]).unwrap();
+    let mut encoder = Encoder::new(100);
+    let sent = encoder.batch(&batch, &mut Vec::new()).unwrap_err();
+    assert_eq!(sent.code, ErrorCode::Internal);
+    let received = decode_all(&[encoder.schema(&batch.schema())]).unwrap_err();
+    assert_eq!(received.code, ErrorCode::InvalidInput);
+    assert!(received.message.contains("'d'"), "{}", received.message);
 }
 
 #[tokio::test]

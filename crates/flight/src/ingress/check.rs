@@ -1,65 +1,11 @@
-//! Checks of schemas and of record batch headers, before Arrow's reader sees them.
+//! Checks of record batch headers, before Arrow's reader sees them.
 
 use arrow_ipc::{FieldNode, RecordBatch as BatchHeader};
-use arrow_schema::{DataType, Field, Schema};
+use arrow_schema::{DataType, Schema};
 use volley_types::{ErrorCode, PredictError};
 
 use super::malformed;
 use crate::MAX_ROWS;
-
-/// The most columns, nested ones counted too.
-const MAX_FIELDS: usize = 4096;
-
-/// The deepest nesting of types.
-const MAX_DEPTH: usize = 16;
-
-/// Checks that every column is of a type that this contract carries.
-///
-/// # Errors
-/// `InvalidInput`, naming the column.
-pub fn check_schema(schema: &Schema) -> Result<(), PredictError> {
-    let mut left = MAX_FIELDS;
-    for field in schema.fields() {
-        check_field(field, MAX_DEPTH, &mut left).map_err(|what| {
-            let name: String = field
-                .name()
-                .chars()
-                .filter(|c| !c.is_control())
-                .take(64)
-                .collect();
-            PredictError::invalid(format!("column '{name}' has {what}"))
-        })?;
-    }
-    Ok(())
-}
-
-fn check_field(field: &Field, depth: usize, left: &mut usize) -> Result<(), &'static str> {
-    *left = left.checked_sub(1).ok_or("too many columns before it")?;
-    let depth = depth.checked_sub(1).ok_or("a type nested too deeply")?;
-    match field.data_type() {
-        DataType::List(item) => check_field(item, depth, left),
-        DataType::FixedSizeList(item, size) => {
-            if *size < 0 {
-                return Err("a fixed-size list of negative size");
-            }
-            check_field(item, depth, left)
-        }
-        DataType::Struct(fields) => fields
-            .iter()
-            .try_for_each(|field| check_field(field, depth, left)),
-        DataType::FixedSizeBinary(width) if *width < 0 => Err("binary values of negative width"),
-        DataType::Dictionary(..) => Err("a dictionary-encoded type; send plain values"),
-        DataType::LargeList(_) => Err("the type large_list; use list"),
-        DataType::Union(..)
-        | DataType::Map(..)
-        | DataType::RunEndEncoded(..)
-        | DataType::ListView(_)
-        | DataType::LargeListView(_)
-        | DataType::Utf8View
-        | DataType::BinaryView => Err("a type that this service does not carry"),
-        _ => Ok(()),
-    }
-}
 
 /// Checks a record batch's header: row count, nodes and buffers as the schema has them, every
 /// buffer inside the body and as long as its values need, no compression.
@@ -218,7 +164,11 @@ impl Walk {
             0 => Some(0),
             _ => length.checked_add(1).and_then(|n| n.checked_mul(width)),
         };
-        self.buffer(needed).map(drop)
+        if self.buffer(needed)?.is_multiple_of(width) {
+            Ok(())
+        } else {
+            Err(malformed("offsets cut in the middle"))
+        }
     }
 }
 

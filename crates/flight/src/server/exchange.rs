@@ -8,6 +8,7 @@ use std::time::Instant;
 use arrow_flight::FlightData;
 use arrow_schema::Schema;
 use futures::{FutureExt, Stream, StreamExt};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
@@ -199,7 +200,12 @@ impl Exchange {
         Ok(())
     }
 
+    /// Hands `message` to the connection; waits for a slow reader up to the stall timeout.
     async fn send(&self, message: FlightData) -> Result<(), PredictError> {
+        let message = match self.replies.try_send(message) {
+            Ok(()) => return Ok(()),
+            Err(TrySendError::Full(message) | TrySendError::Closed(message)) => message,
+        };
         match timeout(self.config.stall_timeout, self.replies.send(message)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_closed)) => Err(PredictError::new(

@@ -211,8 +211,18 @@ impl Mutation {
     }
 }
 
+/// That many cases, or what `PROPTEST_CASES` says. Failures are not written to disk.
+fn cases(default: u32) -> ProptestConfig {
+    let given = std::env::var("PROPTEST_CASES").ok();
+    ProptestConfig {
+        cases: given.and_then(|text| text.parse().ok()).unwrap_or(default),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(20_000))]
+    #![proptest_config(cases(20_000))]
 
     /// Whatever the bytes: rows or a refusal, never a panic that escapes, never a hang. Rows
     /// that were accepted can be read and written again.
@@ -244,7 +254,7 @@ fn a_server_outlives_thousands_of_mutated_calls() {
     let node = runtime.block_on(Node::start());
     let client = runtime.block_on(node.raw());
     let descriptor = FlightDescriptor::new_path(vec!["double".to_owned()]);
-    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(2000));
+    let mut runner = proptest::test_runner::TestRunner::new(cases(2_000));
     let mutations = prop::collection::vec(mutation(), 1..3);
     runner
         .run(&mutations, |mutations| {
