@@ -1,0 +1,82 @@
+//! The routes.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{get, post};
+use volley_types::Control;
+
+use crate::opensearch::{connectors, models, predict, tasks};
+use crate::{ApiConfig, EncodeMetrics, context, ops};
+
+/// What handlers share.
+pub(crate) struct App {
+    pub(crate) control: Arc<dyn Control>,
+    pub(crate) metrics: EncodeMetrics,
+    pub(crate) config: ApiConfig,
+}
+
+/// The public interface of a coordinator.
+pub(crate) fn coordinator(
+    control: Arc<dyn Control>,
+    metrics: EncodeMetrics,
+    config: ApiConfig,
+) -> Router {
+    let ml = Router::new()
+        .route("/connectors/_create", post(connectors::create))
+        .route(
+            "/connectors/_search",
+            get(connectors::search).post(connectors::search),
+        )
+        .route(
+            "/connectors/{id}",
+            get(connectors::get).delete(connectors::delete),
+        )
+        .route("/models/_register", post(models::register))
+        .route("/models/_search", get(models::search).post(models::search))
+        .route("/models/{id}", get(models::get).delete(models::delete))
+        .route("/models/{id}/_deploy", post(models::deploy))
+        .route("/models/{id}/_undeploy", post(models::undeploy))
+        .route("/models/{id}/_predict", post(predict::predict))
+        .route("/models/{id}/_predict/stream", post(predict::stream))
+        .route("/tasks/{id}", get(tasks::get));
+    let volley = Router::new()
+        .route("/status", get(ops::status))
+        .route("/health/live", get(ops::live))
+        .route("/health/ready", get(ops::ready))
+        .route("/nodes/join", post(ops::join))
+        .route("/nodes/{id}/leave", post(ops::leave));
+    let app = Arc::new(App {
+        control,
+        metrics,
+        config,
+    });
+    Router::new()
+        .nest("/_plugins/_ml", ml)
+        .nest("/_volley", volley)
+        .route("/metrics", get(ops::metrics))
+        .route("/", get(ops::about))
+        .fallback(context::no_route)
+        .method_not_allowed_fallback(context::no_method)
+        .layer(from_fn_with_state(Arc::new(config), context::middleware))
+        .with_state(app)
+}
+
+/// Health and metrics alone.
+pub(crate) fn node(metrics: EncodeMetrics, ready: Arc<dyn Fn() -> bool + Send + Sync>) -> Router {
+    let ready = move || async move { ops::readiness(ready()) };
+    Router::new()
+        .route(
+            "/metrics",
+            get(move || async move { ops::open_metrics(metrics()) }),
+        )
+        .route("/_volley/health/live", get(ops::live))
+        .route("/_volley/health/ready", get(ready))
+        .fallback(context::no_route)
+        .method_not_allowed_fallback(context::no_method)
+        .layer(from_fn_with_state(
+            Arc::new(ApiConfig::default()),
+            context::middleware,
+        ))
+}

@@ -1,0 +1,155 @@
+//! What every request carries: its id, its trace, its deadline. Made once, at the edge.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::{FromRequestParts, Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures::FutureExt;
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
+use tracing::Instrument;
+use volley_types::{Deadline, ErrorCode, PredictError, RequestId, TraceContext};
+
+use crate::ApiConfig;
+use crate::error::ApiError;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const TIMEOUT_MS: HeaderName = HeaderName::from_static("x-volley-timeout-ms");
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+
+/// What a handler knows of its request besides the dialect's own fields.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestContext {
+    pub(crate) request_id: RequestId,
+    pub(crate) trace: TraceContext,
+    pub(crate) deadline: Deadline,
+    pub(crate) span: tracing::Span,
+}
+
+impl<S: Sync> FromRequestParts<S> for RequestContext {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        parts.extensions.get::<Self>().cloned().ok_or_else(|| {
+            ApiError(PredictError::internal(
+                "the request was lost",
+                "no context in the request",
+            ))
+        })
+    }
+}
+
+/// Wraps every route: checks `Host`, makes the context, fences panics, echoes the id.
+pub(crate) async fn middleware(
+    State(config): State<Arc<ApiConfig>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let request_id = request_id(request.headers());
+    let trace = trace(request.headers());
+    let span = tracing::info_span!(
+        "http",
+        request_id = %request_id,
+        trace_id = format_args!("{:032x}", trace.trace_id),
+        method = %request.method(),
+        path = request.uri().path(),
+    );
+    let checked = check_host(&request).and_then(|()| timeout(request.headers(), &config));
+    let mut response = match checked {
+        Err(error) => ApiError(error).into_response(),
+        Ok(timeout) => {
+            let deadline = Deadline::after(Instant::now(), timeout);
+            let context = RequestContext {
+                request_id: request_id.clone(),
+                trace,
+                deadline,
+                span: span.clone(),
+            };
+            request.extensions_mut().insert(context);
+            let answered = AssertUnwindSafe(next.run(request))
+                .catch_unwind()
+                .instrument(span);
+            answered.await.unwrap_or_else(|_| {
+                let error = PredictError::internal("the request failed unexpectedly", "a panic");
+                ApiError(error).into_response()
+            })
+        }
+    };
+    if let Ok(id) = HeaderValue::from_str(request_id.as_str()) {
+        response.headers_mut().insert(REQUEST_ID, id);
+    }
+    response
+}
+
+/// The caller's id where it is well formed, else a fresh one.
+fn request_id(headers: &HeaderMap) -> RequestId {
+    let given = headers
+        .get(REQUEST_ID)
+        .and_then(|value| value.to_str().ok());
+    given
+        .and_then(|id| RequestId::new(id).ok())
+        .unwrap_or_else(RequestId::random)
+}
+
+fn trace(headers: &HeaderMap) -> TraceContext {
+    let given = headers
+        .get(TRACEPARENT)
+        .and_then(|value| value.to_str().ok());
+    given
+        .and_then(TraceContext::parse)
+        .map_or_else(TraceContext::random, TraceContext::child)
+}
+
+/// RFC 9112 §3.2: a server must refuse a request with no `Host`, or more than one.
+fn check_host(request: &Request) -> Result<(), PredictError> {
+    if request.version() >= Version::HTTP_2 && request.uri().authority().is_some() {
+        return Ok(());
+    }
+    match request.headers().get_all(header::HOST).iter().count() {
+        1 => Ok(()),
+        0 => Err(PredictError::invalid("the request has no Host header")),
+        _ => Err(PredictError::invalid(
+            "the request has more than one Host header",
+        )),
+    }
+}
+
+fn timeout(headers: &HeaderMap, config: &ApiConfig) -> Result<Duration, PredictError> {
+    let Some(value) = headers.get(TIMEOUT_MS) else {
+        return Ok(config.request_timeout);
+    };
+    let limit_ms = config.max_request_timeout.as_millis();
+    let given = value
+        .to_str()
+        .ok()
+        .and_then(|text| text.trim().parse::<u64>().ok());
+    match given {
+        Some(ms) if 0 < ms && u128::from(ms) <= limit_ms => Ok(Duration::from_millis(ms)),
+        _ => Err(PredictError::invalid(format!(
+            "header '{TIMEOUT_MS}' must be a whole number of milliseconds from 1 to {limit_ms}"
+        ))),
+    }
+}
+
+/// No such route.
+pub(crate) async fn no_route(request: Request) -> ApiError {
+    let path: String = request.uri().path().chars().take(200).collect();
+    ApiError(PredictError::new(
+        ErrorCode::NotFound,
+        format!(
+            "no route for {} {path}; see docs/rest-api.md",
+            request.method()
+        ),
+    ))
+}
+
+/// The route is there, the method is not.
+pub(crate) async fn no_method(request: Request) -> Response {
+    let error = PredictError::invalid(format!("this route does not take {}", request.method()));
+    let mut response = ApiError(error).into_response();
+    *response.status_mut() = http::StatusCode::METHOD_NOT_ALLOWED;
+    response
+}

@@ -1,0 +1,240 @@
+//! Connectors: OpenSearch's body with `actions`, or the short one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use serde_json::{Map, Value, json};
+use volley_types::registry::{ConnectorSpec, CredentialRef, ProviderKind, RegistryCommand};
+use volley_types::{ConnectorId, ErrorCode, PredictError};
+
+use crate::app::App;
+use crate::body::{Fields, JsonObject};
+use crate::error::ApiError;
+use crate::opensearch;
+
+/// Headers that the provider sets itself, from the credential.
+const CREDENTIAL_HEADERS: [&str; 2] = ["authorization", "x-api-key"];
+
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    let spec = read(&body)?;
+    let id = spec.id.to_string();
+    app.control
+        .write(RegistryCommand::CreateConnector(spec))
+        .await?;
+    Ok(Json(json!({ "connector_id": id })))
+}
+
+pub(crate) async fn get(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let id = ConnectorId::new(id)?;
+    let registry = app.control.registry();
+    let spec = registry.connectors.get(&id).ok_or_else(|| {
+        PredictError::new(ErrorCode::NotFound, format!("no connector '{id}' exists"))
+    })?;
+    Ok(Json(render(spec)))
+}
+
+pub(crate) async fn search(State(app): State<Arc<App>>) -> Json<Value> {
+    let registry = app.control.registry();
+    let hits: Vec<_> = registry
+        .connectors
+        .values()
+        .map(|spec| json!({ "_id": spec.id.as_str(), "_source": render(spec) }))
+        .collect();
+    Json(json!({ "hits": { "total": { "value": hits.len(), "relation": "eq" }, "hits": hits } }))
+}
+
+pub(crate) async fn delete(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let id = ConnectorId::new(id)?;
+    app.control
+        .write(RegistryCommand::DeleteConnector(id.clone()))
+        .await?;
+    Ok(Json(json!({ "_id": id.as_str(), "result": "deleted" })))
+}
+
+fn render(spec: &ConnectorSpec) -> Value {
+    let credential = spec.credential.as_ref().map(|credential| match credential {
+        CredentialRef::Env(name) => format!("env:{name}"),
+        CredentialRef::File(path) => format!("file:{path}"),
+    });
+    json!({
+        "connector_id": spec.id.as_str(),
+        "name": spec.name,
+        "protocol": "http",
+        "provider": spec.provider.as_str(),
+        "url": spec.url,
+        "model": spec.model,
+        "credential": credential,
+        "headers": spec.headers,
+        "parameters": opensearch::parameters_json(&spec.parameters),
+        "request_body": spec.request_body,
+    })
+}
+
+/// Reads either form of a connector.
+pub(crate) fn read(body: &Map<String, Value>) -> Result<ConnectorSpec, PredictError> {
+    let id = match body.text("connector_id")?.or(body.text("id")?) {
+        Some(id) => ConnectorId::new(id)?,
+        None => ConnectorId::new(uuid::Uuid::new_v4().simple().to_string())?,
+    };
+    let mut parameters = body.object("parameters")?.cloned().unwrap_or_default();
+    let action = predict_action(body)?;
+    let field = |name: &str| match body.text(name)? {
+        Some(text) => Ok::<_, PredictError>(Some(text)),
+        None => action.map_or(Ok(None), |action| action.text(name)),
+    };
+    let url = field("url")?.ok_or_else(|| {
+        PredictError::invalid("field 'url' is missing, here or in a 'predict' action")
+    })?;
+    let url = fill(url, &parameters)?;
+    let provider = provider(body, &url)?;
+    let model = match body.text("model")? {
+        Some(model) => model.to_owned(),
+        None => match parameters.remove("model") {
+            Some(Value::String(model)) => model,
+            _ => {
+                return Err(PredictError::invalid(
+                    "field 'model' (or 'parameters.model') is missing",
+                ));
+            }
+        },
+    };
+    let request_body = field("request_body")?.map(str::to_owned);
+    Ok(ConnectorSpec {
+        name: body.text("name")?.unwrap_or(id.as_str()).to_owned(),
+        id,
+        provider,
+        model,
+        credential: credential(body)?,
+        headers: headers(body, action)?,
+        parameters: opensearch::parameters(&parameters)?,
+        // In the actions form the template is customary and repeats the provider's own body.
+        request_body: request_body
+            .filter(|_| action.is_none() || body.contains_key("request_body")),
+        url,
+    })
+}
+
+fn predict_action(body: &Map<String, Value>) -> Result<Option<&Map<String, Value>>, PredictError> {
+    let Some(actions) = body.get("actions") else {
+        return Ok(None);
+    };
+    let actions = actions
+        .as_array()
+        .ok_or_else(|| PredictError::invalid("field 'actions' must be a list"))?;
+    let mut actions = actions.iter().filter_map(Value::as_object);
+    let predict = actions.find(|action| {
+        action
+            .get("action_type")
+            .and_then(Value::as_str)
+            .is_some_and(|kind| kind == "predict")
+    });
+    predict
+        .map(Some)
+        .ok_or_else(|| PredictError::invalid("'actions' has no action with action_type 'predict'"))
+}
+
+/// Fills `${parameters.x}` in a URL, once and for all.
+fn fill(template: &str, parameters: &Map<String, Value>) -> Result<String, PredictError> {
+    let mut url = String::with_capacity(template.len());
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once("${parameters.") {
+        let (name, after) = after.split_once('}').ok_or_else(|| {
+            PredictError::invalid("the connector's URL has a placeholder without an end")
+        })?;
+        let value = parameters
+            .get(name)
+            .and_then(Value::as_str)
+            .ok_or_else(|| {
+                PredictError::invalid(format!("the connector's URL needs parameter '{name}'"))
+            })?;
+        url.push_str(before);
+        url.push_str(value);
+        rest = after;
+    }
+    url.push_str(rest);
+    Ok(url)
+}
+
+fn provider(body: &Map<String, Value>, url: &str) -> Result<ProviderKind, PredictError> {
+    let named = match body.text("provider")? {
+        Some(name) => Some(name),
+        None => body
+            .text("protocol")?
+            .filter(|protocol| *protocol != "http"),
+    };
+    match named {
+        Some(name) => ProviderKind::from_name(name).ok_or_else(|| {
+            PredictError::invalid("field 'provider' must be 'openai' or 'anthropic'")
+        }),
+        None if url
+            .split(['?', '#'])
+            .next()
+            .is_some_and(|path| path.ends_with("/messages")) =>
+        {
+            Ok(ProviderKind::Anthropic)
+        }
+        None => Ok(ProviderKind::OpenAi),
+    }
+}
+
+/// A reference as text, or OpenSearch's object with one.
+fn credential(body: &Map<String, Value>) -> Result<Option<CredentialRef>, PredictError> {
+    let reference = match body.get("credential") {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::Object(object)) if object.is_empty() => return Ok(None),
+        Some(Value::String(text)) => Some(text.as_str()),
+        Some(Value::Object(object)) if object.len() == 1 => {
+            object.values().next().and_then(Value::as_str)
+        }
+        Some(_) => None,
+    };
+    let parsed = reference.and_then(|reference| match reference.split_once(':') {
+        Some(("env", name)) if !name.is_empty() => Some(CredentialRef::Env(name.to_owned())),
+        Some(("file", path)) if path.starts_with('/') => Some(CredentialRef::File(path.to_owned())),
+        _ => None,
+    });
+    parsed.map(Some).ok_or_else(|| {
+        PredictError::invalid(
+            "field 'credential' must be one reference, 'env:NAME' or 'file:/path', which each \
+             worker reads for itself; secrets themselves are not stored",
+        )
+    })
+}
+
+fn headers(
+    body: &Map<String, Value>,
+    action: Option<&Map<String, Value>>,
+) -> Result<BTreeMap<String, String>, PredictError> {
+    let given = match body.object("headers")? {
+        Some(headers) => Some(headers),
+        None => action.map_or(Ok(None), |action| action.object("headers"))?,
+    };
+    let mut headers = BTreeMap::new();
+    for (name, value) in given.into_iter().flatten() {
+        let name = name.to_ascii_lowercase();
+        let value = value
+            .as_str()
+            .ok_or_else(|| PredictError::invalid(format!("header '{name}' must be a string")))?;
+        if CREDENTIAL_HEADERS.contains(&name.as_str()) {
+            if value.contains("${credential.") {
+                continue;
+            }
+            return Err(PredictError::invalid(format!(
+                "header '{name}' comes from the connector's credential; give that as a reference"
+            )));
+        }
+        headers.insert(name, value.to_owned());
+    }
+    Ok(headers)
+}

@@ -1,0 +1,337 @@
+//! Models: register, get, search, deploy, undeploy, delete. A model's id is its unique name;
+//! registering it again makes its next version.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::Json;
+use axum::extract::{Path, Query, State};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use volley_types::control::ModelStatus;
+use volley_types::registry::{
+    BackendKind, ModelEntry, ModelSource, ModelVersionSpec, RegistryCommand, ReplicaState,
+};
+use volley_types::{
+    ConnectorId, ErrorCode, ModelName, ModelRef, ModelVersion, PredictError, WorkerId,
+};
+
+use crate::app::App;
+use crate::body::{Fields, JsonObject};
+use crate::error::ApiError;
+use crate::opensearch::{self, connectors, tasks};
+
+/// The most hits of one search.
+const MAX_HITS: u64 = 1_000;
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct RegisterQuery {
+    #[serde(default)]
+    deploy: bool,
+}
+
+pub(crate) async fn register(
+    State(app): State<Arc<App>>,
+    Query(query): Query<RegisterQuery>,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    let model = ModelName::new(body.required("name")?)?;
+    let mut spec = spec(&body)?;
+    if let Some(connector) = body.object("connector")? {
+        let connector = connectors::read(connector)?;
+        spec.source = ModelSource::Connector(connector.id.clone());
+        app.control
+            .write(RegistryCommand::CreateConnector(connector))
+            .await?;
+    }
+    let registered = app
+        .control
+        .write(RegistryCommand::RegisterModel(model.clone(), spec))
+        .await?;
+    let version = registered.version.unwrap_or_default();
+    if query.deploy {
+        let deploy = RegistryCommand::Deploy {
+            model: model.clone(),
+            version: Some(version),
+            replicas: replicas(&body)?,
+        };
+        app.control.write(deploy).await?;
+    }
+    Ok(Json(json!({
+        "task_id": tasks::register_id(&model, version),
+        "status": "CREATED",
+        "model_id": model.as_str(),
+        "model_version": version.0.to_string(),
+    })))
+}
+
+fn replicas(body: &Map<String, Value>) -> Result<u32, PredictError> {
+    let replicas = body.count("replicas")?.unwrap_or(1);
+    u32::try_from(replicas).map_err(|_| PredictError::invalid("field 'replicas' is too large"))
+}
+
+/// What to run, from `function_name` and the fields that go with it.
+fn spec(body: &Map<String, Value>) -> Result<ModelVersionSpec, PredictError> {
+    let function = body
+        .text("function_name")?
+        .unwrap_or("")
+        .to_ascii_lowercase();
+    let connector = body.text("connector_id")?;
+    let path = body.text("path")?.or(body.text("url")?);
+    let onnx = body
+        .text("model_format")?
+        .is_some_and(|format| format.eq_ignore_ascii_case("onnx"));
+    let backend = match function.as_str() {
+        "text" => BackendKind::Text,
+        "fake" => BackendKind::Fake,
+        "remote" => BackendKind::Remote,
+        "" if connector.is_some() || body.contains_key("connector") => BackendKind::Remote,
+        "" | "onnx" | "text_embedding" | "text_similarity" | "text_generation"
+            if path.is_some() || onnx || function == "onnx" =>
+        {
+            BackendKind::Onnx
+        }
+        _ => {
+            return Err(PredictError::invalid(
+                "field 'function_name' must be 'remote' (with 'connector_id'), 'onnx' (with \
+                 'path'), 'text' or 'fake'",
+            ));
+        }
+    };
+    let source = match backend {
+        BackendKind::Text | BackendKind::Fake => ModelSource::None,
+        BackendKind::Remote => match connector {
+            Some(id) => ModelSource::Connector(ConnectorId::new(id)?),
+            None if body.contains_key("connector") => ModelSource::None,
+            None => return Err(PredictError::invalid("field 'connector_id' is missing")),
+        },
+        BackendKind::Onnx => {
+            let path = path.ok_or_else(|| {
+                PredictError::invalid(
+                    "field 'path' is missing: the model's directory on the workers",
+                )
+            })?;
+            ModelSource::Path(directory(path)?)
+        }
+    };
+    let empty = Map::new();
+    let parameters = body.object("parameters")?.unwrap_or(&empty);
+    Ok(ModelVersionSpec {
+        version: ModelVersion::default(),
+        backend,
+        source,
+        parameters: opensearch::parameters(parameters)?,
+        description: body.text("description")?.unwrap_or_default().to_owned(),
+        created_ms: now_ms(),
+    })
+}
+
+fn directory(path: &str) -> Result<String, PredictError> {
+    let path = path.strip_prefix("file://").unwrap_or(path);
+    if path.contains("://") {
+        return Err(PredictError::invalid(
+            "models are loaded from a directory on the workers: give its path, or a file:// URL",
+        ));
+    }
+    Ok(path.to_owned())
+}
+
+fn now_ms() -> u64 {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn unknown(model: &ModelName) -> PredictError {
+    PredictError::new(
+        ErrorCode::NotFound,
+        format!("Failed to find model '{model}'"),
+    )
+}
+
+pub(crate) async fn get(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let model: ModelRef = id.parse()?;
+    let registry = app.control.registry();
+    let entry = registry
+        .models
+        .get(&model.name)
+        .ok_or_else(|| unknown(&model.name))?;
+    let status = app
+        .control
+        .model_status(&model.name)
+        .ok_or_else(|| unknown(&model.name))?;
+    if let Some(version) = model.version
+        && !entry.versions.contains_key(&version)
+    {
+        return Err(unknown(&model.name).into());
+    }
+    Ok(Json(render(entry, &status, model.version)))
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct SearchQuery {
+    size: Option<u64>,
+    from: Option<u64>,
+}
+
+pub(crate) async fn search(
+    State(app): State<Arc<App>>,
+    Query(query): Query<SearchQuery>,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    let all = body
+        .object("query")?
+        .is_none_or(|query| query.len() == 1 && query.contains_key("match_all"));
+    if !all {
+        return Err(PredictError::invalid("the only query that is understood is match_all").into());
+    }
+    let size = body
+        .count("size")?
+        .or(query.size)
+        .unwrap_or(MAX_HITS)
+        .min(MAX_HITS);
+    let from = body.count("from")?.or(query.from).unwrap_or(0);
+    let registry = app.control.registry();
+    let (skip, take) = (usize::try_from(from).unwrap_or(usize::MAX), size as usize);
+    let hits = registry
+        .models
+        .values()
+        .skip(skip)
+        .take(take)
+        .filter_map(|entry| {
+            let status = app.control.model_status(&entry.name)?;
+            Some(json!({ "_id": entry.name.as_str(), "_source": render(entry, &status, None) }))
+        });
+    let hits: Vec<_> = hits.collect();
+    let total = registry.models.len();
+    Ok(Json(
+        json!({ "hits": { "total": { "value": total, "relation": "eq" }, "hits": hits } }),
+    ))
+}
+
+/// A model as users see it: of the version asked for, else the deployed, else the newest.
+fn render(entry: &ModelEntry, status: &ModelStatus, version: Option<ModelVersion>) -> Value {
+    let newest = || entry.versions.keys().next_back().copied();
+    let version = version
+        .or(status.version)
+        .or_else(newest)
+        .unwrap_or_default();
+    let spec = entry.versions.get(&version);
+    let ids = |workers: &[WorkerId]| workers.iter().map(|id| id.to_string()).collect::<Vec<_>>();
+    let ready = status
+        .replicas
+        .iter()
+        .filter(|replica| replica.state == ReplicaState::Ready);
+    let ready: Vec<_> = ready.map(|replica| replica.worker.clone()).collect();
+    let failures: Map<String, Value> = status
+        .replicas
+        .iter()
+        .filter_map(|replica| match &replica.state {
+            ReplicaState::Failed(reason) => {
+                Some((replica.worker.to_string(), reason.clone().into()))
+            }
+            ReplicaState::Loading | ReplicaState::Ready | ReplicaState::Draining => None,
+        })
+        .collect();
+    let (path, connector) = match spec.map(|spec| &spec.source) {
+        Some(ModelSource::Path(path)) => (Some(path.clone()), None),
+        Some(ModelSource::Connector(id)) => (None, Some(id.to_string())),
+        Some(ModelSource::None) | None => (None, None),
+    };
+    json!({
+        "name": entry.name.as_str(),
+        "model_id": entry.name.as_str(),
+        "model_version": version.0.to_string(),
+        "algorithm": spec.map(|spec| spec.backend.as_str().to_ascii_uppercase()),
+        "description": spec.map(|spec| spec.description.as_str()),
+        "parameters": spec.map(|spec| opensearch::parameters_json(&spec.parameters)),
+        "path": path,
+        "connector_id": connector,
+        "model_state": status.state.as_str(),
+        "created_time": spec.map(|spec| spec.created_ms),
+        "versions": entry.versions.keys().map(|version| version.0).collect::<Vec<_>>(),
+        "deployed_version": status.version.map(|version| version.0),
+        "wanted_replicas": status.wanted_replicas,
+        "planning_worker_node_count": entry.placement.len(),
+        "planning_worker_nodes": ids(&entry.placement),
+        "current_worker_node_count": ready.len(),
+        "current_worker_nodes": ids(&ready),
+        "failures": failures,
+    })
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct DeployQuery {
+    replicas: Option<u32>,
+}
+
+pub(crate) async fn deploy(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    Query(query): Query<DeployQuery>,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    let ModelRef {
+        name: model,
+        version,
+    } = id.parse()?;
+    if body.contains_key("node_ids") {
+        let message = "'node_ids' is not taken: placement is the cluster's; give 'replicas'";
+        return Err(PredictError::new(ErrorCode::Unimplemented, message).into());
+    }
+    let replicas = match query.replicas {
+        Some(replicas) => replicas,
+        None => replicas(&body)?,
+    };
+    app.control
+        .write(RegistryCommand::Deploy {
+            model: model.clone(),
+            version,
+            replicas,
+        })
+        .await?;
+    let registry = app.control.registry();
+    let deployment = registry
+        .models
+        .get(&model)
+        .and_then(|entry| entry.deployment.clone());
+    let task = deployment.map(|deployment| tasks::deploy_id(&model, deployment.revision));
+    Ok(Json(
+        json!({ "task_id": task, "task_type": "DEPLOY_MODEL", "status": "CREATED" }),
+    ))
+}
+
+pub(crate) async fn undeploy(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let model = ModelName::new(id)?;
+    let registry = app.control.registry();
+    let placed = registry
+        .models
+        .get(&model)
+        .map(|entry| entry.placement.clone());
+    app.control
+        .write(RegistryCommand::Undeploy(model.clone()))
+        .await?;
+    let nodes = placed.unwrap_or_default().into_iter().map(|worker| {
+        let stats = json!({ "stats": { model.as_str(): "UNDEPLOYED" } });
+        (worker.to_string(), stats)
+    });
+    Ok(Json(Value::Object(nodes.collect())))
+}
+
+pub(crate) async fn delete(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let model = ModelName::new(id)?;
+    app.control
+        .write(RegistryCommand::DeleteModel(model.clone()))
+        .await?;
+    Ok(Json(json!({ "_id": model.as_str(), "result": "deleted" })))
+}

@@ -1,0 +1,112 @@
+//! Tasks. Their ids are made of what they are about, and their state is computed from the
+//! registry and the replicas: any coordinator answers for any task, and none is ever stuck.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use serde_json::{Value, json};
+use volley_types::registry::{ModelEntry, ModelState, RegistryState, ReplicaState};
+use volley_types::{ErrorCode, ModelName, ModelVersion, PredictError, Revision};
+
+use crate::app::App;
+use crate::error::ApiError;
+
+/// The task of registering a version: done as soon as it exists.
+pub(crate) fn register_id(model: &ModelName, version: ModelVersion) -> String {
+    format!("register-{model}-{version}")
+}
+
+/// The task of a deployment.
+pub(crate) fn deploy_id(model: &ModelName, revision: Revision) -> String {
+    format!("deploy-{model}-{revision}")
+}
+
+pub(crate) async fn get(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let registry = app.control.registry();
+    let (kind, entry, number) = find(&registry, &id).ok_or_else(|| {
+        PredictError::new(
+            ErrorCode::NotFound,
+            "no such task; its model may have been deleted",
+        )
+    })?;
+    let (task_type, state, error) = match kind {
+        Kind::Register => ("REGISTER_MODEL", "COMPLETED", None),
+        Kind::Deploy => {
+            let (state, error) = deploy_state(&app, entry, number);
+            ("DEPLOY_MODEL", state, error)
+        }
+    };
+    let workers: Vec<_> = entry.placement.iter().map(ToString::to_string).collect();
+    let mut task = json!({
+        "task_id": id,
+        "task_type": task_type,
+        "model_id": entry.name.as_str(),
+        "state": state,
+        "worker_node": workers,
+        "is_async": true,
+    });
+    if let Some(error) = error {
+        task["error"] = error.into();
+    }
+    Ok(Json(task))
+}
+
+enum Kind {
+    Register,
+    Deploy,
+}
+
+fn find<'a>(registry: &'a RegistryState, id: &str) -> Option<(Kind, &'a ModelEntry, u64)> {
+    let (kind, rest) = id.split_once('-')?;
+    let (model, number) = rest.rsplit_once('-')?;
+    let number: u64 = number.parse().ok()?;
+    let entry = registry.models.get(&ModelName::new(model).ok()?)?;
+    match kind {
+        "register" => {
+            let version = ModelVersion(u32::try_from(number).ok()?);
+            entry
+                .versions
+                .contains_key(&version)
+                .then_some((Kind::Register, entry, number))
+        }
+        "deploy" if number <= registry.revision.0 => Some((Kind::Deploy, entry, number)),
+        _ => None,
+    }
+}
+
+fn deploy_state(app: &App, entry: &ModelEntry, revision: u64) -> (&'static str, Option<String>) {
+    let current = entry
+        .deployment
+        .as_ref()
+        .map(|deployment| deployment.revision.0);
+    if current != Some(revision) {
+        return (
+            "CANCELLED",
+            Some("another deployment or an undeployment came after".to_owned()),
+        );
+    }
+    let Some(status) = app.control.model_status(&entry.name) else {
+        return ("CANCELLED", None);
+    };
+    let failures: Vec<_> = status
+        .replicas
+        .iter()
+        .filter_map(|replica| match &replica.state {
+            ReplicaState::Failed(reason) => Some(format!("{}: {reason}", replica.worker)),
+            ReplicaState::Loading | ReplicaState::Ready | ReplicaState::Draining => None,
+        })
+        .collect();
+    let error = (!failures.is_empty()).then(|| failures.join("; "));
+    let state = match status.state {
+        ModelState::Deployed => "COMPLETED",
+        ModelState::DeployFailed => "FAILED",
+        ModelState::PartiallyDeployed if error.is_some() => "COMPLETED_WITH_ERROR",
+        ModelState::PartiallyDeployed | ModelState::Deploying => "RUNNING",
+        ModelState::Registered | ModelState::Undeployed => "CANCELLED",
+    };
+    (state, error)
+}

@@ -1,0 +1,148 @@
+//! Health, metrics, status and membership.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use http::{StatusCode, header};
+use serde_json::{Value, json};
+use volley_types::control::{ReplicaStatus, WorkerStatus};
+use volley_types::registry::{CoordinatorMember, ReplicaState};
+use volley_types::{NodeId, PredictError};
+
+use crate::app::App;
+use crate::body::{Fields, JsonObject};
+use crate::error::ApiError;
+
+pub(crate) async fn about(State(app): State<Arc<App>>) -> Json<Value> {
+    Json(json!({
+        "name": "volley",
+        "version": env!("CARGO_PKG_VERSION"),
+        "node": app.control.status().raft.id.0,
+        "links": {
+            "status": "/_volley/status",
+            "models": "/_plugins/_ml/models/_search",
+            "metrics": "/metrics",
+        },
+    }))
+}
+
+pub(crate) async fn live() -> Json<Value> {
+    Json(json!({ "live": true }))
+}
+
+pub(crate) async fn ready(State(app): State<Arc<App>>) -> Response {
+    readiness(app.control.ready())
+}
+
+pub(crate) fn readiness(ready: bool) -> Response {
+    let status = if ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    (status, Json(json!({ "ready": ready }))).into_response()
+}
+
+pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
+    open_metrics((app.metrics)())
+}
+
+pub(crate) fn open_metrics(text: String) -> Response {
+    let media = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, media)], text).into_response()
+}
+
+pub(crate) async fn status(State(app): State<Arc<App>>) -> Json<Value> {
+    let status = app.control.status();
+    let registry = app.control.registry();
+    let models = registry.models.keys().filter_map(|name| {
+        let model = app.control.model_status(name)?;
+        let ready = model
+            .replicas
+            .iter()
+            .filter(|replica| replica.state == ReplicaState::Ready);
+        Some(json!({
+            "id": name.as_str(),
+            "version": model.version.map(|version| version.0),
+            "state": model.state.as_str(),
+            "wanted_replicas": model.wanted_replicas,
+            "ready_replicas": ready.count(),
+        }))
+    });
+    Json(json!({
+        "node": {
+            "id": status.raft.id.0,
+            "role": status.raft.role,
+            "leader": status.raft.leader.map(|leader| leader.0),
+            "term": status.raft.term,
+        },
+        "registry_revision": registry.revision.0,
+        "coordinators": members(&status.raft.members),
+        "workers": status.workers.iter().map(worker).collect::<Vec<_>>(),
+        "models": models.collect::<Vec<_>>(),
+        "active_streams": status.active_streams,
+    }))
+}
+
+fn worker(worker: &WorkerStatus) -> Value {
+    json!({
+        "id": worker.id.as_str(),
+        "address": worker.address,
+        "liveness": worker.liveness.as_str(),
+        "last_heard_ms": u64::try_from(worker.last_heard.as_millis()).unwrap_or(u64::MAX),
+        "memory_bytes": worker.memory_bytes,
+        "replicas": worker.replicas.iter().map(replica).collect::<Vec<_>>(),
+    })
+}
+
+fn replica(replica: &ReplicaStatus) -> Value {
+    let (state, reason) = match &replica.state {
+        ReplicaState::Loading => ("loading", None),
+        ReplicaState::Ready => ("ready", None),
+        ReplicaState::Draining => ("draining", None),
+        ReplicaState::Failed(reason) => ("failed", Some(reason)),
+    };
+    json!({
+        "model": replica.model.as_str(),
+        "version": replica.version.0,
+        "state": state,
+        "reason": reason,
+        "active": replica.active,
+        "queued": replica.queued,
+        "capacity": replica.capacity,
+    })
+}
+
+fn members(members: &[CoordinatorMember]) -> Vec<Value> {
+    let members = members.iter();
+    members
+        .map(
+            |member| json!({ "id": member.id.0, "address": member.address, "voter": member.voter }),
+        )
+        .collect()
+}
+
+pub(crate) async fn join(
+    State(app): State<Arc<App>>,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    let id = body
+        .count("id")?
+        .ok_or_else(|| PredictError::invalid("field 'id' is missing"))?;
+    let address = body.required("address")?.to_owned();
+    let joined = app.control.join(NodeId(id), address).await?;
+    Ok(Json(json!({ "coordinators": members(&joined) })))
+}
+
+pub(crate) async fn leave(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let id = id
+        .parse()
+        .map_err(|_| PredictError::invalid("a node id is a whole number"))?;
+    let left = app.control.leave(NodeId(id)).await?;
+    Ok(Json(json!({ "coordinators": members(&left) })))
+}

@@ -1,0 +1,132 @@
+//! Server-sent events (WHATWG HTML, §9.2): a [`ChunkStream`] as a response body.
+//!
+//! What is ready at once goes out as one piece; nothing waits for more. Dropping the body drops
+//! the chunks, and with them the work behind.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use arrow_array::RecordBatch;
+use async_stream::stream;
+use axum::body::Body;
+use axum::response::Response;
+use bytes::{Bytes, BytesMut};
+use futures::{FutureExt, Stream, StreamExt};
+use http::{HeaderValue, header};
+use tokio::time::Instant;
+use volley_types::{ChunkStream, PredictError};
+
+/// A piece of the body is sent once it has this size, even if more is ready.
+const PIECE_BYTES: usize = 64 << 10;
+const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
+
+/// How a dialect writes its events.
+pub(crate) trait Events: Send + 'static {
+    /// Appends the events of a batch's rows.
+    ///
+    /// # Errors
+    /// When the rows cannot be read; the stream ends with that error.
+    fn batch(&mut self, batch: &RecordBatch, out: &mut BytesMut) -> Result<(), PredictError>;
+
+    /// Appends the event of an error, the stream's last.
+    fn error(&mut self, error: &PredictError, out: &mut BytesMut);
+}
+
+/// A response that streams `first` and then the rest of `chunks`.
+pub(crate) fn response(
+    first: Option<RecordBatch>,
+    chunks: ChunkStream,
+    events: impl Events,
+    keep_alive: Duration,
+    span: tracing::Span,
+) -> Response {
+    let pieces = InSpan {
+        inner: Box::pin(pieces(first, chunks, events, keep_alive)),
+        span,
+    };
+    let mut response = Response::new(Body::from_stream(pieces));
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/event-stream"),
+    );
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+fn pieces(
+    first: Option<RecordBatch>,
+    mut chunks: ChunkStream,
+    mut events: impl Events,
+    keep_alive: Duration,
+) -> impl Stream<Item = Result<Bytes, std::convert::Infallible>> + Send {
+    stream! {
+        let mut item = first.map(Ok);
+        let mut silent_since = Instant::now();
+        let silence = tokio::time::sleep_until(silent_since + keep_alive);
+        tokio::pin!(silence);
+        let mut ended = false;
+        while !ended {
+            let next = match item.take() {
+                Some(item) => Some(item),
+                None => tokio::select! {
+                    biased;
+                    next = chunks.next() => next,
+                    () = &mut silence => {
+                        // The timer is not moved with every event, so it may ring early.
+                        if keep_alive <= silent_since.elapsed() {
+                            silent_since = Instant::now();
+                            yield Ok(Bytes::from_static(KEEP_ALIVE));
+                        }
+                        silence.as_mut().reset(silent_since + keep_alive);
+                        continue;
+                    }
+                },
+            };
+            let mut out = BytesMut::new();
+            ended = !append(next, &mut events, &mut out);
+            while !ended && out.len() < PIECE_BYTES {
+                let Some(ready) = chunks.next().now_or_never() else { break };
+                ended = !append(ready, &mut events, &mut out);
+            }
+            silent_since = Instant::now();
+            if !out.is_empty() {
+                yield Ok(out.freeze());
+            }
+        }
+    }
+}
+
+/// Appends one item; returns whether the stream goes on.
+fn append(
+    item: Option<Result<RecordBatch, PredictError>>,
+    events: &mut impl Events,
+    out: &mut BytesMut,
+) -> bool {
+    let Some(item) = item else { return false };
+    match item.and_then(|batch| events.batch(&batch, out)) {
+        Ok(()) => true,
+        Err(error) => {
+            events.error(&error, out);
+            false
+        }
+    }
+}
+
+/// Polls inside a span, so that what is logged on the way carries the request's id.
+struct InSpan<S> {
+    inner: Pin<Box<S>>,
+    span: tracing::Span,
+}
+
+impl<S: Stream> Stream for InSpan<S> {
+    type Item = S::Item;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<S::Item>> {
+        let this = &mut *self;
+        let _entered = this.span.enter();
+        this.inner.as_mut().poll_next(cx)
+    }
+}
