@@ -1,1 +1,340 @@
-//! Volley client.
+//! The Rust SDK of a Volley cluster's REST interface: typed calls, streamed generations, and
+//! errors that say what was wrong.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), volley_client::ClientError> {
+//! use futures::TryStreamExt;
+//! let client = volley_client::Client::new(&["http://127.0.0.1:8420"])?;
+//! let mut chunks = client.stream("storyteller", &serde_json::json!({ "prompt": "Once" })).await?;
+//! while let Some(text) = chunks.try_next().await? {
+//!     eprint!("{text}");
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod error;
+mod status;
+mod stream;
+
+use std::time::Duration;
+
+use reqwest::{Method, RequestBuilder, Response};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use url::Url;
+
+pub use crate::error::ClientError;
+pub use crate::status::{
+    CoordinatorInfo, ModelInfo, ModelSummary, NodeInfo, ReplicaInfo, Status, WorkerInfo,
+};
+pub use crate::stream::TextStream;
+
+/// How long a call that is not a prediction may take.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const ML: &str = "/_plugins/_ml";
+
+/// A client of one cluster. Cloning gives another handle to the same connections.
+#[derive(Clone, Debug)]
+pub struct Client {
+    http: reqwest::Client,
+    bases: Vec<Url>,
+}
+
+/// What came of registering a model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
+pub struct Registered {
+    /// The model's id: its name.
+    pub model_id: String,
+    /// The version that was made.
+    pub model_version: String,
+    /// The task; done as soon as the version exists.
+    pub task_id: String,
+}
+
+impl Client {
+    /// A client of the coordinators at `bases`, for example `http://127.0.0.1:8420`. Calls go to
+    /// the first; when it cannot be reached, to the next.
+    ///
+    /// # Errors
+    /// [`ClientError::Url`] when a base is no URL, or there is none.
+    pub fn new<S: AsRef<str>>(bases: &[S]) -> Result<Self, ClientError> {
+        let parse = |base: &S| {
+            let base = base.as_ref();
+            let url = Url::parse(base).map_err(|_| ClientError::Url(base.to_owned()))?;
+            if url.has_host() {
+                Ok(url)
+            } else {
+                Err(ClientError::Url(base.to_owned()))
+            }
+        };
+        let bases = bases.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
+        if bases.is_empty() {
+            return Err(ClientError::Url(String::new()));
+        }
+        let http = reqwest::Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
+            .map_err(ClientError::Setup)?;
+        Ok(Self { http, bases })
+    }
+
+    /// Whether the first coordinator that can be reached takes requests.
+    ///
+    /// # Errors
+    /// [`ClientError::Connect`] when none can be reached.
+    pub async fn ready(&self) -> Result<bool, ClientError> {
+        let response = self
+            .send(Method::GET, "/_volley/health/ready", None)
+            .await?;
+        Ok(response.status().is_success())
+    }
+
+    /// Nodes, roles, leader, replicas, load.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn status(&self) -> Result<Status, ClientError> {
+        self.call(Method::GET, "/_volley/status", None).await
+    }
+
+    /// Registers the next version of a model; `body` as the REST interface takes it.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn register(&self, body: &Value) -> Result<Registered, ClientError> {
+        self.call(Method::POST, &format!("{ML}/models/_register"), Some(body))
+            .await
+    }
+
+    /// Registers a version of a word-splitting model, which needs nothing to load.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn register_text_model(&self, name: &str) -> Result<Registered, ClientError> {
+        self.register(&json!({ "name": name, "function_name": "text" }))
+            .await
+    }
+
+    /// Deploys a model (`name` or `name:version`) on `replicas` workers. Returns at once: see
+    /// [`Client::model`] for how it goes.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn deploy(&self, model: &str, replicas: u32) -> Result<(), ClientError> {
+        let body = json!({ "replicas": replicas });
+        self.call::<Value>(Method::POST, &model_path(model, "/_deploy"), Some(&body))
+            .await?;
+        Ok(())
+    }
+
+    /// Removes a model's deployment.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn undeploy(&self, model: &str) -> Result<(), ClientError> {
+        self.call::<Value>(Method::POST, &model_path(model, "/_undeploy"), None)
+            .await?;
+        Ok(())
+    }
+
+    /// Deletes a model and all its versions.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn delete(&self, model: &str) -> Result<(), ClientError> {
+        self.call::<Value>(Method::DELETE, &model_path(model, ""), None)
+            .await?;
+        Ok(())
+    }
+
+    /// One model.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn model(&self, model: &str) -> Result<ModelInfo, ClientError> {
+        self.call(Method::GET, &model_path(model, ""), None).await
+    }
+
+    /// All models.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn models(&self) -> Result<Vec<ModelInfo>, ClientError> {
+        let found: status::Hits = self
+            .call(Method::GET, &format!("{ML}/models/_search"), None)
+            .await?;
+        Ok(found.into_models())
+    }
+
+    /// Creates a connector and returns its id; `body` as the REST interface takes it.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn create_connector(&self, body: &Value) -> Result<String, ClientError> {
+        #[derive(serde::Deserialize)]
+        struct Created {
+            connector_id: String,
+        }
+        let created: Created = self
+            .call(
+                Method::POST,
+                &format!("{ML}/connectors/_create"),
+                Some(body),
+            )
+            .await?;
+        Ok(created.connector_id)
+    }
+
+    /// One connector, or all of them.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn connectors(&self, id: Option<&str>) -> Result<Value, ClientError> {
+        let path = id.map_or_else(|| "_search".to_owned(), segment);
+        self.call(Method::GET, &format!("{ML}/connectors/{path}"), None)
+            .await
+    }
+
+    /// Deletes a connector.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn delete_connector(&self, id: &str) -> Result<(), ClientError> {
+        let path = format!("{ML}/connectors/{}", segment(id));
+        self.call::<Value>(Method::DELETE, &path, None).await?;
+        Ok(())
+    }
+
+    /// Adds the coordinator `id` at an internal address.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn join(&self, id: u64, address: &str) -> Result<Value, ClientError> {
+        let body = json!({ "id": id, "address": address });
+        self.call(Method::POST, "/_volley/nodes/join", Some(&body))
+            .await
+    }
+
+    /// Removes the coordinator `id`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn leave(&self, id: u64) -> Result<Value, ClientError> {
+        self.call(Method::POST, &format!("/_volley/nodes/{id}/leave"), None)
+            .await
+    }
+
+    /// A whole answer; `body` is that of `_predict`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn predict(&self, model: &str, body: &Value) -> Result<Value, ClientError> {
+        self.call_within(
+            None,
+            Method::POST,
+            &model_path(model, "/_predict"),
+            Some(body),
+        )
+        .await
+    }
+
+    /// A generation as it comes; `parameters` has `prompt` or `messages`, and options. Dropping
+    /// the stream cancels the generation.
+    ///
+    /// # Errors
+    /// [`ClientError`], before the first text; later ones come in the stream.
+    pub async fn stream(&self, model: &str, parameters: &Value) -> Result<TextStream, ClientError> {
+        let body = json!({ "parameters": parameters });
+        let path = model_path(model, "/_predict/stream");
+        let response = checked(self.send(Method::POST, &path, Some(&body)).await?).await?;
+        Ok(TextStream::new(response))
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<T, ClientError> {
+        self.call_within(Some(CALL_TIMEOUT), method, path, body)
+            .await
+    }
+
+    async fn call_within<T: DeserializeOwned>(
+        &self,
+        limit: Option<Duration>,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<T, ClientError> {
+        let work = async {
+            let response = checked(self.send(method, path, body).await?).await?;
+            response.json().await.map_err(ClientError::Broken)
+        };
+        match limit {
+            Some(limit) => tokio::time::timeout(limit, work)
+                .await
+                .map_err(|_| ClientError::Timeout)?,
+            None => work.await,
+        }
+    }
+
+    /// Sends to the first coordinator that accepts a connection: nothing was sent to those
+    /// before it, so nothing is done twice.
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Response, ClientError> {
+        let mut last = None;
+        for base in &self.bases {
+            let url = base
+                .join(path)
+                .map_err(|_| ClientError::Url(base.to_string()))?;
+            let mut request: RequestBuilder = self.http.request(method.clone(), url);
+            if let Some(body) = body {
+                request = request.json(body);
+            }
+            match request.send().await {
+                Ok(response) => return Ok(response),
+                Err(error) if error.is_connect() => last = Some((base, error)),
+                Err(error) => return Err(ClientError::Broken(error)),
+            }
+        }
+        Err(last.map_or_else(
+            || ClientError::Url(String::new()),
+            |(base, error)| ClientError::Connect(base.to_string(), error),
+        ))
+    }
+}
+
+async fn checked(response: Response) -> Result<Response, ClientError> {
+    let status = response.status();
+    if status.is_success() {
+        return Ok(response);
+    }
+    let after = response
+        .headers()
+        .get("retry-after")
+        .and_then(|value| value.to_str().ok());
+    let retry_after = after
+        .and_then(|text| text.parse().ok())
+        .map(Duration::from_secs);
+    let body = response.bytes().await.unwrap_or_default();
+    Err(ClientError::from_body(status.as_u16(), retry_after, &body))
+}
+
+fn model_path(model: &str, rest: &str) -> String {
+    format!("{ML}/models/{}{rest}", segment(model))
+}
+
+/// Keeps a caller's text inside one path segment.
+fn segment(text: &str) -> String {
+    url::form_urlencoded::byte_serialize(text.as_bytes()).collect()
+}

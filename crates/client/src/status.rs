@@ -1,0 +1,153 @@
+//! The answers of status and model calls. Fields that a later server adds are ignored.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The cluster as one coordinator sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// The coordinator that answered.
+    pub node: NodeInfo,
+    /// The registry's revision there.
+    pub registry_revision: u64,
+    /// All coordinators.
+    pub coordinators: Vec<CoordinatorInfo>,
+    /// All workers that it has heard of.
+    pub workers: Vec<WorkerInfo>,
+    /// All models.
+    pub models: Vec<ModelSummary>,
+    /// Prediction streams that run through it.
+    pub active_streams: u32,
+}
+
+/// The coordinator that answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeInfo {
+    /// Its id.
+    pub id: u64,
+    /// `leader`, `follower`, `candidate`, `learner` or `shutdown`.
+    pub role: String,
+    /// The leader's id, where one is known.
+    pub leader: Option<u64>,
+    /// Raft's term.
+    pub term: u64,
+}
+
+/// One coordinator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoordinatorInfo {
+    /// Its id.
+    pub id: u64,
+    /// Its internal address, `host:port`.
+    pub address: String,
+    /// Whether it votes.
+    pub voter: bool,
+}
+
+/// One worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerInfo {
+    /// Its id.
+    pub id: String,
+    /// Its Flight address, `host:port`.
+    pub address: String,
+    /// `alive`, `suspect`, `dead` or `draining`.
+    pub liveness: String,
+    /// Milliseconds since its last heartbeat.
+    pub last_heard_ms: u64,
+    /// Its resident memory in bytes.
+    pub memory_bytes: u64,
+    /// What it holds.
+    pub replicas: Vec<ReplicaInfo>,
+}
+
+/// One replica.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaInfo {
+    /// The model.
+    pub model: String,
+    /// The version.
+    pub version: u32,
+    /// `loading`, `ready`, `draining` or `failed`.
+    pub state: String,
+    /// Why it failed.
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// Streams that run.
+    pub active: u32,
+    /// Requests that wait.
+    pub queued: u32,
+    /// How many may run at once.
+    pub capacity: u32,
+}
+
+/// One model in the status.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelSummary {
+    /// Its id.
+    pub id: String,
+    /// The deployed version.
+    pub version: Option<u32>,
+    /// `REGISTERED`, `DEPLOYING`, `DEPLOYED`, `PARTIALLY_DEPLOYED`, `UNDEPLOYED` or
+    /// `DEPLOY_FAILED`.
+    pub state: String,
+    /// How many replicas are asked for.
+    pub wanted_replicas: u32,
+    /// How many are ready.
+    pub ready_replicas: u32,
+}
+
+/// One model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelInfo {
+    /// Its id: its name.
+    pub model_id: String,
+    /// The version that this describes: the deployed one, else the newest.
+    pub model_version: String,
+    /// The backend's name in capitals.
+    pub algorithm: Option<String>,
+    /// A sentence for people.
+    pub description: Option<String>,
+    /// Its directory on the workers, for ONNX models.
+    pub path: Option<String>,
+    /// Its connector, for remote models.
+    pub connector_id: Option<String>,
+    /// As [`ModelSummary::state`].
+    pub model_state: String,
+    /// When the version was registered, in milliseconds since 1970.
+    pub created_time: Option<u64>,
+    /// All versions.
+    pub versions: Vec<u32>,
+    /// The deployed version.
+    pub deployed_version: Option<u32>,
+    /// How many replicas are asked for.
+    pub wanted_replicas: u32,
+    /// The workers with a ready replica.
+    pub current_worker_nodes: Vec<String>,
+    /// Why replicas failed to load, by worker.
+    #[serde(default)]
+    pub failures: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Hits {
+    hits: Inner,
+}
+
+#[derive(Deserialize)]
+struct Inner {
+    hits: Vec<Hit>,
+}
+
+#[derive(Deserialize)]
+struct Hit {
+    #[serde(rename = "_source")]
+    source: ModelInfo,
+}
+
+impl Hits {
+    pub(crate) fn into_models(self) -> Vec<ModelInfo> {
+        self.hits.hits.into_iter().map(|hit| hit.source).collect()
+    }
+}
