@@ -4,43 +4,67 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
+use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use http::{HeaderMap, StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::{Map, Value};
 use volley_types::{ErrorCode, PredictError};
 
 use crate::app::App;
-use crate::error::ApiError;
+use crate::error::{self, ApiError};
 
 /// A JSON object; an empty body counts as an empty object.
 #[derive(Debug)]
 pub(crate) struct JsonObject(pub(crate) Map<String, Value>);
 
 impl FromRequest<Arc<App>> for JsonObject {
-    type Rejection = ApiError;
+    type Rejection = Response;
 
-    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Response> {
+        let json = is_json(request.headers());
         let bytes = read(request.into_body(), app).await?;
-        Ok(Self(parse(&bytes)?))
+        if !bytes.is_empty() && !json {
+            // Besides being clear, this keeps web pages of other origins from posting here:
+            // browsers ask before they send JSON, and are not answered.
+            let message = "send the body as JSON, with the header 'content-type: application/json'";
+            let error = PredictError::invalid(message);
+            return Err(error::respond(&error, StatusCode::UNSUPPORTED_MEDIA_TYPE));
+        }
+        let object = parse(&bytes).map_err(|error| ApiError(error).into_response())?;
+        Ok(Self(object))
     }
 }
 
-async fn read(body: Body, app: &App) -> Result<Bytes, PredictError> {
+fn is_json(headers: &HeaderMap) -> bool {
+    let given = headers.get(header::CONTENT_TYPE);
+    let media = given.and_then(|value| value.to_str().ok()?.split(';').next());
+    media.is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json"))
+}
+
+async fn read(body: Body, app: &App) -> Result<Bytes, Response> {
     let limit = app.config.max_body_bytes;
     let collected = Limited::new(body, limit).collect();
-    match tokio::time::timeout(app.config.body_timeout, collected).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(PredictError::new(
-            ErrorCode::TooLarge,
-            format!("the request's body is over the limit of {limit} bytes"),
-        )),
-        Ok(Err(_)) => Err(PredictError::invalid(
-            "the request's body could not be read",
-        )),
-        Err(_) => Err(PredictError::invalid(
-            "the request's body did not arrive in time",
-        )),
-    }
+    let (status, code, message) =
+        match tokio::time::timeout(app.config.body_timeout, collected).await {
+            Ok(Ok(collected)) => return Ok(collected.to_bytes()),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => (
+                StatusCode::PAYLOAD_TOO_LARGE,
+                ErrorCode::TooLarge,
+                format!("the request's body is over the limit of {limit} bytes"),
+            ),
+            Ok(Err(_)) => (
+                StatusCode::BAD_REQUEST,
+                ErrorCode::InvalidInput,
+                "the request's body could not be read".to_owned(),
+            ),
+            Err(_) => (
+                StatusCode::REQUEST_TIMEOUT,
+                ErrorCode::DeadlineExceeded,
+                "the request's body did not arrive in time".to_owned(),
+            ),
+        };
+    Err(error::respond(&PredictError::new(code, message), status))
 }
 
 /// Parses a body. The parser's own limit on depth (128) holds.
@@ -61,6 +85,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Map<String, Value>, PredictError> {
 
 /// Typed access to the fields of a body, with errors that name them.
 pub(crate) trait Fields {
+    /// Refuses fields that are not `known`: what is misspelt must not be passed over.
+    fn only(&self, what: &str, known: &[&str]) -> Result<(), PredictError>;
     /// A string; `None` where absent or null.
     fn text(&self, name: &str) -> Result<Option<&str>, PredictError>;
     /// A string that must be there.
@@ -72,6 +98,17 @@ pub(crate) trait Fields {
 }
 
 impl Fields for Map<String, Value> {
+    fn only(&self, what: &str, known: &[&str]) -> Result<(), PredictError> {
+        let Some(name) = self.keys().find(|name| !known.contains(&name.as_str())) else {
+            return Ok(());
+        };
+        let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
+        Err(PredictError::invalid(format!(
+            "field '{name}' of {what} is not known; the fields are {}",
+            known.join(", ")
+        )))
+    }
+
     fn text(&self, name: &str) -> Result<Option<&str>, PredictError> {
         match self.get(name) {
             None | Some(Value::Null) => Ok(None),

@@ -14,19 +14,47 @@ use tracing::Instrument;
 use volley_types::{Deadline, ErrorCode, PredictError, RequestId, TraceContext};
 
 use crate::ApiConfig;
-use crate::error::ApiError;
+use crate::error::{self, ApiError};
+use crate::watch::Watches;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TIMEOUT_MS: HeaderName = HeaderName::from_static("x-volley-timeout-ms");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
+/// The answer to what did not end in time.
+pub(crate) fn too_late() -> PredictError {
+    PredictError::new(
+        ErrorCode::DeadlineExceeded,
+        format!("the request did not end in time; '{TIMEOUT_MS}' allows more"),
+    )
+}
+
 /// What a handler knows of its request besides the dialect's own fields.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct RequestContext {
     pub(crate) request_id: RequestId,
     pub(crate) trace: TraceContext,
     pub(crate) deadline: Deadline,
     pub(crate) span: tracing::Span,
+    pub(crate) watches: Watches,
+}
+
+impl RequestContext {
+    /// When the whole answer must be done.
+    pub(crate) fn until(&self) -> tokio::time::Instant {
+        self.deadline.instant().into()
+    }
+
+    /// Waits for `work` until the deadline; past it, drops it.
+    pub(crate) async fn in_time<T>(
+        &self,
+        work: impl Future<Output = Result<T, PredictError>>,
+    ) -> Result<T, PredictError> {
+        match tokio::time::timeout_at(self.until(), work).await {
+            Ok(done) => done,
+            Err(_) => Err(too_late()),
+        }
+    }
 }
 
 impl<S: Sync> FromRequestParts<S> for RequestContext {
@@ -67,6 +95,7 @@ pub(crate) async fn middleware(
                 trace,
                 deadline,
                 span: span.clone(),
+                watches: request.extensions().get().cloned().unwrap_or_default(),
             };
             request.extensions_mut().insert(context);
             let answered = AssertUnwindSafe(next.run(request))
@@ -149,7 +178,5 @@ pub(crate) async fn no_route(request: Request) -> ApiError {
 /// The route is there, the method is not.
 pub(crate) async fn no_method(request: Request) -> Response {
     let error = PredictError::invalid(format!("this route does not take {}", request.method()));
-    let mut response = ApiError(error).into_response();
-    *response.status_mut() = http::StatusCode::METHOD_NOT_ALLOWED;
-    response
+    error::respond(&error, http::StatusCode::METHOD_NOT_ALLOWED)
 }

@@ -37,7 +37,7 @@ pub(crate) fn kind(code: ErrorCode) -> &'static str {
 }
 
 /// The error body.
-pub(crate) fn body(error: &PredictError) -> Value {
+fn body(error: &PredictError, status: StatusCode) -> Value {
     let cause = json!({ "type": kind(error.code), "reason": error.message });
     json!({
         "error": {
@@ -46,7 +46,7 @@ pub(crate) fn body(error: &PredictError) -> Value {
             "reason": error.message,
             "code": error.code.as_str(),
         },
-        "status": error.code.http_status(),
+        "status": status.as_u16(),
     })
 }
 
@@ -54,14 +54,22 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.code.http_status())
             .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut response = (status, axum::Json(body(&self.0))).into_response();
-        if let Some(after) = self.0.retry_after {
-            // Whole seconds, never 0: "now" would bring everybody back at once.
-            let seconds = (after.as_millis().div_ceil(1_000)).max(1);
-            if let Ok(seconds) = HeaderValue::from_str(&seconds.to_string()) {
-                response.headers_mut().insert(header::RETRY_AFTER, seconds);
-            }
+        if self.0.code == ErrorCode::Internal {
+            tracing::error!(error = self.0.chain(), "request failed");
         }
-        response
+        respond(&self.0, status)
     }
+}
+
+/// An error under a status of HTTP's own, for what HTTP alone knows.
+pub(crate) fn respond(error: &PredictError, status: StatusCode) -> Response {
+    let mut response = (status, axum::Json(body(error, status))).into_response();
+    if let Some(after) = error.retry_after {
+        // Whole seconds, never 0: "now" would bring everybody back at once.
+        let seconds = (after.as_millis().div_ceil(1_000)).max(1);
+        if let Ok(seconds) = HeaderValue::from_str(&seconds.to_string()) {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds);
+        }
+    }
+    response
 }

@@ -9,12 +9,14 @@ mod body;
 mod config;
 mod context;
 mod error;
+mod extract;
 mod opensearch;
 mod ops;
 mod serve;
 mod sse;
 mod stall;
 pub mod tensors;
+mod watch;
 
 use std::sync::Arc;
 

@@ -1,29 +1,40 @@
 //! The accept loop: what a framework's own server leaves out. A time limit on headers, a cap on
 //! connections, small kernel buffers, a limit on stalled writes, and a drain with an end.
 
+use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use axum::Router;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use axum::response::Response;
+use http::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::ServiceExt;
 
 use crate::ApiConfig;
 use crate::stall::StallGuard;
+use crate::watch::Watches;
 
-/// What the kernel may hold for a client that does not read.
-const SEND_BUFFER_BYTES: usize = 128 << 10;
+/// What the kernel may hold for a client that does not read; it doubles what it is told.
+const SEND_BUFFER_BYTES: usize = 64 << 10;
 const MAX_HEADER_BYTES: usize = 64 << 10;
 const MAX_HEADERS: usize = 100;
 const HTTP2_STREAMS: u32 = 256;
 /// After a failed accept (no file descriptors, most likely).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// Serves until `shutdown`, and then until the last request has ended or the drain timeout is
+/// over. Nothing outlives the returned future, even when it is dropped.
 pub(crate) async fn run(
     router: Router,
     listener: TcpListener,
@@ -32,7 +43,11 @@ pub(crate) async fn run(
 ) {
     let graceful = GracefulShutdown::new();
     let places = Arc::new(Semaphore::new(config.max_connections));
-    let server = Arc::new(builder(&config));
+    let tasks = Tasks {
+        tracker: TaskTracker::new(),
+        end: CancellationToken::new(),
+    };
+    let _end = tasks.end.clone().drop_guard();
     loop {
         let accept = async {
             // The place is taken before the connection: past the cap, clients wait outside.
@@ -43,25 +58,20 @@ pub(crate) async fn run(
             accepted = accept => accepted,
             () = shutdown.cancelled() => break,
         };
-        let socket = match accepted {
-            Ok((socket, _)) => socket,
+        match accepted {
+            Ok((socket, _)) => {
+                let (router, watcher) = (router.clone(), graceful.watcher());
+                let served = connection(socket, router, config, watcher, tasks.child());
+                tasks.tracker.spawn(async move {
+                    served.await;
+                    drop(place);
+                });
+            }
             Err(error) => {
                 tracing::warn!(error = %error, "accept failed");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
             }
-        };
-        prepare(&socket);
-        let io = TokioIo::new(StallGuard::new(socket, config.write_stall));
-        let service = TowerToHyperService::new(router.clone());
-        let (server, watcher) = (server.clone(), graceful.watcher());
-        tokio::spawn(async move {
-            let connection = server.serve_connection(io, service).into_owned();
-            if let Err(error) = watcher.watch(connection).await {
-                tracing::debug!(error = %error, "connection ended");
-            }
-            drop(place);
-        });
+        }
     }
     drop(listener);
     if tokio::time::timeout(config.drain_timeout, graceful.shutdown())
@@ -70,10 +80,90 @@ pub(crate) async fn run(
     {
         tracing::warn!("streams were still running at the drain timeout");
     }
+    tasks.end.cancel();
+    tasks.tracker.close();
+    tasks.tracker.wait().await;
 }
 
-fn builder(config: &ApiConfig) -> Builder<TokioExecutor> {
-    let mut builder = Builder::new(TokioExecutor::new());
+async fn connection(
+    socket: TcpStream,
+    router: Router,
+    config: ApiConfig,
+    watcher: Watcher,
+    tasks: Tasks,
+) {
+    prepare(&socket);
+    let end = tasks.end.clone();
+    // The connection's HTTP/2 streams end with it.
+    let _end = end.clone().drop_guard();
+    let (watches, asked) = (Watches::default(), AtomicBool::new(false));
+    let service = service_fn(|mut request: Request<Incoming>| {
+        asked.store(true, Ordering::Relaxed);
+        request.extensions_mut().insert(watches.clone());
+        answer(router.clone(), request)
+    });
+    let io = TokioIo::new(StallGuard::new(socket, config.write_stall));
+    let builder = builder(&config, tasks);
+    let mut served = pin!(watcher.watch(builder.serve_connection(io, service)));
+    // The header timeout of the HTTP library begins only once it knows the version.
+    let mut silence = pin!(tokio::time::sleep(config.header_timeout));
+    let mut greeted = false;
+    let mut check = tokio::time::interval((config.write_stall / 4).max(Duration::from_millis(1)));
+    loop {
+        tokio::select! {
+            ended = &mut served => {
+                if let Err(error) = ended {
+                    tracing::debug!(error = %error, "connection ended");
+                }
+                return;
+            }
+            () = &mut silence, if !greeted => {
+                greeted = asked.load(Ordering::Relaxed);
+                if !greeted {
+                    tracing::debug!("no request came in time");
+                    return;
+                }
+            }
+            _ = check.tick() => watches.cut(Instant::now(), config.write_stall),
+            () = end.cancelled() => return,
+        }
+    }
+}
+
+async fn answer(router: Router, request: Request<Incoming>) -> Result<Response, Infallible> {
+    router.oneshot(request).await
+}
+
+/// Where the tasks of connections run: known to the server, and ended with it.
+#[derive(Clone)]
+struct Tasks {
+    tracker: TaskTracker,
+    end: CancellationToken,
+}
+
+impl Tasks {
+    fn child(&self) -> Self {
+        Self {
+            tracker: self.tracker.clone(),
+            end: self.end.child_token(),
+        }
+    }
+}
+
+impl<F> hyper::rt::Executor<F> for Tasks
+where
+    F: Future + Send + 'static,
+    F::Output: Send,
+{
+    fn execute(&self, task: F) {
+        let end = self.end.clone();
+        self.tracker
+            .spawn(async move { end.run_until_cancelled(task).await.is_some() });
+    }
+}
+
+fn builder(config: &ApiConfig, tasks: Tasks) -> Builder<Tasks> {
+    let mut builder = Builder::new(tasks);
     builder
         .http1()
         .timer(TokioTimer::new())

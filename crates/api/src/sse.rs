@@ -17,6 +17,8 @@ use http::{HeaderValue, header};
 use tokio::time::Instant;
 use volley_types::{ChunkStream, PredictError};
 
+use crate::context::{self, RequestContext};
+
 /// A piece of the body is sent once it has this size, even if more is ready.
 const PIECE_BYTES: usize = 64 << 10;
 const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
@@ -29,23 +31,46 @@ pub(crate) trait Events: Send + 'static {
     /// When the rows cannot be read; the stream ends with that error.
     fn batch(&mut self, batch: &RecordBatch, out: &mut BytesMut) -> Result<(), PredictError>;
 
+    /// Whether the event that ends a success is written; nothing may follow it.
+    fn finished(&self) -> bool;
+
     /// Appends the event of an error, the stream's last.
     fn error(&mut self, error: &PredictError, out: &mut BytesMut);
 }
 
-/// A response that streams `first` and then the rest of `chunks`.
+/// The first batch that has a row.
+///
+/// # Errors
+/// The stream's own; `Internal` when it ends without a row.
+pub(crate) async fn first(chunks: &mut ChunkStream) -> Result<RecordBatch, PredictError> {
+    while let Some(batch) = chunks.next().await {
+        let batch = batch?;
+        if batch.num_rows() != 0 {
+            return Ok(batch);
+        }
+    }
+    Err(silent_end())
+}
+
+/// The answer to a stream that just stops.
+pub(crate) fn silent_end() -> PredictError {
+    PredictError::internal("the answer stopped without its end", "no last row")
+}
+
+/// A response that streams `first` and then the rest of `chunks`, until the deadline.
 pub(crate) fn response(
-    first: Option<RecordBatch>,
+    first: RecordBatch,
     chunks: ChunkStream,
     events: impl Events,
     keep_alive: Duration,
-    span: tracing::Span,
+    context: &RequestContext,
 ) -> Response {
+    let pieces = pieces(first, chunks, events, keep_alive, context.until());
     let pieces = InSpan {
-        inner: Box::pin(pieces(first, chunks, events, keep_alive)),
-        span,
+        inner: Box::pin(pieces),
+        span: context.span.clone(),
     };
-    let mut response = Response::new(Body::from_stream(pieces));
+    let mut response = Response::new(context.watches.watch(Body::from_stream(pieces)));
     let headers = response.headers_mut();
     headers.insert(
         header::CONTENT_TYPE,
@@ -57,16 +82,18 @@ pub(crate) fn response(
 }
 
 fn pieces(
-    first: Option<RecordBatch>,
+    first: RecordBatch,
     mut chunks: ChunkStream,
     mut events: impl Events,
     keep_alive: Duration,
+    deadline: Instant,
 ) -> impl Stream<Item = Result<Bytes, std::convert::Infallible>> + Send {
     stream! {
-        let mut item = first.map(Ok);
+        let mut item = Some(Ok(first));
         let mut silent_since = Instant::now();
         let silence = tokio::time::sleep_until(silent_since + keep_alive);
-        tokio::pin!(silence);
+        let late = tokio::time::sleep_until(deadline);
+        tokio::pin!(silence, late);
         let mut ended = false;
         while !ended {
             let next = match item.take() {
@@ -74,6 +101,7 @@ fn pieces(
                 None => tokio::select! {
                     biased;
                     next = chunks.next() => next,
+                    () = &mut late => Some(Err(context::too_late())),
                     () = &mut silence => {
                         // The timer is not moved with every event, so it may ring early.
                         if keep_alive <= silent_since.elapsed() {
@@ -105,7 +133,11 @@ fn append(
     events: &mut impl Events,
     out: &mut BytesMut,
 ) -> bool {
-    let Some(item) = item else { return false };
+    if events.finished() {
+        // The source is only waited for, so that it can end by itself.
+        return matches!(item, Some(Ok(_)));
+    }
+    let item = item.unwrap_or_else(|| Err(silent_end()));
     match item.and_then(|batch| events.batch(&batch, out)) {
         Ok(()) => true,
         Err(error) => {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde_json::{Map, Value, json};
 use volley_types::registry::{ConnectorSpec, CredentialRef, ProviderKind, RegistryCommand};
 use volley_types::{ConnectorId, ErrorCode, PredictError};
@@ -12,7 +12,26 @@ use volley_types::{ConnectorId, ErrorCode, PredictError};
 use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::error::ApiError;
+use crate::extract::Path;
 use crate::opensearch;
+
+const FIELDS: [&str; 14] = [
+    "connector_id",
+    "id",
+    "name",
+    "description",
+    "version",
+    "protocol",
+    "provider",
+    "url",
+    "model",
+    "credential",
+    "headers",
+    "parameters",
+    "request_body",
+    "actions",
+];
+const ACTION_FIELDS: [&str; 5] = ["action_type", "method", "url", "headers", "request_body"];
 
 /// Headers that the provider sets itself, from the credential.
 const CREDENTIAL_HEADERS: [&str; 2] = ["authorization", "x-api-key"];
@@ -83,6 +102,7 @@ fn render(spec: &ConnectorSpec) -> Value {
 
 /// Reads either form of a connector.
 pub(crate) fn read(body: &Map<String, Value>) -> Result<ConnectorSpec, PredictError> {
+    body.only("a connector", &FIELDS)?;
     let id = match body.text("connector_id")?.or(body.text("id")?) {
         Some(id) => ConnectorId::new(id)?,
         None => ConnectorId::new(uuid::Uuid::new_v4().simple().to_string())?,
@@ -139,9 +159,19 @@ fn predict_action(body: &Map<String, Value>) -> Result<Option<&Map<String, Value
             .and_then(Value::as_str)
             .is_some_and(|kind| kind == "predict")
     });
-    predict
-        .map(Some)
-        .ok_or_else(|| PredictError::invalid("'actions' has no action with action_type 'predict'"))
+    let predict = predict.ok_or_else(|| {
+        PredictError::invalid("'actions' has no action with action_type 'predict'")
+    })?;
+    predict.only("an action", &ACTION_FIELDS)?;
+    if predict
+        .text("method")?
+        .is_some_and(|method| !method.eq_ignore_ascii_case("POST"))
+    {
+        return Err(PredictError::invalid(
+            "the method of a 'predict' action must be POST",
+        ));
+    }
+    Ok(Some(predict))
 }
 
 /// Fills `${parameters.x}` in a URL, once and for all.
@@ -232,6 +262,11 @@ fn headers(
             }
             return Err(PredictError::invalid(format!(
                 "header '{name}' comes from the connector's credential; give that as a reference"
+            )));
+        }
+        if value.contains("${credential.") {
+            return Err(PredictError::invalid(format!(
+                "header '{name}' cannot carry the credential; 'authorization' and 'x-api-key' can"
             )));
         }
         headers.insert(name, value.to_owned());

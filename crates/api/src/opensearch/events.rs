@@ -3,7 +3,7 @@
 use arrow_array::RecordBatch;
 use bytes::{BufMut, BytesMut};
 use serde_json::json;
-use volley_types::{GenerationRow, PredictError};
+use volley_types::{ErrorCode, GenerationRow, PredictError};
 
 use crate::error;
 use crate::sse::Events;
@@ -15,11 +15,14 @@ const LAST: &[u8] = b"data: {\"inference_results\":[{\"output\":[{\"name\":\"res
 
 /// Writes one event for each row with text or tool calls, and one for the end.
 #[derive(Debug, Default)]
-pub(crate) struct OpenSearchEvents;
+pub(crate) struct OpenSearchEvents {
+    finished: bool,
+}
 
 impl Events for OpenSearchEvents {
     fn batch(&mut self, batch: &RecordBatch, out: &mut BytesMut) -> Result<(), PredictError> {
         for row in GenerationRow::rows(batch)? {
+            failure(&row)?;
             // The dialect has no field for tool calls: it carries them as text.
             for content in [row.text(), row.tool_calls()].into_iter().flatten() {
                 if !content.is_empty() {
@@ -28,9 +31,15 @@ impl Events for OpenSearchEvents {
             }
             if row.last() {
                 out.put_slice(LAST);
+                self.finished = true;
+                break;
             }
         }
         Ok(())
+    }
+
+    fn finished(&self) -> bool {
+        self.finished
     }
 
     fn error(&mut self, error: &PredictError, out: &mut BytesMut) {
@@ -44,6 +53,18 @@ impl Events for OpenSearchEvents {
         out.put_slice(body.to_string().as_bytes());
         out.put_slice(b"\n\n");
     }
+}
+
+/// The error of a row whose item failed.
+///
+/// # Errors
+/// That error.
+pub(crate) fn failure(row: &GenerationRow<'_>) -> Result<(), PredictError> {
+    let Some((code, message)) = row.error() else {
+        return Ok(());
+    };
+    let code = ErrorCode::from_name(code).unwrap_or(ErrorCode::Internal);
+    Err(PredictError::new(code, message))
 }
 
 fn content_event(content: &str, out: &mut BytesMut) {
@@ -81,7 +102,9 @@ mod tests {
             rows.push(chunk);
         }
         let mut out = BytesMut::new();
-        OpenSearchEvents.batch(&rows.finish(), &mut out).unwrap();
+        OpenSearchEvents::default()
+            .batch(&rows.finish(), &mut out)
+            .unwrap();
         String::from_utf8(out.to_vec()).unwrap()
     }
 
@@ -105,7 +128,7 @@ mod tests {
     #[test]
     fn an_error_event_is_valid_json_whatever_the_message() {
         let mut out = BytesMut::new();
-        OpenSearchEvents.error(
+        OpenSearchEvents::default().error(
             &PredictError::invalid("a \"quoted\" \\ back\nslash"),
             &mut out,
         );

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use volley_types::control::ModelStatus;
@@ -19,12 +19,14 @@ use volley_types::{
 use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::error::ApiError;
+use crate::extract::{Path, Query};
 use crate::opensearch::{self, connectors, tasks};
 
 /// The most hits of one search.
 const MAX_HITS: u64 = 1_000;
 
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct RegisterQuery {
     #[serde(default)]
     deploy: bool,
@@ -70,8 +72,27 @@ fn replicas(body: &Map<String, Value>) -> Result<u32, PredictError> {
     u32::try_from(replicas).map_err(|_| PredictError::invalid("field 'replicas' is too large"))
 }
 
+/// `version`, `model_group_id` and `model_config` are what OpenSearch's clients send; versions
+/// are counted here, and a model's configuration is read from its directory.
+const FIELDS: [&str; 13] = [
+    "name",
+    "function_name",
+    "description",
+    "connector_id",
+    "connector",
+    "path",
+    "url",
+    "parameters",
+    "replicas",
+    "model_format",
+    "version",
+    "model_group_id",
+    "model_config",
+];
+
 /// What to run, from `function_name` and the fields that go with it.
 fn spec(body: &Map<String, Value>) -> Result<ModelVersionSpec, PredictError> {
+    body.only("a model", &FIELDS)?;
     let function = body
         .text("function_name")?
         .unwrap_or("")
@@ -173,6 +194,7 @@ pub(crate) async fn get(
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct SearchQuery {
     size: Option<u64>,
     from: Option<u64>,
@@ -265,6 +287,7 @@ fn render(entry: &ModelEntry, status: &ModelStatus, version: Option<ModelVersion
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct DeployQuery {
     replicas: Option<u32>,
 }
@@ -283,6 +306,7 @@ pub(crate) async fn deploy(
         let message = "'node_ids' is not taken: placement is the cluster's; give 'replicas'";
         return Err(PredictError::new(ErrorCode::Unimplemented, message).into());
     }
+    body.only("a deployment", &["replicas"])?;
     let replicas = match query.replicas {
         Some(replicas) => replicas,
         None => replicas(&body)?,

@@ -4,19 +4,21 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::Response;
-use futures::{StreamExt, TryStreamExt};
+use futures::TryStreamExt;
 use serde_json::{Map, Value, json};
 use volley_types::{
-    ChunkStream, ErrorCode, GenerationRow, Input, ModelRef, PredictError, PredictRequest, Task,
+    ChunkStream, ErrorCode, GenerationRow, Input, ModelRef, PredictError, PredictRequest,
+    Signature, Task,
 };
 
 use crate::app::App;
 use crate::body::JsonObject;
 use crate::context::RequestContext;
 use crate::error::ApiError;
-use crate::opensearch::events::OpenSearchEvents;
+use crate::extract::Path;
+use crate::opensearch::events::{self, OpenSearchEvents};
 use crate::opensearch::request;
 use crate::{sse, tensors};
 
@@ -30,19 +32,24 @@ pub(crate) async fn stream(
     context: RequestContext,
     JsonObject(body): JsonObject,
 ) -> Result<Response, ApiError> {
-    let (task, mut chunks) = begin(&app, &model, &context, &body).await?;
-    if task != Task::Generate {
-        let message = "this model gives tensors, which are not streamed as events; use _predict";
-        return Err(PredictError::invalid(message).into());
-    }
-    let first = chunks.next().await.transpose()?;
-    Ok(sse::response(
-        first,
-        chunks,
-        OpenSearchEvents,
-        app.config.keep_alive,
-        context.span,
-    ))
+    let begun = async {
+        let (signature, request) = request(&app, &model, &context, &body).await?;
+        if signature.task != Task::Generate {
+            return Err(PredictError::invalid(
+                "this model gives tensors, which are not streamed as events; use _predict",
+            ));
+        }
+        let mut chunks = app.control.predict(request).await?;
+        let first = sse::first(&mut chunks).await?;
+        GenerationRow::rows(&first)?
+            .next()
+            .map_or(Ok(()), |row| events::failure(&row))?;
+        Ok((first, chunks))
+    };
+    let (first, chunks) = context.in_time(begun).await?;
+    let events = OpenSearchEvents::default();
+    let keep_alive = app.config.keep_alive;
+    Ok(sse::response(first, chunks, events, keep_alive, &context))
 }
 
 /// Answers whole.
@@ -52,23 +59,26 @@ pub(crate) async fn predict(
     context: RequestContext,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
-    let (task, chunks) = begin(&app, &model, &context, &body).await?;
-    let batches = collect(chunks).await?;
-    let output = match task {
-        Task::Generate => generation(&batches)?,
-        Task::Tensors => tensors::to_json(&batches)?,
+    let whole = async {
+        let (signature, request) = request(&app, &model, &context, &body).await?;
+        let batches = collect(app.control.predict(request).await?).await?;
+        match signature.task {
+            Task::Generate => generation(&batches),
+            Task::Tensors => tensors::to_json(&batches),
+        }
     };
+    let output = context.in_time(whole).await?;
     Ok(Json(
         json!({ "inference_results": [{ "output": output, "status_code": 200 }] }),
     ))
 }
 
-async fn begin(
+async fn request(
     app: &App,
     model: &str,
     context: &RequestContext,
     body: &Map<String, Value>,
-) -> Result<(Task, ChunkStream), PredictError> {
+) -> Result<(Signature, PredictRequest), PredictError> {
     let model: ModelRef = model.parse()?;
     let signature = app.control.signature(&model).await?;
     let (rows, parameters) = request::read(body, &signature)?;
@@ -77,7 +87,7 @@ async fn begin(
     request.trace = context.trace;
     request.deadline = Some(context.deadline);
     request.parameters = parameters;
-    Ok((signature.task, app.control.predict(request).await?))
+    Ok((signature, request))
 }
 
 async fn collect(mut chunks: ChunkStream) -> Result<Vec<RecordBatch>, PredictError> {
@@ -101,18 +111,19 @@ async fn collect(mut chunks: ChunkStream) -> Result<Vec<RecordBatch>, PredictErr
 /// All text of a generation as one output.
 fn generation(batches: &[RecordBatch]) -> Result<Value, PredictError> {
     let (mut text, mut tool_calls) = (String::new(), Vec::new());
-    let (mut finish_reason, mut usage) = (None, None);
+    let (mut finish_reason, mut usage, mut ended) = (None, None, false);
     for batch in batches {
         for row in GenerationRow::rows(batch)? {
-            if let Some((code, message)) = row.error() {
-                let code = ErrorCode::from_name(code).unwrap_or(ErrorCode::Internal);
-                return Err(PredictError::new(code, message));
-            }
+            events::failure(&row)?;
             text.push_str(row.text().unwrap_or_default());
             tool_calls.extend(row.tool_calls().map(str::to_owned));
             finish_reason = row.finish_reason().or(finish_reason);
             usage = row.usage().or(usage);
+            ended |= row.last();
         }
+    }
+    if !ended {
+        return Err(sse::silent_end());
     }
     let mut map = json!({ "response": text });
     if let Some(reason) = finish_reason {

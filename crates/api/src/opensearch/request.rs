@@ -20,6 +20,7 @@ pub(crate) fn read(
     body: &Map<String, Value>,
     signature: &Signature,
 ) -> Result<(RecordBatch, Parameters), PredictError> {
+    body.only("a prediction", &["parameters", "inputs"])?;
     let mut given = body.object("parameters")?.cloned().unwrap_or_default();
     for hint in STREAM_HINTS {
         given.remove(hint);

@@ -1,0 +1,14 @@
+//! The HTTP edge over a real listener, a real client, and a scripted cluster.
+
+#[path = "it/cluster.rs"]
+mod cluster;
+#[path = "it/predictions.rs"]
+mod predictions;
+#[path = "it/routes.rs"]
+mod routes;
+#[path = "it/sockets.rs"]
+mod sockets;
+#[path = "it/streams.rs"]
+mod streams;
+#[path = "it/support.rs"]
+mod support;

@@ -1,0 +1,409 @@
+//! A cluster that does what its script says.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arrow_array::RecordBatch;
+use async_trait::async_trait;
+use futures::StreamExt;
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use volley_types::chunk::{BatchResult, generation_schema};
+use volley_types::control::{ClusterStatus, Liveness, ModelStatus, ReplicaStatus, WorkerStatus};
+use volley_types::registry::{
+    BackendKind, CoordinatorMember, Deployment, ModelEntry, ModelSource, ModelState,
+    ModelVersionSpec, RaftStatus, RegistryCommand, RegistryReply, RegistryState, ReplicaState,
+};
+use volley_types::{
+    ChunkStream, Control, ErrorCode, GenerationChunk, GenerationChunks, Incarnation, Input,
+    ModelName, ModelRef, ModelVersion, NodeId, Parameters, Predict, PredictError, PredictRequest,
+    RequestId, Revision, Signature, TraceContext, WorkerId,
+};
+
+type Answer = Box<dyn Fn(RecordBatch) -> Result<RecordBatch, PredictError> + Send + Sync>;
+
+/// What a model does when it is called.
+pub(crate) enum Script {
+    /// Streams these chunks, one batch each.
+    Chunks(Vec<GenerationChunk>),
+    /// Streams what the test sends.
+    Channel(Mutex<Option<mpsc::Receiver<BatchResult>>>),
+    /// Fails at once.
+    Refuses(PredictError),
+    /// Accepts, then fails before the first chunk.
+    Fails(PredictError),
+    /// A tensor model.
+    Tensors(Signature, Answer),
+    /// A defect.
+    Panics,
+}
+
+/// What a model was called with.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) model: ModelRef,
+    pub(crate) request_id: RequestId,
+    pub(crate) trace: TraceContext,
+    pub(crate) remaining: Duration,
+    pub(crate) parameters: Parameters,
+    pub(crate) rows: RecordBatch,
+}
+
+#[derive(Default)]
+pub(crate) struct Cluster {
+    registry: Mutex<Arc<RegistryState>>,
+    scripts: Mutex<HashMap<String, Arc<Script>>>,
+    pub(crate) calls: Mutex<Vec<Call>>,
+    pub(crate) open: Arc<AtomicUsize>,
+    pub(crate) replica_state: Mutex<Option<ReplicaState>>,
+    pub(crate) draining: std::sync::atomic::AtomicBool,
+    pub(crate) write_refusal: Mutex<Option<PredictError>>,
+}
+
+struct OpenStream(Arc<AtomicUsize>);
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Cluster {
+    pub(crate) fn script(&self, model: &str, script: Script) {
+        let mut registry = RegistryState::clone(&self.registry.lock());
+        let name = ModelName::new(model).unwrap();
+        registry.revision.0 += 1;
+        let entry = entry(&name, registry.revision);
+        registry.models.insert(name, entry);
+        *self.registry.lock() = Arc::new(registry);
+        self.scripts
+            .lock()
+            .insert(model.to_owned(), Arc::new(script));
+    }
+
+    /// A model whose stream the test feeds.
+    pub(crate) fn feed(&self, model: &str) -> mpsc::Sender<BatchResult> {
+        let (sender, receiver) = mpsc::channel(64);
+        self.script(model, Script::Channel(Mutex::new(Some(receiver))));
+        sender
+    }
+
+    pub(crate) fn last_call(&self) -> Call {
+        self.calls
+            .lock()
+            .last()
+            .expect("the model was called")
+            .clone()
+    }
+
+    fn stream(
+        &self,
+        batches: impl futures::Stream<Item = BatchResult> + Send + 'static,
+    ) -> ChunkStream {
+        self.open.fetch_add(1, Ordering::SeqCst);
+        ChunkStream::new(generation_schema(), batches).holding(OpenStream(self.open.clone()))
+    }
+}
+
+fn entry(name: &ModelName, revision: Revision) -> ModelEntry {
+    let version = ModelVersion(1);
+    let spec = ModelVersionSpec {
+        version,
+        backend: BackendKind::Text,
+        source: ModelSource::None,
+        parameters: Parameters::default(),
+        description: "scripted".to_owned(),
+        created_ms: 1,
+    };
+    ModelEntry {
+        name: name.clone(),
+        versions: BTreeMap::from([(version, spec)]),
+        deployment: Some(Deployment {
+            version,
+            replicas: 1,
+            revision,
+        }),
+        placement: vec![WorkerId::new("w1").unwrap()],
+        ever_deployed: true,
+    }
+}
+
+fn missing(model: &ModelName) -> PredictError {
+    PredictError::new(ErrorCode::NotFound, format!("no model '{model}' exists"))
+}
+
+#[async_trait]
+impl Predict for Cluster {
+    async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
+        let script = self
+            .scripts
+            .lock()
+            .get(request.model.name.as_str())
+            .cloned();
+        let script = script.ok_or_else(|| missing(&request.model.name))?;
+        let Input::Batch(rows) = request.input else {
+            panic!("the edge sends whole batches")
+        };
+        let deadline = request.deadline.expect("the edge sets a deadline");
+        self.calls.lock().push(Call {
+            model: request.model,
+            request_id: request.request_id,
+            trace: request.trace,
+            remaining: deadline.remaining(std::time::Instant::now()),
+            parameters: request.parameters,
+            rows: rows.clone(),
+        });
+        match &*script {
+            Script::Chunks(chunks) => {
+                let batches: Vec<_> = chunks
+                    .iter()
+                    .map(|chunk| Ok(GenerationChunks::single(chunk)))
+                    .collect();
+                Ok(self.stream(futures::stream::iter(batches)))
+            }
+            Script::Channel(receiver) => {
+                let receiver = receiver.lock().take().expect("a fed stream is opened once");
+                Ok(self.stream(tokio_stream(receiver)))
+            }
+            Script::Refuses(error) => Err(error.clone()),
+            Script::Fails(error) => {
+                let error = error.clone();
+                Ok(self.stream(futures::stream::once(async { Err(error) })))
+            }
+            Script::Tensors(signature, answer) => {
+                let answer = answer(rows);
+                let stream = futures::stream::once(async { answer });
+                Ok(ChunkStream::new(signature.output.clone(), stream))
+            }
+            Script::Panics => panic!("a defect with a secret"),
+        }
+    }
+
+    async fn signature(&self, model: &ModelRef) -> Result<Signature, PredictError> {
+        match self
+            .scripts
+            .lock()
+            .get(model.name.as_str())
+            .map(Arc::as_ref)
+        {
+            Some(Script::Tensors(signature, _)) => Ok(signature.clone()),
+            Some(_) => Ok(Signature::generation()),
+            None if self.registry.lock().models.contains_key(&model.name) => Err(
+                PredictError::new(ErrorCode::NotDeployed, "the model is not deployed"),
+            ),
+            None => Err(missing(&model.name)),
+        }
+    }
+
+    async fn models(&self) -> Vec<ModelName> {
+        self.registry.lock().models.keys().cloned().collect()
+    }
+}
+
+fn tokio_stream(
+    receiver: mpsc::Receiver<BatchResult>,
+) -> impl futures::Stream<Item = BatchResult> + Send {
+    futures::stream::unfold(receiver, |mut receiver| async {
+        receiver.recv().await.map(|item| (item, receiver))
+    })
+    .fuse()
+}
+
+#[async_trait]
+impl Control for Cluster {
+    fn registry(&self) -> Arc<RegistryState> {
+        self.registry.lock().clone()
+    }
+
+    async fn write(&self, command: RegistryCommand) -> Result<RegistryReply, PredictError> {
+        if let Some(error) = self.write_refusal.lock().clone() {
+            return Err(error);
+        }
+        let mut guard = self.registry.lock();
+        let mut registry = RegistryState::clone(&guard);
+        registry.revision.0 += 1;
+        let version = apply(&mut registry, command)?;
+        let revision = registry.revision;
+        *guard = Arc::new(registry);
+        Ok(RegistryReply { revision, version })
+    }
+
+    fn model_status(&self, model: &ModelName) -> Option<ModelStatus> {
+        let registry = self.registry();
+        let entry = registry.models.get(model)?;
+        let state = self
+            .replica_state
+            .lock()
+            .clone()
+            .unwrap_or(ReplicaState::Ready);
+        let Some(deployment) = &entry.deployment else {
+            let state = if entry.ever_deployed {
+                ModelState::Undeployed
+            } else {
+                ModelState::Registered
+            };
+            return Some(ModelStatus {
+                state,
+                wanted_replicas: 0,
+                version: None,
+                replicas: vec![],
+            });
+        };
+        let shown = match &state {
+            ReplicaState::Ready => ModelState::Deployed,
+            ReplicaState::Failed(_) => ModelState::DeployFailed,
+            ReplicaState::Loading | ReplicaState::Draining => ModelState::Deploying,
+        };
+        Some(ModelStatus {
+            state: shown,
+            wanted_replicas: deployment.replicas,
+            version: Some(deployment.version),
+            replicas: vec![replica(model, deployment.version, state)],
+        })
+    }
+
+    fn status(&self) -> ClusterStatus {
+        let model = ModelName::new("m").unwrap();
+        ClusterStatus {
+            raft: RaftStatus {
+                id: NodeId(1),
+                role: "leader",
+                leader: Some(NodeId(1)),
+                term: 3,
+                last_log_index: Some(9),
+                last_applied: Some(9),
+                members: members(),
+            },
+            workers: vec![WorkerStatus {
+                id: WorkerId::new("w1").unwrap(),
+                incarnation: Incarnation(7),
+                address: "127.0.0.1:7000".to_owned(),
+                liveness: Liveness::Alive,
+                last_heard: Duration::from_millis(120),
+                replicas: vec![replica(&model, ModelVersion(1), ReplicaState::Ready)],
+                memory_bytes: 1 << 20,
+            }],
+            active_streams: u32::try_from(self.open.load(Ordering::SeqCst)).unwrap(),
+        }
+    }
+
+    async fn join(
+        &self,
+        node: NodeId,
+        address: String,
+    ) -> Result<Vec<CoordinatorMember>, PredictError> {
+        let mut members = members();
+        members.push(CoordinatorMember {
+            id: node,
+            address,
+            voter: true,
+        });
+        Ok(members)
+    }
+
+    async fn leave(&self, node: NodeId) -> Result<Vec<CoordinatorMember>, PredictError> {
+        if node == NodeId(1) {
+            return Err(PredictError::new(
+                ErrorCode::Conflict,
+                "node 1 is the last voter",
+            ));
+        }
+        Ok(members())
+    }
+
+    fn ready(&self) -> bool {
+        !self.draining.load(Ordering::SeqCst)
+    }
+}
+
+fn members() -> Vec<CoordinatorMember> {
+    vec![CoordinatorMember {
+        id: NodeId(1),
+        address: "127.0.0.1:7100".to_owned(),
+        voter: true,
+    }]
+}
+
+fn replica(model: &ModelName, version: ModelVersion, state: ReplicaState) -> ReplicaStatus {
+    ReplicaStatus {
+        worker: WorkerId::new("w1").unwrap(),
+        model: model.clone(),
+        version,
+        state,
+        active: 1,
+        queued: 0,
+        capacity: 8,
+    }
+}
+
+/// The registry's rules that the edge's stories need.
+fn apply(
+    registry: &mut RegistryState,
+    command: RegistryCommand,
+) -> Result<Option<ModelVersion>, PredictError> {
+    let revision = registry.revision;
+    match command {
+        RegistryCommand::CreateConnector(spec) => {
+            registry.connectors.insert(spec.id.clone(), spec);
+        }
+        RegistryCommand::DeleteConnector(id) => {
+            registry.connectors.remove(&id).ok_or_else(|| {
+                PredictError::new(ErrorCode::NotFound, format!("no connector '{id}' exists"))
+            })?;
+        }
+        RegistryCommand::RegisterModel(name, mut spec) => {
+            let model = registry
+                .models
+                .entry(name.clone())
+                .or_insert_with(|| ModelEntry {
+                    name,
+                    versions: BTreeMap::new(),
+                    deployment: None,
+                    placement: Vec::new(),
+                    ever_deployed: false,
+                });
+            let version = ModelVersion(u32::try_from(model.versions.len()).unwrap() + 1);
+            spec.version = version;
+            model.versions.insert(version, spec);
+            return Ok(Some(version));
+        }
+        RegistryCommand::Deploy {
+            model,
+            version,
+            replicas,
+        } => {
+            let entry = registry
+                .models
+                .get_mut(&model)
+                .ok_or_else(|| missing(&model))?;
+            let newest = *entry.versions.keys().next_back().unwrap();
+            let version = version.unwrap_or(newest);
+            entry.deployment = Some(Deployment {
+                version,
+                replicas,
+                revision,
+            });
+            entry.placement = vec![WorkerId::new("w1").unwrap()];
+            entry.ever_deployed = true;
+            return Ok(Some(version));
+        }
+        RegistryCommand::Undeploy(model) => {
+            let entry = registry
+                .models
+                .get_mut(&model)
+                .ok_or_else(|| missing(&model))?;
+            entry.deployment = None;
+            entry.placement.clear();
+        }
+        RegistryCommand::DeleteModel(model) => {
+            registry
+                .models
+                .remove(&model)
+                .ok_or_else(|| missing(&model))?;
+        }
+        RegistryCommand::Place { .. } => panic!("the edge does not place"),
+    }
+    Ok(None)
+}
