@@ -397,3 +397,50 @@ async fn a_defect_is_a_plain_500_and_the_next_request_is_served() {
     assert!(!reply.text().contains("secret"), "{}", reply.text());
     assert_eq!(edge.get("/").await.status, 200);
 }
+
+#[tokio::test]
+async fn a_node_without_rest_has_health_and_metrics() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let shutdown = tokio_util::sync::CancellationToken::new();
+    let metrics = std::sync::Arc::new(|| "# EOF\n".to_owned());
+    let ready = std::sync::Arc::new(|| false);
+    let config = volley_api::ApiConfig::default();
+    let node = volley_api::serve_node(listener, metrics, ready, config, shutdown.clone());
+    let node = tokio::spawn(node);
+    let ask = |path: &'static str| super::support::ask(address, request(Method::GET, path, ""));
+    assert_eq!(ask("/_volley/health/live").await.status, 200);
+    assert_eq!(ask("/_volley/health/ready").await.status, 503);
+    assert_eq!(ask("/metrics").await.text(), "# EOF\n");
+    ask("/_volley/status").await.refused(404);
+    shutdown.cancel();
+    tokio::time::timeout(super::support::SOON, node)
+        .await
+        .unwrap()
+        .unwrap();
+}
+
+/// Every route is in the documentation.
+#[test]
+fn routes_are_documented() {
+    let document = include_str!("../../../../docs/rest-api.md");
+    for route in [
+        "/connectors/_create",
+        "/connectors/_search",
+        "/connectors/{id}",
+        "/models/_register",
+        "/models/_search",
+        "/models/{id}",
+        "/models/{id}/_deploy",
+        "/models/{id}/_undeploy",
+        "/models/{id}/_predict",
+        "/models/{id}/_predict/stream",
+        "/tasks/{id}",
+    ] {
+        assert!(document.contains(&format!("{ML}{route}")), "{route}");
+    }
+    for code in ErrorCode::ALL {
+        let documented = document.contains(&format!("`{}`", code.as_str()));
+        assert!(documented || code == ErrorCode::Cancelled, "{code}");
+    }
+}

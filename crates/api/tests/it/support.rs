@@ -59,30 +59,11 @@ impl Edge {
 
     /// Sends a request on a connection of its own; the body is not read yet.
     pub(crate) async fn open(&self, request: Request<Full<Bytes>>) -> Response<Incoming> {
-        let socket = TcpStream::connect(self.address).await.unwrap();
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket))
-            .await
-            .unwrap();
-        tokio::spawn(connection);
-        tokio::time::timeout(SOON, sender.send_request(request))
-            .await
-            .unwrap()
-            .unwrap()
+        open(self.address, request).await
     }
 
     pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Reply {
-        let response = self.open(request).await;
-        let (parts, body) = response.into_parts();
-        let body = tokio::time::timeout(SOON, body.collect())
-            .await
-            .unwrap()
-            .unwrap()
-            .to_bytes();
-        Reply {
-            status: parts.status,
-            headers: parts.headers,
-            body,
-        }
+        ask(self.address, request).await
     }
 
     pub(crate) async fn get(&self, path: &str) -> Reply {
@@ -95,6 +76,33 @@ impl Edge {
 
     pub(crate) async fn post(&self, path: &str, body: &str) -> Reply {
         self.send(request(Method::POST, path, body)).await
+    }
+}
+
+async fn open(address: SocketAddr, request: Request<Full<Bytes>>) -> Response<Incoming> {
+    let socket = TcpStream::connect(address).await.unwrap();
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket))
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    tokio::time::timeout(SOON, sender.send_request(request))
+        .await
+        .unwrap()
+        .unwrap()
+}
+
+/// Sends a request and reads the whole answer.
+pub(crate) async fn ask(address: SocketAddr, request: Request<Full<Bytes>>) -> Reply {
+    let (parts, body) = open(address, request).await.into_parts();
+    let body = tokio::time::timeout(SOON, body.collect())
+        .await
+        .unwrap()
+        .unwrap()
+        .to_bytes();
+    Reply {
+        status: parts.status,
+        headers: parts.headers,
+        body,
     }
 }
 
