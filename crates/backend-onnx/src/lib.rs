@@ -1,1 +1,19 @@
-//! Volley backend-onnx.
+//! Local models on ONNX Runtime: tensors in and out, and streamed text generation with a KV
+//! cache. The only crate that names `ort`.
+//!
+//! Reading order: [`Runtime`] (the shared library), `loader`, `session`, `columns` and
+//! `tensors` (Arrow ⇄ ONNX), `generate` (the decode loop), [`bare`] (the loop that the decode
+//! loop is measured against).
+
+pub mod bare;
+mod columns;
+mod config;
+mod generate;
+mod loader;
+mod runtime;
+mod session;
+mod tensors;
+
+pub use crate::config::{Device, OnnxConfig};
+pub use crate::loader::OnnxLoader;
+pub use crate::runtime::Runtime;

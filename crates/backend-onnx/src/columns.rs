@@ -1,0 +1,186 @@
+//! How a model's inputs and outputs stand as Arrow columns. Pure.
+//!
+//! Where the first dimension of every input and output is dynamic, it is the batch: one row is
+//! one item. Else one row is one whole run. What is left of a shape is one of: nothing (a plain
+//! column), fixed (`FixedSizeList` with the `arrow.fixed_shape_tensor` extension), or dynamic (a
+//! struct of `data` and `shape`, `arrow.variable_shape_tensor`).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow_schema::{DataType, Field, Fields};
+use ort::value::TensorElementType;
+use volley_types::PredictError;
+
+/// One input or output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Port {
+    /// Its name in the model.
+    pub(crate) name: String,
+    /// Its element type.
+    pub(crate) element: DataType,
+    /// The shape of one row; negative where dynamic.
+    pub(crate) row_shape: Vec<i64>,
+    /// How a row stands in its column.
+    pub(crate) layout: Layout,
+}
+
+/// How a row stands in its column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// One value.
+    Scalar,
+    /// So many values, of a shape that is always the same.
+    Fixed(usize),
+    /// Values with their shape of so many dimensions.
+    Variable(usize),
+}
+
+/// Whether the first dimension is the batch: dynamic in every port.
+pub(crate) fn is_batched<'a>(mut shapes: impl Iterator<Item = &'a [i64]>) -> bool {
+    shapes.all(|shape| shape.first().is_some_and(|dim| *dim < 0))
+}
+
+impl Port {
+    /// The port called `name`, of `element` type and declared `shape`.
+    ///
+    /// # Errors
+    /// `InvalidInput` when its type has no Arrow counterpart.
+    pub(crate) fn new(
+        name: &str,
+        element: TensorElementType,
+        shape: &[i64],
+        batched: bool,
+    ) -> Result<Self, PredictError> {
+        let element = arrow_type(element).ok_or_else(|| {
+            PredictError::invalid(format!(
+                "input or output '{name}' has type {element}, which has no Arrow counterpart; \
+                 cast it inside the model"
+            ))
+        })?;
+        let row_shape = if batched {
+            shape[1..].to_vec()
+        } else {
+            shape.to_vec()
+        };
+        let fixed: Option<Vec<usize>> = row_shape
+            .iter()
+            .map(|dim| usize::try_from(*dim).ok())
+            .collect();
+        let layout = match fixed {
+            Some(dims) if dims.is_empty() => Layout::Scalar,
+            Some(dims) => Layout::Fixed(dims.iter().product()),
+            None => Layout::Variable(row_shape.len()),
+        };
+        Ok(Self {
+            name: name.to_owned(),
+            element,
+            row_shape,
+            layout,
+        })
+    }
+
+    /// The column.
+    pub(crate) fn field(&self) -> Field {
+        match self.layout {
+            Layout::Scalar => Field::new(&self.name, self.element.clone(), false),
+            Layout::Fixed(size) => {
+                let size = i32::try_from(size).unwrap_or(i32::MAX);
+                let list = DataType::FixedSizeList(self.item(), size);
+                let shape = serde_json::json!({ "shape": self.row_shape }).to_string();
+                Field::new(&self.name, list, false)
+                    .with_metadata(extension("arrow.fixed_shape_tensor", shape))
+            }
+            Layout::Variable(rank) => {
+                let uniform: Vec<_> = self
+                    .row_shape
+                    .iter()
+                    .map(|dim| (0 <= *dim).then_some(*dim))
+                    .collect();
+                let shape = serde_json::json!({ "uniform_shape": uniform }).to_string();
+                Field::new(
+                    &self.name,
+                    DataType::Struct(self.tensor_fields(rank)),
+                    false,
+                )
+                .with_metadata(extension("arrow.variable_shape_tensor", shape))
+            }
+        }
+    }
+
+    /// The field of a list's items.
+    pub(crate) fn item(&self) -> Arc<Field> {
+        Arc::new(Field::new("item", self.element.clone(), false))
+    }
+
+    /// `data` and `shape` of a tensor of any shape.
+    pub(crate) fn tensor_fields(&self, rank: usize) -> Fields {
+        let rank = i32::try_from(rank).unwrap_or(i32::MAX);
+        Fields::from(vec![
+            Field::new("data", DataType::List(self.item()), false),
+            Field::new("shape", DataType::FixedSizeList(dim(), rank), false),
+        ])
+    }
+
+    /// Whether a row of `shape` is one that the model declares.
+    pub(crate) fn takes(&self, shape: &[usize]) -> bool {
+        shape.len() == self.row_shape.len()
+            && shape
+                .iter()
+                .zip(&self.row_shape)
+                .all(|(found, declared)| *declared < 0 || usize::try_from(*declared) == Ok(*found))
+    }
+}
+
+/// The field of a shape's dimensions.
+pub(crate) fn dim() -> Arc<Field> {
+    Arc::new(Field::new("item", DataType::Int32, false))
+}
+
+fn extension(name: &str, metadata: String) -> HashMap<String, String> {
+    HashMap::from([
+        ("ARROW:extension:name".to_owned(), name.to_owned()),
+        ("ARROW:extension:metadata".to_owned(), metadata),
+    ])
+}
+
+fn arrow_type(element: TensorElementType) -> Option<DataType> {
+    Some(match element {
+        TensorElementType::Float16 => DataType::Float16,
+        TensorElementType::Float32 => DataType::Float32,
+        TensorElementType::Float64 => DataType::Float64,
+        TensorElementType::Int8 => DataType::Int8,
+        TensorElementType::Int16 => DataType::Int16,
+        TensorElementType::Int32 => DataType::Int32,
+        TensorElementType::Int64 => DataType::Int64,
+        TensorElementType::Uint8 => DataType::UInt8,
+        TensorElementType::Uint16 => DataType::UInt16,
+        TensorElementType::Uint32 => DataType::UInt32,
+        TensorElementType::Uint64 => DataType::UInt64,
+        TensorElementType::Bool => DataType::Boolean,
+        TensorElementType::String => DataType::Utf8,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_batch_dimension_goes_and_the_rest_decides_the_layout() {
+        assert!(is_batched([&[-1, 3][..], &[-1]].into_iter()));
+        assert!(!is_batched([&[-1, 3][..], &[1, 3]].into_iter()));
+        let layout = |shape: &[i64], batched| {
+            Port::new("x", TensorElementType::Float32, shape, batched)
+                .unwrap()
+                .layout
+        };
+        assert_eq!(layout(&[-1], true), Layout::Scalar);
+        assert_eq!(layout(&[-1, 8, 8], true), Layout::Fixed(64));
+        assert_eq!(layout(&[-1, -1], true), Layout::Variable(1));
+        assert_eq!(layout(&[2, 3], false), Layout::Fixed(6));
+        assert_eq!(layout(&[-1, 3], false), Layout::Variable(2));
+        assert!(Port::new("x", TensorElementType::Bfloat16, &[-1], true).is_err());
+    }
+}

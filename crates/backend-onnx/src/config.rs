@@ -1,0 +1,57 @@
+//! The knobs of local models.
+
+/// Where sessions run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Device {
+    /// CUDA where the library and the machine have it, else the CPU; which one is logged.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// CUDA; loading fails without it.
+    Cuda,
+}
+
+impl Device {
+    /// The device of that name: `auto`, `cpu` or `cuda`.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "auto" => Some(Self::Auto),
+            "cpu" => Some(Self::Cpu),
+            "cuda" => Some(Self::Cuda),
+            _ => None,
+        }
+    }
+}
+
+/// The knobs of local models.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OnnxConfig {
+    /// Where sessions run.
+    pub device: Device,
+    /// Threads of one session. Small models are fastest, and cheapest, with one.
+    pub threads: usize,
+    /// Generations of one replica that decode together.
+    pub slots: usize,
+    /// The longest context in tokens, prompt and answer; `None` means what the model allows.
+    /// Memory for the KV cache grows with `slots` × this, as it is used.
+    pub max_context: Option<usize>,
+    /// Tensor predictions of one replica that are taken at once; they run one after the other.
+    pub tensor_streams: usize,
+    /// The most rows of one tensor batch.
+    pub max_rows: usize,
+}
+
+impl Default for OnnxConfig {
+    fn default() -> Self {
+        Self {
+            device: Device::default(),
+            threads: 1,
+            slots: 32,
+            max_context: None,
+            tensor_streams: 32,
+            max_rows: 65_536,
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! The model and its KV cache: reads prompts into slots, decodes all running slots at once.
+//!
+//! Slots that decode are the first rows of the cache, without a hole, so that a step is one run
+//! over them. Bindings of cache views are made once for each number of rows and each slot.
+
+use std::path::Path;
+
+use ort::memory::MemoryInfo;
+use ort::session::{IoBinding, Session};
+use ort::value::Tensor;
+use volley_types::{ErrorOrigin, PredictError};
+
+use super::kv::{Cache, View};
+use super::model::{ModelFiles, Names};
+use crate::{OnnxConfig, Runtime, session};
+
+/// A binding with the views that it is bound to.
+struct Bound {
+    // Dropped before the views.
+    binding: IoBinding,
+    _views: Vec<View>,
+}
+
+/// A loaded decoder.
+pub(crate) struct Decoder {
+    // Bindings hold on to the session and to views of the caches: first out.
+    batches: Vec<Option<Bound>>,
+    singles: Vec<Option<Bound>>,
+    session: Session,
+    caches: Vec<Cache>,
+    names: Names,
+    vocabulary: usize,
+    slots: usize,
+}
+
+impl Decoder {
+    /// Loads the model and makes room for the configured number of slots.
+    ///
+    /// # Errors
+    /// `InvalidInput` when the model cannot be loaded or has another layout.
+    pub(crate) fn load(
+        runtime: &Runtime,
+        directory: &Path,
+        files: &ModelFiles,
+        config: &OnnxConfig,
+    ) -> Result<Self, PredictError> {
+        let session = session::build(runtime, &directory.join(&files.onnx), config)?;
+        let names = files.names.clone();
+        let has = |name: &str| session.inputs().iter().any(|input| input.name() == name);
+        let past = names.caches.iter().map(|(past, _)| past);
+        let wanted = [&names.input_ids, &names.attention_mask]
+            .into_iter()
+            .chain(past);
+        for name in wanted {
+            if !has(name) {
+                return Err(PredictError::invalid(format!(
+                    "the model has no input '{name}', which genai_config.json names"
+                )));
+            }
+        }
+        if session.inputs().len() != names.caches.len() + 2 {
+            return Err(PredictError::invalid(
+                "the model has inputs that genai_config.json does not name; only decoders with \
+                 grouped-query attention and a shared KV cache are served",
+            ));
+        }
+        let slots = config.slots.max(1);
+        let cache = || Cache::new(slots, files.kv_heads, files.context, files.head_size);
+        Ok(Self {
+            batches: (0..=slots).map(|_| None).collect(),
+            singles: (0..slots).map(|_| None).collect(),
+            caches: names.caches.iter().map(|_| cache()).collect(),
+            session,
+            names,
+            vocabulary: files.vocabulary,
+            slots,
+        })
+    }
+
+    pub(crate) fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// Reads `tokens` into `slot`, which holds `length` tokens already, and gives the logits
+    /// after the last of them to `read`.
+    ///
+    /// # Errors
+    /// `Internal` when the run fails.
+    pub(crate) fn prefill<T>(
+        &mut self,
+        slot: usize,
+        length: usize,
+        tokens: &[u32],
+        read: impl FnOnce(&[f32]) -> T,
+    ) -> Result<T, PredictError> {
+        let ids: Vec<i64> = tokens.iter().map(|token| i64::from(*token)).collect();
+        let mask = vec![1_i64; length + tokens.len()];
+        let mut bound = match self.singles[slot].take() {
+            Some(bound) => bound,
+            None => self.bind(slot, 1)?,
+        };
+        let (names, vocabulary) = (&self.names, self.vocabulary);
+        let result = step(
+            &mut self.session,
+            names,
+            &mut bound,
+            1,
+            ids,
+            mask,
+            |logits| {
+                logits
+                    .len()
+                    .checked_sub(vocabulary)
+                    .map(|start| read(&logits[start..]))
+            },
+        );
+        self.singles[slot] = Some(bound);
+        result?.ok_or_else(|| failed("the model gave too few logits"))
+    }
+
+    /// Decodes one token in each of the first `tokens.len()` slots, which hold `lengths`
+    /// tokens, and gives all logits, one row of the vocabulary for each slot, to `read`.
+    ///
+    /// # Errors
+    /// `Internal` when the run fails.
+    pub(crate) fn decode<T>(
+        &mut self,
+        tokens: &[u32],
+        lengths: &[usize],
+        read: impl FnOnce(&[f32]) -> T,
+    ) -> Result<T, PredictError> {
+        let rows = tokens.len();
+        let ids: Vec<i64> = tokens.iter().map(|token| i64::from(*token)).collect();
+        // The model counts the ones of each row; what is behind them is padding.
+        let width = lengths.iter().max().copied().unwrap_or(0) + 1;
+        let mut mask = vec![0_i64; rows * width];
+        for (row, length) in mask.chunks_mut(width).zip(lengths) {
+            row[..=*length].fill(1);
+        }
+        let mut bound = match self.batches[rows].take() {
+            Some(bound) => bound,
+            None => self.bind(0, rows)?,
+        };
+        let (names, vocabulary) = (&self.names, self.vocabulary);
+        let result = step(
+            &mut self.session,
+            names,
+            &mut bound,
+            rows,
+            ids,
+            mask,
+            |logits| (rows * vocabulary <= logits.len()).then(|| read(logits)),
+        );
+        self.batches[rows] = Some(bound);
+        result?.ok_or_else(|| failed("the model gave too few logits"))
+    }
+
+    /// Moves what slot `from` holds to slot `to`.
+    pub(crate) fn move_slot(&mut self, from: usize, to: usize, length: usize) {
+        for cache in &mut self.caches {
+            cache.copy_row(from, to, length);
+        }
+    }
+
+    fn bind(&self, first: usize, rows: usize) -> Result<Bound, PredictError> {
+        let mut binding = self.session.create_binding().map_err(refused)?;
+        let mut views = Vec::with_capacity(self.caches.len());
+        for (cache, (past, present)) in self.caches.iter().zip(&self.names.caches) {
+            let mut view = cache.view(first, rows)?;
+            binding
+                .bind_input(past.as_str(), view.tensor())
+                .map_err(refused)?;
+            binding
+                .bind_output(present.as_str(), view.tensor())
+                .map_err(refused)?;
+            views.push(view);
+        }
+        let host = MemoryInfo::default();
+        binding
+            .bind_output_to_device(self.names.logits.as_str(), &host)
+            .map_err(refused)?;
+        Ok(Bound {
+            binding,
+            _views: views,
+        })
+    }
+}
+
+fn step<T>(
+    session: &mut Session,
+    names: &Names,
+    bound: &mut Bound,
+    rows: usize,
+    ids: Vec<i64>,
+    mask: Vec<i64>,
+    read: impl FnOnce(&[f32]) -> T,
+) -> Result<T, PredictError> {
+    let shape = |values: &[i64]| [rows, values.len() / rows.max(1)];
+    let ids = Tensor::from_array((shape(&ids), ids)).map_err(refused)?;
+    let mask = Tensor::from_array((shape(&mask), mask)).map_err(refused)?;
+    bound
+        .binding
+        .bind_input(names.input_ids.as_str(), &ids)
+        .map_err(refused)?;
+    bound
+        .binding
+        .bind_input(names.attention_mask.as_str(), &mask)
+        .map_err(refused)?;
+    let outputs = session.run_binding(&bound.binding).map_err(refused)?;
+    let logits = outputs
+        .get(names.logits.as_str())
+        .ok_or_else(|| failed("no logits"))?;
+    let (_, logits) = logits.try_extract_tensor::<f32>().map_err(refused)?;
+    Ok(read(logits))
+}
+
+fn refused(error: ort::Error) -> PredictError {
+    failed(&error.to_string())
+}
+
+fn failed(cause: &str) -> PredictError {
+    PredictError::internal("the model could not run", cause.to_owned())
+        .with_origin(ErrorOrigin::Model)
+}

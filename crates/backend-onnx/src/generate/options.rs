@@ -1,0 +1,152 @@
+//! What a request asks of its generation.
+
+use volley_types::{Parameters, PredictError};
+
+/// Tokens generated where the caller does not say.
+const DEFAULT_MAX_TOKENS: usize = 256;
+/// The most stop strings, and the longest.
+const MAX_STOPS: usize = 16;
+const MAX_STOP_BYTES: usize = 256;
+
+/// What a request asks of its generation.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Options {
+    pub(crate) max_tokens: usize,
+    pub(crate) sampling: Sampling,
+    pub(crate) stop: Vec<String>,
+    pub(crate) ignore_eos: bool,
+    /// The prompt is given to the model as it is, without its chat template.
+    pub(crate) raw: bool,
+}
+
+/// How the next token is chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Sampling {
+    /// 0 means the most likely token, always.
+    pub(crate) temperature: f32,
+    /// 0 means all.
+    pub(crate) top_k: usize,
+    /// 1 means all.
+    pub(crate) top_p: f32,
+    /// 1 means none.
+    pub(crate) repetition_penalty: f32,
+    pub(crate) seed: Option<u64>,
+}
+
+impl Options {
+    /// Reads and checks a request's parameters. Sampling is on when any of `temperature`,
+    /// `top_k`, `top_p` and `seed` is given (and `temperature` is not 0), else greedy.
+    ///
+    /// # Errors
+    /// `InvalidInput` naming the parameter and its range.
+    pub(crate) fn read(parameters: &Parameters, context: usize) -> Result<Self, PredictError> {
+        let names = ["max_tokens", "max_completion_tokens", "max_new_tokens"];
+        let mut max_tokens = DEFAULT_MAX_TOKENS.min(context);
+        for name in names {
+            if let Some(given) = parameters.unsigned(name)? {
+                let given = usize::try_from(given).unwrap_or(usize::MAX);
+                if given == 0 || context < given {
+                    return Err(range(name, &format!("1 to {context}, the model's context")));
+                }
+                max_tokens = given;
+                break;
+            }
+        }
+        let stop = parameters.strings("stop")?;
+        let fits = |text: &String| !text.is_empty() && text.len() <= MAX_STOP_BYTES;
+        if MAX_STOPS < stop.len() || !stop.iter().all(fits) {
+            return Err(range(
+                "stop",
+                &format!("at most {MAX_STOPS} strings of 1 to {MAX_STOP_BYTES} bytes"),
+            ));
+        }
+        Ok(Self {
+            max_tokens,
+            sampling: Sampling::read(parameters)?,
+            stop,
+            ignore_eos: parameters.boolean("ignore_eos")?.unwrap_or(false),
+            raw: parameters.boolean("raw")?.unwrap_or(false),
+        })
+    }
+}
+
+impl Sampling {
+    fn read(parameters: &Parameters) -> Result<Self, PredictError> {
+        let temperature = number(parameters, "temperature", 0.0, 100.0)?;
+        let top_p = number(parameters, "top_p", 0.0, 1.0)?;
+        let penalty = number(parameters, "repetition_penalty", 0.01, 100.0)?;
+        let top_k = parameters.unsigned("top_k")?;
+        let seed = parameters.unsigned("seed")?;
+        let sampled = top_p.is_some() || top_k.is_some() || seed.is_some();
+        Ok(Self {
+            temperature: temperature.unwrap_or(if sampled { 1.0 } else { 0.0 }),
+            top_k: top_k.map_or(0, |top_k| usize::try_from(top_k).unwrap_or(usize::MAX)),
+            top_p: top_p.unwrap_or(1.0),
+            repetition_penalty: penalty.unwrap_or(1.0),
+            seed,
+        })
+    }
+}
+
+fn number(
+    parameters: &Parameters,
+    name: &str,
+    low: f64,
+    high: f64,
+) -> Result<Option<f32>, PredictError> {
+    match parameters.float(name)? {
+        Some(value) if value < low || high < value => Err(range(name, &format!("{low} to {high}"))),
+        value => Ok(value.map(|value| value as f32)),
+    }
+}
+
+fn range(name: &str, allowed: &str) -> PredictError {
+    PredictError::invalid(format!("parameter '{name}' must be {allowed}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_types::ParamValue;
+
+    use super::*;
+
+    fn read(pairs: &[(&str, ParamValue)]) -> Result<Options, PredictError> {
+        let pairs = pairs
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), value.clone()));
+        Options::read(&pairs.collect(), 1_000)
+    }
+
+    #[test]
+    fn nothing_given_is_greedy_and_anything_of_sampling_turns_it_on() {
+        assert!(read(&[]).unwrap().sampling.temperature.abs() < f32::EPSILON);
+        for (name, value) in [
+            ("top_p", ParamValue::Float(0.9)),
+            ("seed", ParamValue::Int(7)),
+        ] {
+            let sampling = read(&[(name, value)]).unwrap().sampling;
+            assert!((sampling.temperature - 1.0).abs() < f32::EPSILON);
+        }
+        let both = read(&[
+            ("temperature", ParamValue::Int(0)),
+            ("seed", ParamValue::Int(7)),
+        ]);
+        assert!(both.unwrap().sampling.temperature.abs() < f32::EPSILON);
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_refused_by_name() {
+        for (name, value) in [
+            ("max_tokens", ParamValue::Int(0)),
+            ("max_tokens", ParamValue::Int(1_001)),
+            ("temperature", ParamValue::Float(-0.1)),
+            ("top_p", ParamValue::Float(1.1)),
+            ("repetition_penalty", ParamValue::Int(0)),
+            ("seed", ParamValue::Int(-1)),
+            ("stop", ParamValue::Text(String::new())),
+        ] {
+            let error = read(&[(name, value)]).unwrap_err();
+            assert!(error.message.contains(name), "{}", error.message);
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Prompts and conversations into token ids.
+
+use minijinja::context;
+use volley_backend::items::{Item, Message};
+use volley_types::{ErrorCode, PredictError};
+
+use super::model::{ModelFiles, TEMPLATE};
+use super::options::Options;
+
+/// The tokens of one item. Where the model has a chat template, a plain prompt is one user
+/// message, unless the request asks for it raw.
+///
+/// # Errors
+/// `InvalidInput` when a conversation comes to a model without a template, or does not fit it;
+/// `TooLarge` when the prompt leaves no room for an answer.
+pub(crate) fn encode(
+    files: &ModelFiles,
+    item: &Item,
+    options: &Options,
+) -> Result<Vec<u32>, PredictError> {
+    let (text, special) = match (item, &files.chat) {
+        (Item::Prompt(prompt), Some(_)) if !options.raw => {
+            let message = Message {
+                role: "user".to_owned(),
+                content: prompt.clone(),
+            };
+            (render(files, &[message])?, false)
+        }
+        (Item::Prompt(prompt), _) => (prompt.clone(), true),
+        (Item::Chat(messages), Some(_)) => (render(files, messages)?, false),
+        (Item::Chat(_), None) => {
+            return Err(PredictError::invalid(
+                "this model has no chat template; send 'prompt' instead of 'messages'",
+            ));
+        }
+    };
+    let encoding = files.tokenizer.encode(text, special).map_err(|error| {
+        PredictError::invalid("the prompt could not be tokenised").with_source(error.to_string())
+    })?;
+    let ids = encoding.get_ids().to_vec();
+    if ids.is_empty() {
+        return Err(PredictError::invalid("the prompt is empty"));
+    }
+    if files.context <= ids.len() {
+        return Err(PredictError::new(
+            ErrorCode::TooLarge,
+            format!(
+                "the prompt has {} tokens, and the model's context is {}; shorten it",
+                ids.len(),
+                files.context
+            ),
+        ));
+    }
+    if let Some(id) = ids.iter().find(|id| files.vocabulary <= **id as usize) {
+        let message = "the tokenizer does not belong to the model";
+        return Err(PredictError::internal(message, format!("token {id}")));
+    }
+    Ok(ids)
+}
+
+fn render(files: &ModelFiles, messages: &[Message]) -> Result<String, PredictError> {
+    let Some(chat) = &files.chat else {
+        return Ok(String::new());
+    };
+    let messages: Vec<_> = messages
+        .iter()
+        .map(|message| context! { role => &message.role, content => &message.content })
+        .collect();
+    let rendered = chat
+        .environment
+        .get_template(TEMPLATE)
+        .and_then(|template| {
+            template.render(context! {
+                messages => messages,
+                add_generation_prompt => true,
+                bos_token => &chat.bos,
+                eos_token => &chat.eos,
+            })
+        });
+    rendered.map_err(|error| {
+        PredictError::invalid("the messages do not fit the model's chat template")
+            .with_source(error)
+    })
+}

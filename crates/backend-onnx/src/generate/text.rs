@@ -1,0 +1,217 @@
+//! Tokens into text, a piece at a time: never half a character, and nothing of a stop string.
+
+/// Turns ids into text; a token's text can depend on those before it.
+pub(crate) trait Decode {
+    /// The text of `ids`, special tokens left out.
+    fn decode(&self, ids: &[u32]) -> String;
+}
+
+impl Decode for tokenizers::Tokenizer {
+    fn decode(&self, ids: &[u32]) -> String {
+        // An id outside the vocabulary has no text.
+        (**self).decode(ids, true).unwrap_or_default()
+    }
+}
+
+/// Detokenises one request's tokens as they come.
+///
+/// Text is given out once the tokens that make it are all there: a character may be spread over
+/// several tokens, and how a token is written may depend on the one before it. So a few tokens
+/// that were given out already are decoded again with each new one, and what they add is new.
+#[derive(Debug, Default)]
+pub(crate) struct Detokenizer {
+    /// Tokens that were given out and serve as context, then tokens that were not.
+    window: Vec<u32>,
+    /// How many of them were given out.
+    given: usize,
+    /// Their text.
+    given_text: String,
+}
+
+/// Tokens that make no whole character for this long never will: their text is given as it is.
+const MAX_PENDING: usize = 16;
+
+impl Detokenizer {
+    /// Takes one token and gives the text that it completes.
+    pub(crate) fn push(&mut self, token: u32, decode: &impl Decode) -> String {
+        self.window.push(token);
+        let text = decode.decode(&self.window);
+        let pending = self.window.len() - self.given;
+        if text.ends_with(char::REPLACEMENT_CHARACTER) && pending < MAX_PENDING {
+            return String::new();
+        }
+        self.give(&text, decode)
+    }
+
+    /// The text of what is still held back.
+    pub(crate) fn finish(&mut self, decode: &impl Decode) -> String {
+        let text = decode.decode(&self.window);
+        self.give(&text, decode)
+    }
+
+    fn give(&mut self, text: &str, decode: &impl Decode) -> String {
+        let new = text
+            .strip_prefix(self.given_text.as_str())
+            .unwrap_or_default()
+            .to_owned();
+        self.window.drain(..self.given);
+        self.given = self.window.len();
+        self.given_text = decode.decode(&self.window);
+        new
+    }
+}
+
+/// Holds back text that may turn out to be the beginning of a stop string.
+#[derive(Debug)]
+pub(crate) struct StopFilter {
+    stops: Vec<String>,
+    held: String,
+}
+
+/// What a piece of text came to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Passed {
+    /// What may be given out.
+    pub(crate) text: String,
+    /// A stop string was found; what followed it is gone.
+    pub(crate) stopped: bool,
+}
+
+impl StopFilter {
+    pub(crate) fn new(stops: Vec<String>) -> Self {
+        Self {
+            stops,
+            held: String::new(),
+        }
+    }
+
+    /// Takes a piece of text.
+    pub(crate) fn push(&mut self, text: &str) -> Passed {
+        if self.stops.is_empty() {
+            return Passed {
+                text: text.to_owned(),
+                stopped: false,
+            };
+        }
+        self.held.push_str(text);
+        let found = self
+            .stops
+            .iter()
+            .filter_map(|stop| self.held.find(stop.as_str()))
+            .min();
+        if let Some(at) = found {
+            self.held.truncate(at);
+            return Passed {
+                text: std::mem::take(&mut self.held),
+                stopped: true,
+            };
+        }
+        let keep = self
+            .stops
+            .iter()
+            .map(|stop| overlap(&self.held, stop))
+            .max()
+            .unwrap_or(0);
+        let rest = self.held.split_off(self.held.len() - keep);
+        Passed {
+            text: std::mem::replace(&mut self.held, rest),
+            stopped: false,
+        }
+    }
+
+    /// What was held back, at the end.
+    pub(crate) fn finish(&mut self) -> String {
+        std::mem::take(&mut self.held)
+    }
+}
+
+/// How many bytes at the end of `text` are the beginning of `stop`.
+fn overlap(text: &str, stop: &str) -> usize {
+    let longest = text.len().min(stop.len().saturating_sub(1));
+    let fits = |length: &usize| {
+        stop.is_char_boundary(*length) && text.as_bytes().ends_with(&stop.as_bytes()[..*length])
+    };
+    (1..=longest).rev().find(fits).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// One byte a token, the way byte-level tokenisers break up what they do not know.
+    struct Bytes;
+
+    impl Decode for Bytes {
+        fn decode(&self, ids: &[u32]) -> String {
+            let bytes: Vec<u8> = ids.iter().map(|id| *id as u8).collect();
+            String::from_utf8_lossy(&bytes).into_owned()
+        }
+    }
+
+    fn stops(stops: &[&str]) -> StopFilter {
+        StopFilter::new(stops.iter().map(|stop| (*stop).to_owned()).collect())
+    }
+
+    #[test]
+    fn a_stop_string_over_several_pieces_is_found_and_cut() {
+        let mut filter = stops(&["END", "\n\n"]);
+        let pieces = ["one E", "Nd E", "N", "D two"].map(|piece| filter.push(piece));
+        let texts: Vec<_> = pieces.iter().map(|passed| passed.text.as_str()).collect();
+        assert_eq!(texts, ["one ", "ENd ", "", ""]);
+        assert!(pieces[3].stopped);
+    }
+
+    proptest! {
+        #[test]
+        fn no_piece_splits_a_character_and_all_pieces_spell_the_text(text in "\\PC{0,40}") {
+            let mut detokenizer = Detokenizer::default();
+            let mut spelled = String::new();
+            for byte in text.bytes() {
+                let piece = detokenizer.push(u32::from(byte), &Bytes);
+                prop_assert!(text.contains(char::REPLACEMENT_CHARACTER) || !piece.contains(char::REPLACEMENT_CHARACTER));
+                spelled.push_str(&piece);
+            }
+            spelled.push_str(&detokenizer.finish(&Bytes));
+            prop_assert_eq!(spelled, text);
+        }
+
+        #[test]
+        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
+            let mut detokenizer = Detokenizer::default();
+            for byte in bytes {
+                detokenizer.push(u32::from(byte), &Bytes);
+            }
+            detokenizer.finish(&Bytes);
+        }
+
+        #[test]
+        fn the_filter_agrees_with_a_search_of_the_whole(
+            pieces in proptest::collection::vec("[abé]{0,4}", 0..12),
+            wanted in proptest::collection::vec("[abé]{1,4}", 0..3),
+        ) {
+            let whole = pieces.concat();
+            let mut filter = StopFilter::new(wanted.clone());
+            let mut given = String::new();
+            let mut stopped = false;
+            for piece in &pieces {
+                let passed = filter.push(piece);
+                given.push_str(&passed.text);
+                if passed.stopped {
+                    stopped = true;
+                    break;
+                }
+            }
+            if !stopped {
+                given.push_str(&filter.finish());
+                prop_assert_eq!(&given, &whole);
+                prop_assert!(wanted.iter().all(|stop| !whole.contains(stop.as_str())));
+            } else {
+                prop_assert!(whole.starts_with(&given));
+                prop_assert!(wanted.iter().all(|stop| !given.contains(stop.as_str())));
+                prop_assert!(wanted.iter().any(|stop| whole[given.len()..].starts_with(stop.as_str())));
+            }
+        }
+    }
+}

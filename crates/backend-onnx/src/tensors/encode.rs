@@ -1,0 +1,126 @@
+//! ONNX tensors into columns.
+
+use std::sync::Arc;
+
+use arrow_array::types::{
+    ArrowPrimitiveType, Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
+    Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+};
+use arrow_array::{
+    ArrayRef, BooleanArray, FixedSizeListArray, Int32Array, ListArray, PrimitiveArray, StringArray,
+    StructArray,
+};
+use arrow_buffer::OffsetBuffer;
+use arrow_schema::{ArrowError, DataType};
+use ort::value::{DynValue, PrimitiveTensorElementType};
+use volley_types::PredictError;
+
+use super::internal;
+use crate::columns::{Layout, Port, dim};
+
+/// The column of an output for `rows` rows.
+pub(super) fn column(
+    port: &Port,
+    value: &DynValue,
+    rows: usize,
+    batched: bool,
+) -> Result<ArrayRef, PredictError> {
+    let (shape, values) = values(port, value)?;
+    let row_shape: Vec<usize> = if batched {
+        if shape.first() != Some(&rows) {
+            let message = "the model gave another number of rows than it was given";
+            return Err(internal(
+                message,
+                format!("{} of {rows}: {shape:?}", port.name),
+            ));
+        }
+        shape[1..].to_vec()
+    } else {
+        shape
+    };
+    if !port.takes(&row_shape) {
+        let message = "the model gave an output of another shape than it declares";
+        return Err(internal(message, format!("{}: {row_shape:?}", port.name)));
+    }
+    let broken =
+        |error: ArrowError| internal("an output cannot be put into its column", error.to_string());
+    match port.layout {
+        Layout::Scalar => Ok(values),
+        Layout::Fixed(size) => {
+            let size = i32::try_from(size)
+                .map_err(|error| internal("an output is too large", error.to_string()))?;
+            let list = FixedSizeListArray::try_new(port.item(), size, values, None);
+            Ok(Arc::new(list.map_err(broken)?))
+        }
+        Layout::Variable(rank) => {
+            let size = row_shape.iter().product();
+            let lengths = std::iter::repeat_n(size, rows);
+            let offsets = OffsetBuffer::from_lengths(lengths);
+            let data = ListArray::try_new(port.item(), offsets, values, None).map_err(broken)?;
+            let one_row = row_shape
+                .iter()
+                .map(|dim| i32::try_from(*dim).unwrap_or(i32::MAX));
+            let dims: Int32Array = std::iter::repeat_n(one_row, rows)
+                .flatten()
+                .collect::<Vec<_>>()
+                .into();
+            let width = i32::try_from(rank).unwrap_or(i32::MAX);
+            let shapes = FixedSizeListArray::try_new(dim(), width, Arc::new(dims), None);
+            let columns: Vec<ArrayRef> = vec![Arc::new(data), Arc::new(shapes.map_err(broken)?)];
+            let tensors = StructArray::try_new(port.tensor_fields(rank), columns, None);
+            Ok(Arc::new(tensors.map_err(broken)?))
+        }
+    }
+}
+
+/// An output's shape and all its values.
+fn values(port: &Port, value: &DynValue) -> Result<(Vec<usize>, ArrayRef), PredictError> {
+    match port.element {
+        DataType::Float16 => primitive::<Float16Type>(value),
+        DataType::Float32 => primitive::<Float32Type>(value),
+        DataType::Float64 => primitive::<Float64Type>(value),
+        DataType::Int8 => primitive::<Int8Type>(value),
+        DataType::Int16 => primitive::<Int16Type>(value),
+        DataType::Int32 => primitive::<Int32Type>(value),
+        DataType::Int64 => primitive::<Int64Type>(value),
+        DataType::UInt8 => primitive::<UInt8Type>(value),
+        DataType::UInt16 => primitive::<UInt16Type>(value),
+        DataType::UInt32 => primitive::<UInt32Type>(value),
+        DataType::UInt64 => primitive::<UInt64Type>(value),
+        DataType::Boolean => {
+            let (shape, values) = value.try_extract_tensor::<bool>().map_err(unreadable)?;
+            Ok((sizes(shape), Arc::new(BooleanArray::from(values.to_vec()))))
+        }
+        DataType::Utf8 => {
+            let (shape, texts) = value.try_extract_strings().map_err(unreadable)?;
+            Ok((sizes(shape), Arc::new(StringArray::from(texts))))
+        }
+        _ => Err(internal(
+            "an output's type is not served",
+            port.element.to_string(),
+        )),
+    }
+}
+
+fn primitive<T>(value: &DynValue) -> Result<(Vec<usize>, ArrayRef), PredictError>
+where
+    T: ArrowPrimitiveType,
+    T::Native: PrimitiveTensorElementType,
+{
+    let (shape, values) = value
+        .try_extract_tensor::<T::Native>()
+        .map_err(unreadable)?;
+    let array = PrimitiveArray::<T>::from_iter_values(values.iter().copied());
+    Ok((sizes(shape), Arc::new(array)))
+}
+
+fn sizes(shape: &[i64]) -> Vec<usize> {
+    shape
+        .iter()
+        .map(|dim| usize::try_from(*dim).unwrap_or(0))
+        .collect()
+}
+
+fn unreadable(error: ort::Error) -> PredictError {
+    internal("an output could not be read", error.to_string())
+}

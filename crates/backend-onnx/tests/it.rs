@@ -1,0 +1,8 @@
+//! Real models on the real library.
+
+#[path = "it/generate.rs"]
+mod generate;
+#[path = "it/setup.rs"]
+mod setup;
+#[path = "it/tensors.rs"]
+mod tensors;

@@ -1,0 +1,42 @@
+//! Loads models the way a worker does.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use volley_backend::{Backend, BackendLoader};
+use volley_backend_onnx::{Device, OnnxConfig, OnnxLoader, Runtime};
+use volley_types::registry::{Assignment, BackendKind, ModelSource, ModelVersionSpec};
+use volley_types::{ModelName, ModelVersion, Parameters, PredictError};
+
+pub(crate) fn runtime() -> Runtime {
+    let library = Runtime::locate(None).expect("run scripts/get-ort.sh before the tests");
+    Runtime::init(&library).unwrap()
+}
+
+pub(crate) fn config() -> OnnxConfig {
+    OnnxConfig { device: Device::Cpu, slots: 4, ..OnnxConfig::default() }
+}
+
+pub(crate) fn model_dir(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models").join(name)
+}
+
+pub(crate) fn test_model(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models").join(name)
+}
+
+pub(crate) async fn load(directory: &Path) -> Result<Arc<dyn Backend>, PredictError> {
+    let assignment = Assignment {
+        model: ModelName::new("m").unwrap(),
+        spec: ModelVersionSpec {
+            version: ModelVersion(1),
+            backend: BackendKind::Onnx,
+            source: ModelSource::Path(directory.to_string_lossy().into_owned()),
+            parameters: Parameters::default(),
+            description: String::new(),
+            created_ms: 0,
+        },
+        connector: None,
+    };
+    OnnxLoader::new(Ok(runtime()), config()).load(&assignment).await
+}

@@ -1,0 +1,110 @@
+"""Makes the small models of crates/backend-onnx/tests/models: one for each element type and a
+few odd shapes.
+
+Needs: pip install numpy onnx
+Run:   python models/recipes/test_models.py
+"""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+ROOT = Path(__file__).parents[2] / "crates" / "backend-onnx" / "tests" / "models"
+
+TYPES = {
+    "float16": TensorProto.FLOAT16,
+    "float32": TensorProto.FLOAT,
+    "float64": TensorProto.DOUBLE,
+    "int8": TensorProto.INT8,
+    "int16": TensorProto.INT16,
+    "int32": TensorProto.INT32,
+    "int64": TensorProto.INT64,
+    "uint8": TensorProto.UINT8,
+    "uint16": TensorProto.UINT16,
+    "uint32": TensorProto.UINT32,
+    "uint64": TensorProto.UINT64,
+    "bool": TensorProto.BOOL,
+    "string": TensorProto.STRING,
+    "bfloat16": TensorProto.BFLOAT16,
+}
+
+
+def save(name, nodes, inputs, outputs, constants=()):
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        name,
+        [info(n, t, s) for n, t, s in inputs],
+        [info(n, t, s) for n, t, s in outputs],
+        list(constants),
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    directory = ROOT / name
+    directory.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, directory / "model.onnx")
+
+
+def main():
+    for name, kind in TYPES.items():
+        same = helper.make_node("Identity", ["x"], ["y"])
+        save(f"identity-{name}", [same], [("x", kind, ["n", 2])], [("y", kind, ["n", 2])])
+    # A shape that changes from row to row: sums each row, and gives it back reversed in shape.
+    save(
+        "ragged",
+        [
+            helper.make_node("ReduceSum", ["x", "axes"], ["sum"], keepdims=0),
+            helper.make_node("Transpose", ["x"], ["turned"], perm=[0, 2, 1]),
+        ],
+        [("x", TensorProto.FLOAT, ["n", "a", "b"])],
+        [("sum", TensorProto.FLOAT, ["n"]), ("turned", TensorProto.FLOAT, ["n", "b", "a"])],
+        [numpy_helper.from_array(np.array([1, 2], np.int64), "axes")],
+    )
+    # No batch dimension: one row is one run.
+    save(
+        "unbatched",
+        [helper.make_node("MatMul", ["a", "b"], ["y"])],
+        [("a", TensorProto.FLOAT, [2, 3]), ("b", TensorProto.FLOAT, [3, 2])],
+        [("y", TensorProto.FLOAT, [2, 2])],
+    )
+    # Two inputs of shapes that only the graph can tell to be wrong.
+    save(
+        "picky",
+        [helper.make_node("Add", ["a", "b"], ["y"])],
+        [("a", TensorProto.FLOAT, ["n", "w"]), ("b", TensorProto.FLOAT, ["n", "w"])],
+        [("y", TensorProto.FLOAT, ["n", "w"])],
+    )
+    # Runs for a long time: a loop of many large products, to be stopped in the middle.
+    body = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["m", "weights"], ["m_out"]),
+            helper.make_node("Identity", ["go"], ["go_out"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("step", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("m", TensorProto.FLOAT, ["n", 64]),
+        ],
+        [
+            helper.make_tensor_value_info("go_out", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("m_out", TensorProto.FLOAT, ["n", 64]),
+        ],
+    )
+    save(
+        "slow",
+        [helper.make_node("Loop", ["times", "yes", "x"], ["y"], body=body)],
+        [("x", TensorProto.FLOAT, ["n", 64])],
+        [("y", TensorProto.FLOAT, ["n", 64])],
+        [
+            numpy_helper.from_array(np.array(10_000_000, np.int64), "times"),
+            numpy_helper.from_array(np.array(True), "yes"),
+            numpy_helper.from_array(np.eye(64, dtype=np.float32), "weights"),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()
