@@ -20,7 +20,9 @@ fn request(prompts: &[&str], parameters: &[(&str, ParamValue)]) -> PredictReques
     let batch = RecordBatch::try_from_iter_with_nullable([("prompt", prompts, true)]).unwrap();
     let model = ModelRef::deployed(ModelName::new("m").unwrap());
     let mut request = PredictRequest::new(model, Input::Batch(batch));
-    let pairs = parameters.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+    let pairs = parameters
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), value.clone()));
     request.parameters = pairs.collect();
     request
 }
@@ -83,8 +85,15 @@ async fn a_greedy_story_is_the_bare_loops_and_counts_its_tokens() {
     let model = storyteller().await;
     let ignore = ("ignore_eos", ParamValue::Bool(true));
     let story = tell(&model, STORY, &[tokens(24), ignore]).await.unwrap();
-    let told: Vec<u32> = ids[0].iter().copied().filter(|id| story.ids.contains(id)).collect();
-    assert_eq!(story.ids, told, "token for token, but for those without text of their own");
+    let told: Vec<u32> = ids[0]
+        .iter()
+        .copied()
+        .filter(|id| story.ids.contains(id))
+        .collect();
+    assert_eq!(
+        story.ids, told,
+        "token for token, but for those without text of their own"
+    );
     assert!(story.text().starts_with("Once"), "{}", story.text());
     assert_eq!(story.finish, Some(FinishReason::Length));
     assert_eq!(story.usage.unwrap().completion_tokens, 24);
@@ -93,9 +102,14 @@ async fn a_greedy_story_is_the_bare_loops_and_counts_its_tokens() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_story_ends_by_itself() {
-    let story = tell(&storyteller().await, STORY, &[tokens(500)]).await.unwrap();
+    let story = tell(&storyteller().await, STORY, &[tokens(500)])
+        .await
+        .unwrap();
     assert_eq!(story.finish, Some(FinishReason::Stop));
-    assert!(!story.text().contains("<|end|>"), "special tokens are not text");
+    assert!(
+        !story.text().contains("<|end|>"),
+        "special tokens are not text"
+    );
     assert!(story.texts.len() > 10, "it came in pieces");
 }
 
@@ -112,7 +126,8 @@ async fn a_second_request_joins_the_running_decode() {
     while let Some(batch) = first.next().await {
         let batch = batch.unwrap();
         let rows: Vec<_> = GenerationRow::rows(&batch).unwrap().collect();
-        rest.texts.extend(rows.iter().filter_map(|row| row.text().map(str::to_owned)));
+        rest.texts
+            .extend(rows.iter().filter_map(|row| row.text().map(str::to_owned)));
         rest.usage = rows.iter().find_map(GenerationRow::usage);
     }
     assert_eq!(rest.usage.unwrap().completion_tokens, 900);
@@ -124,7 +139,12 @@ async fn the_same_seed_tells_the_same_story_and_another_seed_another() {
     let seeded = |seed| {
         let temperature = ("temperature", ParamValue::Float(1.0));
         let penalty = ("repetition_penalty", ParamValue::Float(1.1));
-        [tokens(60), ("seed", ParamValue::Int(seed)), temperature, penalty]
+        [
+            tokens(60),
+            ("seed", ParamValue::Int(seed)),
+            temperature,
+            penalty,
+        ]
     };
     let one = tell(&model, STORY, &seeded(7)).await.unwrap().text();
     let again = tell(&model, STORY, &seeded(7)).await.unwrap().text();
@@ -146,8 +166,10 @@ async fn a_stop_string_ends_the_story_before_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn several_prompts_are_one_stream_with_one_end() {
     let model = storyteller().await;
-    let mut chunks =
-        model.predict(request(&[STORY, "Hello!", STORY], &[tokens(12)])).await.unwrap();
+    let mut chunks = model
+        .predict(request(&[STORY, "Hello!", STORY], &[tokens(12)]))
+        .await
+        .unwrap();
     let (mut texts, mut last, mut sequence) = (vec![String::new(); 3], 0, 0);
     while let Some(batch) = chunks.next().await {
         for row in GenerationRow::rows(&batch.unwrap()).unwrap() {
@@ -179,7 +201,12 @@ async fn a_reader_who_leaves_or_sleeps_holds_up_nobody() {
     let short = [tokens(20)];
     let stories = (0..setup::config().slots).map(|_| tell(&model, STORY, &short));
     let told = tokio::time::timeout(Duration::from_secs(20), futures::future::join_all(stories));
-    assert!(told.await.unwrap().into_iter().all(|story| story.unwrap().last));
+    assert!(
+        told.await
+            .unwrap()
+            .into_iter()
+            .all(|story| story.unwrap().last)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -189,7 +216,9 @@ async fn what_cannot_be_generated_is_refused() {
     let error = tell(&model, &long, &[]).await.unwrap_err();
     assert_eq!(error.code, ErrorCode::TooLarge);
     assert!(error.message.contains("1024"), "{}", error.message);
-    let error = tell(&model, STORY, &[("top_p", ParamValue::Int(2))]).await.unwrap_err();
+    let error = tell(&model, STORY, &[("top_p", ParamValue::Int(2))])
+        .await
+        .unwrap_err();
     assert_eq!(error.code, ErrorCode::InvalidInput);
     let missing = setup::load(&setup::model_dir("no-such-model")).await;
     assert_eq!(missing.err().unwrap().code, ErrorCode::InvalidInput);

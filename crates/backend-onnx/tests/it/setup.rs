@@ -14,20 +14,28 @@ pub(crate) fn runtime() -> Runtime {
 }
 
 pub(crate) fn config() -> OnnxConfig {
-    OnnxConfig { device: Device::Cpu, slots: 4, ..OnnxConfig::default() }
+    OnnxConfig {
+        device: Device::Cpu,
+        slots: 4,
+        ..OnnxConfig::default()
+    }
 }
 
 pub(crate) fn model_dir(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../models")
+        .join(name)
 }
 
 pub(crate) fn test_model(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/models")
+        .join(name)
 }
 
 pub(crate) async fn load(directory: &Path) -> Result<Arc<dyn Backend>, PredictError> {
     let assignment = Assignment {
-        model: ModelName::new("m").unwrap(),
+        model: ModelName::new(directory.file_name().unwrap().to_string_lossy()).unwrap(),
         spec: ModelVersionSpec {
             version: ModelVersion(1),
             backend: BackendKind::Onnx,
@@ -38,5 +46,7 @@ pub(crate) async fn load(directory: &Path) -> Result<Arc<dyn Backend>, PredictEr
         },
         connector: None,
     };
-    OnnxLoader::new(Ok(runtime()), config()).load(&assignment).await
+    OnnxLoader::new(Ok(runtime()), config())
+        .load(&assignment)
+        .await
 }
