@@ -1,1 +1,92 @@
-fn main() {}
+//! The `volley` binary: arguments, configuration, signals and wiring; no logic of its own.
+
+mod args;
+mod backends;
+mod command;
+mod config;
+mod node;
+mod signals;
+mod terminal;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+use volley_telemetry::init_logging;
+
+use crate::args::{Arguments, Command};
+use crate::terminal::Terminal;
+
+fn main() -> ExitCode {
+    // Two crypto providers in one process end in a panic at the first connection: choose ours
+    // before anything can choose another.
+    if rustls::crypto::ring::default_provider()
+        .install_default()
+        .is_err()
+    {
+        tracing::debug!("a crypto provider was installed before");
+    }
+    let arguments = Arguments::parse();
+    let filter = arguments
+        .log
+        .clone()
+        .unwrap_or_else(|| default_filter(&arguments.command));
+    if let Err(error) = init_logging(arguments.log_format.into(), &filter) {
+        return fail(&anyhow::Error::msg(error.to_string()));
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let result = match runtime {
+        Ok(runtime) => runtime.block_on(run(arguments)),
+        Err(error) => Err(anyhow::Error::new(error).context("starting the runtime")),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if terminal::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => fail(&error),
+    }
+}
+
+/// Nodes log what they do; client commands only what went wrong.
+fn default_filter(command: &Command) -> String {
+    match command {
+        Command::Coordinator { .. } | Command::Worker { .. } => "info,openraft=warn",
+        Command::Up(_) => "warn,openraft=error",
+        _ => "error",
+    }
+    .to_owned()
+}
+
+fn fail(error: &anyhow::Error) -> ExitCode {
+    // Nothing is left to do when even this cannot be written.
+    let _ = Terminal::stderr().line(&format!("error: {error:#}"));
+    ExitCode::FAILURE
+}
+
+async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let client = || command::connect(&arguments.url);
+    match arguments.command {
+        Command::Up(up) => node::up::run(up).await,
+        Command::Coordinator { config } => {
+            let file = config::coordinator::read(&config)?;
+            node::coordinator::run_until_signal(file).await
+        }
+        Command::Worker { config } => {
+            let file = config::worker::read(&config)?;
+            node::worker::run_until_signal(file).await
+        }
+        Command::Model(model) => command::model::run(&client()?, model).await,
+        Command::Connector(connector) => command::connector::run(&client()?, connector).await,
+        Command::Node(node) => command::node::run(&client()?, node).await,
+        Command::Predict(predict) => command::predict::run(&client()?, predict).await,
+        Command::Status { json } => command::status::run(&client()?, json).await,
+        Command::Completions { shell } => {
+            let mut out = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "volley", &mut out);
+            Terminal::stdout().raw(&out)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,29 @@
+# The same scripts as without `just`.
+
+# Build Volley and run a whole cluster in one process.
+up *arguments:
+    scripts/up.sh {{arguments}}
+
+# Fetch what the tests need, once, and run them.
+test *arguments:
+    scripts/test.sh {{arguments}}
+
+# Format, lint, licences, advisories, borders, documentation; changes nothing.
+verify:
+    scripts/verify.sh
+
+# Format, and mend what can be mended.
+fix:
+    scripts/fix.sh
+
+# Measure a release build.
+bench *arguments:
+    scripts/bench.sh {{arguments}}
+
+# Three coordinators and two workers as processes on this machine.
+cluster *arguments:
+    scripts/cluster.sh {{arguments}}
+
+# Make the generated code from proto/.
+codegen:
+    scripts/codegen.sh

@@ -1,0 +1,250 @@
+//! The command line.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use volley_telemetry::LogFormat;
+
+/// The address that client commands call where none is given.
+pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:8420";
+
+/// An inference cluster in one binary: coordinators and workers, local and remote models.
+#[derive(Debug, Parser)]
+#[command(name = "volley", version, about, arg_required_else_help = true)]
+pub(crate) struct Arguments {
+    /// Coordinators to call, separated by commas; the next is tried when one cannot be reached.
+    #[arg(long, env = "VOLLEY_URL", global = true, value_delimiter = ',', default_value = DEFAULT_URL)]
+    pub(crate) url: Vec<String>,
+    /// What to log, for example `info` or `volley_coordinator=debug,warn`.
+    #[arg(long, env = "VOLLEY_LOG", global = true)]
+    pub(crate) log: Option<String>,
+    /// How log lines look.
+    #[arg(long, env = "VOLLEY_LOG_FORMAT", global = true, value_enum, default_value_t = Format::Text)]
+    pub(crate) log_format: Format,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl From<Format> for LogFormat {
+    fn from(format: Format) -> Self {
+        match format {
+            Format::Text => Self::Text,
+            Format::Json => Self::Json,
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a whole cluster in this process: one coordinator, one worker, two demo models.
+    Up(Up),
+    /// Run a coordinator.
+    Coordinator {
+        /// Its configuration file.
+        #[arg(long, short)]
+        config: PathBuf,
+    },
+    /// Run a worker.
+    Worker {
+        /// Its configuration file.
+        #[arg(long, short)]
+        config: PathBuf,
+    },
+    /// Register, deploy, undeploy, delete, list and show models.
+    #[command(subcommand)]
+    Model(Model),
+    /// Create, delete, list and show connectors to remote models.
+    #[command(subcommand)]
+    Connector(Connector),
+    /// Add and remove coordinators.
+    #[command(subcommand)]
+    Node(Node),
+    /// Ask a model; text is streamed to the terminal as it comes.
+    Predict(Predict),
+    /// Show nodes, roles, leader, replicas and load.
+    Status {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print completions for a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Up {
+    /// Where everything is kept [default: the user's data directory, in volley/up].
+    #[arg(long, env = "VOLLEY_DATA_DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// The IP address to serve REST on; everything else stays on this machine.
+    #[arg(long, default_value = "127.0.0.1")]
+    pub(crate) host: IpAddr,
+    /// The REST port; the next three are for Flight and Raft, the worker, and its metrics. 0
+    /// takes any four that are free.
+    #[arg(long, default_value_t = 8420)]
+    pub(crate) port: u16,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Model {
+    /// Register a model, or the next version of one.
+    Register(Register),
+    /// Deploy a model (`name`, or `name:version`).
+    Deploy {
+        /// The model.
+        model: String,
+        /// How many workers shall hold it.
+        #[arg(long, default_value_t = 1)]
+        replicas: u32,
+        /// Wait until every replica is ready, or loading failed.
+        #[arg(long)]
+        wait: bool,
+    },
+    /// Stop serving a model.
+    Undeploy {
+        /// The model.
+        model: String,
+    },
+    /// Delete a model and all its versions.
+    Delete {
+        /// The model.
+        model: String,
+    },
+    /// List all models.
+    List {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one model.
+    Show {
+        /// The model.
+        model: String,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+#[group(id = "source", required = true, multiple = false, args = ["path", "connector", "text", "fake"])]
+pub(crate) struct Register {
+    /// The model's name, which becomes its id.
+    pub(crate) name: String,
+    /// An ONNX model: its directory on the workers.
+    #[arg(long)]
+    pub(crate) path: Option<PathBuf>,
+    /// A remote model: its connector.
+    #[arg(long)]
+    pub(crate) connector: Option<String>,
+    /// The word-splitting model, which needs nothing.
+    #[arg(long)]
+    pub(crate) text: bool,
+    /// The scripted model, for tests and drills.
+    #[arg(long)]
+    pub(crate) fake: bool,
+    /// A sentence for people.
+    #[arg(long, default_value = "")]
+    pub(crate) description: String,
+    /// A default parameter, `name=value`; may be repeated.
+    #[arg(long = "param", short = 'p', value_parser = parse_parameter)]
+    pub(crate) parameters: Vec<(String, serde_json::Value)>,
+    /// Deploy it at once, on this many workers.
+    #[arg(long, num_args = 0..=1, default_missing_value = "1")]
+    pub(crate) deploy: Option<u32>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Connector {
+    /// Create a connector.
+    Create {
+        /// Its id [default: made up].
+        #[arg(long)]
+        id: Option<String>,
+        /// Whose wire format the server speaks.
+        #[arg(long, default_value = "openai", value_parser = ["openai", "anthropic"])]
+        provider: String,
+        /// The full URL to POST to, for example https://host/v1/chat/completions.
+        #[arg(long)]
+        endpoint: String,
+        /// The model's name at the server.
+        #[arg(long)]
+        model: String,
+        /// Where each worker finds the key: env:NAME or file:/path.
+        #[arg(long)]
+        credential: Option<String>,
+        /// A default parameter, `name=value`; may be repeated.
+        #[arg(long = "param", short = 'p', value_parser = parse_parameter)]
+        parameters: Vec<(String, serde_json::Value)>,
+    },
+    /// Delete a connector.
+    Delete {
+        /// Its id.
+        id: String,
+    },
+    /// List all connectors, as JSON.
+    List,
+    /// Show a connector, as JSON.
+    Show {
+        /// Its id.
+        id: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Node {
+    /// Add a coordinator that is running.
+    Join {
+        /// Its id.
+        id: u64,
+        /// Its internal address, host:port.
+        address: String,
+    },
+    /// Remove a coordinator.
+    Leave {
+        /// Its id.
+        id: u64,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Predict {
+    /// The model (`name`, or `name:version`).
+    pub(crate) model: String,
+    /// The prompt of a generation; `-` reads it from standard input.
+    pub(crate) prompt: Option<String>,
+    /// The inputs of a tensor model, as JSON; `@file` reads a file, `-` standard input.
+    #[arg(long, short, conflicts_with = "prompt")]
+    pub(crate) input: Option<String>,
+    /// A parameter, `name=value`; may be repeated.
+    #[arg(long = "param", short = 'p', value_parser = parse_parameter)]
+    pub(crate) parameters: Vec<(String, serde_json::Value)>,
+    /// Print the whole answer as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `name=value`; the value is JSON where it parses as such, else text.
+fn parse_parameter(text: &str) -> Result<(String, serde_json::Value), String> {
+    let (name, value) = text.split_once('=').ok_or("write name=value")?;
+    if name.is_empty() {
+        return Err("the name is empty".to_owned());
+    }
+    let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+    Ok((name.to_owned(), value))
+}

@@ -1,0 +1,45 @@
+//! The commands that call a running cluster.
+
+pub(crate) mod connector;
+pub(crate) mod model;
+pub(crate) mod node;
+pub(crate) mod predict;
+pub(crate) mod status;
+
+use serde_json::{Map, Value};
+use volley_client::{Client, ClientError};
+
+/// A client of the coordinators at `urls`.
+///
+/// # Errors
+/// When one is no URL.
+pub(crate) fn connect(urls: &[String]) -> anyhow::Result<Client> {
+    Ok(Client::new(urls)?)
+}
+
+/// Says what to do about an error, where that is known.
+pub(crate) fn explain(error: ClientError) -> anyhow::Error {
+    let advice = match &error {
+        ClientError::Connect(..) => {
+            "is a coordinator running there? start a cluster with `volley up`, or give --url"
+        }
+        ClientError::Refused { code, .. } if code == "not_deployed" => {
+            "deploy it with `volley model deploy NAME`"
+        }
+        ClientError::Refused { code, status, .. } if code == "not_found" || *status == 404 => {
+            "`volley model list` and `volley connector list` show what there is"
+        }
+        ClientError::Url(_)
+        | ClientError::Setup(_)
+        | ClientError::Broken(_)
+        | ClientError::Timeout
+        | ClientError::Refused { .. }
+        | ClientError::Incomplete => return error.into(),
+    };
+    anyhow::anyhow!("{error}; {advice}")
+}
+
+/// Parameters from the command line as a JSON object.
+pub(crate) fn object(pairs: Vec<(String, Value)>) -> Map<String, Value> {
+    pairs.into_iter().collect()
+}

@@ -1,0 +1,41 @@
+//! `volley connector`.
+
+use serde_json::json;
+use volley_client::Client;
+
+use super::{explain, object};
+use crate::args::Connector;
+use crate::terminal::Terminal;
+
+pub(crate) async fn run(client: &Client, command: Connector) -> anyhow::Result<()> {
+    let mut out = Terminal::stdout();
+    match command {
+        Connector::Create {
+            id,
+            provider,
+            endpoint,
+            model,
+            credential,
+            parameters,
+        } => {
+            let body = json!({
+                "connector_id": id,
+                "provider": provider,
+                "url": endpoint,
+                "model": model,
+                "credential": credential,
+                "parameters": object(parameters),
+            });
+            let id = client.create_connector(&body).await.map_err(explain)?;
+            out.line(&id)
+        }
+        Connector::Delete { id } => {
+            client.delete_connector(&id).await.map_err(explain)?;
+            out.line(&format!("connector {id} is deleted"))
+        }
+        Connector::List => {
+            out.json(&client.connectors(None).await.map_err(explain)?["hits"]["hits"])
+        }
+        Connector::Show { id } => out.json(&client.connectors(Some(&id)).await.map_err(explain)?),
+    }
+}

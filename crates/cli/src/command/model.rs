@@ -1,0 +1,187 @@
+//! `volley model`.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde_json::json;
+use volley_client::{Client, ModelInfo};
+
+use super::{explain, object};
+use crate::args::{Model, Register};
+use crate::terminal::Terminal;
+
+const LOOK: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_secs(600);
+
+pub(crate) async fn run(client: &Client, command: Model) -> anyhow::Result<()> {
+    let mut out = Terminal::stdout();
+    match command {
+        Model::Register(register) => self::register(client, register).await,
+        Model::Deploy {
+            model,
+            replicas,
+            wait,
+        } => {
+            client.deploy(&model, replicas).await.map_err(explain)?;
+            if wait {
+                wait_until_deployed(client, &model).await?;
+                return out.line(&format!("{model} is deployed"));
+            }
+            out.line(&format!(
+                "{model} is being deployed; `volley model show {model}` tells how it goes"
+            ))
+        }
+        Model::Undeploy { model } => {
+            client.undeploy(&model).await.map_err(explain)?;
+            out.line(&format!("{model} is undeployed"))
+        }
+        Model::Delete { model } => {
+            client.delete(&model).await.map_err(explain)?;
+            out.line(&format!("{model} is deleted"))
+        }
+        Model::List { json } => {
+            let models = client.models().await.map_err(explain)?;
+            if json {
+                return out.json(&models);
+            }
+            if models.is_empty() {
+                return out.line("no models; register one with `volley model register`");
+            }
+            let rows: Vec<_> = models.iter().map(row).collect();
+            out.table(
+                &[
+                    "MODEL",
+                    "VERSION",
+                    "BACKEND",
+                    "STATE",
+                    "REPLICAS",
+                    "DESCRIPTION",
+                ],
+                &rows,
+            )
+        }
+        Model::Show { model, json } => {
+            let model = client.model(&model).await.map_err(explain)?;
+            if json {
+                out.json(&model)
+            } else {
+                show(&mut out, &model)
+            }
+        }
+    }
+}
+
+async fn register(client: &Client, register: Register) -> anyhow::Result<()> {
+    let mut body = json!({
+        "name": register.name,
+        "description": register.description,
+        "parameters": object(register.parameters),
+    });
+    if let Some(path) = &register.path {
+        // Relative to where the command runs; the workers see an absolute one.
+        let path = std::path::absolute(path).context("the model's path")?;
+        body["function_name"] = "onnx".into();
+        body["path"] = path.to_string_lossy().into();
+    } else if let Some(connector) = register.connector {
+        body["function_name"] = "remote".into();
+        body["connector_id"] = connector.into();
+    } else {
+        body["function_name"] = if register.fake { "fake" } else { "text" }.into();
+    }
+    let registered = client.register(&body).await.map_err(explain)?;
+    let reference = format!("{}:{}", registered.model_id, registered.model_version);
+    if let Some(replicas) = register.deploy {
+        client.deploy(&reference, replicas).await.map_err(explain)?;
+    }
+    let mut out = Terminal::stdout();
+    if register.json {
+        return out.json(&registered);
+    }
+    match register.deploy {
+        Some(_) => out.line(&format!("{reference} is registered and being deployed")),
+        None => out.line(&format!(
+            "{reference} is registered; deploy it with `volley model deploy {reference}`"
+        )),
+    }
+}
+
+async fn wait_until_deployed(client: &Client, model: &str) -> anyhow::Result<()> {
+    let wait = async {
+        loop {
+            let info = client.model(model).await.map_err(explain)?;
+            match info.model_state.as_str() {
+                "DEPLOYED" => return Ok(()),
+                "DEPLOY_FAILED" => {
+                    let reasons: Vec<_> = info
+                        .failures
+                        .iter()
+                        .map(|(worker, reason)| format!("{worker}: {reason}"))
+                        .collect();
+                    bail!("{model} could not be loaded: {}", reasons.join("; "));
+                }
+                _ => tokio::time::sleep(LOOK).await,
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait)
+        .await
+        .context("the model was not ready in time")?
+}
+
+fn row(model: &ModelInfo) -> Vec<String> {
+    vec![
+        model.model_id.clone(),
+        model.model_version.clone(),
+        model.algorithm.clone().unwrap_or_default().to_lowercase(),
+        model.model_state.clone(),
+        format!(
+            "{}/{}",
+            model.current_worker_nodes.len(),
+            model.wanted_replicas
+        ),
+        model.description.clone().unwrap_or_default(),
+    ]
+}
+
+fn show(out: &mut Terminal, model: &ModelInfo) -> anyhow::Result<()> {
+    let source = model
+        .path
+        .as_ref()
+        .or(model.connector_id.as_ref())
+        .cloned()
+        .unwrap_or_default();
+    let versions: Vec<_> = model.versions.iter().map(ToString::to_string).collect();
+    let mut rows = vec![
+        ("model", model.model_id.clone()),
+        (
+            "version",
+            format!("{} of {}", model.model_version, versions.join(", ")),
+        ),
+        (
+            "backend",
+            model.algorithm.clone().unwrap_or_default().to_lowercase(),
+        ),
+        ("source", source),
+        ("state", model.model_state.clone()),
+        (
+            "replicas",
+            format!(
+                "{}/{}",
+                model.current_worker_nodes.len(),
+                model.wanted_replicas
+            ),
+        ),
+        ("workers", model.current_worker_nodes.join(", ")),
+        ("description", model.description.clone().unwrap_or_default()),
+    ];
+    rows.extend(
+        model
+            .failures
+            .iter()
+            .map(|(worker, reason)| ("failed", format!("{worker}: {reason}"))),
+    );
+    for (name, value) in rows.into_iter().filter(|(_, value)| !value.is_empty()) {
+        out.line(&format!("{name:<12} {value}"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! `volley status`.
+
+use volley_client::{Client, Status};
+
+use super::explain;
+use crate::terminal::Terminal;
+
+pub(crate) async fn run(client: &Client, json: bool) -> anyhow::Result<()> {
+    let status = client.status().await.map_err(explain)?;
+    let mut out = Terminal::stdout();
+    if json {
+        out.json(&status)
+    } else {
+        show(&mut out, &status)
+    }
+}
+
+fn show(out: &mut Terminal, status: &Status) -> anyhow::Result<()> {
+    let leader = status
+        .node
+        .leader
+        .map_or_else(|| "none".to_owned(), |leader| leader.to_string());
+    out.line(&format!(
+        "coordinator {} ({}), leader {leader}, term {}, registry revision {}, {} active streams",
+        status.node.id,
+        status.node.role,
+        status.node.term,
+        status.registry_revision,
+        status.active_streams,
+    ))?;
+    out.line("")?;
+    let coordinators: Vec<_> = status
+        .coordinators
+        .iter()
+        .map(|node| {
+            let role = match (Some(node.id) == status.node.leader, node.voter) {
+                (true, _) => "leader",
+                (false, true) => "voter",
+                (false, false) => "learner",
+            };
+            vec![node.id.to_string(), role.to_owned(), node.address.clone()]
+        })
+        .collect();
+    out.table(&["COORDINATOR", "ROLE", "ADDRESS"], &coordinators)?;
+    out.line("")?;
+    let workers: Vec<_> = status
+        .workers
+        .iter()
+        .map(|worker| {
+            let sum = |of: fn(&volley_client::ReplicaInfo) -> u32| -> u32 {
+                worker.replicas.iter().map(of).sum()
+            };
+            vec![
+                worker.id.clone(),
+                worker.liveness.clone(),
+                worker.address.clone(),
+                worker.replicas.len().to_string(),
+                sum(|replica| replica.active).to_string(),
+                sum(|replica| replica.queued).to_string(),
+                format!("{} MiB", worker.memory_bytes >> 20),
+            ]
+        })
+        .collect();
+    let head = [
+        "WORKER", "STATE", "ADDRESS", "REPLICAS", "ACTIVE", "QUEUED", "MEMORY",
+    ];
+    out.table(&head, &workers)?;
+    out.line("")?;
+    let models: Vec<_> = status
+        .models
+        .iter()
+        .map(|model| {
+            vec![
+                model.id.clone(),
+                model
+                    .version
+                    .map_or_else(|| "-".to_owned(), |version| version.to_string()),
+                model.state.clone(),
+                format!("{}/{}", model.ready_replicas, model.wanted_replicas),
+            ]
+        })
+        .collect();
+    out.table(&["MODEL", "VERSION", "STATE", "REPLICAS"], &models)
+}

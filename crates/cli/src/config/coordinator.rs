@@ -1,0 +1,165 @@
+//! A coordinator's file.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use serde::Deserialize;
+use volley_api::ApiConfig;
+use volley_cluster::ClusterConfig;
+use volley_coordinator::CoordinatorConfig;
+use volley_types::NodeId;
+
+use super::{Span, read_toml, set, set_span};
+use crate::node::coordinator::{CoordinatorPlan, Membership};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    node: Node,
+    listen: Listen,
+    cluster: Cluster,
+    #[serde(default)]
+    limits: Limits,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Node {
+    id: u64,
+    data_dir: PathBuf,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Listen {
+    public: String,
+    internal: String,
+    advertise: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cluster {
+    #[serde(default)]
+    bootstrap: BTreeMap<String, String>,
+    #[serde(default)]
+    join: Vec<String>,
+    snapshot_every: Option<u64>,
+    write_timeout: Option<Span>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Limits {
+    max_streams: Option<usize>,
+    max_connections: Option<usize>,
+    max_body_bytes: Option<usize>,
+    max_tries: Option<usize>,
+    retry_ratio: Option<f64>,
+    request_timeout: Option<Span>,
+    max_request_timeout: Option<Span>,
+    header_timeout: Option<Span>,
+    body_timeout: Option<Span>,
+    keep_alive: Option<Span>,
+    write_stall: Option<Span>,
+    drain_timeout: Option<Span>,
+    suspect_after: Option<Span>,
+    dead_after: Option<Span>,
+    replace_after: Option<Span>,
+}
+
+/// Reads and checks a coordinator's file.
+///
+/// # Errors
+/// What is wrong, with the file's name.
+pub(crate) fn read(path: &Path) -> anyhow::Result<CoordinatorPlan> {
+    let file: File = read_toml(path)?;
+    plan(file).with_context(|| format!("in the configuration {}", path.display()))
+}
+
+fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
+    let File {
+        node,
+        listen,
+        cluster: section,
+        limits,
+    } = file;
+    let advertise = listen.advertise.unwrap_or_else(|| listen.internal.clone());
+    ensure!(
+        !advertise.starts_with("0.0.0.0:") && !advertise.starts_with("[::]:"),
+        "'listen.advertise' is missing: other nodes cannot call {advertise}"
+    );
+    let mut cluster = ClusterConfig::new(NodeId(node.id), node.data_dir, advertise.clone());
+    set(&mut cluster.snapshot_every, section.snapshot_every);
+    set_span(&mut cluster.write_timeout, section.write_timeout);
+    let membership = match (section.bootstrap.is_empty(), section.join.is_empty()) {
+        (false, true) => {
+            let mut members = BTreeMap::new();
+            for (id, address) in section.bootstrap {
+                let id = id
+                    .parse()
+                    .context("the keys of 'cluster.bootstrap' are node ids")?;
+                members.insert(NodeId(id), address);
+            }
+            ensure!(
+                members.contains_key(&NodeId(node.id)),
+                "'cluster.bootstrap' does not have this node's own id, {}",
+                node.id
+            );
+            Membership::Bootstrap(members)
+        }
+        (true, false) => Membership::Join(section.join),
+        _ => anyhow::bail!(
+            "give either 'cluster.bootstrap' (the first members of a new cluster) or \
+             'cluster.join' (coordinators of a cluster that runs)"
+        ),
+    };
+    let (mut coordinator, mut api) = (CoordinatorConfig::default(), ApiConfig::default());
+    let mut drain_timeout = api.drain_timeout;
+    apply(limits, &mut coordinator, &mut api, &mut drain_timeout);
+    ensure!(
+        coordinator.liveness.suspect_after < coordinator.liveness.dead_after,
+        "'limits.suspect_after' must be shorter than 'limits.dead_after'"
+    );
+    Ok(CoordinatorPlan {
+        cluster,
+        membership,
+        coordinator,
+        api,
+        public: listen.public,
+        internal: listen.internal,
+        drain_timeout,
+    })
+}
+
+fn apply(
+    limits: Limits,
+    coordinator: &mut CoordinatorConfig,
+    api: &mut ApiConfig,
+    drain_timeout: &mut Duration,
+) {
+    set(&mut coordinator.max_streams, limits.max_streams);
+    set(&mut coordinator.max_tries, limits.max_tries);
+    set(&mut coordinator.retry_ratio, limits.retry_ratio);
+    set_span(
+        &mut coordinator.liveness.suspect_after,
+        limits.suspect_after,
+    );
+    set_span(&mut coordinator.liveness.dead_after, limits.dead_after);
+    set_span(
+        &mut coordinator.liveness.replace_after,
+        limits.replace_after,
+    );
+    set(&mut api.max_connections, limits.max_connections);
+    set(&mut api.max_body_bytes, limits.max_body_bytes);
+    set_span(&mut api.request_timeout, limits.request_timeout);
+    set_span(&mut api.max_request_timeout, limits.max_request_timeout);
+    set_span(&mut api.header_timeout, limits.header_timeout);
+    set_span(&mut api.body_timeout, limits.body_timeout);
+    set_span(&mut api.keep_alive, limits.keep_alive);
+    set_span(&mut api.write_stall, limits.write_stall);
+    set_span(&mut api.drain_timeout, limits.drain_timeout);
+    *drain_timeout = api.drain_timeout;
+}

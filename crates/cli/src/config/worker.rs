@@ -1,0 +1,153 @@
+//! A worker's file.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use serde::Deserialize;
+use volley_backend_onnx::{Device, OnnxConfig};
+use volley_backend_remote::RemoteConfig;
+use volley_types::WorkerId;
+use volley_worker::WorkerConfig;
+
+use super::{Span, read_toml, set, set_span};
+use crate::node::worker::WorkerPlan;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    node: Node,
+    listen: Listen,
+    cluster: Cluster,
+    #[serde(default)]
+    limits: Limits,
+    #[serde(default)]
+    onnx: Onnx,
+    #[serde(default)]
+    remote: Remote,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Node {
+    id: String,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Listen {
+    flight: String,
+    http: String,
+    advertise: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cluster {
+    coordinators: Vec<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Limits {
+    queue_per_replica: Option<usize>,
+    concurrent_loads: Option<usize>,
+    max_exchanges: Option<usize>,
+    heartbeat_interval: Option<Span>,
+    drain_timeout: Option<Span>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Onnx {
+    library: Option<PathBuf>,
+    device: Option<String>,
+    threads: Option<usize>,
+    slots: Option<usize>,
+    max_context: Option<usize>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Remote {
+    max_streams: Option<usize>,
+    connect_timeout: Option<Span>,
+    first_byte_timeout: Option<Span>,
+    stall_timeout: Option<Span>,
+    allow_private: Option<bool>,
+    allowed_hosts: Option<Vec<String>>,
+}
+
+/// Reads and checks a worker's file.
+///
+/// # Errors
+/// What is wrong, with the file's name.
+pub(crate) fn read(path: &Path) -> anyhow::Result<WorkerPlan> {
+    let file: File = read_toml(path)?;
+    plan(file).with_context(|| format!("in the configuration {}", path.display()))
+}
+
+fn plan(file: File) -> anyhow::Result<WorkerPlan> {
+    let File {
+        node,
+        listen,
+        cluster,
+        limits,
+        onnx,
+        remote,
+    } = file;
+    ensure!(
+        !cluster.coordinators.is_empty(),
+        "'cluster.coordinators' is empty"
+    );
+    let advertise = listen.advertise.unwrap_or_else(|| listen.flight.clone());
+    ensure!(
+        !advertise.starts_with("0.0.0.0:") && !advertise.starts_with("[::]:"),
+        "'listen.advertise' is missing: coordinators cannot call {advertise}"
+    );
+    let id =
+        WorkerId::new(node.id).map_err(|error| anyhow::anyhow!("'node.id': {}", error.message))?;
+    let mut worker = WorkerConfig::new(id, advertise, cluster.coordinators);
+    worker.labels = node.labels;
+    set(&mut worker.queue_per_replica, limits.queue_per_replica);
+    set(&mut worker.concurrent_loads, limits.concurrent_loads);
+    set_span(&mut worker.heartbeat_interval, limits.heartbeat_interval);
+    Ok(WorkerPlan {
+        worker,
+        flight: listen.flight,
+        http: listen.http,
+        max_exchanges: limits.max_exchanges,
+        drain_timeout: limits
+            .drain_timeout
+            .map_or(Duration::from_secs(30), |span| span.0),
+        onnx_library: onnx.library.clone(),
+        onnx: onnx_config(onnx)?,
+        remote: remote_config(remote),
+    })
+}
+
+fn onnx_config(section: Onnx) -> anyhow::Result<OnnxConfig> {
+    let mut config = OnnxConfig::default();
+    if let Some(device) = section.device {
+        config.device = Device::from_name(&device)
+            .with_context(|| format!("'onnx.device' is '{device}', not auto, cpu or cuda"))?;
+    }
+    set(&mut config.threads, section.threads);
+    set(&mut config.slots, section.slots);
+    config.max_context = section.max_context.or(config.max_context);
+    Ok(config)
+}
+
+fn remote_config(section: Remote) -> RemoteConfig {
+    let mut config = RemoteConfig::default();
+    set(&mut config.max_streams, section.max_streams);
+    set(&mut config.allow_private, section.allow_private);
+    config.allowed_hosts = section.allowed_hosts.or(config.allowed_hosts.take());
+    set_span(&mut config.connect_timeout, section.connect_timeout);
+    set_span(&mut config.first_byte_timeout, section.first_byte_timeout);
+    set_span(&mut config.stall_timeout, section.stall_timeout);
+    config
+}

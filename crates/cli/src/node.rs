@@ -1,0 +1,49 @@
+//! The roles: each wires crates together, serves, and drains in order.
+
+pub(crate) mod coordinator;
+pub(crate) mod up;
+pub(crate) mod worker;
+
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::server::Router;
+use volley_flight::transport;
+
+/// What is left of internal connections once everything has drained.
+const INTERNAL_GRACE: Duration = Duration::from_millis(500);
+
+/// Between two looks at something that is waited for.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Binds a listener, with an error that says which setting is concerned.
+///
+/// # Errors
+/// When the address is taken or malformed.
+pub(crate) async fn bind(what: &str, address: &str) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| {
+        format!("{what}: {address} cannot be listened on; is it in use, or not of this machine?")
+    })
+}
+
+/// Serves gRPC until `stop`; connections that are open then get a moment.
+pub(crate) async fn serve_internal(
+    router: Router,
+    listener: TcpListener,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let stopped = stop.clone();
+    let server = router.serve_with_incoming_shutdown(transport::incoming(listener), async move {
+        stopped.cancelled().await;
+    });
+    let late = async {
+        stop.cancelled().await;
+        tokio::time::sleep(INTERNAL_GRACE).await;
+    };
+    tokio::select! {
+        served = server => served.context("the internal listener failed"),
+        () = late => Ok(()),
+    }
+}

@@ -1,0 +1,198 @@
+//! The coordinator role.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use async_trait::async_trait;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use volley_api::{ApiConfig, ApiServer};
+use volley_cluster::{Cluster, ClusterConfig};
+use volley_coordinator::{Connect, Coordinator, CoordinatorConfig};
+use volley_flight::client::{FlightClient, FlightClientConfig};
+use volley_flight::server::{FlightServer, FlightServerConfig};
+use volley_flight::transport;
+use volley_telemetry::Metrics;
+use volley_types::{
+    ChunkStream, ErrorCode, ModelName, ModelRef, NodeId, Predict, PredictError, PredictRequest,
+    Signature,
+};
+
+use super::{LOOK, bind, serve_internal};
+use crate::signals;
+
+/// How a coordinator comes to its cluster.
+#[derive(Clone, Debug)]
+pub(crate) enum Membership {
+    /// It is one of a new cluster's first members.
+    Bootstrap(BTreeMap<NodeId, String>),
+    /// It asks these to let it in.
+    Join(Vec<String>),
+}
+
+/// Everything that a coordinator needs to know.
+#[derive(Clone, Debug)]
+pub(crate) struct CoordinatorPlan {
+    pub(crate) cluster: ClusterConfig,
+    pub(crate) membership: Membership,
+    pub(crate) coordinator: CoordinatorConfig,
+    pub(crate) api: ApiConfig,
+    pub(crate) public: String,
+    pub(crate) internal: String,
+    pub(crate) drain_timeout: Duration,
+}
+
+/// A coordinator that runs.
+pub(crate) struct RunningCoordinator {
+    pub(crate) coordinator: Coordinator,
+    pub(crate) cluster: Cluster,
+    public: tokio::task::JoinHandle<()>,
+    internal: tokio::task::JoinHandle<anyhow::Result<()>>,
+    joining: tokio::task::JoinHandle<()>,
+    stop_public: CancellationToken,
+    stop_internal: CancellationToken,
+    drain_timeout: Duration,
+}
+
+/// Runs until a signal, then drains.
+pub(crate) async fn run_until_signal(plan: CoordinatorPlan) -> anyhow::Result<()> {
+    let shutdown = signals::shutdown()?;
+    let public = bind("listen.public, for REST", &plan.public).await?;
+    let internal = bind("listen.internal, for Flight and Raft", &plan.internal).await?;
+    let mut running = start(plan, public, internal).await?;
+    tokio::select! {
+        () = shutdown.cancelled() => {}
+        ended = &mut running.internal => {
+            ended.context("the internal listener")??;
+        }
+    }
+    running.stop().await;
+    Ok(())
+}
+
+/// Starts a coordinator that serves REST on `public`, Flight and Raft on `internal`.
+pub(crate) async fn start(
+    plan: CoordinatorPlan,
+    public: TcpListener,
+    internal: TcpListener,
+) -> anyhow::Result<RunningCoordinator> {
+    let (rest, flight_and_raft) = (public.local_addr()?, internal.local_addr()?);
+    let metrics = Metrics::new();
+    let cluster = Cluster::start(plan.cluster).await?;
+    let coordinator = Coordinator::start(
+        plan.coordinator,
+        cluster.clone(),
+        connect(),
+        metrics.clone(),
+    );
+
+    let flight = FlightServer::new(Arc::new(coordinator.clone()), FlightServerConfig::default());
+    let (raft, membership) = cluster.services();
+    let router = transport::server_builder()
+        .add_service(flight.into_service())
+        .add_service(raft)
+        .add_service(membership)
+        .add_service(coordinator.worker_service());
+    let (stop_public, stop_internal) = (CancellationToken::new(), CancellationToken::new());
+    let internal = tokio::spawn(serve_internal(router, internal, stop_internal.clone()));
+
+    let encode = Arc::new(move || metrics.encode());
+    let api = ApiServer::new(Arc::new(coordinator.clone()), encode, plan.api);
+    let public = tokio::spawn(api.serve(public, stop_public.clone()));
+
+    let joining = tokio::spawn(enter(cluster.clone(), plan.membership));
+    tracing::info!(%rest, internal = %flight_and_raft, "coordinator started");
+    Ok(RunningCoordinator {
+        coordinator,
+        cluster,
+        public,
+        internal,
+        joining,
+        stop_public,
+        stop_internal,
+        drain_timeout: plan.drain_timeout,
+    })
+}
+
+async fn enter(cluster: Cluster, membership: Membership) {
+    match membership {
+        Membership::Bootstrap(members) => {
+            if let Err(error) = cluster.bootstrap(members).await {
+                tracing::error!(
+                    error = error.chain(),
+                    "the cluster could not be bootstrapped"
+                );
+            }
+        }
+        Membership::Join(seeds) => cluster.request_join(&seeds).await,
+    }
+}
+
+impl RunningCoordinator {
+    /// Drains: takes nothing new, lets streams end, and then leaves.
+    pub(crate) async fn stop(self) {
+        let by = Instant::now() + self.drain_timeout;
+        self.joining.abort();
+        self.coordinator.begin_drain();
+        self.stop_public.cancel();
+        if let Err(error) = self.public.await {
+            tracing::error!(error = %error, "the public listener failed");
+        }
+        // What came over Flight is not among the public listener's requests.
+        while self.coordinator.active_streams() != 0 && Instant::now() < by {
+            tokio::time::sleep(LOOK).await;
+        }
+        match self.coordinator.active_streams() {
+            0 => {}
+            streams => tracing::warn!(streams, "streams are cut at the drain timeout"),
+        }
+        self.coordinator.shutdown().await;
+        self.stop_internal.cancel();
+        if !self.internal.is_finished() {
+            // Its own failure was told when it happened.
+            let _ = self.internal.await;
+        }
+        self.cluster.shutdown().await;
+        tracing::info!("coordinator stopped");
+    }
+}
+
+/// Makes the Flight clients of workers.
+fn connect() -> Connect {
+    Arc::new(
+        |address: &str| match FlightClient::new(address, FlightClientConfig::default()) {
+            Ok(client) => Arc::new(client) as Arc<dyn Predict>,
+            Err(error) => {
+                tracing::error!(error = error.chain(), "a worker's address cannot be used");
+                Arc::new(Unreachable)
+            }
+        },
+    )
+}
+
+/// A worker whose address is malformed.
+struct Unreachable;
+
+fn unreachable() -> PredictError {
+    PredictError::new(
+        ErrorCode::Unavailable,
+        "the worker's advertised address is malformed",
+    )
+}
+
+#[async_trait]
+impl Predict for Unreachable {
+    async fn predict(&self, _: PredictRequest) -> Result<ChunkStream, PredictError> {
+        Err(unreachable())
+    }
+
+    async fn signature(&self, _: &ModelRef) -> Result<Signature, PredictError> {
+        Err(unreachable())
+    }
+
+    async fn models(&self) -> Vec<ModelName> {
+        Vec::new()
+    }
+}

@@ -1,0 +1,159 @@
+//! `volley up`: a whole cluster in one process, with demo models.
+
+mod demo;
+mod greeting;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::net::TcpListener;
+use volley_api::ApiConfig;
+use volley_backend_onnx::OnnxConfig;
+use volley_backend_remote::RemoteConfig;
+use volley_cluster::ClusterConfig;
+use volley_coordinator::CoordinatorConfig;
+use volley_types::{NodeId, WorkerId};
+use volley_worker::WorkerConfig;
+
+use super::bind;
+use super::coordinator::{self, CoordinatorPlan, Membership};
+use super::worker::{self, WorkerPlan};
+use crate::args::Up;
+use crate::signals;
+use crate::terminal::Terminal;
+
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// The listeners of `volley up`, and where they are.
+struct Doors {
+    rest: TcpListener,
+    internal: TcpListener,
+    flight: TcpListener,
+    http: TcpListener,
+}
+
+/// Where the listeners of `volley up` are.
+#[derive(Clone, Copy, Debug)]
+struct Addresses {
+    rest: SocketAddr,
+    internal: SocketAddr,
+    flight: SocketAddr,
+    http: SocketAddr,
+}
+
+/// Runs until a signal, then drains.
+pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
+    let shutdown = signals::shutdown()?;
+    let data_dir = up.data_dir.clone().map_or_else(default_data_dir, Ok)?;
+    std::fs::create_dir_all(&data_dir)
+        .with_context(|| format!("making the data directory {}", data_dir.display()))?;
+    let data_dir = data_dir.canonicalize()?;
+    let doors = Doors::open(up.host, up.port).await?;
+    let addresses = doors.addresses()?;
+
+    let plan = coordinator_plan(&data_dir, &addresses);
+    let coordinator = coordinator::start(plan, doors.rest, doors.internal).await?;
+    let worker = worker::start(worker_plan(&addresses)?, doors.flight, doors.http)?;
+    let serve = async {
+        demo::deploy(&coordinator.coordinator, &data_dir.join("models")).await?;
+        let text = greeting::greeting(&addresses, &data_dir);
+        Terminal::stdout().raw(text.as_bytes())?;
+        shutdown.cancelled().await;
+        anyhow::Ok(())
+    };
+    let served = tokio::select! {
+        served = serve => served,
+        () = shutdown.cancelled() => Ok(()),
+    };
+    coordinator.stop().await;
+    worker.stop().await;
+    served
+}
+
+impl Doors {
+    /// Opens all listeners before anything starts: REST at `host`, all else on this machine
+    /// only. Port 0 takes any free ones.
+    async fn open(host: IpAddr, port: u16) -> anyhow::Result<Self> {
+        let at = |host: IpAddr, offset: u16| -> anyhow::Result<String> {
+            let next = if port == 0 {
+                Some(0)
+            } else {
+                port.checked_add(offset)
+            };
+            let port = next.with_context(|| format!("--port {port} is too high"))?;
+            Ok(SocketAddr::new(host, port).to_string())
+        };
+        let taken = "give another port with --port";
+        Ok(Self {
+            rest: bind("REST", &at(host, 0)?).await.context(taken)?,
+            internal: bind("Flight and Raft", &at(LOCAL, 1)?)
+                .await
+                .context(taken)?,
+            flight: bind("the worker", &at(LOCAL, 2)?).await.context(taken)?,
+            http: bind("the worker's metrics", &at(LOCAL, 3)?)
+                .await
+                .context(taken)?,
+        })
+    }
+
+    fn addresses(&self) -> std::io::Result<Addresses> {
+        Ok(Addresses {
+            rest: self.rest.local_addr()?,
+            internal: self.internal.local_addr()?,
+            flight: self.flight.local_addr()?,
+            http: self.http.local_addr()?,
+        })
+    }
+}
+
+fn default_data_dir() -> anyhow::Result<PathBuf> {
+    let from = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let base = match (from("XDG_DATA_HOME"), from("HOME")) {
+        (Some(base), _) => PathBuf::from(base),
+        (None, Some(home)) => PathBuf::from(home).join(".local/share"),
+        (None, None) => anyhow::bail!("HOME is not set; give --data-dir"),
+    };
+    Ok(base.join("volley/up"))
+}
+
+fn coordinator_plan(data_dir: &Path, addresses: &Addresses) -> CoordinatorPlan {
+    let (id, internal) = (NodeId(1), addresses.internal.to_string());
+    CoordinatorPlan {
+        cluster: ClusterConfig::new(id, data_dir.join("raft"), &internal),
+        membership: Membership::Bootstrap(BTreeMap::from([(id, internal.clone())])),
+        coordinator: CoordinatorConfig::default(),
+        api: ApiConfig {
+            drain_timeout: DRAIN_TIMEOUT,
+            ..ApiConfig::default()
+        },
+        public: addresses.rest.to_string(),
+        internal,
+        drain_timeout: DRAIN_TIMEOUT,
+    }
+}
+
+fn worker_plan(addresses: &Addresses) -> anyhow::Result<WorkerPlan> {
+    let id = WorkerId::new("local")?;
+    let coordinators = vec![addresses.internal.to_string()];
+    let mut worker = WorkerConfig::new(id, addresses.flight.to_string(), coordinators);
+    // Its only coordinator has stopped by then.
+    worker.drain_grace = Duration::ZERO;
+    Ok(WorkerPlan {
+        worker,
+        flight: addresses.flight.to_string(),
+        http: addresses.http.to_string(),
+        max_exchanges: None,
+        drain_timeout: DRAIN_TIMEOUT,
+        onnx_library: None,
+        onnx: OnnxConfig::default(),
+        // Only programs of this machine can ask, and those may call it anyway.
+        remote: RemoteConfig {
+            allow_private: addresses.rest.ip().is_loopback(),
+            ..RemoteConfig::default()
+        },
+    })
+}

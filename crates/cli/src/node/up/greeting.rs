@@ -1,0 +1,61 @@
+//! What `volley up` says once everything is ready.
+
+use std::path::Path;
+
+use super::Addresses;
+
+/// URLs, and commands to paste.
+pub(super) fn greeting(at: &Addresses, data_dir: &Path) -> String {
+    let Addresses {
+        rest,
+        internal,
+        http,
+        ..
+    } = at;
+    // What listens on every address is reached at this one.
+    let rest = if rest.ip().is_unspecified() {
+        format!("127.0.0.1:{}", rest.port())
+    } else {
+        rest.to_string()
+    };
+    let url = if rest == "127.0.0.1:8420" {
+        String::new()
+    } else {
+        format!(" --url http://{rest}")
+    };
+    let data_dir = data_dir.display();
+    format!(
+        r#"Volley is ready.
+
+  REST             http://{rest}
+  Arrow Flight     grpc://{internal}
+  status           http://{rest}/_volley/status
+  metrics          http://{rest}/metrics, of the worker http://{http}/metrics
+  data             {data_dir}
+
+Stream a story, token by token:
+
+  curl -N http://{rest}/_plugins/_ml/models/storyteller/_predict/stream \
+    -H 'content-type: application/json' \
+    -d '{{"parameters": {{"messages": [{{"role": "user", "content": "Tell me a story about a fox."}}]}}}}'
+
+Predict on tensors:
+
+  curl http://{rest}/_plugins/_ml/models/classifier/_predict \
+    -H 'content-type: application/json' \
+    -d '{{"inputs": {CLASSIFIER_INPUTS}}}'
+
+From another terminal (target/release/volley in a source tree):
+
+  volley{url} predict storyteller "Tell me a story about a fox."
+  volley{url} status
+
+Ctrl-C stops it.
+"#
+    )
+}
+
+/// A seven, as the demo classifier takes it: one image of 8 x 8 pixels.
+const CLASSIFIER_INPUTS: &str = "{\"pixels\": [[\
+[0,0,0,0,0,0,0,0],[0,1,1,1,1,1,1,0],[0,0,0,0,0,1,1,0],[0,0,0,0,1,1,0,0],\
+[0,0,0,1,1,0,0,0],[0,0,0,1,0,0,0,0],[0,0,1,1,0,0,0,0],[0,0,0,0,0,0,0,0]]]}";

@@ -1,0 +1,119 @@
+//! The worker role.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use volley_api::ApiConfig;
+use volley_backend_onnx::OnnxConfig;
+use volley_backend_remote::RemoteConfig;
+use volley_flight::server::{FlightServer, FlightServerConfig};
+use volley_flight::transport;
+use volley_telemetry::Metrics;
+use volley_worker::{Worker, WorkerConfig};
+
+use super::{bind, serve_internal};
+use crate::{backends, signals};
+
+/// Everything that a worker needs to know.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkerPlan {
+    pub(crate) worker: WorkerConfig,
+    pub(crate) flight: String,
+    pub(crate) http: String,
+    pub(crate) max_exchanges: Option<usize>,
+    pub(crate) drain_timeout: Duration,
+    pub(crate) onnx_library: Option<PathBuf>,
+    pub(crate) onnx: OnnxConfig,
+    pub(crate) remote: RemoteConfig,
+}
+
+/// A worker that runs.
+pub(crate) struct RunningWorker {
+    worker: Worker,
+    flight: tokio::task::JoinHandle<anyhow::Result<()>>,
+    http: tokio::task::JoinHandle<()>,
+    stop: CancellationToken,
+    drain_timeout: Duration,
+}
+
+/// Runs until a signal, then drains.
+pub(crate) async fn run_until_signal(plan: WorkerPlan) -> anyhow::Result<()> {
+    let shutdown = signals::shutdown()?;
+    let flight = bind("listen.flight", &plan.flight).await?;
+    let http = bind("listen.http, for health and metrics", &plan.http).await?;
+    let mut running = start(plan, flight, http)?;
+    tokio::select! {
+        () = shutdown.cancelled() => {}
+        ended = &mut running.flight => {
+            ended.context("the Flight listener")??;
+        }
+    }
+    running.stop().await;
+    Ok(())
+}
+
+/// Starts a worker that serves Flight on `flight`, health and metrics on `http`.
+pub(crate) fn start(
+    plan: WorkerPlan,
+    flight: TcpListener,
+    http: TcpListener,
+) -> anyhow::Result<RunningWorker> {
+    let addresses = (flight.local_addr()?, http.local_addr()?);
+    let metrics = Metrics::new();
+    let loaders = backends::loaders(plan.onnx_library.as_deref(), plan.onnx, plan.remote)?;
+    let worker = Worker::start(plan.worker, loaders, metrics.clone());
+
+    let mut limits = FlightServerConfig::default();
+    limits.max_exchanges = plan.max_exchanges.unwrap_or(limits.max_exchanges);
+    let server = FlightServer::new(Arc::new(worker.clone()), limits);
+    let router = transport::server_builder().add_service(server.into_service());
+    let stop = CancellationToken::new();
+    let flight = tokio::spawn(serve_internal(router, flight, stop.clone()));
+
+    let ready = worker.clone();
+    let http = tokio::spawn(volley_api::serve_node(
+        http,
+        Arc::new(move || metrics.encode()),
+        Arc::new(move || ready.ready()),
+        ApiConfig {
+            drain_timeout: Duration::from_secs(1),
+            ..ApiConfig::default()
+        },
+        stop.clone(),
+    ));
+    tracing::info!(flight = %addresses.0, http = %addresses.1, "worker started");
+    Ok(RunningWorker {
+        worker,
+        flight,
+        http,
+        stop,
+        drain_timeout: plan.drain_timeout,
+    })
+}
+
+impl RunningWorker {
+    /// Drains: tells the coordinators, lets streams end, and then leaves.
+    pub(crate) async fn stop(self) {
+        let left = self.worker.drain(self.drain_timeout).await;
+        if left != 0 {
+            tracing::warn!(
+                streams = left,
+                "streams were still running at the drain timeout"
+            );
+        }
+        self.worker.shutdown().await;
+        self.stop.cancel();
+        if !self.flight.is_finished() {
+            // Its own failure was told when it happened.
+            let _ = self.flight.await;
+        }
+        if let Err(error) = self.http.await {
+            tracing::error!(error = %error, "the health listener failed");
+        }
+        tracing::info!("worker stopped");
+    }
+}

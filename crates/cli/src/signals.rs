@@ -1,0 +1,32 @@
+//! SIGTERM and Ctrl-C: the first drains, the second ends the process at once.
+
+use tokio_util::sync::CancellationToken;
+
+use crate::terminal::Terminal;
+
+/// A token that is cancelled by the first signal.
+///
+/// # Errors
+/// When signals cannot be listened to.
+pub(crate) fn shutdown() -> anyhow::Result<CancellationToken> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let token = CancellationToken::new();
+    let cancelled = token.clone();
+    tokio::spawn(async move {
+        for first in [true, false] {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if first {
+                let text = "draining: running streams may end; a second signal stops at once";
+                let _ = Terminal::stderr().line(text);
+                cancelled.cancel();
+            }
+        }
+        std::process::exit(130);
+    });
+    Ok(token)
+}

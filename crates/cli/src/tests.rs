@@ -1,0 +1,45 @@
+use clap::CommandFactory;
+
+use crate::args::Arguments;
+use crate::config;
+
+#[test]
+fn the_arguments_are_consistent() {
+    Arguments::command().debug_assert();
+}
+
+#[test]
+fn every_shipped_configuration_is_understood() {
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cluster-config");
+    let mut seen = 0;
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if name.starts_with("coordinator") {
+            config::coordinator::read(&path).unwrap();
+        } else {
+            config::worker::read(&path).unwrap();
+        }
+        seen += 1;
+    }
+    assert_eq!(seen, 5);
+}
+
+#[test]
+fn an_unknown_key_is_named_with_the_known_ones() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("c.toml");
+    std::fs::write(&path, "[node]\nid = 1\ndata_dir = \"d\"\ncolour = 3\n").unwrap();
+    let error = format!("{:#}", config::coordinator::read(&path).unwrap_err());
+    assert!(
+        error.contains("colour") && error.contains("data_dir"),
+        "{error}"
+    );
+    std::fs::write(
+        &path,
+        "[node]\nid = 1\n[limits]\ndrain_timeout = \"soon\"\n",
+    )
+    .unwrap();
+    let error = format!("{:#}", config::coordinator::read(&path).unwrap_err());
+    assert!(error.contains("c.toml"), "{error}");
+}

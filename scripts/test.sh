@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Fetches what the tests need, once, and runs them. Arguments go to `cargo test`.
+set -euo pipefail
+source "$(dirname "$0")/lib.sh"
+
+need_rust
+step "ONNX Runtime"
+scripts/get-ort.sh
+step "pyarrow"
+scripts/get-pyarrow.sh
+step "LiteLLM"
+scripts/get-litellm.sh
+
+step "building the tests"
+cargo test --workspace --locked --no-run "$@"
+step "running the tests"
+cargo test --workspace --locked "$@"
