@@ -1,0 +1,148 @@
+//! A wire format each: how a request is written, and what its events mean. Pure.
+
+pub(crate) mod anthropic;
+pub(crate) mod openai;
+
+use serde_json::{Map, Value};
+use volley_backend::items::{Item, Message};
+use volley_types::registry::{ConnectorSpec, ProviderKind};
+use volley_types::{FinishReason, ParamValue, Parameters, PredictError, Usage};
+
+use crate::sse::Event;
+use crate::template;
+
+/// What an event brings. Empty where it brings nothing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Delta {
+    pub(crate) text: Option<String>,
+    pub(crate) thinking: Option<String>,
+    /// A JSON array of tool-call deltas.
+    pub(crate) tool_calls: Option<String>,
+    pub(crate) finish_reason: Option<FinishReason>,
+    pub(crate) prompt_tokens: Option<u32>,
+    pub(crate) completion_tokens: Option<u32>,
+}
+
+impl Delta {
+    /// Whether it has something for the caller by itself.
+    pub(crate) fn has_content(&self) -> bool {
+        let some = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+        some(&self.text) || some(&self.thinking) || some(&self.tool_calls)
+    }
+}
+
+/// What came of one event.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Step {
+    /// It brings something, or nothing.
+    Delta(Delta),
+    /// It is the answer's own end.
+    End,
+    /// The server says that it failed; its message.
+    Failed(String),
+}
+
+/// Reads an event.
+///
+/// # Errors
+/// `Err` with what is wrong when it is not of the format.
+pub(crate) fn read(provider: ProviderKind, event: &Event) -> Result<Step, String> {
+    match provider {
+        ProviderKind::OpenAi => openai::read(event),
+        ProviderKind::Anthropic => anthropic::read(event),
+    }
+}
+
+/// Reads an answer that is one whole JSON object, from a server that does not stream.
+///
+/// # Errors
+/// `Err` with what is wrong when it is not of the format.
+pub(crate) fn read_whole(provider: ProviderKind, body: &[u8]) -> Result<Delta, String> {
+    match provider {
+        ProviderKind::OpenAi => openai::read_whole(body),
+        ProviderKind::Anthropic => anthropic::read_whole(body),
+    }
+}
+
+/// The body of a request.
+///
+/// # Errors
+/// `InvalidInput` when a template lacks a parameter.
+pub(crate) fn body(
+    connector: &ConnectorSpec,
+    item: &Item,
+    parameters: &Parameters,
+) -> Result<Value, PredictError> {
+    let mut body = match &connector.request_body {
+        Some(template) => template::fill(template, |name| {
+            template_value(connector, item, parameters, name)
+        })?,
+        None => match connector.provider {
+            ProviderKind::OpenAi => openai::body(&connector.model, item, parameters),
+            ProviderKind::Anthropic => anthropic::body(&connector.model, item, parameters),
+        },
+    };
+    // Whatever the caller or a template says: this worker reads streams.
+    if let Value::Object(fields) = &mut body {
+        fields.insert("stream".to_owned(), true.into());
+    }
+    Ok(body)
+}
+
+fn template_value(
+    connector: &ConnectorSpec,
+    item: &Item,
+    parameters: &Parameters,
+    name: &str,
+) -> Option<Value> {
+    let given = parameters.get(name).map(json);
+    given.or_else(|| match (name, item) {
+        ("model", _) => Some(connector.model.clone().into()),
+        ("prompt" | "inputs", Item::Prompt(prompt)) => Some(prompt.clone().into()),
+        ("messages", item) => Some(Value::Array(messages(item).iter().map(message).collect())),
+        _ => None,
+    })
+}
+
+/// A plain prompt is one user's message.
+pub(crate) fn messages(item: &Item) -> Vec<Message> {
+    match item {
+        Item::Prompt(prompt) => {
+            vec![Message {
+                role: "user".to_owned(),
+                content: prompt.clone(),
+            }]
+        }
+        Item::Chat(messages) => messages.clone(),
+    }
+}
+
+pub(crate) fn message(message: &Message) -> Value {
+    serde_json::json!({ "role": message.role, "content": message.content })
+}
+
+/// All parameters as fields of the body. Names are the server's business.
+pub(crate) fn fields(parameters: &Parameters) -> Map<String, Value> {
+    parameters
+        .iter()
+        .map(|(name, value)| (name.to_owned(), json(value)))
+        .collect()
+}
+
+fn json(value: &ParamValue) -> Value {
+    match value {
+        ParamValue::Bool(value) => (*value).into(),
+        ParamValue::Int(value) => (*value).into(),
+        ParamValue::Float(value) => (*value).into(),
+        ParamValue::Text(text) => text.as_str().into(),
+        ParamValue::Json(text) => {
+            serde_json::from_str(text).unwrap_or_else(|_| text.as_str().into())
+        }
+    }
+}
+
+/// Adds what is known of the usage.
+pub(crate) fn usage(total: &mut Usage, delta: &Delta) {
+    total.prompt_tokens = delta.prompt_tokens.unwrap_or(total.prompt_tokens);
+    total.completion_tokens = delta.completion_tokens.unwrap_or(total.completion_tokens);
+}

@@ -1,0 +1,260 @@
+//! Server-sent events (WHATWG HTML, §9.2.6), read incrementally and within limits.
+//!
+//! Each byte is looked at once, wherever the network cuts it. A line or an event over the limit
+//! is an error at once, and so is text that is no UTF-8: a stream must not go mute over it.
+
+use bytes::{Buf, Bytes, BytesMut};
+
+/// The longest line, and the most data of one event, in bytes.
+pub(crate) const MAX_EVENT_BYTES: usize = 1 << 20;
+
+const BOM: &[u8] = b"\xef\xbb\xbf";
+
+/// One event that has data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Event {
+    /// The value of the last `event` field; empty where there was none.
+    pub(crate) name: String,
+    /// The values of the `data` fields, joined by line feeds.
+    pub(crate) data: String,
+}
+
+/// Why a stream cannot be read on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SseError {
+    /// A line or an event is over the limit.
+    TooLong,
+    /// An event is no UTF-8.
+    NotText,
+}
+
+/// Reads events out of bytes that come in pieces.
+#[derive(Debug, Default)]
+pub(crate) struct Parser {
+    /// A line whose end has not come yet.
+    partial: BytesMut,
+    name: BytesMut,
+    data: BytesMut,
+    has_data: bool,
+    /// Something of the stream was read, so a byte order mark can no longer come.
+    begun: bool,
+    /// The last line ended in CR: an LF that follows belongs to it.
+    after_cr: bool,
+}
+
+impl Parser {
+    /// Reads one piece and appends its events.
+    ///
+    /// # Errors
+    /// [`SseError`]; the stream is of no use after it.
+    pub(crate) fn push(
+        &mut self,
+        mut piece: Bytes,
+        events: &mut Vec<Event>,
+    ) -> Result<(), SseError> {
+        while !piece.is_empty() {
+            if std::mem::take(&mut self.after_cr) && piece[0] == b'\n' {
+                piece.advance(1);
+                continue;
+            }
+            let Some(end) = memchr::memchr2(b'\n', b'\r', &piece) else {
+                return self.hold(&piece);
+            };
+            self.after_cr = piece[end] == b'\r';
+            let line = piece.split_to(end);
+            piece.advance(1);
+            if self.partial.is_empty() {
+                self.line(&line, events)?;
+            } else {
+                self.hold(&line)?;
+                let line = self.partial.split();
+                self.line(&line, events)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The end of the stream: a last event whose blank line is missing, as sloppy servers leave
+    /// it. The standard drops it; a terminator in it is worth having.
+    ///
+    /// # Errors
+    /// [`SseError`].
+    pub(crate) fn finish(&mut self, events: &mut Vec<Event>) -> Result<(), SseError> {
+        if !self.partial.is_empty() {
+            let line = self.partial.split();
+            self.line(&line, events)?;
+        }
+        self.dispatch(events)
+    }
+
+    fn hold(&mut self, bytes: &[u8]) -> Result<(), SseError> {
+        if MAX_EVENT_BYTES < self.partial.len() + bytes.len() {
+            return Err(SseError::TooLong);
+        }
+        self.partial.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn line(&mut self, line: &[u8], events: &mut Vec<Event>) -> Result<(), SseError> {
+        let line = match self.begun {
+            true => line,
+            false => line.strip_prefix(BOM).unwrap_or(line),
+        };
+        self.begun = true;
+        if line.is_empty() {
+            return self.dispatch(events);
+        }
+        let (field, value) = match memchr::memchr(b':', line) {
+            Some(colon) => (&line[..colon], &line[colon + 1..]),
+            None => (line, &[][..]),
+        };
+        let value = value.strip_prefix(b" ").unwrap_or(value);
+        match field {
+            b"data" => {
+                if MAX_EVENT_BYTES < self.data.len() + value.len() + 1 {
+                    return Err(SseError::TooLong);
+                }
+                if self.has_data {
+                    self.data.extend_from_slice(b"\n");
+                }
+                self.data.extend_from_slice(value);
+                self.has_data = true;
+            }
+            b"event" => {
+                self.name.clear();
+                self.name.extend_from_slice(value);
+            }
+            // Comments have an empty field name; ids and retry times mean nothing here.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn dispatch(&mut self, events: &mut Vec<Event>) -> Result<(), SseError> {
+        let (name, data) = (self.name.split(), self.data.split());
+        if !std::mem::take(&mut self.has_data) {
+            return Ok(());
+        }
+        let text =
+            |bytes: BytesMut| String::from_utf8(bytes.to_vec()).map_err(|_| SseError::NotText);
+        events.push(Event {
+            name: text(name)?,
+            data: text(data)?,
+        });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use eventsource_stream::Eventsource;
+    use futures::StreamExt;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(pieces: &[&[u8]]) -> Result<Vec<(String, String)>, SseError> {
+        let (mut parser, mut events) = (Parser::default(), Vec::new());
+        for piece in pieces {
+            parser.push(Bytes::copy_from_slice(piece), &mut events)?;
+        }
+        Ok(events
+            .into_iter()
+            .map(|event| (event.name, event.data))
+            .collect())
+    }
+
+    fn datas(text: &[u8]) -> Vec<String> {
+        read(&[text])
+            .unwrap()
+            .into_iter()
+            .map(|(_, data)| data)
+            .collect()
+    }
+
+    #[test]
+    fn all_line_ends_comments_names_and_a_byte_order_mark() {
+        assert_eq!(
+            datas(b"data: a\n\ndata:b\r\n\r\ndata:  c\r\r: ping\n\nid: 1\nretry: 2\n\n"),
+            ["a", "b", " c"]
+        );
+        assert_eq!(datas(b"\xef\xbb\xbfdata: x\n\n"), ["x"]);
+        assert_eq!(datas(b"data: one\ndata: two\ndata\n\n"), ["one\ntwo\n"]);
+        let named = read(&[b"event: message_stop\ndata: {}\n\ndata: n\n\n"]).unwrap();
+        assert_eq!(named[0].0, "message_stop");
+        assert_eq!(named[1].0, "", "a name holds for one event");
+    }
+
+    #[test]
+    fn what_is_too_long_or_no_text_is_an_error_at_once() {
+        let (mut parser, mut events) = (Parser::default(), Vec::new());
+        let piece = Bytes::from(vec![b'x'; 64 << 10]);
+        let mut pushed = 0;
+        while parser.push(piece.clone(), &mut events).is_ok() {
+            pushed += piece.len();
+            assert!(pushed <= MAX_EVENT_BYTES, "the limit holds");
+        }
+        let many = b"data: 0123456789\n".repeat(MAX_EVENT_BYTES / 8);
+        assert_eq!(read(&[&many]), Err(SseError::TooLong));
+        assert_eq!(read(&[b"data: \xff\n\n"]), Err(SseError::NotText));
+    }
+
+    #[test]
+    fn the_last_event_may_lack_its_blank_line() {
+        let (mut parser, mut events) = (Parser::default(), Vec::new());
+        parser
+            .push(Bytes::from_static(b"data: [DONE]"), &mut events)
+            .unwrap();
+        assert!(events.is_empty());
+        parser.finish(&mut events).unwrap();
+        assert_eq!(events[0].data, "[DONE]");
+    }
+
+    fn cut<'a>(text: &'a [u8], places: &[usize]) -> Vec<&'a [u8]> {
+        let mut places: Vec<_> = places
+            .iter()
+            .map(|place| place % (text.len() + 1))
+            .collect();
+        places.sort_unstable();
+        let mut pieces = Vec::new();
+        let mut from = 0;
+        for place in places {
+            pieces.push(&text[from..place]);
+            from = place;
+        }
+        pieces.push(&text[from..]);
+        pieces
+    }
+
+    proptest! {
+        #[test]
+        fn wherever_it_is_cut_it_reads_the_same_as_the_judge(
+            lines in proptest::collection::vec("(data|event|id|):? ?[a-zäß🦊:]{0,6}", 0..20),
+            ends in proptest::collection::vec(prop_oneof![Just("\n"), Just("\r\n"), Just("\n\n")], 20),
+            places in proptest::collection::vec(any::<usize>(), 0..8),
+        ) {
+            let text: String = lines.iter().zip(&ends).map(|(line, end)| format!("{line}{end}")).collect();
+            let whole = read(&[text.as_bytes()]).unwrap();
+            prop_assert_eq!(&read(&cut(text.as_bytes(), &places)).unwrap(), &whole);
+            let judge = futures::stream::iter([Ok::<_, std::io::Error>(text.clone())]).eventsource();
+            let judged = futures::executor::block_on(judge.map(|event| {
+                let event = event.unwrap();
+                let name = if event.event == "message" { String::new() } else { event.event };
+                (name, event.data)
+            }).collect::<Vec<_>>());
+            let whole: Vec<_> = whole.into_iter().map(|(name, data)| {
+                (if name == "message" { String::new() } else { name }, data)
+            }).filter(|(_, data)| !data.is_empty()).collect();
+            let judged: Vec<_> = judged.into_iter().filter(|(_, data)| !data.is_empty()).collect();
+            prop_assert_eq!(whole, judged);
+        }
+
+        #[test]
+        fn any_bytes_are_survived_and_cuts_do_not_matter(
+            bytes in proptest::collection::vec(prop_oneof![any::<u8>(), Just(b'\n'), Just(b'\r'), Just(b':')], 0..200),
+            places in proptest::collection::vec(any::<usize>(), 0..8),
+        ) {
+            prop_assert_eq!(read(&cut(&bytes, &places)), read(&[&bytes]));
+        }
+    }
+}
