@@ -132,6 +132,9 @@ impl Cluster {
                 self.0.config.node_id
             )));
         }
+        if matches!(self.0.raft.is_initialized().await, Ok(true)) {
+            return Ok(());
+        }
         let nodes: BTreeMap<u64, Node> = members
             .into_iter()
             .map(|(id, address)| (id.0, Node::new(address)))

@@ -1,6 +1,7 @@
 //! The log: one line per event on standard error, as text or as JSON.
 
 use std::fmt;
+use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 
@@ -35,6 +36,7 @@ pub fn init_logging(format: LogFormat, filter: &str) -> Result<(), LoggingError>
     let filter = EnvFilter::try_new(filter).map_err(|error| LoggingError(error.to_string()))?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
     let started = match format {
         LogFormat::Text => builder.compact().try_init(),

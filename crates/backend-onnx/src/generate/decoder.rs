@@ -100,6 +100,8 @@ impl Decoder {
             None => self.bind(slot, 1)?,
         };
         let (names, vocabulary) = (&self.names, self.vocabulary);
+        // A run leaves its output bound, in its shape: another prompt has another length.
+        bind_logits(&mut bound.binding, names)?;
         let result = step(
             &mut self.session,
             names,
@@ -175,15 +177,18 @@ impl Decoder {
                 .map_err(refused)?;
             views.push(view);
         }
-        let host = MemoryInfo::default();
-        binding
-            .bind_output_to_device(self.names.logits.as_str(), &host)
-            .map_err(refused)?;
+        bind_logits(&mut binding, &self.names)?;
         Ok(Bound {
             binding,
             _views: views,
         })
     }
+}
+
+fn bind_logits(binding: &mut IoBinding, names: &Names) -> Result<(), PredictError> {
+    binding
+        .bind_output_to_device(names.logits.as_str(), &MemoryInfo::default())
+        .map_err(refused)
 }
 
 fn step<T>(
