@@ -1,0 +1,87 @@
+//! The LiteLLM proxy: a real server that nobody here wrote, speaking both formats.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::process::{Child, Command};
+use volley_types::registry::{CredentialRef, ProviderKind};
+
+use crate::server::{config, connector, load, open, read};
+
+/// It imports a great deal before it listens.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+async fn proxy() -> (Child, String) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/python/litellm");
+    let installed = folder
+        .join("../../../target/venv-litellm/bin/litellm")
+        .exists();
+    assert!(installed, "run scripts/get-litellm.sh before the tests");
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let mut child = Command::new(folder.join("run.sh"))
+        .arg(port.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let address = format!("127.0.0.1:{port}");
+    let listening = async {
+        while tokio::net::TcpStream::connect(&address).await.is_err() {
+            assert!(child.try_wait().unwrap().is_none(), "the proxy ended");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, listening)
+        .await
+        .expect("the proxy listens in time");
+    (child, format!("http://{address}"))
+}
+
+#[tokio::test]
+async fn a_real_proxy_streams_in_both_formats() {
+    let (_proxy, base) = proxy().await;
+    let key = std::env::temp_dir().join(format!("volley-litellm-{}", std::process::id()));
+    std::fs::write(&key, "sk-volley-test").unwrap();
+    let formats = [
+        (
+            ProviderKind::OpenAi,
+            "/v1/chat/completions",
+            "mock-gpt",
+            "The quick brown fox",
+        ),
+        (
+            ProviderKind::Anthropic,
+            "/v1/messages",
+            "mock-claude",
+            "Every good boy",
+        ),
+    ];
+    let mut patient = config();
+    patient.first_byte_timeout = Duration::from_secs(60);
+    patient.stall_timeout = Duration::from_secs(60);
+    for (provider, path, model, begins) in formats {
+        let mut spec = connector(&format!("{base}{path}"), provider);
+        spec.model = model.to_owned();
+        spec.credential = Some(CredentialRef::File(key.to_string_lossy().into_owned()));
+        let loaded = load(spec.clone(), patient.clone()).await.unwrap();
+        let answer = read(open(&loaded, &[]).await).await;
+        assert!(
+            answer.text.starts_with(begins) && answer.text.ends_with("proxy."),
+            "{answer:?}"
+        );
+        spec.credential = None;
+        let refused = read(open(&load(spec, patient.clone()).await.unwrap(), &[]).await).await;
+        assert!(
+            refused.error.unwrap().message.contains("credential"),
+            "no key, no answer"
+        );
+    }
+    std::fs::remove_file(&key).unwrap();
+}

@@ -1,0 +1,227 @@
+//! A server that does what a test says, byte by byte, and tells when its client leaves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow_array::{ArrayRef, RecordBatch, StringArray};
+use futures::StreamExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot};
+use volley_backend::{Backend, BackendLoader};
+use volley_backend_remote::{RemoteConfig, RemoteLoader};
+use volley_types::registry::{
+    Assignment, BackendKind, ConnectorSpec, ModelSource, ModelVersionSpec, ProviderKind,
+};
+use volley_types::*;
+
+/// What the server does with one connection, after it has read the request.
+#[derive(Clone)]
+pub(crate) enum Act {
+    /// Sends these bytes.
+    Send(Vec<u8>),
+    /// Sends these bytes one at a time.
+    Drip(Vec<u8>),
+    /// Sends nothing more, until the client leaves.
+    Hang,
+    /// Sends junk without a line end for as long as it is taken.
+    Flood,
+}
+
+pub(crate) struct Server {
+    pub(crate) url: String,
+    /// The requests that came, whole.
+    pub(crate) requests: mpsc::UnboundedReceiver<String>,
+    /// Rings when a client has left during [`Act::Hang`].
+    pub(crate) left: oneshot::Receiver<()>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+pub(crate) fn head(status: &str, media: &str) -> Vec<u8> {
+    format!("HTTP/1.1 {status}\r\ncontent-type: {media}\r\nconnection: close\r\n\r\n").into_bytes()
+}
+
+/// A good answer's head and these events.
+pub(crate) fn events(events: &[&str]) -> Vec<u8> {
+    let mut bytes = head("200 OK", "text/event-stream; charset=utf-8");
+    for event in events {
+        bytes.extend_from_slice(event.as_bytes());
+        bytes.extend_from_slice(b"\n\n");
+    }
+    bytes
+}
+
+pub(crate) async fn serve(acts: Vec<Act>) -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!(
+        "http://{}/v1/chat/completions",
+        listener.local_addr().unwrap()
+    );
+    let (told, requests) = mpsc::unbounded_channel();
+    let (leave, left) = oneshot::channel();
+    let task = tokio::spawn(async move {
+        let mut leave = Some(leave);
+        while let Ok((mut socket, _)) = listener.accept().await {
+            told.send(request(&mut socket).await).unwrap();
+            for act in &acts {
+                play(&mut socket, act, &mut leave).await;
+            }
+        }
+    });
+    Server {
+        url,
+        requests,
+        left,
+        task,
+    }
+}
+
+async fn play(socket: &mut TcpStream, act: &Act, leave: &mut Option<oneshot::Sender<()>>) {
+    match act {
+        Act::Send(bytes) => {
+            let _ = socket.write_all(bytes).await;
+        }
+        Act::Drip(bytes) => {
+            socket.set_nodelay(true).unwrap();
+            for byte in bytes {
+                let _ = socket.write_all(&[*byte]).await;
+                tokio::task::yield_now().await;
+            }
+        }
+        Act::Hang => {
+            let mut byte = [0];
+            while !matches!(socket.read(&mut byte).await, Ok(0) | Err(_)) {}
+            if let Some(leave) = leave.take() {
+                let _ = leave.send(());
+            }
+        }
+        Act::Flood => {
+            let junk = vec![b'x'; 64 << 10];
+            for _ in 0..512 {
+                if socket.write_all(&junk).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+async fn request(socket: &mut TcpStream) -> String {
+    let mut text = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        let read = socket.read(&mut buffer).await.unwrap();
+        text.extend_from_slice(&buffer[..read]);
+        let whole = String::from_utf8_lossy(&text).into_owned();
+        let Some((head, body)) = whole.split_once("\r\n\r\n") else {
+            continue;
+        };
+        let length = head.to_ascii_lowercase();
+        let length = length
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+        if read == 0 || length.unwrap_or(0) <= body.len() {
+            return whole;
+        }
+    }
+}
+
+pub(crate) fn config() -> RemoteConfig {
+    RemoteConfig {
+        connect_timeout: Duration::from_secs(2),
+        first_byte_timeout: Duration::from_millis(400),
+        stall_timeout: Duration::from_millis(400),
+        ..RemoteConfig::default()
+    }
+}
+
+pub(crate) fn connector(url: &str, provider: ProviderKind) -> ConnectorSpec {
+    ConnectorSpec {
+        id: ConnectorId::new("c").unwrap(),
+        name: "c".to_owned(),
+        provider,
+        url: url.to_owned(),
+        model: "the-model".to_owned(),
+        credential: None,
+        headers: std::collections::BTreeMap::new(),
+        parameters: Parameters::default(),
+        request_body: None,
+    }
+}
+
+pub(crate) async fn load(
+    connector: ConnectorSpec,
+    config: RemoteConfig,
+) -> Result<Arc<dyn Backend>, PredictError> {
+    // The second test to come here finds it installed.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let assignment = Assignment {
+        model: ModelName::new("m").unwrap(),
+        spec: ModelVersionSpec {
+            version: ModelVersion(1),
+            backend: BackendKind::Remote,
+            source: ModelSource::Connector(connector.id.clone()),
+            parameters: Parameters::default(),
+            description: String::new(),
+            created_ms: 0,
+        },
+        connector: Some(connector),
+    };
+    RemoteLoader::new(config)?.load(&assignment).await
+}
+
+pub(crate) async fn open(
+    model: &Arc<dyn Backend>,
+    parameters: &[(&str, ParamValue)],
+) -> ChunkStream {
+    let prompt: ArrayRef = Arc::new(StringArray::from(vec!["hello"]));
+    let batch = RecordBatch::try_from_iter_with_nullable([("prompt", prompt, true)]).unwrap();
+    let reference = ModelRef::deployed(ModelName::new("m").unwrap());
+    let mut request = PredictRequest::new(reference, Input::Batch(batch));
+    let pairs = parameters
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), value.clone()));
+    request.parameters = pairs.collect();
+    model.predict(request).await.unwrap()
+}
+
+/// All text, the last row where there was one, and the error where there was one.
+#[derive(Debug, Default)]
+pub(crate) struct Read {
+    pub(crate) text: String,
+    pub(crate) finish: Option<FinishReason>,
+    pub(crate) usage: Option<Usage>,
+    pub(crate) last: bool,
+    pub(crate) error: Option<PredictError>,
+}
+
+pub(crate) async fn read(mut chunks: ChunkStream) -> Read {
+    let (mut read, mut sequence) = (Read::default(), 0);
+    while let Some(batch) = chunks.next().await {
+        match batch {
+            Ok(batch) => {
+                for row in GenerationRow::rows(&batch).unwrap() {
+                    assert!(!read.last, "nothing follows the last row");
+                    assert_eq!(row.sequence(), sequence);
+                    sequence += 1;
+                    read.text.push_str(row.text().unwrap_or_default());
+                    read.finish = row.finish_reason().or(read.finish);
+                    read.usage = row.usage().or(read.usage);
+                    read.last = row.last();
+                }
+            }
+            Err(error) => read.error = Some(error),
+        }
+    }
+    assert!(
+        read.last != read.error.is_some(),
+        "a last row or an error, and never both: {read:?}"
+    );
+    read
+}

@@ -1,0 +1,253 @@
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use volley_types::registry::{CredentialRef, ProviderKind};
+use volley_types::{ErrorCode, FinishReason, ParamValue, Usage};
+
+use crate::server::{Act, Read, Server, config, connector, events, head, load, open, read, serve};
+
+const OPENAI: [&str; 5] = [
+    r#"data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}"#,
+    r#"data: {"choices":[{"index":0,"delta":{"content":"Grüße, "}}]}"#,
+    r#"data: {"choices":[{"index":0,"delta":{"content":"Fuchs 🦊"},"finish_reason":"stop"}]}"#,
+    r#"data: {"choices":[],"usage":{"prompt_tokens":2,"completion_tokens":3}}"#,
+    "data: [DONE]",
+];
+
+const ANTHROPIC: [&str; 6] = [
+    "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":2,\"output_tokens\":1}}}",
+    "event: ping\ndata: {\"type\":\"ping\"}",
+    "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"Grüße, \"}}",
+    "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"Fuchs 🦊\"}}",
+    "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"output_tokens\":3}}",
+    "event: message_stop\ndata: {\"type\":\"message_stop\"}",
+];
+
+async fn ask(server: &Server, provider: ProviderKind) -> Read {
+    let model = load(connector(&server.url, provider), config())
+        .await
+        .unwrap();
+    read(open(&model, &[]).await).await
+}
+
+async fn failure(acts: Vec<Act>) -> Read {
+    let server = serve(acts).await;
+    let started = Instant::now();
+    let read = ask(&server, ProviderKind::OpenAi).await;
+    assert!(
+        started.elapsed() < Duration::from_secs(5),
+        "an error comes soon"
+    );
+    read
+}
+
+async fn refusal(status: &str, media: &str, body: &str) -> volley_types::PredictError {
+    let mut answer = head(status, media);
+    answer.extend_from_slice(body.as_bytes());
+    failure(vec![Act::Send(answer)]).await.error.unwrap()
+}
+
+#[tokio::test]
+async fn both_formats_stream_whole_and_byte_by_byte() {
+    let formats = [
+        (ProviderKind::OpenAi, events(&OPENAI)),
+        (ProviderKind::Anthropic, events(&ANTHROPIC)),
+    ];
+    for (provider, bytes) in formats {
+        for act in [Act::Send(bytes.clone()), Act::Drip(bytes)] {
+            let read = ask(&serve(vec![act]).await, provider).await;
+            assert_eq!(read.text, "Grüße, Fuchs 🦊");
+            assert_eq!(read.finish, Some(FinishReason::Stop));
+            assert_eq!(
+                read.usage,
+                Some(Usage {
+                    prompt_tokens: 2,
+                    completion_tokens: 3
+                })
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_request_has_the_model_the_key_and_asks_for_a_stream_whatever_the_caller_says() {
+    let path = std::env::temp_dir().join(format!("volley-key-{}", std::process::id()));
+    std::fs::write(&path, "sk-canary\n").unwrap();
+    let mut server = serve(vec![Act::Send(events(&OPENAI))]).await;
+    let mut spec = connector(&server.url, ProviderKind::OpenAi);
+    spec.credential = Some(CredentialRef::File(path.to_string_lossy().into_owned()));
+    spec.headers
+        .insert("x-team".to_owned(), "search".to_owned());
+    let model = load(spec, config()).await.unwrap();
+    let parameters = [
+        ("temperature", ParamValue::Float(0.5)),
+        ("stream", ParamValue::Bool(false)),
+    ];
+    read(open(&model, &parameters).await).await;
+    std::fs::remove_file(&path).unwrap();
+    let request = server.requests.recv().await.unwrap();
+    let (head, body) = request.split_once("\r\n\r\n").unwrap();
+    for line in [
+        "authorization: Bearer sk-canary",
+        "x-team: search",
+        "traceparent: 00-",
+    ] {
+        assert!(head.contains(line), "{head}");
+    }
+    let body: serde_json::Value = serde_json::from_str(body).unwrap();
+    assert_eq!(body["stream"], true);
+    assert_eq!(body["model"], "the-model");
+    assert_eq!(body["temperature"], 0.5);
+    assert_eq!(body["messages"][0]["content"], "hello");
+}
+
+#[tokio::test]
+async fn a_template_makes_the_body() {
+    let mut server = serve(vec![Act::Send(events(&OPENAI))]).await;
+    let mut spec = connector(&server.url, ProviderKind::OpenAi);
+    spec.request_body =
+        Some(r#"{"q": "Q: ${parameters.prompt}", "k": ${parameters.k}}"#.to_owned());
+    let model = load(spec, config()).await.unwrap();
+    let missing = read(open(&model, &[]).await).await.error.unwrap();
+    assert_eq!(missing.code, ErrorCode::InvalidInput);
+    assert!(missing.message.contains("'k'"));
+    read(open(&model, &[("k", ParamValue::Int(3))]).await).await;
+    let request = server.requests.recv().await.unwrap();
+    assert!(
+        request.ends_with(r#"{"k":3,"q":"Q: hello","stream":true}"#),
+        "{request}"
+    );
+}
+
+#[tokio::test]
+async fn statuses_become_errors_that_say_what_to_do() {
+    let refused = refusal(
+        "401 Unauthorized",
+        "application/json",
+        r#"{"error":{"message":"bad key sk-1"}}"#,
+    )
+    .await;
+    assert_eq!(refused.code, ErrorCode::UpstreamFailed);
+    assert!(refused.message.contains("credential") && !refused.message.contains("sk-1"));
+    let limited = refusal(
+        "429 Too Many Requests\r\nretry-after: 7",
+        "application/json",
+        r#"{"error":{"message":"slow down"}}"#,
+    )
+    .await;
+    assert_eq!(limited.code, ErrorCode::Overloaded);
+    assert_eq!(limited.retry_after, Some(Duration::from_secs(7)));
+    let wrong = refusal(
+        "400 Bad Request",
+        "application/json",
+        r#"{"error":{"message":"no such model"}}"#,
+    )
+    .await;
+    assert!(wrong.message.contains("400") && wrong.message.contains("no such model"));
+    let broken = refusal(
+        "500 Internal Server Error",
+        "text/html",
+        "<html>oops</html>",
+    )
+    .await;
+    assert_eq!(broken.code, ErrorCode::UpstreamFailed);
+    assert!(!broken.message.contains("html"));
+    let page = refusal("200 OK", "text/html", "<html>log in</html>").await;
+    assert_eq!(page.code, ErrorCode::UpstreamFailed);
+    assert!(page.message.contains("web page"), "{}", page.message);
+    let moved = refusal(
+        "302 Found\r\nlocation: http://169.254.169.254/",
+        "text/plain",
+        "",
+    )
+    .await;
+    assert!(moved.message.contains("redirect"));
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_stream_is_read_whole() {
+    let mut answer = head("200 OK", "application/json");
+    answer.extend_from_slice(br#"{"choices":[{"index":0,"message":{"content":"all at once"},"finish_reason":"length"}],"usage":{"prompt_tokens":1,"completion_tokens":3}}"#);
+    let read = failure(vec![Act::Send(answer)]).await;
+    assert_eq!(read.text, "all at once");
+    assert_eq!(read.finish, Some(FinishReason::Length));
+    let error = refusal("200 OK", "application/json", r#"{"weather":"fine"}"#).await;
+    assert_eq!(error.code, ErrorCode::UpstreamFailed);
+}
+
+#[tokio::test]
+async fn streams_that_stall_break_or_rave_end_in_an_error_after_what_was_good() {
+    let start = events(&OPENAI[..2]);
+    let stalled = failure(vec![Act::Send(start.clone()), Act::Hang]).await;
+    assert_eq!(stalled.error.unwrap().code, ErrorCode::UpstreamTimeout);
+    assert_eq!(stalled.text, "Grüße, ");
+    let silent = failure(vec![Act::Hang]).await;
+    assert_eq!(silent.error.unwrap().code, ErrorCode::UpstreamTimeout);
+    let cut = failure(vec![Act::Send(start.clone())]).await;
+    assert_eq!(cut.error.unwrap().code, ErrorCode::UpstreamIncomplete);
+    assert_eq!(cut.text, "Grüße, ");
+    let raving = failure(vec![Act::Send(start.clone()), Act::Flood]).await;
+    let error = raving.error.unwrap();
+    assert_eq!(error.code, ErrorCode::UpstreamFailed);
+    assert!(error.message.contains("1 MiB"));
+    let mut failed = start.clone();
+    failed.extend_from_slice(
+        b"data: {\"error\":{\"message\":\"out of memory\"}}\n\ndata: [DONE]\n\n",
+    );
+    let failed = failure(vec![Act::Send(failed)]).await;
+    assert!(failed.error.unwrap().message.contains("out of memory"));
+    assert_eq!(failed.text, "Grüße, ");
+    let mut garbled = start;
+    garbled.extend_from_slice(b"data: {not json}\n\n");
+    let garbled = failure(vec![Act::Send(garbled)]).await;
+    assert_eq!(garbled.error.unwrap().code, ErrorCode::UpstreamFailed);
+}
+
+#[tokio::test]
+async fn dropping_the_stream_closes_the_socket_in_every_phase() {
+    for read_first in [false, true] {
+        let acts = vec![Act::Send(events(&OPENAI[..2])), Act::Hang];
+        let mut server = serve(if read_first { acts } else { vec![Act::Hang] }).await;
+        let model = load(connector(&server.url, ProviderKind::OpenAi), config())
+            .await
+            .unwrap();
+        let mut chunks = open(&model, &[]).await;
+        if read_first {
+            chunks.next().await.unwrap().unwrap();
+        } else {
+            // Begun, and waiting for the answer's head.
+            let begun = async { server.requests.recv().await.unwrap() };
+            tokio::select! {
+                _ = chunks.next() => panic!("nothing was answered"),
+                _ = begun => {}
+            }
+        }
+        drop(chunks);
+        let left = tokio::time::timeout(Duration::from_millis(300), &mut server.left).await;
+        left.expect("the server sees it at once").unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_can_be_tried_elsewhere() {
+    let gone = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let spec = connector(&format!("http://{gone}/v1"), ProviderKind::OpenAi);
+    let model = load(spec, config()).await.unwrap();
+    let error = read(open(&model, &[]).await).await.error.unwrap();
+    assert_eq!(error.code, ErrorCode::Unavailable);
+    assert!(
+        !error.message.contains(&gone.port().to_string()),
+        "no addresses in messages"
+    );
+    let mut private = config();
+    private.allow_private = false;
+    let refused = load(
+        connector(&format!("http://{gone}/"), ProviderKind::OpenAi),
+        private,
+    )
+    .await;
+    assert_eq!(refused.err().unwrap().code, ErrorCode::InvalidInput);
+}
