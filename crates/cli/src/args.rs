@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use volley_telemetry::LogFormat;
 
 /// The address that client commands call where none is given.
@@ -139,7 +139,8 @@ pub(crate) enum Model {
 }
 
 #[derive(Debug, Args)]
-#[group(id = "source", required = true, multiple = false, args = ["path", "connector", "text", "fake"])]
+#[group(skip)]
+#[command(group = ArgGroup::new("source").required(true).args(["path", "connector", "text", "fake"]))]
 pub(crate) struct Register {
     /// The model's name, which becomes its id.
     pub(crate) name: String,
@@ -228,6 +229,9 @@ pub(crate) struct Predict {
     pub(crate) model: String,
     /// The prompt of a generation; `-` reads it from standard input.
     pub(crate) prompt: Option<String>,
+    /// Send the prompt as a user's message, through the model's chat template.
+    #[arg(long, requires = "prompt")]
+    pub(crate) chat: bool,
     /// The inputs of a tensor model, as JSON; `@file` reads a file, `-` standard input.
     #[arg(long, short, conflicts_with = "prompt")]
     pub(crate) input: Option<String>,

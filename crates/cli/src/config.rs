@@ -10,6 +10,9 @@ use anyhow::Context;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 
+const LONGEST: Duration = Duration::from_secs(30 * 24 * 3_600);
+const MOST: usize = 1_000_000_000;
+
 /// A duration as people write it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span(pub(crate) Duration);
@@ -20,7 +23,28 @@ impl<'de> Deserialize<'de> for Span {
         let duration = humantime::parse_duration(&text).map_err(|error| {
             serde::de::Error::custom(format!("'{text}' is no duration such as \"30s\": {error}"))
         })?;
+        if duration.is_zero() || LONGEST < duration {
+            return Err(serde::de::Error::custom(format!(
+                "'{text}' is not between 1ms and 30 days"
+            )));
+        }
         Ok(Self(duration))
+    }
+}
+
+/// A number of things, at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Count(pub(crate) usize);
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let count = usize::deserialize(deserializer)?;
+        if count == 0 || MOST < count {
+            return Err(serde::de::Error::custom(format!(
+                "{count} is not between 1 and {MOST}"
+            )));
+        }
+        Ok(Self(count))
     }
 }
 
@@ -34,6 +58,11 @@ pub(crate) fn set<T>(target: &mut T, value: Option<T>) {
 /// As [`set`], for durations.
 pub(crate) fn set_span(target: &mut Duration, value: Option<Span>) {
     set(target, value.map(|span| span.0));
+}
+
+/// As [`set`], for counts.
+pub(crate) fn set_count(target: &mut usize, value: Option<Count>) {
+    set(target, value.map(|count| count.0));
 }
 
 fn read_toml<T: DeserializeOwned>(path: &Path) -> anyhow::Result<T> {

@@ -51,7 +51,7 @@ fn main() -> ExitCode {
 fn default_filter(command: &Command) -> String {
     match command {
         Command::Coordinator { .. } | Command::Worker { .. } => "info,openraft=warn",
-        Command::Up(_) => "warn,openraft=error",
+        Command::Up(_) => "warn,openraft=off",
         _ => "error",
     }
     .to_owned()

@@ -29,7 +29,12 @@ pub(crate) async fn run(client: &Client, command: Predict) -> anyhow::Result<()>
         Some(prompt) => prompt.to_owned(),
         None => anyhow::bail!("give a prompt, or --input for a tensor model"),
     };
-    parameters.insert("prompt".to_owned(), prompt.into());
+    if command.chat {
+        let message = json!([{ "role": "user", "content": prompt }]);
+        parameters.insert("messages".to_owned(), message);
+    } else {
+        parameters.insert("prompt".to_owned(), prompt.into());
+    }
     let parameters = Value::Object(parameters);
     if command.json {
         let body = json!({ "parameters": parameters });

@@ -11,7 +11,7 @@ use volley_cluster::ClusterConfig;
 use volley_coordinator::CoordinatorConfig;
 use volley_types::NodeId;
 
-use super::{Span, read_toml, set, set_span};
+use super::{Count, Span, read_toml, set, set_count, set_span};
 use crate::node::coordinator::{CoordinatorPlan, Membership};
 
 #[derive(Debug, Deserialize)]
@@ -46,17 +46,17 @@ struct Cluster {
     bootstrap: BTreeMap<String, String>,
     #[serde(default)]
     join: Vec<String>,
-    snapshot_every: Option<u64>,
+    snapshot_every: Option<Count>,
     write_timeout: Option<Span>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Limits {
-    max_streams: Option<usize>,
-    max_connections: Option<usize>,
-    max_body_bytes: Option<usize>,
-    max_tries: Option<usize>,
+    max_streams: Option<Count>,
+    max_connections: Option<Count>,
+    max_body_bytes: Option<Count>,
+    max_tries: Option<Count>,
     retry_ratio: Option<f64>,
     request_timeout: Option<Span>,
     max_request_timeout: Option<Span>,
@@ -92,7 +92,10 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
         "'listen.advertise' is missing: other nodes cannot call {advertise}"
     );
     let mut cluster = ClusterConfig::new(NodeId(node.id), node.data_dir, advertise.clone());
-    set(&mut cluster.snapshot_every, section.snapshot_every);
+    set(
+        &mut cluster.snapshot_every,
+        section.snapshot_every.map(|count| count.0 as u64),
+    );
     set_span(&mut cluster.write_timeout, section.write_timeout);
     let membership = match (section.bootstrap.is_empty(), section.join.is_empty()) {
         (false, true) => {
@@ -108,6 +111,11 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
                 "'cluster.bootstrap' does not have this node's own id, {}",
                 node.id
             );
+            let named = &members[&NodeId(node.id)];
+            ensure!(
+                *named == advertise,
+                "'cluster.bootstrap' has this node at {named}, but it advertises {advertise}"
+            );
             Membership::Bootstrap(members)
         }
         (true, false) => Membership::Join(section.join),
@@ -119,6 +127,10 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
     let (mut coordinator, mut api) = (CoordinatorConfig::default(), ApiConfig::default());
     let mut drain_timeout = api.drain_timeout;
     apply(limits, &mut coordinator, &mut api, &mut drain_timeout);
+    ensure!(
+        (0.0..=10.0).contains(&coordinator.retry_ratio),
+        "'limits.retry_ratio' must be between 0 and 10"
+    );
     ensure!(
         coordinator.liveness.suspect_after < coordinator.liveness.dead_after,
         "'limits.suspect_after' must be shorter than 'limits.dead_after'"
@@ -140,8 +152,8 @@ fn apply(
     api: &mut ApiConfig,
     drain_timeout: &mut Duration,
 ) {
-    set(&mut coordinator.max_streams, limits.max_streams);
-    set(&mut coordinator.max_tries, limits.max_tries);
+    set_count(&mut coordinator.max_streams, limits.max_streams);
+    set_count(&mut coordinator.max_tries, limits.max_tries);
     set(&mut coordinator.retry_ratio, limits.retry_ratio);
     set_span(
         &mut coordinator.liveness.suspect_after,
@@ -152,8 +164,8 @@ fn apply(
         &mut coordinator.liveness.replace_after,
         limits.replace_after,
     );
-    set(&mut api.max_connections, limits.max_connections);
-    set(&mut api.max_body_bytes, limits.max_body_bytes);
+    set_count(&mut api.max_connections, limits.max_connections);
+    set_count(&mut api.max_body_bytes, limits.max_body_bytes);
     set_span(&mut api.request_timeout, limits.request_timeout);
     set_span(&mut api.max_request_timeout, limits.max_request_timeout);
     set_span(&mut api.header_timeout, limits.header_timeout);

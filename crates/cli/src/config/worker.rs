@@ -11,7 +11,7 @@ use volley_backend_remote::RemoteConfig;
 use volley_types::WorkerId;
 use volley_worker::WorkerConfig;
 
-use super::{Span, read_toml, set, set_span};
+use super::{Count, Span, read_toml, set, set_count, set_span};
 use crate::node::worker::WorkerPlan;
 
 #[derive(Debug, Deserialize)]
@@ -53,9 +53,9 @@ struct Cluster {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Limits {
-    queue_per_replica: Option<usize>,
-    concurrent_loads: Option<usize>,
-    max_exchanges: Option<usize>,
+    queue_per_replica: Option<Count>,
+    concurrent_loads: Option<Count>,
+    max_exchanges: Option<Count>,
     heartbeat_interval: Option<Span>,
     drain_timeout: Option<Span>,
 }
@@ -65,15 +65,17 @@ struct Limits {
 struct Onnx {
     library: Option<PathBuf>,
     device: Option<String>,
-    threads: Option<usize>,
-    slots: Option<usize>,
-    max_context: Option<usize>,
+    threads: Option<Count>,
+    slots: Option<Count>,
+    max_context: Option<Count>,
+    tensor_streams: Option<Count>,
+    max_rows: Option<Count>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Remote {
-    max_streams: Option<usize>,
+    max_streams: Option<Count>,
     connect_timeout: Option<Span>,
     first_byte_timeout: Option<Span>,
     stall_timeout: Option<Span>,
@@ -112,14 +114,14 @@ fn plan(file: File) -> anyhow::Result<WorkerPlan> {
         WorkerId::new(node.id).map_err(|error| anyhow::anyhow!("'node.id': {}", error.message))?;
     let mut worker = WorkerConfig::new(id, advertise, cluster.coordinators);
     worker.labels = node.labels;
-    set(&mut worker.queue_per_replica, limits.queue_per_replica);
-    set(&mut worker.concurrent_loads, limits.concurrent_loads);
+    set_count(&mut worker.queue_per_replica, limits.queue_per_replica);
+    set_count(&mut worker.concurrent_loads, limits.concurrent_loads);
     set_span(&mut worker.heartbeat_interval, limits.heartbeat_interval);
     Ok(WorkerPlan {
         worker,
         flight: listen.flight,
         http: listen.http,
-        max_exchanges: limits.max_exchanges,
+        max_exchanges: limits.max_exchanges.map(|count| count.0),
         drain_timeout: limits
             .drain_timeout
             .map_or(Duration::from_secs(30), |span| span.0),
@@ -135,15 +137,20 @@ fn onnx_config(section: Onnx) -> anyhow::Result<OnnxConfig> {
         config.device = Device::from_name(&device)
             .with_context(|| format!("'onnx.device' is '{device}', not auto, cpu or cuda"))?;
     }
-    set(&mut config.threads, section.threads);
-    set(&mut config.slots, section.slots);
-    config.max_context = section.max_context.or(config.max_context);
+    set_count(&mut config.threads, section.threads);
+    set_count(&mut config.slots, section.slots);
+    set_count(&mut config.tensor_streams, section.tensor_streams);
+    set_count(&mut config.max_rows, section.max_rows);
+    config.max_context = section
+        .max_context
+        .map(|count| count.0)
+        .or(config.max_context);
     Ok(config)
 }
 
 fn remote_config(section: Remote) -> RemoteConfig {
     let mut config = RemoteConfig::default();
-    set(&mut config.max_streams, section.max_streams);
+    set_count(&mut config.max_streams, section.max_streams);
     set(&mut config.allow_private, section.allow_private);
     config.allowed_hosts = section.allowed_hosts.or(config.allowed_hosts.take());
     set_span(&mut config.connect_timeout, section.connect_timeout);

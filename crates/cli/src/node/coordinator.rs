@@ -68,6 +68,7 @@ pub(crate) async fn run_until_signal(plan: CoordinatorPlan) -> anyhow::Result<()
             ended.context("the internal listener")??;
         }
     }
+    running.drain().await;
     running.stop().await;
     Ok(())
 }
@@ -80,7 +81,10 @@ pub(crate) async fn start(
 ) -> anyhow::Result<RunningCoordinator> {
     let (rest, flight_and_raft) = (public.local_addr()?, internal.local_addr()?);
     let metrics = Metrics::new();
-    let cluster = Cluster::start(plan.cluster).await?;
+    let data_dir = plan.cluster.data_dir.clone();
+    let cluster = Cluster::start(plan.cluster)
+        .await
+        .with_context(|| format!("opening the registry in {}", data_dir.display()))?;
     let coordinator = Coordinator::start(
         plan.coordinator,
         cluster.clone(),
@@ -131,13 +135,13 @@ async fn enter(cluster: Cluster, membership: Membership) {
 }
 
 impl RunningCoordinator {
-    /// Drains: takes nothing new, lets streams end, and then leaves.
-    pub(crate) async fn stop(self) {
+    /// Takes nothing new, and lets streams end until the drain timeout.
+    pub(crate) async fn drain(&mut self) {
         let by = Instant::now() + self.drain_timeout;
         self.joining.abort();
         self.coordinator.begin_drain();
         self.stop_public.cancel();
-        if let Err(error) = self.public.await {
+        if let Err(error) = (&mut self.public).await {
             tracing::error!(error = %error, "the public listener failed");
         }
         // What came over Flight is not among the public listener's requests.
@@ -148,6 +152,10 @@ impl RunningCoordinator {
             0 => {}
             streams => tracing::warn!(streams, "streams are cut at the drain timeout"),
         }
+    }
+
+    /// Leaves, after [`RunningCoordinator::drain`].
+    pub(crate) async fn stop(self) {
         self.coordinator.shutdown().await;
         self.stop_internal.cancel();
         if !self.internal.is_finished() {

@@ -56,7 +56,7 @@ pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
     let addresses = doors.addresses()?;
 
     let plan = coordinator_plan(&data_dir, &addresses);
-    let coordinator = coordinator::start(plan, doors.rest, doors.internal).await?;
+    let mut coordinator = coordinator::start(plan, doors.rest, doors.internal).await?;
     let worker = worker::start(worker_plan(&addresses)?, doors.flight, doors.http)?;
     let serve = async {
         demo::deploy(&coordinator.coordinator, &data_dir.join("models")).await?;
@@ -69,8 +69,9 @@ pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
         served = serve => served,
         () = shutdown.cancelled() => Ok(()),
     };
-    coordinator.stop().await;
+    coordinator.drain().await;
     worker.stop().await;
+    coordinator.stop().await;
     served
 }
 
@@ -87,17 +88,16 @@ impl Doors {
             let port = next.with_context(|| format!("--port {port} is too high"))?;
             Ok(SocketAddr::new(host, port).to_string())
         };
-        let taken = "give another port with --port";
-        Ok(Self {
-            rest: bind("REST", &at(host, 0)?).await.context(taken)?,
-            internal: bind("Flight and Raft", &at(LOCAL, 1)?)
-                .await
-                .context(taken)?,
-            flight: bind("the worker", &at(LOCAL, 2)?).await.context(taken)?,
-            http: bind("the worker's metrics", &at(LOCAL, 3)?)
-                .await
-                .context(taken)?,
-        })
+        let open = async || {
+            anyhow::Ok(Self {
+                rest: bind("REST", &at(host, 0)?).await?,
+                internal: bind("Flight and Raft", &at(LOCAL, 1)?).await?,
+                flight: bind("the worker", &at(LOCAL, 2)?).await?,
+                http: bind("the worker's metrics", &at(LOCAL, 3)?).await?,
+            })
+        };
+        let advice = |error| anyhow::anyhow!("{error:#}; give another with --port");
+        open().await.map_err(advice)
     }
 
     fn addresses(&self) -> std::io::Result<Addresses> {
@@ -140,7 +140,7 @@ fn worker_plan(addresses: &Addresses) -> anyhow::Result<WorkerPlan> {
     let id = WorkerId::new("local")?;
     let coordinators = vec![addresses.internal.to_string()];
     let mut worker = WorkerConfig::new(id, addresses.flight.to_string(), coordinators);
-    // Its only coordinator has stopped by then.
+    // Its only coordinator has drained by then.
     worker.drain_grace = Duration::ZERO;
     Ok(WorkerPlan {
         worker,
@@ -150,10 +150,6 @@ fn worker_plan(addresses: &Addresses) -> anyhow::Result<WorkerPlan> {
         drain_timeout: DRAIN_TIMEOUT,
         onnx_library: None,
         onnx: OnnxConfig::default(),
-        // Only programs of this machine can ask, and those may call it anyway.
-        remote: RemoteConfig {
-            allow_private: addresses.rest.ip().is_loopback(),
-            ..RemoteConfig::default()
-        },
+        remote: RemoteConfig::default(),
     })
 }

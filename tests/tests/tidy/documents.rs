@@ -1,0 +1,119 @@
+//! Links between documents lead somewhere, and every document can be found.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use crate::{assert_none, files, read, root};
+
+#[test]
+fn links_lead_somewhere() {
+    let mut problems = Vec::new();
+    for path in documents() {
+        for link in links(&read(&path)) {
+            let (target, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let target = resolve(&path, target);
+            let place = format!("{}: {link}", path.display());
+            if !root().join(&target).exists() {
+                problems.push(format!("{place} leads nowhere"));
+            } else if !anchor.is_empty()
+                && !headings(&read(&target)).contains(anchor)
+            {
+                problems.push(format!("{place}: no such heading"));
+            }
+        }
+    }
+    assert_none(&problems);
+}
+
+#[test]
+fn every_document_is_linked() {
+    let mut linked = BTreeSet::new();
+    for path in documents() {
+        for link in links(&read(&path)) {
+            let target = link.split('#').next().unwrap_or_default();
+            let target = resolve(&path, target);
+            if target != path {
+                linked.insert(target);
+            }
+        }
+    }
+    let all = files("docs", "").into_iter();
+    let lost = all.filter(|path| !linked.contains(path));
+    let problems = lost.map(|path| format!("{} is linked nowhere", path.display()));
+    assert_none(&problems.collect::<Vec<_>>());
+}
+
+#[test]
+fn the_readme_and_scripts_name_files_that_exist() {
+    let mut problems = Vec::new();
+    let texts = ["README.md", "CONTRIBUTING.md", "Justfile", ".ci/run"].map(PathBuf::from);
+    for path in texts.into_iter().chain(files("scripts", ".sh")) {
+        let text = read(&path);
+        let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || "./_-".contains(c)));
+        for word in words.filter(|word| word.starts_with("scripts/") && word.ends_with(".sh")) {
+            if !root().join(word).is_file() {
+                problems.push(format!("{} names {word}", path.display()));
+            }
+        }
+    }
+    assert_none(&problems);
+}
+
+/// All Markdown files.
+fn documents() -> Vec<PathBuf> {
+    files("", ".md")
+}
+
+/// Relative link targets, those in code aside.
+fn links(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut in_code = false;
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            in_code = !in_code;
+        }
+        if in_code {
+            continue;
+        }
+        let mut rest = line;
+        while let Some(start) = rest.find("](") {
+            rest = &rest[start + 2..];
+            let Some(end) = rest.find(')') else { break };
+            let target = &rest[..end];
+            if !target.contains("://") && !target.starts_with("mailto:") {
+                found.push(target.to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// `target` as a path from the root; an empty one is the document itself.
+fn resolve(document: &Path, target: &str) -> PathBuf {
+    if target.is_empty() {
+        return document.to_path_buf();
+    }
+    let mut parts: Vec<_> = document.parent().unwrap().components().collect();
+    let target = Path::new(target);
+    for part in target.components() {
+        match part {
+            std::path::Component::ParentDir => {
+                parts.pop();
+            }
+            std::path::Component::CurDir => {}
+            other => parts.push(other),
+        }
+    }
+    parts.into_iter().collect()
+}
+
+/// Headings as the anchors that they become.
+fn headings(text: &str) -> BTreeSet<String> {
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    let anchor = |line: &str| {
+        let title = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = title.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    };
+    headings.map(anchor).collect()
+}
