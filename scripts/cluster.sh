@@ -60,7 +60,7 @@ The cluster is ready. Any coordinator answers any request:
   http://127.0.0.1:8420   http://127.0.0.1:8430   http://127.0.0.1:8440
 Deploy the demo model on both workers, and stream from it:
   target/release/volley model register storyteller --path models/storyteller --deploy 2
-  target/release/volley --url http://127.0.0.1:8430 predict storyteller --chat "Tell me a story about a fox."
+  target/release/volley --url http://127.0.0.1:8430 predict storyteller "Tell me a story about a fox."
 Logs are in target/cluster/. Ctrl-C stops everything.
 END
 wait

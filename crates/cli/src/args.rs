@@ -229,9 +229,6 @@ pub(crate) struct Predict {
     pub(crate) model: String,
     /// The prompt of a generation; `-` reads it from standard input.
     pub(crate) prompt: Option<String>,
-    /// Send the prompt as a user's message, through the model's chat template.
-    #[arg(long, requires = "prompt")]
-    pub(crate) chat: bool,
     /// The inputs of a tensor model, as JSON; `@file` reads a file, `-` standard input.
     #[arg(long, short, conflicts_with = "prompt")]
     pub(crate) input: Option<String>,

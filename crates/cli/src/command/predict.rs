@@ -29,12 +29,7 @@ pub(crate) async fn run(client: &Client, command: Predict) -> anyhow::Result<()>
         Some(prompt) => prompt.to_owned(),
         None => anyhow::bail!("give a prompt, or --input for a tensor model"),
     };
-    if command.chat {
-        let message = json!([{ "role": "user", "content": prompt }]);
-        parameters.insert("messages".to_owned(), message);
-    } else {
-        parameters.insert("prompt".to_owned(), prompt.into());
-    }
+    parameters.insert("prompt".to_owned(), prompt.into());
     let parameters = Value::Object(parameters);
     if command.json {
         let body = json!({ "parameters": parameters });

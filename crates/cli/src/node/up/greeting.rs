@@ -47,7 +47,7 @@ Predict on tensors:
 
 From another terminal (target/release/volley in a source tree):
 
-  volley{url} predict storyteller --chat "Tell me a story about a fox."
+  volley{url} predict storyteller "Tell me a story about a fox."
   volley{url} status
 
 Ctrl-C stops it.
