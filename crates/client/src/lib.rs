@@ -336,5 +336,7 @@ fn model_path(model: &str, rest: &str) -> String {
 
 /// Keeps a caller's text inside one path segment.
 fn segment(text: &str) -> String {
-    url::form_urlencoded::byte_serialize(text.as_bytes()).collect()
+    let encoded: String = url::form_urlencoded::byte_serialize(text.as_bytes()).collect();
+    // In a path, a plus is a plus.
+    encoded.replace('+', "%20")
 }
