@@ -1,0 +1,157 @@
+//! One `volley` process.
+
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use tokio::process::{Child, Command};
+
+use crate::PATIENCE;
+
+/// One process; killed when dropped. Its output is shown when the story fails.
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+/// The binary under test.
+///
+/// # Panics
+/// When it has not been built.
+#[must_use]
+pub fn binary() -> PathBuf {
+    let test = std::env::current_exe().expect("the test's own path");
+    let folder = test
+        .ancestors()
+        .nth(2)
+        .expect("target/<profile>/deps/<test>");
+    let binary = folder.join("volley");
+    assert!(
+        binary.exists(),
+        "build the binary first: `cargo build`, or `cargo test --workspace`"
+    );
+    binary
+}
+
+impl Process {
+    /// Starts `volley` with `arguments`, its output going to a file in `folder`.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn start(name: &str, arguments: &[&str], folder: &Path) -> Self {
+        let log = folder.join(format!("{name}.log"));
+        let options = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&log);
+        let out = options.expect("a log file");
+        let child = Command::new(binary())
+            .args(arguments)
+            .env("VOLLEY_LOG", "info,openraft=warn,ort=warn")
+            .env("VOLLEY_TEST_KEY", "sk-volley-test")
+            .stdin(Stdio::null())
+            .stdout(out.try_clone().expect("a second handle"))
+            .stderr(out)
+            .kill_on_drop(true)
+            .spawn()
+            .expect("the binary starts");
+        Self {
+            name: name.to_owned(),
+            child,
+            log,
+        }
+    }
+
+    /// Everything that it has written.
+    #[must_use]
+    pub fn output(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// SIGKILL.
+    ///
+    /// # Panics
+    /// When it cannot be killed.
+    pub async fn kill(mut self) {
+        self.child.kill().await.expect("it can be killed");
+    }
+
+    /// Sends SIGTERM.
+    ///
+    /// # Panics
+    /// When it has ended already.
+    pub fn terminate(&self) {
+        self.signal("-TERM");
+    }
+
+    /// Sends a signal, by the name that `kill` knows.
+    ///
+    /// # Panics
+    /// When it has ended already.
+    pub fn signal(&self, signal: &str) {
+        let pid = self.child.id().expect("it runs").to_string();
+        let sent = std::process::Command::new("kill")
+            .args([signal, &pid])
+            .status();
+        assert!(sent.expect("kill runs").success());
+    }
+
+    /// Waits until it has ended by itself.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub async fn ended(&mut self) -> ExitStatus {
+        let ended = tokio::time::timeout(PATIENCE, self.child.wait()).await;
+        ended
+            .expect("it ends in time")
+            .expect("it can be waited for")
+    }
+
+    /// Whether it still runs.
+    pub fn runs(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let output = self.output();
+            let lines: Vec<_> = output.lines().rev().take(25).collect();
+            let lines: Vec<_> = lines.into_iter().rev().collect();
+            let text = format!("--- {} ---\n{}\n", self.name, lines.join("\n"));
+            // Shown with the failed story; nothing else may hear of it.
+            let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
+        }
+    }
+}
+
+/// Runs a client command of the binary to its end: what it printed, and whether it succeeded.
+///
+/// # Panics
+/// When it does not end in time.
+pub async fn run(arguments: &[&str]) -> (String, bool) {
+    let command = Command::new(binary())
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output();
+    let output = tokio::time::timeout(Duration::from_secs(30), command).await;
+    let output = output.expect("the command ends").expect("the command runs");
+    let text = [output.stdout, output.stderr].concat();
+    (
+        String::from_utf8_lossy(&text).into_owned(),
+        output.status.success(),
+    )
+}
+
+/// A port that was free a moment ago.
+///
+/// # Panics
+/// When there is none.
+#[must_use]
+pub fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("its address").port()
+}

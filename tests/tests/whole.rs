@@ -1,0 +1,10 @@
+//! Stories of whole clusters: real processes, real clients, real faults.
+
+#[path = "whole/bad_input.rs"]
+mod bad_input;
+#[path = "whole/clients.rs"]
+mod clients;
+#[path = "whole/faults.rs"]
+mod faults;
+#[path = "whole/life.rs"]
+mod life;

@@ -1,0 +1,257 @@
+//! Real clients against `volley up`: pyarrow, curl's bytes, and a real LLM proxy behind it.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+use volley_client::Client;
+use volley_tests::cluster::{client, tell, tell_with};
+use volley_tests::http::{exchange, post};
+use volley_tests::process::{Process, free_port};
+use volley_tests::until;
+
+/// `volley up` with ports of its own.
+struct Up {
+    process: Process,
+    rest: String,
+    internal: String,
+    _folder: TempDir,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Four free ports in a row.
+fn ports() -> u16 {
+    loop {
+        let first = free_port();
+        let rest = (1..4).map(|offset| std::net::TcpListener::bind(("127.0.0.1", first + offset)));
+        if first < u16::MAX - 4 && rest.into_iter().all(|port| port.is_ok()) {
+            return first;
+        }
+    }
+}
+
+impl Up {
+    async fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let port = ports();
+        let data = folder.path().join("data");
+        let arguments = [
+            "up",
+            "--port",
+            &port.to_string(),
+            "--data-dir",
+            &data.to_string_lossy(),
+        ];
+        let process = Process::start("up", &arguments, folder.path());
+        let address = |offset| format!("127.0.0.1:{}", port + offset);
+        let up = Self {
+            process,
+            rest: address(0),
+            internal: address(1),
+            _folder: folder,
+        };
+        until("volley up says that it is ready", || async {
+            up.process.output().contains("Ctrl-C").then_some(())
+        })
+        .await;
+        up
+    }
+
+    fn client(&self) -> Client {
+        client(&[&self.rest])
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn volley_up_serves_its_demo_models_and_stops_cleanly() {
+    let mut up = Up::start().await;
+    let greeting = up.process.output();
+    assert!(
+        greeting.contains("curl") && greeting.contains(&up.rest),
+        "{greeting}"
+    );
+    let client = up.client();
+    let prompt = json!({ "prompt": "Tell me a story." });
+    assert!(
+        40 < tell_with(&client, "storyteller", &prompt)
+            .await
+            .unwrap()
+            .len()
+    );
+    let path = "/_plugins/_ml/models/storyteller/_predict/stream";
+    let body = r#"{"parameters":{"prompt":"Tell me a story.","max_tokens":3}}"#;
+    let (status, events) = exchange(&up.rest, &post(path, body)).await;
+    assert_eq!(status, 200);
+    let events: Vec<_> = events
+        .lines()
+        .filter(|line| line.starts_with("data: "))
+        .collect();
+    let last = r#"data: {"inference_results":[{"output":[{"name":"response","dataAsMap":{"content":"","is_last":true}}]}]}"#;
+    assert_eq!(events.last(), Some(&last));
+    let start =
+        r#"data: {"inference_results":[{"output":[{"name":"response","dataAsMap":{"content":""#;
+    assert!(
+        events.iter().all(|event| event.starts_with(start)),
+        "{events:?}"
+    );
+    assert!(events.len() > 2, "token by token");
+
+    let blank = vec![vec![vec![0; 8]; 8]];
+    let body = json!({ "inputs": { "pixels": blank } });
+    let answer = client.predict("classifier", &body).await.unwrap();
+    assert_eq!(
+        answer["inference_results"][0]["output"][0]["shape"],
+        json!([1, 10])
+    );
+    let body = json!({ "inputs": { "pixels": [[1, 2]] } });
+    let wrong = client
+        .predict("classifier", &body)
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        wrong.contains("'pixels', row 0") && wrong.contains("[8, 8]"),
+        "{wrong}"
+    );
+
+    let (_, metrics) = exchange(
+        &up.rest,
+        "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+    )
+    .await;
+    assert!(
+        metrics.contains("volley_requests_total{model=\"storyteller\",code=\"ok\"} 2"),
+        "{metrics}"
+    );
+    up.process.terminate();
+    assert!(up.process.ended().await.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pyarrow_speaks_every_part_of_the_flight_protocol() {
+    let up = Up::start().await;
+    let body = json!({ "name": "drill", "function_name": "fake" });
+    up.client().register(&body).await.unwrap();
+    up.client().deploy("drill", 1).await.unwrap();
+    until("the drill is deployed", || async {
+        up.client()
+            .model("drill")
+            .await
+            .ok()
+            .filter(|model| model.model_state == "DEPLOYED")
+    })
+    .await;
+    let python = root().join("target/venv/bin/python");
+    assert!(
+        python.exists(),
+        "run scripts/get-pyarrow.sh before the tests"
+    );
+    let uri = format!("grpc://{}", up.internal);
+    let run = Command::new(python)
+        .arg(root().join("examples/pyarrow/client.py"))
+        .args([
+            "--uri",
+            &uri,
+            "--model",
+            "storyteller",
+            "--tensor-model",
+            "classifier",
+        ])
+        .args(["--error-model", "drill"])
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = tokio::time::timeout(Duration::from_secs(60), run)
+        .await
+        .unwrap()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}{errors}");
+    let steps: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert!(steps.len() >= 8, "{text}");
+}
+
+async fn litellm() -> (Child, String) {
+    let run = root().join("tests/python/litellm/run.sh");
+    let installed = root().join("target/venv-litellm/bin/litellm").exists();
+    assert!(installed, "run scripts/get-litellm.sh before the tests");
+    let port = free_port();
+    let child = Command::new(run)
+        .arg(port.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let address = format!("127.0.0.1:{port}");
+    // It imports a great deal before it listens: longer than anything else may take.
+    for _ in 0..2 {
+        let listening = async {
+            while tokio::net::TcpStream::connect(&address).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        if tokio::time::timeout(Duration::from_secs(60), listening)
+            .await
+            .is_ok()
+        {
+            break;
+        }
+    }
+    (child, format!("http://{address}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_llm_proxy_streams_through_the_cluster_in_both_formats() {
+    let ((_proxy, base), up) = tokio::join!(litellm(), Up::start());
+    let client = up.client();
+    let remotes = [
+        (
+            "gpt",
+            "openai",
+            "/v1/chat/completions",
+            "mock-gpt",
+            "The quick brown fox jumps over the lazy dog, says the proxy.",
+        ),
+        (
+            "claude",
+            "anthropic",
+            "/v1/messages",
+            "mock-claude",
+            "Every good boy deserves fudge, says the other proxy.",
+        ),
+    ];
+    for (name, provider, path, model, says) in remotes {
+        let connector = json!({
+            "name": name,
+            "provider": provider,
+            "url": format!("{base}{path}"),
+            "model": model,
+            "credential": "env:VOLLEY_TEST_KEY",
+        });
+        let connector = client.create_connector(&connector).await.unwrap();
+        let body = json!({ "name": name, "function_name": "remote", "connector_id": connector });
+        client.register(&body).await.unwrap();
+        client.deploy(name, 1).await.unwrap();
+        until("the remote model is deployed", || async {
+            client
+                .model(name)
+                .await
+                .ok()
+                .filter(|model| model.model_state == "DEPLOYED")
+        })
+        .await;
+        assert_eq!(tell(&client, name, "hello").await.unwrap(), says);
+    }
+}

@@ -1,0 +1,158 @@
+//! What happens to streams and writes when processes die.
+
+use std::time::{Duration, Instant};
+
+use futures::{StreamExt, TryStreamExt};
+use serde_json::json;
+use volley_client::ClientError;
+use volley_tests::cluster::{Cluster, tell, tell_with};
+use volley_tests::until;
+
+/// A scripted model on two workers.
+async fn drilled() -> Cluster {
+    let cluster = Cluster::start(3, 2).await;
+    cluster
+        .deploy(&json!({ "name": "drill", "function_name": "fake" }), 2)
+        .await;
+    cluster
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_dies_ends_its_streams_in_an_error_and_new_ones_go_elsewhere() {
+    let mut cluster = drilled().await;
+    let client = cluster.client(0);
+    let slow = json!({ "prompt": "x", "chunks": 1_000, "delay_ms": 20 });
+    let mut streams = Vec::new();
+    for _ in 0..8 {
+        let mut stream = client.stream("drill", &slow).await.unwrap();
+        stream.next().await.unwrap().unwrap();
+        streams.push(stream);
+    }
+    cluster.workers[0].kill().await;
+    let died = Instant::now();
+    // At once: what had no chunk yet goes to the other worker, as does all that is new.
+    for _ in 0..20 {
+        let told = tell_with(&client, "drill", &json!({ "prompt": "x", "text": "ok" })).await;
+        assert_eq!(told.unwrap(), "ok".repeat(4));
+    }
+    let mut broken = 0;
+    for stream in &mut streams {
+        // Those of the dead worker have an error waiting; the others go on.
+        let next = tokio::time::timeout(Duration::from_secs(5), async {
+            loop {
+                match stream.next().await {
+                    Some(Ok(_)) if died.elapsed() < Duration::from_secs(2) => {}
+                    other => return other,
+                }
+            }
+        });
+        match next.await.expect("an answer, never silence") {
+            Some(Err(ClientError::Refused { code, .. })) => {
+                assert_eq!(code, "unavailable");
+                broken += 1;
+            }
+            Some(Ok(_)) => {}
+            other => panic!("a stream ended without its end: {other:?}"),
+        }
+    }
+    assert!(
+        0 < broken && broken < 8,
+        "{broken} of 8 were on the dead worker"
+    );
+    cluster.workers[0].start();
+    cluster.wait_until_deployed(0, "drill").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_the_leader_dies_predictions_go_on_and_writes_resume() {
+    let mut cluster = drilled().await;
+    let leader = cluster.wait_for_leader().await;
+    let survivor = (leader + 1) % 3;
+    let client = cluster.client(survivor);
+    cluster.coordinators[leader].kill().await;
+    let killed = Instant::now();
+    assert!(
+        tell(&client, "drill", "x").await.is_ok(),
+        "predictions do not need a leader"
+    );
+    until("writes resume", || async {
+        client.register_text_model("after").await.ok()
+    })
+    .await;
+    assert!(
+        killed.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        killed.elapsed()
+    );
+
+    // One more dies: no quorum. Writes fail soon, predictions go on.
+    let other = (leader + 2) % 3;
+    cluster.coordinators[other].kill().await;
+    let asked = Instant::now();
+    let refused = client.register_text_model("lost").await.unwrap_err();
+    assert!(
+        matches!(refused, ClientError::Refused { status: 503, .. }),
+        "{refused:?}"
+    );
+    assert!(
+        asked.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        asked.elapsed()
+    );
+    assert!(tell(&client, "drill", "x").await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_sigterm_a_stream_that_runs_is_finished_and_the_node_ends_cleanly() {
+    let mut cluster = drilled().await;
+    let slow = json!({ "prompt": "x", "chunks": 60, "delay_ms": 20, "text": "n{n} " });
+    let expected: String = (0..60).map(|index| format!("n{index} ")).collect();
+
+    // A worker: the stream on it ends whole, new requests go to the other one.
+    let client = cluster.client(0);
+    let mut streams = Vec::new();
+    for _ in 0..4 {
+        streams.push(client.stream("drill", &slow).await.unwrap());
+    }
+    cluster.workers[0].process.as_ref().unwrap().terminate();
+    for _ in 0..10 {
+        assert!(
+            tell(&client, "drill", "x").await.is_ok(),
+            "nothing fails during a drain"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    for stream in streams {
+        let texts: Vec<String> = stream.try_collect().await.unwrap();
+        assert_eq!(texts.concat(), expected);
+    }
+    assert!(
+        cluster.workers[0]
+            .process
+            .as_mut()
+            .unwrap()
+            .ended()
+            .await
+            .success()
+    );
+
+    // A coordinator: it is not ready any more, its stream ends whole.
+    let stream = client.stream("drill", &slow).await.unwrap();
+    cluster.coordinators[0]
+        .process
+        .as_ref()
+        .unwrap()
+        .terminate();
+    let texts: Vec<String> = stream.try_collect().await.unwrap();
+    assert_eq!(texts.concat(), expected);
+    assert!(
+        cluster.coordinators[0]
+            .process
+            .as_mut()
+            .unwrap()
+            .ended()
+            .await
+            .success()
+    );
+    assert!(tell(&cluster.client(1), "drill", "x").await.is_ok());
+}

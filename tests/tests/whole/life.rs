@@ -1,0 +1,152 @@
+//! The life of a cluster and its models.
+
+use serde_json::json;
+use volley_client::ClientError;
+use volley_tests::cluster::{Cluster, tell};
+use volley_tests::process;
+
+const TEXT: &str = "text";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_start_in_any_order_every_node_answers_and_a_restart_of_all_loses_nothing() {
+    let mut cluster = Cluster::new(3, 2);
+    // Workers first, then two coordinators: a quorum. The third comes late.
+    cluster.workers.iter_mut().for_each(|node| node.start());
+    cluster.coordinators[2].start();
+    cluster.coordinators[0].start();
+    cluster.wait_for_leader().await;
+    let body = json!({ "name": TEXT, "function_name": "text", "description": "splits words" });
+    cluster.deploy(&body, 2).await;
+    cluster.coordinators[1].start();
+    for index in 0..3 {
+        cluster.wait_until_deployed(index, TEXT).await;
+        let told = tell(&cluster.client(index), TEXT, "one two three")
+            .await
+            .unwrap();
+        assert_eq!(told, "one two three", "any coordinator answers");
+        let status = cluster.client(index).status().await.unwrap();
+        assert_eq!(status.coordinators.len(), 3);
+        assert_eq!(
+            status
+                .workers
+                .iter()
+                .filter(|worker| worker.liveness == "alive")
+                .count(),
+            2
+        );
+        assert_eq!(status.models[0].ready_replicas, 2);
+    }
+
+    // A second version, registered on another node, and then everything stops.
+    let second = cluster.client(1).register(&body).await.unwrap();
+    assert_eq!(second.model_version, "2");
+    for node in cluster.coordinators.iter_mut().chain(&mut cluster.workers) {
+        node.stop().await;
+    }
+    for node in cluster.coordinators.iter_mut().chain(&mut cluster.workers) {
+        node.start();
+    }
+    for index in 0..3 {
+        cluster.wait_until_deployed(index, TEXT).await;
+        let model = cluster.client(index).model(TEXT).await.unwrap();
+        assert_eq!(
+            (model.versions, model.deployed_version),
+            (vec![1, 2], Some(1))
+        );
+        assert_eq!(
+            tell(&cluster.client(index), TEXT, "still here")
+                .await
+                .unwrap(),
+            "still here"
+        );
+    }
+
+    // Undeployed and deleted on one node, gone on every node.
+    cluster.client(2).undeploy(TEXT).await.unwrap();
+    for index in 0..3 {
+        let undeployed = |status: &volley_client::Status| status.models[0].state == "UNDEPLOYED";
+        cluster.wait(index, "undeployed", undeployed).await;
+        let refused = tell(&cluster.client(index), TEXT, "x").await.unwrap_err();
+        assert!(
+            matches!(refused, ClientError::Refused { status: 400, .. }),
+            "{refused:?}"
+        );
+    }
+    cluster.client(0).delete(TEXT).await.unwrap();
+    for index in 0..3 {
+        cluster
+            .wait(index, "deleted", |status| status.models.is_empty())
+            .await;
+        let refused = tell(&cluster.client(index), TEXT, "x").await.unwrap_err();
+        assert!(
+            matches!(refused, ClientError::Refused { status: 404, .. }),
+            "{refused:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn coordinators_join_and_leave_and_the_command_line_does_it_all() {
+    let mut cluster = Cluster::start(1, 1).await;
+    let joined = cluster.add_coordinator();
+    cluster.coordinators[joined].start();
+    let both = |status: &volley_client::Status| {
+        status.coordinators.len() == 2 && status.coordinators.iter().all(|node| node.voter)
+    };
+    cluster.wait(joined, "both are voters", both).await;
+
+    let url = format!("http://{}", cluster.coordinators[joined].http);
+    let volley = |arguments: &'static [&'static str]| {
+        let url = url.clone();
+        async move {
+            let arguments: Vec<_> = ["--url", url.as_str()]
+                .into_iter()
+                .chain(arguments.iter().copied())
+                .collect();
+            process::run(&arguments).await
+        }
+    };
+    let (text, ok) = volley(&[
+        "model",
+        "register",
+        "words",
+        "--text",
+        "--description",
+        "hi",
+    ])
+    .await;
+    assert!(ok && text.contains("words:1"), "{text}");
+    let (text, ok) = volley(&["model", "deploy", "words", "--wait"]).await;
+    assert!(ok, "{text}");
+    let (text, ok) = volley(&["predict", "words", "to the terminal"]).await;
+    assert!(ok && text.trim_end() == "to the terminal", "{text}");
+    let (text, ok) = volley(&["status"]).await;
+    assert!(
+        ok && text.contains("worker-1") && text.contains("DEPLOYED"),
+        "{text}"
+    );
+    let (text, ok) = volley(&["status", "--json"]).await;
+    let status: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert!(ok && status["models"][0]["id"] == "words");
+    let (text, ok) = volley(&["model", "delete", "words"]).await;
+    assert!(!ok && text.contains("undeploy it first"), "{text}");
+    let (text, ok) = volley(&["predict", "nobody", "x"]).await;
+    assert!(!ok && text.contains("volley model list"), "{text}");
+
+    // The first one leaves; whoever is left leads and takes writes.
+    cluster.client(joined).leave(1).await.unwrap();
+    cluster.coordinators[0].stop().await;
+    let alone = |status: &volley_client::Status| {
+        status.coordinators.len() == 1 && status.node.role == "leader"
+    };
+    cluster
+        .wait(joined, "the other one leads alone", alone)
+        .await;
+    cluster
+        .client(joined)
+        .register_text_model("after")
+        .await
+        .unwrap();
+    let (text, ok) = process::run(&["--url", "http://127.0.0.1:1", "status"]).await;
+    assert!(!ok && text.contains("volley up"), "{text}");
+}
