@@ -2,7 +2,7 @@
 # Installs the LiteLLM proxy, which the tests talk to as a real LLM server, into target/, once.
 set -euo pipefail
 
-VERSION=1.109.1
+VERSION=1.102.4
 root="$(cd "$(dirname "$0")/.." && pwd)"
 venv="$root/target/venv-litellm"
 stamp="$venv/volley-$VERSION"

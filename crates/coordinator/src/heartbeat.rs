@@ -1,7 +1,6 @@
 //! The door for workers: one heartbeat stream from each, with its assignments as the answer.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -10,9 +9,8 @@ use futures::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 use volley_proto::worker::v1 as wire;
 use volley_proto::worker::v1::worker_service_server::{WorkerService, WorkerServiceServer};
-use volley_proto::worker_report::{assignments_to_wire, report_from_wire};
-use volley_types::registry::{Assignment, RegistryState};
-use volley_types::{WorkerId, WorkerReport};
+use volley_proto::worker_report::{orders_to_wire, report_from_wire};
+use volley_types::{Orders, WorkerId, WorkerReport};
 
 use crate::Coordinator;
 
@@ -29,6 +27,17 @@ impl Coordinator {
         WorkerServiceServer::new(Heartbeats(self.clone()))
             .max_decoding_message_size(MAX_REPORT_BYTES)
             .max_encoding_message_size(MAX_REPORT_BYTES)
+    }
+
+    /// What `worker` shall know now.
+    fn orders(&self, worker: &WorkerId) -> Orders {
+        let state = self.0.cluster.registry().borrow().clone();
+        let members = self.0.cluster.raft().borrow().members.clone();
+        Orders {
+            revision: state.revision,
+            assignments: state.assignments(worker),
+            coordinators: members.into_iter().map(|member| member.address).collect(),
+        }
     }
 
     fn listen_to(&self, report: &WorkerReport, stream: u64) -> Speaker {
@@ -94,10 +103,11 @@ fn converse(
         .next_heartbeat_stream
         .fetch_add(1, Ordering::Relaxed);
     let mut registry = coordinator.0.cluster.registry();
+    let mut raft = coordinator.0.cluster.raft();
     let stop = coordinator.0.stop.clone();
     try_stream! {
         let mut speaker: Option<Speaker> = None;
-        let mut sent: Option<Vec<Assignment>> = None;
+        let mut sent: Option<Orders> = None;
         loop {
             let report = tokio::select! {
                 report = reports.next() => match report {
@@ -105,6 +115,10 @@ fn converse(
                     None => break,
                 },
                 changed = registry.changed() => match changed {
+                    Ok(()) => None,
+                    Err(_) => break,
+                },
+                changed = raft.changed() => match changed {
                     Ok(()) => None,
                     Err(_) => break,
                 },
@@ -120,11 +134,16 @@ fn converse(
                 coordinator.heard(report, stream);
             }
             let Some(speaker) = &speaker else { continue };
-            let state: Arc<RegistryState> = registry.borrow_and_update().clone();
-            let wanted = state.assignments(&speaker.worker);
-            if sent.as_ref() != Some(&wanted) {
-                yield assignments_to_wire(state.revision, &wanted);
-                sent = Some(wanted);
+            let orders = coordinator.orders(&speaker.worker);
+            registry.mark_unchanged();
+            raft.mark_unchanged();
+            // The revision alone is no news.
+            let same = sent.as_ref().is_some_and(|sent| {
+                sent.assignments == orders.assignments && sent.coordinators == orders.coordinators
+            });
+            if !same {
+                yield orders_to_wire(&orders);
+                sent = Some(orders);
             }
         }
     }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use arrow_ipc::convert::IpcSchemaEncoder;
 use arrow_schema::{Schema, SchemaRef};
-use volley_types::registry::{Assignment, ReplicaState};
+use volley_types::registry::ReplicaState;
 use volley_types::{
-    Incarnation, ModelName, ModelVersion, PredictError, ReplicaReport, Revision, Signature, Task,
-    WorkerId, WorkerReport,
+    Incarnation, ModelName, ModelVersion, Orders, PredictError, ReplicaReport, Revision, Signature,
+    Task, WorkerId, WorkerReport,
 };
 
 use crate::registry_records::{assignment_from_wire, assignment_to_wire};
@@ -134,27 +134,27 @@ fn replica_from_wire(replica: wire::Replica) -> Result<ReplicaReport, PredictErr
     })
 }
 
-/// Assignments as they travel.
+/// Orders as they travel.
 #[must_use]
-pub fn assignments_to_wire(revision: Revision, assignments: &[Assignment]) -> wire::Assignments {
+pub fn orders_to_wire(orders: &Orders) -> wire::Assignments {
     wire::Assignments {
-        revision: revision.0,
-        assignments: assignments.iter().map(assignment_to_wire).collect(),
+        revision: orders.revision.0,
+        assignments: orders.assignments.iter().map(assignment_to_wire).collect(),
+        coordinators: orders.coordinators.clone(),
     }
 }
 
-/// Assignments as a coordinator sent them.
+/// Orders as a coordinator sent them.
 ///
 /// # Errors
 /// `InvalidInput` when a field is malformed.
-pub fn assignments_from_wire(
-    wire: wire::Assignments,
-) -> Result<(Revision, Vec<Assignment>), PredictError> {
+pub fn orders_from_wire(wire: wire::Assignments) -> Result<Orders, PredictError> {
     let assignments = wire.assignments.into_iter().map(assignment_from_wire);
-    Ok((
-        Revision(wire.revision),
-        assignments.collect::<Result<_, _>>()?,
-    ))
+    Ok(Orders {
+        revision: Revision(wire.revision),
+        assignments: assignments.collect::<Result<_, _>>()?,
+        coordinators: wire.coordinators,
+    })
 }
 
 #[cfg(test)]

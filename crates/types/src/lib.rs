@@ -34,4 +34,4 @@ pub use predict::Predict;
 pub use request::{Input, PredictRequest, Priority};
 pub use signature::{Signature, Task};
 pub use trace::TraceContext;
-pub use worker::{ReplicaReport, WorkerReport};
+pub use worker::{Orders, ReplicaReport, WorkerReport};

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::ids::{Incarnation, ModelName, ModelVersion, WorkerId};
-use crate::registry::ReplicaState;
+use crate::ids::{Incarnation, ModelName, ModelVersion, Revision, WorkerId};
+use crate::registry::{Assignment, ReplicaState};
 use crate::signature::Signature;
 
 /// One heartbeat.
@@ -27,6 +27,18 @@ pub struct WorkerReport {
     pub queued: u32,
     /// Resident memory of the process in bytes.
     pub memory_bytes: u64,
+}
+
+/// What a coordinator answers: what the worker shall hold, and who else wants to hear of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Orders {
+    /// The registry's revision that they follow from. A worker follows the highest that it has
+    /// seen from any coordinator.
+    pub revision: Revision,
+    /// What to hold.
+    pub assignments: Vec<Assignment>,
+    /// The internal addresses of all coordinators, `host:port`.
+    pub coordinators: Vec<String>,
 }
 
 /// One replica in a [`WorkerReport`].

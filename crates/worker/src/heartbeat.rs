@@ -1,14 +1,16 @@
 //! The stream to one coordinator: reports out, assignments in.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use async_stream::stream;
 use futures::{Stream, StreamExt};
+use tokio_util::sync::CancellationToken;
 use tonic::transport::Endpoint;
 use volley_proto::worker::v1 as wire;
 use volley_proto::worker::v1::worker_service_client::WorkerServiceClient;
-use volley_proto::worker_report::{assignments_from_wire, report_to_wire};
-use volley_types::WorkerReport;
+use volley_proto::worker_report::{orders_from_wire, report_to_wire};
+use volley_types::{Orders, Revision, WorkerReport};
 
 use crate::Worker;
 
@@ -19,9 +21,19 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const GOOD: Duration = Duration::from_secs(5);
 const MAX_ASSIGNMENTS_BYTES: usize = 64 << 20;
 
+/// More than any cluster has; bounds what a peer can make a worker do.
+const MAX_COORDINATORS: usize = 64;
+
+/// The streams that run, and the newest revision that said so.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    revision: Revision,
+    tasks: BTreeMap<String, CancellationToken>,
+}
+
 impl Worker {
     /// Keeps a heartbeat stream to the coordinator at `address`, for ever.
-    pub(crate) async fn run_heartbeat(self, address: String) {
+    async fn run_heartbeat(self, address: String) {
         let mut wait = BACKOFF.0;
         loop {
             let began = Instant::now();
@@ -35,6 +47,45 @@ impl Worker {
             tracing::debug!(coordinator = address, reason, "heartbeat stream ended");
             tokio::time::sleep(wait.mul_f64(0.5 + fastrand::f64())).await;
             wait = (wait * 2).min(BACKOFF.1);
+        }
+    }
+
+    /// Keeps a stream to each coordinator that is configured or known to the cluster, and ends
+    /// those to coordinators that are neither any more.
+    pub(crate) fn report_to(&self, orders: &Orders) {
+        let mut streams = self.0.streams.lock();
+        // A coordinator that lags must not take back what a later one said.
+        if orders.revision < streams.revision {
+            return;
+        }
+        streams.revision = orders.revision;
+        let configured = &self.0.config.coordinators;
+        let wanted = |address: &String| {
+            configured.contains(address) || orders.coordinators.contains(address)
+        };
+        streams.tasks.retain(|address, stop| {
+            wanted(address) || {
+                stop.cancel();
+                false
+            }
+        });
+        for address in configured
+            .iter()
+            .chain(&orders.coordinators)
+            .take(MAX_COORDINATORS)
+        {
+            if streams.tasks.contains_key(address) {
+                continue;
+            }
+            let stop = CancellationToken::new();
+            streams.tasks.insert(address.clone(), stop.clone());
+            let (worker, address) = (self.clone(), address.clone());
+            self.spawn(async move {
+                tokio::select! {
+                    () = stop.cancelled() => {}
+                    () = worker.run_heartbeat(address) => {}
+                }
+            });
         }
     }
 
@@ -52,9 +103,10 @@ impl Worker {
             .max_decoding_message_size(MAX_ASSIGNMENTS_BYTES);
         let mut answers = client.heartbeat(self.clone().reports()).await?.into_inner();
         tracing::info!(coordinator = address, "heartbeat stream open");
-        while let Some(assignments) = answers.next().await {
-            let (revision, assignments) = assignments_from_wire(assignments?)?;
-            self.assign(revision, assignments);
+        while let Some(orders) = answers.next().await {
+            let orders = orders_from_wire(orders?)?;
+            self.report_to(&orders);
+            self.assign(orders.revision, orders.assignments);
         }
         Ok(())
     }

@@ -24,9 +24,10 @@ use tokio_util::task::TaskTracker;
 use volley_backend::BackendLoader;
 use volley_telemetry::Metrics;
 use volley_types::registry::{Assignment, BackendKind};
-use volley_types::{Incarnation, Revision};
+use volley_types::{Incarnation, Orders, Revision};
 
 pub use crate::config::WorkerConfig;
+use crate::heartbeat::Streams;
 use crate::replica::Replica;
 
 /// One worker. Cloning gives another handle.
@@ -46,6 +47,7 @@ struct Shared {
     /// Rings when something changed that coordinators should hear at once.
     news: watch::Sender<()>,
     loads: Semaphore,
+    streams: Mutex<Streams>,
     draining: AtomicBool,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -73,15 +75,18 @@ impl Worker {
             assigned: tokio::sync::Notify::new(),
             news: watch::Sender::new(()),
             loads: Semaphore::new(config.concurrent_loads.max(1)),
+            streams: Mutex::default(),
             draining: AtomicBool::new(false),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
             config,
         }));
         worker.spawn(worker.clone().run_table());
-        for address in &worker.0.config.coordinators {
-            worker.spawn(worker.clone().run_heartbeat(address.clone()));
-        }
+        worker.report_to(&Orders {
+            revision: Revision::default(),
+            assignments: Vec::new(),
+            coordinators: Vec::new(),
+        });
         worker
     }
 

@@ -68,6 +68,9 @@ pub struct Assignments {
     pub revision: u64,
     #[prost(message, repeated, tag = "2")]
     pub assignments: ::prost::alloc::vec::Vec<super::super::registry::v1::Assignment>,
+    /// The internal addresses of all coordinators, host:port: the worker reports to each of them.
+    #[prost(string, repeated, tag = "3")]
+    pub coordinators: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
