@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Measures a release build. Arguments go to volley-bench.
+# Measures a release build and prints the report. Arguments go to `volley-bench run`, for example
+# `cpu decode` for only these, or `--write docs/benchmarks.md`.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
@@ -7,4 +8,7 @@ need_rust
 scripts/get-ort.sh
 step "building (minutes the first time)"
 cargo build --release --locked --package volley-cli --package volley-bench
-exec target/release/volley-bench "$@"
+cargo build --release --locked --package volley-backend-onnx --example decode_rate
+ulimit -n "$(ulimit -Hn)"
+step "measuring"
+exec target/release/volley-bench run "$@"
