@@ -3,8 +3,12 @@
 use std::fmt;
 
 use http::HeaderValue;
+use tokio::io::AsyncReadExt;
 use volley_types::PredictError;
 use volley_types::registry::CredentialRef;
+
+/// The longest secret, in bytes: a reference to something endless must not fill memory.
+const MAX_BYTES: u64 = 64 << 10;
 
 /// A secret. It shows itself to nobody but the header that it goes into.
 #[derive(Clone)]
@@ -21,10 +25,10 @@ impl Secret {
     ///
     /// # Errors
     /// `InvalidInput` that says which kind of reference leads nowhere, and not where.
-    pub(crate) fn read(reference: &CredentialRef) -> Result<Self, PredictError> {
+    pub(crate) async fn read(reference: &CredentialRef) -> Result<Self, PredictError> {
         let (value, what) = match reference {
             CredentialRef::Env(name) => (std::env::var(name).ok(), "environment variable"),
-            CredentialRef::File(path) => (std::fs::read_to_string(path).ok(), "file"),
+            CredentialRef::File(path) => (read_file(path).await, "file"),
         };
         let value = value
             .map(|value| value.trim().to_owned())
@@ -57,22 +61,35 @@ impl Secret {
     }
 }
 
+async fn read_file(path: &str) -> Option<String> {
+    // Anything but a regular file, as a pipe, might never end.
+    if !tokio::fs::metadata(path).await.ok()?.is_file() {
+        return None;
+    }
+    let file = tokio::fs::File::open(path).await.ok()?;
+    let mut text = String::new();
+    let read = file.take(MAX_BYTES + 1).read_to_string(&mut text).await;
+    (read.ok()? as u64 <= MAX_BYTES).then_some(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_secret_is_read_trimmed_and_never_shown() {
+    #[tokio::test]
+    async fn a_secret_is_read_trimmed_and_never_shown() {
         let path = std::env::temp_dir().join(format!("volley-secret-{}", std::process::id()));
         std::fs::write(&path, " sk-canary\n").unwrap();
         let reference = CredentialRef::File(path.to_string_lossy().into_owned());
-        let secret = Secret::read(&reference).unwrap();
+        let secret = Secret::read(&reference).await.unwrap();
         std::fs::remove_file(&path).unwrap();
         let header = secret.header("Bearer ").unwrap();
         assert_eq!(header.as_bytes(), b"Bearer sk-canary");
         assert!(!format!("{secret:?}{header:?}").contains("canary"));
         assert_eq!(secret.redact("bad key sk-canary"), "bad key [redacted]");
-        let error = Secret::read(&reference).unwrap_err();
+        let error = Secret::read(&reference).await.unwrap_err();
         assert!(error.message.contains("file") && !error.message.contains("secret-"));
+        let endless = CredentialRef::File("/dev/zero".to_owned());
+        assert!(Secret::read(&endless).await.is_err());
     }
 }

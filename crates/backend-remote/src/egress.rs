@@ -1,6 +1,8 @@
 //! Where calls may go. A resolver alone is not enough: addresses written as such never reach
 //! it, so the URL's host is checked as well.
 
+use std::error::Error;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
@@ -53,6 +55,17 @@ pub(crate) fn is_allowed(address: IpAddr, allow_private: bool) -> bool {
     }
 }
 
+/// Where clouds keep their machines' secrets, beside the link-local addresses.
+const METADATA_V4: [Ipv4Addr; 3] = [
+    Ipv4Addr::new(100, 100, 100, 200),
+    Ipv4Addr::new(168, 63, 129, 16),
+    Ipv4Addr::new(192, 0, 0, 192),
+];
+const METADATA_V6: [Ipv6Addr; 2] = [
+    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
+    Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
+];
+
 fn v4_allowed(address: Ipv4Addr, allow_private: bool) -> bool {
     let [a, b, ..] = address.octets();
     let never = address.is_unspecified()
@@ -60,29 +73,45 @@ fn v4_allowed(address: Ipv4Addr, allow_private: bool) -> bool {
         || address.is_multicast()
         || address.is_broadcast()
         || a == 0
-        || 240 <= a;
+        || 240 <= a
+        || METADATA_V4.contains(&address);
     let shared = a == 100 && (64..128).contains(&b);
     let private = address.is_private() || address.is_loopback() || shared;
     !never && (allow_private || !private)
 }
 
 fn v6_allowed(address: Ipv6Addr, allow_private: bool) -> bool {
-    let never =
-        address.is_unspecified() || address.is_multicast() || address.is_unicast_link_local();
+    let never = address.is_unspecified()
+        || address.is_multicast()
+        || address.is_unicast_link_local()
+        || METADATA_V6.contains(&address);
     let private = address.is_loopback() || address.is_unique_local();
     !never && (allow_private || !private)
 }
 
-/// IPv4 addresses in IPv6 clothing: mapped, and translated (NAT64, RFC 6052).
+/// IPv4 addresses in IPv6 clothing: mapped, compatible, translated (NAT64, RFC 6052), 6to4.
 fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
-    let segments = address.segments();
-    let translated = segments[..6] == [0x64, 0xff9b, 0, 0, 0, 0];
-    let last = || {
-        let [.., a, b] = segments;
-        Ipv4Addr::from((u32::from(a) << 16) | u32::from(b))
-    };
-    address.to_ipv4_mapped().or_else(|| translated.then(last))
+    let at = |a: u16, b: u16| Some(Ipv4Addr::from((u32::from(a) << 16) | u32::from(b)));
+    match address.segments() {
+        [0, 0, 0, 0, 0, 0xffff, a, b] | [0x64, 0xff9b, 0, 0, 0, 0, a, b] => at(a, b),
+        [0x2002, a, b, ..] => at(a, b),
+        // Below these are `::` and `::1`, which are what they are.
+        [0, 0, 0, 0, 0, 0, a, b] if 1 < (u32::from(a) << 16) | u32::from(b) => at(a, b),
+        _ => None,
+    }
 }
+
+/// The resolver found addresses, and none that may be called.
+#[derive(Debug)]
+pub(crate) struct Forbidden;
+
+impl fmt::Display for Forbidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no address of this host may be called")
+    }
+}
+
+impl Error for Forbidden {}
 
 /// Resolves with the system's resolver and leaves out what may not be called.
 #[derive(Clone, Copy, Debug)]
@@ -105,7 +134,7 @@ impl Resolve for CheckedResolver {
                 .filter(|address| is_allowed(address.ip(), allow_private))
                 .collect();
             if allowed.is_empty() {
-                return Err("no address of this host may be called".into());
+                return Err(Forbidden.into());
             }
             Ok(Box::new(allowed.into_iter()) as Addrs)
         })
@@ -137,6 +166,11 @@ mod tests {
             "ftp://example.org/",
             "http://user:secret@example.org/",
             "http://2852039166/",
+            "http://[::169.254.169.254]/",
+            "http://[2002:a9fe:a9fe::]/",
+            "http://[fd00:ec2::254]/",
+            "http://100.100.100.200/",
+            "http://168.63.129.16/",
         ] {
             assert!(!check(never, true), "{never}");
         }

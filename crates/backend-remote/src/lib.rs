@@ -1,8 +1,10 @@
 //! Remote models: one replica holds no model but the way to one, a connector.
 //!
-//! Reading order: [`RemoteLoader`], `predict` (one request), `provider` (a wire format each),
-//! `sse` (the events), `upstream` (statuses into errors), `egress` (where calls may go).
+//! Reading order: [`RemoteLoader`], `predict` (one request), `answer` (what comes back),
+//! `provider` (a wire format each), `sse` (the events), `upstream` (failures into errors),
+//! `egress` (where calls may go).
 
+mod answer;
 mod config;
 mod credential;
 mod egress;
@@ -27,15 +29,53 @@ use crate::predict::RemoteModel;
 
 /// One client speaks HTTP/2 over one connection for each host, which carries some hundred
 /// streams; several spread the load.
-const CLIENTS: usize = 8;
+const CLIENTS: usize = 16;
 /// Shorter than what servers and balancers in between allow an idle connection.
 const POOL_IDLE: Duration = Duration::from_secs(4);
+
+/// A stream whose caller reads slowly must not stop the others on its connection: each may
+/// hold this much, in bytes, and the connection as much as all of them.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = i32::MAX as u32;
 
 /// Loads remote models.
 #[derive(Clone, Debug)]
 pub struct RemoteLoader {
     clients: Arc<Clients>,
+    /// Why servers cannot be called over TLS, where that is so.
+    no_tls: Option<PredictError>,
     config: RemoteConfig,
+}
+
+impl RemoteLoader {
+    /// A loader with its HTTP clients. The process must have a crypto provider installed.
+    ///
+    /// A machine without the certificates of any authority can still call `http://` servers;
+    /// a model behind `https://` fails to load there, with what to do about it.
+    ///
+    /// # Errors
+    /// `Internal` when a client cannot be set up.
+    pub fn new(config: RemoteConfig) -> Result<Self, PredictError> {
+        let (clients, no_tls) = match Clients::build(&config, |builder| builder) {
+            Ok(clients) => (clients, None),
+            Err(failure) => {
+                let plain = Clients::build(&config, |builder| builder.tls_certs_only([]));
+                let plain = plain.map_err(|error| {
+                    let message = "the HTTP client of remote models cannot be set up";
+                    PredictError::internal(message, error)
+                })?;
+                let message = "this worker has no certificates to check servers by; install \
+                               the system's CA certificates, or use an http:// URL";
+                let no_tls = PredictError::invalid(message).with_source(failure);
+                (plain, Some(no_tls))
+            }
+        };
+        Ok(Self {
+            clients: Arc::new(clients),
+            no_tls,
+            config,
+        })
+    }
 }
 
 /// HTTP clients, taken in turns.
@@ -46,40 +86,33 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    pub(crate) fn next(&self) -> &reqwest::Client {
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        &self.clients[turn % self.clients.len()]
-    }
-}
-
-impl RemoteLoader {
-    /// A loader with its HTTP clients. The process must have a crypto provider installed.
-    ///
-    /// # Errors
-    /// `Internal` when a client cannot be set up.
-    pub fn new(config: RemoteConfig) -> Result<Self, PredictError> {
+    fn build(
+        config: &RemoteConfig,
+        trust: impl Fn(reqwest::ClientBuilder) -> reqwest::ClientBuilder,
+    ) -> Result<Self, reqwest::Error> {
+        let resolver = Arc::new(egress::CheckedResolver::new(config.allow_private));
         let build = || {
-            reqwest::Client::builder()
+            let builder = reqwest::Client::builder()
                 .connect_timeout(config.connect_timeout)
                 .pool_idle_timeout(POOL_IDLE)
                 .tcp_nodelay(true)
+                .http2_initial_stream_window_size(STREAM_WINDOW)
+                .http2_initial_connection_window_size(CONNECTION_WINDOW)
                 .redirect(reqwest::redirect::Policy::none())
                 .no_proxy()
-                .dns_resolver(Arc::new(egress::CheckedResolver::new(config.allow_private)))
-                .build()
-        };
-        let clients = (0..CLIENTS).map(|_| build()).collect::<Result<Vec<_>, _>>();
-        let clients = clients.map_err(|error| {
-            PredictError::internal("the HTTP client of remote models cannot be set up", error)
-        })?;
-        let clients = Clients {
-            clients,
-            turn: AtomicUsize::new(0),
+                .user_agent(concat!("volley/", env!("CARGO_PKG_VERSION")))
+                .dns_resolver(resolver.clone());
+            trust(builder).build()
         };
         Ok(Self {
-            clients: Arc::new(clients),
-            config,
+            clients: (0..CLIENTS).map(|_| build()).collect::<Result<_, _>>()?,
+            turn: AtomicUsize::new(0),
         })
+    }
+
+    pub(crate) fn next(&self) -> &reqwest::Client {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        &self.clients[turn % self.clients.len()]
     }
 }
 
@@ -96,6 +129,9 @@ impl BackendLoader for RemoteLoader {
         let url = Url::parse(&connector.url)
             .map_err(|_| PredictError::invalid("the connector's URL is malformed"))?;
         egress::check_url(&url, &self.config)?;
+        if let (Some(error), "https") = (&self.no_tls, url.scheme()) {
+            return Err(error.clone());
+        }
         Ok(Arc::new(RemoteModel::new(
             assignment.model.clone(),
             connector,
@@ -104,5 +140,62 @@ impl BackendLoader for RemoteLoader {
             self.clients.clone(),
             self.config.clone(),
         )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use volley_types::registry::{ConnectorSpec, ModelSource, ModelVersionSpec, ProviderKind};
+    use volley_types::{ConnectorId, ErrorCode, ModelName, ModelVersion, Parameters};
+
+    use super::*;
+
+    fn assignment(url: &str) -> Assignment {
+        let id = ConnectorId::new("c").unwrap();
+        Assignment {
+            model: ModelName::new("m").unwrap(),
+            spec: ModelVersionSpec {
+                version: ModelVersion(1),
+                backend: BackendKind::Remote,
+                source: ModelSource::Connector(id.clone()),
+                parameters: Parameters::default(),
+                description: String::new(),
+                created_ms: 0,
+            },
+            connector: Some(ConnectorSpec {
+                id,
+                name: "c".to_owned(),
+                provider: ProviderKind::OpenAi,
+                url: url.to_owned(),
+                model: "m".to_owned(),
+                credential: None,
+                headers: BTreeMap::new(),
+                parameters: Parameters::default(),
+                request_body: None,
+            }),
+        }
+    }
+
+    #[tokio::test]
+    async fn without_certificates_only_plain_servers_can_be_called() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let config = RemoteConfig::default();
+        let clients = Clients::build(&config, |builder| builder.tls_certs_only([])).unwrap();
+        let loader = RemoteLoader {
+            clients: Arc::new(clients),
+            no_tls: Some(PredictError::invalid("no certificates")),
+            config,
+        };
+        let plain = assignment("http://127.0.0.1:1/v1/chat/completions");
+        assert!(loader.load(&plain).await.is_ok());
+        let secure = assignment("https://llm.example/v1/chat/completions");
+        let error = loader.load(&secure).await.err().unwrap();
+        assert_eq!(error.message, "no certificates");
+        let mut orphan = plain;
+        orphan.connector = None;
+        let error = loader.load(&orphan).await.err().unwrap();
+        assert_eq!(error.code, ErrorCode::InvalidInput);
     }
 }

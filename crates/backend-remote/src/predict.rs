@@ -10,21 +10,23 @@ use futures::StreamExt;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use reqwest::Response;
 use url::Url;
-use volley_backend::{Backend, items};
+use volley_backend::Backend;
+use volley_backend::items::{self, Item};
 use volley_types::registry::{ConnectorSpec, ProviderKind};
 use volley_types::{
-    ChunkStream, FinishReason, GenerationChunk, GenerationChunks, ModelName, ModelRef, Parameters,
-    Predict, PredictError, PredictRequest, Signature, Usage,
+    ChunkStream, Input, ModelName, ModelRef, Parameters, Predict, PredictError, PredictRequest,
+    Signature,
 };
 
+use crate::answer::{self, Answer};
 use crate::credential::Secret;
-use crate::provider::{self, Delta, Step};
-use crate::sse::Parser;
-use crate::{Clients, RemoteConfig, upstream};
+use crate::{Clients, RemoteConfig, provider, upstream};
 
 /// The largest error body, and the largest answer that is not streamed, in bytes.
 const MAX_ERROR_BYTES: usize = 64 << 10;
 const MAX_WHOLE_BYTES: usize = 4 << 20;
+/// How long the body of an error may take.
+const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(5);
 const ANTHROPIC_VERSION: &str = "2023-06-01";
 
 /// The way to a remote model.
@@ -68,50 +70,45 @@ impl Backend for RemoteModel {
 #[async_trait]
 impl Predict for RemoteModel {
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
-        let connector = self.connector.clone();
-        let parameters = request.parameters.or_defaults(&self.defaults);
-        let (client, url, config) = (
-            self.clients.next().clone(),
-            self.url.clone(),
-            self.config.clone(),
-        );
-        let traceparent = request.trace.to_string();
+        let call = Call {
+            connector: self.connector.clone(),
+            parameters: request.parameters.or_defaults(&self.defaults),
+            client: self.clients.next().clone(),
+            url: self.url.clone(),
+            config: self.config.clone(),
+            traceparent: request.trace.to_string(),
+        };
+        let (provider, input) = (call.connector.provider, request.input);
         let batches = try_stream! {
-            let items = items::collect(request.input).await?;
-            let [item] = items.as_slice() else {
-                Err(PredictError::invalid("a remote model takes one prompt per request"))?;
-                return;
+            let item = only_item(input).await?;
+            let secret = match &call.connector.credential {
+                Some(reference) => Some(Secret::read(reference).await?),
+                None => None,
             };
-            let body = provider::body(&connector, item, &parameters)?;
-            let secret = connector.credential.as_ref().map(Secret::read).transpose()?;
-            let mut headers = headers(&connector, secret.as_ref())?;
-            if let Ok(value) = HeaderValue::from_str(&traceparent) {
-                headers.insert("traceparent", value);
-            }
-            let call = client.post(url).headers(headers).json(&body).send();
-            let response = within(config.first_byte_timeout, call).await?.map_err(upstream::call)?;
-            let response = checked(response, secret.as_ref(), &config).await?;
+            let redact = |text: &str| redacted(text, secret.as_ref());
+            let response = call.send(&item, secret.as_ref()).await?;
             if is_json(response.headers()) {
-                let body = bounded(response, MAX_WHOLE_BYTES, &config).await?;
-                yield whole(connector.provider, &body)?;
+                let body = bounded(response, MAX_WHOLE_BYTES, &call.config).await?;
+                yield answer::whole(provider, &body, redact)?;
                 return;
             }
             let mut pieces = response.bytes_stream();
-            let mut answer = Answer::new(connector.provider);
-            let mut limit = config.first_byte_timeout;
-            while !answer.ended {
-                let piece = match within(limit, pieces.next()).await? {
-                    Some(piece) => Some(piece.map_err(upstream::call)?),
-                    None => None,
+            let mut answer = Answer::new(provider);
+            let mut limit = call.config.first_byte_timeout;
+            while !answer.has_ended() {
+                let piece = within(limit, pieces.next()).await?;
+                limit = call.config.stall_timeout;
+                let read = match piece {
+                    Some(Ok(piece)) => answer.read(Some(piece), redact),
+                    Some(Err(failure)) => answer.break_off(upstream::broken(failure)),
+                    None => answer.read(None, redact),
                 };
-                limit = config.stall_timeout;
-                let rows = answer.read(piece).map_err(|error| redacted(error, secret.as_ref()));
-                if let Some(rows) = rows? {
+                // What was read before an error goes out before it.
+                if let Some(rows) = read {
                     yield rows;
                 }
-                // What was read before an error goes out before it.
-                if let Some(error) = answer.failure.take() {
-                    Err(redacted(error, secret.as_ref()))?;
+                if let Some(error) = answer.take_failure() {
+                    Err(error)?;
                 }
             }
         };
@@ -127,17 +124,56 @@ impl Predict for RemoteModel {
     }
 }
 
+/// One call, with all that it needs.
+struct Call {
+    connector: Arc<ConnectorSpec>,
+    parameters: Parameters,
+    client: reqwest::Client,
+    url: Url,
+    config: RemoteConfig,
+    traceparent: String,
+}
+
+impl Call {
+    /// Sends the request and waits for the head of a good answer.
+    async fn send(&self, item: &Item, secret: Option<&Secret>) -> Result<Response, PredictError> {
+        let body = provider::body(&self.connector, item, &self.parameters)?;
+        let mut headers = headers(&self.connector, secret)?;
+        if let Ok(value) = HeaderValue::from_str(&self.traceparent) {
+            headers.insert("traceparent", value);
+        }
+        let url = self.url.clone();
+        let call = self.client.post(url).headers(headers).json(&body).send();
+        let response = within(self.config.first_byte_timeout, call)
+            .await?
+            .map_err(upstream::call)?;
+        tracing::debug!(
+            connector = %self.connector.id,
+            status = response.status().as_u16(),
+            "the remote model's server answered"
+        );
+        checked(response, secret, &self.config).await
+    }
+}
+
+async fn only_item(input: Input) -> Result<Item, PredictError> {
+    let mut items = items::collect(input).await?;
+    match (items.pop(), items.is_empty()) {
+        (Some(item), true) => Ok(item),
+        _ => Err(PredictError::invalid(
+            "a remote model takes one prompt per request",
+        )),
+    }
+}
+
 async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Result<T, PredictError> {
     tokio::time::timeout(limit, work)
         .await
         .map_err(|_| upstream::silent(limit))
 }
 
-fn redacted(mut error: PredictError, secret: Option<&Secret>) -> PredictError {
-    if let Some(secret) = secret {
-        error.message = secret.redact(&error.message);
-    }
-    error
+fn redacted(text: &str, secret: Option<&Secret>) -> String {
+    secret.map_or_else(|| text.to_owned(), |secret| secret.redact(text))
 }
 
 fn headers(connector: &ConnectorSpec, secret: Option<&Secret>) -> Result<HeaderMap, PredictError> {
@@ -196,11 +232,12 @@ async fn checked(
 ) -> Result<Response, PredictError> {
     let (status, headers) = (response.status(), response.headers().clone());
     if !status.is_success() {
-        // Without its body an error is still an error.
-        let body = bounded(response, MAX_ERROR_BYTES, config)
-            .await
-            .unwrap_or_default();
-        return Err(redacted(upstream::status(status, &headers, &body), secret));
+        // Without its body an error is still an error, and it should not be long in coming.
+        let limit = config.stall_timeout.min(ERROR_BODY_TIMEOUT);
+        let body = tokio::time::timeout(limit, bounded(response, MAX_ERROR_BYTES, config)).await;
+        let body = body.ok().and_then(Result::ok).unwrap_or_default();
+        let redact = |text: &str| redacted(text, secret);
+        return Err(upstream::status(status, &headers, &body, redact));
     }
     match media(&headers).as_str() {
         "text/event-stream" | "application/json" => Ok(response),
@@ -217,7 +254,7 @@ async fn bounded(
     let mut body = BytesMut::new();
     while let Some(piece) = within(config.stall_timeout, response.chunk())
         .await?
-        .map_err(upstream::call)?
+        .map_err(upstream::broken)?
     {
         if limit < body.len() + piece.len() {
             return Err(upstream::not_a_stream("a body over the limit"));
@@ -225,111 +262,4 @@ async fn bounded(
         body.extend_from_slice(&piece);
     }
     Ok(body.freeze())
-}
-
-/// A whole completion as one chunk and the end.
-fn whole(provider: ProviderKind, body: &[u8]) -> Result<arrow_array::RecordBatch, PredictError> {
-    let delta = provider::read_whole(provider, body)
-        .map_err(|_| upstream::not_a_stream("JSON that is no completion"))?;
-    let mut answer = Answer::new(provider);
-    let mut rows = GenerationChunks::default();
-    answer.take(delta, &mut rows);
-    answer.end(&mut rows);
-    Ok(rows.finish())
-}
-
-/// An answer as it is read.
-struct Answer {
-    provider: ProviderKind,
-    parser: Parser,
-    sequence: u32,
-    usage: Usage,
-    finish_reason: Option<FinishReason>,
-    ended: bool,
-    failure: Option<PredictError>,
-}
-
-impl Answer {
-    fn new(provider: ProviderKind) -> Self {
-        Self {
-            provider,
-            parser: Parser::default(),
-            sequence: 0,
-            usage: Usage::default(),
-            finish_reason: None,
-            ended: false,
-            failure: None,
-        }
-    }
-
-    /// Reads a piece of the body, or its end: the rows that it completes. A failure in it is
-    /// kept for after those rows.
-    fn read(
-        &mut self,
-        piece: Option<Bytes>,
-    ) -> Result<Option<arrow_array::RecordBatch>, PredictError> {
-        let mut events = Vec::new();
-        let at_end = piece.is_none();
-        let parsed = match piece {
-            Some(piece) => self.parser.push(piece, &mut events),
-            None => self.parser.finish(&mut events),
-        };
-        let mut rows = GenerationChunks::default();
-        for event in &events {
-            match provider::read(self.provider, event) {
-                Ok(Step::Delta(delta)) => self.take(delta, &mut rows),
-                Ok(Step::End) => {
-                    self.end(&mut rows);
-                    break;
-                }
-                Ok(Step::Failed(message)) => {
-                    self.failure = Some(upstream::failed(&message));
-                    break;
-                }
-                Err(cause) => {
-                    self.failure = Some(upstream::malformed(cause));
-                    break;
-                }
-            }
-        }
-        if !self.ended && self.failure.is_none() {
-            self.failure = match parsed {
-                Err(error) => Some(upstream::unreadable(error)),
-                Ok(()) if at_end => Some(upstream::incomplete()),
-                Ok(()) => None,
-            };
-        }
-        Ok((!rows.is_empty()).then(|| rows.finish()))
-    }
-
-    fn take(&mut self, delta: Delta, rows: &mut GenerationChunks) {
-        provider::usage(&mut self.usage, &delta);
-        self.finish_reason = delta.finish_reason.or(self.finish_reason);
-        if delta.has_content() {
-            rows.push(&GenerationChunk {
-                sequence: self.next(),
-                text: delta.text.filter(|text| !text.is_empty()),
-                thinking: delta.thinking.filter(|text| !text.is_empty()),
-                tool_calls: delta.tool_calls,
-                ..GenerationChunk::default()
-            });
-        }
-    }
-
-    fn end(&mut self, rows: &mut GenerationChunks) {
-        self.ended = true;
-        rows.push(&GenerationChunk {
-            sequence: self.next(),
-            finish_reason: Some(self.finish_reason.unwrap_or(FinishReason::Stop)),
-            usage: (self.usage != Usage::default()).then_some(self.usage),
-            last: true,
-            ..GenerationChunk::default()
-        });
-    }
-
-    fn next(&mut self) -> u32 {
-        let sequence = self.sequence;
-        self.sequence += 1;
-        sequence
-    }
 }

@@ -42,14 +42,14 @@ pub(crate) enum Step {
     Failed(String),
 }
 
-/// Reads an event.
+/// Reads an event; `tools` counts the answer's tool calls where the format does not.
 ///
 /// # Errors
-/// `Err` with what is wrong when it is not of the format.
-pub(crate) fn read(provider: ProviderKind, event: &Event) -> Result<Step, String> {
+/// `Err` with what is wrong when it is not of the format; never with what the event says.
+pub(crate) fn read(provider: ProviderKind, event: &Event, tools: &mut u32) -> Result<Step, String> {
     match provider {
         ProviderKind::OpenAi => openai::read(event),
-        ProviderKind::Anthropic => anthropic::read(event),
+        ProviderKind::Anthropic => anthropic::read(event, tools),
     }
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn read(provider: ProviderKind, event: &Event) -> Result<Step, String
 ///
 /// # Errors
 /// `Err` with what is wrong when it is not of the format.
-pub(crate) fn read_whole(provider: ProviderKind, body: &[u8]) -> Result<Delta, String> {
+pub(crate) fn read_whole(provider: ProviderKind, body: &[u8]) -> Result<Step, String> {
     match provider {
         ProviderKind::OpenAi => openai::read_whole(body),
         ProviderKind::Anthropic => anthropic::read_whole(body),
@@ -67,7 +67,7 @@ pub(crate) fn read_whole(provider: ProviderKind, body: &[u8]) -> Result<Delta, S
 /// The body of a request.
 ///
 /// # Errors
-/// `InvalidInput` when a template lacks a parameter.
+/// `InvalidInput` when a template lacks a parameter or makes no JSON object.
 pub(crate) fn body(
     connector: &ConnectorSpec,
     item: &Item,

@@ -13,27 +13,31 @@ pub(crate) fn fill(
     lookup: impl Fn(&str) -> Option<Value>,
 ) -> Result<Value, PredictError> {
     let mut body = String::with_capacity(template.len());
-    let mut rest = template;
+    let (mut rest, mut place) = (template, Place::default());
     while let Some((before, after)) = rest.split_once("${parameters.") {
         let (name, after) = after.split_once('}').ok_or_else(|| {
             PredictError::invalid("the connector's request body has a placeholder without an end")
         })?;
         body.push_str(before);
+        place.pass(before);
         let (name, default) = match name.split_once(":-") {
             Some((name, default)) => (name, Some(default)),
             None => (name, None),
         };
         match (lookup(name), default) {
-            (Some(Value::String(text)), _) if in_string(&body) => {
+            (Some(Value::String(text)), _) if place.in_string => {
                 let quoted = Value::String(text).to_string();
                 body.push_str(&quoted[1..quoted.len() - 1]);
             }
-            (Some(value), _) if in_string(&body) => {
+            (Some(value), _) if place.in_string => {
                 let quoted = Value::String(value.to_string()).to_string();
                 body.push_str(&quoted[1..quoted.len() - 1]);
             }
             (Some(value), _) => body.push_str(&value.to_string()),
-            (None, Some(default)) => body.push_str(default),
+            (None, Some(default)) => {
+                body.push_str(default);
+                place.pass(default);
+            }
             (None, None) => {
                 return Err(PredictError::invalid(format!(
                     "parameter '{name}' is missing; the connector's request body needs it"
@@ -51,18 +55,24 @@ pub(crate) fn fill(
     }
 }
 
-/// Whether what follows `json` is inside a string.
-fn in_string(json: &str) -> bool {
-    let (mut inside, mut escaped) = (false, false);
-    for byte in json.bytes() {
-        match (inside, escaped, byte) {
-            (true, true, _) => escaped = false,
-            (true, false, b'\\') => escaped = true,
-            (_, _, b'"') => inside = !inside,
-            _ => {}
+/// Where in JSON one is. Values that are filled in leave it as it was.
+#[derive(Default)]
+struct Place {
+    in_string: bool,
+    after_escape: bool,
+}
+
+impl Place {
+    fn pass(&mut self, json: &str) {
+        for byte in json.bytes() {
+            match (self.in_string, self.after_escape, byte) {
+                (true, true, _) => self.after_escape = false,
+                (true, false, b'\\') => self.after_escape = true,
+                (_, _, b'"') => self.in_string = !self.in_string,
+                _ => {}
+            }
         }
     }
-    inside
 }
 
 #[cfg(test)]
@@ -108,6 +118,23 @@ mod tests {
         );
         for bad in ["{\"a\": ${parameters.n", "[1]", "{\"a\": }"] {
             assert!(fill(bad, lookup).is_err());
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_value_gets_out_of_its_place(text in ".{0,40}") {
+            let template = r#"{"in": "a ${parameters.x} b", "alone": ${parameters.x}, "end": 1}"#;
+            let body = fill(template, |_| Some(Value::String(text.clone()))).unwrap();
+            proptest::prop_assert_eq!(
+                body,
+                json!({ "in": format!("a {text} b"), "alone": text, "end": 1 })
+            );
+        }
+
+        #[test]
+        fn any_template_is_survived(template in r#"(["\\{}:$a]|\$\{parameters\.[a:-]{0,4}\}?){0,12}"#) {
+            let _ = fill(&template, |_| Some(json!("\"")));
         }
     }
 }

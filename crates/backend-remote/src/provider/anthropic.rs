@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use volley_backend::items::Item;
 use volley_types::{FinishReason, Parameters};
 
-use super::openai::error_text;
+use super::openai::{error_text, place};
 use super::{Delta, Step, fields, message, messages};
 use crate::sse::Event;
 
@@ -17,8 +17,10 @@ const DEFAULT_MAX_TOKENS: u32 = 1_024;
 pub(crate) fn body(model: &str, item: &Item, parameters: &Parameters) -> Value {
     let mut body = fields(parameters);
     body.insert("model".to_owned(), model.into());
-    if let Some(limit) = body.remove("max_completion_tokens") {
-        body.entry("max_tokens").or_insert(limit);
+    for name in ["max_completion_tokens", "max_new_tokens"] {
+        if let Some(limit) = body.remove(name) {
+            body.entry("max_tokens").or_insert(limit);
+        }
     }
     body.entry("max_tokens")
         .or_insert_with(|| DEFAULT_MAX_TOKENS.into());
@@ -34,7 +36,7 @@ pub(crate) fn body(model: &str, item: &Item, parameters: &Parameters) -> Value {
     // System messages have a place of their own in this format.
     let (system, rest): (Vec<_>, Vec<_>) = messages(item)
         .into_iter()
-        .partition(|message| message.role == "system");
+        .partition(|message| matches!(message.role.as_str(), "system" | "developer"));
     if !system.is_empty() {
         let texts: Vec<_> = system.into_iter().map(|message| message.content).collect();
         body.entry("system")
@@ -55,8 +57,6 @@ struct Body<'a> {
     message: Option<Start<'a>>,
     #[serde(default)]
     content_block: Option<Value>,
-    #[serde(default)]
-    index: u32,
     #[serde(default)]
     usage: Option<Tokens>,
     #[serde(default)]
@@ -88,31 +88,42 @@ struct Tokens {
     #[serde(default)]
     input_tokens: Option<u32>,
     #[serde(default)]
+    cache_creation_input_tokens: Option<u32>,
+    #[serde(default)]
+    cache_read_input_tokens: Option<u32>,
+    #[serde(default)]
     output_tokens: Option<u32>,
 }
 
-pub(crate) fn read(event: &Event) -> Result<Step, String> {
-    let body: Body<'_> = serde_json::from_str(&event.data).map_err(|error| error.to_string())?;
+/// Reads an event; `tools` is how many tool calls have begun so far in the answer.
+pub(crate) fn read(event: &Event, tools: &mut u32) -> Result<Step, String> {
+    if event.data.trim().is_empty() {
+        return Ok(Step::Delta(Delta::default()));
+    }
+    let body: Body<'_> = serde_json::from_str(&event.data).map_err(|error| place(&error))?;
     let mut delta = Delta::default();
     match body.kind.as_ref() {
         "message_stop" => return Ok(Step::End),
-        "error" => {
-            let error = body.error.unwrap_or(Value::Null);
-            return Ok(Step::Failed(error_text(&error.to_string())));
-        }
+        "error" => return Ok(failed(body.error)),
         "message_start" => {
             let start = body.message.as_ref();
             tokens(&mut delta, start.and_then(|start| start.usage));
             delta.finish_reason = start.and_then(|start| reason(start.stop_reason.as_deref()));
         }
-        "content_block_start" => delta.tool_calls = tool_start(body.index, body.content_block),
+        "content_block_start" => {
+            let block = body.content_block.unwrap_or_default();
+            delta.text = block["text"].as_str().map(str::to_owned);
+            delta.tool_calls = tool_start(&block, tools);
+        }
         "content_block_delta" | "message_delta" => {
             tokens(&mut delta, body.usage);
             if let Some(inner) = body.delta {
                 delta.text = inner.text.map(Cow::into_owned);
                 delta.thinking = inner.thinking.map(Cow::into_owned);
+                // Blocks come one after the other: a piece belongs to the last that began.
                 delta.tool_calls = inner.partial_json.map(|json| {
-                    json!([{ "index": body.index, "function": { "arguments": json } }]).to_string()
+                    let index = tools.saturating_sub(1);
+                    json!([{ "index": index, "function": { "arguments": json } }]).to_string()
                 });
                 delta.finish_reason = reason(inner.stop_reason.as_deref());
             }
@@ -123,52 +134,76 @@ pub(crate) fn read(event: &Event) -> Result<Step, String> {
     Ok(Step::Delta(delta))
 }
 
+fn failed(error: Option<Value>) -> Step {
+    Step::Failed(error_text(&error.unwrap_or(Value::Null).to_string()))
+}
+
+/// What was read from a cache or written to one was part of the prompt as well.
 fn tokens(delta: &mut Delta, tokens: Option<Tokens>) {
     let Some(tokens) = tokens else { return };
-    delta.prompt_tokens = tokens.input_tokens;
+    let cached = [
+        tokens.cache_creation_input_tokens,
+        tokens.cache_read_input_tokens,
+    ];
+    let cached = cached.into_iter().flatten().fold(0, u32::saturating_add);
+    delta.prompt_tokens = tokens
+        .input_tokens
+        .map(|tokens| tokens.saturating_add(cached));
     delta.completion_tokens = tokens.output_tokens;
 }
 
-/// Tool calls in the one form that all providers are brought to.
-fn tool_start(index: u32, block: Option<Value>) -> Option<String> {
-    let block = block.filter(|block| block["type"] == "tool_use")?;
-    let call = json!({
+/// Tool calls in the one form that all providers are brought to: OpenAI's, counted from 0.
+fn tool_start(block: &Value, tools: &mut u32) -> Option<String> {
+    if block["type"] != "tool_use" {
+        return None;
+    }
+    let call = tool_call(block, *tools, "");
+    *tools = tools.saturating_add(1);
+    Some(Value::Array(vec![call]).to_string())
+}
+
+fn tool_call(block: &Value, index: u32, arguments: &str) -> Value {
+    json!({
         "index": index,
         "id": block["id"],
         "type": "function",
-        "function": { "name": block["name"], "arguments": "" },
-    });
-    Some(Value::Array(vec![call]).to_string())
+        "function": { "name": block["name"], "arguments": arguments },
+    })
 }
 
 fn reason(reason: Option<&str>) -> Option<FinishReason> {
     Some(match reason? {
-        "max_tokens" => FinishReason::Length,
+        "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
         "tool_use" => FinishReason::ToolCalls,
         "refusal" => FinishReason::ContentFilter,
         _ => FinishReason::Stop,
     })
 }
 
-pub(crate) fn read_whole(body: &[u8]) -> Result<Delta, String> {
-    let body: Value = serde_json::from_slice(body).map_err(|error| error.to_string())?;
-    let blocks = body["content"].as_array().ok_or("no content")?;
-    let text: String = blocks
-        .iter()
-        .filter_map(|block| block["text"].as_str())
-        .collect();
-    let count = |name: &str| {
-        body["usage"][name]
-            .as_u64()
-            .and_then(|count| u32::try_from(count).ok())
-    };
-    Ok(Delta {
-        text: Some(text),
+pub(crate) fn read_whole(body: &[u8]) -> Result<Step, String> {
+    let mut body: Value = serde_json::from_slice(body).map_err(|error| place(&error))?;
+    if body["type"] == "error" {
+        return Ok(failed(body.get_mut("error").map(Value::take)));
+    }
+    let mut delta = Delta {
         finish_reason: reason(body["stop_reason"].as_str()),
-        prompt_tokens: count("input_tokens"),
-        completion_tokens: count("output_tokens"),
         ..Delta::default()
-    })
+    };
+    tokens(&mut delta, Tokens::deserialize(&body["usage"]).ok());
+    let blocks = body["content"].as_array().ok_or("no content")?;
+    let texts = |name: &str| -> String {
+        let texts = blocks.iter().filter_map(|block| block[name].as_str());
+        texts.collect()
+    };
+    delta.text = Some(texts("text"));
+    delta.thinking = Some(texts("thinking"));
+    let calls = blocks.iter().filter(|block| block["type"] == "tool_use");
+    let calls: Vec<_> = (0..)
+        .zip(calls)
+        .map(|(index, block)| tool_call(block, index, &block["input"].to_string()))
+        .collect();
+    delta.tool_calls = (!calls.is_empty()).then(|| Value::Array(calls).to_string());
+    Ok(Step::Delta(delta))
 }
 
 #[cfg(test)]
@@ -179,11 +214,15 @@ mod tests {
     use super::*;
 
     fn step(data: &str) -> Step {
-        read(&Event {
+        step_after(&mut 0, data)
+    }
+
+    fn step_after(tools: &mut u32, data: &str) -> Step {
+        let event = Event {
             name: String::new(),
             data: data.to_owned(),
-        })
-        .unwrap()
+        };
+        read(&event, tools).unwrap()
     }
 
     fn delta(data: &str) -> Delta {
@@ -208,10 +247,6 @@ mod tests {
             r#"{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"hm"}}"#,
         );
         assert_eq!(thinking.thinking.as_deref(), Some("hm"));
-        let tool = delta(
-            r#"{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"t","name":"f"}}"#,
-        );
-        assert!(tool.tool_calls.unwrap().contains("\"name\":\"f\""));
         let end = delta(
             r#"{"type":"message_delta","delta":{"stop_reason":"max_tokens"},"usage":{"output_tokens":7}}"#,
         );
@@ -224,6 +259,53 @@ mod tests {
             step(r#"{"type":"error","error":{"type":"overloaded_error","message":"busy"}}"#),
             Step::Failed("busy".to_owned())
         );
+    }
+
+    #[test]
+    fn tool_calls_are_counted_from_zero_whatever_their_blocks_are() {
+        let mut tools = 0;
+        let mut calls = |data: &str| {
+            let Step::Delta(delta) = step_after(&mut tools, data) else {
+                panic!("{data}")
+            };
+            serde_json::from_str::<Value>(&delta.tool_calls.unwrap()).unwrap()[0].take()
+        };
+        for index in 0..2 {
+            let block = index + 1;
+            let start = calls(&format!(
+                r#"{{"type":"content_block_start","index":{block},"content_block":{{"type":"tool_use","id":"t","name":"f","input":{{}}}}}}"#
+            ));
+            assert_eq!(start["index"], index);
+            assert_eq!(start["function"]["name"], "f");
+            let piece = calls(&format!(
+                r#"{{"type":"content_block_delta","index":{block},"delta":{{"type":"input_json_delta","partial_json":"{{\"a\""}}}}"#
+            ));
+            assert_eq!(piece["index"], index);
+            assert_eq!(piece["function"]["arguments"], "{\"a\"");
+        }
+    }
+
+    #[test]
+    fn a_whole_message_has_its_text_thinking_tools_and_usage() {
+        let body = br#"{"type":"message","content":[{"type":"thinking","thinking":"hm"},{"type":"text","text":"hi"},{"type":"tool_use","id":"t","name":"f","input":{"a":1}}],"stop_reason":"tool_use","usage":{"input_tokens":1,"cache_read_input_tokens":8,"output_tokens":3}}"#;
+        let Step::Delta(delta) = read_whole(body).unwrap() else {
+            panic!()
+        };
+        assert_eq!(delta.text.as_deref(), Some("hi"));
+        assert_eq!(delta.thinking.as_deref(), Some("hm"));
+        assert!(
+            delta
+                .tool_calls
+                .unwrap()
+                .contains(r#""arguments":"{\"a\":1}""#)
+        );
+        assert_eq!(delta.finish_reason, Some(FinishReason::ToolCalls));
+        assert_eq!(delta.prompt_tokens, Some(9), "cached tokens are tokens");
+        assert_eq!(
+            read_whole(br#"{"type":"error","error":{"message":"no"}}"#),
+            Ok(Step::Failed("no".to_owned()))
+        );
+        assert!(read_whole(b"{}").is_err());
     }
 
     #[test]

@@ -16,15 +16,21 @@ pub(crate) fn body(model: &str, item: &Item, parameters: &Parameters) -> Value {
     body.insert("model".to_owned(), model.into());
     let messages: Vec<_> = messages(item).iter().map(message).collect();
     body.insert("messages".to_owned(), messages.into());
-    body.entry("stream_options")
-        .or_insert_with(|| json!({ "include_usage": true }));
+    // `false` is for servers that know no such field.
+    if body.get("stream_options") == Some(&Value::Bool(false)) {
+        body.remove("stream_options");
+    } else {
+        body.entry("stream_options")
+            .or_insert_with(|| json!({ "include_usage": true }));
+    }
     Value::Object(body)
 }
 
+/// Servers differ in whether they leave a field out or send null; both read the same.
 #[derive(Deserialize)]
 struct Chunk<'a> {
     #[serde(borrow, default)]
-    choices: Vec<Choice<'a>>,
+    choices: Option<Vec<Choice<'a>>>,
     #[serde(default)]
     usage: Option<UsageField>,
     #[serde(borrow, default)]
@@ -38,15 +44,18 @@ struct Choice<'a> {
     #[serde(borrow, default)]
     finish_reason: Option<Cow<'a, str>>,
     #[serde(default)]
-    index: u32,
+    index: Option<u32>,
 }
 
 #[derive(Default, Deserialize)]
 struct Content<'a> {
     #[serde(borrow, default)]
-    content: Option<Cow<'a, str>>,
-    #[serde(borrow, default, alias = "reasoning")]
+    content: Option<&'a RawValue>,
+    #[serde(borrow, default)]
     reasoning_content: Option<Cow<'a, str>>,
+    /// What newer servers call the former; some send both.
+    #[serde(borrow, default)]
+    reasoning: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     tool_calls: Option<&'a RawValue>,
 }
@@ -54,55 +63,100 @@ struct Content<'a> {
 #[derive(Deserialize)]
 struct UsageField {
     #[serde(default)]
-    prompt_tokens: u32,
+    prompt_tokens: Option<u32>,
     #[serde(default)]
-    completion_tokens: u32,
+    completion_tokens: Option<u32>,
 }
 
 pub(crate) fn read(event: &Event) -> Result<Step, String> {
-    if event.data.trim() == "[DONE]" {
+    let data = event.data.trim();
+    if data == "[DONE]" {
         return Ok(Step::End);
     }
-    let chunk: Chunk<'_> = serde_json::from_str(&event.data).map_err(|error| error.to_string())?;
-    if let Some(error) = chunk.error.filter(|error| error.get() != "null") {
-        return Ok(Step::Failed(error_text(error.get())));
+    if data.is_empty() {
+        return Ok(Step::Delta(Delta::default()));
     }
-    Ok(Step::Delta(delta(chunk)))
+    let chunk: Chunk<'_> = serde_json::from_str(data).map_err(|error| place(&error))?;
+    if let Some(error) = failure(&chunk) {
+        return Ok(Step::Failed(error));
+    }
+    delta(chunk).map(Step::Delta)
 }
 
-pub(crate) fn read_whole(body: &[u8]) -> Result<Delta, String> {
-    let chunk: Chunk<'_> = serde_json::from_slice(body).map_err(|error| error.to_string())?;
-    if chunk.choices.is_empty() {
+pub(crate) fn read_whole(body: &[u8]) -> Result<Step, String> {
+    let chunk: Chunk<'_> = serde_json::from_slice(body).map_err(|error| place(&error))?;
+    if let Some(error) = failure(&chunk) {
+        return Ok(Step::Failed(error));
+    }
+    if chunk.choices.as_ref().is_none_or(Vec::is_empty) {
         return Err("no choices".to_owned());
     }
-    Ok(delta(chunk))
+    delta(chunk).map(Step::Delta)
 }
 
-fn delta(chunk: Chunk<'_>) -> Delta {
+fn failure(chunk: &Chunk<'_>) -> Option<String> {
+    chunk.error.map(|error| error_text(error.get()))
+}
+
+fn delta(chunk: Chunk<'_>) -> Result<Delta, String> {
     let mut delta = Delta::default();
     if let Some(usage) = chunk.usage {
-        delta.prompt_tokens = Some(usage.prompt_tokens);
-        delta.completion_tokens = Some(usage.completion_tokens);
+        delta.prompt_tokens = usage.prompt_tokens;
+        delta.completion_tokens = usage.completion_tokens;
     }
     // Only the first choice is asked for.
-    let Some(choice) = chunk.choices.into_iter().find(|choice| choice.index == 0) else {
-        return delta;
+    let mut choices = chunk.choices.into_iter().flatten();
+    let Some(choice) = choices.find(|choice| choice.index.unwrap_or(0) == 0) else {
+        return Ok(delta);
     };
     let content = choice.delta.unwrap_or_default();
-    delta.text = content.content.map(Cow::into_owned);
-    delta.thinking = content.reasoning_content.map(Cow::into_owned);
+    if let Some(raw) = content.content {
+        text(raw.get(), &mut delta)?;
+    }
+    let thinking = content.reasoning_content.or(content.reasoning);
+    delta.thinking = thinking.map(Cow::into_owned).or(delta.thinking);
     delta.tool_calls = content
         .tool_calls
         .map(RawValue::get)
-        .filter(|calls| !matches!(*calls, "null" | "[]"))
+        .filter(|calls| *calls != "[]")
         .map(str::to_owned);
-    delta.finish_reason = choice.finish_reason.map(|reason| match reason.as_ref() {
+    delta.finish_reason = choice.finish_reason.and_then(|reason| reason_of(&reason));
+    Ok(delta)
+}
+
+/// Content is text or, with some servers, a list of typed parts.
+fn text(raw: &str, delta: &mut Delta) -> Result<(), String> {
+    if !raw.starts_with('[') {
+        delta.text = Some(serde_json::from_str(raw).map_err(|error| place(&error))?);
+        return Ok(());
+    }
+    let parts: Vec<Value> = serde_json::from_str(raw).map_err(|error| place(&error))?;
+    let texts = |parts: &[Value]| -> String {
+        let texts = parts.iter().filter_map(|part| part["text"].as_str());
+        texts.collect()
+    };
+    let inner = parts.iter().filter_map(|part| part["thinking"].as_array());
+    let thinking: String = inner.map(|parts| texts(parts)).collect();
+    delta.text = Some(texts(&parts));
+    delta.thinking = Some(thinking);
+    Ok(())
+}
+
+fn reason_of(reason: &str) -> Option<FinishReason> {
+    Some(match reason {
+        // Where others send null.
+        "" => return None,
         "length" => FinishReason::Length,
         "tool_calls" | "function_call" => FinishReason::ToolCalls,
         "content_filter" => FinishReason::ContentFilter,
         _ => FinishReason::Stop,
-    });
-    delta
+    })
+}
+
+/// Where JSON is not as it should be, without what it says: that is the caller's.
+pub(super) fn place(error: &serde_json::Error) -> String {
+    let (kind, line, column) = (error.classify(), error.line(), error.column());
+    format!("{kind:?} error in JSON at line {line}, column {column}")
 }
 
 /// The message of an error: an object with one, or text.
@@ -179,6 +233,34 @@ mod tests {
     }
 
     #[test]
+    fn the_dialects_of_compatible_servers_are_understood() {
+        let delta = |data: &str| match step(data) {
+            Step::Delta(delta) => delta,
+            other => panic!("{other:?}"),
+        };
+        let both = delta(
+            r#"{"choices":[{"index":null,"delta":{"reasoning":"hm","reasoning_content":"hm","content":null},"finish_reason":""}],"error":null}"#,
+        );
+        assert_eq!(both.thinking.as_deref(), Some("hm"));
+        assert_eq!(both.finish_reason, None);
+        let parts = delta(
+            r#"{"choices":[{"delta":{"content":[{"type":"thinking","thinking":[{"type":"text","text":"hm"}]},{"type":"text","text":"hi"}]}}]}"#,
+        );
+        assert_eq!(parts.text.as_deref(), Some("hi"));
+        assert_eq!(parts.thinking.as_deref(), Some("hm"));
+        let second = delta(r#"{"choices":[{"index":1,"delta":{"content":"other"}}]}"#);
+        assert!(!second.has_content(), "one choice is asked for");
+        let sparse = delta(r#"{"choices":null,"usage":{"prompt_tokens":null}}"#);
+        assert_eq!(sparse, Delta::default());
+        assert_eq!(delta(" "), Delta::default(), "an event may have no data");
+        let wrong = read(&Event {
+            name: String::new(),
+            data: r#"{"choices":[{"index":"the caller's text"}]}"#.to_owned(),
+        });
+        assert!(!wrong.unwrap_err().contains("caller"));
+    }
+
+    #[test]
     fn the_body_has_the_parameters_and_asks_for_usage() {
         let parameters = [
             ("temperature", ParamValue::Float(0.5)),
@@ -196,5 +278,9 @@ mod tests {
         assert_eq!(body["stop"][0], "x");
         assert_eq!(body["stream_options"]["include_usage"], true);
         assert_eq!(body["model"], "gpt");
+        let without = [("stream_options".to_owned(), ParamValue::Bool(false))];
+        let without = without.into_iter().collect();
+        let body = super::body("gpt", &Item::Prompt("hi".into()), &without);
+        assert!(body.get("stream_options").is_none());
     }
 }

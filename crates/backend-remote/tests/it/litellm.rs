@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::process::{Child, Command};
 use volley_types::registry::{CredentialRef, ProviderKind};
+use volley_types::{ErrorCode, FinishReason};
 
 use crate::server::{config, connector, load, open, read};
 
@@ -54,34 +55,47 @@ async fn a_real_proxy_streams_in_both_formats() {
             ProviderKind::OpenAi,
             "/v1/chat/completions",
             "mock-gpt",
-            "The quick brown fox",
+            "The quick brown fox jumps over the lazy dog, says the proxy.",
         ),
         (
             ProviderKind::Anthropic,
             "/v1/messages",
             "mock-claude",
-            "Every good boy",
+            "Every good boy deserves fudge, says the other proxy.",
         ),
     ];
     let mut patient = config();
     patient.first_byte_timeout = Duration::from_secs(60);
     patient.stall_timeout = Duration::from_secs(60);
-    for (provider, path, model, begins) in formats {
+    for (provider, path, model, says) in formats {
         let mut spec = connector(&format!("{base}{path}"), provider);
         spec.model = model.to_owned();
         spec.credential = Some(CredentialRef::File(key.to_string_lossy().into_owned()));
         let loaded = load(spec.clone(), patient.clone()).await.unwrap();
         let answer = read(open(&loaded, &[]).await).await;
+        assert_eq!(answer.text, says);
+        assert_eq!(answer.finish, Some(FinishReason::Stop));
         assert!(
-            answer.text.starts_with(begins) && answer.text.ends_with("proxy."),
-            "{answer:?}"
+            answer.rows > 5,
+            "it came as a stream and not whole: {answer:?}"
         );
+        assert!(
+            answer
+                .usage
+                .is_some_and(|usage| usage.completion_tokens > 5)
+        );
+        // Without its optional database the proxy answers some status of its own.
         spec.credential = None;
-        let refused = read(open(&load(spec, patient.clone()).await.unwrap(), &[]).await).await;
-        assert!(
-            refused.error.unwrap().message.contains("credential"),
-            "no key, no answer"
-        );
+        let refused = read(open(&load(spec.clone(), patient.clone()).await.unwrap(), &[]).await);
+        let error = refused.await.error.expect("no key, no answer");
+        assert_eq!(error.code, ErrorCode::UpstreamFailed, "{error:?}");
     }
+    let url = format!("{base}/v1/chat/completions");
+    let mut limited = connector(&url, ProviderKind::OpenAi);
+    limited.model = "mock-limited".to_owned();
+    limited.credential = Some(CredentialRef::File(key.to_string_lossy().into_owned()));
+    let limited = load(limited, patient).await.unwrap();
+    let error = read(open(&limited, &[]).await).await.error.unwrap();
+    assert_eq!(error.code, ErrorCode::Overloaded, "{error:?}");
     std::fs::remove_file(&key).unwrap();
 }

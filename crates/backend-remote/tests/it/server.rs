@@ -1,7 +1,7 @@
 //! A server that does what a test says, byte by byte, and tells when its client leaves.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use futures::StreamExt;
@@ -32,8 +32,10 @@ pub(crate) struct Server {
     pub(crate) url: String,
     /// The requests that came, whole.
     pub(crate) requests: mpsc::UnboundedReceiver<String>,
-    /// Rings when a client has left during [`Act::Hang`].
-    pub(crate) left: oneshot::Receiver<()>,
+    /// Rings when [`Act::Hang`] begins.
+    pub(crate) hangs: mpsc::UnboundedReceiver<()>,
+    /// Tells when a client has left during [`Act::Hang`].
+    pub(crate) left: oneshot::Receiver<Instant>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -64,12 +66,16 @@ pub(crate) async fn serve(acts: Vec<Act>) -> Server {
         listener.local_addr().unwrap()
     );
     let (told, requests) = mpsc::unbounded_channel();
+    let (hang, hangs) = mpsc::unbounded_channel();
     let (leave, left) = oneshot::channel();
     let task = tokio::spawn(async move {
         let mut leave = Some(leave);
         while let Ok((mut socket, _)) = listener.accept().await {
             told.send(request(&mut socket).await).unwrap();
             for act in &acts {
+                if matches!(act, Act::Hang) {
+                    let _ = hang.send(());
+                }
                 play(&mut socket, act, &mut leave).await;
             }
         }
@@ -77,12 +83,13 @@ pub(crate) async fn serve(acts: Vec<Act>) -> Server {
     Server {
         url,
         requests,
+        hangs,
         left,
         task,
     }
 }
 
-async fn play(socket: &mut TcpStream, act: &Act, leave: &mut Option<oneshot::Sender<()>>) {
+async fn play(socket: &mut TcpStream, act: &Act, leave: &mut Option<oneshot::Sender<Instant>>) {
     match act {
         Act::Send(bytes) => {
             let _ = socket.write_all(bytes).await;
@@ -98,7 +105,7 @@ async fn play(socket: &mut TcpStream, act: &Act, leave: &mut Option<oneshot::Sen
             let mut byte = [0];
             while !matches!(socket.read(&mut byte).await, Ok(0) | Err(_)) {}
             if let Some(leave) = leave.take() {
-                let _ = leave.send(());
+                let _ = leave.send(Instant::now());
             }
         }
         Act::Flood => {
@@ -195,6 +202,7 @@ pub(crate) async fn open(
 #[derive(Debug, Default)]
 pub(crate) struct Read {
     pub(crate) text: String,
+    pub(crate) rows: usize,
     pub(crate) finish: Option<FinishReason>,
     pub(crate) usage: Option<Usage>,
     pub(crate) last: bool,
@@ -210,6 +218,7 @@ pub(crate) async fn read(mut chunks: ChunkStream) -> Read {
                     assert!(!read.last, "nothing follows the last row");
                     assert_eq!(row.sequence(), sequence);
                     sequence += 1;
+                    read.rows += 1;
                     read.text.push_str(row.text().unwrap_or_default());
                     read.finish = row.finish_reason().or(read.finish);
                     read.usage = row.usage().or(read.usage);

@@ -173,6 +173,9 @@ async fn a_server_that_does_not_stream_is_read_whole() {
     assert_eq!(read.finish, Some(FinishReason::Length));
     let error = refusal("200 OK", "application/json", r#"{"weather":"fine"}"#).await;
     assert_eq!(error.code, ErrorCode::UpstreamFailed);
+    let failed = r#"{"error":{"message":"out of memory"}}"#;
+    let error = refusal("200 OK", "application/json", failed).await;
+    assert!(error.message.contains("out of memory"));
 }
 
 #[tokio::test]
@@ -186,6 +189,14 @@ async fn streams_that_stall_break_or_rave_end_in_an_error_after_what_was_good() 
     let cut = failure(vec![Act::Send(start.clone())]).await;
     assert_eq!(cut.error.unwrap().code, ErrorCode::UpstreamIncomplete);
     assert_eq!(cut.text, "Grüße, ");
+    let mut chunked = Vec::from(
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n",
+    );
+    let piece = format!("{}\n\n", OPENAI[1]);
+    chunked.extend_from_slice(format!("{:x}\r\n{piece}\r\n40\r\ndata: ", piece.len()).as_bytes());
+    let broken = failure(vec![Act::Send(chunked)]).await;
+    assert_eq!(broken.error.unwrap().code, ErrorCode::UpstreamIncomplete);
+    assert_eq!(broken.text, "Grüße, ");
     let raving = failure(vec![Act::Send(start.clone()), Act::Flood]).await;
     let error = raving.error.unwrap();
     assert_eq!(error.code, ErrorCode::UpstreamFailed);
@@ -203,28 +214,102 @@ async fn streams_that_stall_break_or_rave_end_in_an_error_after_what_was_good() 
     assert_eq!(garbled.error.unwrap().code, ErrorCode::UpstreamFailed);
 }
 
-#[tokio::test]
-async fn dropping_the_stream_closes_the_socket_in_every_phase() {
-    for read_first in [false, true] {
-        let acts = vec![Act::Send(events(&OPENAI[..2])), Act::Hang];
-        let mut server = serve(if read_first { acts } else { vec![Act::Hang] }).await;
-        let model = load(connector(&server.url, ProviderKind::OpenAi), config())
-            .await
-            .unwrap();
-        let mut chunks = open(&model, &[]).await;
-        if read_first {
-            chunks.next().await.unwrap().unwrap();
-        } else {
-            // Begun, and waiting for the answer's head.
-            let begun = async { server.requests.recv().await.unwrap() };
-            tokio::select! {
-                _ = chunks.next() => panic!("nothing was answered"),
-                _ = begun => {}
-            }
+/// Reads until the server has done what it does and hangs, then leaves: how long the server
+/// took to see it.
+async fn leave_during(acts: Vec<Act>) -> Duration {
+    let mut server = serve(acts).await;
+    let spec = connector(&server.url, ProviderKind::OpenAi);
+    let mut patient = config();
+    patient.first_byte_timeout = Duration::from_secs(20);
+    patient.stall_timeout = Duration::from_secs(20);
+    let model = load(spec, patient).await.unwrap();
+    let mut chunks = open(&model, &[]).await;
+    let hangs = &mut server.hangs;
+    let reading = async {
+        while let Some(batch) = chunks.next().await {
+            batch.unwrap();
         }
-        drop(chunks);
-        let left = tokio::time::timeout(Duration::from_millis(300), &mut server.left).await;
-        left.expect("the server sees it at once").unwrap();
+    };
+    tokio::select! {
+        () = reading => panic!("the answer has no end"),
+        () = async { hangs.recv().await.unwrap() } => {}
+    }
+    let dropped = Instant::now();
+    drop(chunks);
+    let left = tokio::time::timeout(Duration::from_secs(5), &mut server.left).await;
+    left.expect("the server sees it").unwrap() - dropped
+}
+
+#[tokio::test]
+async fn dropping_the_stream_closes_the_socket_at_once_in_every_phase() {
+    let phases = [
+        ("before the head", vec![]),
+        ("before an event", vec![Act::Send(events(&[]))]),
+        ("between events", vec![Act::Send(events(&OPENAI[..2]))]),
+        (
+            "inside an event",
+            vec![
+                Act::Send(events(&OPENAI[..2])),
+                Act::Send(b"data: {".into()),
+            ],
+        ),
+        (
+            "inside a whole body",
+            vec![Act::Send(head("200 OK", "application/json"))],
+        ),
+        (
+            "inside an error's body",
+            vec![Act::Send(head("500 Oops", "application/json"))],
+        ),
+    ];
+    for (phase, acts) in phases {
+        let acts = acts.into_iter().chain([Act::Hang]).collect::<Vec<_>>();
+        // The machine may be busy; the promise is not about its worst moment.
+        let mut took = Duration::MAX;
+        for _ in 0..5 {
+            took = took.min(leave_during(acts.clone()).await);
+        }
+        assert!(took < Duration::from_millis(50), "{phase}: {took:?}");
+    }
+}
+
+#[tokio::test]
+async fn chunks_that_arrive_together_are_one_batch() {
+    let server = serve(vec![Act::Send(events(&OPENAI))]).await;
+    let model = load(connector(&server.url, ProviderKind::OpenAi), config());
+    let batches: Vec<_> = open(&model.await.unwrap(), &[]).await.collect().await;
+    assert_eq!(batches.len(), 1);
+    assert_eq!(batches[0].as_ref().unwrap().num_rows(), 3);
+}
+
+#[tokio::test]
+async fn a_name_that_leads_where_calls_may_not_go_is_the_connectors_fault() {
+    let mut private = config();
+    private.allow_private = false;
+    let spec = connector("http://localhost:1/v1", ProviderKind::OpenAi);
+    let model = load(spec, private).await.unwrap();
+    let error = read(open(&model, &[]).await).await.error.unwrap();
+    assert_eq!(error.code, ErrorCode::InvalidInput);
+    assert!(error.message.contains("may call"), "{}", error.message);
+}
+
+#[tokio::test]
+async fn a_secret_that_cannot_be_read_is_said_without_saying_where() {
+    let server = serve(vec![Act::Send(events(&OPENAI))]).await;
+    for (reference, kind) in [
+        (
+            CredentialRef::Env("VOLLEY_NO_SUCH_VARIABLE".to_owned()),
+            "environment variable",
+        ),
+        (CredentialRef::File("/no/such/place".to_owned()), "file"),
+    ] {
+        let mut spec = connector(&server.url, ProviderKind::Anthropic);
+        spec.credential = Some(reference);
+        let model = load(spec, config()).await.unwrap();
+        let error = read(open(&model, &[]).await).await.error.unwrap();
+        assert_eq!(error.code, ErrorCode::InvalidInput);
+        assert!(error.message.contains(kind));
+        assert!(!error.message.contains("no/such") && !error.message.contains("NO_SUCH"));
     }
 }
 
