@@ -2,6 +2,7 @@
 
 pub(crate) mod anthropic;
 pub(crate) mod openai;
+mod typed;
 
 use serde_json::{Map, Value};
 use volley_backend::items::{Item, Message};
@@ -67,19 +68,21 @@ pub(crate) fn read_whole(provider: ProviderKind, body: &[u8]) -> Result<Step, St
 /// The body of a request.
 ///
 /// # Errors
-/// `InvalidInput` when a template lacks a parameter or makes no JSON object.
+/// `InvalidInput` when a template lacks a parameter or makes no JSON object, or a parameter that
+/// is known is not of its type.
 pub(crate) fn body(
     connector: &ConnectorSpec,
     item: &Item,
     parameters: &Parameters,
 ) -> Result<Value, PredictError> {
+    let fields = fields(parameters)?;
     let mut body = match &connector.request_body {
         Some(template) => template::fill(template, |name| {
-            template_value(connector, item, parameters, name)
+            template_value(connector, item, &fields, name)
         })?,
         None => match connector.provider {
-            ProviderKind::OpenAi => openai::body(&connector.model, item, parameters),
-            ProviderKind::Anthropic => anthropic::body(&connector.model, item, parameters),
+            ProviderKind::OpenAi => openai::body(&connector.model, item, fields),
+            ProviderKind::Anthropic => anthropic::body(&connector.model, item, fields),
         },
     };
     // Whatever the caller or a template says: this worker reads streams.
@@ -92,10 +95,10 @@ pub(crate) fn body(
 fn template_value(
     connector: &ConnectorSpec,
     item: &Item,
-    parameters: &Parameters,
+    fields: &Map<String, Value>,
     name: &str,
 ) -> Option<Value> {
-    let given = parameters.get(name).map(json);
+    let given = fields.get(name).cloned();
     given.or_else(|| match (name, item) {
         ("model", _) => Some(connector.model.clone().into()),
         ("prompt" | "inputs", Item::Prompt(prompt)) => Some(prompt.clone().into()),
@@ -121,12 +124,24 @@ pub(crate) fn message(message: &Message) -> Value {
     serde_json::json!({ "role": message.role, "content": message.content })
 }
 
-/// All parameters as fields of the body. Names are the server's business.
-pub(crate) fn fields(parameters: &Parameters) -> Map<String, Value> {
-    parameters
-        .iter()
-        .map(|(name, value)| (name.to_owned(), json(value)))
-        .collect()
+/// All parameters as fields of a body. Names are the server's business.
+fn fields(parameters: &Parameters) -> Result<Map<String, Value>, PredictError> {
+    let parameters = typed::typed(parameters)?;
+    let choices = parameters.unsigned("n")?;
+    if choices.is_some_and(|choices| choices != 1) {
+        return Err(PredictError::invalid(
+            "parameter 'n' must be 1: a request to a remote model has one answer",
+        ));
+    }
+    let fields = parameters.iter().map(|(name, value)| {
+        let value = match name {
+            "stop" => parameters.strings(name)?.into(),
+            "n" => 1.into(),
+            _ => json(value),
+        };
+        Ok((name.to_owned(), value))
+    });
+    fields.collect()
 }
 
 fn json(value: &ParamValue) -> Value {
@@ -145,4 +160,47 @@ fn json(value: &ParamValue) -> Value {
 pub(crate) fn usage(total: &mut Usage, delta: &Delta) {
     total.prompt_tokens = delta.prompt_tokens.unwrap_or(total.prompt_tokens);
     total.completion_tokens = delta.completion_tokens.unwrap_or(total.completion_tokens);
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_types::ErrorCode;
+
+    use super::*;
+
+    fn given(pairs: &[(&str, ParamValue)]) -> Result<Map<String, Value>, PredictError> {
+        let pairs = pairs
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), value.clone()));
+        fields(&pairs.collect())
+    }
+
+    #[test]
+    fn numbers_may_come_as_text_and_stops_in_every_form() {
+        let text = |text: &str| ParamValue::Text(text.to_owned());
+        let fields = given(&[
+            ("max_tokens", text(" 32 ")),
+            ("temperature", text("0.5")),
+            ("stop", text("END")),
+            ("user", text("7")),
+        ]);
+        let expected = serde_json::json!({
+            "max_tokens": 32, "temperature": 0.5, "stop": ["END"], "user": "7",
+        });
+        assert_eq!(Value::Object(fields.unwrap()), expected);
+    }
+
+    #[test]
+    fn a_parameter_of_the_wrong_type_is_named() {
+        for (name, value) in [
+            ("temperature", ParamValue::Text("hot".to_owned())),
+            ("top_p", ParamValue::Float(f64::NAN)),
+            ("stop", ParamValue::Int(3)),
+            ("n", ParamValue::Int(2)),
+        ] {
+            let error = given(&[(name, value)]).unwrap_err();
+            assert_eq!(error.code, ErrorCode::InvalidInput);
+            assert!(error.message.contains(name), "{}", error.message);
+        }
+    }
 }

@@ -3,19 +3,18 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
-use volley_types::{FinishReason, Parameters};
+use volley_types::FinishReason;
 
 use super::openai::{error_text, place};
-use super::{Delta, Step, fields, message, messages};
+use super::{Delta, Step, message, messages};
 use crate::sse::Event;
 
 /// The server demands a limit; this is where the caller gives none.
 const DEFAULT_MAX_TOKENS: u32 = 1_024;
 
-pub(crate) fn body(model: &str, item: &Item, parameters: &Parameters) -> Value {
-    let mut body = fields(parameters);
+pub(crate) fn body(model: &str, item: &Item, mut body: Map<String, Value>) -> Value {
     body.insert("model".to_owned(), model.into());
     for name in ["max_completion_tokens", "max_new_tokens"] {
         if let Some(limit) = body.remove(name) {
@@ -24,14 +23,8 @@ pub(crate) fn body(model: &str, item: &Item, parameters: &Parameters) -> Value {
     }
     body.entry("max_tokens")
         .or_insert_with(|| DEFAULT_MAX_TOKENS.into());
-    match body.remove("stop") {
-        Some(Value::String(stop)) => {
-            body.insert("stop_sequences".to_owned(), json!([stop]));
-        }
-        Some(stop) => {
-            body.insert("stop_sequences".to_owned(), stop);
-        }
-        None => {}
+    if let Some(stop) = body.remove("stop") {
+        body.insert("stop_sequences".to_owned(), stop);
     }
     // System messages have a place of their own in this format.
     let (system, rest): (Vec<_>, Vec<_>) = messages(item)
@@ -209,7 +202,6 @@ pub(crate) fn read_whole(body: &[u8]) -> Result<Step, String> {
 #[cfg(test)]
 mod tests {
     use volley_backend::items::Message;
-    use volley_types::ParamValue;
 
     use super::*;
 
@@ -315,16 +307,16 @@ mod tests {
             content: content.into(),
         };
         let item = Item::Chat(vec![say("system", "be brief"), say("user", "hi")]);
-        let parameters = [("stop".to_owned(), ParamValue::Text("x".into()))]
-            .into_iter()
-            .collect();
-        let body = body("claude", &item, &parameters);
+        let fields = json!({ "stop": ["x"], "max_new_tokens": 9 });
+        let body = body("claude", &item, fields.as_object().cloned().unwrap());
         assert_eq!(body["system"], "be brief");
         assert_eq!(
             body["messages"],
             json!([{ "role": "user", "content": "hi" }])
         );
         assert_eq!(body["stop_sequences"], json!(["x"]));
-        assert_eq!(body["max_tokens"], DEFAULT_MAX_TOKENS);
+        assert_eq!(body["max_tokens"], 9);
+        let plain = super::body("claude", &item, Map::new());
+        assert_eq!(plain["max_tokens"], DEFAULT_MAX_TOKENS);
     }
 }

@@ -4,15 +4,14 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
-use volley_types::{FinishReason, Parameters};
+use volley_types::FinishReason;
 
-use super::{Delta, Step, fields, message, messages};
+use super::{Delta, Step, message, messages};
 use crate::sse::Event;
 
-pub(crate) fn body(model: &str, item: &Item, parameters: &Parameters) -> Value {
-    let mut body = fields(parameters);
+pub(crate) fn body(model: &str, item: &Item, mut body: Map<String, Value>) -> Value {
     body.insert("model".to_owned(), model.into());
     let messages: Vec<_> = messages(item).iter().map(message).collect();
     body.insert("messages".to_owned(), messages.into());
@@ -173,8 +172,6 @@ pub(crate) fn error_text(json: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use volley_types::ParamValue;
-
     use super::*;
 
     fn step(data: &str) -> Step {
@@ -262,25 +259,17 @@ mod tests {
 
     #[test]
     fn the_body_has_the_parameters_and_asks_for_usage() {
-        let parameters = [
-            ("temperature", ParamValue::Float(0.5)),
-            ("stop", ParamValue::Json("[\"x\"]".into())),
-        ];
-        let parameters = parameters
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect();
-        let body = body("gpt", &Item::Prompt("hi".into()), &parameters);
+        let fields = |fields: Value| fields.as_object().cloned().unwrap();
+        let item = Item::Prompt("hi".into());
+        let body = body("gpt", &item, fields(json!({ "temperature": 0.5 })));
         assert_eq!(
-            body["messages"][0],
-            json!({ "role": "user", "content": "hi" })
+            body["messages"],
+            json!([{ "role": "user", "content": "hi" }])
         );
-        assert_eq!(body["stop"][0], "x");
+        assert_eq!(body["temperature"], 0.5);
         assert_eq!(body["stream_options"]["include_usage"], true);
         assert_eq!(body["model"], "gpt");
-        let without = [("stream_options".to_owned(), ParamValue::Bool(false))];
-        let without = without.into_iter().collect();
-        let body = super::body("gpt", &Item::Prompt("hi".into()), &without);
+        let body = super::body("gpt", &item, fields(json!({ "stream_options": false })));
         assert!(body.get("stream_options").is_none());
     }
 }
