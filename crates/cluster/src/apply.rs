@@ -2,30 +2,23 @@
 //! same commands in the same order and must come to the same state, so nothing here may look
 //! at a clock, a random number or the machine. A refused command changes nothing.
 
-use std::collections::BTreeMap;
+mod limits;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use volley_types::registry::{
     BackendKind, ConnectorSpec, Deployment, ModelEntry, ModelSource, ModelVersionSpec,
     RegistryCommand, RegistryReply, RegistryState,
 };
-use volley_types::{ConnectorId, ErrorCode, ModelName, ModelVersion, PredictError, Revision};
+use volley_types::{
+    ConnectorId, ErrorCode, ModelName, ModelVersion, PredictError, Revision, WorkerId,
+};
 
-/// The most models in a registry.
-pub const MAX_MODELS: usize = 10_000;
-/// The most versions of one model.
-pub const MAX_VERSIONS: usize = 1_000;
-/// The most connectors in a registry.
-pub const MAX_CONNECTORS: usize = 10_000;
-/// The most replicas of one deployment.
-pub const MAX_REPLICAS: u32 = 1_000;
-/// The longest URL, path, model name at an upstream, or header, in bytes.
-pub const MAX_TEXT: usize = 2 << 10;
-/// The longest description, in bytes.
-pub const MAX_DESCRIPTION: usize = 4 << 10;
-/// The longest request body template, in bytes.
-pub const MAX_TEMPLATE: usize = 64 << 10;
-/// The most headers of a connector.
-pub const MAX_HEADERS: usize = 64;
+pub use limits::{
+    MAX_CONNECTORS, MAX_DESCRIPTION, MAX_HEADERS, MAX_MODELS, MAX_PARAMETERS, MAX_REGISTRY_BYTES,
+    MAX_REPLICAS, MAX_TEMPLATE, MAX_TEXT, MAX_VERSIONS,
+};
+use limits::{connector_bytes, connector_fits, registry_fits, version_bytes, version_fits, within};
 
 /// Applies `command` and answers, or refuses and leaves `state` as it was.
 ///
@@ -51,17 +44,7 @@ pub fn apply(
             model,
             deployment,
             workers,
-        } => {
-            let Some(entry) = state.models.get_mut(model) else {
-                return unchanged(state);
-            };
-            let current = entry.deployment.as_ref().map(|current| current.revision);
-            if current != Some(*deployment) || entry.placement == *workers {
-                return unchanged(state);
-            }
-            entry.placement.clone_from(workers);
-            changed(state, None)
-        }
+        } => place(state, model, *deployment, workers),
     }
 }
 
@@ -95,21 +78,6 @@ fn conflict(message: String) -> PredictError {
     PredictError::new(ErrorCode::Conflict, message)
 }
 
-fn too_large(what: &str, limit: usize) -> PredictError {
-    PredictError::new(
-        ErrorCode::TooLarge,
-        format!("{what} is over the limit of {limit}"),
-    )
-}
-
-fn within(what: &str, size: usize, limit: usize) -> Result<(), PredictError> {
-    if size <= limit {
-        Ok(())
-    } else {
-        Err(too_large(what, limit))
-    }
-}
-
 fn create_connector(
     state: &mut RegistryState,
     spec: &ConnectorSpec,
@@ -128,23 +96,8 @@ fn create_connector(
         state.connectors.len() + 1,
         MAX_CONNECTORS,
     )?;
-    within("the connector's URL", spec.url.len(), MAX_TEXT)?;
-    within("the connector's name", spec.name.len(), MAX_TEXT)?;
-    within("the connector's model name", spec.model.len(), MAX_TEXT)?;
-    within(
-        "the number of the connector's headers",
-        spec.headers.len(),
-        MAX_HEADERS,
-    )?;
-    for (name, value) in &spec.headers {
-        within(
-            "one of the connector's headers",
-            name.len() + value.len(),
-            MAX_TEXT,
-        )?;
-    }
-    let template = spec.request_body.as_ref().map_or(0, String::len);
-    within("the connector's request body", template, MAX_TEMPLATE)?;
+    connector_fits(spec)?;
+    registry_fits(state, connector_bytes(spec))?;
     state.connectors.insert(spec.id.clone(), spec.clone());
     changed(state, None)
 }
@@ -186,10 +139,8 @@ fn register(
                 return Err(not_found("connector", id));
             }
         }
-        (BackendKind::Onnx, ModelSource::Path(path)) => {
-            within("the model's path", path.len(), MAX_TEXT)?;
-        }
-        (BackendKind::Text | BackendKind::Fake, ModelSource::None) => {}
+        (BackendKind::Onnx, ModelSource::Path(_))
+        | (BackendKind::Text | BackendKind::Fake, ModelSource::None) => {}
         (BackendKind::Remote, _) => {
             return Err(PredictError::invalid("a remote model needs a connector"));
         }
@@ -204,11 +155,8 @@ fn register(
             ));
         }
     }
-    within(
-        "the model's description",
-        spec.description.len(),
-        MAX_DESCRIPTION,
-    )?;
+    version_fits(spec)?;
+    registry_fits(state, version_bytes(spec))?;
     if !state.models.contains_key(model) {
         within("the number of models", state.models.len() + 1, MAX_MODELS)?;
     }
@@ -286,6 +234,31 @@ fn deploy(
     });
     entry.ever_deployed = true;
     changed(state, Some(version))
+}
+
+fn place(
+    state: &mut RegistryState,
+    model: &ModelName,
+    deployment: Revision,
+    workers: &[WorkerId],
+) -> Result<RegistryReply, PredictError> {
+    let Some(entry) = state.models.get_mut(model) else {
+        return unchanged(state);
+    };
+    let Some(current) = &entry.deployment else {
+        return unchanged(state);
+    };
+    if current.revision != deployment || entry.placement == workers {
+        return unchanged(state);
+    }
+    let distinct: BTreeSet<_> = workers.iter().collect();
+    if distinct.len() != workers.len() || (current.replicas as usize) < workers.len() {
+        return Err(PredictError::invalid(
+            "a placement names each worker once, and at most as many as there are replicas",
+        ));
+    }
+    entry.placement = workers.to_vec();
+    changed(state, None)
 }
 
 fn undeploy(state: &mut RegistryState, model: &ModelName) -> Result<RegistryReply, PredictError> {

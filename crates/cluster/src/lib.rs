@@ -17,9 +17,10 @@ mod write;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use openraft::ServerState;
-use openraft::error::{InitializeError, RaftError};
+use openraft::error::{Fatal, InitializeError, RaftError};
 use tokio::sync::{Mutex, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -32,12 +33,17 @@ use volley_types::{ErrorCode, NodeId, PredictError};
 pub use crate::config::{ClusterConfig, RaftTiming};
 use crate::raft_types::{Node, Raft};
 use crate::service::{MembershipDoor, RaftDoor};
-use crate::store::disk::Disk;
+use crate::store::disk::{Disk, Found};
 use crate::store::log::LogStore;
 use crate::store::machine::Machine;
 
 /// Writes that may be in flight on one node; more would only queue behind its disk.
 const WRITES_IN_FLIGHT: usize = 32;
+/// Writes that one node holds in all, in flight and waiting; more are refused at once.
+const WRITES_HELD: usize = 256;
+
+/// When to come back after a refusal that passes by itself.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 type Metrics = openraft::RaftMetrics<u64, Node>;
 
@@ -50,7 +56,8 @@ struct Shared {
     raft: Raft,
     registry: watch::Receiver<Arc<RegistryState>>,
     status: watch::Receiver<RaftStatus>,
-    gate: Arc<Semaphore>,
+    gate: Semaphore,
+    places: Arc<Semaphore>,
     /// Connections to other coordinators, for forwarding.
     peers: Mutex<BTreeMap<String, Channel>>,
     tasks: TaskTracker,
@@ -65,13 +72,21 @@ impl Cluster {
     /// `Conflict` when the data directory belongs to another node, `Unavailable` when it cannot
     /// be used, `InvalidInput` when the configuration is refused.
     pub async fn start(config: ClusterConfig) -> Result<Self, PredictError> {
+        let (directory, node) = (config.data_dir.clone(), config.node_id);
+        let opened = tokio::task::spawn_blocking(move || Disk::open(&directory, node)).await;
+        let (disk, found) =
+            opened.map_err(|error| PredictError::internal("opening the store failed", error))??;
+        Self::start_over(config, disk, found).await
+    }
+
+    async fn start_over(
+        config: ClusterConfig,
+        disk: Disk,
+        mut found: Found,
+    ) -> Result<Self, PredictError> {
         let raft_config = config.raft().validate().map_err(|error| {
             PredictError::invalid("the Raft timing is not consistent").with_source(error)
         })?;
-        let (directory, node) = (config.data_dir.clone(), config.node_id);
-        let opened = tokio::task::spawn_blocking(move || Disk::open(&directory, node)).await;
-        let (disk, mut found) =
-            opened.map_err(|error| PredictError::internal("opening the store failed", error))??;
         let log = LogStore::new(disk.clone(), &mut found);
         let machine = Machine::new(disk, &mut found)?;
         let registry = machine.registry();
@@ -88,13 +103,15 @@ impl Cluster {
         let cluster = Self(Arc::new(Shared {
             registry,
             status,
-            gate: Arc::new(Semaphore::new(WRITES_IN_FLIGHT)),
+            gate: Semaphore::new(WRITES_IN_FLIGHT),
+            places: Arc::new(Semaphore::new(WRITES_HELD)),
             peers: Mutex::default(),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
             config,
             raft,
         }));
+        cluster.warn_if_moved();
         cluster.0.tasks.spawn(publish_status(
             cluster.0.raft.metrics(),
             publish,
@@ -183,6 +200,24 @@ impl Cluster {
     pub(crate) fn raft_node(&self) -> &Raft {
         &self.0.raft
     }
+
+    /// The membership holds addresses: at another one than it was let in with, this node is not
+    /// found.
+    fn warn_if_moved(&self) {
+        let config = &self.0.config;
+        let members = members(&self.0.raft.metrics().borrow());
+        let known = members.iter().find(|member| member.id == config.node_id);
+        if let Some(known) = known
+            && known.address != config.advertise
+        {
+            tracing::warn!(
+                advertised = config.advertise,
+                known = known.address,
+                "the other coordinators look for this one at its old address; give it that \
+                 again, or let it leave and join under a new id"
+            );
+        }
+    }
 }
 
 async fn publish_status(
@@ -190,8 +225,23 @@ async fn publish_status(
     publish: watch::Sender<RaftStatus>,
     stop: CancellationToken,
 ) {
+    let mut failed = false;
     loop {
-        let status = raft_status(&metrics.borrow_and_update());
+        let status = {
+            let metrics = metrics.borrow_and_update();
+            if let Err(fatal) = &metrics.running_state
+                && !failed
+                && !matches!(fatal, Fatal::Stopped)
+            {
+                failed = true;
+                tracing::error!(
+                    error = %fatal,
+                    "the Raft node failed; this coordinator takes no part in the cluster until \
+                     it is started again"
+                );
+            }
+            raft_status(&metrics)
+        };
         publish.send_if_modified(|current| {
             let changed = *current != status;
             *current = status;
@@ -241,5 +291,5 @@ fn no_leader() -> PredictError {
         "the cluster has no leader now, because too few coordinators can reach each other; \
          deployed models go on serving, writes must wait",
     )
-    .with_retry_after(std::time::Duration::from_secs(1))
+    .with_retry_after(RETRY_AFTER)
 }

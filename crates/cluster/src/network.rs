@@ -119,6 +119,16 @@ fn request<T>(message: T, option: &RPCOption) -> Request<T> {
     request
 }
 
+/// Cuts a snapshot as it is sent, so that only a few parts exist twice.
+fn data_parts(data: Vec<u8>) -> impl Iterator<Item = wire::SnapshotPart> + Send + 'static {
+    (0..data.len()).step_by(PART_BYTES).map(move |start| {
+        let end = data.len().min(start + PART_BYTES);
+        wire::SnapshotPart {
+            part: Some(Part::Data(data[start..end].to_vec())),
+        }
+    })
+}
+
 impl RaftNetwork<TypeConfig> for Peer {
     async fn append_entries(
         &mut self,
@@ -164,13 +174,7 @@ impl RaftNetwork<TypeConfig> for Peer {
             let header = wire::SnapshotPart {
                 part: Some(Part::Header(header.data)),
             };
-            let data = snapshot
-                .snapshot
-                .chunks(PART_BYTES)
-                .map(|part| wire::SnapshotPart {
-                    part: Some(Part::Data(part.to_vec())),
-                });
-            let parts: Vec<_> = std::iter::once(header).chain(data).collect();
+            let parts = std::iter::once(header).chain(data_parts(*snapshot.snapshot));
             let parts = request(futures::stream::iter(parts), &option);
             let answer = self.client()?.install_snapshot(parts).await?;
             decode(answer.get_ref()).map_err(CallError::Failed)

@@ -13,12 +13,13 @@ use volley_proto::registry_records::{command_from_wire, reply_to_wire};
 use volley_types::registry::CoordinatorMember;
 use volley_types::{ErrorCode, NodeId, PredictError};
 
-use crate::Cluster;
 use crate::network::{decode, encode};
 use crate::raft_types::{Snapshot, SnapshotMeta, Vote};
+use crate::write::Attempt;
+use crate::{Cluster, RETRY_AFTER, no_leader};
 
-/// The largest snapshot that is received: far above what the registry's limits allow.
-const MAX_SNAPSHOT_BYTES: usize = 1 << 30;
+/// The largest snapshot that is received: twice what the registry's limits allow.
+const MAX_SNAPSHOT_BYTES: usize = 2 * crate::apply::MAX_REGISTRY_BYTES;
 
 /// Serves `volley.raft.v1.RaftService`.
 pub struct RaftDoor(pub(crate) Cluster);
@@ -101,7 +102,10 @@ impl MembershipService for MembershipDoor {
             .ok_or_else(|| malformed("a write without a command"))?;
         let command = command_from_wire(command).map_err(|error| to_status(&error))?;
         let reply = if request.forwarded {
-            self.0.write_here(command).await
+            match self.0.write_here(command).await {
+                Attempt::Answered(reply) => reply,
+                Attempt::NotProposed => return Err(not_proposed()),
+            }
         } else {
             self.0.write(command).await
         };
@@ -170,6 +174,18 @@ fn is_refusal(error: &PredictError) -> bool {
     )
 }
 
+/// The answer to a forwarded write that surely was not proposed: this node does not lead.
+fn not_proposed() -> Status {
+    let error = no_leader();
+    let details = to_status(&error).details().to_vec();
+    Status::with_details(tonic::Code::Unavailable, error.message, details.into())
+}
+
+/// Whether a peer said [`not_proposed`]; a failed call has that code too, and no details.
+pub(crate) fn was_not_proposed(status: &Status) -> bool {
+    status.code() == tonic::Code::Unavailable && !status.details().is_empty()
+}
+
 /// An error as a status that [`from_status`] reads back.
 pub(crate) fn to_status(error: &PredictError) -> Status {
     let details = registry::Refused {
@@ -190,8 +206,9 @@ pub(crate) fn from_status(status: &Status) -> Option<PredictError> {
         return None;
     }
     let refused = registry::Refused::decode(status.details()).ok()?;
-    Some(PredictError::new(
-        ErrorCode::from_name(&refused.code)?,
-        refused.message,
-    ))
+    let error = PredictError::new(ErrorCode::from_name(&refused.code)?, refused.message);
+    Some(match error.code {
+        ErrorCode::Unavailable | ErrorCode::Overloaded => error.with_retry_after(RETRY_AFTER),
+        _ => error,
+    })
 }

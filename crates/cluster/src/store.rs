@@ -9,3 +9,6 @@
 pub(crate) mod disk;
 pub(crate) mod log;
 pub(crate) mod machine;
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use openraft::error::{ClientWriteError, RaftError};
+use prost::Message;
+use tokio::sync::{OwnedSemaphorePermit, SemaphorePermit};
 use tokio::time::Instant;
 use tonic::transport::Channel;
 use volley_proto::raft::v1 as wire;
@@ -12,14 +14,16 @@ use volley_types::registry::{RegistryCommand, RegistryReply};
 use volley_types::{ErrorCode, NodeId, PredictError, Revision};
 
 use crate::raft_types::LogCommand;
-use crate::service::from_status;
-use crate::{Cluster, network, no_leader};
+use crate::service::{from_status, was_not_proposed};
+use crate::{Cluster, RETRY_AFTER, network, no_leader};
 
+/// The largest command. As JSON in base64 it is a third larger, and an append holds 32.
+const MAX_COMMAND_BYTES: usize = 512 << 10;
 /// Between two looks for a leader, where nothing rings.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// How one try ended.
-enum Try {
+/// How one attempt at a write ended.
+pub(crate) enum Attempt {
     /// The registry answered.
     Answered(Result<RegistryReply, PredictError>),
     /// It surely was not proposed: try again.
@@ -31,12 +35,16 @@ impl Cluster {
     /// applied it too. Once begun it runs to its end, even if the caller goes away.
     ///
     /// # Errors
-    /// The registry's refusals; `Overloaded` when too many writes wait; `Unavailable` within
+    /// The registry's refusals; `TooLarge` for a command over 512 KiB; `Overloaded` when too
+    /// many writes wait; `Unavailable` within
     /// the write timeout when no leader or quorum is there. After `Unavailable` the write may
     /// still take effect, unless the message says that there is no leader.
     pub async fn write(&self, command: RegistryCommand) -> Result<RegistryReply, PredictError> {
+        within_limit(&command)?;
+        let place = self.place()?;
         let cluster = self.clone();
         let work = async move {
+            let _place = place;
             let by = Instant::now() + cluster.0.config.write_timeout;
             let reply = cluster.write_through_leader(&command, by).await?;
             cluster.wait_until_applied(reply.revision, by).await;
@@ -48,17 +56,28 @@ impl Cluster {
     }
 
     /// Applies a command here, if this node leads.
-    ///
-    /// # Errors
-    /// As [`Cluster::write`].
-    pub(crate) async fn write_here(
-        &self,
-        command: RegistryCommand,
-    ) -> Result<RegistryReply, PredictError> {
+    pub(crate) async fn write_here(&self, command: RegistryCommand) -> Attempt {
         let by = Instant::now() + self.0.config.write_timeout;
-        match self.propose(&command, by).await {
-            Try::Answered(answer) => answer,
-            Try::NotProposed => Err(no_leader()),
+        let admitted = within_limit(&command).and_then(|()| self.place());
+        let (_place, _permit) = match admitted {
+            Ok(place) => match self.permit(by).await {
+                Ok(permit) => (place, permit),
+                Err(error) => return Attempt::Answered(Err(error)),
+            },
+            Err(error) => return Attempt::Answered(Err(error)),
+        };
+        self.propose(&command, by).await
+    }
+
+    fn place(&self) -> Result<OwnedSemaphorePermit, PredictError> {
+        let place = self.0.places.clone().try_acquire_owned();
+        place.map_err(|_| too_many())
+    }
+
+    async fn permit(&self, by: Instant) -> Result<SemaphorePermit<'_>, PredictError> {
+        match tokio::time::timeout_at(by, self.0.gate.acquire()).await {
+            Ok(Ok(permit)) => Ok(permit),
+            Ok(Err(_)) | Err(_) => Err(too_many()),
         }
     }
 
@@ -67,19 +86,14 @@ impl Cluster {
         command: &RegistryCommand,
         by: Instant,
     ) -> Result<RegistryReply, PredictError> {
-        let permit = tokio::time::timeout_at(by, self.0.gate.acquire()).await;
-        let Ok(Ok(_permit)) = permit else {
-            let message = "too many writes wait for the cluster; try again shortly";
-            return Err(PredictError::new(ErrorCode::Overloaded, message)
-                .with_retry_after(Duration::from_secs(1)));
-        };
+        let _permit = self.permit(by).await?;
         while Instant::now() < by {
             let attempt = match self.leader() {
                 Some((id, _)) if id == self.0.config.node_id => self.propose(command, by).await,
                 Some((_, address)) => self.forward(&address, command, by).await,
-                None => Try::NotProposed,
+                None => Attempt::NotProposed,
             };
-            if let Try::Answered(answer) = attempt {
+            if let Attempt::Answered(answer) = attempt {
                 return answer;
             }
             let mut status = self.raft();
@@ -98,20 +112,22 @@ impl Cluster {
         Some((leader, member.address.clone()))
     }
 
-    async fn propose(&self, command: &RegistryCommand, by: Instant) -> Try {
+    async fn propose(&self, command: &RegistryCommand, by: Instant) -> Attempt {
         let proposal = self.0.raft.client_write(LogCommand::encode(command));
         match tokio::time::timeout_at(by, proposal).await {
-            Ok(Ok(written)) => Try::Answered(written.data.into_result()),
-            Ok(Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_)))) => Try::NotProposed,
-            Ok(Err(error)) => Try::Answered(Err(unknown_outcome().with_source(error))),
-            Err(_) => Try::Answered(Err(unknown_outcome())),
+            Ok(Ok(written)) => Attempt::Answered(written.data.into_result()),
+            Ok(Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_)))) => {
+                Attempt::NotProposed
+            }
+            Ok(Err(error)) => Attempt::Answered(Err(unknown_outcome().with_source(error))),
+            Err(_) => Attempt::Answered(Err(unknown_outcome())),
         }
     }
 
-    async fn forward(&self, address: &str, command: &RegistryCommand, by: Instant) -> Try {
+    async fn forward(&self, address: &str, command: &RegistryCommand, by: Instant) -> Attempt {
         let Ok(Some(channel)) = tokio::time::timeout_at(by, self.peer(address)).await else {
             // Nothing was sent.
-            return Try::NotProposed;
+            return Attempt::NotProposed;
         };
         let mut client = membership_client(channel);
         let request = wire::WriteRequest {
@@ -119,16 +135,19 @@ impl Cluster {
             forwarded: true,
         };
         match tokio::time::timeout_at(by, client.write(request)).await {
-            Ok(Ok(reply)) => Try::Answered(reply_from_wire(reply.into_inner())),
-            Ok(Err(status)) => match from_status(&status) {
-                Some(error) if error.message == no_leader().message => Try::NotProposed,
-                Some(error) => Try::Answered(Err(error)),
-                None => {
-                    self.0.peers.lock().await.remove(address);
-                    Try::Answered(Err(unknown_outcome().with_source(status)))
+            Ok(Ok(reply)) => Attempt::Answered(reply_from_wire(reply.into_inner())),
+            Ok(Err(status)) if was_not_proposed(&status) => Attempt::NotProposed,
+            Ok(Err(status)) => {
+                if let Some(error) = from_status(&status) {
+                    return Attempt::Answered(Err(error));
                 }
-            },
-            Err(_) => Try::Answered(Err(unknown_outcome())),
+                self.0.peers.lock().await.remove(address);
+                if was_not_sent(&status) {
+                    return Attempt::NotProposed;
+                }
+                Attempt::Answered(Err(unknown_outcome().with_source(status)))
+            }
+            Err(_) => Attempt::Answered(Err(unknown_outcome())),
         }
     }
 
@@ -160,11 +179,45 @@ pub(crate) fn membership_client(channel: Channel) -> MembershipServiceClient<Cha
         .max_encoding_message_size(network::MAX_MESSAGE_BYTES)
 }
 
+/// Whether a call failed because there was no connection to make it on.
+fn was_not_sent(status: &tonic::Status) -> bool {
+    let mut cause = std::error::Error::source(status);
+    while let Some(error) = cause {
+        if error.is::<tonic::ConnectError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// Refuses what could not be sent to the other coordinators.
+fn within_limit(command: &RegistryCommand) -> Result<(), PredictError> {
+    if command_to_wire(command).encoded_len() <= MAX_COMMAND_BYTES {
+        return Ok(());
+    }
+    Err(PredictError::new(
+        ErrorCode::TooLarge,
+        format!(
+            "the command is over the limit of {} KiB; a registry entry holds settings, not data",
+            MAX_COMMAND_BYTES >> 10
+        ),
+    ))
+}
+
+fn too_many() -> PredictError {
+    PredictError::new(
+        ErrorCode::Overloaded,
+        "too many writes wait for the cluster; try again shortly",
+    )
+    .with_retry_after(RETRY_AFTER)
+}
+
 fn unknown_outcome() -> PredictError {
     PredictError::new(
         ErrorCode::Unavailable,
         "the write was not acknowledged in time and may still take effect; look before you \
          repeat it",
     )
-    .with_retry_after(Duration::from_secs(1))
+    .with_retry_after(RETRY_AFTER)
 }

@@ -150,6 +150,72 @@ fn a_backend_takes_only_its_own_kind_of_source() {
     assert_eq!(state, RegistryState::default());
 }
 
+#[test]
+fn what_is_registered_is_bounded_in_size() {
+    let mut state = RegistryState::default();
+    let long = |bytes: usize| {
+        let mut parameters = Parameters::default();
+        let text = volley_types::ParamValue::Text("x".repeat(bytes));
+        parameters.set("p", text).unwrap();
+        ModelVersionSpec {
+            parameters,
+            ..text_model()
+        }
+    };
+    let over = RegistryCommand::RegisterModel(name("m"), long(MAX_PARAMETERS));
+    assert_eq!(code(apply(&mut state, &over)), Some(ErrorCode::TooLarge));
+    assert_eq!(state, RegistryState::default());
+
+    // Each within its own limits, and too many of them.
+    let full = RegistryCommand::RegisterModel(name("m"), long(MAX_PARAMETERS - 1));
+    for _ in 0..MAX_VERSIONS {
+        apply(&mut state, &full).unwrap();
+    }
+    assert_eq!(code(apply(&mut state, &full)), Some(ErrorCode::TooLarge));
+    let more = (0..).map(|index| name(&format!("m{index}")));
+    let refused = more
+        .map(|model| {
+            let entry = ModelEntry {
+                name: model.clone(),
+                ..state.models[&name("m")].clone()
+            };
+            let fits = limits::registry_fits(&state, 0);
+            state.models.insert(model, entry);
+            fits
+        })
+        .find_map(Result::err);
+    assert_eq!(refused.unwrap().code, ErrorCode::TooLarge);
+    let one_more = RegistryCommand::RegisterModel(name("other"), text_model());
+    assert_eq!(
+        code(apply(&mut state, &one_more)),
+        Some(ErrorCode::TooLarge)
+    );
+}
+
+#[test]
+fn a_placement_names_each_worker_once_and_no_more_than_replicas() {
+    let mut state = RegistryState::default();
+    let mut run = |command| apply(&mut state, &command);
+    run(RegistryCommand::RegisterModel(name("m"), text_model())).unwrap();
+    let deployed = run(RegistryCommand::Deploy {
+        model: name("m"),
+        version: None,
+        replicas: 2,
+    });
+    let deployment = deployed.unwrap().revision;
+    let mut place = |workers: &[&str]| {
+        let workers = workers.iter().map(|id| WorkerId::new(*id).unwrap());
+        code(run(RegistryCommand::Place {
+            model: name("m"),
+            deployment,
+            workers: workers.collect(),
+        }))
+    };
+    assert_eq!(place(&["a", "a"]), Some(ErrorCode::InvalidInput));
+    assert_eq!(place(&["a", "b", "c"]), Some(ErrorCode::InvalidInput));
+    assert_eq!(place(&["a", "b"]), None);
+}
+
 fn any_command() -> impl Strategy<Value = RegistryCommand> {
     let model = || prop_oneof![Just(name("a")), Just(name("b"))];
     let id = || prop_oneof![Just("c"), Just("d")];

@@ -62,6 +62,10 @@ impl Disk {
     pub(crate) fn open(directory: &Path, node: NodeId) -> Result<(Self, Found), PredictError> {
         let database = open_database(directory)
             .map_err(|error| unavailable("the data directory cannot be opened", error))?;
+        Self::over(database, node)
+    }
+
+    fn over(database: Database, node: NodeId) -> Result<(Self, Found), PredictError> {
         claim(&database, node)?;
         let found = read_all(&database)
             .map_err(|error| unavailable("the data directory cannot be read", error))?;
@@ -215,14 +219,23 @@ fn read<T: DeserializeOwned>(
         .transpose()?)
 }
 
+/// Once a write has failed, so do all that follow: an entry after a lost one would leave a gap
+/// in the log.
 fn write_all(database: &Database, writes: &mpsc::Receiver<Write>) {
+    let mut result = Ok(());
     while let Ok(first) = writes.recv() {
         let mut batch = vec![first];
         batch.extend(writes.try_iter().take(BATCH - 1));
-        let result = write_batch(database, &batch).map_err(|error| {
-            tracing::error!(error = %error, "the disk refused a write; this node leaves service");
-            error.to_string()
-        });
+        if result.is_ok() {
+            result = write_batch(database, &batch).map_err(|error| {
+                tracing::error!(
+                    error = %error,
+                    "the disk refused a write; this coordinator leaves the cluster's work until \
+                     it is started again"
+                );
+                error.to_string()
+            });
+        }
         for write in batch {
             match write {
                 Write::Append(_, done) => {
@@ -285,3 +298,6 @@ fn write_batch(database: &Database, batch: &[Write]) -> Result<(), DiskError> {
 pub(crate) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, DiskError> {
     Ok(serde_json::to_vec(value)?)
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,9 +10,10 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use volley_cluster::{Cluster, ClusterConfig};
 use volley_types::registry::{
-    BackendKind, ModelSource, ModelVersionSpec, RegistryCommand, RegistryState,
+    BackendKind, ConnectorSpec, ModelSource, ModelVersionSpec, ProviderKind, RegistryCommand,
+    RegistryState,
 };
-use volley_types::{ModelName, ModelVersion, NodeId, Parameters};
+use volley_types::{ConnectorId, ModelName, ModelVersion, NodeId, Parameters};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -38,7 +39,8 @@ impl TestNode {
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let server = tokio::spawn(async move {
-            let incoming = tonic::transport::server::TcpIncoming::from(listener);
+            let incoming =
+                tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true));
             let server = tonic::transport::Server::builder()
                 .add_service(raft)
                 .add_service(membership)
@@ -136,6 +138,21 @@ pub(crate) fn register(name: &str) -> RegistryCommand {
         created_ms: 0,
     };
     RegistryCommand::RegisterModel(ModelName::new(name).unwrap(), spec)
+}
+
+/// Creates a connector.
+pub(crate) fn connector(id: &ConnectorId, url: &str) -> RegistryCommand {
+    RegistryCommand::CreateConnector(ConnectorSpec {
+        id: id.clone(),
+        name: String::new(),
+        provider: ProviderKind::OpenAi,
+        url: url.to_owned(),
+        model: "m".to_owned(),
+        credential: None,
+        headers: BTreeMap::new(),
+        parameters: Parameters::default(),
+        request_body: None,
+    })
 }
 
 pub(crate) fn has(state: &RegistryState, name: &str) -> bool {

@@ -1,9 +1,10 @@
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use volley_types::registry::RegistryCommand;
-use volley_types::{ErrorCode, ModelName, NodeId};
+use volley_types::{ConnectorId, ErrorCode, ModelName, NodeId};
 
-use crate::nodes::{PATIENCE, TestNode, Three, has, register};
+use crate::nodes::{PATIENCE, TestNode, Three, connector, has, members, register};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_on_any_node_is_seen_on_every_node() {
@@ -145,18 +146,136 @@ async fn without_a_quorum_writes_fail_in_time_and_the_registry_can_still_be_read
 async fn a_write_outlives_its_caller() {
     let three = Three::start().await;
     let follower = &three.nodes[(three.leader() + 1) % 3];
-    let cluster = follower.cluster.clone();
-    let caller = tokio::spawn(async move { cluster.write(register("orphan")).await });
-    tokio::task::yield_now().await;
-    caller.abort();
-    // Aborted before its first poll, nothing was begun; else the write must land.
-    if caller.await.is_err_and(|error| error.is_cancelled()) {
-        let _ = follower.cluster.write(register("next")).await.unwrap();
+    {
+        let write = std::pin::pin!(follower.cluster.write(register("orphan")));
+        assert!(futures::poll!(write).is_pending(), "begun, not done");
     }
-    follower
-        .wait_until("later writes land", |state| {
-            has(state, "next") || has(state, "orphan")
-        })
+    for node in &three.nodes {
+        node.wait_until("the orphan lands", |state| has(state, "orphan"))
+            .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_writes_that_contradict_each_other_one_wins_everywhere() {
+    let three = Three::start().await;
+    let id = ConnectorId::new("c").unwrap();
+    for round in 0..5 {
+        let writes = three.nodes.iter().enumerate().map(|(index, node)| {
+            let url = format!("http://upstream-{round}-{index}/");
+            node.cluster.write(connector(&id, &url))
+        });
+        let answers = futures::future::join_all(writes).await;
+        let (won, lost): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
+        assert_eq!(won.len(), 1, "one connector of that id");
+        for error in lost.into_iter().map(Result::unwrap_err) {
+            assert_eq!(error.code, ErrorCode::Conflict);
+        }
+        let deletes = three.nodes.iter().map(|node| {
+            node.cluster
+                .write(RegistryCommand::DeleteConnector(id.clone()))
+        });
+        let answers = futures::future::join_all(deletes).await;
+        assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn concurrent_registrations_get_versions_of_their_own() {
+    let three = Three::start().await;
+    let writes = (0..60).map(|turn| three.nodes[turn % 3].cluster.write(register("m")));
+    let answers = futures::future::join_all(writes).await;
+    let versions: BTreeSet<u32> = answers
+        .into_iter()
+        .map(|answer| answer.unwrap().version.unwrap().0)
+        .collect();
+    assert_eq!(versions, (1..=60).collect());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_writes_than_a_node_holds_are_refused_at_once() {
+    let three = Three::start().await;
+    let node = &three.nodes[0];
+    let writes = (0..600).map(|_| node.cluster.write(register("m")));
+    let answers = futures::future::join_all(writes).await;
+    let errors: Vec<_> = answers.into_iter().filter_map(Result::err).collect();
+    let refused = errors
+        .iter()
+        .filter(|error| error.code == ErrorCode::Overloaded);
+    assert!(0 < refused.clone().count());
+    assert!(refused.clone().all(|error| error.retry_after.is_some()));
+    // A slow machine may run out of time for some that it held.
+    assert!(
+        errors
+            .iter()
+            .all(|error| matches!(error.code, ErrorCode::Overloaded | ErrorCode::Unavailable))
+    );
+    node.cluster.write(register("after")).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_too_large_for_the_log_is_refused_by_every_node() {
+    let three = Three::start().await;
+    let id = ConnectorId::new("c").unwrap();
+    let url = "x".repeat(1 << 20);
+    for node in &three.nodes {
+        let refused = node.cluster.write(connector(&id, &url)).await.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::TooLarge);
+        let long = "x".repeat(16 << 10);
+        let refused = node.cluster.write(connector(&id, &long)).await.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::TooLarge, "kept over the wire");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bootstrapping_again_changes_nothing_and_strangers_cannot_bootstrap() {
+    let three = Three::start().await;
+    three.nodes[0].cluster.write(register("m")).await.unwrap();
+    let before = three.nodes[0].cluster.raft().borrow().members.clone();
+    let mut members = members(&three.nodes);
+    for node in &three.nodes {
+        node.cluster.bootstrap(members.clone()).await.unwrap();
+    }
+    assert_eq!(three.nodes[0].cluster.raft().borrow().members, before);
+    assert!(has(&three.nodes[0].cluster.registry().borrow(), "m"));
+    members.remove(&NodeId(1));
+    let refused = three.nodes[0].cluster.bootstrap(members).await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::InvalidInput);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_single_node_cluster_grows_and_its_leader_can_leave() {
+    let directories: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+    let first = TestNode::start(1, directories[0].path(), None).await;
+    let alone = BTreeMap::from([(NodeId(1), first.address.clone())]);
+    first.cluster.bootstrap(alone).await.unwrap();
+    first.cluster.write(register("m")).await.unwrap();
+    let last = first.cluster.leave(NodeId(1)).await.unwrap_err();
+    assert_eq!(last.code, ErrorCode::Conflict, "somebody must stay");
+
+    let seeds = vec![first.address.clone()];
+    let second = TestNode::start(2, directories[1].path(), None).await;
+    let third = TestNode::start(3, directories[2].path(), None).await;
+    let joins = async {
+        tokio::join!(
+            second.cluster.request_join(&seeds),
+            third.cluster.request_join(&seeds)
+        )
+    };
+    tokio::time::timeout(PATIENCE, joins).await.unwrap();
+    third
+        .wait_until("the newcomer has it", |state| has(state, "m"))
+        .await;
+
+    let members = second.cluster.leave(NodeId(1)).await.unwrap();
+    assert!(members.iter().all(|member| member.id != NodeId(1)));
+    first.stop().await;
+    let started = Instant::now();
+    while second.cluster.write(register("after")).await.is_err() {
+        assert!(started.elapsed() < PATIENCE, "writes resume");
+    }
+    third
+        .wait_until("the others go on", |state| has(state, "after"))
         .await;
 }
 

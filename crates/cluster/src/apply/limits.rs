@@ -1,0 +1,125 @@
+//! How large what is registered may be. Each limit is far above what a definition needs, and
+//! keeps log entries, snapshots and memory bounded.
+
+use volley_types::registry::{
+    ConnectorSpec, CredentialRef, ModelSource, ModelVersionSpec, RegistryState,
+};
+use volley_types::{ErrorCode, ParamValue, Parameters, PredictError};
+
+/// The most models in a registry.
+pub const MAX_MODELS: usize = 10_000;
+/// The most versions of one model.
+pub const MAX_VERSIONS: usize = 1_000;
+/// The most connectors in a registry.
+pub const MAX_CONNECTORS: usize = 10_000;
+/// The most replicas of one deployment.
+pub const MAX_REPLICAS: u32 = 1_000;
+/// The longest URL, path, model name at an upstream, or header, in bytes.
+pub const MAX_TEXT: usize = 2 << 10;
+/// The longest description, in bytes.
+pub const MAX_DESCRIPTION: usize = 4 << 10;
+/// The longest request body template, in bytes.
+pub const MAX_TEMPLATE: usize = 64 << 10;
+/// The most headers of a connector.
+pub const MAX_HEADERS: usize = 64;
+/// All default parameters of a model version or a connector together, in bytes.
+pub const MAX_PARAMETERS: usize = 64 << 10;
+/// Everything that is registered together, in bytes.
+pub const MAX_REGISTRY_BYTES: usize = 256 << 20;
+
+/// What a record takes besides its texts, generously.
+const RECORD: usize = 128;
+
+pub(super) fn within(what: &str, size: usize, limit: usize) -> Result<(), PredictError> {
+    if size <= limit {
+        return Ok(());
+    }
+    Err(PredictError::new(
+        ErrorCode::TooLarge,
+        format!("{what} is over the limit of {limit}"),
+    ))
+}
+
+pub(super) fn connector_fits(spec: &ConnectorSpec) -> Result<(), PredictError> {
+    within("the connector's URL", spec.url.len(), MAX_TEXT)?;
+    within("the connector's name", spec.name.len(), MAX_TEXT)?;
+    within("the connector's model name", spec.model.len(), MAX_TEXT)?;
+    let credential = credential_bytes(spec);
+    within("the connector's credential", credential, MAX_TEXT)?;
+    let headers = spec.headers.len();
+    within(
+        "the number of the connector's headers",
+        headers,
+        MAX_HEADERS,
+    )?;
+    for (name, value) in &spec.headers {
+        let header = name.len() + value.len();
+        within("one of the connector's headers", header, MAX_TEXT)?;
+    }
+    let template = spec.request_body.as_ref().map_or(0, String::len);
+    within("the connector's request body", template, MAX_TEMPLATE)?;
+    let parameters = parameter_bytes(&spec.parameters);
+    within("the connector's parameters", parameters, MAX_PARAMETERS)
+}
+
+pub(super) fn version_fits(spec: &ModelVersionSpec) -> Result<(), PredictError> {
+    let description = spec.description.len();
+    within("the model's description", description, MAX_DESCRIPTION)?;
+    within("the model's path", path_bytes(spec), MAX_TEXT)?;
+    let parameters = parameter_bytes(&spec.parameters);
+    within("the model's parameters", parameters, MAX_PARAMETERS)
+}
+
+/// Whether `more` bytes still fit.
+pub(super) fn registry_fits(state: &RegistryState, more: usize) -> Result<(), PredictError> {
+    let versions = state
+        .models
+        .values()
+        .flat_map(|model| model.versions.values());
+    let versions: usize = versions.map(version_bytes).sum();
+    let connectors: usize = state.connectors.values().map(connector_bytes).sum();
+    let size = versions + connectors + more;
+    within("the size of the registry", size, MAX_REGISTRY_BYTES)
+}
+
+pub(super) fn version_bytes(spec: &ModelVersionSpec) -> usize {
+    RECORD + spec.description.len() + path_bytes(spec) + parameter_bytes(&spec.parameters)
+}
+
+pub(super) fn connector_bytes(spec: &ConnectorSpec) -> usize {
+    let headers = spec.headers.iter();
+    let headers: usize = headers.map(|(name, value)| name.len() + value.len()).sum();
+    RECORD
+        + spec.url.len()
+        + spec.name.len()
+        + spec.model.len()
+        + credential_bytes(spec)
+        + headers
+        + spec.request_body.as_ref().map_or(0, String::len)
+        + parameter_bytes(&spec.parameters)
+}
+
+fn path_bytes(spec: &ModelVersionSpec) -> usize {
+    match &spec.source {
+        ModelSource::Path(path) => path.len(),
+        ModelSource::None | ModelSource::Connector(_) => 0,
+    }
+}
+
+fn credential_bytes(spec: &ConnectorSpec) -> usize {
+    match &spec.credential {
+        Some(CredentialRef::Env(text) | CredentialRef::File(text)) => text.len(),
+        None => 0,
+    }
+}
+
+fn parameter_bytes(parameters: &Parameters) -> usize {
+    let sizes = parameters.iter().map(|(name, value)| {
+        let value = match value {
+            ParamValue::Text(text) | ParamValue::Json(text) => text.len(),
+            ParamValue::Bool(_) | ParamValue::Int(_) | ParamValue::Float(_) => 8,
+        };
+        name.len() + value
+    });
+    sizes.sum()
+}

@@ -1,0 +1,26 @@
+use openraft::testing::{StoreBuilder, Suite};
+use tempfile::TempDir;
+use volley_types::NodeId;
+
+use crate::raft_types::{StorageError, TypeConfig};
+use crate::store::disk::Disk;
+use crate::store::log::LogStore;
+use crate::store::machine::Machine;
+
+/// Makes stores over new files.
+struct Fresh;
+
+impl StoreBuilder<TypeConfig, LogStore, Machine, TempDir> for Fresh {
+    async fn build(&self) -> Result<(TempDir, LogStore, Machine), StorageError> {
+        let directory = tempfile::tempdir().unwrap();
+        let (disk, mut found) = Disk::open(directory.path(), NodeId(1)).unwrap();
+        let log = LogStore::new(disk.clone(), &mut found);
+        let machine = Machine::new(disk, &mut found).unwrap();
+        Ok((directory, log, machine))
+    }
+}
+
+#[test]
+fn the_store_keeps_the_consensus_library_s_contract() {
+    Suite::test_all(Fresh).unwrap();
+}
