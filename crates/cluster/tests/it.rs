@@ -2,5 +2,7 @@
 
 #[path = "it/nodes.rs"]
 mod nodes;
+#[path = "it/records.rs"]
+mod records;
 #[path = "it/stories.rs"]
 mod stories;

@@ -1,0 +1,256 @@
+//! Registry records survive the wire, and bytes from elsewhere are read or refused.
+
+use std::collections::BTreeMap;
+
+use proptest::collection::{btree_map, vec};
+use proptest::option;
+use proptest::prelude::*;
+use prost::Message;
+use volley_proto::registry::v1 as wire;
+use volley_proto::registry_records::{
+    assignment_from_wire, assignment_to_wire, command_from_wire, command_to_wire,
+    credential_from_text, credential_to_text, reply_from_wire, reply_to_wire, state_from_wire,
+    state_to_wire,
+};
+use volley_types::registry::{
+    Assignment, BackendKind, ConnectorSpec, CredentialRef, Deployment, ModelEntry, ModelSource,
+    ModelVersionSpec, ProviderKind, RegistryCommand, RegistryReply, RegistryState,
+};
+use volley_types::{
+    ConnectorId, ErrorCode, ModelName, ModelVersion, ParamValue, Parameters, PredictError,
+    Revision, WorkerId,
+};
+
+fn id() -> impl Strategy<Value = String> {
+    "[A-Za-z0-9_.-]{1,20}".prop_filter("ids start plainly", |id| ModelName::new(id).is_ok())
+}
+
+fn model() -> impl Strategy<Value = ModelName> {
+    id().prop_map(|id| ModelName::new(id).unwrap())
+}
+
+fn connector_id() -> impl Strategy<Value = ConnectorId> {
+    id().prop_map(|id| ConnectorId::new(id).unwrap())
+}
+
+fn workers() -> impl Strategy<Value = Vec<WorkerId>> {
+    vec(id().prop_map(|id| WorkerId::new(id).unwrap()), 0..4)
+}
+
+fn parameters() -> impl Strategy<Value = Parameters> {
+    let value = prop_oneof![
+        any::<bool>().prop_map(ParamValue::Bool),
+        any::<i64>().prop_map(ParamValue::Int),
+        (-1e300..1e300).prop_map(ParamValue::Float),
+        ".*".prop_map(ParamValue::Text),
+        Just(ParamValue::Json("[1, {}]".to_owned())),
+    ];
+    btree_map("[a-z]{1,8}", value, 0..4).prop_map(|values| {
+        let mut parameters = Parameters::default();
+        for (name, value) in values {
+            parameters.set(name, value).unwrap();
+        }
+        parameters
+    })
+}
+
+fn credential() -> impl Strategy<Value = CredentialRef> {
+    prop_oneof![
+        "[A-Z_:]{1,12}".prop_map(CredentialRef::Env),
+        "/.{0,20}".prop_map(CredentialRef::File),
+    ]
+}
+
+prop_compose! {
+    fn connector()(
+        id in connector_id(),
+        texts in (".*", ".*", ".*"),
+        anthropic in any::<bool>(),
+        credential in option::of(credential()),
+        headers in btree_map(".{0,8}", ".*", 0..4),
+        parameters in parameters(),
+        request_body in option::of(".+"),
+    ) -> ConnectorSpec {
+        ConnectorSpec {
+            id,
+            name: texts.0,
+            provider: if anthropic { ProviderKind::Anthropic } else { ProviderKind::OpenAi },
+            url: texts.1,
+            model: texts.2,
+            credential,
+            headers,
+            parameters,
+            request_body,
+        }
+    }
+}
+
+fn source() -> impl Strategy<Value = ModelSource> {
+    prop_oneof![
+        Just(ModelSource::None),
+        ".*".prop_map(ModelSource::Path),
+        connector_id().prop_map(ModelSource::Connector),
+    ]
+}
+
+prop_compose! {
+    fn version()(
+        version in 1_u32..,
+        backend in 0..BackendKind::ALL.len(),
+        source in source(),
+        parameters in parameters(),
+        description in ".*",
+        created_ms in any::<u64>(),
+    ) -> ModelVersionSpec {
+        ModelVersionSpec {
+            version: ModelVersion(version),
+            backend: BackendKind::ALL[backend],
+            source,
+            parameters,
+            description,
+            created_ms,
+        }
+    }
+}
+
+prop_compose! {
+    fn entry()(
+        name in model(),
+        versions in vec(version(), 1..4),
+        deployment in option::of((any::<u32>(), any::<u32>(), any::<u64>())),
+        placement in workers(),
+        ever_deployed in any::<bool>(),
+    ) -> ModelEntry {
+        let deployment = deployment.map(|(version, replicas, revision)| Deployment {
+            version: ModelVersion(version),
+            replicas,
+            revision: Revision(revision),
+        });
+        let versions = versions.into_iter().map(|version| (version.version, version));
+        ModelEntry { name, versions: versions.collect(), deployment, placement, ever_deployed }
+    }
+}
+
+prop_compose! {
+    fn state()(
+        revision in any::<u64>(),
+        models in vec(entry(), 0..4),
+        connectors in vec(connector(), 0..4),
+    ) -> RegistryState {
+        let models = models.into_iter().map(|model| (model.name.clone(), model));
+        let connectors = connectors.into_iter().map(|spec| (spec.id.clone(), spec));
+        RegistryState {
+            revision: Revision(revision),
+            models: models.collect(),
+            connectors: connectors.collect::<BTreeMap<_, _>>(),
+        }
+    }
+}
+
+fn command() -> impl Strategy<Value = RegistryCommand> {
+    let deploy = (model(), option::of(1_u32..), any::<u32>());
+    let place = (model(), any::<u64>(), workers());
+    prop_oneof![
+        connector().prop_map(RegistryCommand::CreateConnector),
+        connector_id().prop_map(RegistryCommand::DeleteConnector),
+        (model(), version())
+            .prop_map(|(model, version)| RegistryCommand::RegisterModel(model, version)),
+        deploy.prop_map(|(model, version, replicas)| RegistryCommand::Deploy {
+            model,
+            version: version.map(ModelVersion),
+            replicas,
+        }),
+        model().prop_map(RegistryCommand::Undeploy),
+        model().prop_map(RegistryCommand::DeleteModel),
+        place.prop_map(|(model, deployment, workers)| RegistryCommand::Place {
+            model,
+            deployment: Revision(deployment),
+            workers,
+        }),
+    ]
+}
+
+/// Through bytes and back.
+fn travel<M: Message + Default>(message: &M) -> M {
+    M::decode(message.encode_to_vec().as_slice()).unwrap()
+}
+
+proptest! {
+    #[test]
+    fn commands_survive_the_wire(command in command()) {
+        let back = command_from_wire(travel(&command_to_wire(&command))).unwrap();
+        prop_assert_eq!(back, command);
+    }
+
+    #[test]
+    fn the_registry_survives_a_snapshot(state in state()) {
+        let back = state_from_wire(travel(&state_to_wire(&state))).unwrap();
+        prop_assert_eq!(back, state);
+    }
+
+    #[test]
+    fn assignments_survive_the_wire(
+        model in model(),
+        spec in version(),
+        connector in option::of(connector()),
+    ) {
+        let assignment = Assignment { model, spec, connector };
+        let back = assignment_from_wire(travel(&assignment_to_wire(&assignment))).unwrap();
+        prop_assert_eq!(back, assignment);
+    }
+
+    #[test]
+    fn answers_survive_the_wire(
+        applied in option::of((any::<u64>(), option::of(1_u32..))),
+        code in 0..ErrorCode::ALL.len(),
+        message in ".*",
+    ) {
+        let reply = match applied {
+            Some((revision, version)) => Ok(RegistryReply {
+                revision: Revision(revision),
+                version: version.map(ModelVersion),
+            }),
+            None => Err(PredictError::new(ErrorCode::ALL[code], message)),
+        };
+        let known = |reply: Result<RegistryReply, PredictError>| {
+            reply.map_err(|error| (error.code, error.message))
+        };
+        let back = reply_from_wire(travel(&reply_to_wire(&reply)));
+        prop_assert_eq!(known(back), known(reply));
+    }
+
+    #[test]
+    fn credentials_are_read_as_they_are_written(credential in option::of(credential())) {
+        let text = credential_to_text(credential.as_ref());
+        prop_assert_eq!(credential_from_text(&text).unwrap(), credential);
+    }
+
+    #[test]
+    fn damaged_bytes_are_read_or_refused_as_bad_input(
+        command in command(),
+        state in state(),
+        damage in vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+    ) {
+        let damaged = |mut bytes: Vec<u8>| {
+            for (place, value) in &damage {
+                if !bytes.is_empty() {
+                    let place = place.index(bytes.len());
+                    bytes[place] = *value;
+                }
+            }
+            bytes
+        };
+        let bytes = damaged(command_to_wire(&command).encode_to_vec());
+        if let Ok(read) = wire::Command::decode(bytes.as_slice())
+            && let Err(error) = command_from_wire(read)
+        {
+            prop_assert_eq!(error.code, ErrorCode::InvalidInput);
+        }
+        let bytes = damaged(state_to_wire(&state).encode_to_vec());
+        if let Ok(read) = wire::State::decode(bytes.as_slice())
+            && let Err(error) = state_from_wire(read)
+        {
+            prop_assert_eq!(error.code, ErrorCode::InvalidInput);
+        }
+    }
+}
