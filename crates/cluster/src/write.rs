@@ -69,7 +69,15 @@ impl Cluster {
         self.propose(&command, by).await
     }
 
+    /// A place among the writes that this node holds, where it can still write at all.
     fn place(&self) -> Result<OwnedSemaphorePermit, PredictError> {
+        if !self.healthy() {
+            return Err(PredictError::new(
+                ErrorCode::Unavailable,
+                "this coordinator's part in the registry has stopped (its log says why); ask \
+                 another coordinator, and start this one again once its disk is well",
+            ));
+        }
         let place = self.0.places.clone().try_acquire_owned();
         place.map_err(|_| too_many())
     }
