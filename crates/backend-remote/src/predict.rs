@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_stream::try_stream;
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
-use futures::StreamExt;
+use futures::{FutureExt, Stream, StreamExt};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use reqwest::Response;
 use url::Url;
@@ -24,6 +24,8 @@ use crate::{Clients, RemoteConfig, provider, upstream};
 
 /// The largest error body, and the largest answer that is not streamed, in bytes.
 const MAX_ERROR_BYTES: usize = 64 << 10;
+/// Pieces of a body are joined up to this size.
+const MAX_GATHERED_BYTES: usize = 64 << 10;
 const MAX_WHOLE_BYTES: usize = 4 << 20;
 /// How long the body of an error may take.
 const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -95,8 +97,13 @@ impl Predict for RemoteModel {
             let mut pieces = response.bytes_stream();
             let mut answer = Answer::new(provider);
             let mut limit = call.config.first_byte_timeout;
+            let mut held = None;
             while !answer.has_ended() {
-                let piece = within(limit, pieces.next()).await?;
+                let piece = match held.take() {
+                    Some(held) => held,
+                    None => within(limit, pieces.next()).await?,
+                };
+                let piece = piece.map(|piece| piece.map(|first| gather(first, &mut pieces, &mut held)));
                 limit = call.config.stall_timeout;
                 let read = match piece {
                     Some(Ok(piece)) => answer.read(Some(piece), redact),
@@ -122,6 +129,32 @@ impl Predict for RemoteModel {
     async fn models(&self) -> Vec<ModelName> {
         vec![self.model.clone()]
     }
+}
+
+type Piece = reqwest::Result<Bytes>;
+
+/// Joins the pieces that are there already to `first`, so that they become one batch of rows:
+/// what a batch costs, it costs once. What is there and is no piece of a body is `held`.
+fn gather(
+    first: Bytes,
+    pieces: &mut (impl Stream<Item = Piece> + Unpin),
+    held: &mut Option<Option<Piece>>,
+) -> Bytes {
+    let mut joined = None;
+    let length = |joined: &Option<BytesMut>| joined.as_ref().map_or(first.len(), BytesMut::len);
+    while length(&joined) < MAX_GATHERED_BYTES {
+        match pieces.next().now_or_never() {
+            Some(Some(Ok(next))) => joined
+                .get_or_insert_with(|| BytesMut::from(first.as_ref()))
+                .extend_from_slice(&next),
+            Some(other) => {
+                *held = Some(other);
+                break;
+            }
+            None => break,
+        }
+    }
+    joined.map_or(first, BytesMut::freeze)
 }
 
 /// One call, with all that it needs.

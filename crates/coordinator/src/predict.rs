@@ -16,7 +16,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use volley_telemetry::{StreamRecord, recorded};
 use volley_types::chunk::ChunkStream;
 use volley_types::{
-    ModelName, ModelRef, ModelVersion, Predict, PredictError, PredictRequest, Signature,
+    ErrorCode, ErrorOrigin, ModelName, ModelRef, ModelVersion, Predict, PredictError,
+    PredictRequest, Signature,
 };
 
 use crate::guard;
@@ -201,7 +202,10 @@ impl Tries {
     /// Decides after a failed try: `Ok` to go on to another replica, the error to give up.
     fn retry(&mut self, error: PredictError, repeatable: bool) -> Result<(), PredictError> {
         let shared = &self.coordinator.0;
-        let may_retry = error.code.may_retry_elsewhere() && repeatable && 0 < self.left;
+        // A model's server that limits requests limits them whichever worker they come from.
+        let of_model = error.origin == ErrorOrigin::Model && error.code == ErrorCode::Overloaded;
+        let elsewhere = error.code.may_retry_elsewhere() && !of_model;
+        let may_retry = elsewhere && repeatable && 0 < self.left;
         if !may_retry || self.untried.is_empty() || !shared.retry_budget.spend() {
             return Err(error);
         }

@@ -214,7 +214,7 @@ pub fn generation_schema() -> SchemaRef {
 }
 
 /// Collects chunks into one record batch of [`generation_schema`].
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct GenerationChunks {
     ids: [UInt32Builder; 3],
     texts: [StringBuilder; 3],
@@ -225,6 +225,30 @@ pub struct GenerationChunks {
     error: [StringBuilder; 2],
     raw: BinaryBuilder,
     last: BooleanBuilder,
+}
+
+/// Rows that fit before a builder grows. Most batches have one to a few rows, and the builders'
+/// own defaults reserve some 40 KiB over all columns for each batch.
+const ROWS: usize = 4;
+/// Bytes of text that fit in a column that most rows fill, and in one that few do.
+const TEXT_BYTES: (usize, usize) = (32, 0);
+
+impl Default for GenerationChunks {
+    fn default() -> Self {
+        let numbers = || UInt32Builder::with_capacity(ROWS);
+        let texts = |bytes| StringBuilder::with_capacity(ROWS, bytes);
+        Self {
+            ids: std::array::from_fn(|_| numbers()),
+            texts: [texts(TEXT_BYTES.0), texts(TEXT_BYTES.1), texts(TEXT_BYTES.1)],
+            token_id: numbers(),
+            logprob: Float32Builder::with_capacity(ROWS),
+            finish_reason: texts(TEXT_BYTES.1),
+            usage: std::array::from_fn(|_| numbers()),
+            error: std::array::from_fn(|_| texts(TEXT_BYTES.1)),
+            raw: BinaryBuilder::with_capacity(ROWS, 0),
+            last: BooleanBuilder::with_capacity(ROWS),
+        }
+    }
 }
 
 impl GenerationChunks {

@@ -116,7 +116,9 @@ pub(crate) fn read(body: &Map<String, Value>) -> Result<ConnectorSpec, PredictEr
     let url = field("url")?.ok_or_else(|| {
         PredictError::invalid("field 'url' is missing, here or in a 'predict' action")
     })?;
-    let url = fill(url, &parameters)?;
+    let (url, used) = fill(url, &parameters)?;
+    // What stands in the URL is no part of the body.
+    parameters.retain(|name, _| !used.contains(name) || name == "model");
     let provider = provider(body, &url)?;
     let model = match body.text("model")? {
         Some(model) => model.to_owned(),
@@ -174,8 +176,12 @@ fn predict_action(body: &Map<String, Value>) -> Result<Option<&Map<String, Value
     Ok(Some(predict))
 }
 
-/// Fills `${parameters.x}` in a URL, once and for all.
-fn fill(template: &str, parameters: &Map<String, Value>) -> Result<String, PredictError> {
+/// Fills `${parameters.x}` in a URL, once and for all; gives the names that it used too.
+fn fill(
+    template: &str,
+    parameters: &Map<String, Value>,
+) -> Result<(String, Vec<String>), PredictError> {
+    let mut used = Vec::new();
     let mut url = String::with_capacity(template.len());
     let mut rest = template;
     while let Some((before, after)) = rest.split_once("${parameters.") {
@@ -190,10 +196,11 @@ fn fill(template: &str, parameters: &Map<String, Value>) -> Result<String, Predi
             })?;
         url.push_str(before);
         url.push_str(value);
+        used.push(name.to_owned());
         rest = after;
     }
     url.push_str(rest);
-    Ok(url)
+    Ok((url, used))
 }
 
 fn provider(body: &Map<String, Value>, url: &str) -> Result<ProviderKind, PredictError> {
