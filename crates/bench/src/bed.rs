@@ -214,15 +214,21 @@ impl Bed {
         Ok("storyteller".to_owned())
     }
 
-    /// One run of the bare loop: tokens in a second over all rows.
-    pub(crate) async fn bare_decode_rate(&self, rows: usize, tokens: u32) -> anyhow::Result<f64> {
+    /// One run of the `bare` loop or of the `engine` without a cluster around it: tokens in a
+    /// second over all rows.
+    pub(crate) async fn decode_rate(
+        &self,
+        kind: &str,
+        rows: usize,
+        tokens: u32,
+    ) -> anyhow::Result<f64> {
         let mut bare = self.bare.lock().await;
         let bare = match bare.as_mut() {
             Some(bare) => bare,
             None => bare.insert(Bare::start()?),
         };
         bare.asks
-            .write_all(format!("{rows} {tokens}\n").as_bytes())
+            .write_all(format!("{kind} {rows} {tokens}\n").as_bytes())
             .await?;
         let answer = tokio::time::timeout(LIMIT, bare.answers.next_line()).await??;
         Ok(answer.context("the bare loop ended")?.parse()?)

@@ -33,9 +33,9 @@ enum Command {
         /// Write the report to this file as well.
         #[arg(long)]
         write: Option<PathBuf>,
-        /// Streams of the latency run.
-        #[arg(long, default_value_t = 1_000)]
-        streams: usize,
+        /// Streams of the latency runs.
+        #[arg(long, value_delimiter = ',', default_values_t = [250, 1_000])]
+        streams: Vec<usize>,
         /// Rounds of starts and failovers.
         #[arg(long, default_value_t = 5)]
         rounds: usize,
@@ -70,7 +70,7 @@ fn main() -> anyhow::Result<()> {
                 write,
                 streams,
                 rounds,
-            } => run(&only, write, streams, rounds).await,
+            } => run(&only, write, &streams, rounds).await,
         }
     })
 }
@@ -78,7 +78,7 @@ fn main() -> anyhow::Result<()> {
 async fn run(
     only: &[String],
     write: Option<PathBuf>,
-    streams: usize,
+    streams: &[usize],
     rounds: usize,
 ) -> anyhow::Result<()> {
     let wanted = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
@@ -92,11 +92,13 @@ async fn run(
     }
     if wanted("latency") {
         writeln!(say, "latency ...")?;
-        tables.push(latency::run(&bed, streams).await?);
+        for streams in streams {
+            tables.push(latency::run(&bed, *streams).await?);
+        }
     }
     if wanted("memory") {
         writeln!(say, "memory per stream ...")?;
-        tables.push(memory::run(&bed, &[1_000, 5_000]).await?);
+        tables.push(memory::run(&[1_000, 5_000]).await?);
     }
     if wanted("decode") {
         writeln!(say, "decode rate ...")?;

@@ -27,7 +27,9 @@ pub(crate) async fn run(bed: &Bed, streams: usize) -> anyhow::Result<Table> {
         hold_after: None,
         stamped: true,
     };
-    let through = bed.remote_model("latency", &script).await?;
+    let through = bed
+        .remote_model(&format!("latency-{streams}"), &script)
+        .await?;
     let direct = bed.direct(&script);
     let cores_before = bed.cpu()?;
     let direct = figures(&direct, streams).await?;
