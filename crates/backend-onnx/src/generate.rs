@@ -4,16 +4,19 @@
 //! each per step: a request joins at the next step and leaves when it is done, and never waits
 //! for another to end. Each has a slot: a row of the KV cache ([`decoder`], [`kv`]). Prompts
 //! are read in chunks between steps. Logits become tokens ([`sampler`]) and tokens text
-//! ([`text`]) on that thread; rows leave through one bounded channel per request, so that a
-//! reader who is slow holds up nobody but itself.
+//! ([`text`]) on that thread; rows leave through one bounded channel per request ([`merge`]), so
+//! that a reader who is slow holds up nobody but itself. `docs/generation.md` tells it in full.
 
 pub(crate) mod decoder;
 mod engine;
 mod kv;
+mod memory;
+mod merge;
 mod model;
 mod options;
 mod prompt;
 mod sampler;
+mod template;
 mod text;
 
 use std::path::Path;
@@ -23,11 +26,12 @@ use async_stream::try_stream;
 use async_trait::async_trait;
 use volley_backend::{Backend, items};
 use volley_types::{
-    ChunkStream, ErrorCode, GenerationChunk, GenerationChunks, ModelName, ModelRef, Parameters,
-    Predict, PredictError, PredictRequest, Signature, Usage,
+    ChunkStream, ErrorCode, GenerationChunks, ModelName, ModelRef, Parameters, Predict,
+    PredictError, PredictRequest, Signature,
 };
 
 use self::engine::{Engine, Request};
+use self::merge::Merge;
 use self::model::ModelFiles;
 use self::options::Options;
 use crate::{OnnxConfig, Runtime};
@@ -42,6 +46,7 @@ struct Generator {
     files: Arc<ModelFiles>,
     engine: Engine,
     slots: usize,
+    memory_bytes: u64,
 }
 
 /// Loads a directory with `genai_config.json`. Blocks.
@@ -54,6 +59,7 @@ pub(crate) fn load(
 ) -> Result<Arc<dyn Backend>, PredictError> {
     let files = Arc::new(ModelFiles::read(directory, config.max_context)?);
     let decoder = decoder::Decoder::load(runtime, directory, &files, &config)?;
+    let memory_bytes = decoder.cache_bytes() as u64 + weight_bytes(directory);
     let engine = Engine::start(&model, decoder, files.clone())?;
     Ok(Arc::new(Generator {
         model,
@@ -61,12 +67,31 @@ pub(crate) fn load(
         files,
         engine,
         slots: config.slots.max(1),
+        memory_bytes,
     }))
+}
+
+/// Bytes of the model's own files: the graph and the weights beside it.
+fn weight_bytes(directory: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(directory) else {
+        return 0;
+    };
+    let is_weight = |name: &str| name.ends_with(".onnx") || name.ends_with(".data");
+    let sizes = entries.filter_map(|entry| {
+        let entry = entry.ok()?;
+        let name = entry.file_name();
+        is_weight(&name.to_string_lossy()).then(|| entry.metadata().ok().map(|data| data.len()))?
+    });
+    sizes.sum()
 }
 
 impl Backend for Generator {
     fn capacity(&self) -> usize {
         self.slots
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
     }
 }
 
@@ -75,31 +100,35 @@ impl Predict for Generator {
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
         let parameters = request.parameters.or_defaults(&self.defaults);
         let options = Options::read(&parameters, self.files.context)?;
-        let (files, engine) = (self.files.clone(), self.engine.clone());
+        let (files, engine, slots) = (self.files.clone(), self.engine.clone(), self.slots);
         let batches = try_stream! {
             let rows = items::collect(request.input).await?;
-            let prompts = {
-                let (files, options) = (files.clone(), options.clone());
-                // Tokenising a long prompt takes longer than a runtime's thread should be held.
-                tokio::task::spawn_blocking(move || encode_all(&files, &rows, &options))
-                    .await
-                    .map_err(|error| PredictError::internal("tokenising failed", error))??
-            };
-            let (sender, mut chunks) = tokio::sync::mpsc::channel(engine::CHUNKS_PER_READER);
-            let items = prompts.len();
+            let items = rows.len();
+            let prompts = encode_all(&files, rows, &options).await?;
+            let readable = engine::CHUNKS_PER_READER * items.min(slots);
+            let (sender, mut events) = tokio::sync::mpsc::channel(readable);
+            let mut failed = Vec::new();
             for (item, prompt) in (0_u32..).zip(prompts) {
-                engine.submit(Request { item, prompt, options: options.clone(), sender: sender.clone() })?;
+                let (options, sender) = (options.clone(), sender.clone());
+                match prompt {
+                    Ok(prompt) => engine.submit(Request { item, prompt, options, sender })?,
+                    Err(error) => failed.push((item, Err(error))),
+                }
             }
             drop(sender);
             let mut merge = Merge::new(items);
-            let mut ready = Vec::with_capacity(MAX_BATCH);
-            while 0 < chunks.recv_many(&mut ready, MAX_BATCH).await {
+            let mut ready = failed;
+            // Once around for what has failed already, then as rows come.
+            loop {
                 let mut rows = GenerationChunks::default();
-                for chunk in ready.drain(..) {
-                    merge.push(chunk?, &mut rows);
+                for event in ready.drain(..) {
+                    merge.push(event, &mut rows)?;
                 }
                 if !rows.is_empty() {
                     yield rows.finish();
+                }
+                if events.recv_many(&mut ready, MAX_BATCH).await == 0 {
+                    break;
                 }
             }
             if !merge.complete() {
@@ -118,51 +147,21 @@ impl Predict for Generator {
     }
 }
 
-fn encode_all(
-    files: &ModelFiles,
-    rows: &[items::Item],
+/// The tokens of each item, or why it has none.
+async fn encode_all(
+    files: &Arc<ModelFiles>,
+    rows: Vec<items::Item>,
     options: &Options,
-) -> Result<Vec<Vec<u32>>, PredictError> {
-    rows.iter()
-        .map(|row| prompt::encode(files, row, options))
-        .collect()
-}
-
-/// Several items as one stream: sequences run over the whole stream, usage adds up, and only
-/// the last item's end is the stream's.
-struct Merge {
-    left: usize,
-    sequence: u32,
-    usage: Usage,
-}
-
-impl Merge {
-    fn new(items: usize) -> Self {
-        Self {
-            left: items,
-            sequence: 0,
-            usage: Usage::default(),
-        }
-    }
-
-    fn push(&mut self, mut chunk: GenerationChunk, rows: &mut GenerationChunks) {
-        chunk.sequence = self.sequence;
-        self.sequence += 1;
-        if let Some(usage) = chunk.usage.take() {
-            self.usage.prompt_tokens += usage.prompt_tokens;
-            self.usage.completion_tokens += usage.completion_tokens;
-        }
-        if chunk.last {
-            self.left -= 1;
-            chunk.last = self.left == 0;
-            chunk.usage = chunk.last.then_some(self.usage);
-        }
-        rows.push(&chunk);
-    }
-
-    fn complete(&self) -> bool {
-        self.left == 0
-    }
+) -> Result<Vec<Result<Vec<u32>, PredictError>>, PredictError> {
+    let (files, options) = (files.clone(), options.clone());
+    let encode = move || {
+        let prompts = rows.iter().map(|row| prompt::encode(&files, row, &options));
+        prompts.collect()
+    };
+    // Tokenising a long prompt takes longer than a runtime's thread should be held.
+    tokio::task::spawn_blocking(encode)
+        .await
+        .map_err(|error| PredictError::internal("tokenising failed", error))
 }
 
 /// The files and the prompt's tokens, for bare runs.

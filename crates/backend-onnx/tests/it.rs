@@ -1,5 +1,7 @@
 //! Real models on the real library.
 
+#[path = "it/crowd.rs"]
+mod crowd;
 #[path = "it/generate.rs"]
 mod generate;
 #[path = "it/setup.rs"]

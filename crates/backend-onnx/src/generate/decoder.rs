@@ -7,10 +7,11 @@ use std::path::Path;
 
 use ort::memory::MemoryInfo;
 use ort::session::{IoBinding, Session};
-use ort::value::Tensor;
+use ort::value::{Outlet, Tensor, TensorElementType, ValueType};
 use volley_types::{ErrorOrigin, PredictError};
 
 use super::kv::{Cache, View};
+use super::memory;
 use super::model::{ModelFiles, Names};
 use crate::{OnnxConfig, Runtime, session};
 
@@ -46,35 +47,36 @@ impl Decoder {
     ) -> Result<Self, PredictError> {
         let session = session::build(runtime, &directory.join(&files.onnx), config)?;
         let names = files.names.clone();
-        let has = |name: &str| session.inputs().iter().any(|input| input.name() == name);
-        let past = names.caches.iter().map(|(past, _)| past);
-        let wanted = [&names.input_ids, &names.attention_mask]
-            .into_iter()
-            .chain(past);
-        for name in wanted {
-            if !has(name) {
-                return Err(PredictError::invalid(format!(
-                    "the model has no input '{name}', which genai_config.json names"
-                )));
-            }
-        }
-        if session.inputs().len() != names.caches.len() + 2 {
-            return Err(PredictError::invalid(
-                "the model has inputs that genai_config.json does not name; only decoders with \
-                 grouped-query attention and a shared KV cache are served",
-            ));
-        }
+        check_layout(&session, &names, files.vocabulary)?;
         let slots = config.slots.max(1);
+        let values = [
+            names.caches.len(),
+            files.kv_heads,
+            files.context,
+            files.head_size,
+        ]
+        .iter()
+        .fold(slots, |values, size| values.saturating_mul(*size));
+        memory::check_fits(values.saturating_mul(size_of::<f32>()))?;
         let cache = || Cache::new(slots, files.kv_heads, files.context, files.head_size);
         Ok(Self {
             batches: (0..=slots).map(|_| None).collect(),
             singles: (0..slots).map(|_| None).collect(),
-            caches: names.caches.iter().map(|_| cache()).collect(),
+            caches: names
+                .caches
+                .iter()
+                .map(|_| cache())
+                .collect::<Result<_, _>>()?,
             session,
             names,
             vocabulary: files.vocabulary,
             slots,
         })
+    }
+
+    /// Bytes of the KV cache once all of it is in use.
+    pub(crate) fn cache_bytes(&self) -> usize {
+        self.caches.iter().map(Cache::bytes).sum()
     }
 
     pub(crate) fn slots(&self) -> usize {
@@ -151,7 +153,7 @@ impl Decoder {
             rows,
             ids,
             mask,
-            |logits| (rows * vocabulary <= logits.len()).then(|| read(logits)),
+            |logits| (rows * vocabulary == logits.len()).then(|| read(logits)),
         );
         self.batches[rows] = Some(bound);
         result?.ok_or_else(|| failed("the model gave too few logits"))
@@ -161,6 +163,13 @@ impl Decoder {
     pub(crate) fn move_slot(&mut self, from: usize, to: usize, length: usize) {
         for cache in &mut self.caches {
             cache.copy_row(from, to, length);
+        }
+    }
+
+    /// Exchanges what two slots hold; `length` is the longer one's.
+    pub(crate) fn swap_slots(&mut self, one: usize, other: usize, length: usize) {
+        for cache in &mut self.caches {
+            cache.swap_rows(one, other, length);
         }
     }
 
@@ -183,6 +192,64 @@ impl Decoder {
             _views: views,
         })
     }
+}
+
+/// Checks that the model is one whose cache can be shared, before the first request finds out.
+fn check_layout(session: &Session, names: &Names, vocabulary: usize) -> Result<(), PredictError> {
+    let find = |outlets: &[Outlet], name: &str| {
+        let outlet = outlets.iter().find(|outlet| outlet.name() == name);
+        outlet.map(|outlet| outlet.dtype().clone()).ok_or_else(|| {
+            PredictError::invalid(format!(
+                "the model has no input or output '{name}', which genai_config.json names"
+            ))
+        })
+    };
+    for name in [&names.input_ids, &names.attention_mask] {
+        expect(
+            name,
+            &find(session.inputs(), name)?,
+            TensorElementType::Int64,
+        )?;
+    }
+    for (past, present) in &names.caches {
+        expect(
+            past,
+            &find(session.inputs(), past)?,
+            TensorElementType::Float32,
+        )?;
+        expect(
+            present,
+            &find(session.outputs(), present)?,
+            TensorElementType::Float32,
+        )?;
+    }
+    let logits = find(session.outputs(), &names.logits)?;
+    expect(&names.logits, &logits, TensorElementType::Float32)?;
+    let last = logits
+        .tensor_shape()
+        .and_then(|shape| shape.last().copied());
+    if last.is_some_and(|last| 0 <= last && usize::try_from(last) != Ok(vocabulary)) {
+        return Err(PredictError::invalid(
+            "genai_config.json: 'vocab_size' is not the size of the model's logits",
+        ));
+    }
+    if session.inputs().len() != names.caches.len() + 2 {
+        return Err(PredictError::invalid(
+            "the model has inputs that genai_config.json does not name; only decoders with \
+             grouped-query attention and a shared KV cache are served",
+        ));
+    }
+    Ok(())
+}
+
+fn expect(name: &str, found: &ValueType, wanted: TensorElementType) -> Result<(), PredictError> {
+    if found.tensor_type() == Some(wanted) {
+        return Ok(());
+    }
+    Err(PredictError::invalid(format!(
+        "the model's '{name}' is {found}, and only {wanted} is served; export the model with \
+         32-bit inputs and outputs (its weights may be int4 or int8)"
+    )))
 }
 
 fn bind_logits(binding: &mut IoBinding, names: &Names) -> Result<(), PredictError> {

@@ -11,6 +11,7 @@
     reason = "tensors that are views into one buffer; see the module's text"
 )]
 
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -19,11 +20,15 @@ use ort::memory::Allocator;
 use ort::value::{Tensor, TensorElementType};
 use volley_types::PredictError;
 
+/// A cache line, and the widest vector register.
+const ALIGNMENT: usize = 64;
+
 /// One buffer of f32, zeroed, never moved and never handed out as a reference.
 #[derive(Debug)]
 struct Memory {
     start: NonNull<f32>,
     length: usize,
+    layout: Layout,
 }
 
 // SAFETY: `Memory` is an allocation and nothing else. It is read and written only by
@@ -34,21 +39,30 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    fn new(length: usize) -> Self {
-        // Zeroed pages come from the system and take no memory until they are written.
-        let start = Box::into_raw(vec![0_f32; length].into_boxed_slice()).cast::<f32>();
-        Self {
-            start: NonNull::new(start).expect("a box is not null"),
-            length,
+    /// `None` when there is not so much memory.
+    fn new(length: usize) -> Option<Self> {
+        let layout = Layout::array::<f32>(length)
+            .ok()?
+            .align_to(ALIGNMENT)
+            .ok()?;
+        if layout.size() == 0 {
+            return None;
         }
+        // SAFETY: the size is not zero. Zeroed pages come from the system and take no memory
+        // until they are written.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?.cast();
+        Some(Self {
+            start,
+            length,
+            layout,
+        })
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        let slice = std::ptr::slice_from_raw_parts_mut(self.start.as_ptr(), self.length);
-        // SAFETY: `start` and `length` come from the box in `new`, which nobody else frees.
-        drop(unsafe { Box::from_raw(slice) });
+        // SAFETY: `start` was allocated with this layout in `new`, and nobody else frees it.
+        unsafe { dealloc(self.start.as_ptr().cast(), self.layout) };
     }
 }
 
@@ -77,14 +91,36 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    pub(crate) fn new(slots: usize, heads: usize, context: usize, head_size: usize) -> Self {
-        let memory = Arc::new(Memory::new(slots * heads * context * head_size));
-        Self {
-            memory,
+    /// A cache of zeroes.
+    ///
+    /// # Errors
+    /// `InvalidInput` when there is not so much memory.
+    pub(crate) fn new(
+        slots: usize,
+        heads: usize,
+        context: usize,
+        head_size: usize,
+    ) -> Result<Self, PredictError> {
+        let sizes = [heads, context, head_size];
+        let length = sizes
+            .iter()
+            .try_fold(slots, |length, size| length.checked_mul(*size));
+        let memory = length.and_then(Memory::new).ok_or_else(|| {
+            PredictError::invalid(
+                "there is no memory for the KV cache; lower 'slots' or 'max_context' of this worker",
+            )
+        })?;
+        Ok(Self {
+            memory: Arc::new(memory),
             heads,
             context,
             head_size,
-        }
+        })
+    }
+
+    /// Bytes of the whole cache.
+    pub(crate) fn bytes(&self) -> usize {
+        self.memory.layout.size()
     }
 
     fn row(&self) -> usize {
@@ -133,20 +169,43 @@ impl Cache {
     /// Copies the first `length` positions of row `from` over row `to`. Takes `&mut self`, as
     /// no run may be under way.
     pub(crate) fn copy_row(&mut self, from: usize, to: usize, length: usize) {
+        for (source, target, count) in self.heads_of(from, to, length) {
+            // SAFETY: `heads_of` gives ranges inside the allocation that do not overlap; no run
+            // is under way.
+            unsafe { std::ptr::copy_nonoverlapping(source, target, count) };
+        }
+    }
+
+    /// Exchanges the first `length` positions of two rows; otherwise as [`Cache::copy_row`].
+    pub(crate) fn swap_rows(&mut self, one: usize, other: usize, length: usize) {
+        for (one, other, count) in self.heads_of(one, other, length) {
+            // SAFETY: as in `copy_row`.
+            unsafe { std::ptr::swap_nonoverlapping(one, other, count) };
+        }
+    }
+
+    /// Where the first `length` positions of each head are, in two rows, and how many values
+    /// they have: nothing where the rows are the same or one of them does not exist.
+    fn heads_of(
+        &self,
+        one: usize,
+        other: usize,
+        length: usize,
+    ) -> impl Iterator<Item = (*mut f32, *mut f32, usize)> + use<> {
         let (row, head) = (self.row(), self.context * self.head_size);
         let count = length.min(self.context) * self.head_size;
         let rows = self.memory.length / row;
-        if from == to || rows <= from || rows <= to {
-            return;
-        }
-        for index in 0..self.heads {
-            // SAFETY: both ranges lie inside the allocation (rows and count were checked) and do
-            // not overlap, as they are in different rows; no run is under way.
+        let apart = one != other && one < rows && other < rows;
+        let start = self.memory.start.as_ptr();
+        let heads = if apart { self.heads } else { 0 };
+        (0..heads).map(move |index| {
+            // SAFETY: both rows exist, and a head of a row lies inside it; positions beyond the
+            // context were cut off. Two heads of different rows do not overlap.
             unsafe {
-                let source = self.memory.start.as_ptr().add(from * row + index * head);
-                let target = self.memory.start.as_ptr().add(to * row + index * head);
-                std::ptr::copy_nonoverlapping(source, target, count);
+                let one = start.add(one * row + index * head);
+                let other = start.add(other * row + index * head);
+                (one, other, count)
             }
-        }
+        })
     }
 }

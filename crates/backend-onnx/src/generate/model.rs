@@ -3,12 +3,12 @@
 
 use std::path::Path;
 
-use minijinja::Environment;
-use minijinja::syntax::SyntaxConfig;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokenizers::Tokenizer;
 use volley_types::PredictError;
+
+use super::template::ChatTemplate;
 
 #[derive(Deserialize)]
 struct Config {
@@ -77,6 +77,8 @@ pub(crate) struct ModelFiles {
     pub(crate) onnx: String,
     pub(crate) names: Names,
     pub(crate) context: usize,
+    /// A prompt of more bytes than this has too many tokens, without counting them.
+    pub(crate) prompt_bytes: usize,
     pub(crate) vocabulary: usize,
     pub(crate) kv_heads: usize,
     pub(crate) head_size: usize,
@@ -85,15 +87,8 @@ pub(crate) struct ModelFiles {
     pub(crate) chat: Option<ChatTemplate>,
 }
 
-/// A chat template with the special tokens that it may name.
-pub(crate) struct ChatTemplate {
-    pub(crate) environment: Environment<'static>,
-    pub(crate) bos: String,
-    pub(crate) eos: String,
-}
-
-/// The name of the one template in its environment.
-pub(crate) const TEMPLATE: &str = "chat";
+/// A token stands for fewer bytes than this, unless the vocabulary has a longer one.
+const TOKEN_BYTES: usize = 64;
 
 impl ModelFiles {
     /// Reads a directory.
@@ -114,8 +109,16 @@ impl ModelFiles {
             ));
         }
         let context = max_context.map_or(context_length, |limit| limit.min(context_length));
-        if context < 2 || vocab_size == 0 || decoder.num_hidden_layers == 0 {
-            return Err(PredictError::invalid("genai_config.json: a size is zero"));
+        let sizes = [
+            vocab_size,
+            decoder.num_hidden_layers,
+            decoder.num_key_value_heads,
+            decoder.head_size,
+        ];
+        if context < 2 || sizes.contains(&0) {
+            return Err(PredictError::invalid(
+                "genai_config.json: a size is zero, or the context is below 2 tokens",
+            ));
         }
         let layer = |template: &str, index: usize| template.replace("%d", &index.to_string());
         let caches = (0..decoder.num_hidden_layers).flat_map(|index| {
@@ -141,7 +144,10 @@ impl ModelFiles {
                 PredictError::invalid("tokenizer.json is missing or malformed")
                     .with_source(error.to_string())
             })?;
+        let vocabulary = tokenizer.get_vocab(true);
+        let longest = vocabulary.keys().map(String::len).max().unwrap_or(0);
         Ok(Self {
+            prompt_bytes: context.saturating_mul(longest.max(TOKEN_BYTES)),
             onnx: decoder.filename,
             names,
             context,
@@ -176,25 +182,9 @@ fn chat_template(directory: &Path) -> Result<Option<ChatTemplate>, PredictError>
     let Some(source) = file.or(config.chat_template) else {
         return Ok(None);
     };
-    let mut environment = Environment::new();
-    // As the templates' own library sets it up.
-    let syntax = SyntaxConfig::builder()
-        .trim_blocks(true)
-        .lstrip_blocks(true)
-        .build();
-    environment.set_syntax(syntax.map_err(|error| {
-        PredictError::internal("the template syntax could not be set up", error)
-    })?);
-    environment
-        .add_template_owned(TEMPLATE, source)
-        .map_err(|error| {
-            PredictError::invalid("the chat template is malformed").with_source(error)
-        })?;
-    Ok(Some(ChatTemplate {
-        environment,
-        bos: token_text(config.bos_token.as_ref()),
-        eos: token_text(config.eos_token.as_ref()),
-    }))
+    let bos = token_text(config.bos_token.as_ref());
+    let eos = token_text(config.eos_token.as_ref());
+    ChatTemplate::new(source, bos, eos).map(Some)
 }
 
 /// A token in `tokenizer_config.json`: text, or an object with `content`.

@@ -28,6 +28,8 @@ pub(crate) struct Sampling {
     pub(crate) top_k: usize,
     /// 1 means all.
     pub(crate) top_p: f32,
+    /// The least probability, as a share of the likeliest token's; 0 means any.
+    pub(crate) min_p: f32,
     /// 1 means none.
     pub(crate) repetition_penalty: f32,
     pub(crate) seed: Option<u64>,
@@ -35,7 +37,7 @@ pub(crate) struct Sampling {
 
 impl Options {
     /// Reads and checks a request's parameters. Sampling is on when any of `temperature`,
-    /// `top_k`, `top_p` and `seed` is given (and `temperature` is not 0), else greedy.
+    /// `top_k`, `top_p`, `min_p` and `seed` is given (and `temperature` is not 0), else greedy.
     ///
     /// # Errors
     /// `InvalidInput` naming the parameter and its range.
@@ -74,14 +76,16 @@ impl Sampling {
     fn read(parameters: &Parameters) -> Result<Self, PredictError> {
         let temperature = number(parameters, "temperature", 0.0, 100.0)?;
         let top_p = number(parameters, "top_p", 0.0, 1.0)?;
+        let min_p = number(parameters, "min_p", 0.0, 1.0)?;
         let penalty = number(parameters, "repetition_penalty", 0.01, 100.0)?;
         let top_k = parameters.unsigned("top_k")?;
         let seed = parameters.unsigned("seed")?;
-        let sampled = top_p.is_some() || top_k.is_some() || seed.is_some();
+        let sampled = top_p.is_some() || min_p.is_some() || top_k.is_some() || seed.is_some();
         Ok(Self {
             temperature: temperature.unwrap_or(if sampled { 1.0 } else { 0.0 }),
             top_k: top_k.map_or(0, |top_k| usize::try_from(top_k).unwrap_or(usize::MAX)),
             top_p: top_p.unwrap_or(1.0),
+            min_p: min_p.unwrap_or(0.0),
             repetition_penalty: penalty.unwrap_or(1.0),
             seed,
         })
@@ -141,6 +145,7 @@ mod tests {
             ("max_tokens", ParamValue::Int(1_001)),
             ("temperature", ParamValue::Float(-0.1)),
             ("top_p", ParamValue::Float(1.1)),
+            ("min_p", ParamValue::Float(-0.5)),
             ("repetition_penalty", ParamValue::Int(0)),
             ("seed", ParamValue::Int(-1)),
             ("stop", ParamValue::Text(String::new())),

@@ -1,10 +1,9 @@
 //! Prompts and conversations into token ids.
 
-use minijinja::context;
 use volley_backend::items::{Item, Message};
 use volley_types::{ErrorCode, PredictError};
 
-use super::model::{ModelFiles, TEMPLATE};
+use super::model::ModelFiles;
 use super::options::Options;
 
 /// The tokens of one item. Where the model has a chat template, a plain prompt is one user
@@ -19,21 +18,32 @@ pub(crate) fn encode(
     options: &Options,
 ) -> Result<Vec<u32>, PredictError> {
     let (text, special) = match (item, &files.chat) {
-        (Item::Prompt(prompt), Some(_)) if !options.raw => {
+        (Item::Prompt(prompt), Some(chat)) if !options.raw => {
             let message = Message {
                 role: "user".to_owned(),
                 content: prompt.clone(),
             };
-            (render(files, &[message])?, false)
+            (chat.render(&[message])?, false)
         }
         (Item::Prompt(prompt), _) => (prompt.clone(), true),
-        (Item::Chat(messages), Some(_)) => (render(files, messages)?, false),
+        (Item::Chat(messages), Some(chat)) => (chat.render(messages)?, false),
         (Item::Chat(_), None) => {
             return Err(PredictError::invalid(
                 "this model has no chat template; send 'prompt' instead of 'messages'",
             ));
         }
     };
+    if files.prompt_bytes < text.len() {
+        return Err(PredictError::new(
+            ErrorCode::TooLarge,
+            format!(
+                "the prompt has {} bytes, which is far more than the model's context of {} tokens; \
+                 shorten it",
+                text.len(),
+                files.context
+            ),
+        ));
+    }
     let encoding = files.tokenizer.encode(text, special).map_err(|error| {
         PredictError::invalid("the prompt could not be tokenised").with_source(error.to_string())
     })?;
@@ -56,29 +66,4 @@ pub(crate) fn encode(
         return Err(PredictError::internal(message, format!("token {id}")));
     }
     Ok(ids)
-}
-
-fn render(files: &ModelFiles, messages: &[Message]) -> Result<String, PredictError> {
-    let Some(chat) = &files.chat else {
-        return Ok(String::new());
-    };
-    let messages: Vec<_> = messages
-        .iter()
-        .map(|message| context! { role => &message.role, content => &message.content })
-        .collect();
-    let rendered = chat
-        .environment
-        .get_template(TEMPLATE)
-        .and_then(|template| {
-            template.render(context! {
-                messages => messages,
-                add_generation_prompt => true,
-                bos_token => &chat.bos,
-                eos_token => &chat.eos,
-            })
-        });
-    rendered.map_err(|error| {
-        PredictError::invalid("the messages do not fit the model's chat template")
-            .with_source(error)
-    })
 }

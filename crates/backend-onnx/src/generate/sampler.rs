@@ -1,7 +1,13 @@
 //! Logits into the next token. The order: repetition penalty (Keskar et al., 2019),
-//! temperature, top-k (Fan et al., 2018), top-p (Holtzman et al., 2020), and then a draw.
+//! temperature, top-k (Fan et al., 2018), top-p (Holtzman et al., 2020), min-p (Nguyen et al.,
+//! 2024), and then a draw.
+
+use std::cmp::Ordering;
 
 use super::options::Sampling;
+
+/// Candidates that top-p sorts at first.
+const FIRST_SORTED: usize = 64;
 
 /// Chooses tokens for one request.
 #[derive(Debug)]
@@ -52,42 +58,29 @@ impl Sampler {
     }
 
     fn draw(&mut self, logits: &[f32]) -> u32 {
-        let Sampling {
-            temperature,
-            top_k,
-            top_p,
-            repetition_penalty,
-            ..
-        } = self.options;
-        self.candidates.clear();
-        for (id, logit) in (0_u32..).zip(logits) {
-            let seen = self.seen.get(id as usize).copied().unwrap_or(false);
-            let logit = penalised(*logit, seen, repetition_penalty) / temperature;
-            if logit.is_finite() {
-                self.candidates.push((logit, id));
-            }
-        }
-        let by_logit = |a: &(f32, u32), b: &(f32, u32)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
+        self.collect(logits);
+        let top_k = self.options.top_k;
         if 0 < top_k && top_k < self.candidates.len() {
-            self.candidates.select_nth_unstable_by(top_k - 1, by_logit);
+            self.candidates.select_nth_unstable_by(top_k - 1, likelier);
             self.candidates.truncate(top_k);
+            // Back in the order of ids, so that the draw does not hang on how they were chosen.
+            self.candidates.sort_unstable_by_key(|(_, id)| *id);
         }
-        self.candidates.sort_unstable_by(by_logit);
-        let Some((highest, first)) = self.candidates.first().copied() else {
-            return argmax(logits.iter().copied());
-        };
+        let highest = self
+            .candidates
+            .iter()
+            .fold(f32::NEG_INFINITY, |highest, (logit, _)| highest.max(*logit));
         for candidate in &mut self.candidates {
             candidate.0 = (candidate.0 - highest).exp();
         }
-        let total: f32 = self.candidates.iter().map(|(weight, _)| weight).sum();
-        let mut kept = 0.0;
-        let within = self.candidates.iter().position(|(weight, _)| {
-            kept += weight;
-            top_p * total <= kept
-        });
-        // At least the most likely one stays, whatever top-p says.
-        self.candidates
-            .truncate(within.map_or(usize::MAX, |index| index + 1));
+        if self.options.top_p < 1.0 {
+            keep_top_p(&mut self.candidates, self.options.top_p);
+        }
+        let min_p = self.options.min_p;
+        if 0.0 < min_p {
+            // The likeliest weighs 1.
+            self.candidates.retain(|(weight, _)| min_p <= *weight);
+        }
         let total: f32 = self.candidates.iter().map(|(weight, _)| weight).sum();
         let mut left = self.random.f32() * total;
         for (weight, id) in &self.candidates {
@@ -96,7 +89,50 @@ impl Sampler {
                 return *id;
             }
         }
-        first
+        // Rounding left a crumb, or there are no candidates at all.
+        argmax(logits.iter().copied())
+    }
+
+    /// The logits with penalty and temperature applied, but for those that are no numbers.
+    fn collect(&mut self, logits: &[f32]) {
+        let (temperature, penalty) = (self.options.temperature, self.options.repetition_penalty);
+        self.candidates.clear();
+        for (id, logit) in (0_u32..).zip(logits) {
+            let seen = self.seen.get(id as usize).copied().unwrap_or(false);
+            let logit = penalised(*logit, seen, penalty) / temperature;
+            if logit.is_finite() {
+                self.candidates.push((logit, id));
+            }
+        }
+    }
+}
+
+/// The likelier first, the smaller id first among equals.
+fn likelier(a: &(f32, u32), b: &(f32, u32)) -> Ordering {
+    b.0.total_cmp(&a.0).then(a.1.cmp(&b.1))
+}
+
+/// Keeps the likeliest candidates that together have at least `top_p` of all weight, and always
+/// the first of them. Puts them in order; how many must be sorted for that is found by doubling,
+/// as a few candidates mostly have all the weight.
+fn keep_top_p(candidates: &mut Vec<(f32, u32)>, top_p: f32) {
+    let total: f32 = candidates.iter().map(|(weight, _)| weight).sum();
+    let (mut kept, mut sorted) = (0.0, 0);
+    while sorted < candidates.len() {
+        let unsorted = &mut candidates[sorted..];
+        let next = sorted.max(FIRST_SORTED).min(unsorted.len());
+        if next < unsorted.len() {
+            unsorted.select_nth_unstable_by(next - 1, likelier);
+        }
+        unsorted[..next].sort_unstable_by(likelier);
+        let within = unsorted[..next].iter().position(|(weight, _)| {
+            kept += weight;
+            top_p * total <= kept
+        });
+        if let Some(index) = within {
+            return candidates.truncate(sorted + index + 1);
+        }
+        sorted += next;
     }
 }
 
@@ -136,20 +172,35 @@ mod tests {
             temperature,
             top_k,
             top_p,
+            min_p: 0.0,
             repetition_penalty,
             seed: Some(3),
         }
     }
 
+    /// The share of all probability, in the precision that the sampler's f32 is judged by.
+    fn shares(logits: &[f32], temperature: f32) -> Vec<f64> {
+        let scaled = logits
+            .iter()
+            .map(|logit| f64::from(*logit) / f64::from(temperature));
+        let weights: Vec<f64> = scaled.map(f64::exp).collect();
+        let total: f64 = weights.iter().sum();
+        weights.iter().map(|weight| weight / total).collect()
+    }
+
     #[test]
     fn greedy_takes_the_largest_and_the_penalty_moves_it_on() {
         let logits = [0.0, 2.0, 1.9, f32::NAN];
-        assert_eq!(
-            Sampler::new(sampling(0.0, 0, 1.0, 1.0), &[], 4).choose(&logits),
-            1
-        );
+        let mut plain = Sampler::new(sampling(0.0, 0, 1.0, 1.0), &[], 4);
+        assert_eq!((plain.choose(&logits), plain.choose(&logits)), (1, 1));
         let mut wary = Sampler::new(sampling(0.0, 0, 1.0, 1.5), &[], 4);
         assert_eq!((wary.choose(&logits), wary.choose(&logits)), (1, 2));
+        let mut warned = Sampler::new(sampling(0.0, 0, 1.0, 1.5), &[1], 4);
+        assert_eq!(
+            warned.choose(&logits),
+            2,
+            "the prompt's tokens count as seen"
+        );
     }
 
     #[test]
@@ -161,10 +212,22 @@ mod tests {
         assert!((share - 0.731).abs() < 0.02, "{share}");
     }
 
+    #[test]
+    fn min_p_leaves_out_what_is_unlikely_beside_the_likeliest() {
+        let options = Sampling {
+            min_p: 0.5,
+            ..sampling(1.0, 0, 1.0, 1.0)
+        };
+        let mut sampler = Sampler::new(options, &[], 3);
+        // Beside the first, the second weighs 0.61 and the third 0.37.
+        let drawn: Vec<u32> = (0..500).map(|_| sampler.choose(&[2.0, 1.5, 1.0])).collect();
+        assert!(drawn.contains(&0) && drawn.contains(&1) && !drawn.contains(&2));
+    }
+
     proptest! {
         #[test]
         fn draws_stay_within_top_k_and_top_p_and_repeat_with_their_seed(
-            logits in proptest::collection::vec(-20.0_f32..20.0, 2..50),
+            logits in proptest::collection::vec(-20.0_f32..20.0, 2..300),
             top_k in 0_usize..10,
             top_p in 0.0_f32..=1.0,
             temperature in 0.1_f32..4.0,
@@ -172,21 +235,34 @@ mod tests {
             let options = sampling(temperature, top_k, top_p, 1.0);
             let mut one = Sampler::new(options.clone(), &[], logits.len());
             let mut two = Sampler::new(options, &[], logits.len());
+            let shares = shares(&logits, temperature);
             for _ in 0..20 {
                 let token = one.choose(&logits);
                 prop_assert_eq!(token, two.choose(&logits));
-                let rank = logits.iter().filter(|other| logits[token as usize] < **other).count();
+                let likelier = |other: &usize| logits[token as usize] < logits[*other];
+                let before: Vec<usize> = (0..logits.len()).filter(likelier).collect();
                 if top_k != 0 {
-                    prop_assert!(rank < top_k);
+                    prop_assert!(before.len() < top_k);
                 }
-                let total: f32 = logits.iter().map(|logit| (logit / temperature).exp()).sum();
-                let before: f32 = logits
-                    .iter()
-                    .filter(|other| logits[token as usize] < **other)
-                    .map(|logit| (logit / temperature).exp())
-                    .sum();
-                prop_assert!(before / total <= top_p + 0.01 || rank == 0);
+                let share: f64 = before.iter().map(|other| shares[*other]).sum();
+                prop_assert!(share <= f64::from(top_p) + 0.001 || before.is_empty());
             }
+        }
+
+        #[test]
+        fn top_p_keeps_the_shortest_run_of_the_likeliest(
+            weights in proptest::collection::vec(0.0_f32..1.0, 1..400),
+            top_p in 0.0_f32..1.0,
+        ) {
+            let mut kept: Vec<(f32, u32)> = weights.iter().copied().zip(0..).collect();
+            let mut whole = kept.clone();
+            whole.sort_unstable_by(likelier);
+            keep_top_p(&mut kept, top_p);
+            prop_assert_eq!(&kept[..], &whole[..kept.len()]);
+            let weigh = |some: &[(f32, u32)]| some.iter().map(|(weight, _)| f64::from(*weight)).sum::<f64>();
+            let wanted = f64::from(top_p) * weigh(&whole);
+            prop_assert!(wanted <= weigh(&kept) + 0.01);
+            prop_assert!(kept.len() == 1 || weigh(&kept[..kept.len() - 1]) <= wanted + 0.01);
         }
 
         #[test]

@@ -1,21 +1,24 @@
 use std::sync::Arc;
-use std::time::Duration;
 
+use arrow_array::builder::{ArrayBuilder, ListBuilder, StringBuilder, StructBuilder};
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
+use arrow_schema::{DataType, Field};
 use futures::StreamExt;
 use volley_backend::Backend;
+use volley_backend_onnx::OnnxConfig;
 use volley_backend_onnx::bare::BareModel;
+use volley_types::signature::message_fields;
 use volley_types::*;
 
 use crate::setup;
 
-const STORY: &str = "Tell me a story about a fox.";
+pub(crate) const STORY: &str = "Tell me a story about a fox.";
 
-async fn storyteller() -> Arc<dyn Backend> {
+pub(crate) async fn storyteller() -> Arc<dyn Backend> {
     setup::load(&setup::model_dir("storyteller")).await.unwrap()
 }
 
-fn request(prompts: &[&str], parameters: &[(&str, ParamValue)]) -> PredictRequest {
+pub(crate) fn request(prompts: &[&str], parameters: &[(&str, ParamValue)]) -> PredictRequest {
     let prompts: ArrayRef = Arc::new(StringArray::from(prompts.to_vec()));
     let batch = RecordBatch::try_from_iter_with_nullable([("prompt", prompts, true)]).unwrap();
     let model = ModelRef::deployed(ModelName::new("m").unwrap());
@@ -29,29 +32,27 @@ fn request(prompts: &[&str], parameters: &[(&str, ParamValue)]) -> PredictReques
 
 /// A generation as its reader has it.
 #[derive(Debug, Default)]
-struct Story {
-    texts: Vec<String>,
-    ids: Vec<u32>,
-    items: Vec<(u32, String)>,
-    finish: Option<FinishReason>,
-    usage: Option<Usage>,
-    last: bool,
+pub(crate) struct Story {
+    pub(crate) texts: Vec<String>,
+    pub(crate) ids: Vec<u32>,
+    pub(crate) rows: u32,
+    pub(crate) finish: Option<FinishReason>,
+    pub(crate) usage: Option<Usage>,
+    pub(crate) last: bool,
 }
 
 impl Story {
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         self.texts.concat()
     }
 
-    fn add(&mut self, batch: &RecordBatch) {
+    pub(crate) fn add(&mut self, batch: &RecordBatch) {
         for row in GenerationRow::rows(batch).unwrap() {
             assert!(!self.last, "nothing follows the last row");
-            assert_eq!(row.sequence() as usize, self.texts.len() + self.items.len());
+            assert_eq!(row.sequence(), self.rows, "no gap and no duplicate");
+            self.rows += 1;
             self.ids.extend(row.token_id());
-            match row.text() {
-                Some(text) => self.texts.push(text.to_owned()),
-                None => self.items.push((row.item(), String::new())),
-            }
+            self.texts.extend(row.text().map(str::to_owned));
             self.finish = row.finish_reason().or(self.finish);
             self.usage = row.usage().or(self.usage);
             self.last = row.last();
@@ -59,12 +60,8 @@ impl Story {
     }
 }
 
-async fn tell(
-    model: &Arc<dyn Backend>,
-    prompt: &str,
-    parameters: &[(&str, ParamValue)],
-) -> Result<Story, PredictError> {
-    let mut chunks = model.predict(request(&[prompt], parameters)).await?;
+/// Reads a whole generation.
+pub(crate) async fn read(mut chunks: ChunkStream) -> Result<Story, PredictError> {
     let mut story = Story::default();
     while let Some(batch) = chunks.next().await {
         story.add(&batch?);
@@ -73,31 +70,57 @@ async fn tell(
     Ok(story)
 }
 
-fn tokens(count: i64) -> (&'static str, ParamValue) {
+pub(crate) async fn tell(
+    model: &Arc<dyn Backend>,
+    prompt: &str,
+    parameters: &[(&str, ParamValue)],
+) -> Result<Story, PredictError> {
+    read(model.predict(request(&[prompt], parameters)).await?).await
+}
+
+pub(crate) fn tokens(count: i64) -> (&'static str, ParamValue) {
     ("max_tokens", ParamValue::Int(count))
+}
+
+pub(crate) fn endless() -> (&'static str, ParamValue) {
+    ("ignore_eos", ParamValue::Bool(true))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_greedy_story_is_the_bare_loops_and_counts_its_tokens() {
-    let directory = setup::model_dir("storyteller");
-    let bare = BareModel::load(&setup::runtime(), &directory, STORY, setup::config());
-    let (_, ids) = bare.unwrap().run(1, 24).unwrap();
     let model = storyteller().await;
-    let ignore = ("ignore_eos", ParamValue::Bool(true));
-    let story = tell(&model, STORY, &[tokens(24), ignore]).await.unwrap();
-    let told: Vec<u32> = ids[0]
-        .iter()
-        .copied()
-        .filter(|id| story.ids.contains(id))
-        .collect();
-    assert_eq!(
-        story.ids, told,
-        "token for token, but for those without text of their own"
-    );
-    assert!(story.text().starts_with("Once"), "{}", story.text());
-    assert_eq!(story.finish, Some(FinishReason::Length));
-    assert_eq!(story.usage.unwrap().completion_tokens, 24);
-    assert!(5 < story.usage.unwrap().prompt_tokens);
+    let directory = setup::model_dir("storyteller");
+    // The second prompt is read in several chunks, where the bare loop reads it in one.
+    let long = format!("{STORY} ").repeat(60);
+    for prompt in [STORY, &long] {
+        let bare = BareModel::load(&setup::runtime(), &directory, prompt, setup::config());
+        let (_, ids) = bare.unwrap().run(1, 24).unwrap();
+        let story = tell(&model, prompt, &[tokens(24), endless()])
+            .await
+            .unwrap();
+        assert_eq!(story.ids, ids[0], "token for token");
+        assert_eq!(story.finish, Some(FinishReason::Length));
+        let usage = story.usage.unwrap();
+        assert_eq!(usage.completion_tokens, 24);
+        assert!(prompt.split_whitespace().count() <= usage.prompt_tokens as usize);
+        if prompt == STORY {
+            assert!(story.text().starts_with("Once"), "{}", story.text());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn max_tokens_and_the_context_end_a_story() {
+    let model = storyteller().await;
+    let one = tell(&model, STORY, &[tokens(1)]).await.unwrap();
+    assert_eq!((one.rows, one.finish), (2, Some(FinishReason::Length)));
+    assert_eq!(one.usage.unwrap().completion_tokens, 1);
+    let full = tell(&model, STORY, &[tokens(1_024), endless()])
+        .await
+        .unwrap();
+    let usage = full.usage.unwrap();
+    assert_eq!(full.finish, Some(FinishReason::Length));
+    assert_eq!(usage.prompt_tokens + usage.completion_tokens, 1_024);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -111,26 +134,6 @@ async fn a_story_ends_by_itself() {
         "special tokens are not text"
     );
     assert!(story.texts.len() > 10, "it came in pieces");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_second_request_joins_the_running_decode() {
-    let model = storyteller().await;
-    let long = [tokens(900), ("ignore_eos", ParamValue::Bool(true))];
-    let mut first = model.predict(request(&[STORY], &long)).await.unwrap();
-    first.next().await.unwrap().unwrap();
-    let second = tell(&model, "Hello!", &[tokens(5)]).await.unwrap();
-    assert!(second.last);
-    // The first is still far from its end: at most what its channel holds is ahead of us.
-    let mut rest = Story::default();
-    while let Some(batch) = first.next().await {
-        let batch = batch.unwrap();
-        let rows: Vec<_> = GenerationRow::rows(&batch).unwrap().collect();
-        rest.texts
-            .extend(rows.iter().filter_map(|row| row.text().map(str::to_owned)));
-        rest.usage = rows.iter().find_map(GenerationRow::usage);
-    }
-    assert_eq!(rest.usage.unwrap().completion_tokens, 900);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -185,28 +188,77 @@ async fn several_prompts_are_one_stream_with_one_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_who_leaves_or_sleeps_holds_up_nobody() {
+async fn an_item_that_cannot_be_generated_leaves_the_others_alone() {
     let model = storyteller().await;
-    let long = [tokens(1_000), ("ignore_eos", ParamValue::Bool(true))];
-    let mut sleepers = Vec::new();
-    for _ in 0..setup::config().slots - 1 {
-        let mut sleeper = model.predict(request(&[STORY], &long)).await.unwrap();
-        sleeper.next().await.unwrap().unwrap();
-        sleepers.push(sleeper);
+    let long = "word ".repeat(2_000);
+    let prompts = request(&[STORY, &long, "Hello!"], &[tokens(12)]);
+    let mut chunks = model.predict(prompts).await.unwrap();
+    let (mut texts, mut errors, mut last) = (vec![String::new(); 3], Vec::new(), 0);
+    while let Some(batch) = chunks.next().await {
+        for row in GenerationRow::rows(&batch.unwrap()).unwrap() {
+            texts[row.item() as usize].push_str(row.text().unwrap_or_default());
+            errors.extend(row.error().map(|(code, _)| (row.item(), code.to_owned())));
+            last += u32::from(row.last());
+        }
     }
-    let awake = tell(&model, STORY, &[tokens(100)]).await.unwrap();
-    assert!(awake.last);
-    drop(sleepers);
-    // Their slots are free again: as many stories as there are slots run at once.
-    let short = [tokens(20)];
-    let stories = (0..setup::config().slots).map(|_| tell(&model, STORY, &short));
-    let told = tokio::time::timeout(Duration::from_secs(20), futures::future::join_all(stories));
-    assert!(
-        told.await
-            .unwrap()
-            .into_iter()
-            .all(|story| story.unwrap().last)
-    );
+    assert_eq!(errors, [(1, "too_large".to_owned())]);
+    assert_eq!(last, 1);
+    assert!(!texts[0].is_empty() && texts[1].is_empty() && !texts[2].is_empty());
+    let nothing = model.predict(request(&[&long, &long], &[])).await.unwrap();
+    assert_eq!(read(nothing).await.unwrap_err().code, ErrorCode::TooLarge);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_is_answered() {
+    let model = storyteller().await;
+    let mut conversation = request(&[], &[]);
+    let text = || Box::new(StringBuilder::new()) as Box<dyn ArrayBuilder>;
+    let fields = StructBuilder::new(message_fields(), vec![text(), text()]);
+    let item = Field::new("item", DataType::Struct(message_fields()), false);
+    let mut chats = ListBuilder::new(fields).with_field(Arc::new(item));
+    for (index, value) in ["user", "Who are you?"].into_iter().enumerate() {
+        let builder = chats.values().field_builder::<StringBuilder>(index);
+        builder.unwrap().append_value(value);
+    }
+    chats.values().append(true);
+    chats.append(true);
+    let chats: ArrayRef = Arc::new(chats.finish());
+    let batch = RecordBatch::try_from_iter_with_nullable([("messages", chats, true)]);
+    conversation.input = Input::Batch(batch.unwrap());
+    let story = read(model.predict(conversation).await.unwrap()).await;
+    let same = tell(&model, "Who are you?", &[]).await.unwrap();
+    assert_eq!(story.unwrap().text(), same.text());
+    assert!(same.text().contains("tiny test model"), "{}", same.text());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_cannot_be_served_is_refused_when_it_is_loaded() {
+    let directory = setup::model_dir("storyteller");
+    let config = OnnxConfig {
+        slots: 1_000_000_000,
+        ..setup::config()
+    };
+    let error = setup::load_with(&directory, config).await.err().unwrap();
+    assert!(error.message.contains("KV cache"), "{}", error.message);
+    let copy = std::env::temp_dir().join(format!("volley-generate-{}", std::process::id()));
+    std::fs::create_dir_all(&copy).unwrap();
+    for name in ["model.onnx", "model.onnx.data", "tokenizer.json"] {
+        std::fs::copy(directory.join(name), copy.join(name)).unwrap();
+    }
+    let sound = std::fs::read_to_string(directory.join("genai_config.json")).unwrap();
+    for (from, to, wanted) in [
+        ("\"vocab_size\": 638", "\"vocab_size\": 640", "vocab_size"),
+        ("\"head_size\": 32", "\"head_size\": 0", "size is zero"),
+        ("past_key_values.%d.key", "past.%d.key", "past.0.key"),
+        ("\"model\"", "\"modal\"", "genai_config.json"),
+    ] {
+        assert!(sound.contains(from));
+        std::fs::write(copy.join("genai_config.json"), sound.replace(from, to)).unwrap();
+        let error = setup::load(&copy).await.err().unwrap();
+        assert_eq!(error.code, ErrorCode::InvalidInput);
+        assert!(error.message.contains(wanted), "{}", error.message);
+    }
+    std::fs::remove_dir_all(&copy).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -34,6 +34,13 @@ pub(crate) fn test_model(name: &str) -> PathBuf {
 }
 
 pub(crate) async fn load(directory: &Path) -> Result<Arc<dyn Backend>, PredictError> {
+    load_with(directory, config()).await
+}
+
+pub(crate) async fn load_with(
+    directory: &Path,
+    config: OnnxConfig,
+) -> Result<Arc<dyn Backend>, PredictError> {
     let assignment = Assignment {
         model: ModelName::new(directory.file_name().unwrap().to_string_lossy()).unwrap(),
         spec: ModelVersionSpec {
@@ -46,7 +53,7 @@ pub(crate) async fn load(directory: &Path) -> Result<Arc<dyn Backend>, PredictEr
         },
         connector: None,
     };
-    OnnxLoader::new(Ok(runtime()), config())
+    OnnxLoader::new(Ok(runtime()), config)
         .load(&assignment)
         .await
 }

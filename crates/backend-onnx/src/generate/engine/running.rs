@@ -1,0 +1,159 @@
+//! A generation in its slot.
+
+use std::collections::VecDeque;
+
+use tokio::sync::mpsc::error::TrySendError;
+use volley_types::{FinishReason, GenerationChunk, Usage};
+
+use super::{Event, Request};
+use crate::generate::model::ModelFiles;
+use crate::generate::sampler::Sampler;
+use crate::generate::text::{Detokenizer, StopFilter};
+
+/// A generation in its slot.
+pub(super) struct Running {
+    pub(super) request: Request,
+    /// Tokens in the KV cache.
+    pub(super) length: usize,
+    /// Chosen and not yet in the KV cache.
+    pub(super) next: u32,
+    /// The reader is behind; nothing is decoded until it has read half of what waits for it.
+    pub(super) paused: bool,
+    sampler: Sampler,
+    detokenizer: Detokenizer,
+    stops: StopFilter,
+    generated: u32,
+    /// Tokens since the last row with text.
+    unsaid: u32,
+    /// Rows on their way to the reader.
+    held: VecDeque<Event>,
+    finished: bool,
+}
+
+impl Running {
+    /// A generation whose prompt is in the KV cache and whose first token is chosen.
+    pub(super) fn start(
+        request: Request,
+        sampler: Sampler,
+        token: u32,
+        files: &ModelFiles,
+    ) -> Self {
+        let mut running = Self {
+            length: request.prompt.len(),
+            next: token,
+            paused: false,
+            sampler,
+            detokenizer: Detokenizer::default(),
+            stops: StopFilter::new(request.options.stop.clone()),
+            generated: 0,
+            unsaid: 0,
+            held: VecDeque::new(),
+            finished: false,
+            request,
+        };
+        running.take(token, files);
+        running
+    }
+
+    /// Whether the next step decodes a token for it.
+    pub(super) fn decodes(&self) -> bool {
+        !self.finished && !self.paused
+    }
+
+    /// The next token was put into the KV cache, with these logits behind it.
+    pub(super) fn advance(&mut self, logits: &[f32], files: &ModelFiles) {
+        self.length += 1;
+        let token = self.sampler.choose(logits);
+        self.take(token, files);
+    }
+
+    /// Gives rows to the reader, as far as it has room. False when the slot is free: all was
+    /// given, or the reader has gone.
+    pub(super) fn give(&mut self) -> bool {
+        let sender = &self.request.sender;
+        while let Some(event) = self.held.pop_front() {
+            match sender.try_send(event) {
+                Ok(()) => {}
+                Err(TrySendError::Full(event)) => {
+                    self.held.push_front(event);
+                    self.paused = true;
+                    return true;
+                }
+                Err(TrySendError::Closed(_)) => return false,
+            }
+        }
+        if self.paused {
+            self.paused = sender.capacity() < sender.max_capacity() / 2;
+        }
+        !self.finished && !sender.is_closed()
+    }
+
+    /// Takes a chosen token: its text, and whether it is the last one.
+    fn take(&mut self, token: u32, files: &ModelFiles) {
+        self.next = token;
+        self.generated += 1;
+        self.unsaid += 1;
+        if files.eos.contains(&token) && !self.request.options.ignore_eos {
+            return self.finish(FinishReason::Stop, files);
+        }
+        let text = self.detokenizer.push(token, &files.tokenizer);
+        let passed = self.stops.push(&text);
+        self.say(passed.text, Some(token));
+        if passed.stopped {
+            self.end(FinishReason::Stop);
+        } else if self.request.options.max_tokens <= self.generated as usize
+            || files.context <= self.length + 1
+        {
+            self.finish(FinishReason::Length, files);
+        }
+    }
+
+    /// Ends with what was held back in front of it.
+    fn finish(&mut self, reason: FinishReason, files: &ModelFiles) {
+        let rest = self.detokenizer.finish(&files.tokenizer);
+        let passed = self.stops.push(&rest);
+        let mut text = passed.text;
+        if !passed.stopped {
+            text.push_str(&self.stops.finish());
+        }
+        self.say(text, None);
+        self.end(if passed.stopped {
+            FinishReason::Stop
+        } else {
+            reason
+        });
+    }
+
+    fn end(&mut self, reason: FinishReason) {
+        self.finished = true;
+        let usage = Usage {
+            prompt_tokens: u32::try_from(self.request.prompt.len()).unwrap_or(u32::MAX),
+            completion_tokens: self.generated,
+        };
+        self.hold(GenerationChunk {
+            finish_reason: Some(reason),
+            usage: Some(usage),
+            last: true,
+            ..GenerationChunk::default()
+        });
+    }
+
+    /// A row of text, with its token where it is the text of one.
+    fn say(&mut self, text: String, token: Option<u32>) {
+        if text.is_empty() {
+            return;
+        }
+        let token_id = token.filter(|_| self.unsaid == 1);
+        self.unsaid = 0;
+        self.hold(GenerationChunk {
+            text: Some(text),
+            token_id,
+            ..GenerationChunk::default()
+        });
+    }
+
+    fn hold(&mut self, mut chunk: GenerationChunk) {
+        chunk.item = self.request.item;
+        self.held.push_back((chunk.item, Ok(chunk)));
+    }
+}
