@@ -1,4 +1,5 @@
-//! Prints decode rates of a generation model: `decode_rate DIRECTORY PROMPT`. For each line
+//! Prints decode rates of a generation model. `decode_rate` alone compares the two loops below on
+//! the demo model, in turns. `decode_rate DIRECTORY PROMPT` does as it is told: for each line
 //! `bare ROWS TOKENS` (a bare loop over ONNX Runtime) or `engine ROWS TOKENS` (the same through
 //! the backend that a worker runs, one request for each row) on standard input it generates once
 //! and prints the tokens in a second, so that a benchmark can have them take turns.
@@ -20,22 +21,24 @@ use volley_types::{
     Input, ModelName, ModelRef, ModelVersion, ParamValue, Parameters, PredictRequest,
 };
 
+const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/storyteller");
+const DEMO_PROMPT: &str = "Tell me a story about a fox.";
+const DEMO_TOKENS: usize = 256;
+const ROUNDS: usize = 9;
+
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [directory, prompt] = arguments.as_slice() else {
-        bail!("usage: decode_rate DIRECTORY PROMPT; then lines of bare|engine ROWS TOKENS");
-    };
-    let runtime = Runtime::init(&Runtime::locate(None)?)?;
-    let config = OnnxConfig {
-        device: Device::Cpu,
-        ..OnnxConfig::default()
-    };
-    let mut bare = BareModel::load(&runtime, Path::new(directory), prompt, config)?;
-    let tokio = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
-    let loader = OnnxLoader::new(Ok(runtime), config);
-    let engine = tokio.block_on(loader.load(&assignment(directory)?))?;
+    match arguments.as_slice() {
+        [] => compare(&mut Loops::load(DEMO, DEMO_PROMPT)?),
+        [directory, prompt] => obey(&mut Loops::load(directory, prompt)?),
+        _ => bail!(
+            "usage: decode_rate, or decode_rate DIRECTORY PROMPT and lines of bare|engine ROWS TOKENS"
+        ),
+    }
+}
+
+/// Runs what standard input asks for.
+fn obey(loops: &mut Loops) -> anyhow::Result<()> {
     for line in std::io::stdin().lock().lines() {
         let line = line?;
         let words: Vec<_> = line.split(' ').collect();
@@ -44,13 +47,87 @@ fn main() -> anyhow::Result<()> {
         };
         let (rows, tokens) = (rows.parse()?, tokens.parse()?);
         let rate = match *kind {
-            "bare" => bare.run(rows, tokens)?.0.rate(),
-            "engine" => tokio.block_on(through_engine(&engine, prompt, rows, tokens))?,
+            "bare" => loops.bare(rows, tokens)?,
+            "engine" => loops.engine(rows, tokens)?,
             _ => bail!("write bare|engine ROWS TOKENS"),
         };
         writeln!(std::io::stdout(), "{rate}")?;
     }
     Ok(())
+}
+
+/// Both loops at 1, 8 and 32 requests at once; the first round of each warms up.
+fn compare(loops: &mut Loops) -> anyhow::Result<()> {
+    let mut out = std::io::stdout();
+    writeln!(
+        out,
+        "tokens/s, {DEMO_TOKENS} tokens a request, median of {ROUNDS} in turns"
+    )?;
+    for rows in [1, 8, 32] {
+        let (mut bare, mut engine, mut ratio) = (Vec::new(), Vec::new(), Vec::new());
+        for round in 0..=ROUNDS {
+            let rates = (
+                loops.bare(rows, DEMO_TOKENS)?,
+                loops.engine(rows, DEMO_TOKENS)?,
+            );
+            if round != 0 {
+                bare.push(rates.0);
+                engine.push(rates.1);
+                ratio.push(rates.1 / rates.0);
+            }
+        }
+        let (bare, engine, ratio) = (median(bare), median(engine), median(ratio));
+        writeln!(
+            out,
+            "{rows:>2} at once: bare {bare:>6.0}, engine {engine:>6.0}, ratio {ratio:.2}"
+        )?;
+    }
+    Ok(())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// The two loops, on the same model.
+struct Loops {
+    bare: BareModel,
+    engine: Arc<dyn Backend>,
+    prompt: String,
+    // Outlives the engine.
+    tokio: tokio::runtime::Runtime,
+}
+
+impl Loops {
+    fn load(directory: &str, prompt: &str) -> anyhow::Result<Self> {
+        let runtime = Runtime::init(&Runtime::locate(None)?)?;
+        let config = OnnxConfig {
+            device: Device::Cpu,
+            ..OnnxConfig::default()
+        };
+        let bare = BareModel::load(&runtime, Path::new(directory), prompt, config)?;
+        let tokio = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()?;
+        let loader = OnnxLoader::new(Ok(runtime), config);
+        let engine = tokio.block_on(loader.load(&assignment(directory)?))?;
+        Ok(Self {
+            bare,
+            engine,
+            prompt: prompt.to_owned(),
+            tokio,
+        })
+    }
+
+    fn bare(&mut self, rows: usize, tokens: usize) -> anyhow::Result<f64> {
+        Ok(self.bare.run(rows, tokens)?.0.rate())
+    }
+
+    fn engine(&self, rows: usize, tokens: usize) -> anyhow::Result<f64> {
+        let run = through_engine(&self.engine, &self.prompt, rows, tokens);
+        self.tokio.block_on(run)
+    }
 }
 
 fn assignment(directory: &str) -> anyhow::Result<Assignment> {
