@@ -239,7 +239,11 @@ impl Default for GenerationChunks {
         let texts = |bytes| StringBuilder::with_capacity(ROWS, bytes);
         Self {
             ids: std::array::from_fn(|_| numbers()),
-            texts: [texts(TEXT_BYTES.0), texts(TEXT_BYTES.1), texts(TEXT_BYTES.1)],
+            texts: [
+                texts(TEXT_BYTES.0),
+                texts(TEXT_BYTES.1),
+                texts(TEXT_BYTES.1),
+            ],
             token_id: numbers(),
             logprob: Float32Builder::with_capacity(ROWS),
             finish_reason: texts(TEXT_BYTES.1),

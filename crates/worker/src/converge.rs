@@ -65,7 +65,7 @@ mod tests {
             }
         );
         let anew = assignment("b", 1, 7);
-        let actions = converge(&[b1.clone()], &[anew.clone()]);
+        let actions = converge(std::slice::from_ref(&b1), std::slice::from_ref(&anew));
         assert_eq!(
             actions,
             Actions {

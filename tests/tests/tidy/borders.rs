@@ -59,7 +59,10 @@ const HEAVY: &[(&str, &[&str])] = &[
 
 /// What a room may not name although others may.
 const NEVER: &[(&str, &[&str])] = &[
-    ("types", &["tokio", "tonic", "axum", "reqwest", "parking_lot"]),
+    (
+        "types",
+        &["tokio", "tonic", "axum", "reqwest", "parking_lot"],
+    ),
     ("proto", &["tokio", "axum"]),
     ("backend", &["tonic", "axum", "openraft"]),
     ("backend-onnx", &["tonic", "axum", "openraft"]),
@@ -81,7 +84,9 @@ fn crates_name_only_what_their_room_allows() {
             continue;
         }
         let Some(allowed) = table.get(room.as_str()) else {
-            problems.push(format!("{room} is not in the table of tests/tests/tidy/borders.rs"));
+            problems.push(format!(
+                "{room} is not in the table of tests/tests/tidy/borders.rs"
+            ));
             continue;
         };
         let ours = names.iter().filter_map(|name| name.strip_prefix("volley-"));
@@ -103,7 +108,9 @@ fn heavy_dependencies_are_named_in_one_place() {
     for (room, names) in rooms() {
         for (heavy, places) in HEAVY {
             if names.contains(*heavy) && !places.contains(&room.as_str()) {
-                problems.push(format!("{heavy} is named in {room}; it belongs in {places:?}"));
+                problems.push(format!(
+                    "{heavy} is named in {room}; it belongs in {places:?}"
+                ));
             }
         }
     }

@@ -15,9 +15,7 @@ fn links_lead_somewhere() {
             let place = format!("{}: {link}", path.display());
             if !root().join(&target).exists() {
                 problems.push(format!("{place} leads nowhere"));
-            } else if !anchor.is_empty()
-                && !headings(&read(&target)).contains(anchor)
-            {
+            } else if !anchor.is_empty() && !headings(&read(&target)).contains(anchor) {
                 problems.push(format!("{place}: no such heading"));
             }
         }
@@ -112,7 +110,9 @@ fn headings(text: &str) -> BTreeSet<String> {
     let headings = text.lines().filter(|line| line.starts_with('#'));
     let anchor = |line: &str| {
         let title = line.trim_start_matches('#').trim().to_lowercase();
-        let kept = title.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        let kept = title
+            .chars()
+            .filter(|c| c.is_alphanumeric() || " -_".contains(*c));
         kept.map(|c| if c == ' ' { '-' } else { c }).collect()
     };
     headings.map(anchor).collect()

@@ -74,9 +74,15 @@ fn modules_are_files_beside_their_folder() {
 
 /// Hand-written Rust files.
 fn sources() -> Vec<PathBuf> {
-    let all = files("crates", ".rs").into_iter().chain(files("tests", ".rs"));
-    all.filter(|path| !path.components().any(|part| part.as_os_str() == "generated"))
-        .collect()
+    let all = files("crates", ".rs")
+        .into_iter()
+        .chain(files("tests", ".rs"));
+    all.filter(|path| {
+        !path
+            .components()
+            .any(|part| part.as_os_str() == "generated")
+    })
+    .collect()
 }
 
 /// The first line, and the number of lines, of each function, as rustfmt lays them out.
