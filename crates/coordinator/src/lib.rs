@@ -1,8 +1,8 @@
 //! The coordinator: takes a [`PredictRequest`](volley_types::PredictRequest), finds a replica,
 //! calls it, tries another one where that is safe, and streams the answer back.
 //!
-//! Reading order: [`predict`](mod@predict) (the six steps), [`route`] (pure choice), [`live`]
-//! (which workers there are), [`heartbeat`] (how that is known), [`planner`] (where replicas
+//! Reading order: `predict` (the six steps), [`route`] (pure choice), [`live`]
+//! (which workers there are), [`heartbeat`] (how that is known), `planner` (where replicas
 //! go), [`status`] (what users see).
 
 mod budget;

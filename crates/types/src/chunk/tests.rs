@@ -1,0 +1,56 @@
+use futures::StreamExt;
+
+use super::*;
+
+#[test]
+fn rows_read_back_what_was_pushed() {
+    let chunk = GenerationChunk {
+        item: 1,
+        choice: 2,
+        sequence: 3,
+        text: Some("né".into()),
+        token_id: Some(7),
+        logprob: Some(-0.5),
+        finish_reason: Some(FinishReason::Length),
+        usage: Some(Usage {
+            prompt_tokens: 4,
+            completion_tokens: 5,
+        }),
+        error: Some(("invalid_input".into(), "too long".into())),
+        raw: Some(b"{}".to_vec()),
+        last: true,
+        ..GenerationChunk::default()
+    };
+    let batch = GenerationChunks::single(&chunk);
+    let row = GenerationRow::rows(&batch).unwrap().next().unwrap();
+    assert_eq!((row.item(), row.choice(), row.sequence()), (1, 2, 3));
+    assert_eq!(
+        (row.text(), row.thinking(), row.tool_calls()),
+        (Some("né"), None, None)
+    );
+    assert_eq!((row.token_id(), row.logprob()), (Some(7), Some(-0.5)));
+    assert_eq!(
+        (row.finish_reason(), row.usage()),
+        (chunk.finish_reason, chunk.usage)
+    );
+    assert_eq!(row.error(), Some(("invalid_input", "too long")));
+    assert_eq!((row.raw(), row.last()), (Some(&b"{}"[..]), true));
+}
+
+#[test]
+fn nothing_follows_an_error_and_guards_fall_with_the_stream() {
+    let batch = GenerationChunks::single(&GenerationChunk::default());
+    let items = vec![
+        Ok(batch.clone()),
+        Err(PredictError::invalid("x")),
+        Ok(batch),
+    ];
+    let held = Arc::new(());
+    let stream =
+        ChunkStream::new(generation_schema(), futures::stream::iter(items)).holding(held.clone());
+    assert_eq!(Arc::strong_count(&held), 2);
+    let seen: Vec<_> = futures::executor::block_on(stream.collect());
+    assert_eq!(seen.len(), 2);
+    assert!(seen[1].is_err());
+    assert_eq!(Arc::strong_count(&held), 1);
+}
