@@ -9,6 +9,7 @@ use tokenizers::Tokenizer;
 use volley_types::PredictError;
 
 use super::template::ChatTemplate;
+use super::text::TokenTexts;
 
 #[derive(Deserialize)]
 struct Config {
@@ -83,7 +84,7 @@ pub(crate) struct ModelFiles {
     pub(crate) kv_heads: usize,
     pub(crate) head_size: usize,
     pub(crate) eos: Vec<u32>,
-    pub(crate) tokenizer: Tokenizer,
+    pub(crate) texts: TokenTexts,
     pub(crate) chat: Option<ChatTemplate>,
 }
 
@@ -158,7 +159,7 @@ impl ModelFiles {
                 TokenIds::One(id) => vec![id],
                 TokenIds::Many(ids) => ids,
             },
-            tokenizer,
+            texts: TokenTexts::new(tokenizer, vocab_size),
             chat: chat_template(directory)?,
         })
     }

@@ -44,9 +44,14 @@ pub(crate) fn encode(
             ),
         ));
     }
-    let encoding = files.tokenizer.encode(text, special).map_err(|error| {
-        PredictError::invalid("the prompt could not be tokenised").with_source(error.to_string())
-    })?;
+    let encoding = files
+        .texts
+        .tokenizer()
+        .encode(text, special)
+        .map_err(|error| {
+            PredictError::invalid("the prompt could not be tokenised")
+                .with_source(error.to_string())
+        })?;
     let ids = encoding.get_ids().to_vec();
     if ids.is_empty() {
         return Err(PredictError::invalid("the prompt is empty"));

@@ -4,12 +4,50 @@
 pub(crate) trait Decode {
     /// The text of `ids`, special tokens left out.
     fn decode(&self, ids: &[u32]) -> String;
+
+    /// The text of one token alone.
+    fn decode_one(&self, id: u32) -> String {
+        self.decode(&[id])
+    }
 }
 
-impl Decode for tokenizers::Tokenizer {
+/// A tokenizer with the text of every token at hand: half of what a [`Detokenizer`] asks for is
+/// the text of one token, and a look-up costs a tenth of the decoding.
+pub(crate) struct TokenTexts {
+    tokenizer: tokenizers::Tokenizer,
+    texts: Vec<Box<str>>,
+}
+
+impl TokenTexts {
+    /// Decodes every token of the vocabulary once.
+    pub(crate) fn new(tokenizer: tokenizers::Tokenizer, vocabulary: usize) -> Self {
+        let ids = 0..u32::try_from(vocabulary).unwrap_or(u32::MAX);
+        let texts = ids.map(|id| text_of(&tokenizer, &[id]).into_boxed_str());
+        Self {
+            texts: texts.collect(),
+            tokenizer,
+        }
+    }
+
+    /// The tokenizer itself.
+    pub(crate) fn tokenizer(&self) -> &tokenizers::Tokenizer {
+        &self.tokenizer
+    }
+}
+
+fn text_of(tokenizer: &tokenizers::Tokenizer, ids: &[u32]) -> String {
+    // An id outside the vocabulary has no text.
+    (**tokenizer).decode(ids, true).unwrap_or_default()
+}
+
+impl Decode for TokenTexts {
     fn decode(&self, ids: &[u32]) -> String {
-        // An id outside the vocabulary has no text.
-        (**self).decode(ids, true).unwrap_or_default()
+        text_of(&self.tokenizer, ids)
+    }
+
+    fn decode_one(&self, id: u32) -> String {
+        let text = self.texts.get(id as usize);
+        text.map_or_else(|| self.decode(&[id]), |text| text.to_string())
     }
 }
 
@@ -53,7 +91,10 @@ impl Detokenizer {
         let new = text[common(text, &self.given_text)..].to_owned();
         self.window.drain(..self.given);
         self.given = self.window.len();
-        self.given_text = decode.decode(&self.window);
+        self.given_text = match self.window.as_slice() {
+            [one] => decode.decode_one(*one),
+            window => decode.decode(window),
+        };
         new
     }
 }

@@ -96,7 +96,7 @@ impl Running {
         if files.eos.contains(&token) && !self.request.options.ignore_eos {
             return self.finish(FinishReason::Stop, files);
         }
-        let text = self.detokenizer.push(token, &files.tokenizer);
+        let text = self.detokenizer.push(token, &files.texts);
         let passed = self.stops.push(&text);
         self.say(passed.text, Some(token));
         if passed.stopped {
@@ -110,7 +110,7 @@ impl Running {
 
     /// Ends with what was held back in front of it.
     fn finish(&mut self, reason: FinishReason, files: &ModelFiles) {
-        let rest = self.detokenizer.finish(&files.tokenizer);
+        let rest = self.detokenizer.finish(&files.texts);
         let passed = self.stops.push(&rest);
         let mut text = passed.text;
         if !passed.stopped {
