@@ -10,6 +10,7 @@ use tonic::{Request, Response, Status, Streaming};
 use volley_proto::worker::v1 as wire;
 use volley_proto::worker::v1::worker_service_server::{WorkerService, WorkerServiceServer};
 use volley_proto::worker_report::{orders_to_wire, report_from_wire};
+use volley_types::control::Liveness;
 use volley_types::{Orders, WorkerId, WorkerReport};
 
 use crate::Coordinator;
@@ -73,10 +74,13 @@ struct Speaker {
 impl Drop for Speaker {
     fn drop(&mut self) {
         let shared = &self.coordinator.0;
-        if shared.live.write().lost(&self.worker, self.stream) {
-            tracing::warn!(worker = %self.worker, "worker lost");
-            shared.workers_changed.notify_one();
+        let before = shared.live.write().lost(&self.worker, self.stream);
+        match before {
+            None => return,
+            Some(Liveness::Draining) => tracing::info!(worker = %self.worker, "worker left"),
+            Some(_) => tracing::warn!(worker = %self.worker, "worker lost"),
         }
+        shared.workers_changed.notify_one();
     }
 }
 

@@ -152,16 +152,12 @@ impl LiveWorkers {
         changed
     }
 
-    /// Heartbeat stream `stream` of `worker` ended: a reset or a leave, dead at once. Returns
-    /// whether that stream still spoke for the worker.
-    pub fn lost(&mut self, worker: &WorkerId, stream: u64) -> bool {
-        match self.workers.get_mut(worker) {
-            Some(known) if known.stream == stream && known.liveness != Liveness::Dead => {
-                known.liveness = Liveness::Dead;
-                true
-            }
-            _ => false,
-        }
+    /// Heartbeat stream `stream` of `worker` ended: a reset or a leave, dead at once. Gives what
+    /// the worker was before, if that stream still spoke for it.
+    pub fn lost(&mut self, worker: &WorkerId, stream: u64) -> Option<Liveness> {
+        let known = self.workers.get_mut(worker)?;
+        let speaks = known.stream == stream && known.liveness != Liveness::Dead;
+        speaks.then(|| std::mem::replace(&mut known.liveness, Liveness::Dead))
     }
 
     /// Ages everybody to `now` and forgets who is long dead. Returns whether anything changed.

@@ -126,7 +126,7 @@ fn a_closed_stream_kills_at_once_but_only_the_stream_that_speaks() {
     story.hear(0, 1, report(1, ReplicaState::Ready));
     story.hear(10, 2, report(2, ReplicaState::Ready));
     assert!(
-        !story.live.lost(&worker(), 1),
+        story.live.lost(&worker(), 1).is_none(),
         "the earlier life's stream ends late"
     );
     assert_eq!(story.liveness(), Some(Liveness::Alive));
@@ -135,7 +135,7 @@ fn a_closed_stream_kills_at_once_but_only_the_stream_that_speaks() {
         "nor may it speak any more"
     );
     assert_eq!(story.candidates(), 1);
-    assert!(story.live.lost(&worker(), 2));
+    assert_eq!(story.live.lost(&worker(), 2), Some(Liveness::Alive));
     assert_eq!(
         (story.liveness(), story.candidates()),
         (Some(Liveness::Dead), 0)
