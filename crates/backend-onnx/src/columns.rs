@@ -69,7 +69,11 @@ impl Port {
             .collect();
         let layout = match fixed {
             Some(dims) if dims.is_empty() => Layout::Scalar,
-            Some(dims) => Layout::Fixed(dims.iter().product()),
+            Some(dims) => Layout::Fixed(elements(&dims).ok_or_else(|| {
+                PredictError::invalid(format!(
+                    "input or output '{name}' has more elements in a row than a column can hold"
+                ))
+            })?),
             None => Layout::Variable(row_shape.len()),
         };
         Ok(Self {
@@ -122,6 +126,22 @@ impl Port {
         ])
     }
 
+    /// Whether rows may differ in more than the values of plain numbers.
+    pub(crate) fn is_varied(&self) -> bool {
+        matches!(self.layout, Layout::Variable(_))
+            || self.element.is_integer()
+            || self.element == DataType::Utf8
+    }
+
+    /// The shape of one row, for messages: `[?, 3]`.
+    pub(crate) fn shape_text(&self) -> String {
+        let dims = self.row_shape.iter().map(|dim| match dim {
+            ..0 => "?".to_owned(),
+            dim => dim.to_string(),
+        });
+        format!("[{}]", dims.collect::<Vec<_>>().join(", "))
+    }
+
     /// Whether a row of `shape` is one that the model declares.
     pub(crate) fn takes(&self, shape: &[usize]) -> bool {
         shape.len() == self.row_shape.len()
@@ -135,6 +155,14 @@ impl Port {
 /// The field of a shape's dimensions.
 pub(crate) fn dim() -> Arc<Field> {
     Arc::new(Field::new("item", DataType::Int32, false))
+}
+
+/// How many elements a tensor of `dims` has, where a column can hold them.
+pub(crate) fn elements(dims: &[usize]) -> Option<usize> {
+    let product = dims
+        .iter()
+        .try_fold(1_usize, |product, dim| product.checked_mul(*dim))?;
+    i32::try_from(product).is_ok().then_some(product)
 }
 
 fn extension(name: &str, metadata: String) -> HashMap<String, String> {

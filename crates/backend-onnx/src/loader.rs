@@ -1,6 +1,6 @@
 //! Loads model directories.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -16,13 +16,26 @@ use crate::{OnnxConfig, Runtime, generate, tensors};
 pub struct OnnxLoader {
     runtime: Result<Runtime, PredictError>,
     config: OnnxConfig,
+    models_dir: Option<PathBuf>,
 }
 
 impl OnnxLoader {
     /// A loader on `runtime`. Where that is an error, every load fails with it.
     #[must_use]
     pub fn new(runtime: Result<Runtime, PredictError>, config: OnnxConfig) -> Self {
-        Self { runtime, config }
+        Self {
+            runtime,
+            config,
+            models_dir: None,
+        }
+    }
+
+    /// The loader, with a directory that relative paths of models start from. Without one, only
+    /// absolute paths are taken: each worker has a working directory of its own.
+    #[must_use]
+    pub fn with_models_dir(mut self, directory: PathBuf) -> Self {
+        self.models_dir = Some(directory);
+        self
     }
 }
 
@@ -40,12 +53,32 @@ impl BackendLoader for OnnxLoader {
                 "an ONNX model needs the path of its directory",
             ));
         };
-        let directory = PathBuf::from(path);
+        let directory = resolve(self.models_dir.as_deref(), Path::new(path))?;
         let assignment = assignment.clone();
         let work = move || load(&runtime, &directory, &assignment, config);
         tokio::task::spawn_blocking(work)
             .await
             .map_err(|error| PredictError::internal("loading the model failed", error))?
+    }
+}
+
+/// The directory that a model's `path` means.
+fn resolve(models_dir: Option<&Path>, path: &Path) -> Result<PathBuf, PredictError> {
+    if path.is_absolute() {
+        return Ok(path.to_path_buf());
+    }
+    let models_dir = models_dir.ok_or_else(|| {
+        PredictError::invalid(
+            "the model's path is relative; give the absolute path of its directory",
+        )
+    })?;
+    let stays = |part| matches!(part, Component::Normal(_) | Component::CurDir);
+    if path.components().all(stays) {
+        Ok(models_dir.join(path))
+    } else {
+        Err(PredictError::invalid(
+            "the model's path is relative, and leaves the directory of models",
+        ))
     }
 }
 
@@ -69,7 +102,22 @@ fn load(
         tensors::load(runtime, directory, model, config)
     } else {
         Err(PredictError::invalid(
-            "the model's directory has no model.onnx",
+            "the model's directory has neither model.onnx nor genai_config.json",
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn relative_paths_start_from_the_directory_of_models_and_stay_in_it() {
+        let models = Path::new("/models");
+        let resolve = |path| resolve(Some(models), Path::new(path));
+        assert_eq!(resolve("/else/m").unwrap(), Path::new("/else/m"));
+        assert_eq!(resolve("team/m").unwrap(), Path::new("/models/team/m"));
+        assert!(resolve("../m").is_err());
+        assert!(super::resolve(None, Path::new("m")).is_err());
     }
 }

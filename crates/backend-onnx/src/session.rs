@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use ort::ErrorCode as OrtCode;
 use ort::ep;
 use ort::session::Session;
 use ort::session::builder::SessionBuilder;
@@ -40,9 +41,24 @@ pub(crate) fn build(
 
 fn commit(mut builder: SessionBuilder, path: &Path) -> Result<Session, PredictError> {
     builder.commit_from_file(path).map_err(|error| {
-        PredictError::invalid("the ONNX model could not be loaded; see the worker's log")
-            .with_source(error.to_string())
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let what = refusal(error.code());
+        PredictError::invalid(format!(
+            "'{name}' could not be loaded: {what}; the worker's log has the details"
+        ))
+        .with_source(error.to_string())
     })
+}
+
+/// What ONNX Runtime has against a model.
+fn refusal(code: OrtCode) -> &'static str {
+    match code {
+        OrtCode::NoSuchFile | OrtCode::NoModel => "a file of the model is missing",
+        OrtCode::InvalidProtobuf => "it is no ONNX model",
+        OrtCode::NotImplemented => "it needs an operator that this ONNX Runtime does not have",
+        OrtCode::InvalidGraph => "its graph is not valid for this ONNX Runtime",
+        _ => "ONNX Runtime does not take it",
+    }
 }
 
 fn cpu(runtime: &Runtime, config: &OnnxConfig) -> Result<SessionBuilder, PredictError> {
@@ -52,8 +68,13 @@ fn cpu(runtime: &Runtime, config: &OnnxConfig) -> Result<SessionBuilder, Predict
             .with_intra_threads(config.threads.max(1))
             .map_err(|error| error.to_string())?;
         // Spinning threads burn whole cores between runs and gain nothing measurable.
-        builder
+        let builder = builder
             .with_intra_op_spinning(false)
+            .map_err(|error| error.to_string())?;
+        // A pattern is kept for every shape that ever ran, without limit, and gains nothing
+        // measurable.
+        builder
+            .with_memory_pattern(false)
             .map_err(|error| error.to_string())
     };
     build().map_err(|error| PredictError::internal("a session could not be set up", error))
@@ -66,7 +87,10 @@ fn cuda(runtime: &Runtime, config: &OnnxConfig) -> Result<SessionBuilder, Predic
     builder
         .with_execution_providers([provider])
         .map_err(|error| {
-            PredictError::invalid("CUDA is not available on this worker")
-                .with_source(error.to_string())
+            PredictError::invalid(
+                "CUDA is not available on this worker: ONNX Runtime with CUDA, its CUDA libraries \
+                 and a driver are needed; 'onnx.device = \"cpu\"' does without",
+            )
+            .with_source(error.to_string())
         })
 }

@@ -1,15 +1,16 @@
 //! Tensor models: rows in, rows out, in order.
 //!
-//! One thread owns the session and runs one batch at a time; `ONNX Runtime` spreads a run over
-//! its own threads. A run whose caller has gone is stopped.
+//! One thread owns the session ([`queue`]) and runs one batch at a time ([`run`]). A run whose
+//! caller has gone is stopped.
 
 mod decode;
 mod encode;
+mod failure;
+mod queue;
 mod run;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc;
 
 use arrow_array::RecordBatch;
 use arrow_schema::{Schema, SchemaRef};
@@ -17,13 +18,13 @@ use async_stream::try_stream;
 use async_trait::async_trait;
 use futures::TryStreamExt;
 use ort::session::{NoSelectedOutputs, RunOptions};
-use tokio::sync::oneshot;
 use volley_backend::Backend;
 use volley_types::{
     ChunkStream, ErrorCode, ErrorOrigin, ModelName, ModelRef, Predict, PredictError,
     PredictRequest, Signature, Task,
 };
 
+use self::queue::Queue;
 use crate::columns::{Port, is_batched};
 use crate::{OnnxConfig, Runtime, session};
 
@@ -34,24 +35,8 @@ struct TensorModel {
     model: ModelName,
     signature: Signature,
     config: OnnxConfig,
-    jobs: mpsc::SyncSender<Job>,
-}
-
-struct Job {
-    rows: RecordBatch,
-    options: Arc<Options>,
-    answer: oneshot::Sender<Result<RecordBatch, PredictError>>,
-}
-
-/// Stops a run when its caller goes away.
-struct Terminator(Arc<Options>);
-
-impl Drop for Terminator {
-    fn drop(&mut self) {
-        if let Err(error) = self.0.terminate() {
-            tracing::warn!(error = %error, "a run could not be stopped");
-        }
-    }
+    memory_bytes: u64,
+    queue: Arc<Queue>,
 }
 
 /// What a session takes and gives.
@@ -60,6 +45,14 @@ pub(crate) struct Ports {
     pub(crate) outputs: Vec<Port>,
     pub(crate) batched: bool,
     pub(crate) output_schema: SchemaRef,
+}
+
+impl Ports {
+    /// Whether the inputs have something that their declaration leaves open: see
+    /// [`failure::classify`].
+    fn are_varied(&self) -> bool {
+        self.inputs.iter().any(Port::is_varied)
+    }
 }
 
 /// Loads `model.onnx`. Blocks.
@@ -77,28 +70,27 @@ pub(crate) fn load(
         input: Arc::new(input),
         output: ports.output_schema.clone(),
     };
-    let (jobs, queue) = mpsc::sync_channel::<Job>(config.tensor_streams.max(1));
-    let mut runner = run::Runner::new(session, ports);
-    std::thread::Builder::new()
-        .name(format!("onnx-{model}"))
-        .spawn(move || {
-            // Ends when the model is dropped, and its sender with it.
-            for job in queue {
-                if job.answer.is_closed() {
-                    continue;
-                }
-                let answer = runner.run(&job.rows, &job.options);
-                // The caller may have gone in the meantime.
-                let _ = job.answer.send(answer);
-            }
-        })
-        .map_err(|error| PredictError::internal("the model's thread could not start", error))?;
+    let runner = run::Runner::new(session, ports);
+    let queue = Queue::start(&model, runner, config.tensor_streams.max(1))?;
     Ok(Arc::new(TensorModel {
         model,
         signature,
         config,
-        jobs,
+        memory_bytes: file_bytes(directory),
+        queue: Arc::new(queue),
     }))
+}
+
+/// The bytes of the graph and of what lies beside it: the weights, as far as they are told.
+fn file_bytes(directory: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(directory) else {
+        return 0;
+    };
+    let files = entries.filter_map(|entry| entry.ok()?.metadata().ok());
+    files
+        .filter(std::fs::Metadata::is_file)
+        .map(|file| file.len())
+        .sum()
 }
 
 fn ports(session: &ort::session::Session) -> Result<Ports, PredictError> {
@@ -136,60 +128,45 @@ impl Backend for TensorModel {
     fn capacity(&self) -> usize {
         self.config.tensor_streams.max(1)
     }
+
+    fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
 }
 
-impl TensorModel {
-    async fn run(&self, rows: RecordBatch) -> Result<RecordBatch, PredictError> {
-        if self.config.max_rows < rows.num_rows() {
-            return Err(PredictError::new(
-                ErrorCode::TooLarge,
-                format!(
-                    "a batch may have at most {} rows; send several",
-                    self.config.max_rows
-                ),
-            ));
-        }
-        let options = RunOptions::new()
-            .map_err(|error| internal("a run could not be set up", error.to_string()))?;
-        let options = Arc::new(options);
-        let (answer, answered) = oneshot::channel();
-        let terminator = Terminator(options.clone());
-        self.jobs
-            .try_send(Job {
-                rows,
-                options,
-                answer,
-            })
-            .map_err(|error| match error {
-                mpsc::TrySendError::Full(_) => PredictError::new(
-                    ErrorCode::Overloaded,
-                    "the model's queue is full; try again",
-                ),
-                mpsc::TrySendError::Disconnected(_) => internal("the model's thread has ended", ""),
-            })?;
-        let answer = answered.await;
-        // It has ended by itself: a late stop would hit nothing.
-        drop(terminator);
-        answer.unwrap_or_else(|_| Err(internal("the model's thread has ended", "")))
+/// Refuses a batch that is not what the model takes, or too much at once.
+fn check(
+    signature: &Signature,
+    config: &OnnxConfig,
+    rows: &RecordBatch,
+) -> Result<(), PredictError> {
+    signature.check_input(&rows.schema())?;
+    if config.max_rows < rows.num_rows() {
+        return Err(PredictError::new(
+            ErrorCode::TooLarge,
+            format!(
+                "a batch has {} rows, and may have {}; send several",
+                rows.num_rows(),
+                config.max_rows
+            ),
+        ));
     }
+    Ok(())
 }
 
 #[async_trait]
 impl Predict for TensorModel {
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
         self.signature.check_input(&request.input.schema())?;
-        let model = Self {
-            model: self.model.clone(),
-            signature: self.signature.clone(),
-            config: self.config,
-            jobs: self.jobs.clone(),
-        };
+        let (signature, config) = (self.signature.clone(), self.config);
+        let queue = self.queue.clone();
         let schema = self.signature.output.clone();
         let batches = try_stream! {
             let mut input = request.input.into_stream();
             while let Some(rows) = input.try_next().await? {
+                check(&signature, &config, &rows)?;
                 if 0 < rows.num_rows() {
-                    yield model.run(rows).await?;
+                    yield queue.run(rows).await?;
                 }
             }
         };

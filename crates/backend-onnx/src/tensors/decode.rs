@@ -1,141 +1,207 @@
-//! Columns into ONNX tensors.
+//! Columns into ONNX tensors: as views of the columns' buffers where the rows lie together.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
     ArrowPrimitiveType, Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
     Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
-use arrow_array::{Array, ArrayRef};
+use arrow_array::{Array, ArrayRef, FixedSizeListArray, ListArray};
+use arrow_buffer::OffsetBuffer;
 use arrow_schema::DataType;
-use ort::value::{DynValue, PrimitiveTensorElementType, Tensor};
+use ort::session::SessionInputValue;
+use ort::value::{PrimitiveTensorElementType, Tensor, TensorRef};
 use volley_types::PredictError;
 
 use super::internal;
 use crate::columns::{Layout, Port};
 
-/// The shape of one row; checked against the model where the column does not fix it.
-pub(super) fn row_shape(
-    port: &Port,
-    column: &ArrayRef,
-    row: usize,
-) -> Result<Vec<usize>, PredictError> {
-    let Layout::Variable(_) = port.layout else {
-        return Ok(port
-            .row_shape
-            .iter()
-            .map(|dim| usize::try_from(*dim).unwrap_or(0))
-            .collect());
-    };
-    let wrong = |what: &str| {
-        PredictError::invalid(format!("input column '{}', row {row}: {what}", port.name))
-    };
-    let tensors = column
-        .as_struct_opt()
-        .ok_or_else(|| wrong("is no tensor"))?;
-    if tensors.is_null(row) {
-        return Err(wrong("is null"));
-    }
-    let parts = tensors
-        .column_by_name("data")
-        .zip(tensors.column_by_name("shape"));
-    let parts = parts.and_then(|(data, shape)| {
-        Some((data.as_list_opt::<i32>()?, shape.as_fixed_size_list_opt()?))
-    });
-    let (data, shapes) = parts.ok_or_else(|| wrong("has no 'data' and 'shape'"))?;
-    let dims = shapes.value(row);
-    let dims = dims
-        .as_primitive_opt::<Int32Type>()
-        .ok_or_else(|| wrong("has no shape"))?;
-    let shape: Option<Vec<usize>> = dims
-        .values()
-        .iter()
-        .map(|dim| usize::try_from(*dim).ok())
-        .collect();
-    let shape = shape.ok_or_else(|| wrong("has a negative dimension"))?;
-    let elements = shape
-        .iter()
-        .try_fold(1_usize, |product, dim| product.checked_mul(*dim));
-    let found = data.value_length(row);
-    if elements != usize::try_from(found).ok() {
-        return Err(wrong(&format!(
-            "has {found} values, which do not make the shape {shape:?}"
-        )));
-    }
-    if !port.takes(&shape) {
-        return Err(wrong(&format!(
-            "has shape {shape:?}, the model takes {:?}",
-            port.row_shape
-        )));
-    }
-    Ok(shape)
+/// A column, read once for all runs of its batch.
+pub(super) struct Input<'p> {
+    port: &'p Port,
+    values: ArrayRef,
+    places: Places,
+    shapes: Option<Vec<Vec<usize>>>,
 }
 
-/// The tensor of `rows`, which all have one shape.
-pub(super) fn tensor(
-    port: &Port,
-    column: &ArrayRef,
-    rows: &[usize],
-    batched: bool,
-) -> Result<DynValue, PredictError> {
-    if column.null_count() != 0 {
-        return Err(PredictError::invalid(format!(
-            "input column '{}' has nulls; the model takes none",
-            port.name
-        )));
-    }
-    let mut shape: Vec<i64> = if batched {
-        vec![rows.len() as i64]
-    } else {
-        Vec::new()
-    };
-    let first = row_shape(port, column, rows.first().copied().unwrap_or(0))?;
-    shape.extend(first.iter().map(|dim| *dim as i64));
-    let size: usize = first.iter().product();
-    let leaves = leaves(port, column, rows, size)?;
-    match port.element {
-        DataType::Float16 => primitive::<Float16Type>(&leaves, shape),
-        DataType::Float32 => primitive::<Float32Type>(&leaves, shape),
-        DataType::Float64 => primitive::<Float64Type>(&leaves, shape),
-        DataType::Int8 => primitive::<Int8Type>(&leaves, shape),
-        DataType::Int16 => primitive::<Int16Type>(&leaves, shape),
-        DataType::Int32 => primitive::<Int32Type>(&leaves, shape),
-        DataType::Int64 => primitive::<Int64Type>(&leaves, shape),
-        DataType::UInt8 => primitive::<UInt8Type>(&leaves, shape),
-        DataType::UInt16 => primitive::<UInt16Type>(&leaves, shape),
-        DataType::UInt32 => primitive::<UInt32Type>(&leaves, shape),
-        DataType::UInt64 => primitive::<UInt64Type>(&leaves, shape),
-        DataType::Boolean => {
-            let values: Vec<bool> = leaves
-                .iter()
-                .flat_map(|part| part.as_boolean().values().iter())
-                .collect();
-            Ok(Tensor::from_array((shape, values))
-                .map_err(refused)?
-                .into_dyn())
+/// Where the values of a row begin and end.
+enum Places {
+    /// So many for each row, the first row's from a start.
+    Even(usize, usize),
+    /// Between two offsets.
+    Offsets(OffsetBuffer<i32>),
+}
+
+impl Places {
+    fn of(&self, row: usize) -> (usize, usize) {
+        match self {
+            Self::Even(start, size) => (start + row * size, start + (row + 1) * size),
+            Self::Offsets(offsets) => (offsets[row] as usize, offsets[row + 1] as usize),
         }
-        DataType::Utf8 => {
-            let mut texts: Vec<String> = Vec::new();
-            for part in &leaves {
-                match part.as_string_opt::<i32>() {
-                    Some(small) => texts.extend(small.iter().flatten().map(str::to_owned)),
-                    None => {
-                        texts.extend(part.as_string::<i64>().iter().flatten().map(str::to_owned))
-                    }
+    }
+}
+
+impl<'p> Input<'p> {
+    /// `column`, whose type is the port's.
+    ///
+    /// # Errors
+    /// `InvalidInput` naming the column and the row that is null or of a wrong shape.
+    pub(super) fn read(port: &'p Port, column: &ArrayRef) -> Result<Self, PredictError> {
+        if let Some(row) = (0..column.len()).find(|row| column.is_null(*row)) {
+            return Err(PredictError::invalid(format!(
+                "input column '{}', row {row} is null; the model takes none",
+                port.name
+            )));
+        }
+        let (values, places, shapes) = match port.layout {
+            Layout::Scalar => (column.clone(), Places::Even(0, 1), None),
+            Layout::Fixed(size) => {
+                let list = column.as_fixed_size_list();
+                let places = Places::Even(start(list), size);
+                (list.values().clone(), places, None)
+            }
+            Layout::Variable(rank) => {
+                let (data, dims) = parts(port, column, rank)?;
+                let shape = |row: usize| {
+                    let dims = &dims[row * rank..(row + 1) * rank];
+                    row_shape(port, dims, data.value_length(row)).map_err(|what| {
+                        let name = &port.name;
+                        PredictError::invalid(format!("input column '{name}', row {row}: {what}"))
+                    })
+                };
+                let shapes = (0..column.len()).map(shape).collect::<Result<_, _>>()?;
+                let places = Places::Offsets(data.offsets().clone());
+                (data.values().clone(), places, Some(shapes))
+            }
+        };
+        Ok(Self {
+            port,
+            values,
+            places,
+            shapes,
+        })
+    }
+
+    /// The shape of each row, where rows may differ.
+    pub(super) fn shapes(&self) -> Option<&[Vec<usize>]> {
+        self.shapes.as_deref()
+    }
+
+    /// The values of `rows`, which all have one shape.
+    ///
+    /// # Errors
+    /// `InvalidInput` naming the column when there are nulls inside.
+    pub(super) fn leaves(&self, rows: &[usize], batched: bool) -> Result<Leaves, PredictError> {
+        let mut parts: Vec<ArrayRef> = Vec::new();
+        let mut run: Option<(usize, usize)> = None;
+        for row in rows {
+            let (start, end) = self.places.of(*row);
+            run = match run {
+                Some((from, to)) if to == start => Some((from, end)),
+                Some((from, to)) => {
+                    parts.push(self.values.slice(from, to - from));
+                    Some((start, end))
+                }
+                None => Some((start, end)),
+            };
+        }
+        if let Some((from, to)) = run {
+            parts.push(self.values.slice(from, to - from));
+        }
+        if parts.iter().any(|part| part.null_count() != 0) {
+            return Err(PredictError::invalid(format!(
+                "input column '{}' has nulls inside a tensor; the model takes none",
+                self.port.name
+            )));
+        }
+        let mut shape: Vec<i64> = Vec::new();
+        if batched {
+            shape.push(rows.len() as i64);
+        }
+        match (&self.shapes, rows.first()) {
+            (Some(shapes), Some(row)) => shape.extend(shapes[*row].iter().map(|dim| *dim as i64)),
+            _ => shape.extend(&self.port.row_shape),
+        }
+        Ok(Leaves { shape, parts })
+    }
+}
+
+/// The values of some rows, and the shape of the tensor that they make.
+pub(super) struct Leaves {
+    shape: Vec<i64>,
+    // As few slices of the column's values as possible; views of its buffers.
+    parts: Vec<ArrayRef>,
+}
+
+impl Leaves {
+    /// The tensor. Numbers of rows that lie together are not copied.
+    pub(super) fn tensor(&self, port: &Port) -> Result<SessionInputValue<'_>, PredictError> {
+        match port.element {
+            DataType::Float16 => self.primitive::<Float16Type>(),
+            DataType::Float32 => self.primitive::<Float32Type>(),
+            DataType::Float64 => self.primitive::<Float64Type>(),
+            DataType::Int8 => self.primitive::<Int8Type>(),
+            DataType::Int16 => self.primitive::<Int16Type>(),
+            DataType::Int32 => self.primitive::<Int32Type>(),
+            DataType::Int64 => self.primitive::<Int64Type>(),
+            DataType::UInt8 => self.primitive::<UInt8Type>(),
+            DataType::UInt16 => self.primitive::<UInt16Type>(),
+            DataType::UInt32 => self.primitive::<UInt32Type>(),
+            DataType::UInt64 => self.primitive::<UInt64Type>(),
+            DataType::Boolean => {
+                let parts = self.parts.iter();
+                let values: Vec<bool> = parts
+                    .flat_map(|part| part.as_boolean().values().iter())
+                    .collect();
+                let tensor = Tensor::from_array((self.shape.clone(), values));
+                Ok(tensor.map_err(refused)?.into())
+            }
+            DataType::Utf8 => self.strings(port),
+            _ => Err(internal(
+                "an input's type is not served",
+                port.element.to_string(),
+            )),
+        }
+    }
+
+    fn primitive<T>(&self) -> Result<SessionInputValue<'_>, PredictError>
+    where
+        T: ArrowPrimitiveType,
+        T::Native: PrimitiveTensorElementType + std::fmt::Debug + Clone + 'static,
+    {
+        if let [part] = self.parts.as_slice()
+            && !part.is_empty()
+        {
+            let values: &[T::Native] = part.as_primitive::<T>().values();
+            let tensor = TensorRef::from_array_view((self.shape.clone(), values));
+            return Ok(tensor.map_err(refused)?.into());
+        }
+        let mut values: Vec<T::Native> = Vec::new();
+        for part in &self.parts {
+            values.extend_from_slice(part.as_primitive::<T>().values());
+        }
+        let tensor = Tensor::from_array((self.shape.clone(), values));
+        Ok(tensor.map_err(refused)?.into())
+    }
+
+    fn strings(&self, port: &Port) -> Result<SessionInputValue<'_>, PredictError> {
+        let mut texts: Vec<String> = Vec::new();
+        for part in &self.parts {
+            match part.as_string_opt::<i32>() {
+                Some(small) => texts.extend(small.iter().flatten().map(str::to_owned)),
+                None => {
+                    let large = part.as_string::<i64>().iter().flatten();
+                    texts.extend(large.map(str::to_owned));
                 }
             }
-            if texts.iter().any(|text| text.contains('\0')) {
-                return Err(PredictError::invalid(format!(
-                    "input column '{}' has a text with a zero byte",
-                    port.name
-                )));
-            }
-            let tensor = Tensor::from_string_array((shape, texts.as_slice()));
-            Ok(tensor.map_err(refused)?.into_dyn())
         }
-        _ => Err(internal(
-            "an input's type is not served",
-            port.element.to_string(),
-        )),
+        if texts.iter().any(|text| text.contains('\0')) {
+            return Err(PredictError::invalid(format!(
+                "input column '{}' has a text with a zero byte",
+                port.name
+            )));
+        }
+        let tensor = Tensor::from_string_array((self.shape.clone(), texts.as_slice()));
+        Ok(tensor.map_err(refused)?.into())
     }
 }
 
@@ -143,71 +209,60 @@ fn refused(error: ort::Error) -> PredictError {
     internal("an input tensor could not be made", error.to_string())
 }
 
-/// The values of `rows`, as few slices of the column's leaves as possible.
-fn leaves(
+/// The `data` of a column of tensors, and all its dimensions, `rank` for each row.
+fn parts<'a>(
     port: &Port,
-    column: &ArrayRef,
-    rows: &[usize],
-    size: usize,
-) -> Result<Vec<ArrayRef>, PredictError> {
-    let (values, offset_of): (ArrayRef, Box<dyn Fn(usize) -> usize>) = match port.layout {
-        Layout::Scalar => (column.clone(), Box::new(|row| row)),
-        Layout::Fixed(size) => {
-            let list = column.as_fixed_size_list();
-            let base = list.value_offset(0) as usize;
-            (
-                list.values().clone(),
-                Box::new(move |row| base + row * size),
-            )
-        }
-        Layout::Variable(_) => {
-            let list = column
-                .as_struct()
-                .column_by_name("data")
-                .map(|data| data.as_list::<i32>());
-            let list = list.ok_or_else(|| internal("a tensor column has no data", ""))?;
-            let offsets = list.offsets().clone();
-            (
-                list.values().clone(),
-                Box::new(move |row| offsets[row] as usize),
-            )
-        }
-    };
-    let mut parts: Vec<ArrayRef> = Vec::new();
-    let mut run: Option<(usize, usize)> = None;
-    for row in rows {
-        let start = offset_of(*row);
-        run = match run {
-            Some((from, to)) if to == start => Some((from, to + size)),
-            Some((from, to)) => {
-                parts.push(values.slice(from, to - from));
-                Some((start, start + size))
-            }
-            None => Some((start, start + size)),
-        };
+    column: &'a ArrayRef,
+    rank: usize,
+) -> Result<(&'a ListArray, Vec<i32>), PredictError> {
+    let wrong = |what| PredictError::invalid(format!("input column '{}' {what}", port.name));
+    let tensors = column.as_struct();
+    let (data, shapes) = tensors
+        .column_by_name("data")
+        .and_then(|data| data.as_list_opt::<i32>())
+        .zip(
+            tensors
+                .column_by_name("shape")
+                .and_then(|shape| shape.as_fixed_size_list_opt()),
+        )
+        .ok_or_else(|| wrong("is no tensor: it has no 'data' and 'shape'"))?;
+    if data.null_count() != 0 || shapes.null_count() != 0 {
+        return Err(wrong("has a null 'data' or 'shape'; the model takes none"));
     }
-    if let Some((from, to)) = run {
-        parts.push(values.slice(from, to - from));
-    }
-    if parts.iter().any(|part| part.null_count() != 0) {
-        return Err(PredictError::invalid(format!(
-            "input column '{}' has nulls inside a tensor; the model takes none",
-            port.name
-        )));
-    }
-    Ok(parts)
+    let dims = shapes.values().slice(start(shapes), shapes.len() * rank);
+    let dims = dims
+        .as_primitive_opt::<Int32Type>()
+        .filter(|dims| dims.null_count() == 0)
+        .ok_or_else(|| wrong("has a null dimension"))?;
+    Ok((data, dims.values().to_vec()))
 }
 
-fn primitive<T>(parts: &[ArrayRef], shape: Vec<i64>) -> Result<DynValue, PredictError>
-where
-    T: ArrowPrimitiveType,
-    T::Native: PrimitiveTensorElementType + std::fmt::Debug + Clone + 'static,
-{
-    let mut values: Vec<T::Native> = Vec::new();
-    for part in parts {
-        values.extend_from_slice(part.as_primitive::<T>().values());
+/// Where the first row's values begin.
+fn start(list: &FixedSizeListArray) -> usize {
+    if list.is_empty() {
+        0
+    } else {
+        list.value_offset(0) as usize
     }
-    Ok(Tensor::from_array((shape, values))
-        .map_err(refused)?
-        .into_dyn())
+}
+
+/// The shape of a row with `found` values, or what is wrong with it.
+fn row_shape(port: &Port, dims: &[i32], found: i32) -> Result<Vec<usize>, String> {
+    let shape: Option<Vec<usize>> = dims.iter().map(|dim| usize::try_from(*dim).ok()).collect();
+    let shape = shape.ok_or_else(|| format!("shape {dims:?} has a negative dimension"))?;
+    if !port.takes(&shape) {
+        return Err(format!(
+            "has shape {shape:?}, the model takes {}",
+            port.shape_text()
+        ));
+    }
+    let elements = shape
+        .iter()
+        .try_fold(1_usize, |product, dim| product.checked_mul(*dim));
+    if elements != usize::try_from(found).ok() {
+        return Err(format!(
+            "has {found} values, which do not make the shape {shape:?}"
+        ));
+    }
+    Ok(shape)
 }

@@ -13,10 +13,10 @@ use arrow_array::{
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{ArrowError, DataType};
 use ort::value::{DynValue, PrimitiveTensorElementType};
-use volley_types::PredictError;
+use volley_types::{ErrorCode, ErrorOrigin, PredictError};
 
 use super::internal;
-use crate::columns::{Layout, Port, dim};
+use crate::columns::{Layout, Port, dim, elements};
 
 /// The column of an output for `rows` rows.
 pub(super) fn column(
@@ -28,11 +28,12 @@ pub(super) fn column(
     let (shape, values) = values(port, value)?;
     let row_shape: Vec<usize> = if batched {
         if shape.first() != Some(&rows) {
-            let message = "the model gave another number of rows than it was given";
-            return Err(internal(
-                message,
-                format!("{} of {rows}: {shape:?}", port.name),
-            ));
+            let message = format!(
+                "the model gave output '{}' of another number of rows than it was given; its first \
+                 dimension is dynamic, but is not the batch: give it a fixed size in the model",
+                port.name
+            );
+            return Err(internal(&message, format!("{shape:?} for {rows} rows")));
         }
         shape[1..].to_vec()
     } else {
@@ -54,6 +55,9 @@ pub(super) fn column(
         }
         Layout::Variable(rank) => {
             let size = row_shape.iter().product();
+            if elements(&[rows, size]).is_none() {
+                return Err(too_large(port));
+            }
             let lengths = std::iter::repeat_n(size, rows);
             let offsets = OffsetBuffer::from_lengths(lengths);
             let data = ListArray::try_new(port.item(), offsets, values, None).map_err(broken)?;
@@ -93,6 +97,10 @@ fn values(port: &Port, value: &DynValue) -> Result<(Vec<usize>, ArrayRef), Predi
         }
         DataType::Utf8 => {
             let (shape, texts) = value.try_extract_strings().map_err(unreadable)?;
+            let bytes: usize = texts.iter().map(String::len).sum();
+            if i32::try_from(bytes).is_err() {
+                return Err(too_large(port));
+            }
             Ok((sizes(shape), Arc::new(StringArray::from(texts))))
         }
         _ => Err(internal(
@@ -110,7 +118,7 @@ where
     let (shape, values) = value
         .try_extract_tensor::<T::Native>()
         .map_err(unreadable)?;
-    let array = PrimitiveArray::<T>::from_iter_values(values.iter().copied());
+    let array = PrimitiveArray::<T>::new(values.to_vec().into(), None);
     Ok((sizes(shape), Arc::new(array)))
 }
 
@@ -119,6 +127,14 @@ fn sizes(shape: &[i64]) -> Vec<usize> {
         .iter()
         .map(|dim| usize::try_from(*dim).unwrap_or(0))
         .collect()
+}
+
+fn too_large(port: &Port) -> PredictError {
+    let message = format!(
+        "output '{}' is too large for one batch; send fewer rows",
+        port.name
+    );
+    PredictError::new(ErrorCode::TooLarge, message).with_origin(ErrorOrigin::Model)
 }
 
 fn unreadable(error: ort::Error) -> PredictError {
