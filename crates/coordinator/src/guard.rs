@@ -1,11 +1,9 @@
 //! What holds for every stream that leaves the coordinator, whichever replica it comes from:
 //! it keeps its deadline, and a generation ends in its last row or in an error.
 
-use arrow_array::RecordBatch;
-use arrow_array::cast::AsArray;
 use async_stream::stream;
 use futures::{Stream, StreamExt, pin_mut};
-use volley_types::chunk::BatchResult as Item;
+use volley_types::chunk::{BatchResult as Item, ends_generation};
 use volley_types::{Deadline, Task};
 
 use crate::refusal;
@@ -52,7 +50,7 @@ pub(crate) fn terminated(
         let mut complete = task != Task::Generate;
         pin_mut!(batches);
         while let Some(item) = batches.next().await {
-            complete |= item.as_ref().map_or(true, is_last);
+            complete |= item.as_ref().map_or(true, ends_generation);
             yield item;
         }
         if !complete {
@@ -61,17 +59,11 @@ pub(crate) fn terminated(
     }
 }
 
-fn is_last(batch: &RecordBatch) -> bool {
-    let column = batch
-        .column_by_name("last")
-        .and_then(|column| column.as_boolean_opt());
-    column.is_some_and(|last| !last.is_empty() && last.value(last.len() - 1))
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
+    use arrow_array::RecordBatch;
     use futures::stream;
     use volley_types::{ErrorCode, GenerationChunk, GenerationChunks};
 

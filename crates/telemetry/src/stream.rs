@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use async_stream::stream;
 use futures::{Stream, StreamExt, pin_mut};
-use volley_types::chunk::BatchResult;
+use volley_types::chunk::{BatchResult, ends_generation};
 use volley_types::{ErrorCode, ModelName};
 
 use crate::metrics::{Metrics, ModelLabel, OutcomeLabel};
@@ -75,7 +75,13 @@ pub fn recorded(
         pin_mut!(batches);
         while let Some(item) = batches.next().await {
             match &item {
-                Ok(batch) => record.batch(batch.num_rows(), Instant::now()),
+                Ok(batch) => {
+                    record.batch(batch.num_rows(), Instant::now());
+                    // A reader need not ask for more after the last row.
+                    if ends_generation(batch) {
+                        record.end(None);
+                    }
+                }
                 Err(error) => {
                     record.end(Some(error.code));
                     if 500 <= error.code.http_status() {
@@ -110,7 +116,30 @@ impl Drop for StreamRecord {
 
 #[cfg(test)]
 mod tests {
+    use volley_types::{GenerationChunk, GenerationChunks};
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_reader_who_stops_after_the_last_row_has_not_cancelled() {
+        let metrics = Metrics::new();
+        let model = ModelName::new("m").unwrap();
+        for last in [true, false] {
+            let row = GenerationChunks::single(&GenerationChunk {
+                last,
+                ..GenerationChunk::default()
+            });
+            let record = StreamRecord::begin(&metrics, &model, Instant::now());
+            let batches = recorded(record, futures::stream::iter([Ok(row.clone()), Ok(row)]));
+            pin_mut!(batches);
+            batches.next().await.unwrap().unwrap();
+        }
+        let text = metrics.encode();
+        for code in ["ok", "cancelled"] {
+            let line = format!("volley_requests_total{{model=\"m\",code=\"{code}\"}} 1");
+            assert!(text.contains(&line), "{line} is missing in\n{text}");
+        }
+    }
 
     #[test]
     fn a_stream_counts_once_with_its_outcome() {

@@ -74,6 +74,15 @@ impl ChunkStream {
     }
 }
 
+/// Whether a batch of a generation ends in its last row: nothing follows, and a reader may stop.
+/// False for batches of other schemas.
+#[must_use]
+pub fn ends_generation(batch: &RecordBatch) -> bool {
+    let last = batch.column_by_name("last");
+    let last = last.and_then(|column| column.as_boolean_opt());
+    last.is_some_and(|last| !last.is_empty() && last.value(last.len() - 1))
+}
+
 /// One item of a [`ChunkStream`].
 pub type BatchResult = Result<RecordBatch, PredictError>;
 

@@ -120,15 +120,14 @@ async fn volley_up_serves_its_demo_models_and_stops_cleanly() {
         "{wrong}"
     );
 
-    let (_, metrics) = exchange(
-        &up.rest,
-        "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
-    )
+    // Counted when the server has let go of the streams, a moment after their readers.
+    until("both stories are counted", || async {
+        let request = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        let (_, metrics) = exchange(&up.rest, request).await;
+        let counted = "volley_requests_total{model=\"storyteller\",code=\"ok\"} 2";
+        metrics.contains(counted).then_some(())
+    })
     .await;
-    assert!(
-        metrics.contains("volley_requests_total{model=\"storyteller\",code=\"ok\"} 2"),
-        "{metrics}"
-    );
     up.process.terminate();
     assert!(up.process.ended().await.success());
 }
