@@ -31,7 +31,7 @@ TYPES = {
 }
 
 
-def save(name, nodes, inputs, outputs, constants=()):
+def save(name, nodes, inputs, outputs, constants=(), external=False):
     info = helper.make_tensor_value_info
     graph = helper.make_graph(
         nodes,
@@ -44,7 +44,17 @@ def save(name, nodes, inputs, outputs, constants=()):
     onnx.checker.check_model(model)
     directory = ROOT / name
     directory.mkdir(parents=True, exist_ok=True)
-    onnx.save(model, directory / "model.onnx")
+    if external:
+        (directory / "model.onnx.data").unlink(missing_ok=True)
+        onnx.save(
+            model,
+            directory / "model.onnx",
+            save_as_external_data=True,
+            location="model.onnx.data",
+            size_threshold=0,
+        )
+    else:
+        onnx.save(model, directory / "model.onnx")
 
 
 def main():
@@ -75,6 +85,44 @@ def main():
         [helper.make_node("Add", ["a", "b"], ["y"])],
         [("a", TensorProto.FLOAT, ["n", "w"]), ("b", TensorProto.FLOAT, ["n", "w"])],
         [("y", TensorProto.FLOAT, ["n", "w"])],
+    )
+    # Declares rows of two numbers and then wants five rows or none: its own defect.
+    save(
+        "defective",
+        [
+            helper.make_node("Reshape", ["x", "five"], ["r"]),
+            helper.make_node("Reshape", ["r", "pairs"], ["y"]),
+        ],
+        [("x", TensorProto.FLOAT, ["n", 2])],
+        [("y", TensorProto.FLOAT, ["n", 2])],
+        [
+            numpy_helper.from_array(np.array([5, -1], np.int64), "five"),
+            numpy_helper.from_array(np.array([-1, 2], np.int64), "pairs"),
+        ],
+    )
+    # Gives as many numbers as it is told to: one row is one run.
+    save(
+        "hungry",
+        [helper.make_node("Expand", ["one", "shape"], ["y"])],
+        [("shape", TensorProto.INT64, [2])],
+        [("y", TensorProto.FLOAT, ["a", "b"])],
+        [numpy_helper.from_array(np.array([1], np.float32), "one")],
+    )
+    # A first dimension that is dynamic and no batch.
+    save(
+        "nobatch",
+        [helper.make_node("Concat", ["x", "x"], ["y"], axis=0)],
+        [("x", TensorProto.FLOAT, ["n", 2])],
+        [("y", TensorProto.FLOAT, ["m", 2])],
+    )
+    # Weights in a file beside the graph.
+    save(
+        "external",
+        [helper.make_node("Add", ["x", "weights"], ["y"])],
+        [("x", TensorProto.FLOAT, ["n", 2])],
+        [("y", TensorProto.FLOAT, ["n", 2])],
+        [numpy_helper.from_array(np.array([10, 20], np.float32), "weights")],
+        external=True,
     )
     # Runs for a long time: a loop of many large products, to be stopped in the middle.
     body = helper.make_graph(

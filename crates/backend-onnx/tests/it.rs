@@ -1,7 +1,11 @@
 //! Real models on the real library.
 
+#[path = "it/columns.rs"]
+mod columns;
 #[path = "it/crowd.rs"]
 mod crowd;
+#[path = "it/faults.rs"]
+mod faults;
 #[path = "it/generate.rs"]
 mod generate;
 #[path = "it/setup.rs"]

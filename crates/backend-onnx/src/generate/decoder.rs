@@ -5,8 +5,9 @@
 
 use std::path::Path;
 
+use ort::logging::LogLevel;
 use ort::memory::MemoryInfo;
-use ort::session::{IoBinding, Session};
+use ort::session::{IoBinding, NoSelectedOutputs, RunOptions, Session};
 use ort::value::{Outlet, Tensor, TensorElementType, ValueType};
 use volley_types::{ErrorOrigin, PredictError};
 
@@ -28,6 +29,7 @@ pub(crate) struct Decoder {
     batches: Vec<Option<Bound>>,
     singles: Vec<Option<Bound>>,
     session: Session,
+    run_options: RunOptions<NoSelectedOutputs>,
     caches: Vec<Cache>,
     names: Names,
     vocabulary: usize,
@@ -68,6 +70,7 @@ impl Decoder {
                 .map(|_| cache())
                 .collect::<Result<_, _>>()?,
             session,
+            run_options: quiet()?,
             names,
             vocabulary: files.vocabulary,
             slots,
@@ -106,11 +109,11 @@ impl Decoder {
         bind_logits(&mut bound.binding, names)?;
         let result = step(
             &mut self.session,
+            &self.run_options,
             names,
             &mut bound,
             1,
-            ids,
-            mask,
+            (ids, mask),
             |logits| {
                 logits
                     .len()
@@ -148,11 +151,11 @@ impl Decoder {
         let (names, vocabulary) = (&self.names, self.vocabulary);
         let result = step(
             &mut self.session,
+            &self.run_options,
             names,
             &mut bound,
             rows,
-            ids,
-            mask,
+            (ids, mask),
             |logits| (rows * vocabulary == logits.len()).then(|| read(logits)),
         );
         self.batches[rows] = Some(bound);
@@ -258,13 +261,21 @@ fn bind_logits(binding: &mut IoBinding, names: &Names) -> Result<(), PredictErro
         .map_err(refused)
 }
 
+/// Options for runs that log no more than warnings. Otherwise every run writes its course as text
+/// for a log that is seldom read.
+fn quiet() -> Result<RunOptions<NoSelectedOutputs>, PredictError> {
+    let mut options = RunOptions::new().map_err(refused)?;
+    options.set_log_level(LogLevel::Warning).map_err(refused)?;
+    Ok(options)
+}
+
 fn step<T>(
     session: &mut Session,
+    run_options: &RunOptions<NoSelectedOutputs>,
     names: &Names,
     bound: &mut Bound,
     rows: usize,
-    ids: Vec<i64>,
-    mask: Vec<i64>,
+    (ids, mask): (Vec<i64>, Vec<i64>),
     read: impl FnOnce(&[f32]) -> T,
 ) -> Result<T, PredictError> {
     let shape = |values: &[i64]| [rows, values.len() / rows.max(1)];
@@ -278,7 +289,9 @@ fn step<T>(
         .binding
         .bind_input(names.attention_mask.as_str(), &mask)
         .map_err(refused)?;
-    let outputs = session.run_binding(&bound.binding).map_err(refused)?;
+    let outputs = session
+        .run_binding_with_options(&bound.binding, run_options)
+        .map_err(refused)?;
     let logits = outputs
         .get(names.logits.as_str())
         .ok_or_else(|| failed("no logits"))?;

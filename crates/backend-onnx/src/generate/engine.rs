@@ -1,6 +1,7 @@
 //! The engine of a replica: a handle to the one thread that decodes all its generations.
 
 mod decode;
+mod delivery;
 mod running;
 
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use tokio::sync::mpsc::Sender;
 use volley_types::{ErrorCode, GenerationChunk, ModelName, PredictError};
 
 use self::decode::Loop;
+use self::delivery::Delivery;
 use super::decoder::Decoder;
 use super::model::ModelFiles;
 use super::options::Options;
@@ -56,9 +58,13 @@ impl Engine {
         files: Arc<ModelFiles>,
     ) -> Result<Self, PredictError> {
         let (requests, queue) = sync_channel(QUEUE);
+        let runtime = tokio::runtime::Handle::try_current().map_err(|error| {
+            PredictError::internal("a generation model is loaded within a runtime", error)
+        })?;
+        let delivery = Delivery::start(&runtime);
         let thread = std::thread::Builder::new()
             .name(format!("decode-{model}"))
-            .spawn(move || Loop::new(decoder, files, queue).run())
+            .spawn(move || Loop::new(decoder, files, queue, delivery).run())
             .map_err(|error| PredictError::internal("the decode thread cannot start", error))?;
         Ok(Self(Arc::new(Owner {
             requests: Some(requests),

@@ -9,6 +9,12 @@ pub(crate) trait Decode {
     fn decode_one(&self, id: u32) -> String {
         self.decode(&[id])
     }
+
+    /// Whether a token is written the same whatever stands before it, but for characters that
+    /// are spread over several.
+    fn is_context_free(&self) -> bool {
+        false
+    }
 }
 
 /// A tokenizer with the text of every token at hand: half of what a [`Detokenizer`] asks for is
@@ -16,6 +22,7 @@ pub(crate) trait Decode {
 pub(crate) struct TokenTexts {
     tokenizer: tokenizers::Tokenizer,
     texts: Vec<Box<str>>,
+    context_free: bool,
 }
 
 impl TokenTexts {
@@ -25,6 +32,11 @@ impl TokenTexts {
         let texts = ids.map(|id| text_of(&tokenizer, &[id]).into_boxed_str());
         Self {
             texts: texts.collect(),
+            // Joins the bytes of its tokens, and nothing else.
+            context_free: matches!(
+                tokenizer.get_decoder(),
+                Some(tokenizers::DecoderWrapper::ByteLevel(_))
+            ),
             tokenizer,
         }
     }
@@ -49,6 +61,10 @@ impl Decode for TokenTexts {
         let text = self.texts.get(id as usize);
         text.map_or_else(|| self.decode(&[id]), |text| text.to_string())
     }
+
+    fn is_context_free(&self) -> bool {
+        self.context_free
+    }
 }
 
 /// Detokenises one request's tokens as they come.
@@ -72,6 +88,16 @@ const MAX_PENDING: usize = 16;
 impl Detokenizer {
     /// Takes one token and gives the text that it completes.
     pub(crate) fn push(&mut self, token: u32, decode: &impl Decode) -> String {
+        if decode.is_context_free() && self.window.len() == self.given {
+            let text = decode.decode_one(token);
+            if !text.contains(char::REPLACEMENT_CHARACTER) {
+                self.window.clear();
+                self.window.push(token);
+                self.given = 1;
+                self.given_text.clone_from(&text);
+                return text;
+            }
+        }
         self.window.push(token);
         let text = decode.decode(&self.window);
         let pending = self.window.len() - self.given;
@@ -195,6 +221,10 @@ mod tests {
         fn decode(&self, ids: &[u32]) -> String {
             let bytes: Vec<u8> = ids.iter().map(|id| *id as u8).collect();
             String::from_utf8_lossy(&bytes).into_owned()
+        }
+
+        fn is_context_free(&self) -> bool {
+            true
         }
     }
 

@@ -10,12 +10,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
+use volley_types::PredictError;
+
+use super::delivery::Delivery;
 use super::running::Running;
 use super::{QUEUE, Request};
 use crate::generate::decoder::Decoder;
 use crate::generate::model::ModelFiles;
 use crate::generate::sampler::Sampler;
-use volley_types::PredictError;
 
 /// Prompt tokens that are read between two steps, so that a long prompt holds nobody up. Chunks
 /// always begin at multiples of this, so that how a prompt is cut, and with it the last bits of
@@ -28,6 +30,7 @@ pub(super) struct Loop {
     decoder: Decoder,
     files: Arc<ModelFiles>,
     queue: Receiver<Request>,
+    delivery: Delivery,
     waiting: VecDeque<Request>,
     /// In the order of their slots.
     running: Vec<Running>,
@@ -44,8 +47,14 @@ struct Reading {
 }
 
 impl Loop {
-    pub(super) fn new(decoder: Decoder, files: Arc<ModelFiles>, queue: Receiver<Request>) -> Self {
+    pub(super) fn new(
+        decoder: Decoder,
+        files: Arc<ModelFiles>,
+        queue: Receiver<Request>,
+        delivery: Delivery,
+    ) -> Self {
         Self {
+            delivery,
             decoder,
             files,
             queue,
@@ -133,7 +142,7 @@ impl Loop {
             sampler.as_mut().map(|sampler| sampler.choose(logits))
         });
         match (chosen, sampler) {
-            (Err(error), _) => request.fail(error),
+            (Err(error), _) => request.fail(error, &mut self.delivery),
             (Ok(Some(token)), Some(sampler)) => {
                 let running = Running::start(request, sampler, token, &self.files);
                 self.running.push(running);
@@ -183,10 +192,10 @@ impl Loop {
     fn fail_all(&mut self, error: &PredictError) {
         tracing::error!(error = error.chain(), "a decode step failed");
         for running in self.running.drain(..) {
-            running.request.fail(error.clone());
+            running.request.fail(error.clone(), &mut self.delivery);
         }
         if let Some(reading) = self.reading.take() {
-            reading.request.fail(error.clone());
+            reading.request.fail(error.clone(), &mut self.delivery);
         }
     }
 
@@ -194,12 +203,13 @@ impl Loop {
     fn deliver(&mut self) {
         let mut slot = 0;
         while slot < self.running.len() {
-            if self.running[slot].give() {
+            if self.running[slot].give(&mut self.delivery) {
                 slot += 1;
             } else {
                 self.free(slot);
             }
         }
+        self.delivery.flush();
     }
 
     /// Frees a slot, and moves the last one and the prompt behind it up.
@@ -218,9 +228,9 @@ impl Loop {
 
 impl Request {
     /// Tells the reader that this item will not go on.
-    fn fail(&self, error: PredictError) {
+    fn fail(&self, error: PredictError, delivery: &mut Delivery) {
         // The reader may have gone, or be too far behind even for this: its stream then ends
         // without a last row, which is an error too.
-        let _ = self.sender.try_send((self.item, Err(error)));
+        let _ = delivery.add(&self.sender, (self.item, Err(error)));
     }
 }

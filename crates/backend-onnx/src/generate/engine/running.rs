@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use tokio::sync::mpsc::error::TrySendError;
 use volley_types::{FinishReason, GenerationChunk, Usage};
 
+use super::delivery::{Added, Delivery};
 use super::{Event, Request};
 use crate::generate::model::ModelFiles;
 use crate::generate::sampler::Sampler;
@@ -69,17 +69,17 @@ impl Running {
 
     /// Gives rows to the reader, as far as it has room. False when the slot is free: all was
     /// given, or the reader has gone.
-    pub(super) fn give(&mut self) -> bool {
+    pub(super) fn give(&mut self, delivery: &mut Delivery) -> bool {
         let sender = &self.request.sender;
         while let Some(event) = self.held.pop_front() {
-            match sender.try_send(event) {
-                Ok(()) => {}
-                Err(TrySendError::Full(event)) => {
+            match delivery.add(sender, event) {
+                Added::Taken => {}
+                Added::Full(event) => {
                     self.held.push_front(event);
                     self.paused = true;
                     return true;
                 }
-                Err(TrySendError::Closed(_)) => return false,
+                Added::Closed => return false,
             }
         }
         if self.paused {
