@@ -132,7 +132,7 @@ async fn nulls_are_refused_with_their_row() {
 #[tokio::test(flavor = "multi_thread")]
 async fn streamed_batches_are_answered_in_order_before_the_input_ends() {
     let model = test_model("identity-float32").await;
-    let (sender, receiver) = tokio::sync::mpsc::channel(1);
+    let (sender, receiver) = tokio::sync::mpsc::channel(2);
     let batches = futures::stream::unfold(receiver, |mut receiver| async {
         Some((receiver.recv().await?, receiver))
     });
