@@ -4,8 +4,10 @@
 //! Reading order: [`ApiServer`], `app` (the routes), `context` (what every request carries),
 //! `opensearch` (the dialect), `sse` (the stream), `tensors` (JSON ⇄ Arrow), `serve` (sockets).
 
+mod answer;
 mod app;
 mod body;
+mod chat;
 mod config;
 mod context;
 mod error;

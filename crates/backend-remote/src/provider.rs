@@ -5,9 +5,9 @@ pub(crate) mod openai;
 mod typed;
 
 use serde_json::{Map, Value};
-use volley_backend::items::{Item, Message};
+use volley_backend::items::Item;
 use volley_types::registry::{ConnectorSpec, ProviderKind};
-use volley_types::{FinishReason, ParamValue, Parameters, PredictError, Usage};
+use volley_types::{ChatMessage, FinishReason, ParamValue, Parameters, PredictError, Usage};
 
 use crate::sse::Event;
 use crate::template;
@@ -108,19 +108,16 @@ fn template_value(
 }
 
 /// A plain prompt is one user's message.
-pub(crate) fn messages(item: &Item) -> Vec<Message> {
+pub(crate) fn messages(item: &Item) -> Vec<ChatMessage> {
     match item {
         Item::Prompt(prompt) => {
-            vec![Message {
-                role: "user".to_owned(),
-                content: prompt.clone(),
-            }]
+            vec![ChatMessage::new("user", prompt)]
         }
         Item::Chat(messages) => messages.clone(),
     }
 }
 
-pub(crate) fn message(message: &Message) -> Value {
+pub(crate) fn message(message: &ChatMessage) -> Value {
     serde_json::json!({ "role": message.role, "content": message.content })
 }
 

@@ -1,10 +1,10 @@
 //! The rows of a generation request as a backend reads them.
 
-use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_array::{Array, RecordBatch};
 use futures::TryStreamExt;
+use volley_types::chat::{conversation, text_at};
 use volley_types::signature::{MESSAGES, PROMPT};
-use volley_types::{ErrorCode, Input, PredictError};
+use volley_types::{ChatMessage, ErrorCode, Input, PredictError};
 
 /// The most items in one generation request.
 pub const MAX_ITEMS: usize = 1_024;
@@ -15,16 +15,7 @@ pub enum Item {
     /// Plain text to go on with.
     Prompt(String),
     /// A conversation to answer.
-    Chat(Vec<Message>),
-}
-
-/// One message of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
-    /// `system`, `user`, `assistant` or whatever the model's template knows.
-    pub role: String,
-    /// The text; empty where the sender gave none.
-    pub content: String,
+    Chat(Vec<ChatMessage>),
 }
 
 /// Collects all rows of a generation request.
@@ -59,8 +50,9 @@ pub fn read(batch: &RecordBatch) -> Result<Vec<Item>, PredictError> {
     let messages = batch.column_by_name(MESSAGES);
     (0..batch.num_rows())
         .map(|row| {
-            let prompt = prompts.and_then(|column| text(column, row));
-            let chat = messages.and_then(|column| chat(column, row));
+            let prompt = prompts.and_then(|column| text_at(column, row));
+            let messages = messages.filter(|column| !column.is_null(row));
+            let chat = messages.map(|column| conversation(column, row));
             match (prompt, chat) {
                 (Some(prompt), None) => Ok(Item::Prompt(prompt)),
                 (None, Some(Some(chat))) if !chat.is_empty() => Ok(Item::Chat(chat)),
@@ -76,53 +68,12 @@ pub fn read(batch: &RecordBatch) -> Result<Vec<Item>, PredictError> {
         .collect()
 }
 
-/// The text in a row of a `Utf8` or `LargeUtf8` column; `None` where null.
-fn text(column: &ArrayRef, row: usize) -> Option<String> {
-    if column.is_null(row) {
-        return None;
-    }
-    let small = column
-        .as_string_opt::<i32>()
-        .map(|texts| texts.value(row).to_owned());
-    small.or_else(|| {
-        column
-            .as_string_opt::<i64>()
-            .map(|texts| texts.value(row).to_owned())
-    })
-}
-
-/// The messages in a row: `None` where null, `Some(None)` where the column is malformed.
-fn chat(column: &ArrayRef, row: usize) -> Option<Option<Vec<Message>>> {
-    if column.is_null(row) {
-        return None;
-    }
-    let read = || {
-        let list = column.as_list_opt::<i32>()?.value(row);
-        let list = list.as_struct_opt()?;
-        let (roles, contents) = (
-            list.column_by_name("role")?,
-            list.column_by_name("content")?,
-        );
-        let messages = (0..list.len()).map(|index| {
-            let content = text(contents, index).unwrap_or_default();
-            Some(Message {
-                role: text(roles, index)?,
-                content,
-            })
-        });
-        messages.collect()
-    };
-    Some(read())
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use arrow_array::builder::{ListBuilder, StringBuilder, StructBuilder};
-    use arrow_array::{LargeStringArray, StringArray};
-    use arrow_schema::{DataType, Field};
-    use volley_types::signature::message_fields;
+    use arrow_array::{ArrayRef, LargeStringArray, StringArray};
+    use volley_types::chat::conversations;
 
     use super::*;
 
@@ -137,28 +88,14 @@ mod tests {
 
     #[test]
     fn prompts_and_chats_are_read_and_a_row_has_exactly_one() {
-        let item = Field::new("item", DataType::Struct(message_fields()), false);
-        let text = || Box::new(StringBuilder::new()) as Box<dyn arrow_array::builder::ArrayBuilder>;
-        let fields = StructBuilder::new(message_fields(), vec![text(), text()]);
-        let mut chats = ListBuilder::new(fields).with_field(Arc::new(item));
-        for (index, value) in ["user", "hello"].into_iter().enumerate() {
-            let builder = chats.values().field_builder::<StringBuilder>(index);
-            builder.unwrap().append_value(value);
-        }
-        chats.values().append(true);
-        chats.append(true);
-        chats.append(false);
-        let chats: ArrayRef = Arc::new(chats.finish());
+        let hello = ChatMessage::new("user", "hello");
+        let chats = conversations([Some(std::slice::from_ref(&hello)), None]);
         let prompts =
             |a: Option<&str>, b: Option<&str>| Arc::new(StringArray::from(vec![a, b])) as ArrayRef;
         let good = batch(vec![
             (PROMPT, prompts(None, Some("hi"))),
             (MESSAGES, chats.clone()),
         ]);
-        let hello = Message {
-            role: "user".to_owned(),
-            content: "hello".to_owned(),
-        };
         assert_eq!(
             read(&good).unwrap(),
             [Item::Chat(vec![hello]), Item::Prompt("hi".to_owned())]

@@ -4,8 +4,9 @@
 //! This crate does no I/O, reads no clock and starts no task. A hop is tested by replacing
 //! the next hop with another implementation of [`Predict`].
 //!
-//! Reading order: [`ids`], [`error`], [`request`], [`chunk`], [`predict`], [`registry`].
+//! Reading order: [`ids`], [`error`], [`request`], [`chat`], [`chunk`], [`predict`], [`registry`].
 
+pub mod chat;
 pub mod chunk;
 pub mod control;
 pub mod deadline;
@@ -19,6 +20,7 @@ pub mod signature;
 pub mod trace;
 pub mod worker;
 
+pub use chat::ChatMessage;
 pub use chunk::{
     ChunkStream, FinishReason, GenerationChunk, GenerationChunks, GenerationRow, Usage,
 };

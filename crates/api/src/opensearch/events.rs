@@ -3,8 +3,9 @@
 use arrow_array::RecordBatch;
 use bytes::{BufMut, BytesMut};
 use serde_json::json;
-use volley_types::{ErrorCode, GenerationRow, PredictError};
+use volley_types::{GenerationRow, PredictError};
 
+use crate::answer::failure;
 use crate::error;
 use crate::sse::Events;
 
@@ -53,18 +54,6 @@ impl Events for OpenSearchEvents {
         out.put_slice(body.to_string().as_bytes());
         out.put_slice(b"\n\n");
     }
-}
-
-/// The error of a row whose item failed.
-///
-/// # Errors
-/// That error.
-pub(crate) fn failure(row: &GenerationRow<'_>) -> Result<(), PredictError> {
-    let Some((code, message)) = row.error() else {
-        return Ok(());
-    };
-    let code = ErrorCode::from_name(code).unwrap_or(ErrorCode::Internal);
-    Err(PredictError::new(code, message))
 }
 
 fn content_event(content: &str, out: &mut BytesMut) {

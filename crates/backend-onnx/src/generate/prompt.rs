@@ -1,7 +1,7 @@
 //! Prompts and conversations into token ids.
 
-use volley_backend::items::{Item, Message};
-use volley_types::{ErrorCode, PredictError};
+use volley_backend::items::Item;
+use volley_types::{ChatMessage, ErrorCode, PredictError};
 
 use super::model::ModelFiles;
 use super::options::Options;
@@ -19,10 +19,7 @@ pub(crate) fn encode(
 ) -> Result<Vec<u32>, PredictError> {
     let (text, special) = match (item, &files.chat) {
         (Item::Prompt(prompt), Some(chat)) if !options.raw => {
-            let message = Message {
-                role: "user".to_owned(),
-                content: prompt.clone(),
-            };
+            let message = ChatMessage::new("user", prompt);
             (chat.render(&[message])?, false)
         }
         (Item::Prompt(prompt), _) => (prompt.clone(), true),

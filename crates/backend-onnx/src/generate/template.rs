@@ -4,8 +4,7 @@
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, State, Value, context};
-use volley_backend::items::Message;
-use volley_types::PredictError;
+use volley_types::{ChatMessage, PredictError};
 
 /// The name of the one template in its environment.
 const TEMPLATE: &str = "chat";
@@ -52,7 +51,7 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// `InvalidInput` when the template refuses the conversation, in its own words.
-    pub(crate) fn render(&self, messages: &[Message]) -> Result<String, PredictError> {
+    pub(crate) fn render(&self, messages: &[ChatMessage]) -> Result<String, PredictError> {
         let messages: Vec<_> = messages
             .iter()
             .map(|message| context! { role => &message.role, content => &message.content })
@@ -174,12 +173,9 @@ mod tests {
     use super::*;
 
     fn render(source: &str, messages: &[(&str, &str)]) -> Result<String, PredictError> {
-        let messages: Vec<Message> = messages
+        let messages: Vec<_> = messages
             .iter()
-            .map(|(role, content)| Message {
-                role: (*role).to_owned(),
-                content: (*content).to_owned(),
-            })
+            .map(|(role, content)| ChatMessage::new(*role, *content))
             .collect();
         let template = ChatTemplate::new(source.to_owned(), "<s>".to_owned(), "</s>".to_owned())?;
         template.render(&messages)

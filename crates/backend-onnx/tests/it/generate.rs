@@ -1,13 +1,11 @@
 use std::sync::Arc;
 
-use arrow_array::builder::{ArrayBuilder, ListBuilder, StringBuilder, StructBuilder};
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
-use arrow_schema::{DataType, Field};
 use futures::StreamExt;
 use volley_backend::Backend;
 use volley_backend_onnx::OnnxConfig;
 use volley_backend_onnx::bare::BareModel;
-use volley_types::signature::message_fields;
+use volley_types::chat::conversations;
 use volley_types::*;
 
 use crate::setup;
@@ -212,17 +210,8 @@ async fn an_item_that_cannot_be_generated_leaves_the_others_alone() {
 async fn a_conversation_is_answered() {
     let model = storyteller().await;
     let mut conversation = request(&[], &[]);
-    let text = || Box::new(StringBuilder::new()) as Box<dyn ArrayBuilder>;
-    let fields = StructBuilder::new(message_fields(), vec![text(), text()]);
-    let item = Field::new("item", DataType::Struct(message_fields()), false);
-    let mut chats = ListBuilder::new(fields).with_field(Arc::new(item));
-    for (index, value) in ["user", "Who are you?"].into_iter().enumerate() {
-        let builder = chats.values().field_builder::<StringBuilder>(index);
-        builder.unwrap().append_value(value);
-    }
-    chats.values().append(true);
-    chats.append(true);
-    let chats: ArrayRef = Arc::new(chats.finish());
+    let said = [ChatMessage::new("user", "Who are you?")];
+    let chats = conversations([Some(said.as_slice())]);
     let batch = RecordBatch::try_from_iter_with_nullable([("messages", chats, true)]);
     conversation.input = Input::Batch(batch.unwrap());
     let story = read(model.predict(conversation).await.unwrap()).await;

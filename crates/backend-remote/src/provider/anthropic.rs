@@ -201,7 +201,7 @@ pub(crate) fn read_whole(body: &[u8]) -> Result<Step, String> {
 
 #[cfg(test)]
 mod tests {
-    use volley_backend::items::Message;
+    use volley_types::ChatMessage;
 
     use super::*;
 
@@ -302,11 +302,10 @@ mod tests {
 
     #[test]
     fn system_messages_and_stops_have_their_own_fields() {
-        let say = |role: &str, content: &str| Message {
-            role: role.into(),
-            content: content.into(),
-        };
-        let item = Item::Chat(vec![say("system", "be brief"), say("user", "hi")]);
+        let item = Item::Chat(vec![
+            ChatMessage::new("system", "be brief"),
+            ChatMessage::new("user", "hi"),
+        ]);
         let fields = json!({ "stop": ["x"], "max_new_tokens": 9 });
         let body = body("claude", &item, fields.as_object().cloned().unwrap());
         assert_eq!(body["system"], "be brief");

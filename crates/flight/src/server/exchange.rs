@@ -241,10 +241,10 @@ fn adopt_headers(
 /// A table without rows has an answer without rows; a generation without a prompt is a mistake.
 fn no_rows(task: Task) -> Result<(), PredictError> {
     match task {
-        Task::Tensors => Ok(()),
         Task::Generate => Err(PredictError::invalid(
             "the request holds no rows; send at least one with a prompt",
         )),
+        _ => Ok(()),
     }
 }
 

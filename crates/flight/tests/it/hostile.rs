@@ -13,7 +13,7 @@ use tonic::{Code, Status};
 use volley_flight::egress::Encoder;
 use volley_flight::ingress::decode_all;
 use volley_types::Predict;
-use volley_types::signature::message_fields;
+use volley_types::chat::message_fields;
 
 use super::support::{Node, numbers, request, soon};
 
@@ -38,7 +38,7 @@ fn nested() -> Vec<FlightData> {
         tensors.append(row != 2);
         for text in ["user", "what is new?"] {
             let message = messages.values();
-            for column in 0..2 {
+            for column in 0..4 {
                 let texts = message.field_builder::<StringBuilder>(column).unwrap();
                 texts.append_value(text);
             }

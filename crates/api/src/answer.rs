@@ -1,0 +1,221 @@
+//! Answers that are not streamed.
+
+use std::collections::BTreeMap;
+
+use arrow_array::RecordBatch;
+use futures::TryStreamExt;
+use serde_json::{Map, Value};
+use volley_types::{ChunkStream, ErrorCode, FinishReason, GenerationRow, PredictError, Usage};
+
+use crate::sse;
+
+/// The most that an answer which is not streamed may hold, in bytes of Arrow memory.
+const MAX_BYTES: usize = 64 << 20;
+
+/// All batches of an answer.
+///
+/// # Errors
+/// The stream's own; `TooLarge`.
+pub(crate) async fn collect(mut chunks: ChunkStream) -> Result<Vec<RecordBatch>, PredictError> {
+    let (mut batches, mut bytes) = (Vec::new(), 0);
+    while let Some(batch) = chunks.try_next().await? {
+        bytes += batch.get_array_memory_size();
+        if MAX_BYTES < bytes {
+            return Err(PredictError::new(
+                ErrorCode::TooLarge,
+                format!(
+                    "the answer is over the limit of {MAX_BYTES} bytes; stream it, or use Arrow \
+                     Flight"
+                ),
+            ));
+        }
+        batches.push(batch);
+    }
+    Ok(batches)
+}
+
+/// One token of a choice, where the model tells them.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Token {
+    pub(crate) text: String,
+    pub(crate) logprob: f32,
+}
+
+/// One whole answer to one request row.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Choice {
+    /// Which request row this answers.
+    pub(crate) item: u32,
+    /// Which of several answers to that row.
+    pub(crate) choice: u32,
+    pub(crate) text: String,
+    pub(crate) thinking: String,
+    /// Whole calls in OpenAI's form, without the deltas' `index`.
+    pub(crate) tool_calls: Vec<Value>,
+    pub(crate) finish_reason: Option<FinishReason>,
+    pub(crate) usage: Option<Usage>,
+    pub(crate) tokens: Vec<Token>,
+}
+
+/// The choices of a generation, by item and choice.
+///
+/// # Errors
+/// The first item's that failed; `UpstreamIncomplete` when the stream has no last row.
+pub(crate) fn choices(batches: &[RecordBatch]) -> Result<Vec<Choice>, PredictError> {
+    let mut choices: BTreeMap<(u32, u32), Choice> = BTreeMap::new();
+    let mut ended = false;
+    for batch in batches {
+        for row in GenerationRow::rows(batch)? {
+            failure(&row)?;
+            let choice = choices.entry((row.item(), row.choice())).or_default();
+            (choice.item, choice.choice) = (row.item(), row.choice());
+            choice.text.push_str(row.text().unwrap_or_default());
+            choice.thinking.push_str(row.thinking().unwrap_or_default());
+            if let Some(deltas) = row.tool_calls() {
+                merge_tool_calls(&mut choice.tool_calls, deltas);
+            }
+            choice.finish_reason = row.finish_reason().or(choice.finish_reason);
+            choice.usage = row.usage().or(choice.usage);
+            if let Some(logprob) = row.logprob() {
+                let text = row.text().unwrap_or_default().to_owned();
+                choice.tokens.push(Token { text, logprob });
+            }
+            ended |= row.last();
+        }
+    }
+    if ended {
+        Ok(choices.into_values().collect())
+    } else {
+        Err(sse::silent_end())
+    }
+}
+
+/// The tokens of all choices together. The prompt of an item is counted once.
+pub(crate) fn usage(choices: &[Choice]) -> Option<Usage> {
+    let mut total: Option<Usage> = None;
+    for choice in choices {
+        let Some(usage) = choice.usage else { continue };
+        let total = total.get_or_insert_default();
+        if choice.choice == 0 {
+            total.prompt_tokens += usage.prompt_tokens;
+        }
+        total.completion_tokens += usage.completion_tokens;
+    }
+    total
+}
+
+/// The error of a row whose item failed.
+///
+/// # Errors
+/// That error.
+pub(crate) fn failure(row: &GenerationRow<'_>) -> Result<(), PredictError> {
+    let Some((code, message)) = row.error() else {
+        return Ok(());
+    };
+    let code = ErrorCode::from_name(code).unwrap_or(ErrorCode::Internal);
+    Err(PredictError::new(code, message))
+}
+
+/// Adds deltas in OpenAI's form: those of one `index` are one call, whose `arguments` are joined.
+/// A delta without an index belongs to the last call, unless it has an `id` of its own.
+fn merge_tool_calls(calls: &mut Vec<Value>, deltas: &str) {
+    let Ok(Value::Array(deltas)) = serde_json::from_str(deltas) else {
+        return;
+    };
+    for delta in deltas {
+        let Value::Object(mut delta) = delta else {
+            continue;
+        };
+        let index = delta.remove("index").and_then(|index| index.as_u64());
+        let fresh = delta.get("id").is_some_and(Value::is_string);
+        let place = match index.and_then(|index| usize::try_from(index).ok()) {
+            // No more than one ahead: a hole would be a call that nobody made.
+            Some(index) => index.min(calls.len()),
+            None if fresh => calls.len(),
+            None => calls.len().saturating_sub(1),
+        };
+        if place == calls.len() {
+            calls.push(Value::Object(Map::new()));
+        }
+        if let Some(call) = calls[place].as_object_mut() {
+            merge(call, delta);
+        }
+    }
+}
+
+fn merge(call: &mut Map<String, Value>, delta: Map<String, Value>) {
+    for (name, value) in delta {
+        match (call.get_mut(&name), value) {
+            (_, Value::Null) => {}
+            (Some(Value::Object(inner)), Value::Object(value)) => merge(inner, value),
+            (Some(Value::String(text)), Value::String(more)) if name == "arguments" => {
+                text.push_str(&more);
+            }
+            (_, value) => {
+                call.insert(name, value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use volley_types::{GenerationChunk, GenerationChunks};
+
+    use super::*;
+
+    #[test]
+    fn chunks_of_several_choices_become_whole_answers() {
+        let mut rows = GenerationChunks::default();
+        let call = |index: usize, arguments: &str| {
+            json!([{ "index": index, "function": { "arguments": arguments } }]).to_string()
+        };
+        let chunk = |choice, text: &str| GenerationChunk {
+            choice,
+            text: Some(text.to_owned()),
+            ..GenerationChunk::default()
+        };
+        rows.push(&chunk(0, "He"));
+        rows.push(&chunk(1, "Yo"));
+        rows.push(&chunk(0, "llo"));
+        for tool_calls in [
+            json!([{ "index": 0, "id": "c1", "type": "function",
+                     "function": { "name": "f", "arguments": "" } }])
+            .to_string(),
+            call(0, "{\"a\":"),
+            call(0, "1}"),
+        ] {
+            rows.push(&GenerationChunk {
+                tool_calls: Some(tool_calls),
+                ..chunk(0, "")
+            });
+        }
+        for (choice, last) in [(0, false), (1, true)] {
+            rows.push(&GenerationChunk {
+                finish_reason: Some(FinishReason::Stop),
+                usage: Some(Usage {
+                    prompt_tokens: 3,
+                    completion_tokens: 2,
+                }),
+                last,
+                ..chunk(choice, "")
+            });
+        }
+        let choices = choices(&[rows.finish()]).unwrap();
+        let texts: Vec<_> = choices.iter().map(|choice| choice.text.as_str()).collect();
+        assert_eq!(texts, ["Hello", "Yo"]);
+        let whole = json!({ "id": "c1", "type": "function",
+                            "function": { "name": "f", "arguments": "{\"a\":1}" } });
+        assert_eq!(choices[0].tool_calls, [whole]);
+        let usage = usage(&choices).unwrap();
+        assert_eq!((usage.prompt_tokens, usage.completion_tokens), (3, 4));
+    }
+
+    #[test]
+    fn a_stream_without_a_last_row_is_no_answer() {
+        let chunk = GenerationChunk::default();
+        let error = choices(&[GenerationChunks::single(&chunk)]).unwrap_err();
+        assert_eq!(error.code, ErrorCode::UpstreamIncomplete);
+    }
+}
