@@ -60,7 +60,7 @@ pub(crate) struct Choice {
 /// The choices of a generation, by item and choice.
 ///
 /// # Errors
-/// The first item's that failed; `UpstreamIncomplete` when the stream has no last row.
+/// The first item's that failed; `Internal` when the stream has no last row.
 pub(crate) fn choices(batches: &[RecordBatch]) -> Result<Vec<Choice>, PredictError> {
     let mut choices: BTreeMap<(u32, u32), Choice> = BTreeMap::new();
     let mut ended = false;
@@ -216,6 +216,6 @@ mod tests {
     fn a_stream_without_a_last_row_is_no_answer() {
         let chunk = GenerationChunk::default();
         let error = choices(&[GenerationChunks::single(&chunk)]).unwrap_err();
-        assert_eq!(error.code, ErrorCode::UpstreamIncomplete);
+        assert_eq!(error.code, ErrorCode::Internal);
     }
 }

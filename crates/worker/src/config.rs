@@ -19,6 +19,8 @@ pub struct WorkerConfig {
     /// Requests that may wait for a place on one replica; one more is refused with
     /// `overloaded`.
     pub queue_per_replica: usize,
+    /// How long a request may wait there; then it is refused with `overloaded` too.
+    pub queue_timeout: Duration,
     /// Models that are loaded at the same time.
     pub concurrent_loads: usize,
     /// Between two heartbeats; changes are told at once.
@@ -26,6 +28,9 @@ pub struct WorkerConfig {
     /// How long a drained worker goes on listening, so that requests that were on their way
     /// when its coordinators heard of the drain still find it.
     pub drain_grace: Duration,
+    /// How long the streams of a replica that is not wanted any more may take to end; then
+    /// they are cut.
+    pub unload_timeout: Duration,
 }
 
 impl WorkerConfig {
@@ -38,9 +43,11 @@ impl WorkerConfig {
             labels: BTreeMap::new(),
             coordinators,
             queue_per_replica: 256,
+            queue_timeout: Duration::from_secs(60),
             concurrent_loads: 2,
             heartbeat_interval: Duration::from_millis(500),
             drain_grace: Duration::from_millis(500),
+            unload_timeout: Duration::from_secs(600),
         }
     }
 }
