@@ -21,6 +21,10 @@ use volley_types::{
     Input, ModelName, ModelRef, ModelVersion, ParamValue, Parameters, PredictRequest,
 };
 
+/// As in the `volley` binary.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/storyteller");
 const DEMO_PROMPT: &str = "Tell me a story about a fox.";
 const DEMO_TOKENS: usize = 256;

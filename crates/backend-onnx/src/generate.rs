@@ -34,6 +34,7 @@ use self::engine::{Engine, Request};
 use self::merge::Merge;
 use self::model::ModelFiles;
 use self::options::Options;
+use crate::loader::VARIANT;
 use crate::{OnnxConfig, Runtime};
 
 /// Rows of one record batch, at most.
@@ -49,7 +50,7 @@ struct Generator {
     memory_bytes: u64,
 }
 
-/// Loads a directory with `genai_config.json`. Blocks.
+/// Loads a decoder's directory. Blocks.
 pub(crate) fn load(
     runtime: &Runtime,
     directory: &Path,
@@ -57,9 +58,15 @@ pub(crate) fn load(
     defaults: Parameters,
     config: OnnxConfig,
 ) -> Result<Arc<dyn Backend>, PredictError> {
-    let files = Arc::new(ModelFiles::read(directory, config.max_context)?);
+    let variant = defaults.text(VARIANT);
+    let files = Arc::new(ModelFiles::read(
+        directory,
+        variant.as_deref(),
+        config.max_context,
+    )?);
     let decoder = decoder::Decoder::load(runtime, directory, &files, &config)?;
-    let memory_bytes = decoder.cache_bytes() as u64 + weight_bytes(directory);
+    let memory_bytes = decoder.cache_bytes() as u64
+        + weight_bytes(directory.join(&files.onnx).parent().unwrap_or(directory));
     let engine = Engine::start(&model, decoder, files.clone())?;
     Ok(Arc::new(Generator {
         model,
@@ -98,7 +105,10 @@ impl Backend for Generator {
 #[async_trait]
 impl Predict for Generator {
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
-        let parameters = request.parameters.or_defaults(&self.defaults);
+        let parameters = request
+            .parameters
+            .or_defaults(&self.defaults)
+            .or_defaults(&self.files.recommended);
         let options = Options::read(&parameters, self.files.context)?;
         let (files, engine, slots) = (self.files.clone(), self.engine.clone(), self.slots);
         let batches = try_stream! {
@@ -170,7 +180,7 @@ pub(crate) fn bare_files(
     prompt: &str,
     max_context: Option<usize>,
 ) -> Result<(ModelFiles, Vec<u32>), PredictError> {
-    let files = ModelFiles::read(directory, max_context)?;
+    let files = ModelFiles::read(directory, None, max_context)?;
     let options = Options::read(&Parameters::default(), files.context)?;
     let tokens = prompt::encode(&files, &items::Item::Prompt(prompt.to_owned()), &options)?;
     Ok((files, tokens))

@@ -1,7 +1,7 @@
 //! Local models on ONNX Runtime: tensors in and out, and streamed text generation with a KV
 //! cache. The only crate that names `ort`.
 //!
-//! Reading order: [`Runtime`] (the shared library), `loader`, `session`, `columns` and
+//! Reading order: [`Runtime`] (the shared library), `loader`, `layout`, `session`, `columns` and
 //! `tensors` (Arrow ⇄ ONNX), `generate` (the decode loop), [`bare`] (the loop that the decode
 //! loop is measured against).
 
@@ -9,6 +9,7 @@ pub mod bare;
 mod columns;
 mod config;
 mod generate;
+mod layout;
 mod loader;
 mod runtime;
 mod session;

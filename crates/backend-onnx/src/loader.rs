@@ -8,10 +8,13 @@ use volley_backend::{Backend, BackendLoader};
 use volley_types::PredictError;
 use volley_types::registry::{Assignment, BackendKind, ModelSource};
 
+use crate::layout::{self, Layout};
 use crate::{OnnxConfig, Runtime, generate, tensors};
 
-/// Loads ONNX models: a directory with `genai_config.json` is a generation model, one with
-/// `model.onnx` alone a tensor model.
+/// The parameter of a model version that chooses one of several graphs.
+pub(crate) const VARIANT: &str = "variant";
+
+/// Loads ONNX models of every kind that [`layout`] tells apart.
 #[derive(Debug)]
 pub struct OnnxLoader {
     runtime: Result<Runtime, PredictError>,
@@ -88,22 +91,22 @@ fn load(
     assignment: &Assignment,
     config: OnnxConfig,
 ) -> Result<Arc<dyn Backend>, PredictError> {
-    if !directory.is_dir() {
+    if !directory.exists() {
         return Err(PredictError::invalid(
             "the model's directory does not exist on this worker; every worker that may hold the \
              model needs it at the same path",
         ));
     }
+    let (directory, layout) = layout::recognise(directory)?;
     let model = assignment.model.clone();
     let defaults = assignment.spec.parameters.clone();
-    if directory.join("genai_config.json").is_file() {
-        generate::load(runtime, directory, model, defaults, config)
-    } else if directory.join("model.onnx").is_file() {
-        tensors::load(runtime, directory, model, config)
-    } else {
-        Err(PredictError::invalid(
-            "the model's directory has neither model.onnx nor genai_config.json",
-        ))
+    match layout {
+        Layout::Decoder => generate::load(runtime, &directory, model, defaults, config),
+        Layout::Encoder => {
+            let graph = layout::graph(&directory, defaults.text(VARIANT).as_deref())?;
+            tensors::load(runtime, &directory.join(graph), model, config)
+        }
+        Layout::Graph(graph) => tensors::load(runtime, &directory.join(graph), model, config),
     }
 }
 

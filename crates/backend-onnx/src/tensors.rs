@@ -55,14 +55,14 @@ impl Ports {
     }
 }
 
-/// Loads `model.onnx`. Blocks.
+/// Loads a graph. Blocks.
 pub(crate) fn load(
     runtime: &Runtime,
-    directory: &Path,
+    graph: &Path,
     model: ModelName,
     config: OnnxConfig,
 ) -> Result<Arc<dyn Backend>, PredictError> {
-    let session = session::build(runtime, &directory.join("model.onnx"), &config)?;
+    let session = session::build(runtime, graph, &config)?;
     let ports = ports(&session)?;
     let input = Schema::new(ports.inputs.iter().map(Port::field).collect::<Vec<_>>());
     let signature = Signature {
@@ -76,7 +76,7 @@ pub(crate) fn load(
         model,
         signature,
         config,
-        memory_bytes: file_bytes(directory),
+        memory_bytes: graph.parent().map_or(0, file_bytes),
         queue: Arc::new(queue),
     }))
 }

@@ -4,6 +4,8 @@
 mod columns;
 #[path = "it/crowd.rs"]
 mod crowd;
+#[path = "it/decoders.rs"]
+mod decoders;
 #[path = "it/faults.rs"]
 mod faults;
 #[path = "it/generate.rs"]

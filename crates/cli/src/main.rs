@@ -16,6 +16,11 @@ use volley_telemetry::init_logging;
 use crate::args::{Arguments, Command};
 use crate::terminal::Terminal;
 
+/// A node makes and frees many small aligned buffers on many threads: a record batch for each
+/// token of each stream.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     // Two crypto providers in one process end in a panic at the first connection: choose ours
     // before anything can choose another.

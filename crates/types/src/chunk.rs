@@ -4,20 +4,20 @@
 //! batches as it likes. A generation's stream ends in exactly one row with `last = true`, or
 //! in exactly one error; nothing follows either.
 
+mod build;
+
 use std::any::Any;
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 
-use arrow_array::builder::{
-    BinaryBuilder, BooleanBuilder, Float32Builder, StringBuilder, UInt32Builder,
-};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, UInt32Type};
 use arrow_array::{Array, RecordBatch};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use futures::Stream;
 
+pub use self::build::GenerationChunks;
 use crate::error::PredictError;
 
 /// A stream of response batches with a schema that is known before the first of them.
@@ -220,125 +220,6 @@ static GENERATION_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
 #[must_use]
 pub fn generation_schema() -> SchemaRef {
     GENERATION_SCHEMA.clone()
-}
-
-/// Collects chunks into one record batch of [`generation_schema`].
-#[derive(Debug)]
-pub struct GenerationChunks {
-    ids: [UInt32Builder; 3],
-    texts: [StringBuilder; 3],
-    token_id: UInt32Builder,
-    logprob: Float32Builder,
-    finish_reason: StringBuilder,
-    usage: [UInt32Builder; 2],
-    error: [StringBuilder; 2],
-    raw: BinaryBuilder,
-    last: BooleanBuilder,
-}
-
-/// Rows that fit before a builder grows. Most batches have one to a few rows, and the builders'
-/// own defaults reserve some 40 KiB over all columns for each batch.
-const ROWS: usize = 4;
-/// Bytes of text that fit in a column that most rows fill, and in one that few do.
-const TEXT_BYTES: (usize, usize) = (32, 0);
-
-impl Default for GenerationChunks {
-    fn default() -> Self {
-        let numbers = || UInt32Builder::with_capacity(ROWS);
-        let texts = |bytes| StringBuilder::with_capacity(ROWS, bytes);
-        Self {
-            ids: std::array::from_fn(|_| numbers()),
-            texts: [
-                texts(TEXT_BYTES.0),
-                texts(TEXT_BYTES.1),
-                texts(TEXT_BYTES.1),
-            ],
-            token_id: numbers(),
-            logprob: Float32Builder::with_capacity(ROWS),
-            finish_reason: texts(TEXT_BYTES.1),
-            usage: std::array::from_fn(|_| numbers()),
-            error: std::array::from_fn(|_| texts(TEXT_BYTES.1)),
-            raw: BinaryBuilder::with_capacity(ROWS, 0),
-            last: BooleanBuilder::with_capacity(ROWS),
-        }
-    }
-}
-
-impl GenerationChunks {
-    /// Adds one row.
-    pub fn push(&mut self, chunk: &GenerationChunk) {
-        for (builder, value) in self
-            .ids
-            .iter_mut()
-            .zip([chunk.item, chunk.choice, chunk.sequence])
-        {
-            builder.append_value(value);
-        }
-        for (builder, value) in
-            self.texts
-                .iter_mut()
-                .zip([&chunk.text, &chunk.thinking, &chunk.tool_calls])
-        {
-            builder.append_option(value.as_deref());
-        }
-        self.token_id.append_option(chunk.token_id);
-        self.logprob.append_option(chunk.logprob);
-        self.finish_reason
-            .append_option(chunk.finish_reason.map(FinishReason::as_str));
-        self.usage[0].append_option(chunk.usage.map(|usage| usage.prompt_tokens));
-        self.usage[1].append_option(chunk.usage.map(|usage| usage.completion_tokens));
-        self.error[0].append_option(chunk.error.as_ref().map(|(code, _)| code));
-        self.error[1].append_option(chunk.error.as_ref().map(|(_, message)| message));
-        self.raw.append_option(chunk.raw.as_deref());
-        self.last.append_value(chunk.last);
-    }
-
-    /// How many rows are collected.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        arrow_array::builder::ArrayBuilder::len(&self.last)
-    }
-
-    /// Whether no row is collected.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The collected rows; `self` is empty again.
-    pub fn finish(&mut self) -> RecordBatch {
-        let [item, choice, sequence] = &mut self.ids;
-        let [text, thinking, tool_calls] = &mut self.texts;
-        let [prompt_tokens, completion_tokens] = &mut self.usage;
-        let [error_code, error_message] = &mut self.error;
-        let columns: Vec<arrow_array::ArrayRef> = vec![
-            Arc::new(item.finish()),
-            Arc::new(choice.finish()),
-            Arc::new(sequence.finish()),
-            Arc::new(text.finish()),
-            Arc::new(thinking.finish()),
-            Arc::new(tool_calls.finish()),
-            Arc::new(self.token_id.finish()),
-            Arc::new(self.logprob.finish()),
-            Arc::new(self.finish_reason.finish()),
-            Arc::new(prompt_tokens.finish()),
-            Arc::new(completion_tokens.finish()),
-            Arc::new(error_code.finish()),
-            Arc::new(error_message.finish()),
-            Arc::new(self.raw.finish()),
-            Arc::new(self.last.finish()),
-        ];
-        RecordBatch::try_new(generation_schema(), columns)
-            .expect("builders are listed in the schema's order and have one row per push")
-    }
-
-    /// One chunk as a batch of one row.
-    #[must_use]
-    pub fn single(chunk: &GenerationChunk) -> RecordBatch {
-        let mut chunks = Self::default();
-        chunks.push(chunk);
-        chunks.finish()
-    }
 }
 
 /// A borrowed view of one row of a generation batch.

@@ -118,11 +118,6 @@ impl Cache {
         })
     }
 
-    /// Bytes of the whole cache.
-    pub(crate) fn bytes(&self) -> usize {
-        self.memory.layout.size()
-    }
-
     fn row(&self) -> usize {
         self.heads * self.context * self.head_size
     }

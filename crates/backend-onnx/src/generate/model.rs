@@ -1,60 +1,18 @@
-//! The files of a generation model's directory: `genai_config.json` (layout, as the builder of
-//! ONNX Runtime GenAI writes it), `tokenizer.json`, and the chat template.
+//! The files of a generation model's directory: what the model is ([`genai`] or
+//! [`hugging_face`]), `tokenizer.json`, and the chat template.
 
-use std::path::Path;
+mod genai;
+mod hugging_face;
+
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokenizers::Tokenizer;
-use volley_types::PredictError;
+use volley_types::{ParamValue, Parameters, PredictError};
 
 use super::template::ChatTemplate;
 use super::text::TokenTexts;
-
-#[derive(Deserialize)]
-struct Config {
-    model: Model,
-}
-
-#[derive(Deserialize)]
-struct Model {
-    context_length: usize,
-    eos_token_id: TokenIds,
-    vocab_size: usize,
-    decoder: Decoder,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum TokenIds {
-    One(u32),
-    Many(Vec<u32>),
-}
-
-#[derive(Deserialize)]
-struct Decoder {
-    filename: String,
-    head_size: usize,
-    num_hidden_layers: usize,
-    num_key_value_heads: usize,
-    inputs: Inputs,
-    outputs: Outputs,
-}
-
-#[derive(Deserialize)]
-struct Inputs {
-    input_ids: String,
-    attention_mask: String,
-    past_key_names: String,
-    past_value_names: String,
-}
-
-#[derive(Deserialize)]
-struct Outputs {
-    logits: String,
-    present_key_names: String,
-    present_value_names: String,
-}
 
 #[derive(Default, Deserialize)]
 struct TokenizerConfig {
@@ -68,6 +26,8 @@ struct TokenizerConfig {
 pub(crate) struct Names {
     pub(crate) input_ids: String,
     pub(crate) attention_mask: String,
+    /// An input that not all models have.
+    pub(crate) position_ids: String,
     pub(crate) logits: String,
     /// (past, present) of each layer's keys and values.
     pub(crate) caches: Vec<(String, String)>,
@@ -75,8 +35,15 @@ pub(crate) struct Names {
 
 /// What is known of a generation model besides its weights.
 pub(crate) struct ModelFiles {
-    pub(crate) onnx: String,
+    /// The graph, from the directory on.
+    pub(crate) onnx: PathBuf,
+    /// The file that describes the model.
+    pub(crate) described_by: &'static str,
     pub(crate) names: Names,
+    /// Whether past and present may be one buffer.
+    pub(crate) shared: bool,
+    /// What the model's makers recommend.
+    pub(crate) recommended: Parameters,
     pub(crate) context: usize,
     /// A prompt of more bytes than this has too many tokens, without counting them.
     pub(crate) prompt_bytes: usize,
@@ -96,72 +63,136 @@ impl ModelFiles {
     ///
     /// # Errors
     /// `InvalidInput` naming the file that is missing or malformed.
-    pub(crate) fn read(directory: &Path, max_context: Option<usize>) -> Result<Self, PredictError> {
-        let config: Config = json(directory, "genai_config.json")?;
-        let Model {
-            context_length,
-            eos_token_id,
-            vocab_size,
-            decoder,
-        } = config.model;
-        if decoder.filename.contains(['/', '\\']) {
-            return Err(PredictError::invalid(
-                "genai_config.json: 'filename' must be a plain name",
-            ));
-        }
-        let context = max_context.map_or(context_length, |limit| limit.min(context_length));
+    pub(crate) fn read(
+        directory: &Path,
+        variant: Option<&str>,
+        max_context: Option<usize>,
+    ) -> Result<Self, PredictError> {
+        let described = describe(directory, variant)?;
+        let Described {
+            file,
+            context,
+            vocabulary,
+            kv_heads,
+            head_size,
+            ..
+        } = described;
+        let context = max_context.map_or(context, |limit| limit.min(context));
         let sizes = [
-            vocab_size,
-            decoder.num_hidden_layers,
-            decoder.num_key_value_heads,
-            decoder.head_size,
+            vocabulary,
+            described.names.caches.len(),
+            kv_heads,
+            head_size,
         ];
         if context < 2 || sizes.contains(&0) {
-            return Err(PredictError::invalid(
-                "genai_config.json: a size is zero, or the context is below 2 tokens",
-            ));
+            return Err(PredictError::invalid(format!(
+                "{file}: a size is zero, or the context is below 2 tokens"
+            )));
         }
-        let layer = |template: &str, index: usize| template.replace("%d", &index.to_string());
-        let caches = (0..decoder.num_hidden_layers).flat_map(|index| {
-            [
-                (
-                    layer(&decoder.inputs.past_key_names, index),
-                    layer(&decoder.outputs.present_key_names, index),
-                ),
-                (
-                    layer(&decoder.inputs.past_value_names, index),
-                    layer(&decoder.outputs.present_value_names, index),
-                ),
-            ]
-        });
-        let names = Names {
-            caches: caches.collect(),
-            input_ids: decoder.inputs.input_ids,
-            attention_mask: decoder.inputs.attention_mask,
-            logits: decoder.outputs.logits,
-        };
         let tokenizer =
             Tokenizer::from_file(directory.join("tokenizer.json")).map_err(|error| {
                 PredictError::invalid("tokenizer.json is missing or malformed")
                     .with_source(error.to_string())
             })?;
-        let vocabulary = tokenizer.get_vocab(true);
-        let longest = vocabulary.keys().map(String::len).max().unwrap_or(0);
+        let tokens = tokenizer.get_vocab(true);
+        let longest = tokens.keys().map(String::len).max().unwrap_or(0);
         Ok(Self {
             prompt_bytes: context.saturating_mul(longest.max(TOKEN_BYTES)),
-            onnx: decoder.filename,
-            names,
+            onnx: described.onnx,
+            described_by: file,
+            names: described.names,
+            shared: described.shared,
+            recommended: described.recommended,
             context,
-            vocabulary: vocab_size,
-            kv_heads: decoder.num_key_value_heads,
-            head_size: decoder.head_size,
-            eos: match eos_token_id {
-                TokenIds::One(id) => vec![id],
-                TokenIds::Many(ids) => ids,
-            },
-            texts: TokenTexts::new(tokenizer, vocab_size),
+            vocabulary,
+            kv_heads,
+            head_size,
+            eos: described.eos,
+            texts: TokenTexts::new(tokenizer, vocabulary),
             chat: chat_template(directory)?,
         })
+    }
+
+    /// Bytes of a KV cache of `slots` sequences that use the whole context.
+    pub(crate) fn cache_bytes(&self, slots: usize, value_bytes: usize) -> usize {
+        [
+            self.names.caches.len(),
+            self.kv_heads,
+            self.context,
+            self.head_size,
+            value_bytes,
+        ]
+        .iter()
+        .fold(slots, |product, size| product.saturating_mul(*size))
+    }
+}
+
+/// What a directory's own description says.
+struct Described {
+    file: &'static str,
+    onnx: PathBuf,
+    names: Names,
+    shared: bool,
+    context: usize,
+    vocabulary: usize,
+    kv_heads: usize,
+    head_size: usize,
+    eos: Vec<u32>,
+    recommended: Parameters,
+}
+
+fn describe(directory: &Path, variant: Option<&str>) -> Result<Described, PredictError> {
+    if directory.join(genai::FILE).is_file() {
+        genai::describe(directory)
+    } else {
+        hugging_face::describe(directory, variant)
+    }
+}
+
+/// One token or several, as `eos_token_id` may be.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum TokenIds {
+    One(u32),
+    Many(Vec<u32>),
+}
+
+impl TokenIds {
+    fn list(self) -> Vec<u32> {
+        match self {
+            Self::One(id) => vec![id],
+            Self::Many(ids) => ids,
+        }
+    }
+}
+
+/// How a model's makers would have it sampled.
+#[derive(Default, Deserialize)]
+struct Sampling {
+    #[serde(default)]
+    do_sample: bool,
+    temperature: Option<f64>,
+    top_k: Option<i64>,
+    top_p: Option<f64>,
+    repetition_penalty: Option<f64>,
+}
+
+impl Sampling {
+    /// As request parameters. Without `do_sample` the likeliest token is taken, whatever else
+    /// is written.
+    fn parameters(&self) -> Parameters {
+        let float = |name: &str, value: Option<f64>| {
+            value.map(|value| (name.to_owned(), ParamValue::Float(value)))
+        };
+        let penalty = self.repetition_penalty.filter(|penalty| *penalty != 1.0);
+        let mut given = vec![float("repetition_penalty", penalty)];
+        if self.do_sample {
+            given.push(float("temperature", self.temperature.or(Some(1.0))));
+            given.push(float("top_p", self.top_p));
+            let top_k = self.top_k.filter(|top_k| 0 <= *top_k);
+            given.push(top_k.map(|top_k| ("top_k".to_owned(), ParamValue::Int(top_k))));
+        }
+        given.into_iter().flatten().collect()
     }
 }
 

@@ -130,7 +130,8 @@ struct Row {
 impl Row {
     fn is_good(&self) -> bool {
         let [a, b] = self.shape;
-        !self.null && 0 <= a && 0 <= b && (a * b) as usize == self.values.len()
+        let size = i64::from(a) * i64::from(b);
+        !self.null && 0 <= a && 0 <= b && usize::try_from(size) == Ok(self.values.len())
     }
 }
 

@@ -234,7 +234,7 @@ async fn a_model_that_cannot_be_loaded_says_why_and_tells_no_path() {
     let graph = std::fs::read(setup::test_model("external").join("model.onnx")).unwrap();
     let cases = [
         (scratch.join("absent"), "does not exist"),
-        (make("empty", &[]), "neither model.onnx"),
+        (make("empty", &[]), "no .onnx file"),
         (
             make("garbage", &[("model.onnx", b"no model")]),
             "'model.onnx'",

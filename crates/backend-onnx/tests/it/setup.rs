@@ -41,13 +41,22 @@ pub(crate) async fn load_with(
     directory: &Path,
     config: OnnxConfig,
 ) -> Result<Arc<dyn Backend>, PredictError> {
+    load_as(directory, config, Parameters::default()).await
+}
+
+/// With parameters of the model's version.
+pub(crate) async fn load_as(
+    directory: &Path,
+    config: OnnxConfig,
+    parameters: Parameters,
+) -> Result<Arc<dyn Backend>, PredictError> {
     let assignment = Assignment {
         model: ModelName::new(directory.file_name().unwrap().to_string_lossy()).unwrap(),
         spec: ModelVersionSpec {
             version: ModelVersion(1),
             backend: BackendKind::Onnx,
             source: ModelSource::Path(directory.to_string_lossy().into_owned()),
-            parameters: Parameters::default(),
+            parameters,
             description: String::new(),
             created_ms: 0,
         },

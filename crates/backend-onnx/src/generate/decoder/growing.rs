@@ -1,0 +1,171 @@
+//! Decoders that give their keys and values out as new tensors, as most exports do. What one run
+//! gives is moved into the next. Each slot is a run of its own: rows of different lengths would
+//! have to be padded, and copied, at every step.
+
+use std::borrow::Cow;
+
+use half::f16;
+use ort::memory::Allocator;
+use ort::session::{NoSelectedOutputs, RunOptions, Session, SessionInputValue};
+use ort::value::{DynValue, Tensor, TensorElementType};
+use volley_types::PredictError;
+
+use super::layout::Layout;
+use super::{failed, quiet, refused};
+use crate::generate::memory;
+use crate::generate::model::{ModelFiles, Names};
+
+/// A loaded decoder with a KV cache for each slot.
+pub(super) struct Growing {
+    // Their memory is the session's.
+    slots: Vec<Past>,
+    session: Session,
+    run_options: RunOptions<NoSelectedOutputs>,
+    names: Names,
+    layout: Layout,
+    vocabulary: usize,
+    /// Of the past of a sequence that has none.
+    empty: [usize; 4],
+}
+
+/// Keys and values of one sequence, in the order of the names; none before its first run.
+type Past = Vec<DynValue>;
+
+impl Growing {
+    /// Makes room for `slots` sequences of the model in `session`.
+    ///
+    /// # Errors
+    /// `InvalidInput` when they could not all grow to the whole context.
+    pub(super) fn new(
+        session: Session,
+        files: &ModelFiles,
+        layout: &Layout,
+        slots: usize,
+    ) -> Result<Self, PredictError> {
+        memory::check_fits(files.cache_bytes(slots, layout.value_bytes()))?;
+        Ok(Self {
+            slots: (0..slots).map(|_| Past::new()).collect(),
+            session,
+            run_options: quiet()?,
+            names: files.names.clone(),
+            layout: *layout,
+            vocabulary: files.vocabulary,
+            empty: [1, files.kv_heads, 0, files.head_size],
+        })
+    }
+
+    /// As [`Decoder::prefill`](super::Decoder::prefill).
+    pub(super) fn prefill<T>(
+        &mut self,
+        slot: usize,
+        length: usize,
+        tokens: &[u32],
+        read: impl FnOnce(&[f32]) -> T,
+    ) -> Result<T, PredictError> {
+        let mut logits = Vec::with_capacity(self.vocabulary);
+        self.run(slot, length, tokens, &mut logits)?;
+        Ok(read(&logits))
+    }
+
+    /// As [`Decoder::decode`](super::Decoder::decode).
+    pub(super) fn decode<T>(
+        &mut self,
+        tokens: &[u32],
+        lengths: &[usize],
+        read: impl FnOnce(&[f32]) -> T,
+    ) -> Result<T, PredictError> {
+        let mut logits = Vec::with_capacity(tokens.len() * self.vocabulary);
+        for (slot, (token, length)) in tokens.iter().zip(lengths).enumerate() {
+            self.run(slot, *length, &[*token], &mut logits)?;
+        }
+        Ok(read(&logits))
+    }
+
+    /// As [`Decoder::swap_slots`](super::Decoder::swap_slots).
+    pub(super) fn swap_slots(&mut self, one: usize, other: usize) {
+        if one.max(other) < self.slots.len() {
+            self.slots.swap(one, other);
+        }
+    }
+
+    /// One run of one slot: appends the logits after the last token.
+    fn run(
+        &mut self,
+        slot: usize,
+        length: usize,
+        tokens: &[u32],
+        logits: &mut Vec<f32>,
+    ) -> Result<(), PredictError> {
+        let mut past = std::mem::take(&mut self.slots[slot]);
+        if length == 0 || past.is_empty() {
+            past = self.no_past()?;
+        }
+        let ids = tokens.iter().map(|token| i64::from(*token)).collect();
+        let names = &self.names;
+        let mut inputs = vec![
+            input(&names.input_ids, row(ids)?),
+            input(&names.attention_mask, row(vec![1; length + tokens.len()])?),
+        ];
+        if self.layout.positions {
+            let positions = (length..length + tokens.len()).map(|position| position as i64);
+            inputs.push(input(&names.position_ids, row(positions.collect())?));
+        }
+        for ((name, _), value) in names.caches.iter().zip(past) {
+            inputs.push((Cow::Borrowed(name.as_str()), value.into()));
+        }
+        let run = self.session.run_with_options(inputs, &self.run_options);
+        let mut outputs = run.map_err(refused)?;
+        let given = outputs
+            .get(names.logits.as_str())
+            .ok_or_else(|| failed("no logits"))?;
+        append_last(given, self.vocabulary, logits)?;
+        let present = names.caches.iter().map(|(_, name)| outputs.remove(name));
+        self.slots[slot] = present
+            .collect::<Option<_>>()
+            .ok_or_else(|| failed("no keys and values"))?;
+        Ok(())
+    }
+
+    fn no_past(&self) -> Result<Past, PredictError> {
+        let allocator = Allocator::default();
+        let empty = || match self.layout.cache {
+            TensorElementType::Float16 => {
+                Tensor::<f16>::new(&allocator, self.empty).map(Tensor::into_dyn)
+            }
+            _ => Tensor::<f32>::new(&allocator, self.empty).map(Tensor::into_dyn),
+        };
+        let past = self.names.caches.iter().map(|_| empty());
+        past.collect::<Result<_, _>>().map_err(refused)
+    }
+}
+
+fn input<'n>(name: &'n str, value: Tensor<i64>) -> (Cow<'n, str>, SessionInputValue<'static>) {
+    (Cow::Borrowed(name), value.into())
+}
+
+fn row(values: Vec<i64>) -> Result<Tensor<i64>, PredictError> {
+    Tensor::from_array(([1, values.len()], values)).map_err(refused)
+}
+
+/// Appends the last row of `given`, whatever its type, to `logits`.
+fn append_last(
+    given: &DynValue,
+    vocabulary: usize,
+    logits: &mut Vec<f32>,
+) -> Result<(), PredictError> {
+    let start = |length: usize| {
+        let start = length.checked_sub(vocabulary);
+        start.ok_or_else(|| failed("the model gave too few logits"))
+    };
+    if let Ok((_, values)) = given.try_extract_tensor::<f32>() {
+        logits.extend_from_slice(&values[start(values.len())?..]);
+        return Ok(());
+    }
+    let (_, values) = given.try_extract_tensor::<f16>().map_err(refused)?;
+    logits.extend(
+        values[start(values.len())?..]
+            .iter()
+            .map(|value| value.to_f32()),
+    );
+    Ok(())
+}

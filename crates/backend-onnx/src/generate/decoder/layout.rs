@@ -1,0 +1,123 @@
+//! Whether a model is the decoder that its files say it is, before the first request finds out.
+
+use ort::session::Session;
+use ort::value::{Outlet, TensorElementType, ValueType};
+use volley_types::PredictError;
+
+use crate::generate::model::{ModelFiles, Names};
+
+/// What only the graph tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    /// Whether the model wants positions.
+    pub(super) positions: bool,
+    /// The type of keys and values.
+    pub(super) cache: TensorElementType,
+}
+
+impl Layout {
+    /// Bytes of one number of the cache.
+    pub(super) fn value_bytes(self) -> usize {
+        if self.cache == TensorElementType::Float16 {
+            2
+        } else {
+            4
+        }
+    }
+}
+
+/// Checks names and types.
+///
+/// # Errors
+/// `InvalidInput` naming what is missing, or of the wrong type, or not known.
+pub(super) fn check(session: &Session, files: &ModelFiles) -> Result<Layout, PredictError> {
+    let names = &files.names;
+    let positions = session
+        .inputs()
+        .iter()
+        .any(|input| input.name() == names.position_ids);
+    let tokens = [&names.input_ids, &names.attention_mask];
+    let positioned = positions.then_some(&names.position_ids);
+    for name in tokens.into_iter().chain(positioned) {
+        expect(
+            name,
+            &find(session.inputs(), name)?,
+            &[TensorElementType::Int64],
+        )?;
+    }
+    let cache = cache_type(session, names, files.shared)?;
+    let logits = find(session.outputs(), &names.logits)?;
+    let floats: &[_] = if files.shared {
+        &[TensorElementType::Float32]
+    } else {
+        &[TensorElementType::Float32, TensorElementType::Float16]
+    };
+    expect(&names.logits, &logits, floats)?;
+    let last = logits
+        .tensor_shape()
+        .and_then(|shape| shape.last().copied());
+    if last.is_some_and(|last| 0 <= last && usize::try_from(last) != Ok(files.vocabulary)) {
+        return Err(PredictError::invalid(format!(
+            "{}: 'vocab_size' is not the size of the model's logits",
+            files.described_by
+        )));
+    }
+    let known = names.caches.len() + 2 + usize::from(positions);
+    if session.inputs().len() != known || (files.shared && positions) {
+        return Err(PredictError::invalid(format!(
+            "the model has inputs that are not those of a decoder with a KV cache as {} describes \
+             it: token ids, an attention mask, positions, and past keys and values",
+            files.described_by
+        )));
+    }
+    Ok(Layout { positions, cache })
+}
+
+fn cache_type(
+    session: &Session,
+    names: &Names,
+    shared: bool,
+) -> Result<TensorElementType, PredictError> {
+    let wanted: &[_] = if shared {
+        &[TensorElementType::Float32]
+    } else {
+        &[TensorElementType::Float32, TensorElementType::Float16]
+    };
+    let mut cache = TensorElementType::Float32;
+    for (index, (past, present)) in names.caches.iter().enumerate() {
+        let found = expect(past, &find(session.inputs(), past)?, wanted)?;
+        if index == 0 {
+            cache = found;
+        }
+        expect(past, &find(session.inputs(), past)?, &[cache])?;
+        expect(present, &find(session.outputs(), present)?, &[cache])?;
+    }
+    Ok(cache)
+}
+
+fn find(outlets: &[Outlet], name: &str) -> Result<ValueType, PredictError> {
+    let outlet = outlets.iter().find(|outlet| outlet.name() == name);
+    outlet.map(|outlet| outlet.dtype().clone()).ok_or_else(|| {
+        PredictError::invalid(format!(
+            "the model has no input or output '{name}', which a decoder of this layout has"
+        ))
+    })
+}
+
+fn expect(
+    name: &str,
+    found: &ValueType,
+    wanted: &[TensorElementType],
+) -> Result<TensorElementType, PredictError> {
+    if let Some(ty) = found.tensor_type()
+        && wanted.contains(&ty)
+    {
+        return Ok(ty);
+    }
+    let wanted: Vec<_> = wanted.iter().map(ToString::to_string).collect();
+    Err(PredictError::invalid(format!(
+        "the model's '{name}' is {found}, and only {} is served; export the model with such inputs \
+         and outputs (its weights may be int4 or int8)",
+        wanted.join(" or ")
+    )))
+}

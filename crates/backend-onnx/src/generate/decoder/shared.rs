@@ -1,0 +1,200 @@
+//! Decoders with grouped-query attention, whose past and present are one buffer.
+//!
+//! Slots that decode are the first rows of the cache, without a hole, so that a step is one run
+//! over them. Bindings of cache views are made once for each number of rows and each slot.
+
+use ort::memory::MemoryInfo;
+use ort::session::{IoBinding, NoSelectedOutputs, RunOptions, Session};
+use ort::value::Tensor;
+use volley_types::PredictError;
+
+use super::{failed, quiet, refused};
+use crate::generate::kv::{Cache, View};
+use crate::generate::memory;
+use crate::generate::model::{ModelFiles, Names};
+
+/// A binding with the views that it is bound to.
+struct Bound {
+    // Dropped before the views.
+    binding: IoBinding,
+    _views: Vec<View>,
+}
+
+/// A loaded decoder with one KV cache for all slots.
+pub(super) struct Shared {
+    // Bindings hold on to the session and to views of the caches: first out.
+    batches: Vec<Option<Bound>>,
+    singles: Vec<Option<Bound>>,
+    session: Session,
+    run_options: RunOptions<NoSelectedOutputs>,
+    caches: Vec<Cache>,
+    names: Names,
+    vocabulary: usize,
+}
+
+impl Shared {
+    /// Makes room for `slots` sequences of the model in `session`.
+    ///
+    /// # Errors
+    /// `InvalidInput` when there is no memory for them.
+    pub(super) fn new(
+        session: Session,
+        files: &ModelFiles,
+        slots: usize,
+    ) -> Result<Self, PredictError> {
+        let names = files.names.clone();
+        memory::check_fits(files.cache_bytes(slots, size_of::<f32>()))?;
+        let cache = || Cache::new(slots, files.kv_heads, files.context, files.head_size);
+        Ok(Self {
+            batches: (0..=slots).map(|_| None).collect(),
+            singles: (0..slots).map(|_| None).collect(),
+            caches: names
+                .caches
+                .iter()
+                .map(|_| cache())
+                .collect::<Result<_, _>>()?,
+            session,
+            run_options: quiet()?,
+            names,
+            vocabulary: files.vocabulary,
+        })
+    }
+
+    /// As [`Decoder::prefill`](super::Decoder::prefill).
+    pub(super) fn prefill<T>(
+        &mut self,
+        slot: usize,
+        length: usize,
+        tokens: &[u32],
+        read: impl FnOnce(&[f32]) -> T,
+    ) -> Result<T, PredictError> {
+        let ids: Vec<i64> = tokens.iter().map(|token| i64::from(*token)).collect();
+        let mask = vec![1_i64; length + tokens.len()];
+        let mut bound = match self.singles[slot].take() {
+            Some(bound) => bound,
+            None => self.bind(slot, 1)?,
+        };
+        let (names, vocabulary) = (&self.names, self.vocabulary);
+        // A run leaves its output bound, in its shape: another prompt has another length.
+        bind_logits(&mut bound.binding, names)?;
+        let result = step(
+            &mut self.session,
+            &self.run_options,
+            names,
+            &mut bound,
+            1,
+            (ids, mask),
+            |logits| {
+                logits
+                    .len()
+                    .checked_sub(vocabulary)
+                    .map(|start| read(&logits[start..]))
+            },
+        );
+        self.singles[slot] = Some(bound);
+        result?.ok_or_else(|| failed("the model gave too few logits"))
+    }
+
+    /// As [`Decoder::decode`](super::Decoder::decode).
+    pub(super) fn decode<T>(
+        &mut self,
+        tokens: &[u32],
+        lengths: &[usize],
+        read: impl FnOnce(&[f32]) -> T,
+    ) -> Result<T, PredictError> {
+        let rows = tokens.len();
+        let ids: Vec<i64> = tokens.iter().map(|token| i64::from(*token)).collect();
+        // The model counts the ones of each row; what is behind them is padding.
+        let width = lengths.iter().max().copied().unwrap_or(0) + 1;
+        let mut mask = vec![0_i64; rows * width];
+        for (row, length) in mask.chunks_mut(width).zip(lengths) {
+            row[..=*length].fill(1);
+        }
+        let mut bound = match self.batches[rows].take() {
+            Some(bound) => bound,
+            None => self.bind(0, rows)?,
+        };
+        let (names, vocabulary) = (&self.names, self.vocabulary);
+        let result = step(
+            &mut self.session,
+            &self.run_options,
+            names,
+            &mut bound,
+            rows,
+            (ids, mask),
+            |logits| (rows * vocabulary == logits.len()).then(|| read(logits)),
+        );
+        self.batches[rows] = Some(bound);
+        result?.ok_or_else(|| failed("the model gave too few logits"))
+    }
+
+    /// As [`Decoder::move_slot`](super::Decoder::move_slot).
+    pub(super) fn move_slot(&mut self, from: usize, to: usize, length: usize) {
+        for cache in &mut self.caches {
+            cache.copy_row(from, to, length);
+        }
+    }
+
+    /// As [`Decoder::swap_slots`](super::Decoder::swap_slots).
+    pub(super) fn swap_slots(&mut self, one: usize, other: usize, length: usize) {
+        for cache in &mut self.caches {
+            cache.swap_rows(one, other, length);
+        }
+    }
+
+    fn bind(&self, first: usize, rows: usize) -> Result<Bound, PredictError> {
+        let mut binding = self.session.create_binding().map_err(refused)?;
+        let mut views = Vec::with_capacity(self.caches.len());
+        for (cache, (past, present)) in self.caches.iter().zip(&self.names.caches) {
+            let mut view = cache.view(first, rows)?;
+            binding
+                .bind_input(past.as_str(), view.tensor())
+                .map_err(refused)?;
+            binding
+                .bind_output(present.as_str(), view.tensor())
+                .map_err(refused)?;
+            views.push(view);
+        }
+        bind_logits(&mut binding, &self.names)?;
+        Ok(Bound {
+            binding,
+            _views: views,
+        })
+    }
+}
+
+fn bind_logits(binding: &mut IoBinding, names: &Names) -> Result<(), PredictError> {
+    binding
+        .bind_output_to_device(names.logits.as_str(), &MemoryInfo::default())
+        .map_err(refused)
+}
+
+fn step<T>(
+    session: &mut Session,
+    run_options: &RunOptions<NoSelectedOutputs>,
+    names: &Names,
+    bound: &mut Bound,
+    rows: usize,
+    (ids, mask): (Vec<i64>, Vec<i64>),
+    read: impl FnOnce(&[f32]) -> T,
+) -> Result<T, PredictError> {
+    let shape = |values: &[i64]| [rows, values.len() / rows.max(1)];
+    let ids = Tensor::from_array((shape(&ids), ids)).map_err(refused)?;
+    let mask = Tensor::from_array((shape(&mask), mask)).map_err(refused)?;
+    bound
+        .binding
+        .bind_input(names.input_ids.as_str(), &ids)
+        .map_err(refused)?;
+    bound
+        .binding
+        .bind_input(names.attention_mask.as_str(), &mask)
+        .map_err(refused)?;
+    let outputs = session
+        .run_binding_with_options(&bound.binding, run_options)
+        .map_err(refused)?;
+    let logits = outputs
+        .get(names.logits.as_str())
+        .ok_or_else(|| failed("no logits"))?;
+    let (_, logits) = logits.try_extract_tensor::<f32>().map_err(refused)?;
+    Ok(read(logits))
+}

@@ -1,0 +1,235 @@
+//! What kind of model a directory holds, told by its files.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use volley_types::PredictError;
+
+/// A kind of directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// A decoder: generates text.
+    Decoder,
+    /// A text encoder: embeds, ranks or classifies text.
+    Encoder,
+    /// A graph alone: tensors in, tensors out.
+    Graph(PathBuf),
+}
+
+/// The folder of the graphs in an export that keeps several.
+const FOLDER: &str = "onnx";
+/// The name of a graph, without its variant and its ending.
+const STEM: &str = "model";
+/// Variants, the one to take first where nobody says which. The plain one is what its makers
+/// measured; the others trade quality for size.
+const VARIANTS: [&str; 9] = [
+    "",
+    "quantized",
+    "int8",
+    "uint8",
+    "q8",
+    "q4",
+    "fp16",
+    "q4f16",
+    "bnb4",
+];
+
+#[derive(Default, Deserialize)]
+struct Config {
+    #[serde(default)]
+    architectures: Vec<String>,
+}
+
+/// Tells the kind of a directory, or of a single graph, and the directory that it lies in: of a
+/// repository of numbered versions, the newest's.
+///
+/// # Errors
+/// `InvalidInput` when it is none that is known.
+pub(crate) fn recognise(path: &Path) -> Result<(PathBuf, Layout), PredictError> {
+    if path.is_file() {
+        return match (path.parent(), path.extension()) {
+            (Some(parent), Some(ending)) if ending == "onnx" => {
+                let graph = path.file_name().map(PathBuf::from).unwrap_or_default();
+                Ok((parent.to_path_buf(), Layout::Graph(graph)))
+            }
+            _ => Err(PredictError::invalid(
+                "the model's path is a file that does not end in .onnx; give its directory",
+            )),
+        };
+    }
+    let directory = newest_version(path).unwrap_or_else(|| path.to_path_buf());
+    let has = |name: &str| directory.join(name).is_file();
+    if has("genai_config.json") {
+        return Ok((directory, Layout::Decoder));
+    }
+    if has("config.json") && has("tokenizer.json") {
+        let layout = if is_decoder(&directory) {
+            Layout::Decoder
+        } else {
+            Layout::Encoder
+        };
+        return Ok((directory, layout));
+    }
+    let graph = graph(&directory, None)?;
+    Ok((directory, Layout::Graph(graph)))
+}
+
+/// The graph in a directory, from there on: the variant that is asked for, or the first there
+/// is, or the only one.
+///
+/// # Errors
+/// `InvalidInput` when there is none, or several with names that say nothing.
+pub(crate) fn graph(directory: &Path, variant: Option<&str>) -> Result<PathBuf, PredictError> {
+    let file = |variant: &str| match variant {
+        "" => format!("{STEM}.onnx"),
+        variant => format!("{STEM}_{variant}.onnx"),
+    };
+    let find = |variant: &str| {
+        let name = PathBuf::from(file(variant));
+        let places = [name.clone(), Path::new(FOLDER).join(&name)];
+        places
+            .into_iter()
+            .find(|place| directory.join(place).is_file())
+    };
+    if let Some(variant) = variant {
+        let plain = variant
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
+        let found = if plain { find(variant) } else { None };
+        return found.ok_or_else(|| {
+            PredictError::invalid(
+                "the model's directory has no graph of this 'variant'; leave it out, or name \
+                 what stands between 'model_' and '.onnx'",
+            )
+        });
+    }
+    if let Some(found) = VARIANTS.into_iter().find_map(find) {
+        return Ok(found);
+    }
+    let mut graphs = files_ending(directory, "onnx");
+    match (graphs.pop(), graphs.is_empty()) {
+        (Some(only), true) => Ok(only),
+        (Some(_), false) => Err(PredictError::invalid(
+            "the model's directory has several .onnx files, and none is model.onnx; give the path \
+             of one",
+        )),
+        (None, _) => Err(PredictError::invalid(
+            "the model's directory has no .onnx file and no genai_config.json",
+        )),
+    }
+}
+
+/// Whether `config.json` names a model that generates text.
+fn is_decoder(directory: &Path) -> bool {
+    let text = std::fs::read(directory.join("config.json")).unwrap_or_default();
+    let config: Config = serde_json::from_slice(&text).unwrap_or_default();
+    let generates = |name: &String| name.ends_with("ForCausalLM") || name.ends_with("LMHeadModel");
+    config.architectures.iter().any(generates)
+}
+
+/// The directory of the highest number, where there are numbers and no graph beside them.
+fn newest_version(directory: &Path) -> Option<PathBuf> {
+    if !files_ending(directory, "onnx").is_empty() {
+        return None;
+    }
+    let entries = std::fs::read_dir(directory).ok()?;
+    let versions = entries.filter_map(|entry| {
+        let entry = entry.ok()?;
+        let version: u64 = entry.file_name().to_str()?.parse().ok()?;
+        entry.path().is_dir().then(|| (version, entry.path()))
+    });
+    versions.max().map(|(_, path)| path)
+}
+
+fn files_ending(directory: &Path, ending: &str) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(directory) else {
+        return Vec::new();
+    };
+    let names = entries.filter_map(|entry| {
+        let entry = entry.ok()?;
+        let name = PathBuf::from(entry.file_name());
+        (name.extension()? == ending && entry.path().is_file()).then_some(name)
+    });
+    names.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            let path = directory.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        directory
+    }
+
+    fn kind(files: &[(&str, &str)]) -> Result<Layout, String> {
+        let directory = directory(files);
+        let found = recognise(directory.path());
+        found.map(|(_, kind)| kind).map_err(|error| error.message)
+    }
+
+    #[test]
+    fn directories_are_told_by_their_files() {
+        let llama = r#"{"architectures":["LlamaForCausalLM"]}"#;
+        let bert = r#"{"architectures":["BertModel"]}"#;
+        let graph = |name: &str| Ok(Layout::Graph(PathBuf::from(name)));
+        assert_eq!(kind(&[("genai_config.json", "{}")]), Ok(Layout::Decoder));
+        let decoder = [
+            ("config.json", llama),
+            ("tokenizer.json", ""),
+            ("onnx/model.onnx", ""),
+        ];
+        assert_eq!(kind(&decoder), Ok(Layout::Decoder));
+        let encoder = [
+            ("config.json", bert),
+            ("tokenizer.json", ""),
+            ("model.onnx", ""),
+        ];
+        assert_eq!(kind(&encoder), Ok(Layout::Encoder));
+        assert_eq!(kind(&[("model.onnx", "")]), graph("model.onnx"));
+        assert_eq!(kind(&[("net.onnx", "")]), graph("net.onnx"));
+        assert!(
+            kind(&[("a.onnx", ""), ("b.onnx", "")])
+                .unwrap_err()
+                .contains("several")
+        );
+        assert!(
+            kind(&[("readme.txt", "")])
+                .unwrap_err()
+                .contains("no .onnx")
+        );
+    }
+
+    #[test]
+    fn of_numbered_versions_the_newest_is_taken_and_a_file_is_itself() {
+        let versions = directory(&[
+            ("2/model.onnx", ""),
+            ("10/model.onnx", ""),
+            ("config.pbtxt", ""),
+        ]);
+        let (found, _) = recognise(versions.path()).unwrap();
+        assert_eq!(found, versions.path().join("10"));
+        let (found, kind) = recognise(&versions.path().join("2/model.onnx")).unwrap();
+        assert_eq!(found, versions.path().join("2"));
+        assert_eq!(kind, Layout::Graph(PathBuf::from("model.onnx")));
+        assert!(recognise(&versions.path().join("config.pbtxt")).is_err());
+    }
+
+    #[test]
+    fn a_variant_is_taken_by_its_name_and_never_leaves_the_directory() {
+        let export = directory(&[("onnx/model_q4.onnx", ""), ("onnx/model_fp16.onnx", "")]);
+        let graph = |variant| graph(export.path(), variant);
+        assert_eq!(graph(None).unwrap(), Path::new("onnx/model_q4.onnx"));
+        assert_eq!(
+            graph(Some("fp16")).unwrap(),
+            Path::new("onnx/model_fp16.onnx")
+        );
+        assert!(graph(Some("int8")).is_err());
+        assert!(graph(Some("../q4")).is_err());
+    }
+}

@@ -1,0 +1,98 @@
+//! Decoders as they are usually exported: past keys and values in, present ones out.
+
+use futures::future::join_all;
+use serde::Deserialize;
+use volley_backend_onnx::OnnxConfig;
+use volley_backend_onnx::bare::BareModel;
+use volley_types::*;
+
+use crate::generate::{Story, endless, read, request, tell, tokens};
+use crate::setup;
+
+/// What `transformers` generates with the same weights, always taking the likeliest token.
+#[derive(Deserialize)]
+struct Expected {
+    prompt: String,
+    ids: Vec<u32>,
+    text: String,
+}
+
+fn expected() -> Vec<Expected> {
+    let path = setup::test_model("plain-decoder").join("expected.json");
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// Characters that a random model leaves incomplete are marked one by one in a stream, and
+/// together in a whole text.
+fn legible(text: &str) -> String {
+    text.replace(char::REPLACEMENT_CHARACTER, "")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_are_those_of_transformers_alone_and_in_company() {
+    let directory = setup::test_model("plain-decoder");
+    let config = OnnxConfig {
+        slots: 2,
+        ..setup::config()
+    };
+    let model = setup::load_with(&directory, config).await.unwrap();
+    let expected = expected();
+    for case in &expected {
+        let bare = BareModel::load(&setup::runtime(), &directory, &case.prompt, config);
+        let (_, ids) = bare.unwrap().run(2, case.ids.len()).unwrap();
+        assert_eq!(ids, [case.ids.clone(), case.ids.clone()], "token for token");
+    }
+    // Three at once in two slots, of different lengths: slots are left, moved and taken again.
+    let lengths = [24, 5, 17];
+    let stories = expected.iter().zip(lengths).map(|(case, length)| {
+        let model = &model;
+        async move {
+            let story = tell(model, &case.prompt, &[tokens(length), endless()]).await;
+            story.unwrap()
+        }
+    });
+    let stories: Vec<Story> = join_all(stories).await;
+    for ((story, case), length) in stories.iter().zip(&expected).zip(lengths) {
+        let text = legible(&case.text);
+        assert!(
+            text.starts_with(&legible(&story.text())),
+            "{}",
+            story.text()
+        );
+        let length = u32::try_from(length).unwrap();
+        assert_eq!(story.usage.unwrap().completion_tokens, length);
+    }
+    assert_eq!(legible(&stories[0].text()), legible(&expected[0].text));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_variant_with_half_precision_is_served_and_an_unknown_one_refused() {
+    let directory = setup::test_model("plain-decoder");
+    let variant = |name: &str| {
+        let name = ParamValue::Text(name.to_owned());
+        [("variant".to_owned(), name)].into_iter().collect()
+    };
+    let load = |name| setup::load_as(&directory, setup::config(), variant(name));
+    let half = load("fp16").await.unwrap();
+    let prompt = &expected()[0].prompt;
+    let story = tell(&half, prompt, &[tokens(8), endless()]).await.unwrap();
+    assert_eq!(story.usage.unwrap().completion_tokens, 8);
+    let error = load("int3").await.err().unwrap();
+    assert_eq!(error.code, ErrorCode::InvalidInput);
+    assert!(error.message.contains("variant"), "{}", error.message);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_context_ends_a_generation_and_several_prompts_are_items() {
+    let directory = setup::test_model("plain-decoder");
+    let model = setup::load(&directory).await.unwrap();
+    let long = tell(&model, "Hello!", &[tokens(127), endless()])
+        .await
+        .unwrap();
+    assert_eq!(long.finish, Some(FinishReason::Length));
+    let usage = long.usage.unwrap();
+    assert_eq!(usage.prompt_tokens + usage.completion_tokens, 128);
+    let both = request(&["Hello!", "Once"], &[tokens(3), endless()]);
+    let both = read(model.predict(both).await.unwrap()).await.unwrap();
+    assert_eq!(both.usage.unwrap().completion_tokens, 6);
+}

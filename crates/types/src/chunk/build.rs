@@ -1,0 +1,289 @@
+//! Chunks into record batches.
+//!
+//! Most batches of a stream have one row with a text and nothing else. A column in which nothing
+//! was said is one that was made before and is shared: building it anew, with its validity and
+//! its offsets, for each token of each stream is most of what a token costs.
+
+use std::sync::{Arc, LazyLock};
+
+use arrow_array::builder::{
+    ArrayBuilder, BinaryBuilder, BooleanBuilder, Float32Builder, StringBuilder, UInt32Builder,
+};
+use arrow_array::{ArrayRef, BooleanArray, RecordBatch, UInt32Array, new_null_array};
+use arrow_schema::DataType;
+
+use super::{FinishReason, GenerationChunk, generation_schema};
+
+/// Rows that fit before a builder grows. Most batches have one to a few rows, and the builders'
+/// own defaults reserve some 40 KiB over all columns for each batch.
+const ROWS: usize = 4;
+/// Bytes of text or of events that fit before a column of them grows.
+const BYTES: usize = 32;
+/// Columns in which nothing was said are kept for batches of up to so many rows.
+const BLANKS: usize = 64;
+
+/// Collects chunks into one record batch of [`generation_schema`].
+#[derive(Debug, Default)]
+pub struct GenerationChunks {
+    rows: usize,
+    item: Column<Counts>,
+    choice: Column<Counts>,
+    sequence: Column<Counts>,
+    text: Column<Texts>,
+    thinking: Column<Texts>,
+    tool_calls: Column<Texts>,
+    token_id: Column<Numbers>,
+    logprob: Column<Floats>,
+    finish_reason: Column<Texts>,
+    prompt_tokens: Column<Numbers>,
+    completion_tokens: Column<Numbers>,
+    error_code: Column<Texts>,
+    error_message: Column<Texts>,
+    raw: Column<Bytes>,
+    last: Column<Flags>,
+}
+
+impl GenerationChunks {
+    /// Adds one row.
+    pub fn push(&mut self, chunk: &GenerationChunk) {
+        let at = self.rows;
+        self.rows += 1;
+        self.item.push(at, (chunk.item != 0).then_some(chunk.item));
+        let choice = (chunk.choice != 0).then_some(chunk.choice);
+        self.choice.push(at, choice);
+        self.sequence.push(at, Some(chunk.sequence));
+        self.text.push(at, chunk.text.as_deref());
+        self.thinking.push(at, chunk.thinking.as_deref());
+        self.tool_calls.push(at, chunk.tool_calls.as_deref());
+        self.token_id.push(at, chunk.token_id);
+        self.logprob.push(at, chunk.logprob);
+        let reason = chunk.finish_reason.map(FinishReason::as_str);
+        self.finish_reason.push(at, reason);
+        let usage = chunk.usage;
+        self.prompt_tokens
+            .push(at, usage.map(|usage| usage.prompt_tokens));
+        self.completion_tokens
+            .push(at, usage.map(|usage| usage.completion_tokens));
+        let error = chunk.error.as_ref();
+        self.error_code
+            .push(at, error.map(|(code, _)| code.as_str()));
+        self.error_message
+            .push(at, error.map(|(_, message)| message.as_str()));
+        self.raw.push(at, chunk.raw.as_deref());
+        self.last.push(at, chunk.last.then_some(true));
+    }
+
+    /// How many rows are collected.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.rows
+    }
+
+    /// Whether no row is collected.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows == 0
+    }
+
+    /// The collected rows; `self` is empty again.
+    pub fn finish(&mut self) -> RecordBatch {
+        let rows = std::mem::take(&mut self.rows);
+        let columns = vec![
+            self.item.finish(rows),
+            self.choice.finish(rows),
+            self.sequence.finish(rows),
+            self.text.finish(rows),
+            self.thinking.finish(rows),
+            self.tool_calls.finish(rows),
+            self.token_id.finish(rows),
+            self.logprob.finish(rows),
+            self.finish_reason.finish(rows),
+            self.prompt_tokens.finish(rows),
+            self.completion_tokens.finish(rows),
+            self.error_code.finish(rows),
+            self.error_message.finish(rows),
+            self.raw.finish(rows),
+            self.last.finish(rows),
+        ];
+        RecordBatch::try_new(generation_schema(), columns)
+            .expect("columns are listed in the schema's order and have one row per push")
+    }
+
+    /// One chunk as a batch of one row.
+    #[must_use]
+    pub fn single(chunk: &GenerationChunk) -> RecordBatch {
+        let mut chunks = Self::default();
+        chunks.push(chunk);
+        chunks.finish()
+    }
+}
+
+/// A column that has no builder until something is said in it.
+#[derive(Debug)]
+struct Column<K: Kind>(Option<K::Builder>);
+
+impl<K: Kind> Default for Column<K> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<K: Kind> Column<K> {
+    /// Says `value` in row `at`, before which there are `at` rows.
+    fn push(&mut self, at: usize, value: Option<K::Value<'_>>) {
+        if self.0.is_none() && value.is_some() {
+            let mut builder = K::builder();
+            (0..at).for_each(|_| K::append(&mut builder, None));
+            self.0 = Some(builder);
+        }
+        if let Some(builder) = &mut self.0 {
+            K::append(builder, value);
+        }
+    }
+
+    fn finish(&mut self, rows: usize) -> ArrayRef {
+        if let Some(mut builder) = self.0.take() {
+            return builder.finish();
+        }
+        match K::blanks().get(rows) {
+            Some(blank) => blank.clone(),
+            None => K::blank(rows),
+        }
+    }
+}
+
+/// What a column holds, and what it holds where nothing is said.
+trait Kind {
+    type Value<'v>;
+    type Builder: ArrayBuilder + std::fmt::Debug;
+
+    fn builder() -> Self::Builder;
+    fn append(builder: &mut Self::Builder, value: Option<Self::Value<'_>>);
+    /// A column of `rows` rows in which nothing is said.
+    fn blank(rows: usize) -> ArrayRef;
+    /// Such columns of 0 rows and more.
+    fn blanks() -> &'static [ArrayRef];
+}
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident<$life:lifetime>: $value:ty, $builder:ty = $new:expr, $append:expr, $blank:expr;)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug)]
+        struct $kind;
+
+        impl Kind for $kind {
+            type Value<$life> = $value;
+            type Builder = $builder;
+
+            fn builder() -> $builder {
+                $new
+            }
+
+            fn append(builder: &mut $builder, value: Option<Self::Value<'_>>) {
+                let append: fn(&mut $builder, Option<Self::Value<'_>>) = $append;
+                append(builder, value);
+            }
+
+            fn blank(rows: usize) -> ArrayRef {
+                let blank: fn(usize) -> ArrayRef = $blank;
+                blank(rows)
+            }
+
+            fn blanks() -> &'static [ArrayRef] {
+                static KEPT: LazyLock<Vec<ArrayRef>> =
+                    LazyLock::new(|| (0..=BLANKS).map($kind::blank).collect());
+                &KEPT
+            }
+        }
+    )*};
+}
+
+kinds! {
+    /// Text or null.
+    Texts<'v>: &'v str, StringBuilder = StringBuilder::with_capacity(ROWS, BYTES),
+        |builder, value| builder.append_option(value),
+        |rows| new_null_array(&DataType::Utf8, rows);
+    /// Bytes or null.
+    Bytes<'v>: &'v [u8], BinaryBuilder = BinaryBuilder::with_capacity(ROWS, BYTES),
+        |builder, value| builder.append_option(value),
+        |rows| new_null_array(&DataType::Binary, rows);
+    /// A number or null.
+    Numbers<'v>: u32, UInt32Builder = UInt32Builder::with_capacity(ROWS),
+        |builder, value| builder.append_option(value),
+        |rows| new_null_array(&DataType::UInt32, rows);
+    /// A number or 0.
+    Counts<'v>: u32, UInt32Builder = UInt32Builder::with_capacity(ROWS),
+        |builder, value| builder.append_value(value.unwrap_or(0)),
+        |rows| Arc::new(UInt32Array::from(vec![0; rows]));
+    /// A number with a fraction, or null.
+    Floats<'v>: f32, Float32Builder = Float32Builder::with_capacity(ROWS),
+        |builder, value| builder.append_option(value),
+        |rows| new_null_array(&DataType::Float32, rows);
+    /// Yes, or no.
+    Flags<'v>: bool, BooleanBuilder = BooleanBuilder::with_capacity(ROWS),
+        |builder, value| builder.append_value(value.unwrap_or(false)),
+        |rows| Arc::new(BooleanArray::from(vec![false; rows]));
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::chunk::{GenerationRow, Usage};
+
+    fn chunk() -> impl Strategy<Value = GenerationChunk> {
+        let numbers = (0..3_u32, 0..2_u32, any::<u32>(), any::<Option<u32>>());
+        let texts = (
+            proptest::option::of(".{0,40}"),
+            proptest::option::of(".{0,4}"),
+            proptest::option::of("x{0,3}"),
+        );
+        let ends = (any::<bool>(), any::<Option<f32>>(), any::<bool>());
+        (numbers, texts, ends).prop_map(|(numbers, texts, ends)| GenerationChunk {
+            item: numbers.0,
+            choice: numbers.1,
+            sequence: numbers.2,
+            text: texts.0,
+            thinking: texts.1,
+            tool_calls: texts.2.clone(),
+            token_id: numbers.3,
+            logprob: ends.1.filter(|logprob| !logprob.is_nan()),
+            finish_reason: ends.0.then_some(FinishReason::Length),
+            usage: ends.2.then_some(Usage {
+                prompt_tokens: 7,
+                completion_tokens: numbers.2,
+            }),
+            error: texts.2.clone().map(|text| (text.clone(), text)),
+            raw: texts.2.map(String::into_bytes),
+            last: ends.0,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_pushed_is_read(chunks in proptest::collection::vec(chunk(), 1..80)) {
+            let mut rows = GenerationChunks::default();
+            chunks.iter().for_each(|chunk| rows.push(chunk));
+            prop_assert_eq!(rows.len(), chunks.len());
+            let batch = rows.finish();
+            prop_assert!(rows.is_empty());
+            let read: Vec<_> = GenerationRow::rows(&batch).unwrap().map(|row| GenerationChunk {
+                item: row.item(),
+                choice: row.choice(),
+                sequence: row.sequence(),
+                text: row.text().map(str::to_owned),
+                thinking: row.thinking().map(str::to_owned),
+                tool_calls: row.tool_calls().map(str::to_owned),
+                token_id: row.token_id(),
+                logprob: row.logprob(),
+                finish_reason: row.finish_reason(),
+                usage: row.usage(),
+                error: row.error().map(|(code, message)| (code.to_owned(), message.to_owned())),
+                raw: row.raw().map(<[u8]>::to_vec),
+                last: row.last(),
+            }).collect();
+            prop_assert_eq!(read, chunks);
+        }
+    }
+}
