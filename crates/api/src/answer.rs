@@ -90,18 +90,13 @@ pub(crate) fn choices(batches: &[RecordBatch]) -> Result<Vec<Choice>, PredictErr
     }
 }
 
-/// The tokens of all choices together. The prompt of an item is counted once.
+/// The tokens of all choices together.
 pub(crate) fn usage(choices: &[Choice]) -> Option<Usage> {
-    let mut total: Option<Usage> = None;
-    for choice in choices {
-        let Some(usage) = choice.usage else { continue };
-        let total = total.get_or_insert_default();
-        if choice.choice == 0 {
-            total.prompt_tokens += usage.prompt_tokens;
-        }
-        total.completion_tokens += usage.completion_tokens;
-    }
-    total
+    let told = choices.iter().filter_map(|choice| choice.usage);
+    told.reduce(|one, other| Usage {
+        prompt_tokens: one.prompt_tokens + other.prompt_tokens,
+        completion_tokens: one.completion_tokens + other.completion_tokens,
+    })
 }
 
 /// The error of a row whose item failed.
@@ -194,7 +189,7 @@ mod tests {
         for (choice, last) in [(0, false), (1, true)] {
             rows.push(&GenerationChunk {
                 finish_reason: Some(FinishReason::Stop),
-                usage: Some(Usage {
+                usage: last.then_some(Usage {
                     prompt_tokens: 3,
                     completion_tokens: 2,
                 }),
@@ -209,7 +204,7 @@ mod tests {
                             "function": { "name": "f", "arguments": "{\"a\":1}" } });
         assert_eq!(choices[0].tool_calls, [whole]);
         let usage = usage(&choices).unwrap();
-        assert_eq!((usage.prompt_tokens, usage.completion_tokens), (3, 4));
+        assert_eq!((usage.prompt_tokens, usage.completion_tokens), (3, 2));
     }
 
     #[test]

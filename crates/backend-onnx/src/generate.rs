@@ -7,6 +7,7 @@
 //! ([`text`]) on that thread; rows leave through one bounded channel per request ([`merge`]), so
 //! that a reader who is slow holds up nobody but itself. `docs/generation.md` tells it in full.
 
+mod constraint;
 pub(crate) mod decoder;
 mod engine;
 mod kv;
@@ -18,6 +19,7 @@ mod prompt;
 mod sampler;
 mod template;
 mod text;
+mod tools;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,7 +32,8 @@ use volley_types::{
     PredictError, PredictRequest, Signature,
 };
 
-use self::engine::{Engine, Request};
+use self::constraint::Constraint;
+use self::engine::{Engine, Place, Request};
 use self::merge::Merge;
 use self::model::ModelFiles;
 use self::options::Options;
@@ -113,20 +116,28 @@ impl Predict for Generator {
         let (files, engine, slots) = (self.files.clone(), self.engine.clone(), self.slots);
         let batches = try_stream! {
             let rows = items::collect(request.input).await?;
-            let items = rows.len();
-            let prompts = encode_all(&files, rows, &options).await?;
-            let readable = engine::CHUNKS_PER_READER * items.min(slots);
+            let answers = answers(rows.len(), &options)?;
+            let (prompts, constraint) = encode_all(&files, rows, &options).await?;
+            let readable = engine::CHUNKS_PER_READER * answers.min(slots);
             let (sender, mut events) = tokio::sync::mpsc::channel(readable);
             let mut failed = Vec::new();
             for (item, prompt) in (0_u32..).zip(prompts) {
-                let (options, sender) = (options.clone(), sender.clone());
-                match prompt {
-                    Ok(prompt) => engine.submit(Request { item, prompt, options, sender })?,
-                    Err(error) => failed.push((item, Err(error))),
+                for choice in 0..options.choices {
+                    let place = Place { item, choice };
+                    match &prompt {
+                        Ok(prompt) => engine.submit(Request {
+                            place,
+                            prompt: prompt.clone(),
+                            options: options.of_choice(choice),
+                            constraint: constraint.as_ref().map(Constraint::again),
+                            sender: sender.clone(),
+                        })?,
+                        Err(error) => failed.push((place, Err(error.clone()))),
+                    }
                 }
             }
             drop(sender);
-            let mut merge = Merge::new(items);
+            let mut merge = Merge::new(answers);
             let mut ready = failed;
             // Once around for what has failed already, then as rows come.
             loop {
@@ -157,21 +168,38 @@ impl Predict for Generator {
     }
 }
 
-/// The tokens of each item, or why it has none.
+/// How many answers there will be.
+fn answers(items: usize, options: &Options) -> Result<usize, PredictError> {
+    let answers = items.saturating_mul(options.choices as usize);
+    if items::MAX_ITEMS < answers {
+        let message = format!(
+            "{answers} answers are too many for one request, which may have {}",
+            items::MAX_ITEMS
+        );
+        return Err(PredictError::new(ErrorCode::TooLarge, message));
+    }
+    Ok(answers)
+}
+
+type Prompt = Result<Vec<u32>, PredictError>;
+
+/// The tokens of each item, or why it has none; and what holds the answers to their form.
 async fn encode_all(
     files: &Arc<ModelFiles>,
     rows: Vec<items::Item>,
     options: &Options,
-) -> Result<Vec<Result<Vec<u32>, PredictError>>, PredictError> {
+) -> Result<(Vec<Prompt>, Option<Constraint>), PredictError> {
     let (files, options) = (files.clone(), options.clone());
     let encode = move || {
         let prompts = rows.iter().map(|row| prompt::encode(&files, row, &options));
-        prompts.collect()
+        let prompts = prompts.collect();
+        let constraint = options.form.as_ref().map(|form| files.constraint(form));
+        Ok((prompts, constraint.transpose()?))
     };
     // Tokenising a long prompt takes longer than a runtime's thread should be held.
     tokio::task::spawn_blocking(encode)
         .await
-        .map_err(|error| PredictError::internal("tokenising failed", error))
+        .map_err(|error| PredictError::internal("tokenising failed", error))?
 }
 
 /// The files and the prompt's tokens, for bare runs.

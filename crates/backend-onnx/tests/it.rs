@@ -8,6 +8,8 @@ mod crowd;
 mod decoders;
 #[path = "it/faults.rs"]
 mod faults;
+#[path = "it/forms.rs"]
+mod forms;
 #[path = "it/generate.rs"]
 mod generate;
 #[path = "it/setup.rs"]

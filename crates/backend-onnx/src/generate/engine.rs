@@ -14,6 +14,7 @@ use volley_types::{ErrorCode, GenerationChunk, ModelName, PredictError};
 
 use self::decode::Loop;
 use self::delivery::Delivery;
+use super::constraint::Constraint;
 use super::decoder::Decoder;
 use super::model::ModelFiles;
 use super::options::Options;
@@ -24,16 +25,25 @@ pub(crate) const CHUNKS_PER_READER: usize = 64;
 /// are the items of requests with several.
 const QUEUE: usize = 1_024;
 
-/// One item to generate.
+/// One answer to generate.
 pub(crate) struct Request {
-    pub(crate) item: u32,
+    pub(crate) place: Place,
     pub(crate) prompt: Vec<u32>,
     pub(crate) options: Options,
+    /// What holds the answer to its form.
+    pub(crate) constraint: Option<Constraint>,
     pub(crate) sender: Sender<Event>,
 }
 
-/// What a reader is sent: a row of an item, or why there will be no more of them.
-pub(crate) type Event = (u32, Result<GenerationChunk, PredictError>);
+/// Which answer of a request: the prompt that it is to, and which of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) item: u32,
+    pub(crate) choice: u32,
+}
+
+/// What a reader is sent: a row of an answer, or why there will be no more of them.
+pub(crate) type Event = (Place, Result<GenerationChunk, PredictError>);
 
 /// The way to the thread. The thread ends when the last handle is dropped and nothing is left
 /// to decode.

@@ -1,11 +1,11 @@
-//! Several items as one stream.
+//! Several answers as one stream.
 
 use volley_types::{FinishReason, GenerationChunk, GenerationChunks, PredictError, Usage};
 
-use super::engine::Event;
+use super::engine::{Event, Place};
 
-/// Joins the rows of a request's items: sequences run over the whole stream, usage adds up, and
-/// only the last item's end is the stream's. An item that fails has a row that says so, and the
+/// Joins the rows of a request's answers: sequences run over the whole stream, usage adds up, and
+/// only the last answer's end is the stream's. One that fails has a row that says so, and the
 /// others go on; where none is left that could, the error is the stream's.
 #[derive(Debug)]
 pub(crate) struct Merge {
@@ -31,13 +31,13 @@ impl Merge {
     /// The item's own, when all items have failed with it.
     pub(crate) fn push(
         &mut self,
-        (item, outcome): Event,
+        (place, outcome): Event,
         rows: &mut GenerationChunks,
     ) -> Result<(), PredictError> {
         let mut chunk = match outcome {
             Ok(chunk) => chunk,
             Err(error) if self.left <= 1 && !self.succeeded => return Err(error),
-            Err(error) => failure(item, error),
+            Err(error) => failure(place, error),
         };
         chunk.sequence = self.sequence;
         self.sequence += 1;
@@ -61,10 +61,11 @@ impl Merge {
     }
 }
 
-fn failure(item: u32, error: PredictError) -> GenerationChunk {
-    tracing::warn!(item, error = error.chain(), "an item failed");
+fn failure(Place { item, choice }: Place, error: PredictError) -> GenerationChunk {
+    tracing::warn!(item, choice, error = error.chain(), "an item failed");
     GenerationChunk {
         item,
+        choice,
         finish_reason: Some(FinishReason::Error),
         error: Some((error.code.as_str().to_owned(), error.message)),
         last: true,
@@ -89,12 +90,12 @@ mod tests {
             last: true,
             ..GenerationChunk::default()
         };
-        (item, Ok(chunk))
+        (Place { item, choice: 0 }, Ok(chunk))
     }
 
     fn error(item: u32) -> Event {
         (
-            item,
+            Place { item, choice: 0 },
             Err(PredictError::invalid(format!("item {item} is bad"))),
         )
     }

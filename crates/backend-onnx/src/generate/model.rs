@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use tokenizers::Tokenizer;
 use volley_types::{ParamValue, Parameters, PredictError};
 
+use super::constraint::{Constraint, Constraints, Form};
 use super::template::ChatTemplate;
 use super::text::TokenTexts;
 
@@ -53,6 +54,7 @@ pub(crate) struct ModelFiles {
     pub(crate) eos: Vec<u32>,
     pub(crate) texts: TokenTexts,
     pub(crate) chat: Option<ChatTemplate>,
+    pub(crate) constraints: Constraints,
 }
 
 /// A token stands for fewer bytes than this, unless the vocabulary has a longer one.
@@ -110,7 +112,18 @@ impl ModelFiles {
             eos: described.eos,
             texts: TokenTexts::new(tokenizer, vocabulary),
             chat: chat_template(directory)?,
+            constraints: Constraints::default(),
         })
+    }
+
+    /// What holds an answer of this model to `form`.
+    ///
+    /// # Errors
+    /// `InvalidInput` with what is wrong with the form.
+    pub(crate) fn constraint(&self, form: &Form) -> Result<Constraint, PredictError> {
+        let tokenizer = self.texts.tokenizer();
+        let eos = self.eos.first().copied();
+        self.constraints.make(form, tokenizer, self.vocabulary, eos)
     }
 
     /// Bytes of a KV cache of `slots` sequences that use the whole context.

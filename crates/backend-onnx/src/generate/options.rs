@@ -1,12 +1,19 @@
 //! What a request asks of its generation.
 
+use std::sync::Arc;
+
+use serde_json::Value;
 use volley_types::{Parameters, PredictError};
+
+use super::constraint::Form;
 
 /// Tokens generated where the caller does not say.
 const DEFAULT_MAX_TOKENS: usize = 256;
 /// The most stop strings, and the longest.
 const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 256;
+/// The most answers to one prompt.
+const MAX_CHOICES: u64 = 16;
 
 /// What a request asks of its generation.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +24,14 @@ pub(crate) struct Options {
     pub(crate) ignore_eos: bool,
     /// The prompt is given to the model as it is, without its chat template.
     pub(crate) raw: bool,
+    /// Answers to each prompt.
+    pub(crate) choices: u32,
+    /// Whether each token's probability is told.
+    pub(crate) logprobs: bool,
+    /// The form that the answer must have.
+    pub(crate) form: Option<Form>,
+    /// What the model may call: a JSON array in OpenAI's form.
+    pub(crate) tools: Option<Arc<Value>>,
 }
 
 /// How the next token is chosen.
@@ -32,6 +47,10 @@ pub(crate) struct Sampling {
     pub(crate) min_p: f32,
     /// 1 means none.
     pub(crate) repetition_penalty: f32,
+    /// Taken from the logits of tokens that the answer has already; 0 means none.
+    pub(crate) presence_penalty: f32,
+    /// Taken as often as the answer has the token; 0 means none.
+    pub(crate) frequency_penalty: f32,
     pub(crate) seed: Option<u64>,
 }
 
@@ -68,7 +87,68 @@ impl Options {
             stop,
             ignore_eos: parameters.boolean("ignore_eos")?.unwrap_or(false),
             raw: parameters.boolean("raw")?.unwrap_or(false),
+            choices: choices(parameters)?,
+            logprobs: logprobs(parameters)?,
+            form: Form::read(parameters)?,
+            tools: tools(parameters)?.map(Arc::new),
         })
+    }
+}
+
+impl Options {
+    /// Of several answers to one prompt, each draws for itself.
+    pub(crate) fn of_choice(&self, choice: u32) -> Self {
+        let mut options = self.clone();
+        let seed = &mut options.sampling.seed;
+        *seed = seed.map(|seed| seed.wrapping_add(u64::from(choice)));
+        options
+    }
+}
+
+fn choices(parameters: &Parameters) -> Result<u32, PredictError> {
+    match parameters.unsigned("n")? {
+        Some(choices) if choices == 0 || MAX_CHOICES < choices => {
+            Err(range("n", &format!("1 to {MAX_CHOICES}")))
+        }
+        choices => Ok(choices.map_or(1, |choices| choices as u32)),
+    }
+}
+
+/// `logprobs` as a boolean, or as a number of alternatives, of which none are told.
+fn logprobs(parameters: &Parameters) -> Result<bool, PredictError> {
+    let alternatives = parameters.unsigned("top_logprobs")?.unwrap_or(0);
+    if 0 < alternatives {
+        return Err(range(
+            "top_logprobs",
+            "0: only the chosen tokens' probabilities are told",
+        ));
+    }
+    Ok(parameters.boolean("logprobs")?.unwrap_or(false))
+}
+
+/// The tools that may be called; `None` where there are none, or the choice is not to.
+fn tools(parameters: &Parameters) -> Result<Option<Value>, PredictError> {
+    let Some(text) = parameters.text("tools") else {
+        return Ok(None);
+    };
+    match parameters.text("tool_choice").as_deref() {
+        None | Some("auto") => {}
+        Some("none") => return Ok(None),
+        Some(_) => {
+            return Err(PredictError::invalid(
+                "parameter 'tool_choice' must be 'auto' or 'none': whether it calls a tool is the \
+                 model's decision",
+            ));
+        }
+    }
+    let tools: Value = serde_json::from_str(&text)
+        .map_err(|error| PredictError::invalid(format!("parameter 'tools' is no JSON: {error}")))?;
+    match tools.as_array() {
+        Some(list) if list.is_empty() => Ok(None),
+        Some(list) if list.iter().all(Value::is_object) => Ok(Some(tools)),
+        _ => Err(PredictError::invalid(
+            "parameter 'tools' must be a list of objects",
+        )),
     }
 }
 
@@ -78,6 +158,8 @@ impl Sampling {
         let top_p = number(parameters, "top_p", 0.0, 1.0)?;
         let min_p = number(parameters, "min_p", 0.0, 1.0)?;
         let penalty = number(parameters, "repetition_penalty", 0.01, 100.0)?;
+        let presence = number(parameters, "presence_penalty", -2.0, 2.0)?;
+        let frequency = number(parameters, "frequency_penalty", -2.0, 2.0)?;
         let top_k = parameters.unsigned("top_k")?;
         let seed = parameters.unsigned("seed")?;
         let sampled = top_p.is_some() || min_p.is_some() || top_k.is_some() || seed.is_some();
@@ -87,6 +169,8 @@ impl Sampling {
             top_p: top_p.unwrap_or(1.0),
             min_p: min_p.unwrap_or(0.0),
             repetition_penalty: penalty.unwrap_or(1.0),
+            presence_penalty: presence.unwrap_or(0.0),
+            frequency_penalty: frequency.unwrap_or(0.0),
             seed,
         })
     }

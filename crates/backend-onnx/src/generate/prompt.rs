@@ -17,13 +17,19 @@ pub(crate) fn encode(
     item: &Item,
     options: &Options,
 ) -> Result<Vec<u32>, PredictError> {
+    let tools = options.tools.as_deref();
+    if tools.is_some() && (files.chat.is_none() || options.raw) {
+        return Err(PredictError::invalid(
+            "tools need a chat template, and this prompt has none",
+        ));
+    }
     let (text, special) = match (item, &files.chat) {
         (Item::Prompt(prompt), Some(chat)) if !options.raw => {
             let message = ChatMessage::new("user", prompt);
-            (chat.render(&[message])?, false)
+            (chat.render(&[message], tools)?, false)
         }
         (Item::Prompt(prompt), _) => (prompt.clone(), true),
-        (Item::Chat(messages), Some(chat)) => (chat.render(messages)?, false),
+        (Item::Chat(messages), Some(chat)) => (chat.render(messages, tools)?, false),
         (Item::Chat(_), None) => {
             return Err(PredictError::invalid(
                 "this model has no chat template; send 'prompt' instead of 'messages'",

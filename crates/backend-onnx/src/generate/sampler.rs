@@ -1,21 +1,34 @@
-//! Logits into the next token. The order: repetition penalty (Keskar et al., 2019),
-//! temperature, top-k (Fan et al., 2018), top-p (Holtzman et al., 2020), min-p (Nguyen et al.,
+//! Logits into the next token. The order: penalties (repetition: Keskar et al., 2019; presence
+//! and frequency as OpenAI defines them), temperature, top-k (Fan et al., 2018), top-p (Holtzman et al., 2020), min-p (Nguyen et al.,
 //! 2024), and then a draw.
 
 use std::cmp::Ordering;
 
+use volley_types::PredictError;
+
+use super::constraint::Constraint;
 use super::options::Sampling;
 
 /// Candidates that top-p sorts at first.
 const FIRST_SORTED: usize = 64;
 
+/// A token that was chosen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Chosen {
+    pub(crate) token: u32,
+    /// Its natural-log probability as the model has it, where asked for.
+    pub(crate) logprob: Option<f32>,
+    /// Whether the answer's form is complete with it.
+    pub(crate) completes: bool,
+}
+
 /// Chooses tokens for one request.
-#[derive(Debug)]
 pub(crate) struct Sampler {
     options: Sampling,
+    logprobs: bool,
+    constraint: Option<Constraint>,
     random: fastrand::Rng,
-    /// Tokens that the penalty applies to: those of the prompt and of the answer so far.
-    seen: Vec<bool>,
+    penalties: Penalties,
     /// Reused from step to step.
     candidates: Vec<(f32, u32)>,
 }
@@ -25,36 +38,56 @@ impl Sampler {
         let random = options
             .seed
             .map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
-        let mut seen = Vec::new();
-        if (options.repetition_penalty - 1.0).abs() > f32::EPSILON {
-            seen.resize(vocabulary, false);
-            for id in prompt {
-                mark(&mut seen, *id);
-            }
-        }
         Self {
+            penalties: Penalties::new(&options, prompt, vocabulary),
             options,
+            logprobs: false,
+            constraint: None,
             random,
-            seen,
             candidates: Vec::new(),
         }
     }
 
+    /// Holds the answer to a form, and tells probabilities.
+    pub(crate) fn with(mut self, constraint: Option<Constraint>, logprobs: bool) -> Self {
+        self.constraint = constraint;
+        self.logprobs = logprobs;
+        self
+    }
+
     /// The next token, given one logit for each token of the vocabulary. A logit that is no
     /// number is never chosen.
-    pub(crate) fn choose(&mut self, logits: &[f32]) -> u32 {
-        let greedy = self.options.temperature <= f32::EPSILON;
-        let token = match (greedy, self.seen.is_empty()) {
-            (true, true) => argmax(logits.iter().copied()),
-            (true, false) => {
-                let (seen, penalty) = (&self.seen, self.options.repetition_penalty);
-                let logits = logits.iter().enumerate();
-                argmax(logits.map(|(id, logit)| penalised(*logit, seen[id], penalty)))
-            }
-            (false, _) => self.draw(logits),
+    ///
+    /// # Errors
+    /// `InvalidInput` when the answer's form is too hard to follow.
+    pub(crate) fn choose(&mut self, logits: &[f32]) -> Result<Chosen, PredictError> {
+        let mut constraint = self.constraint.take();
+        let token = match &mut constraint {
+            Some(constraint) => self.choose_among(constraint.allow(logits)?),
+            None => self.choose_among(logits),
         };
-        mark(&mut self.seen, token);
-        token
+        let completes = match &mut constraint {
+            Some(constraint) => constraint.take(token)?,
+            None => false,
+        };
+        self.constraint = constraint;
+        self.penalties.mark(token);
+        Ok(Chosen {
+            token,
+            logprob: self.logprobs.then(|| log_probability(logits, token)),
+            completes,
+        })
+    }
+
+    fn choose_among(&mut self, logits: &[f32]) -> u32 {
+        if f32::EPSILON < self.options.temperature {
+            return self.draw(logits);
+        }
+        if self.penalties.are_none() {
+            return argmax(logits.iter().copied());
+        }
+        let logits = (0_u32..).zip(logits);
+        argmax(logits.map(|(id, logit)| self.penalties.apply(id, *logit)))
     }
 
     fn draw(&mut self, logits: &[f32]) -> u32 {
@@ -93,18 +126,85 @@ impl Sampler {
         argmax(logits.iter().copied())
     }
 
-    /// The logits with penalty and temperature applied, but for those that are no numbers.
+    /// The logits with penalties and temperature applied, but for those that are no numbers.
     fn collect(&mut self, logits: &[f32]) {
-        let (temperature, penalty) = (self.options.temperature, self.options.repetition_penalty);
         self.candidates.clear();
         for (id, logit) in (0_u32..).zip(logits) {
-            let seen = self.seen.get(id as usize).copied().unwrap_or(false);
-            let logit = penalised(*logit, seen, penalty) / temperature;
+            let logit = self.penalties.apply(id, *logit) / self.options.temperature;
             if logit.is_finite() {
                 self.candidates.push((logit, id));
             }
         }
     }
+}
+
+/// What makes tokens less likely that were there before.
+struct Penalties {
+    repetition: f32,
+    presence: f32,
+    frequency: f32,
+    /// Tokens of the prompt and of the answer so far. Empty where no penalty is.
+    seen: Vec<bool>,
+    /// How often the answer has each. Empty where no such penalty is.
+    counts: Vec<u32>,
+}
+
+impl Penalties {
+    fn new(options: &Sampling, prompt: &[u32], vocabulary: usize) -> Self {
+        let mut seen = Vec::new();
+        if (options.repetition_penalty - 1.0).abs() > f32::EPSILON {
+            seen.resize(vocabulary, false);
+            for id in prompt {
+                if let Some(seen) = seen.get_mut(*id as usize) {
+                    *seen = true;
+                }
+            }
+        }
+        let counted = options.presence_penalty != 0.0 || options.frequency_penalty != 0.0;
+        Self {
+            repetition: options.repetition_penalty,
+            presence: options.presence_penalty,
+            frequency: options.frequency_penalty,
+            seen,
+            counts: vec![0; if counted { vocabulary } else { 0 }],
+        }
+    }
+
+    fn are_none(&self) -> bool {
+        self.seen.is_empty() && self.counts.is_empty()
+    }
+
+    fn mark(&mut self, id: u32) {
+        if let Some(seen) = self.seen.get_mut(id as usize) {
+            *seen = true;
+        }
+        if let Some(count) = self.counts.get_mut(id as usize) {
+            *count += 1;
+        }
+    }
+
+    fn apply(&self, id: u32, logit: f32) -> f32 {
+        let mut logit = match (self.seen.get(id as usize), 0.0 < logit) {
+            (Some(true), true) => logit / self.repetition,
+            (Some(true), false) => logit * self.repetition,
+            _ => logit,
+        };
+        if let Some(count) = self.counts.get(id as usize)
+            && 0 < *count
+        {
+            logit -= self.presence + self.frequency * *count as f32;
+        }
+        logit
+    }
+}
+
+/// The natural-log probability of `token`, before anything is done to the logits.
+fn log_probability(logits: &[f32], token: u32) -> f32 {
+    let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let weights = logits.iter().map(|logit| (logit - highest).exp());
+    let total: f32 = weights.filter(|weight| !weight.is_nan()).sum();
+    let own = logits.get(token as usize).copied();
+    own.unwrap_or(f32::NEG_INFINITY) - highest - total.ln()
 }
 
 /// The likelier first, the smaller id first among equals.
@@ -136,20 +236,6 @@ fn keep_top_p(candidates: &mut Vec<(f32, u32)>, top_p: f32) {
     }
 }
 
-fn mark(seen: &mut [bool], id: u32) {
-    if let Some(seen) = seen.get_mut(id as usize) {
-        *seen = true;
-    }
-}
-
-fn penalised(logit: f32, seen: bool, penalty: f32) -> f32 {
-    match (seen, 0.0 < logit) {
-        (false, _) => logit,
-        (true, true) => logit / penalty,
-        (true, false) => logit * penalty,
-    }
-}
-
 /// The index of the largest number, the first of equals; 0 when there is none.
 pub(crate) fn argmax(logits: impl Iterator<Item = f32>) -> u32 {
     let mut best = (f32::NEG_INFINITY, 0);
@@ -174,8 +260,14 @@ mod tests {
             top_p,
             min_p: 0.0,
             repetition_penalty,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
             seed: Some(3),
         }
+    }
+
+    fn next(sampler: &mut Sampler, logits: &[f32]) -> u32 {
+        sampler.choose(logits).unwrap().token
     }
 
     /// The share of all probability, in the precision that the sampler's f32 is judged by.
@@ -192,22 +284,48 @@ mod tests {
     fn greedy_takes_the_largest_and_the_penalty_moves_it_on() {
         let logits = [0.0, 2.0, 1.9, f32::NAN];
         let mut plain = Sampler::new(sampling(0.0, 0, 1.0, 1.0), &[], 4);
-        assert_eq!((plain.choose(&logits), plain.choose(&logits)), (1, 1));
+        assert_eq!(
+            (next(&mut plain, &logits), next(&mut plain, &logits)),
+            (1, 1)
+        );
         let mut wary = Sampler::new(sampling(0.0, 0, 1.0, 1.5), &[], 4);
-        assert_eq!((wary.choose(&logits), wary.choose(&logits)), (1, 2));
+        assert_eq!((next(&mut wary, &logits), next(&mut wary, &logits)), (1, 2));
         let mut warned = Sampler::new(sampling(0.0, 0, 1.0, 1.5), &[1], 4);
         assert_eq!(
-            warned.choose(&logits),
+            next(&mut warned, &logits),
             2,
             "the prompt's tokens count as seen"
         );
     }
 
     #[test]
+    fn presence_is_taken_once_and_frequency_each_time() {
+        let options = Sampling {
+            presence_penalty: 0.5,
+            frequency_penalty: 0.4,
+            ..sampling(0.0, 0, 1.0, 1.0)
+        };
+        // The prompt does not count.
+        let mut sampler = Sampler::new(options, &[0], 2);
+        let drawn: Vec<_> = (0..5).map(|_| next(&mut sampler, &[2.0, 1.0])).collect();
+        // 2.0; 1.1; then 0.7 beside 1.0; 0.7 beside 0.1; 0.3 beside 0.1.
+        assert_eq!(drawn, [0, 0, 1, 0, 0]);
+    }
+
+    #[test]
+    fn probabilities_are_the_models_own() {
+        let options = sampling(0.0, 0, 1.0, 1.0);
+        let mut sampler = Sampler::new(options, &[], 2).with(None, true);
+        let chosen = sampler.choose(&[0.0, 1.0]).unwrap();
+        assert_eq!(chosen.token, 1);
+        assert!((chosen.logprob.unwrap() + 0.313_26).abs() < 1e-4);
+    }
+
+    #[test]
     fn draws_follow_the_distribution() {
         let mut sampler = Sampler::new(sampling(1.0, 0, 1.0, 1.0), &[], 2);
         // The odds of the second are e to 1.
-        let second: u32 = (0..20_000).map(|_| sampler.choose(&[0.0, 1.0])).sum();
+        let second: u32 = (0..20_000).map(|_| next(&mut sampler, &[0.0, 1.0])).sum();
         let share = f64::from(second) / 20_000.0;
         assert!((share - 0.731).abs() < 0.02, "{share}");
     }
@@ -220,7 +338,9 @@ mod tests {
         };
         let mut sampler = Sampler::new(options, &[], 3);
         // Beside the first, the second weighs 0.61 and the third 0.37.
-        let drawn: Vec<u32> = (0..500).map(|_| sampler.choose(&[2.0, 1.5, 1.0])).collect();
+        let drawn: Vec<u32> = (0..500)
+            .map(|_| next(&mut sampler, &[2.0, 1.5, 1.0]))
+            .collect();
         assert!(drawn.contains(&0) && drawn.contains(&1) && !drawn.contains(&2));
     }
 
@@ -237,8 +357,8 @@ mod tests {
             let mut two = Sampler::new(options, &[], logits.len());
             let shares = shares(&logits, temperature);
             for _ in 0..20 {
-                let token = one.choose(&logits);
-                prop_assert_eq!(token, two.choose(&logits));
+                let token = next(&mut one, &logits);
+                prop_assert_eq!(token, next(&mut two, &logits));
                 let likelier = |other: &usize| logits[token as usize] < logits[*other];
                 let before: Vec<usize> = (0..logits.len()).filter(likelier).collect();
                 if top_k != 0 {
@@ -268,7 +388,8 @@ mod tests {
         #[test]
         fn odd_logits_are_survived(logits in proptest::collection::vec(any::<f32>(), 1..20)) {
             let options = sampling(0.7, 3, 0.9, 1.2);
-            let token = Sampler::new(options, &[0], logits.len()).choose(&logits);
+            let mut sampler = Sampler::new(options, &[0], logits.len());
+            let token = next(&mut sampler, &logits);
             prop_assert!((token as usize) < logits.len());
         }
     }

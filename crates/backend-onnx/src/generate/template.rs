@@ -1,8 +1,10 @@
 //! Chat templates as models bring them along: Jinja, with the few Python methods and the one
 //! function that their authors take for granted.
 
+use std::collections::BTreeMap;
+
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{ValueKind, from_args};
+use minijinja::value::{Serde, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, State, Value, context};
 use volley_types::{ChatMessage, PredictError};
 
@@ -16,6 +18,7 @@ pub(crate) struct ChatTemplate {
     environment: Environment<'static>,
     bos: String,
     eos: String,
+    takes_tools: bool,
 }
 
 impl ChatTemplate {
@@ -35,6 +38,7 @@ impl ChatTemplate {
         })?);
         environment.add_function("raise_exception", refuse);
         environment.set_unknown_method_callback(method);
+        let takes_tools = source.contains("tools");
         environment
             .add_template_owned(TEMPLATE, source)
             .map_err(|error| {
@@ -44,24 +48,35 @@ impl ChatTemplate {
             environment,
             bos,
             eos,
+            takes_tools,
         })
     }
 
-    /// The conversation as one text that ends where the answer begins.
+    /// The conversation, and the tools that may be called in it (a JSON array in OpenAI's
+    /// form), as one text that ends where the answer begins.
     ///
     /// # Errors
-    /// `InvalidInput` when the template refuses the conversation, in its own words.
-    pub(crate) fn render(&self, messages: &[ChatMessage]) -> Result<String, PredictError> {
-        let messages: Vec<_> = messages
-            .iter()
-            .map(|message| context! { role => &message.role, content => &message.content })
-            .collect();
+    /// `InvalidInput` when the template refuses the conversation, in its own words, or takes no
+    /// tools.
+    pub(crate) fn render(
+        &self,
+        messages: &[ChatMessage],
+        tools: Option<&serde_json::Value>,
+    ) -> Result<String, PredictError> {
+        if tools.is_some() && !self.takes_tools {
+            return Err(PredictError::invalid(
+                "this model's chat template takes no tools; leave 'tools' out",
+            ));
+        }
+        let messages = messages.iter().map(message);
+        let messages: Vec<_> = messages.collect::<Result<_, _>>()?;
         let rendered = self
             .environment
             .get_template(TEMPLATE)
             .and_then(|template| {
                 template.render(context! {
                     messages => messages,
+                    tools => tools.map(|tools| Value::from(Serde(tools))),
                     add_generation_prompt => true,
                     bos_token => &self.bos,
                     eos_token => &self.eos,
@@ -76,6 +91,33 @@ impl ChatTemplate {
             PredictError::invalid(message).with_source(error)
         })
     }
+}
+
+/// A message as templates expect it: arguments of calls are objects, not texts of JSON.
+fn message(message: &ChatMessage) -> Result<Value, PredictError> {
+    let mut fields = BTreeMap::from([
+        ("role", Value::from(message.role.as_str())),
+        ("content", Value::from(message.content.as_str())),
+    ]);
+    if let Some(id) = &message.tool_call_id {
+        fields.insert("tool_call_id", Value::from(id.as_str()));
+    }
+    if let Some(calls) = &message.tool_calls {
+        let wrong = || PredictError::invalid("a message's 'tool_calls' must be a list of calls");
+        let mut calls: Vec<serde_json::Value> = serde_json::from_str(calls).map_err(|_| wrong())?;
+        for call in &mut calls {
+            let arguments = call.pointer_mut("/function/arguments");
+            let arguments = arguments.ok_or_else(wrong)?;
+            let parsed = arguments
+                .as_str()
+                .and_then(|text| serde_json::from_str(text).ok());
+            if let Some(parsed) = parsed {
+                *arguments = parsed;
+            }
+        }
+        fields.insert("tool_calls", Serde(calls).into());
+    }
+    Ok(Value::from_pairs(fields))
 }
 
 /// What a template said when it refused.
@@ -178,7 +220,31 @@ mod tests {
             .map(|(role, content)| ChatMessage::new(*role, *content))
             .collect();
         let template = ChatTemplate::new(source.to_owned(), "<s>".to_owned(), "</s>".to_owned())?;
-        template.render(&messages)
+        template.render(&messages, None)
+    }
+
+    #[test]
+    fn tools_and_calls_reach_the_template_as_objects() {
+        let source = "{{ tools[0].function.name }}|{% for m in messages %}\
+            {% for c in m.tool_calls %}{{ c.function.arguments.city }}{% endfor %}\
+            {{ m.tool_call_id }}{{ m.content }};{% endfor %}{{ tools | tojson }}";
+        let template = ChatTemplate::new(source.to_owned(), String::new(), String::new()).unwrap();
+        let calls = r#"[{"id":"c","function":{"name":"f","arguments":"{\"city\":\"Rome\"}"}}]"#;
+        let said = [
+            ChatMessage {
+                tool_calls: Some(calls.to_owned()),
+                ..ChatMessage::new("assistant", "")
+            },
+            ChatMessage {
+                tool_call_id: Some("c".to_owned()),
+                ..ChatMessage::new("tool", "21")
+            },
+        ];
+        let tools = serde_json::json!([{ "function": { "name": "f" } }]);
+        assert_eq!(
+            template.render(&said, Some(&tools)).unwrap(),
+            r#"f|Rome;c21;[{"function": {"name": "f"}}]"#
+        );
     }
 
     #[test]

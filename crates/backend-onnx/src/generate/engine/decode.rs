@@ -130,12 +130,14 @@ impl Loop {
 
     /// Reads the next chunk of a prompt; the last one gives the first token. Returns how many
     /// tokens were read.
-    fn read_chunk(&mut self, Reading { request, read }: Reading) -> usize {
+    fn read_chunk(&mut self, Reading { mut request, read }: Reading) -> usize {
         let end = request.prompt.len().min(read + PREFILL_TOKENS);
         let slot = self.running.len();
         let mut sampler = (end == request.prompt.len()).then(|| {
-            let sampling = request.options.sampling.clone();
+            let options = &request.options;
+            let sampling = options.sampling.clone();
             Sampler::new(sampling, &request.prompt, self.files.vocabulary)
+                .with(request.constraint.take(), options.logprobs)
         });
         let tokens = &request.prompt[read..end];
         let chosen = self.decoder.prefill(slot, read, tokens, |logits| {
@@ -143,8 +145,9 @@ impl Loop {
         });
         match (chosen, sampler) {
             (Err(error), _) => request.fail(error, &mut self.delivery),
-            (Ok(Some(token)), Some(sampler)) => {
-                let running = Running::start(request, sampler, token, &self.files);
+            (Ok(Some(Err(error))), _) => request.fail(error, &mut self.delivery),
+            (Ok(Some(Ok(chosen))), Some(sampler)) => {
+                let running = Running::start(request, sampler, chosen, &self.files);
                 self.running.push(running);
             }
             (Ok(_), _) => self.reading = Some(Reading { request, read: end }),
@@ -231,6 +234,6 @@ impl Request {
     fn fail(&self, error: PredictError, delivery: &mut Delivery) {
         // The reader may have gone, or be too far behind even for this: its stream then ends
         // without a last row, which is an error too.
-        let _ = delivery.add(&self.sender, (self.item, Err(error)));
+        let _ = delivery.add(&self.sender, (self.place, Err(error)));
     }
 }

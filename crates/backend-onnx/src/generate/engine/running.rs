@@ -7,8 +7,9 @@ use volley_types::{FinishReason, GenerationChunk, Usage};
 use super::delivery::{Added, Delivery};
 use super::{Event, Request};
 use crate::generate::model::ModelFiles;
-use crate::generate::sampler::Sampler;
+use crate::generate::sampler::{Chosen, Sampler};
 use crate::generate::text::{Detokenizer, StopFilter};
+use crate::generate::tools::{Found, ToolCalls};
 
 /// A generation in its slot.
 pub(super) struct Running {
@@ -22,9 +23,13 @@ pub(super) struct Running {
     sampler: Sampler,
     detokenizer: Detokenizer,
     stops: StopFilter,
+    /// Where tools may be called.
+    tools: Option<ToolCalls>,
     generated: u32,
     /// Tokens since the last row with text.
     unsaid: u32,
+    /// The probability of those, where asked for.
+    logprob: Option<f32>,
     /// Rows on their way to the reader.
     held: VecDeque<Event>,
     finished: bool,
@@ -35,23 +40,25 @@ impl Running {
     pub(super) fn start(
         request: Request,
         sampler: Sampler,
-        token: u32,
+        chosen: Chosen,
         files: &ModelFiles,
     ) -> Self {
         let mut running = Self {
             length: request.prompt.len(),
-            next: token,
+            next: chosen.token,
             paused: false,
             sampler,
             detokenizer: Detokenizer::default(),
             stops: StopFilter::new(request.options.stop.clone()),
+            tools: request.options.tools.as_ref().map(|_| ToolCalls::default()),
             generated: 0,
             unsaid: 0,
+            logprob: None,
             held: VecDeque::new(),
             finished: false,
             request,
         };
-        running.take(token, files);
+        running.take(chosen, files);
         running
     }
 
@@ -63,8 +70,13 @@ impl Running {
     /// The next token was put into the KV cache, with these logits behind it.
     pub(super) fn advance(&mut self, logits: &[f32], files: &ModelFiles) {
         self.length += 1;
-        let token = self.sampler.choose(logits);
-        self.take(token, files);
+        match self.sampler.choose(logits) {
+            Ok(chosen) => self.take(chosen, files),
+            Err(error) => {
+                self.finished = true;
+                self.held.push_back((self.request.place, Err(error)));
+            }
+        }
     }
 
     /// Gives rows to the reader, as far as it has room. False when the slot is free: all was
@@ -89,18 +101,25 @@ impl Running {
     }
 
     /// Takes a chosen token: its text, and whether it is the last one.
-    fn take(&mut self, token: u32, files: &ModelFiles) {
+    fn take(&mut self, chosen: Chosen, files: &ModelFiles) {
+        let token = chosen.token;
         self.next = token;
         self.generated += 1;
         self.unsaid += 1;
-        if files.eos.contains(&token) && !self.request.options.ignore_eos {
+        let goes_on = self.request.options.ignore_eos && !chosen.completes;
+        if files.eos.contains(&token) && !goes_on {
             return self.finish(FinishReason::Stop, files);
+        }
+        if let Some(logprob) = chosen.logprob {
+            *self.logprob.get_or_insert(0.0) += logprob;
         }
         let text = self.detokenizer.push(token, &files.texts);
         let passed = self.stops.push(&text);
         self.say(passed.text, Some(token));
         if passed.stopped {
             self.end(FinishReason::Stop);
+        } else if chosen.completes {
+            self.finish(FinishReason::Stop, files);
         } else if self.request.options.max_tokens <= self.generated as usize
             || files.context <= self.length + 1
         {
@@ -124,10 +143,23 @@ impl Running {
         });
     }
 
-    fn end(&mut self, reason: FinishReason) {
+    fn end(&mut self, mut reason: FinishReason) {
         self.finished = true;
+        if let Some(mut tools) = self.tools.take() {
+            let found = tools.finish();
+            if tools.any() && reason == FinishReason::Stop {
+                reason = FinishReason::ToolCalls;
+            }
+            self.give_out(found, None);
+        }
+        // A prompt with several answers is read for each, and counted once.
+        let prompt = if self.request.place.choice == 0 {
+            self.request.prompt.len()
+        } else {
+            0
+        };
         let usage = Usage {
-            prompt_tokens: u32::try_from(self.request.prompt.len()).unwrap_or(u32::MAX),
+            prompt_tokens: u32::try_from(prompt).unwrap_or(u32::MAX),
             completion_tokens: self.generated,
         };
         self.hold(GenerationChunk {
@@ -138,22 +170,37 @@ impl Running {
         });
     }
 
-    /// A row of text, with its token where it is the text of one.
+    /// A row of text, with its token where it is the text of one, or of calls that it makes.
     fn say(&mut self, text: String, token: Option<u32>) {
         if text.is_empty() {
             return;
         }
+        let found = match &mut self.tools {
+            Some(tools) => tools.push(&text),
+            None => Found { text, calls: None },
+        };
+        self.give_out(found, token);
+    }
+
+    fn give_out(&mut self, Found { text, calls }: Found, token: Option<u32>) {
+        if text.is_empty() && calls.is_none() {
+            return;
+        }
         let token_id = token.filter(|_| self.unsaid == 1);
         self.unsaid = 0;
+        let logprob = self.logprob.take();
         self.hold(GenerationChunk {
-            text: Some(text),
+            text: Some(text).filter(|text| !text.is_empty()),
+            tool_calls: calls,
             token_id,
+            logprob,
             ..GenerationChunk::default()
         });
     }
 
     fn hold(&mut self, mut chunk: GenerationChunk) {
-        chunk.item = self.request.item;
-        self.held.push_back((chunk.item, Ok(chunk)));
+        let place = self.request.place;
+        (chunk.item, chunk.choice) = (place.item, place.choice);
+        self.held.push_back((place, Ok(chunk)));
     }
 }

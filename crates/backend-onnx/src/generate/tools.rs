@@ -1,0 +1,234 @@
+//! Tool calls in an answer's text, in the forms that most chat templates teach: JSON between
+//! `<tool_call>` and `</tool_call>` (Hermes, Qwen), or an answer that is nothing but JSON, one
+//! call or a list of them (Llama, Mistral).
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+const OPEN: &str = "<tool_call>";
+const CLOSE: &str = "</tool_call>";
+
+/// What a piece of text brings.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Found {
+    /// Text that is no part of a call.
+    pub(crate) text: String,
+    /// Calls, as a JSON array of deltas in OpenAI's form.
+    pub(crate) calls: Option<String>,
+}
+
+/// Finds the calls in one answer.
+#[derive(Debug, Default)]
+pub(crate) struct ToolCalls {
+    place: Place,
+    /// Not given out yet.
+    held: String,
+    /// How many calls there were.
+    found: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Place {
+    /// Nothing but white space has come.
+    #[default]
+    Start,
+    /// In text.
+    Text,
+    /// Between the marks.
+    Call,
+    /// In an answer that may be nothing but JSON.
+    Whole,
+}
+
+#[derive(Deserialize)]
+struct Call {
+    name: String,
+    #[serde(alias = "parameters")]
+    arguments: Value,
+}
+
+impl ToolCalls {
+    /// Whether the answer calls anything.
+    pub(crate) fn any(&self) -> bool {
+        0 < self.found
+    }
+
+    /// Takes the next piece of an answer.
+    pub(crate) fn push(&mut self, text: &str) -> Found {
+        self.held.push_str(text);
+        let mut found = Found::default();
+        let mut calls = Vec::new();
+        loop {
+            match self.place {
+                Place::Start => match self.held.trim_start().chars().next() {
+                    None => break,
+                    Some('{' | '[') => self.place = Place::Whole,
+                    Some(_) => self.place = Place::Text,
+                },
+                Place::Whole => break,
+                Place::Text => {
+                    if let Some(at) = self.held.find(OPEN) {
+                        found.text.push_str(self.held[..at].trim_end());
+                        self.held.drain(..at + OPEN.len());
+                        self.place = Place::Call;
+                    } else {
+                        let kept = partial(&self.held, OPEN);
+                        let given = self.held.len() - kept;
+                        found.text.extend(self.held.drain(..given));
+                        break;
+                    }
+                }
+                Place::Call => {
+                    let Some(at) = self.held.find(CLOSE) else {
+                        break;
+                    };
+                    let inside: String = self.held.drain(..at).collect();
+                    self.held.drain(..CLOSE.len());
+                    match self.read(inside.trim()) {
+                        Some(deltas) => calls.extend(deltas),
+                        // Marks around something else are the answer's own.
+                        None => found.text.extend([OPEN, &inside, CLOSE]),
+                    }
+                    self.place = Place::Text;
+                    let blank = self.held.len() - self.held.trim_start().len();
+                    self.held.drain(..blank);
+                }
+            }
+        }
+        found.calls = (!calls.is_empty()).then(|| Value::Array(calls).to_string());
+        found
+    }
+
+    /// What is left when the answer ends.
+    pub(crate) fn finish(&mut self) -> Found {
+        let rest = std::mem::take(&mut self.held);
+        match self.place {
+            Place::Whole | Place::Call => match self.read(rest.trim()) {
+                Some(calls) => Found {
+                    text: String::new(),
+                    calls: Some(Value::Array(calls).to_string()),
+                },
+                None if self.place == Place::Call => Found {
+                    text: format!("{OPEN}{rest}"),
+                    calls: None,
+                },
+                None => Found {
+                    text: rest,
+                    calls: None,
+                },
+            },
+            Place::Start | Place::Text => Found {
+                text: rest,
+                calls: None,
+            },
+        }
+    }
+
+    /// The calls that `text` is: one, or a list; `None` when it is none.
+    fn read(&mut self, text: &str) -> Option<Vec<Value>> {
+        let calls: Vec<Call> = match serde_json::from_str(text).ok()? {
+            list @ Value::Array(_) => serde_json::from_value(list).ok()?,
+            one => vec![serde_json::from_value(one).ok()?],
+        };
+        if calls.is_empty() {
+            return None;
+        }
+        let deltas = calls.into_iter().map(|call| {
+            let index = self.found;
+            self.found += 1;
+            let arguments = match call.arguments {
+                Value::String(text) => text,
+                value => value.to_string(),
+            };
+            json!({
+                "index": index,
+                "id": format!("call_{:016x}", fastrand::u64(..)),
+                "type": "function",
+                "function": { "name": call.name, "arguments": arguments },
+            })
+        });
+        Some(deltas.collect())
+    }
+}
+
+/// How many bytes at the end of `text` may be the beginning of `mark`.
+fn partial(text: &str, mark: &str) -> usize {
+    (1..mark.len())
+        .rev()
+        .find(|length| text.ends_with(&mark[..*length]))
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The text and the calls of an answer that comes in these pieces.
+    fn answer(pieces: &[&str]) -> (String, Vec<(u64, String, String)>) {
+        let mut calls = ToolCalls::default();
+        let (mut text, mut found) = (String::new(), Vec::new());
+        let pushed: Vec<_> = pieces.iter().map(|piece| calls.push(piece)).collect();
+        for part in pushed.into_iter().chain([calls.finish()]) {
+            text.push_str(&part.text);
+            let deltas = part.calls.unwrap_or_else(|| "[]".to_owned());
+            let deltas: Vec<Value> = serde_json::from_str(&deltas).unwrap();
+            found.extend(deltas.iter().map(|delta| {
+                let text = |path| delta.pointer(path).unwrap().as_str().unwrap().to_owned();
+                assert!(text("/id").starts_with("call_"));
+                let index = delta["index"].as_u64().unwrap();
+                (index, text("/function/name"), text("/function/arguments"))
+            }));
+        }
+        assert_eq!(calls.any(), !found.is_empty());
+        (text, found)
+    }
+
+    const MARKED: &str = "Let me see.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n\
+        </tool_call>\n<tool_call>{\"name\":\"g\",\"arguments\":{}}</tool_call>";
+
+    #[test]
+    fn calls_are_found_between_marks_and_in_whole_answers() {
+        let f = (0, "f".to_owned(), "{\"a\":1}".to_owned());
+        let g = (1, "g".to_owned(), "{}".to_owned());
+        let (text, calls) = answer(&[MARKED]);
+        assert_eq!(text, "Let me see.");
+        assert_eq!(calls, [f.clone(), g]);
+        let (text, calls) = answer(&["{\"name\":\"f\",", "\"parameters\":{\"a\":1}}"]);
+        assert_eq!((text.as_str(), calls), ("", vec![f.clone()]));
+        let (_, calls) = answer(&["[{\"name\":\"f\",\"arguments\":{\"a\":1}}]"]);
+        assert_eq!(calls, [f.clone()]);
+        // An answer that ends before its last mark.
+        let (_, calls) = answer(&["<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}"]);
+        assert_eq!(calls, [f]);
+    }
+
+    #[test]
+    fn what_is_no_call_is_text() {
+        for same in [
+            "{\"a\":1}",
+            "[1,2]",
+            "<tool",
+            "a < b",
+            "<tool_call>no</tool_call>",
+            "[",
+            "",
+        ] {
+            assert_eq!(answer(&[same]), (same.to_owned(), vec![]), "{same}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn how_an_answer_is_cut_makes_no_difference(cuts in proptest::collection::vec(0..MARKED.len(), 0..8)) {
+            let mut cuts = cuts;
+            cuts.extend([0, MARKED.len()]);
+            cuts.sort_unstable();
+            let pieces: Vec<_> = cuts.windows(2).map(|cut| &MARKED[cut[0]..cut[1]]).collect();
+            let (text, calls) = answer(&pieces);
+            prop_assert_eq!(text.trim_end(), "Let me see.");
+            prop_assert_eq!(calls.len(), 2);
+        }
+    }
+}
