@@ -8,7 +8,7 @@ use axum::routing::{get, post};
 use volley_types::Control;
 
 use crate::opensearch::{connectors, models, predict, tasks};
-use crate::{ApiConfig, EncodeMetrics, context, ops};
+use crate::{ApiConfig, EncodeMetrics, context, openai, ops};
 
 /// What handlers share.
 pub(crate) struct App {
@@ -41,6 +41,13 @@ pub(crate) fn coordinator(
         .route("/models/{id}/_predict", post(predict::predict))
         .route("/models/{id}/_predict/stream", post(predict::stream))
         .route("/tasks/{id}", get(tasks::get));
+    let openai = Router::new()
+        .route("/chat/completions", post(openai::chat::complete))
+        .route("/completions", post(openai::completions::complete))
+        .route("/embeddings", post(openai::embeddings::embed))
+        .route("/rerank", post(openai::rerank::rerank))
+        .route("/models", get(openai::models::list))
+        .route("/models/{id}", get(openai::models::get));
     let volley = Router::new()
         .route("/status", get(ops::status))
         .route("/health/live", get(ops::live))
@@ -54,6 +61,7 @@ pub(crate) fn coordinator(
     });
     Router::new()
         .nest("/_plugins/_ml", ml)
+        .nest("/v1", openai)
         .nest("/_volley", volley)
         .route("/metrics", get(ops::metrics))
         .route("/", get(ops::about))

@@ -85,6 +85,7 @@ pub(crate) async fn middleware(
         method = %request.method(),
         path = request.uri().path(),
     );
+    let path = request.uri().path().to_owned();
     let checked = check_host(&request).and_then(|()| timeout(request.headers(), &config));
     let mut response = match checked {
         Err(error) => ApiError(error).into_response(),
@@ -107,6 +108,7 @@ pub(crate) async fn middleware(
             })
         }
     };
+    response = error::render(response, &path);
     if let Ok(id) = HeaderValue::from_str(request_id.as_str()) {
         response.headers_mut().insert(REQUEST_ID, id);
     }

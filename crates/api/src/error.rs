@@ -1,9 +1,21 @@
-//! Errors in OpenSearch's shape.
+//! Errors, in the shape of the house that the caller knows.
+//!
+//! A handler answers with an [`ApiError`], which has a status and no body yet; [`render`], around
+//! all routes, writes the body as the route's dialect has it.
 
+mod openai;
+mod opensearch;
+
+use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use http::{HeaderValue, StatusCode, header};
-use serde_json::{Value, json};
+use http::{HeaderName, HeaderValue, StatusCode, header};
+use serde_json::Value;
 use volley_types::{ErrorCode, PredictError};
+
+pub(crate) use self::openai::error as openai_error;
+pub(crate) use self::opensearch::kind;
+
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// A failed request.
 #[derive(Debug)]
@@ -13,41 +25,6 @@ impl From<PredictError> for ApiError {
     fn from(error: PredictError) -> Self {
         Self(error)
     }
-}
-
-/// OpenSearch's name for a code: its exception where it has one, else the code's own name.
-pub(crate) fn kind(code: ErrorCode) -> &'static str {
-    match code {
-        ErrorCode::InvalidInput => "illegal_argument_exception",
-        ErrorCode::NotFound => "status_exception",
-        ErrorCode::NotDeployed => "illegal_state_exception",
-        ErrorCode::Unauthenticated | ErrorCode::PermissionDenied => "security_exception",
-        ErrorCode::Conflict => "version_conflict_engine_exception",
-        ErrorCode::Overloaded => "rejected_execution_exception",
-        ErrorCode::DeadlineExceeded => "timeout_exception",
-        ErrorCode::TooLarge
-        | ErrorCode::Cancelled
-        | ErrorCode::Unavailable
-        | ErrorCode::UpstreamFailed
-        | ErrorCode::UpstreamTimeout
-        | ErrorCode::UpstreamIncomplete
-        | ErrorCode::Unimplemented
-        | ErrorCode::Internal => code.as_str(),
-    }
-}
-
-/// The error body.
-fn body(error: &PredictError, status: StatusCode) -> Value {
-    let cause = json!({ "type": kind(error.code), "reason": error.message });
-    json!({
-        "error": {
-            "root_cause": [cause],
-            "type": kind(error.code),
-            "reason": error.message,
-            "code": error.code.as_str(),
-        },
-        "status": status.as_u16(),
-    })
 }
 
 impl IntoResponse for ApiError {
@@ -61,9 +38,13 @@ impl IntoResponse for ApiError {
     }
 }
 
+/// What a response without a body yet is to say.
+#[derive(Clone)]
+struct Failure(PredictError);
+
 /// An error under a status of HTTP's own, for what HTTP alone knows.
 pub(crate) fn respond(error: &PredictError, status: StatusCode) -> Response {
-    let mut response = (status, axum::Json(body(error, status))).into_response();
+    let mut response = status.into_response();
     if let Some(after) = error.retry_after {
         // Whole seconds, never 0: "now" would bring everybody back at once.
         let seconds = (after.as_millis().div_ceil(1_000)).max(1);
@@ -71,5 +52,59 @@ pub(crate) fn respond(error: &PredictError, status: StatusCode) -> Response {
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
     }
+    response.extensions_mut().insert(Failure(error.clone()));
     response
+}
+
+/// Whose clients a route is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum House {
+    OpenSearch,
+    OpenAi,
+}
+
+impl House {
+    fn of(path: &str) -> Self {
+        if path == "/v1" || path.starts_with("/v1/") {
+            Self::OpenAi
+        } else {
+            Self::OpenSearch
+        }
+    }
+}
+
+/// Writes the body of a failed response for the house of `path`.
+pub(crate) fn render(mut response: Response, path: &str) -> Response {
+    let Some(Failure(error)) = response.extensions_mut().remove::<Failure>() else {
+        return response;
+    };
+    let status = response.status();
+    let (status, body): (StatusCode, Value) = match House::of(path) {
+        House::OpenSearch => (status, opensearch::body(&error, status)),
+        House::OpenAi => {
+            if is_final(error.code) {
+                let never = HeaderValue::from_static("false");
+                response.headers_mut().insert(SHOULD_RETRY, never);
+            }
+            (openai::status(&error, status), openai::body(&error))
+        }
+    };
+    *response.status_mut() = status;
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    *response.body_mut() = Body::from(body.to_string());
+    response
+}
+
+/// Whether another try was made here already, or would fail in the same way: the official clients
+/// try again twice by themselves unless they are told.
+fn is_final(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::UpstreamFailed
+            | ErrorCode::UpstreamIncomplete
+            | ErrorCode::UpstreamTimeout
+            | ErrorCode::DeadlineExceeded
+            | ErrorCode::Conflict
+    )
 }

@@ -11,7 +11,7 @@ use arrow_array::RecordBatch;
 use async_stream::stream;
 use axum::body::Body;
 use axum::response::Response;
-use bytes::{Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use futures::{FutureExt, Stream, StreamExt};
 use http::{HeaderValue, header};
 use tokio::time::Instant;
@@ -144,6 +144,21 @@ fn append(
             events.error(&error, out);
             false
         }
+    }
+}
+
+/// Appends `text` as a JSON string.
+pub(crate) fn json_string(text: &str, out: &mut BytesMut) {
+    let plain = |byte: u8| byte >= 0x20 && byte != b'"' && byte != b'\\';
+    if text.bytes().all(plain) {
+        out.put_u8(b'"');
+        out.put_slice(text.as_bytes());
+        out.put_u8(b'"');
+        return;
+    }
+    if let Err(error) = serde_json::to_writer(out.writer(), text) {
+        // Writing to memory does not fail, and any string can be written.
+        tracing::error!(error = %error, "an event could not be written");
     }
 }
 

@@ -2,6 +2,8 @@
 
 #[path = "it/cluster.rs"]
 mod cluster;
+#[path = "it/openai.rs"]
+mod openai;
 #[path = "it/predictions.rs"]
 mod predictions;
 #[path = "it/routes.rs"]

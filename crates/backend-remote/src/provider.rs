@@ -117,8 +117,23 @@ pub(crate) fn messages(item: &Item) -> Vec<ChatMessage> {
     }
 }
 
+/// A message in OpenAI's form.
 pub(crate) fn message(message: &ChatMessage) -> Value {
-    serde_json::json!({ "role": message.role, "content": message.content })
+    let mut fields = serde_json::json!({ "role": message.role, "content": message.content });
+    if let Some(calls) = message.tool_calls.as_deref().and_then(parsed) {
+        if message.content.is_empty() {
+            fields["content"] = Value::Null;
+        }
+        fields["tool_calls"] = calls;
+    }
+    if let Some(id) = &message.tool_call_id {
+        fields["tool_call_id"] = id.as_str().into();
+    }
+    fields
+}
+
+fn parsed(json: &str) -> Option<Value> {
+    serde_json::from_str(json).ok()
 }
 
 /// All parameters as fields of a body. Names are the server's business.
@@ -130,7 +145,9 @@ fn fields(parameters: &Parameters) -> Result<Map<String, Value>, PredictError> {
             "parameter 'n' must be 1: a request to a remote model has one answer",
         ));
     }
-    let fields = parameters.iter().map(|(name, value)| {
+    // `raw` is about chat templates, which are the upstream's business.
+    let given = parameters.iter().filter(|(name, _)| *name != "raw");
+    let fields = given.map(|(name, value)| {
         let value = match name {
             "stop" => parameters.strings(name)?.into(),
             "n" => 1.into(),

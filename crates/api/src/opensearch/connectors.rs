@@ -13,7 +13,7 @@ use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::error::ApiError;
 use crate::extract::Path;
-use crate::opensearch;
+use crate::parameters;
 
 const FIELDS: [&str; 14] = [
     "connector_id",
@@ -95,7 +95,7 @@ fn render(spec: &ConnectorSpec) -> Value {
         "model": spec.model,
         "credential": credential,
         "headers": spec.headers,
-        "parameters": opensearch::parameters_json(&spec.parameters),
+        "parameters": parameters::to_json(&spec.parameters),
         "request_body": spec.request_body,
     })
 }
@@ -139,7 +139,7 @@ pub(crate) fn read(body: &Map<String, Value>) -> Result<ConnectorSpec, PredictEr
         model,
         credential: credential(body)?,
         headers: headers(body, action)?,
-        parameters: opensearch::parameters(&parameters)?,
+        parameters: parameters::from_json(&parameters)?,
         // In the actions form the template is customary and repeats the provider's own body.
         request_body: request_body
             .filter(|_| action.is_none() || body.contains_key("request_body")),

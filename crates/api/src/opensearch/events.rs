@@ -7,7 +7,7 @@ use volley_types::{GenerationRow, PredictError};
 
 use crate::answer::failure;
 use crate::error;
-use crate::sse::Events;
+use crate::sse::{Events, json_string};
 
 const HEAD: &[u8] =
     br#"data: {"inference_results":[{"output":[{"name":"response","dataAsMap":{"content":"#;
@@ -61,21 +61,6 @@ fn content_event(content: &str, out: &mut BytesMut) {
     out.put_slice(HEAD);
     json_string(content, out);
     out.put_slice(MORE);
-}
-
-/// Appends `text` as a JSON string.
-fn json_string(text: &str, out: &mut BytesMut) {
-    let plain = |byte: u8| byte >= 0x20 && byte != b'"' && byte != b'\\';
-    if text.bytes().all(plain) {
-        out.put_u8(b'"');
-        out.put_slice(text.as_bytes());
-        out.put_u8(b'"');
-        return;
-    }
-    if let Err(error) = serde_json::to_writer(out.writer(), text) {
-        // Writing to memory does not fail, and any string can be written.
-        tracing::error!(error = %error, "an event could not be written");
-    }
 }
 
 #[cfg(test)]

@@ -20,7 +20,8 @@ use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::error::ApiError;
 use crate::extract::{Path, Query};
-use crate::opensearch::{self, connectors, tasks};
+use crate::opensearch::{connectors, tasks};
+use crate::parameters;
 
 /// The most hits of one search.
 const MAX_HITS: u64 = 1_000;
@@ -141,7 +142,7 @@ fn spec(body: &Map<String, Value>) -> Result<ModelVersionSpec, PredictError> {
         version: ModelVersion::default(),
         backend,
         source,
-        parameters: opensearch::parameters(parameters)?,
+        parameters: parameters::from_json(parameters)?,
         description: body.text("description")?.unwrap_or_default().to_owned(),
         created_ms: now_ms(),
     })
@@ -270,7 +271,7 @@ fn render(entry: &ModelEntry, status: &ModelStatus, version: Option<ModelVersion
         "model_version": version.0.to_string(),
         "algorithm": spec.map(|spec| spec.backend.as_str().to_ascii_uppercase()),
         "description": spec.map(|spec| spec.description.as_str()),
-        "parameters": spec.map(|spec| opensearch::parameters_json(&spec.parameters)),
+        "parameters": spec.map(|spec| parameters::to_json(&spec.parameters)),
         "path": path,
         "connector_id": connector,
         "model_state": status.state.as_str(),

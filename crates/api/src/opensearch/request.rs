@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use volley_types::{Parameters, PredictError, Signature, Task};
 
 use crate::body::Fields;
-use crate::{chat, opensearch, tensors};
+use crate::{chat, parameters, tensors};
 
 /// Fields of `parameters` that tell an ml-commons server how to stream; here it is known.
 const STREAM_HINTS: [&str; 2] = ["stream", "_llm_interface"];
@@ -33,7 +33,7 @@ pub(crate) fn read(
             tensors::from_json(inputs, &signature.input)?
         }
     };
-    Ok((rows, opensearch::parameters(&given)?))
+    Ok((rows, parameters::from_json(&given)?))
 }
 
 /// One row from `prompt`, `inputs` or `messages`.

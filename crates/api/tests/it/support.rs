@@ -144,6 +144,12 @@ impl Reply {
         self.json()
     }
 
+    /// The message of a refusal in OpenAI's shape.
+    pub(crate) fn refused_openai(&self, status: u16) -> String {
+        assert_eq!(self.status, status, "{}", self.text());
+        self.json()["error"]["message"].as_str().unwrap().to_owned()
+    }
+
     /// Checks that this is an error of `status` in the dialect's form, and gives its reason.
     #[track_caller]
     pub(crate) fn refused(&self, status: u16) -> String {

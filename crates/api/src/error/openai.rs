@@ -1,0 +1,81 @@
+//! Errors in OpenAI's shape: all four fields are always there.
+
+use http::StatusCode;
+use serde_json::{Value, json};
+use volley_types::{ErrorCode, PredictError};
+
+/// OpenAI's `type` and `code` for a code.
+fn names(code: ErrorCode) -> (&'static str, &'static str) {
+    match code {
+        ErrorCode::InvalidInput => ("invalid_request_error", "invalid_value"),
+        ErrorCode::NotFound => ("invalid_request_error", "model_not_found"),
+        ErrorCode::NotDeployed => ("invalid_request_error", "model_not_deployed"),
+        ErrorCode::TooLarge => ("invalid_request_error", "context_length_exceeded"),
+        ErrorCode::Unauthenticated => ("authentication_error", "invalid_api_key"),
+        ErrorCode::PermissionDenied => ("permission_error", "permission_denied"),
+        ErrorCode::Overloaded => ("rate_limit_error", "rate_limit_exceeded"),
+        ErrorCode::Conflict
+        | ErrorCode::Cancelled
+        | ErrorCode::Unavailable
+        | ErrorCode::DeadlineExceeded
+        | ErrorCode::UpstreamFailed
+        | ErrorCode::UpstreamTimeout
+        | ErrorCode::UpstreamIncomplete
+        | ErrorCode::Unimplemented
+        | ErrorCode::Internal => ("server_error", code.as_str()),
+    }
+}
+
+/// The status: a model that is not deployed is not there for these clients.
+pub(super) fn status(error: &PredictError, status: StatusCode) -> StatusCode {
+    if error.code == ErrorCode::NotDeployed {
+        StatusCode::NOT_FOUND
+    } else {
+        status
+    }
+}
+
+/// The error body.
+pub(super) fn body(error: &PredictError) -> Value {
+    json!({ "error": self::error(error) })
+}
+
+/// The error itself, as it stands in a body and in a stream.
+pub(crate) fn error(error: &PredictError) -> Value {
+    let (kind, code) = names(error.code);
+    json!({
+        "message": error.message,
+        "type": kind,
+        "param": parameter(&error.message),
+        "code": code,
+    })
+}
+
+/// The parameter that a message names first.
+fn parameter(message: &str) -> Option<&str> {
+    let (_, rest) = ["parameter '", "field '"]
+        .into_iter()
+        .find_map(|before| message.split_once(before))?;
+    rest.split_once('\'').map(|(name, _)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_four_fields_are_there() {
+        let bad = PredictError::invalid("parameter 'top_p' must be 0 to 1");
+        assert_eq!(
+            error(&bad),
+            json!({
+                "message": "parameter 'top_p' must be 0 to 1",
+                "type": "invalid_request_error",
+                "param": "top_p",
+                "code": "invalid_value",
+            })
+        );
+        let busy = PredictError::new(ErrorCode::Overloaded, "busy");
+        assert_eq!(error(&busy)["param"], Value::Null);
+    }
+}

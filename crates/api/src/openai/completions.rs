@@ -1,0 +1,111 @@
+//! `POST /v1/completions`: prompts go to the model as they are.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Map, Value, json};
+use volley_types::{PredictError, PredictRequest, Task};
+
+use super::events::{CompletionEvents, Kind};
+use super::{
+    chat, finish_reason, model, now, request, take_flag, take_stream, take_texts, unsupported,
+    usage,
+};
+use crate::answer::{self, Choice};
+use crate::app::App;
+use crate::body::{Fields, JsonObject};
+use crate::context::RequestContext;
+use crate::error::ApiError;
+
+/// A completion, whole or streamed.
+pub(crate) async fn complete(
+    State(app): State<Arc<App>>,
+    context: RequestContext,
+    JsonObject(mut body): JsonObject,
+) -> Result<Response, ApiError> {
+    let read = context.in_time(read(&app, &mut body, &context)).await?;
+    let id = format!("cmpl-{}", context.request_id);
+    if !read.stream {
+        let answer = whole(&app, read, &id);
+        return Ok(Json(context.in_time(answer).await?).into_response());
+    }
+    let kind = Kind::Text {
+        answers: read.answers,
+    };
+    let events = CompletionEvents::new(kind, &id, now(), &read.name, read.include_usage);
+    chat::stream(&app, read.request, events, &context).await
+}
+
+struct Read {
+    name: String,
+    request: PredictRequest,
+    /// Answers to each prompt.
+    answers: u32,
+    stream: bool,
+    include_usage: bool,
+}
+
+async fn read(
+    app: &App,
+    body: &mut Map<String, Value>,
+    context: &RequestContext,
+) -> Result<Read, PredictError> {
+    let (name, model, signature) = model(app, body).await?;
+    super::expect(&name, &signature, Task::Generate)?;
+    let prompts = take_texts(body, "prompt")?;
+    let (stream, include_usage) = take_stream(body)?;
+    if take_flag(body, "echo")? {
+        return Err(unsupported("'echo'"));
+    }
+    for name in ["suffix", "best_of"] {
+        if body.remove(name).is_some_and(|value| !value.is_null()) {
+            return Err(unsupported(&format!("'{name}'")));
+        }
+    }
+    let answers = body.count("n")?.unwrap_or(1);
+    // The model's own chat template has no place here.
+    body.entry("raw").or_insert(Value::Bool(true));
+    let rows = crate::chat::prompts(&prompts)?;
+    Ok(Read {
+        name,
+        request: request(model, rows, body, context)?,
+        answers: u32::try_from(answers).unwrap_or(u32::MAX),
+        stream,
+        include_usage,
+    })
+}
+
+async fn whole(app: &App, read: Read, id: &str) -> Result<Value, PredictError> {
+    let chunks = app.control.predict(read.request).await?;
+    let choices = answer::choices(&answer::collect(chunks).await?)?;
+    let told = answer::usage(&choices).unwrap_or_default();
+    let choices = choices
+        .into_iter()
+        .map(|choice| self::choice(choice, read.answers));
+    Ok(json!({
+        "id": id,
+        "object": "text_completion",
+        "created": now(),
+        "model": read.name,
+        "choices": choices.collect::<Vec<_>>(),
+        "usage": usage(told),
+    }))
+}
+
+fn choice(choice: Choice, answers: u32) -> Value {
+    let told = (!choice.tokens.is_empty()).then(|| {
+        let tokens = choice.tokens.iter();
+        let (texts, logprobs): (Vec<_>, Vec<_>) =
+            tokens.map(|token| (&token.text, token.logprob)).unzip();
+        json!({ "tokens": texts, "token_logprobs": logprobs, "top_logprobs": null,
+                "text_offset": [] })
+    });
+    json!({
+        "index": choice.item.saturating_mul(answers).saturating_add(choice.choice),
+        "text": choice.text,
+        "logprobs": told,
+        "finish_reason": finish_reason(choice.finish_reason),
+    })
+}

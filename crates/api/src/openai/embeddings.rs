@@ -1,0 +1,114 @@
+//! `POST /v1/embeddings`.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float32Type, UInt32Type};
+use arrow_array::{Array, ArrayRef, RecordBatch, StringArray};
+use axum::Json;
+use axum::extract::State;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Map, Value, json};
+use volley_types::signature::{EMBEDDING, INPUT_TYPE, TEXT, TOKENS};
+use volley_types::{PredictError, Task};
+
+use super::{expect, model, request, take_texts};
+use crate::answer;
+use crate::app::App;
+use crate::body::{Fields, JsonObject};
+use crate::context::RequestContext;
+use crate::error::ApiError;
+
+/// Embeds texts.
+pub(crate) async fn embed(
+    State(app): State<Arc<App>>,
+    context: RequestContext,
+    JsonObject(mut body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    let work = async {
+        let (name, model, signature) = model(&app, &mut body).await?;
+        expect(&name, &signature, Task::Embed)?;
+        let base64 = take_format(&mut body)?;
+        let rows = rows(&mut body)?;
+        let request = request(model, rows, &body, &context)?;
+        let batches = answer::collect(app.control.predict(request).await?).await?;
+        let (mut data, mut tokens) = (Vec::new(), 0);
+        for batch in &batches {
+            append(batch, base64, &mut data)?;
+            tokens += count(batch);
+        }
+        Ok(json!({
+            "object": "list",
+            "data": data,
+            "model": name,
+            "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
+        }))
+    };
+    Ok(Json(context.in_time(work).await?))
+}
+
+/// Whether vectors are wanted as the base64 of their bytes.
+fn take_format(body: &mut Map<String, Value>) -> Result<bool, PredictError> {
+    let format = body.text("encoding_format")?.unwrap_or("float");
+    let base64 = match format {
+        "float" => false,
+        "base64" => true,
+        _ => {
+            return Err(PredictError::invalid(
+                "field 'encoding_format' must be 'float' or 'base64'",
+            ));
+        }
+    };
+    body.remove("encoding_format");
+    Ok(base64)
+}
+
+fn rows(body: &mut Map<String, Value>) -> Result<RecordBatch, PredictError> {
+    let texts = take_texts(body, "input")?;
+    // Not OpenAI's; others have it under this name.
+    let kind = body.text("input_type")?.map(str::to_owned);
+    body.remove("input_type");
+    let kinds = kind.map(|kind| StringArray::from(vec![kind; texts.len()]));
+    let mut columns = vec![(TEXT, Arc::new(StringArray::from(texts)) as ArrayRef)];
+    columns.extend(kinds.map(|kinds| (INPUT_TYPE, Arc::new(kinds) as ArrayRef)));
+    RecordBatch::try_from_iter(columns)
+        .map_err(|error| PredictError::internal("the request's rows cannot be built", error))
+}
+
+fn append(batch: &RecordBatch, base64: bool, data: &mut Vec<Value>) -> Result<(), PredictError> {
+    let vectors = batch.column_by_name(EMBEDDING);
+    let vectors = vectors.and_then(|column| column.as_list_opt::<i32>());
+    let vectors = vectors.ok_or_else(|| malformed("no embeddings"))?;
+    for row in 0..vectors.len() {
+        let vector = vectors.value(row);
+        let vector = vector
+            .as_primitive_opt::<Float32Type>()
+            .ok_or_else(|| malformed("embeddings are no f32"))?
+            .values();
+        let embedding = if base64 {
+            let bytes: Vec<u8> = vector
+                .iter()
+                .flat_map(|value| value.to_le_bytes())
+                .collect();
+            Value::from(BASE64_STANDARD.encode(bytes))
+        } else {
+            Value::from(vector.to_vec())
+        };
+        let index = data.len();
+        data.push(json!({ "object": "embedding", "index": index, "embedding": embedding }));
+    }
+    Ok(())
+}
+
+/// The tokens of a batch's rows.
+pub(super) fn count(batch: &RecordBatch) -> u64 {
+    let tokens = batch.column_by_name(TOKENS);
+    let tokens = tokens.and_then(|column| column.as_primitive_opt::<UInt32Type>());
+    let tokens = tokens.map(|tokens| tokens.iter().flatten().map(u64::from).sum());
+    tokens.unwrap_or(0)
+}
+
+pub(super) fn malformed(cause: &str) -> PredictError {
+    PredictError::internal("the model's answer is malformed", cause.to_owned())
+}

@@ -1,0 +1,44 @@
+//! `GET /v1/models`: what is deployed.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use serde_json::{Value, json};
+use volley_types::registry::ModelEntry;
+use volley_types::{ErrorCode, ModelRef, PredictError};
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::extract::Path;
+
+/// All deployed models, by name.
+pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
+    let registry = app.control.registry();
+    let models: Vec<_> = registry.models.values().filter_map(model).collect();
+    Json(json!({ "object": "list", "data": models }))
+}
+
+/// One deployed model.
+pub(crate) async fn get(
+    State(app): State<Arc<App>>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let reference: ModelRef = name.parse()?;
+    let registry = app.control.registry();
+    let found = registry.models.get(&reference.name).and_then(model);
+    found.map(Json).ok_or_else(|| {
+        let message = format!("no model '{}' is deployed", reference.name);
+        ApiError(PredictError::new(ErrorCode::NotFound, message))
+    })
+}
+
+fn model(entry: &ModelEntry) -> Option<Value> {
+    let deployed = entry.versions.get(&entry.deployment.as_ref()?.version)?;
+    Some(json!({
+        "id": entry.name.as_str(),
+        "object": "model",
+        "created": deployed.created_ms / 1_000,
+        "owned_by": "volley",
+    }))
+}
