@@ -12,6 +12,8 @@ use volley_types::{ErrorOrigin, Parameters, PredictError};
 
 /// The longest schema, expression or grammar, in bytes.
 const MAX_FORM_BYTES: usize = 64 << 10;
+/// White space between two parts of JSON.
+const WHITE_SPACE: &str = r"[\x20\n]{0,16}";
 /// Of what is wrong with a form, at most so many characters.
 const MAX_REFUSAL: usize = 300;
 
@@ -117,7 +119,7 @@ impl Constraints {
                 .with_source(error.clone())
         })?;
         let grammar = match form {
-            Form::Json(schema) => TopLevelGrammar::from_json_schema(schema.clone()),
+            Form::Json(schema) => TopLevelGrammar::from_json_schema(with_little_space(schema)),
             Form::Regex(expression) => TopLevelGrammar::from_regex(expression),
             Form::Grammar(grammar) => TopLevelGrammar::from_lark(grammar.clone()),
         };
@@ -132,6 +134,18 @@ impl Constraints {
             allowed: Vec::new(),
         })
     }
+}
+
+/// The schema with an end to white space between its parts: small models are fond of it, and
+/// would go on with it for ever.
+fn with_little_space(schema: &Value) -> Value {
+    let mut schema = schema.clone();
+    if let Some(fields) = schema.as_object_mut() {
+        fields
+            .entry("x-guidance")
+            .or_insert_with(|| json!({ "whitespace_pattern": WHITE_SPACE }));
+    }
+    schema
 }
 
 fn factory(

@@ -198,7 +198,7 @@ mod tests {
         let (text, calls) = answer(&["{\"name\":\"f\",", "\"parameters\":{\"a\":1}}"]);
         assert_eq!((text.as_str(), calls), ("", vec![f.clone()]));
         let (_, calls) = answer(&["[{\"name\":\"f\",\"arguments\":{\"a\":1}}]"]);
-        assert_eq!(calls, [f.clone()]);
+        assert_eq!(calls, std::slice::from_ref(&f));
         // An answer that ends before its last mark.
         let (_, calls) = answer(&["<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}"]);
         assert_eq!(calls, [f]);

@@ -33,7 +33,8 @@ async fn an_answer_is_json_of_the_schema_that_was_asked_for() {
         )
         .await;
         let story = story.unwrap();
-        let answer: Value = serde_json::from_str(&story.text()).expect(&story.text());
+        let text = story.text();
+        let answer: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"));
         assert!(["fox", "crow"].contains(&answer["animal"].as_str().unwrap()));
         assert!((1..=99).contains(&answer["age"].as_i64().unwrap()));
         assert!(answer["tags"].as_array().unwrap().len() <= 2);
@@ -141,7 +142,7 @@ async fn tools_are_refused_where_the_template_takes_none() {
     let model = storyteller().await;
     let tools = json!([{ "type": "function", "function": { "name": "f" } }]);
     let tools = ("tools", ParamValue::Json(tools.to_string()));
-    let error = tell(&model, STORY, &[tools.clone()]).await.unwrap_err();
+    let error = tell(&model, STORY, std::slice::from_ref(&tools)).await.unwrap_err();
     assert_eq!(error.code, ErrorCode::InvalidInput);
     assert!(
         error.message.contains("takes no tools"),
