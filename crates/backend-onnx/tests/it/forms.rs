@@ -142,7 +142,9 @@ async fn tools_are_refused_where_the_template_takes_none() {
     let model = storyteller().await;
     let tools = json!([{ "type": "function", "function": { "name": "f" } }]);
     let tools = ("tools", ParamValue::Json(tools.to_string()));
-    let error = tell(&model, STORY, std::slice::from_ref(&tools)).await.unwrap_err();
+    let error = tell(&model, STORY, std::slice::from_ref(&tools))
+        .await
+        .unwrap_err();
     assert_eq!(error.code, ErrorCode::InvalidInput);
     assert!(
         error.message.contains("takes no tools"),
