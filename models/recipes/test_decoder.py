@@ -65,7 +65,7 @@ def export(model, config, path):
     axes |= {f"past_key_values.{name}": {0: "batch", 2: "past"} for name in names}
     axes |= {f"present.{name}": {0: "batch", 2: "total"} for name in names}
     torch.onnx.export(
-        Exported(model),
+        Exported(model).eval(),
         (torch.ones(1, 2, dtype=torch.int64), torch.ones(1, 5, dtype=torch.int64),
          torch.tensor([[3, 4]]), *past),
         str(path),

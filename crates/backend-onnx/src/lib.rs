@@ -1,13 +1,14 @@
-//! Local models on ONNX Runtime: tensors in and out, and streamed text generation with a KV
-//! cache. The only crate that names `ort`.
+//! Local models on ONNX Runtime: tensors in and out, text encoders, and streamed text generation
+//! with a KV cache. The only crate that names `ort`.
 //!
 //! Reading order: [`Runtime`] (the shared library), `loader`, `layout`, `session`, `columns` and
-//! `tensors` (Arrow ⇄ ONNX), `generate` (the decode loop), [`bare`] (the loop that the decode
+//! `tensors` (Arrow ⇄ ONNX), `encode` (text encoders), `generate` (the decode loop), [`bare`] (the loop that the decode
 //! loop is measured against).
 
 pub mod bare;
 mod columns;
 mod config;
+mod encode;
 mod generate;
 mod layout;
 mod loader;

@@ -9,12 +9,12 @@ use volley_types::PredictError;
 use volley_types::registry::{Assignment, BackendKind, ModelSource};
 
 use crate::layout::{self, Layout};
-use crate::{OnnxConfig, Runtime, generate, tensors};
+use crate::{OnnxConfig, Runtime, encode, generate, tensors};
 
 /// The parameter of a model version that chooses one of several graphs.
 pub(crate) const VARIANT: &str = "variant";
 
-/// Loads ONNX models of every kind that [`layout`] tells apart.
+/// Loads ONNX models of every kind that `layout` tells apart.
 #[derive(Debug)]
 pub struct OnnxLoader {
     runtime: Result<Runtime, PredictError>,
@@ -102,10 +102,7 @@ fn load(
     let defaults = assignment.spec.parameters.clone();
     match layout {
         Layout::Decoder => generate::load(runtime, &directory, model, defaults, config),
-        Layout::Encoder => {
-            let graph = layout::graph(&directory, defaults.text(VARIANT).as_deref())?;
-            tensors::load(runtime, &directory.join(graph), model, config)
-        }
+        Layout::Encoder => encode::load(runtime, &directory, model, &defaults, config),
         Layout::Graph(graph) => tensors::load(runtime, &directory.join(graph), model, config),
     }
 }

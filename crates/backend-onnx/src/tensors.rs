@@ -82,7 +82,7 @@ pub(crate) fn load(
 }
 
 /// The bytes of the graph and of what lies beside it: the weights, as far as they are told.
-fn file_bytes(directory: &Path) -> u64 {
+pub(crate) fn file_bytes(directory: &Path) -> u64 {
     let Ok(entries) = std::fs::read_dir(directory) else {
         return 0;
     };

@@ -6,6 +6,8 @@ mod columns;
 mod crowd;
 #[path = "it/decoders.rs"]
 mod decoders;
+#[path = "it/encoders.rs"]
+mod encoders;
 #[path = "it/faults.rs"]
 mod faults;
 #[path = "it/forms.rs"]

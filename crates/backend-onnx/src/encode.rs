@@ -1,0 +1,166 @@
+//! Text encoders: text in; vectors, scores, labels, spans or weighted terms out, one row for each.
+//!
+//! What a model does and how is told by its directory ([`settings`]). Rows are tokenised in the
+//! caller's task ([`texts`]), and then belong to one thread that owns the session ([`thread`]): it
+//! takes what waits, whoever it is from, sorts it by length, and runs it in batches under a budget
+//! of tokens ([`plan`], [`run`]). It never waits for more to come: on a CPU a batch gains little,
+//! and waiting costs latency. Results become columns in the caller's task again ([`columns`]).
+
+mod columns;
+mod plan;
+mod run;
+mod settings;
+mod texts;
+mod thread;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use async_stream::try_stream;
+use async_trait::async_trait;
+use futures::{StreamExt, TryStreamExt};
+use volley_backend::Backend;
+use volley_types::{
+    ChunkStream, ErrorCode, ModelName, ModelRef, Parameters, Predict, PredictError, PredictRequest,
+    Signature, Task,
+};
+
+use self::columns::Shape;
+use self::run::Runner;
+use self::settings::Settings;
+use self::texts::Texts;
+use self::thread::Queue;
+use crate::loader::VARIANT;
+use crate::{OnnxConfig, Runtime, layout, session};
+
+/// Batches of one streamed request that are under way at a time.
+const UNDER_WAY: usize = 4;
+
+/// A loaded text encoder.
+struct Encoder {
+    model: ModelName,
+    signature: Signature,
+    capacity: usize,
+    memory_bytes: u64,
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    config: OnnxConfig,
+    signature: Signature,
+    texts: Texts,
+    shape: Shape,
+    queue: Queue,
+}
+
+/// Loads the directory of a text encoder. Blocks.
+pub(crate) fn load(
+    runtime: &Runtime,
+    directory: &Path,
+    model: ModelName,
+    defaults: &Parameters,
+    config: OnnxConfig,
+) -> Result<Arc<dyn Backend>, PredictError> {
+    let settings = Settings::read(directory)?;
+    let graph = directory.join(layout::graph(directory, defaults.text(VARIANT).as_deref())?);
+    let session = session::build(runtime, &graph, &config)?;
+    let runner = Runner::new(session, &settings)?;
+    let signature = match settings.task {
+        Task::Rerank => Signature::rerank(),
+        Task::Classify => Signature::classify(),
+        Task::ClassifyTokens => Signature::classify_tokens(),
+        Task::EncodeSparse => Signature::encode_sparse(),
+        _ => Signature::embed(runner.width()),
+    };
+    let memory_bytes = graph.parent().map_or(0, crate::tensors::file_bytes);
+    let capacity = config.tensor_streams.max(1);
+    let texts = Texts::read(directory, &settings)?;
+    let shape = Shape::new(&settings, &texts, runner.width());
+    let queue = Queue::start(&model, runner, settings.budget, capacity)?;
+    let inner = Inner {
+        config,
+        signature: signature.clone(),
+        texts,
+        shape,
+        queue,
+    };
+    Ok(Arc::new(Encoder {
+        model,
+        signature,
+        capacity,
+        memory_bytes,
+        inner: Arc::new(inner),
+    }))
+}
+
+impl Backend for Encoder {
+    fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+}
+
+impl Inner {
+    /// One answer row for each of `rows`, in order.
+    async fn encode(
+        self: Arc<Self>,
+        rows: RecordBatch,
+        dimensions: Option<usize>,
+    ) -> Result<RecordBatch, PredictError> {
+        self.signature.check_input(&rows.schema())?;
+        if self.config.max_rows < rows.num_rows() {
+            return Err(PredictError::new(
+                ErrorCode::TooLarge,
+                format!(
+                    "a batch has {} rows, and may have {}; send several",
+                    rows.num_rows(),
+                    self.config.max_rows
+                ),
+            ));
+        }
+        let inner = self.clone();
+        // Tokenising many texts takes longer than a runtime's thread should be held.
+        let tokenised = tokio::task::spawn_blocking(move || inner.texts.tokenise(&rows));
+        let tokenised = tokenised
+            .await
+            .map_err(|error| PredictError::internal("tokenising failed", error))??;
+        let tokens = Arc::new(tokenised);
+        let values = self.queue.run(tokens.clone()).await?;
+        self.shape.columns(&tokens, values, dimensions)
+    }
+}
+
+#[async_trait]
+impl Predict for Encoder {
+    async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
+        self.signature.check_input(&request.input.schema())?;
+        let dimensions = self.inner.shape.dimensions(&request.parameters)?;
+        let inner = self.inner.clone();
+        let batches = try_stream! {
+            let input = request.input.into_stream();
+            let encoded = input
+                .map_ok(|rows| inner.clone().encode(rows, dimensions))
+                .map(|rows| async { rows?.await })
+                .buffered(UNDER_WAY);
+            futures::pin_mut!(encoded);
+            while let Some(rows) = encoded.try_next().await? {
+                if 0 < rows.num_rows() {
+                    yield rows;
+                }
+            }
+        };
+        Ok(ChunkStream::new(self.signature.output.clone(), batches))
+    }
+
+    async fn signature(&self, _: &ModelRef) -> Result<Signature, PredictError> {
+        Ok(self.signature.clone())
+    }
+
+    async fn models(&self) -> Vec<ModelName> {
+        vec![self.model.clone()]
+    }
+}

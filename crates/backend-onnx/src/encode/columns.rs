@@ -1,0 +1,316 @@
+//! What a model gave, as the columns of its task.
+
+use std::sync::Arc;
+
+use arrow_array::builder::{
+    Float32Builder, ListBuilder, StringBuilder, StructBuilder, UInt32Builder,
+};
+use arrow_array::{ArrayRef, Float32Array, RecordBatch, UInt32Array};
+use arrow_schema::{DataType, Field};
+use volley_types::signature::entity_fields;
+use volley_types::{Parameters, PredictError, Signature, Task};
+
+use super::run::Values;
+use super::settings::Settings;
+use super::texts::{Texts, Tokens};
+use crate::tensors::internal;
+
+/// Makes columns for one model.
+pub(super) struct Shape {
+    task: Task,
+    normalize: bool,
+    labels: Vec<String>,
+    /// The names of terms, where the task gives them.
+    terms: Vec<String>,
+    width: usize,
+}
+
+impl Shape {
+    pub(super) fn new(settings: &Settings, texts: &Texts, width: usize) -> Self {
+        let ids = 0..u32::try_from(width).unwrap_or(u32::MAX);
+        let terms = if settings.task == Task::EncodeSparse {
+            ids.map(|id| texts.term(id).unwrap_or_default()).collect()
+        } else {
+            Vec::new()
+        };
+        Self {
+            task: settings.task,
+            normalize: settings.normalize,
+            labels: settings.labels.clone(),
+            terms,
+            width,
+        }
+    }
+
+    /// The parameter `dimensions`: how much of each vector is wanted (Matryoshka embeddings:
+    /// Kusupati et al., 2022).
+    ///
+    /// # Errors
+    /// `InvalidInput` when that is none or more than there are.
+    pub(super) fn dimensions(
+        &self,
+        parameters: &Parameters,
+    ) -> Result<Option<usize>, PredictError> {
+        let Some(wanted) = parameters.unsigned("dimensions")? else {
+            return Ok(None);
+        };
+        match usize::try_from(wanted) {
+            Ok(wanted) if self.task == Task::Embed && (1..=self.width).contains(&wanted) => {
+                Ok(Some(wanted))
+            }
+            _ if self.task != Task::Embed => Err(PredictError::invalid(
+                "parameter 'dimensions' is for models that embed",
+            )),
+            _ => Err(PredictError::invalid(format!(
+                "parameter 'dimensions' must be 1 to {}",
+                self.width
+            ))),
+        }
+    }
+
+    /// One answer row for each row.
+    ///
+    /// # Errors
+    /// `Internal` when they do not fit the task's schema.
+    pub(super) fn columns(
+        &self,
+        tokens: &[Tokens],
+        values: Vec<Values>,
+        dimensions: Option<usize>,
+    ) -> Result<RecordBatch, PredictError> {
+        let (signature, mut columns) = match self.task {
+            Task::Rerank => {
+                let scores = values.iter().map(|values| values.numbers.first().copied());
+                let scores: Float32Array = scores.map(|score| Some(score.unwrap_or(0.0))).collect();
+                (Signature::rerank(), vec![Arc::new(scores) as ArrayRef])
+            }
+            Task::Classify => (Signature::classify(), self.labelled(&values)),
+            Task::ClassifyTokens => {
+                let entities = self.entities(tokens, &values);
+                (Signature::classify_tokens(), vec![entities])
+            }
+            Task::EncodeSparse => (Signature::encode_sparse(), self.weighted(&values)),
+            _ => {
+                let vectors = self.vectors(values, dimensions);
+                (Signature::embed(self.width), vec![vectors])
+            }
+        };
+        let counts = tokens.iter().map(|row| row.ids.len() as u32);
+        columns.push(Arc::new(UInt32Array::from_iter_values(counts)));
+        RecordBatch::try_new(signature.output, columns)
+            .map_err(|error| internal("the answer does not fit its schema", error.to_string()))
+    }
+
+    fn vectors(&self, values: Vec<Values>, dimensions: Option<usize>) -> ArrayRef {
+        let mut lists = ListBuilder::new(Float32Builder::new()).with_field(item(DataType::Float32));
+        for mut row in values {
+            row.numbers.truncate(dimensions.unwrap_or(self.width));
+            if self.normalize {
+                normalize(&mut row.numbers);
+            }
+            lists.values().append_slice(&row.numbers);
+            lists.append(true);
+        }
+        Arc::new(lists.finish())
+    }
+
+    /// Labels and scores, the best first.
+    fn labelled(&self, values: &[Values]) -> Vec<ArrayRef> {
+        let rows = values.iter().map(|row| {
+            let labels = self.labels.iter().map(String::as_str);
+            labels.zip(row.numbers.iter().copied()).collect()
+        });
+        ranked(rows)
+    }
+
+    /// Terms and weights, the heaviest first.
+    fn weighted(&self, values: &[Values]) -> Vec<ArrayRef> {
+        let rows = values.iter().map(|row| {
+            let terms = row.terms.iter().map(|term| {
+                let name = self.terms.get(*term as usize);
+                name.map_or("", String::as_str)
+            });
+            let pairs = terms.zip(row.numbers.iter().copied());
+            pairs.filter(|(term, _)| !term.is_empty()).collect()
+        });
+        ranked(rows)
+    }
+
+    fn entities(&self, tokens: &[Tokens], values: &[Values]) -> ArrayRef {
+        let fields = entity_fields();
+        let builder = StructBuilder::new(
+            fields.clone(),
+            vec![
+                Box::new(StringBuilder::new()),
+                Box::new(Float32Builder::new()),
+                Box::new(StringBuilder::new()),
+                Box::new(UInt32Builder::new()),
+                Box::new(UInt32Builder::new()),
+            ],
+        );
+        let mut lists = ListBuilder::new(builder).with_field(item(DataType::Struct(fields)));
+        for (row, values) in tokens.iter().zip(values) {
+            for entity in entities(row, &values.numbers, &self.labels) {
+                append(lists.values(), &entity);
+            }
+            lists.append(true);
+        }
+        Arc::new(lists.finish())
+    }
+}
+
+fn item(data_type: DataType) -> Arc<Field> {
+    Arc::new(Field::new("item", data_type, false))
+}
+
+/// Two columns of lists: names and numbers, the largest number first.
+fn ranked<'n>(rows: impl Iterator<Item = Vec<(&'n str, f32)>>) -> Vec<ArrayRef> {
+    let mut names = ListBuilder::new(StringBuilder::new()).with_field(item(DataType::Utf8));
+    let mut numbers = ListBuilder::new(Float32Builder::new()).with_field(item(DataType::Float32));
+    for mut row in rows {
+        row.sort_by(|a, b| b.1.total_cmp(&a.1));
+        for (name, number) in row {
+            names.values().append_value(name);
+            numbers.values().append_value(number);
+        }
+        names.append(true);
+        numbers.append(true);
+    }
+    vec![Arc::new(names.finish()), Arc::new(numbers.finish())]
+}
+
+fn normalize(vector: &mut [f32]) {
+    let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
+    if f32::EPSILON < length {
+        for value in vector {
+            *value /= length;
+        }
+    }
+}
+
+/// A named span of a text.
+#[derive(Clone, Debug, PartialEq)]
+struct Entity {
+    label: String,
+    score: f32,
+    text: String,
+    start: usize,
+    end: usize,
+}
+
+fn append(row: &mut StructBuilder, entity: &Entity) {
+    const LISTED: &str = "the builders are those of an entity's fields";
+    let texts = [(0, &entity.label), (2, &entity.text)];
+    for (index, text) in texts {
+        let column = row.field_builder::<StringBuilder>(index).expect(LISTED);
+        column.append_value(text);
+    }
+    let score = row.field_builder::<Float32Builder>(1).expect(LISTED);
+    score.append_value(entity.score);
+    for (index, place) in [(3, entity.start), (4, entity.end)] {
+        let column = row.field_builder::<UInt32Builder>(index).expect(LISTED);
+        column.append_value(u32::try_from(place).unwrap_or(u32::MAX));
+    }
+    row.append(true);
+}
+
+/// Spans of neighbouring tokens with one label; `B-` begins a new one, and `O` is none. A span's
+/// score is the mean of its tokens'.
+fn entities(row: &Tokens, numbers: &[f32], labels: &[String]) -> Vec<Entity> {
+    let mut found: Vec<(Entity, u32)> = Vec::new();
+    let mut open = false;
+    let scores = numbers.chunks(labels.len().max(1));
+    for (place, scores) in row.places.iter().zip(scores) {
+        let best = scores
+            .iter()
+            .enumerate()
+            .max_by(|a, b| a.1.total_cmp(b.1))
+            .and_then(|(index, score)| Some((labels.get(index)?, *score)));
+        let (Some((start, end)), Some((label, score))) = (*place, best) else {
+            continue;
+        };
+        let (begins, name) = match label.split_once('-') {
+            Some(("B" | "S" | "U", name)) => (true, name),
+            Some(("I" | "E" | "L", name)) => (false, name),
+            _ => (false, label.as_str()),
+        };
+        if name == "O" {
+            open = false;
+            continue;
+        }
+        match found.last_mut() {
+            // Parts of one word go together, whatever they begin.
+            Some((entity, tokens))
+                if open && entity.label == name && (!begins || entity.end == start) =>
+            {
+                entity.end = end;
+                entity.score += score;
+                *tokens += 1;
+            }
+            _ => {
+                let entity = Entity {
+                    label: name.to_owned(),
+                    score,
+                    text: String::new(),
+                    start,
+                    end,
+                };
+                found.push((entity, 1));
+            }
+        }
+        open = true;
+    }
+    let finish = |(mut entity, tokens): (Entity, u32)| {
+        entity.score /= tokens as f32;
+        let characters = row.text.chars();
+        let span = entity.end.saturating_sub(entity.start);
+        entity.text = characters.skip(entity.start).take(span).collect();
+        entity
+    };
+    found.into_iter().map(finish).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_with_one_label_are_one_entity() {
+        let labels: Vec<_> = ["O", "B-PER", "I-PER", "B-LOC"].map(str::to_owned).into();
+        // [CLS] Zoë Lee in Ro me [SEP], where "Rome" is two tokens.
+        let row = Tokens {
+            places: vec![
+                None,
+                Some((0, 3)),
+                Some((4, 7)),
+                Some((8, 10)),
+                Some((11, 13)),
+                Some((13, 15)),
+                None,
+            ],
+            text: "Zoë Lee in Rome".to_owned(),
+            ..Tokens::default()
+        };
+        let best = [0, 1, 2, 0, 3, 3, 1];
+        let numbers: Vec<f32> = best
+            .iter()
+            .flat_map(|best| (0..4).map(move |index| if index == *best { 0.7 } else { 0.1 }))
+            .collect();
+        let found = entities(&row, &numbers, &labels);
+        let found: Vec<_> = found
+            .iter()
+            .map(|entity| (entity.label.as_str(), entity.text.as_str(), entity.start))
+            .collect();
+        assert_eq!(found, [("PER", "Zoë Lee", 0), ("LOC", "Rome", 11)]);
+    }
+
+    #[test]
+    fn vectors_get_length_one_and_nothing_stays_nothing() {
+        let mut vector = [3.0, 4.0];
+        normalize(&mut vector);
+        assert_eq!(vector, [0.6, 0.8]);
+        let mut nothing = [0.0, 0.0];
+        normalize(&mut nothing);
+        assert_eq!(nothing, [0.0, 0.0]);
+    }
+}

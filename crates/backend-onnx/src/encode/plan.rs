@@ -1,0 +1,78 @@
+//! Which rows run together. Pure.
+
+/// How much one run may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Budget {
+    /// Tokens, padding included.
+    pub(super) tokens: usize,
+    /// Rows.
+    pub(super) rows: usize,
+}
+
+impl Default for Budget {
+    /// About what a CPU's caches hold of a small model; more tokens a run are slower there.
+    fn default() -> Self {
+        Self {
+            tokens: 1_024,
+            rows: 64,
+        }
+    }
+}
+
+/// Cuts rows of these lengths into runs: neighbours in length run together, as all rows of a run
+/// are padded to its longest. Every row is in one run; a row that is longer than the budget has
+/// one to itself.
+pub(super) fn runs(lengths: &[usize], budget: Budget) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..lengths.len()).collect();
+    order.sort_by_key(|row| lengths[*row]);
+    let mut runs: Vec<Vec<usize>> = Vec::new();
+    for row in order {
+        // The longest of a run is the last that came.
+        let fits = runs.last().is_some_and(|run| {
+            run.len() < budget.rows && (run.len() + 1) * lengths[row] <= budget.tokens
+        });
+        match runs.last_mut() {
+            Some(run) if fits => run.push(row),
+            _ => runs.push(vec![row]),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn neighbours_in_length_run_together() {
+        let budget = Budget {
+            tokens: 20,
+            rows: 3,
+        };
+        let found = runs(&[10, 2, 9, 3, 2, 50, 2], budget);
+        assert_eq!(found, [vec![1, 4, 6], vec![3, 2], vec![0], vec![5]]);
+        assert!(runs(&[], budget).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn every_row_runs_once_and_budgets_are_kept(
+            lengths in proptest::collection::vec(1_usize..600, 0..300),
+            tokens in 1_usize..2_000,
+            rows in 1_usize..70,
+        ) {
+            let budget = Budget { tokens, rows };
+            let runs = runs(&lengths, budget);
+            for run in &runs {
+                let longest = run.iter().map(|row| lengths[*row]).max().unwrap();
+                prop_assert!(run.len() == 1 || run.len() * longest <= tokens);
+                prop_assert!(run.len() <= rows);
+            }
+            let mut all: Vec<_> = runs.concat();
+            all.sort_unstable();
+            prop_assert_eq!(all, (0..lengths.len()).collect::<Vec<_>>());
+        }
+    }
+}
