@@ -7,3 +7,4 @@ pub(crate) mod models;
 pub(crate) mod predict;
 pub(crate) mod request;
 pub(crate) mod tasks;
+pub(crate) mod texts;

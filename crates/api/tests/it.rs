@@ -14,3 +14,5 @@ mod sockets;
 mod streams;
 #[path = "it/support.rs"]
 mod support;
+#[path = "it/texts.rs"]
+mod texts;

@@ -109,6 +109,7 @@ fn spec(body: &Map<String, Value>) -> Result<ModelVersionSpec, PredictError> {
         "remote" => BackendKind::Remote,
         "" if connector.is_some() || body.contains_key("connector") => BackendKind::Remote,
         "" | "onnx" | "text_embedding" | "text_similarity" | "text_generation"
+        | "sparse_encoding"
             if path.is_some() || onnx || function == "onnx" =>
         {
             BackendKind::Onnx

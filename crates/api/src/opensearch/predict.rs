@@ -17,6 +17,7 @@ use crate::error::ApiError;
 use crate::extract::Path;
 use crate::opensearch::events::OpenSearchEvents;
 use crate::opensearch::request;
+use crate::opensearch::texts;
 use crate::{answer, sse, tensors};
 
 /// Streams a generation. The status is 200 only once the first chunk is there.
@@ -56,15 +57,15 @@ pub(crate) async fn predict(
     let whole = async {
         let (signature, request) = request(&app, &model, &context, &body).await?;
         let batches = answer::collect(app.control.predict(request).await?).await?;
+        let whole = |output| vec![json!({ "output": output, "status_code": 200 })];
         match signature.task {
-            Task::Generate => generation(&batches),
-            _ => tensors::to_json(&batches),
+            Task::Generate => Ok(whole(generation(&batches)?)),
+            Task::Tensors => Ok(whole(tensors::to_json(&batches)?)),
+            task => texts::results(task, &batches),
         }
     };
-    let output = context.in_time(whole).await?;
-    Ok(Json(
-        json!({ "inference_results": [{ "output": output, "status_code": 200 }] }),
-    ))
+    let results = context.in_time(whole).await?;
+    Ok(Json(json!({ "inference_results": results })))
 }
 
 async fn request(

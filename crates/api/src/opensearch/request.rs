@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use volley_types::{Parameters, PredictError, Signature, Task};
 
 use crate::body::Fields;
+use crate::opensearch::texts;
 use crate::{chat, parameters, tensors};
 
 /// Fields of `parameters` that tell an ml-commons server how to stream; here it is known.
@@ -15,14 +16,16 @@ pub(crate) fn read(
     body: &Map<String, Value>,
     signature: &Signature,
 ) -> Result<(RecordBatch, Parameters), PredictError> {
-    body.only("a prediction", &["parameters", "inputs"])?;
+    let text = !matches!(signature.task, Task::Generate | Task::Tensors);
+    let own: &[&str] = if text { &texts::FIELDS } else { &[] };
+    body.only("a prediction", &[&["parameters", "inputs"], own].concat())?;
     let mut given = body.object("parameters")?.cloned().unwrap_or_default();
     for hint in STREAM_HINTS {
         given.remove(hint);
     }
     let rows = match signature.task {
         Task::Generate => generation(&mut given)?,
-        _ => {
+        Task::Tensors => {
             let inside = given.remove("inputs");
             let inputs = body.get("inputs").or(inside.as_ref()).ok_or_else(|| {
                 PredictError::invalid(
@@ -32,6 +35,7 @@ pub(crate) fn read(
             })?;
             tensors::from_json(inputs, &signature.input)?
         }
+        _ => texts::rows(body, &mut given, signature)?,
     };
     Ok((rows, parameters::from_json(&given)?))
 }
