@@ -6,6 +6,8 @@
 //! `fail_after` (chunks, then an error) with `fail_code` (default `internal`), `stall_after`
 //! (chunks, then silence), `end_after` (chunks, then an end without a last row), `panic_after`.
 //!
+//! Those that a model version has are defaults of its requests.
+//!
 //! Model parameters: `capacity` (default 64), `load_delay_ms`, `load_error` (a message: loading
 //! fails with it).
 
@@ -65,6 +67,7 @@ impl BackendLoader for FakeLoader {
         self.tally.loaded.fetch_add(1, Ordering::Relaxed);
         Ok(Arc::new(FakeBackend {
             model: assignment.model.clone(),
+            defaults: parameters.clone(),
             capacity: usize::try_from(capacity).unwrap_or(usize::MAX).max(1),
             tally: self.tally.clone(),
         }))
@@ -75,6 +78,7 @@ impl BackendLoader for FakeLoader {
 #[derive(Clone, Debug)]
 pub struct FakeBackend {
     model: ModelName,
+    defaults: Parameters,
     capacity: usize,
     tally: Arc<Tally>,
 }
@@ -147,7 +151,8 @@ impl Drop for Watch {
 #[async_trait]
 impl Predict for FakeBackend {
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
-        let script = Script::read(&request.parameters)?;
+        let parameters = request.parameters.or_defaults(&self.defaults);
+        let script = Script::read(&parameters)?;
         self.tally.begun.fetch_add(1, Ordering::Relaxed);
         let mut watch = Watch(self.tally.clone(), false);
         let batches = try_stream! {

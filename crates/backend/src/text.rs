@@ -1,7 +1,8 @@
 //! The word-splitting backend: streams each item's prompt back, one word a chunk. It needs no
 //! model, and so serves for trying a cluster and for tests of everything around a model.
 //!
-//! Parameters: `delay_ms` (before each chunk, default 0, at most 60,000).
+//! Parameters: `delay_ms` (before each chunk, default 0, at most 60,000). Those that a model
+//! version has are defaults of its requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +11,8 @@ use async_stream::try_stream;
 use async_trait::async_trait;
 use volley_types::registry::{Assignment, BackendKind};
 use volley_types::{
-    ChunkStream, FinishReason, GenerationChunk, GenerationChunks, ModelName, ModelRef, Predict,
-    PredictError, PredictRequest, Signature, Usage,
+    ChunkStream, FinishReason, GenerationChunk, GenerationChunks, ModelName, ModelRef, Parameters,
+    Predict, PredictError, PredictRequest, Signature, Usage,
 };
 
 use crate::items::{self, Item};
@@ -33,13 +34,19 @@ impl BackendLoader for TextLoader {
     }
 
     async fn load(&self, assignment: &Assignment) -> Result<Arc<dyn Backend>, PredictError> {
-        Ok(Arc::new(TextBackend(assignment.model.clone())))
+        Ok(Arc::new(TextBackend {
+            model: assignment.model.clone(),
+            defaults: assignment.spec.parameters.clone(),
+        }))
     }
 }
 
 /// A loaded word-splitter.
 #[derive(Clone, Debug)]
-pub struct TextBackend(ModelName);
+pub struct TextBackend {
+    model: ModelName,
+    defaults: Parameters,
+}
 
 impl Backend for TextBackend {
     fn capacity(&self) -> usize {
@@ -50,7 +57,8 @@ impl Backend for TextBackend {
 #[async_trait]
 impl Predict for TextBackend {
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
-        let delay_ms = request.parameters.unsigned("delay_ms")?.unwrap_or(0);
+        let parameters = request.parameters.or_defaults(&self.defaults);
+        let delay_ms = parameters.unsigned("delay_ms")?.unwrap_or(0);
         if MAX_DELAY_MS < delay_ms {
             return Err(PredictError::invalid(format!(
                 "parameter 'delay_ms' must be at most {MAX_DELAY_MS}"
@@ -62,7 +70,6 @@ impl Predict for TextBackend {
             let mut usage = Usage::default();
             let mut sequence = 0;
             for (item, text) in (0_u32..).zip(items.iter().map(text_of)) {
-                sequence = 0;
                 for word in text.split_inclusive(char::is_whitespace) {
                     if !delay.is_zero() {
                         tokio::time::sleep(delay).await;
@@ -94,7 +101,7 @@ impl Predict for TextBackend {
     }
 
     async fn models(&self) -> Vec<ModelName> {
-        vec![self.0.clone()]
+        vec![self.model.clone()]
     }
 }
 

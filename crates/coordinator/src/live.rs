@@ -211,6 +211,21 @@ impl LiveWorkers {
             .collect()
     }
 
+    /// The version to call: `deployed` where a replica of it is ready, else the newest of those
+    /// that have one; `None` when none has.
+    #[must_use]
+    pub fn serving(&self, model: &ModelName, deployed: ModelVersion) -> Option<ModelVersion> {
+        let callable = self
+            .workers
+            .values()
+            .filter(|worker| matches!(worker.liveness, Liveness::Alive | Liveness::Suspect));
+        let replicas = callable.flat_map(|worker| &worker.report.replicas);
+        let ready = replicas
+            .filter(|replica| replica.model == *model && replica.state == ReplicaState::Ready)
+            .map(|replica| replica.version);
+        ready.max_by_key(|version| (*version == deployed, *version))
+    }
+
     /// The signature of a version, from any replica that knows it.
     #[must_use]
     pub fn signature(

@@ -142,11 +142,17 @@ impl Coordinator {
         let Some(deployment) = &entry.deployment else {
             return Err(refusal::not_deployed(&model.name));
         };
-        let version = deployment.version;
-        if model.version.is_some_and(|asked| asked != version) {
-            return Err(refusal::other_version(model, version));
+        let deployed = deployment.version;
+        if model.version.is_some_and(|asked| asked != deployed) {
+            return Err(refusal::other_version(model, deployed));
         }
-        let signature = self.0.live.read().signature(&model.name, version);
+        let live = self.0.live.read();
+        // Until the deployed version is loaded, the one before it serves those who ask for none.
+        let version = match model.version {
+            Some(asked) => asked,
+            None => live.serving(&model.name, deployed).unwrap_or(deployed),
+        };
+        let signature = live.signature(&model.name, version);
         let signature = signature.ok_or_else(|| refusal::no_replica(&model.name))?;
         Ok(Target {
             model: model.name.clone(),

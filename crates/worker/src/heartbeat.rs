@@ -101,7 +101,11 @@ impl Worker {
             .keep_alive_while_idle(true);
         let mut client = WorkerServiceClient::new(endpoint.connect().await?)
             .max_decoding_message_size(MAX_ASSIGNMENTS_BYTES);
-        let mut answers = client.heartbeat(self.clone().reports()).await?.into_inner();
+        // The transport may keep what it was given to send for longer than this conversation.
+        let ended = CancellationToken::new();
+        let _ends = ended.clone().drop_guard();
+        let reports = self.clone().reports(ended);
+        let mut answers = client.heartbeat(reports).await?.into_inner();
         tracing::info!(coordinator = address, "heartbeat stream open");
         while let Some(orders) = answers.next().await {
             let orders = orders_from_wire(orders?)?;
@@ -111,14 +115,18 @@ impl Worker {
         Ok(())
     }
 
-    /// A report at once, at every interval, and whenever there is news.
-    fn reports(self) -> impl Stream<Item = wire::WorkerReport> + Send + 'static {
+    /// A report at once, at every interval, and whenever there is news, until `ended`.
+    fn reports(
+        self,
+        ended: CancellationToken,
+    ) -> impl Stream<Item = wire::WorkerReport> + Send + 'static {
         let mut news = self.0.news.subscribe();
         let mut beat = tokio::time::interval(self.0.config.heartbeat_interval);
         beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         stream! {
             loop {
                 tokio::select! {
+                    () = ended.cancelled() => return,
                     _ = beat.tick() => {}
                     changed = news.changed() => if changed.is_err() { return },
                 }

@@ -49,6 +49,8 @@ struct Shared {
     loads: Semaphore,
     streams: Mutex<Streams>,
     draining: AtomicBool,
+    /// A drain's grace is over.
+    closed: AtomicBool,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -77,6 +79,7 @@ impl Worker {
             loads: Semaphore::new(config.concurrent_loads.max(1)),
             streams: Mutex::default(),
             draining: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
             config,
@@ -103,19 +106,21 @@ impl Worker {
         let started = Instant::now();
         // Requests may be on their way from coordinators that have not heard yet.
         tokio::time::sleep(self.0.config.drain_grace.min(timeout)).await;
+        self.0.closed.store(true, Ordering::Release);
         while self.active_streams() != 0 && started.elapsed() < timeout {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         self.active_streams()
     }
 
-    /// Ends the heartbeats and unloads everything. Streams that still run are not waited for.
+    /// Ends the heartbeats and unloads everything. Streams that still run are cut.
     pub async fn shutdown(&self) {
         self.begin_drain();
         self.0.stop.cancel();
         self.0.tasks.close();
         self.0.tasks.wait().await;
-        self.0.replicas.write().clear();
+        let replicas = std::mem::take(&mut *self.0.replicas.write());
+        replicas.iter().for_each(|replica| replica.cut());
     }
 
     /// Streams that run or wait, over all replicas.

@@ -1,45 +1,67 @@
 //! One request on a worker: find the replica, take a place in its queue, run.
 
 use std::panic::AssertUnwindSafe;
-use std::time::Instant;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use async_stream::try_stream;
 use async_trait::async_trait;
 use futures::StreamExt;
+use tokio_util::sync::CancellationToken;
 use volley_telemetry::{StreamRecord, recorded};
 use volley_types::{
-    ChunkStream, ErrorCode, ErrorOrigin, ModelName, ModelRef, Predict, PredictError,
+    ChunkStream, Deadline, ErrorCode, ErrorOrigin, ModelName, ModelRef, Predict, PredictError,
     PredictRequest, Signature,
 };
 
 use crate::Worker;
 use crate::replica::Loaded;
 
+/// When to come back after too long a wait.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+
 #[async_trait]
 impl Predict for Worker {
     /// Refuses at once what cannot be queued; the wait for a place, and for the caller's rows,
-    /// is inside the stream, which holds the permit. The deadline is the Flight server's to
-    /// keep: it covers the wait too.
+    /// is inside the stream, which holds the permit. The deadline covers the wait and the whole
+    /// stream; the wait has a limit of its own.
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
         let model = request.model.name.clone();
-        let entered = self.find(&request.model).and_then(|loaded| {
-            loaded.signature.check_input(&request.input.schema())?;
-            let ticket = loaded.admission.enter(request.priority)?;
-            Ok((loaded, ticket))
-        });
-        let (loaded, ticket) = entered.inspect_err(|error| {
-            self.0.metrics.refused(None, error.code);
+        let found = self.check_open().and_then(|()| self.find(&request.model));
+        // A name that nobody knows is no label.
+        let loaded = found.inspect_err(|error| self.0.metrics.refused(None, error.code))?;
+        let schema = request.input.schema();
+        let entered = loaded.signature.check_input(&schema);
+        let entered = entered.and_then(|()| loaded.admission.enter(request.priority));
+        let ticket = entered.inspect_err(|error| {
+            self.0.metrics.refused(Some(&model), error.code);
         })?;
         let record = StreamRecord::begin(&self.0.metrics, &model, Instant::now());
         let metrics = self.0.metrics.clone();
         let schema = loaded.signature.output.clone();
         let waiting_since = Instant::now();
+        let limits = Limits {
+            deadline: request.deadline,
+            cut: loaded.cut.clone(),
+        };
+        let queue_timeout = self.0.config.queue_timeout;
         let run = try_stream! {
-            let permit = ticket.await;
+            let place = limits.within(tokio::time::timeout(queue_timeout, ticket)).await?;
+            let permit = place.map_err(|_| waited_too_long())?;
             metrics.queue_wait(&model, waiting_since.elapsed());
-            let mut chunks = loaded.backend.predict(request).await?.holding(permit);
-            while let Some(batch) = chunks.next().await {
-                yield batch?;
+            let begun = limits.within(loaded.backend.predict(request)).await?;
+            let mut chunks = begun?.holding(permit);
+            let failure = loop {
+                match limits.within(chunks.next()).await {
+                    Ok(Some(Ok(batch))) => yield batch,
+                    Ok(Some(Err(error))) | Err(error) => break Some(error),
+                    Ok(None) => break None,
+                }
+            };
+            // Whoever reads of the end finds the place free.
+            drop(chunks);
+            if let Some(error) = failure {
+                Err(error)?;
             }
         };
         let fenced = AssertUnwindSafe(run).catch_unwind();
@@ -63,8 +85,65 @@ impl Predict for Worker {
     }
 }
 
+/// What ends a stream from outside.
+struct Limits {
+    deadline: Option<Deadline>,
+    cut: CancellationToken,
+}
+
+impl Limits {
+    /// Waits for `work`, unless it is ended before.
+    ///
+    /// # Errors
+    /// `DeadlineExceeded`; `Unavailable` when the replica is unloaded.
+    async fn within<T>(&self, work: impl Future<Output = T>) -> Result<T, PredictError> {
+        let late = async {
+            match self.deadline {
+                Some(deadline) => tokio::time::sleep_until(deadline.instant().into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.cut.cancelled() => Err(unloaded()),
+            done = work => Ok(done),
+            () = late => Err(too_late()),
+        }
+    }
+}
+
+fn unloaded() -> PredictError {
+    let message = "the worker unloaded the model before the answer was complete; try again";
+    PredictError::new(ErrorCode::Unavailable, message).with_origin(ErrorOrigin::Worker)
+}
+
+fn too_late() -> PredictError {
+    let message = "the request did not end in time";
+    PredictError::new(ErrorCode::DeadlineExceeded, message).with_origin(ErrorOrigin::Worker)
+}
+
+fn waited_too_long() -> PredictError {
+    let message = "the request waited too long for the model; try again later, or deploy more \
+                   replicas";
+    PredictError::new(ErrorCode::Overloaded, message)
+        .with_retry_after(RETRY_AFTER)
+        .with_origin(ErrorOrigin::Worker)
+}
+
 impl Worker {
-    /// The replica for a model: of the version that is asked for, or of the newest.
+    /// Refuses requests once a drain's grace is over: every coordinator has heard of it.
+    fn check_open(&self) -> Result<(), PredictError> {
+        if self.0.closed.load(Ordering::Acquire) {
+            let message = "this worker is shutting down";
+            return Err(
+                PredictError::new(ErrorCode::Unavailable, message).with_origin(ErrorOrigin::Worker)
+            );
+        }
+        Ok(())
+    }
+
+    /// The replica for a model: of the version that is asked for, or of the newest. One that is
+    /// ready goes before one that drains.
     fn find(&self, model: &ModelRef) -> Result<Loaded, PredictError> {
         let replicas = self.0.replicas.read();
         let fits = replicas.iter().filter(|replica| {
@@ -72,9 +151,13 @@ impl Worker {
             replica.assignment.model == model.name
                 && model.version.is_none_or(|asked| asked == version)
         });
-        let ready =
-            fits.filter_map(|replica| Some((replica.assignment.spec.version, replica.ready()?)));
-        let newest = ready.max_by_key(|(version, _)| *version);
+        let callable = fits.filter_map(|replica| {
+            let version = replica.assignment.spec.version;
+            let ready = replica.ready().map(|loaded| (true, loaded));
+            let found = ready.or_else(|| Some((false, replica.draining()?)));
+            found.map(|(ready, loaded)| ((ready, version), loaded))
+        });
+        let newest = callable.max_by_key(|(order, _)| *order);
         newest.map(|(_, loaded)| loaded).ok_or_else(|| {
             // The caller's view of this worker is a moment old; another replica can serve.
             let message = format!("this worker holds no ready replica of model '{model}'");

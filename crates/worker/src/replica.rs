@@ -1,8 +1,10 @@
 //! One replica: an assignment, its state, its backend once loaded, and its door.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
+use tokio_util::sync::CancellationToken;
 use volley_backend::Backend;
 use volley_types::registry::{Assignment, ReplicaState};
 use volley_types::{ReplicaReport, Signature};
@@ -15,12 +17,16 @@ pub(crate) struct Loaded {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) signature: Signature,
     pub(crate) admission: Admission,
+    /// Ends every stream of the replica.
+    pub(crate) cut: CancellationToken,
 }
 
 /// One replica.
 pub(crate) struct Replica {
     pub(crate) assignment: Assignment,
     state: RwLock<(ReplicaState, Option<Loaded>)>,
+    /// It drains, and everybody has heard of it.
+    closed: AtomicBool,
 }
 
 impl Replica {
@@ -28,6 +34,7 @@ impl Replica {
         Self {
             assignment,
             state: RwLock::new((ReplicaState::Loading, None)),
+            closed: AtomicBool::new(false),
         }
     }
 
@@ -39,13 +46,33 @@ impl Replica {
         *self.state.write() = (ReplicaState::Failed(reason), None);
     }
 
-    /// Takes no new requests from now on.
+    /// Tells that it will take no new requests. Those that are on their way are still taken,
+    /// until it is closed.
     pub(crate) fn drain(&self) {
         self.state.write().0 = ReplicaState::Draining;
     }
 
+    /// Takes no new requests from now on.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
     pub(crate) fn state(&self) -> ReplicaState {
         self.state.read().0.clone()
+    }
+
+    /// Ends every stream.
+    pub(crate) fn cut(&self) {
+        if let Some(loaded) = &self.state.read().1 {
+            loaded.cut.cancel();
+        }
+    }
+
+    /// What to call for requests that were on their way when it began to drain.
+    pub(crate) fn draining(&self) -> Option<Loaded> {
+        let state = self.state.read();
+        let open = state.0 == ReplicaState::Draining && !self.closed.load(Ordering::Acquire);
+        state.1.clone().filter(|_| open)
     }
 
     /// What to call, while it takes requests.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
 use volley_backend::Backend;
 use volley_types::registry::{Assignment, ReplicaState};
 use volley_types::{ErrorCode, ModelRef, PredictError, Revision};
@@ -14,8 +15,9 @@ use crate::replica::{Loaded, Replica};
 
 /// Between two looks at a draining replica's streams.
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
-/// A replica that is not wanted any more is let go after this, whatever still runs on it.
-const DRAIN_LIMIT: Duration = Duration::from_secs(600);
+/// How long a replica that is not wanted any more still takes requests: they may be on their way
+/// from coordinators that have not heard yet.
+const UNLOAD_GRACE: Duration = Duration::from_millis(500);
 /// The first and the longest wait before a failed load is tried again.
 const RETRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 
@@ -44,13 +46,16 @@ impl Worker {
                 kept.map(|replica| replica.assignment.clone()).collect()
             };
             let actions = converge(&held, &wanted);
-            for assignment in &actions.unload {
-                self.unload(assignment);
-            }
             for assignment in actions.load {
                 let replica = Arc::new(Replica::new(assignment));
                 self.0.replicas.write().push(replica.clone());
                 self.spawn(self.clone().load(replica));
+            }
+            for assignment in &actions.unload {
+                // The version that follows it is loaded first, so that one of them serves.
+                if !self.loads_another_of(assignment) {
+                    self.unload(assignment);
+                }
             }
             self.tell();
         }
@@ -70,12 +75,15 @@ impl Worker {
                     tracing::info!(%model, %version, "replica ready");
                     replica.loaded(loaded);
                     self.tell();
+                    // One that was there before it may go now.
+                    self.0.assigned.notify_one();
                     return;
                 }
                 Err(error) => {
                     tracing::warn!(%model, %version, error = error.chain(), "replica not loaded");
                     replica.failed(error.message);
                     self.tell();
+                    self.0.assigned.notify_one();
                 }
             }
             tokio::time::sleep(wait.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
@@ -110,6 +118,7 @@ impl Worker {
             backend,
             signature,
             admission,
+            cut: CancellationToken::new(),
         })
     }
 
@@ -123,13 +132,17 @@ impl Worker {
         replica.drain();
         let worker = self.clone();
         self.spawn(async move {
+            tokio::time::sleep(UNLOAD_GRACE).await;
+            replica.close();
             let idle = async {
                 while replica.load() != (0, 0) {
                     tokio::time::sleep(DRAIN_LOOK).await;
                 }
             };
-            if tokio::time::timeout(DRAIN_LIMIT, idle).await.is_err() {
+            let limit = worker.0.config.unload_timeout;
+            if tokio::time::timeout(limit, idle).await.is_err() {
                 tracing::warn!(model = %replica.assignment.model, "unloaded with streams running");
+                replica.cut();
             }
             worker
                 .0
@@ -138,6 +151,15 @@ impl Worker {
                 .retain(|held| !Arc::ptr_eq(held, &replica));
             worker.tell();
         });
+    }
+
+    /// Whether a replica of the same model is being loaded, for the first time.
+    fn loads_another_of(&self, assignment: &Assignment) -> bool {
+        let replicas = self.0.replicas.read();
+        let mut others = replicas.iter().filter(|held| {
+            held.assignment.model == assignment.model && held.assignment != *assignment
+        });
+        others.any(|held| held.state() == ReplicaState::Loading)
     }
 
     /// Whether the table still has this replica and wants it.

@@ -1,9 +1,12 @@
 //! The life of a cluster and its models.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use serde_json::json;
 use volley_client::ClientError;
 use volley_tests::cluster::{Cluster, tell};
-use volley_tests::process;
+use volley_tests::{process, until};
 
 const TEXT: &str = "text";
 
@@ -149,4 +152,50 @@ async fn coordinators_join_and_leave_and_the_command_line_does_it_all() {
         .unwrap();
     let (text, ok) = process::run(&["--url", "http://127.0.0.1:1", "status"]).await;
     assert!(!ok && text.contains("volley up"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_version_takes_over_and_no_request_fails() {
+    let cluster = Cluster::start(3, 2).await;
+    let version = |text: &str| {
+        json!({
+            "name": "rolled", "function_name": "fake",
+            "parameters": { "text": text, "chunks": 2, "delay_ms": 5, "load_delay_ms": 400 },
+        })
+    };
+    cluster.deploy(&version("old"), 2).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let callers: Vec<_> = (0..6)
+        .map(|caller| {
+            let (client, stop) = (cluster.client(caller % 3), stop.clone());
+            tokio::spawn(async move {
+                let mut told = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    told.push(tell(&client, "rolled", "x").await);
+                }
+                told
+            })
+        })
+        .collect();
+    cluster.deploy(&version("new"), 2).await;
+    for coordinator in 0..3 {
+        let client = cluster.client(coordinator);
+        until("the new version answers", || async {
+            let told = tell(&client, "rolled", "x").await.ok()?;
+            (told == "newnew").then_some(())
+        })
+        .await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    let (mut old, mut new) = (0, 0);
+    for caller in callers {
+        for told in caller.await.unwrap() {
+            match told.as_deref() {
+                Ok("oldold") => old += 1,
+                Ok("newnew") => new += 1,
+                other => panic!("a request failed, or was answered by both: {other:?}"),
+            }
+        }
+    }
+    assert!(0 < old && 0 < new, "{old} old, {new} new");
 }

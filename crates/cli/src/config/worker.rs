@@ -54,10 +54,12 @@ struct Cluster {
 #[serde(deny_unknown_fields, default)]
 struct Limits {
     queue_per_replica: Option<Count>,
+    queue_timeout: Option<Span>,
     concurrent_loads: Option<Count>,
     max_exchanges: Option<Count>,
     heartbeat_interval: Option<Span>,
     drain_timeout: Option<Span>,
+    unload_timeout: Option<Span>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -117,6 +119,8 @@ fn plan(file: File) -> anyhow::Result<WorkerPlan> {
     set_count(&mut worker.queue_per_replica, limits.queue_per_replica);
     set_count(&mut worker.concurrent_loads, limits.concurrent_loads);
     set_span(&mut worker.heartbeat_interval, limits.heartbeat_interval);
+    set_span(&mut worker.queue_timeout, limits.queue_timeout);
+    set_span(&mut worker.unload_timeout, limits.unload_timeout);
     Ok(WorkerPlan {
         worker,
         flight: listen.flight,

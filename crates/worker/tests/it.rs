@@ -1,0 +1,9 @@
+//! A worker with real backends, and real heartbeat servers on loopback for its coordinators.
+
+mod it {
+    mod admission;
+    mod drain;
+    mod heartbeats;
+    mod replicas;
+    mod support;
+}
