@@ -8,7 +8,7 @@ use axum::routing::{get, post};
 use volley_types::Control;
 
 use crate::opensearch::{connectors, models, predict, tasks};
-use crate::{ApiConfig, EncodeMetrics, context, openai, ops};
+use crate::{ApiConfig, EncodeMetrics, anthropic, context, openai, ops};
 
 /// What handlers share.
 pub(crate) struct App {
@@ -41,11 +41,13 @@ pub(crate) fn coordinator(
         .route("/models/{id}/_predict", post(predict::predict))
         .route("/models/{id}/_predict/stream", post(predict::stream))
         .route("/tasks/{id}", get(tasks::get));
-    let openai = Router::new()
+    let v1 = Router::new()
         .route("/chat/completions", post(openai::chat::complete))
         .route("/completions", post(openai::completions::complete))
         .route("/embeddings", post(openai::embeddings::embed))
         .route("/rerank", post(openai::rerank::rerank))
+        .route("/messages", post(anthropic::create))
+        .route("/messages/count_tokens", post(anthropic::count_tokens))
         .route("/models", get(openai::models::list))
         .route("/models/{id}", get(openai::models::get));
     let volley = Router::new()
@@ -61,7 +63,7 @@ pub(crate) fn coordinator(
     });
     Router::new()
         .nest("/_plugins/_ml", ml)
-        .nest("/v1", openai)
+        .nest("/v1", v1)
         .nest("/_volley", volley)
         .route("/metrics", get(ops::metrics))
         .route("/", get(ops::about))

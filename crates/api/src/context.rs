@@ -108,7 +108,7 @@ pub(crate) async fn middleware(
             })
         }
     };
-    response = error::render(response, &path);
+    response = error::render(response, &path, request_id.as_str());
     if let Ok(id) = HeaderValue::from_str(request_id.as_str()) {
         response.headers_mut().insert(REQUEST_ID, id);
     }

@@ -3,6 +3,7 @@
 //! A handler answers with an [`ApiError`], which has a status and no body yet; [`render`], around
 //! all routes, writes the body as the route's dialect has it.
 
+mod anthropic;
 mod openai;
 mod opensearch;
 
@@ -12,6 +13,7 @@ use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde_json::Value;
 use volley_types::{ErrorCode, PredictError};
 
+pub(crate) use self::anthropic::error as anthropic_error;
 pub(crate) use self::openai::error as openai_error;
 pub(crate) use self::opensearch::kind;
 
@@ -61,11 +63,14 @@ pub(crate) fn respond(error: &PredictError, status: StatusCode) -> Response {
 enum House {
     OpenSearch,
     OpenAi,
+    Anthropic,
 }
 
 impl House {
     fn of(path: &str) -> Self {
-        if path == "/v1" || path.starts_with("/v1/") {
+        if path == "/v1/messages" || path.starts_with("/v1/messages/") {
+            Self::Anthropic
+        } else if path == "/v1" || path.starts_with("/v1/") {
             Self::OpenAi
         } else {
             Self::OpenSearch
@@ -74,19 +79,23 @@ impl House {
 }
 
 /// Writes the body of a failed response for the house of `path`.
-pub(crate) fn render(mut response: Response, path: &str) -> Response {
+pub(crate) fn render(mut response: Response, path: &str, request_id: &str) -> Response {
     let Some(Failure(error)) = response.extensions_mut().remove::<Failure>() else {
         return response;
     };
     let status = response.status();
-    let (status, body): (StatusCode, Value) = match House::of(path) {
+    let house = House::of(path);
+    if house != House::OpenSearch && is_final(error.code) {
+        let never = HeaderValue::from_static("false");
+        response.headers_mut().insert(SHOULD_RETRY, never);
+    }
+    let (status, body): (StatusCode, Value) = match house {
         House::OpenSearch => (status, opensearch::body(&error, status)),
-        House::OpenAi => {
-            if is_final(error.code) {
-                let never = HeaderValue::from_static("false");
-                response.headers_mut().insert(SHOULD_RETRY, never);
-            }
-            (openai::status(&error, status), openai::body(&error))
+        House::OpenAi => (openai::status(&error, status), openai::body(&error)),
+        House::Anthropic => {
+            let mut body = anthropic::error(&error);
+            body["request_id"] = request_id.into();
+            (anthropic::status(&error, status), body)
         }
     };
     *response.status_mut() = status;

@@ -5,6 +5,7 @@
 //! `opensearch` (the dialect), `sse` (the stream), `tensors` (JSON ⇄ Arrow), `serve` (sockets).
 
 mod answer;
+mod anthropic;
 mod app;
 mod body;
 mod chat;

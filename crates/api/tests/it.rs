@@ -1,5 +1,7 @@
 //! The HTTP edge over a real listener, a real client, and a scripted cluster.
 
+#[path = "it/anthropic.rs"]
+mod anthropic;
 #[path = "it/cluster.rs"]
 mod cluster;
 #[path = "it/openai.rs"]

@@ -1,0 +1,130 @@
+//! Anthropic's dialect: `POST /v1/messages`.
+//!
+//! Its messages become the pipeline's own form, which is OpenAI's: a block `tool_use` is a call of
+//! an assistant's message, a block `tool_result` a message of the role `tool`.
+
+pub(crate) mod events;
+mod request;
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use volley_types::{
+    ErrorCode, FinishReason, GenerationRow, Input, PredictError, PredictRequest, Task, Usage,
+};
+
+use self::events::MessageEvents;
+use crate::answer::{self, Choice};
+use crate::app::App;
+use crate::body::JsonObject;
+use crate::context::RequestContext;
+use crate::error::ApiError;
+use crate::{chat, parameters, sse};
+
+/// A message, whole or streamed.
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    context: RequestContext,
+    JsonObject(body): JsonObject,
+) -> Result<Response, ApiError> {
+    let asked = request::read(body)?;
+    let id = format!("msg_{}", context.request_id);
+    let begun = async {
+        let signature = app.control.signature(&asked.model).await?;
+        if signature.task != Task::Generate {
+            return Err(PredictError::invalid(format!(
+                "model '{}' has the task '{}', and this route needs '{}'",
+                asked.name,
+                signature.task.as_str(),
+                Task::Generate.as_str()
+            )));
+        }
+        let rows = chat::conversation(&asked.messages)?;
+        let mut request = PredictRequest::new(asked.model.clone(), Input::Batch(rows));
+        request.request_id = context.request_id.clone();
+        request.trace = context.trace;
+        request.deadline = Some(context.deadline);
+        request.parameters = parameters::from_json(&asked.parameters)?;
+        app.control.predict(request).await
+    };
+    if asked.stream {
+        let first = async {
+            let mut chunks = begun.await?;
+            let first = sse::first(&mut chunks).await?;
+            GenerationRow::rows(&first)?
+                .next()
+                .map_or(Ok(()), |row| answer::failure(&row))?;
+            Ok((first, chunks))
+        };
+        let (first, chunks) = context.in_time(first).await?;
+        let events = MessageEvents::new(&id, &asked.name);
+        let keep_alive = app.config.keep_alive;
+        return Ok(sse::response(first, chunks, events, keep_alive, &context));
+    }
+    let whole = async { answer::choices(&answer::collect(begun.await?).await?) };
+    let choice = context.in_time(whole).await?.into_iter().next();
+    let choice = choice.ok_or_else(sse::silent_end)?;
+    Ok(Json(message(&id, &asked.name, choice)).into_response())
+}
+
+/// Counting tokens without generating needs the model's tokenizer, which only its worker has.
+pub(crate) async fn count_tokens(JsonObject(_): JsonObject) -> ApiError {
+    let message = "tokens are counted in an answer's usage; counting them alone is not supported";
+    ApiError(PredictError::new(ErrorCode::Unimplemented, message))
+}
+
+fn message(id: &str, model: &str, choice: Choice) -> Value {
+    let mut content = Vec::new();
+    if !choice.thinking.is_empty() {
+        content.push(json!({
+            "type": "thinking", "thinking": choice.thinking, "signature": "",
+        }));
+    }
+    if !choice.text.is_empty() || choice.tool_calls.is_empty() {
+        content.push(json!({ "type": "text", "text": choice.text }));
+    }
+    content.extend(choice.tool_calls.iter().map(tool_use));
+    json!({
+        "id": id,
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": content,
+        "stop_reason": stop_reason(choice.finish_reason),
+        "stop_sequence": null,
+        "usage": usage(choice.usage.unwrap_or_default()),
+    })
+}
+
+/// A call in OpenAI's form as a block. Arguments that are no JSON are told as text.
+fn tool_use(call: &Value) -> Value {
+    let arguments = call.pointer("/function/arguments").and_then(Value::as_str);
+    let arguments = arguments.unwrap_or_default();
+    let input = if arguments.trim().is_empty() {
+        json!({})
+    } else {
+        serde_json::from_str(arguments).unwrap_or_else(|_| json!({ "text": arguments }))
+    };
+    json!({
+        "type": "tool_use",
+        "id": call.get("id"),
+        "name": call.pointer("/function/name"),
+        "input": input,
+    })
+}
+
+fn stop_reason(reason: Option<FinishReason>) -> &'static str {
+    match reason {
+        Some(FinishReason::Length) => "max_tokens",
+        Some(FinishReason::ToolCalls) => "tool_use",
+        Some(FinishReason::ContentFilter) => "refusal",
+        Some(FinishReason::Stop | FinishReason::Error) | None => "end_turn",
+    }
+}
+
+fn usage(usage: Usage) -> Value {
+    json!({ "input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens })
+}

@@ -1,0 +1,187 @@
+//! The events of a streamed message. Their clients go by the names of events alone.
+
+use arrow_array::RecordBatch;
+use bytes::{BufMut, BytesMut};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use volley_types::{FinishReason, GenerationRow, PredictError, Usage};
+
+use super::{stop_reason, usage};
+use crate::answer::failure;
+use crate::error::anthropic_error;
+use crate::sse::{Events, json_string};
+
+/// The block that is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Block {
+    Text,
+    Thinking,
+    /// A call, by its index among the calls.
+    Tool(u64),
+}
+
+/// Writes the events of one message.
+#[derive(Debug)]
+pub(crate) struct MessageEvents {
+    start: Value,
+    started: bool,
+    open: Option<Block>,
+    /// Blocks that were begun.
+    blocks: usize,
+    usage: Usage,
+    reason: Option<FinishReason>,
+    finished: bool,
+}
+
+/// A tool call's delta in OpenAI's form.
+#[derive(Deserialize)]
+struct Delta {
+    index: Option<u64>,
+    id: Option<String>,
+    function: Option<Function>,
+}
+
+#[derive(Deserialize)]
+struct Function {
+    name: Option<String>,
+    arguments: Option<String>,
+}
+
+impl MessageEvents {
+    pub(crate) fn new(id: &str, model: &str) -> Self {
+        let message = json!({
+            "id": id, "type": "message", "role": "assistant", "model": model, "content": [],
+            "stop_reason": null, "stop_sequence": null, "usage": usage(Usage::default()),
+        });
+        Self {
+            start: json!({ "type": "message_start", "message": message }),
+            started: false,
+            open: None,
+            blocks: 0,
+            usage: Usage::default(),
+            reason: None,
+            finished: false,
+        }
+    }
+
+    fn row(&mut self, row: &GenerationRow<'_>, out: &mut BytesMut) {
+        if !self.started {
+            self.started = true;
+            event("message_start", &self.start, out);
+        }
+        if let Some(thinking) = row.thinking().filter(|text| !text.is_empty()) {
+            self.begin(
+                Block::Thinking,
+                out,
+                || json!({ "type": "thinking", "thinking": "", "signature": "" }),
+            );
+            self.delta(br#"{"type":"thinking_delta","thinking":"#, thinking, out);
+        }
+        if let Some(text) = row.text().filter(|text| !text.is_empty()) {
+            self.begin(Block::Text, out, || json!({ "type": "text", "text": "" }));
+            self.delta(br#"{"type":"text_delta","text":"#, text, out);
+        }
+        let calls = row.tool_calls().map(serde_json::from_str::<Vec<Delta>>);
+        for call in calls.and_then(Result::ok).unwrap_or_default() {
+            self.call(call, out);
+        }
+        if let Some(told) = row.usage() {
+            self.usage.prompt_tokens += told.prompt_tokens;
+            self.usage.completion_tokens += told.completion_tokens;
+        }
+        self.reason = row.finish_reason().or(self.reason);
+        if row.last() {
+            self.end(out);
+        }
+    }
+
+    fn call(&mut self, call: Delta, out: &mut BytesMut) {
+        let (name, arguments) = match call.function {
+            Some(function) => (function.name, function.arguments),
+            None => (None, None),
+        };
+        let block = Block::Tool(call.index.unwrap_or(0));
+        self.begin(
+            block,
+            out,
+            || json!({ "type": "tool_use", "id": call.id, "name": name, "input": {} }),
+        );
+        if let Some(arguments) = arguments.filter(|text| !text.is_empty()) {
+            self.delta(
+                br#"{"type":"input_json_delta","partial_json":"#,
+                &arguments,
+                out,
+            );
+        }
+    }
+
+    /// Makes `block` the open one.
+    fn begin(&mut self, block: Block, out: &mut BytesMut, content: impl FnOnce() -> Value) {
+        if self.open == Some(block) {
+            return;
+        }
+        self.close(out);
+        self.open = Some(block);
+        let body = json!({
+            "type": "content_block_start", "index": self.blocks, "content_block": content(),
+        });
+        self.blocks += 1;
+        event("content_block_start", &body, out);
+    }
+
+    fn close(&mut self, out: &mut BytesMut) {
+        if self.open.take().is_some() {
+            let body = json!({ "type": "content_block_stop", "index": self.blocks - 1 });
+            event("content_block_stop", &body, out);
+        }
+    }
+
+    fn delta(&self, head: &[u8], text: &str, out: &mut BytesMut) {
+        let index = self.blocks.saturating_sub(1);
+        out.put_slice(
+            b"event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":",
+        );
+        out.put_slice(index.to_string().as_bytes());
+        out.put_slice(b",\"delta\":");
+        out.put_slice(head);
+        json_string(text, out);
+        out.put_slice(b"}}\n\n");
+    }
+
+    fn end(&mut self, out: &mut BytesMut) {
+        self.close(out);
+        let body = json!({
+            "type": "message_delta",
+            "delta": { "stop_reason": stop_reason(self.reason), "stop_sequence": null },
+            "usage": usage(self.usage),
+        });
+        event("message_delta", &body, out);
+        event("message_stop", &json!({ "type": "message_stop" }), out);
+        self.finished = true;
+    }
+}
+
+fn event(name: &str, body: &Value, out: &mut BytesMut) {
+    out.put_slice(format!("event: {name}\ndata: {body}\n\n").as_bytes());
+}
+
+impl Events for MessageEvents {
+    fn batch(&mut self, batch: &RecordBatch, out: &mut BytesMut) -> Result<(), PredictError> {
+        for row in GenerationRow::rows(batch)? {
+            failure(&row)?;
+            self.row(&row, out);
+            if self.finished {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn finished(&self) -> bool {
+        self.finished
+    }
+
+    fn error(&mut self, error: &PredictError, out: &mut BytesMut) {
+        event("error", &anthropic_error(error), out);
+    }
+}

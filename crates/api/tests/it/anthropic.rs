@@ -1,0 +1,189 @@
+//! Anthropic's dialect: what a body becomes, and the events of a stream.
+
+use http::Method;
+use serde_json::{Value, json};
+use volley_types::chat::conversation;
+use volley_types::{ErrorCode, FinishReason, GenerationChunk, PredictError, Usage};
+
+use super::support::{Edge, Reply, Script, last, request, text};
+
+const MESSAGES: &str = "/v1/messages";
+
+fn ask(more: &Value) -> String {
+    let mut body = json!({
+        "model": "m", "max_tokens": 9, "messages": [{ "role": "user", "content": "Hi" }],
+    });
+    let fields = body.as_object_mut().unwrap();
+    fields.extend(more.as_object().unwrap().clone());
+    body.to_string()
+}
+
+fn thought(thinking: &str) -> GenerationChunk {
+    GenerationChunk {
+        thinking: Some(thinking.to_owned()),
+        ..GenerationChunk::default()
+    }
+}
+
+fn called(delta: &Value) -> GenerationChunk {
+    GenerationChunk {
+        tool_calls: Some(json!([delta]).to_string()),
+        ..GenerationChunk::default()
+    }
+}
+
+/// Thinks, speaks, and calls two tools.
+fn script() -> Script {
+    let end = GenerationChunk {
+        finish_reason: Some(FinishReason::ToolCalls),
+        usage: Some(Usage {
+            prompt_tokens: 4,
+            completion_tokens: 7,
+        }),
+        ..last()
+    };
+    Script::Chunks(vec![
+        thought("hm"),
+        text("Let me "),
+        text("see."),
+        called(&json!({ "index": 0, "id": "a", "function": { "name": "f", "arguments": "" } })),
+        called(&json!({ "index": 0, "function": { "arguments": "{\"x\":" } })),
+        called(&json!({ "index": 0, "function": { "arguments": "1}" } })),
+        called(&json!({ "index": 1, "id": "b", "function": { "name": "g", "arguments": "{}" } })),
+        end,
+    ])
+}
+
+fn events(reply: &Reply) -> Vec<Value> {
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    assert_eq!(reply.headers["content-type"], "text/event-stream");
+    let events = reply.text().split_terminator("\n\n").map(|event| {
+        let (name, data) = event.split_once("\ndata: ").expect(event);
+        let data: Value = serde_json::from_str(data).unwrap();
+        assert_eq!(name, format!("event: {}", data["type"].as_str().unwrap()));
+        data
+    });
+    events.collect()
+}
+
+#[tokio::test]
+async fn a_message_comes_whole_with_its_blocks() {
+    let edge = Edge::start().await;
+    edge.cluster.script("m", script());
+    let body = ask(&json!({ "system": "Be brief.", "stop_sequences": ["x"] }));
+    let message = edge.post(MESSAGES, &body).await.ok();
+    assert!(message["id"].as_str().unwrap().starts_with("msg_"));
+    assert_eq!(
+        message["content"],
+        json!([
+            { "type": "thinking", "thinking": "hm", "signature": "" },
+            { "type": "text", "text": "Let me see." },
+            { "type": "tool_use", "id": "a", "name": "f", "input": { "x": 1 } },
+            { "type": "tool_use", "id": "b", "name": "g", "input": {} },
+        ])
+    );
+    assert_eq!(message["stop_reason"], "tool_use");
+    let usage = json!({ "input_tokens": 4, "output_tokens": 7 });
+    assert_eq!(message["usage"], usage);
+    let call = edge.cluster.last_call();
+    let said = conversation(call.rows.column_by_name("messages").unwrap(), 0).unwrap();
+    assert_eq!(said.len(), 2);
+    assert_eq!(call.parameters.strings("stop").unwrap(), ["x"]);
+    assert_eq!(call.parameters.unsigned("max_tokens").unwrap(), Some(9));
+}
+
+#[tokio::test]
+async fn a_stream_has_a_start_blocks_one_by_one_and_an_end() {
+    let edge = Edge::start().await;
+    edge.cluster.script("m", script());
+    let body = ask(&json!({ "stream": true }));
+    let events = events(&edge.send(request(Method::POST, MESSAGES, &body)).await);
+    assert_eq!(events[0]["message"]["role"], "assistant");
+    let told: Vec<_> = events
+        .iter()
+        .map(|event| (event["type"].as_str().unwrap(), event["index"].as_u64()))
+        .collect();
+    let block = |index| {
+        [
+            ("content_block_start", Some(index)),
+            ("content_block_delta", Some(index)),
+            ("content_block_stop", Some(index)),
+        ]
+    };
+    let mut expected = vec![("message_start", None)];
+    expected.extend(block(0));
+    for index in [1, 2] {
+        let [start, delta, stop] = block(index);
+        expected.extend([start, delta, delta, stop]);
+    }
+    expected.extend(block(3));
+    expected.extend([("message_delta", None), ("message_stop", None)]);
+    assert_eq!(told, expected);
+    assert_eq!(events[8]["content_block"]["name"], "f");
+    assert_eq!(events[9]["delta"]["partial_json"], "{\"x\":");
+    let end = &events[events.len() - 2];
+    assert_eq!(end["delta"]["stop_reason"], "tool_use");
+    assert_eq!(end["usage"]["output_tokens"], 7);
+}
+
+#[tokio::test]
+async fn failures_have_anthropics_shape_and_a_stream_that_fails_does_not_stop() {
+    let edge = Edge::start().await;
+    let refused = |reply: Reply, status: u16, kind: &str| {
+        assert_eq!(reply.status.as_u16(), status, "{}", reply.text());
+        let body = reply.json();
+        assert_eq!(
+            (&body["type"], &body["error"]["type"]),
+            (&json!("error"), &json!(kind))
+        );
+        assert_eq!(
+            body["request_id"],
+            reply.headers["x-request-id"].to_str().unwrap()
+        );
+    };
+    refused(
+        edge.post(MESSAGES, &ask(&json!({}))).await,
+        404,
+        "not_found_error",
+    );
+    edge.cluster.script("m", script());
+    for bad in [
+        r#"{"model":"m","messages":[]}"#.to_owned(),
+        ask(&json!({ "max_tokens": null })),
+        "{".to_owned(),
+    ] {
+        refused(
+            edge.post(MESSAGES, &bad).await,
+            400,
+            "invalid_request_error",
+        );
+    }
+    refused(edge.get(MESSAGES).await, 405, "invalid_request_error");
+    let counted = edge
+        .post("/v1/messages/count_tokens", &ask(&json!({})))
+        .await;
+    refused(counted, 501, "api_error");
+    let busy = PredictError::new(ErrorCode::Unavailable, "nobody is there");
+    edge.cluster.script("m", Script::Refuses(busy));
+    refused(
+        edge.post(MESSAGES, &ask(&json!({}))).await,
+        529,
+        "overloaded_error",
+    );
+
+    let cut = PredictError::new(ErrorCode::UpstreamIncomplete, "it was cut");
+    let failed = GenerationChunk {
+        error: Some((cut.code.as_str().to_owned(), cut.message.clone())),
+        ..last()
+    };
+    edge.cluster
+        .script("m", Script::Chunks(vec![text("On"), failed]));
+    let body = ask(&json!({ "stream": true }));
+    let events = events(&edge.send(request(Method::POST, MESSAGES, &body)).await);
+    let last = events.last().unwrap();
+    assert_eq!(
+        last["error"],
+        json!({ "type": "api_error", "message": "it was cut" })
+    );
+    assert!(events.iter().all(|event| event["type"] != "message_stop"));
+}
