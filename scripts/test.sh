@@ -8,6 +8,8 @@ step "ONNX Runtime"
 scripts/get-ort.sh
 step "pyarrow"
 scripts/get-pyarrow.sh
+step "the official clients of OpenAI and Anthropic"
+scripts/get-sdks.sh
 step "LiteLLM"
 scripts/get-litellm.sh
 

@@ -133,6 +133,46 @@ async fn volley_up_serves_its_demo_models_and_stops_cleanly() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_official_clients_of_openai_and_anthropic_find_their_house() {
+    let up = Up::start().await;
+    let client = up.client();
+    for name in ["text-embed", "text-rerank"] {
+        let path = root().join("crates/backend-onnx/tests/models").join(name);
+        let body = json!({ "name": name, "function_name": "onnx", "path": path });
+        client.register(&body).await.unwrap();
+        client.deploy(name, 1).await.unwrap();
+        until("the encoder is deployed", || async {
+            let model = client.model(name).await.ok()?;
+            (model.model_state == "DEPLOYED").then_some(())
+        })
+        .await;
+    }
+    let python = root().join("target/venv-sdks/bin/python");
+    assert!(python.exists(), "run scripts/get-sdks.sh before the tests");
+    let run = Command::new(python)
+        .arg(root().join("examples/sdks/client.py"))
+        .args(["--url", &format!("http://{}", up.rest)])
+        .args(["--embedder", "text-embed", "--reranker", "text-rerank"])
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = tokio::time::timeout(Duration::from_secs(60), run).await;
+    let output = output.unwrap().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}{errors}");
+    assert_eq!(text.lines().count(), 12, "{text}");
+    // Who left in the middle left nothing behind.
+    until("no stream runs", || async {
+        let request = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        let (_, metrics) = exchange(&up.rest, request).await;
+        let idle = "volley_active_streams{model=\"storyteller\"} 0";
+        metrics.contains(idle).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn pyarrow_speaks_every_part_of_the_flight_protocol() {
     let up = Up::start().await;
     let body = json!({ "name": "drill", "function_name": "fake" });
