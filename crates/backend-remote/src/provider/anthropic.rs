@@ -1,44 +1,17 @@
-//! Anthropic messages.
+//! Anthropic messages: [`request`] writes them, and here is what answers mean.
+
+mod request;
 
 use std::borrow::Cow;
 
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
-use volley_backend::items::Item;
+use serde_json::{Value, json};
 use volley_types::FinishReason;
 
+pub(crate) use self::request::body;
 use super::openai::{error_text, place};
-use super::{Delta, Step, message, messages};
+use super::{Delta, Step};
 use crate::sse::Event;
-
-/// The server demands a limit; this is where the caller gives none.
-const DEFAULT_MAX_TOKENS: u32 = 1_024;
-
-pub(crate) fn body(model: &str, item: &Item, mut body: Map<String, Value>) -> Value {
-    body.insert("model".to_owned(), model.into());
-    for name in ["max_completion_tokens", "max_new_tokens"] {
-        if let Some(limit) = body.remove(name) {
-            body.entry("max_tokens").or_insert(limit);
-        }
-    }
-    body.entry("max_tokens")
-        .or_insert_with(|| DEFAULT_MAX_TOKENS.into());
-    if let Some(stop) = body.remove("stop") {
-        body.insert("stop_sequences".to_owned(), stop);
-    }
-    // System messages have a place of their own in this format.
-    let (system, rest): (Vec<_>, Vec<_>) = messages(item)
-        .into_iter()
-        .partition(|message| matches!(message.role.as_str(), "system" | "developer"));
-    if !system.is_empty() {
-        let texts: Vec<_> = system.into_iter().map(|message| message.content).collect();
-        body.entry("system")
-            .or_insert_with(|| texts.join("\n\n").into());
-    }
-    let rest: Vec<_> = rest.iter().map(message).collect();
-    body.insert("messages".to_owned(), rest.into());
-    Value::Object(body)
-}
 
 #[derive(Deserialize)]
 struct Body<'a> {
@@ -201,7 +174,6 @@ pub(crate) fn read_whole(body: &[u8]) -> Result<Step, String> {
 
 #[cfg(test)]
 mod tests {
-    use volley_types::ChatMessage;
 
     use super::*;
 
@@ -298,24 +270,5 @@ mod tests {
             Ok(Step::Failed("no".to_owned()))
         );
         assert!(read_whole(b"{}").is_err());
-    }
-
-    #[test]
-    fn system_messages_and_stops_have_their_own_fields() {
-        let item = Item::Chat(vec![
-            ChatMessage::new("system", "be brief"),
-            ChatMessage::new("user", "hi"),
-        ]);
-        let fields = json!({ "stop": ["x"], "max_new_tokens": 9 });
-        let body = body("claude", &item, fields.as_object().cloned().unwrap());
-        assert_eq!(body["system"], "be brief");
-        assert_eq!(
-            body["messages"],
-            json!([{ "role": "user", "content": "hi" }])
-        );
-        assert_eq!(body["stop_sequences"], json!(["x"]));
-        assert_eq!(body["max_tokens"], 9);
-        let plain = super::body("claude", &item, Map::new());
-        assert_eq!(plain["max_tokens"], DEFAULT_MAX_TOKENS);
     }
 }
