@@ -94,6 +94,46 @@ pub(crate) fn load(
     }))
 }
 
+/// What an encoder's files say, for people.
+///
+/// # Errors
+/// `InvalidInput` when one is malformed.
+pub(crate) fn details(directory: &Path) -> Result<Vec<(&'static str, String)>, PredictError> {
+    let settings = Settings::read(directory)?;
+    let mut details = vec![("longest text", format!("{} tokens", settings.max_length))];
+    match settings.task {
+        Task::Embed => {
+            let pooling = format!("{:?}", settings.pooling).to_lowercase();
+            details.push(("pooling", pooling));
+            let normalized = if settings.normalize { "yes" } else { "no" };
+            details.push(("normalized", normalized.to_owned()));
+            for (name, prefix) in [
+                ("query prefix", &settings.query_prefix),
+                ("passage prefix", &settings.passage_prefix),
+            ] {
+                if !prefix.is_empty() {
+                    details.push((name, format!("{prefix:?}")));
+                }
+            }
+        }
+        Task::Classify | Task::ClassifyTokens => {
+            details.push(("labels", settings.labels.join(", ")))
+        }
+        _ => {}
+    }
+    let activation = format!("{:?}", settings.activation).to_lowercase();
+    if matches!(
+        settings.task,
+        Task::Rerank | Task::Classify | Task::ClassifyTokens
+    ) {
+        details.push(("activation", activation));
+    }
+    let budget = settings.budget;
+    let batch = format!("{} tokens, {} rows", budget.tokens, budget.rows);
+    details.push(("largest run", batch));
+    Ok(details)
+}
+
 impl Backend for Encoder {
     fn capacity(&self) -> usize {
         self.capacity

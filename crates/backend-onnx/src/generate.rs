@@ -202,6 +202,43 @@ async fn encode_all(
         .map_err(|error| PredictError::internal("tokenising failed", error))?
 }
 
+/// What a decoder's files say, for people.
+///
+/// # Errors
+/// `InvalidInput` when one is missing or malformed.
+pub(crate) fn details(
+    directory: &Path,
+    variant: Option<&str>,
+    config: &OnnxConfig,
+) -> Result<Vec<(&'static str, String)>, PredictError> {
+    let files = ModelFiles::read(directory, variant, config.max_context)?;
+    let cache = if files.shared { "shared" } else { "growing" };
+    let chat = match &files.chat {
+        Some(chat) if chat.takes_tools() => "yes, with tools",
+        Some(_) => "yes",
+        None => "no",
+    };
+    let eos: Vec<_> = files.eos.iter().map(ToString::to_string).collect();
+    let mut details = vec![
+        ("described by", files.described_by.to_owned()),
+        ("graph", files.onnx.display().to_string()),
+        ("KV cache", cache.to_owned()),
+        ("context", format!("{} tokens", files.context)),
+        ("vocabulary", format!("{} tokens", files.vocabulary)),
+        ("ends at token", eos.join(", ")),
+        ("chat template", chat.to_owned()),
+    ];
+    let recommended = files.recommended.iter().filter_map(|(name, _)| {
+        let value = files.recommended.text(name)?;
+        Some(format!("{name} = {value}"))
+    });
+    let recommended: Vec<_> = recommended.collect();
+    if !recommended.is_empty() {
+        details.push(("recommended", recommended.join(", ")));
+    }
+    Ok(details)
+}
+
 /// The files and the prompt's tokens, for bare runs.
 pub(crate) fn bare_files(
     directory: &Path,

@@ -10,6 +10,7 @@ mod columns;
 mod config;
 mod encode;
 mod generate;
+mod inspect;
 mod layout;
 mod loader;
 mod runtime;
@@ -17,5 +18,6 @@ mod session;
 mod tensors;
 
 pub use crate::config::{Device, OnnxConfig};
+pub use crate::inspect::{Description, describe};
 pub use crate::loader::OnnxLoader;
 pub use crate::runtime::Runtime;

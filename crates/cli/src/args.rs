@@ -128,6 +128,17 @@ pub(crate) enum Model {
         #[arg(long)]
         json: bool,
     },
+    /// Tell what a model's directory on this machine is understood to be, without a cluster.
+    Inspect {
+        /// The directory, or a single .onnx file.
+        path: PathBuf,
+        /// One of several graphs, by what stands between `model_` and `.onnx`.
+        #[arg(long)]
+        variant: Option<String>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// Show one model.
     Show {
         /// The model.

@@ -1,6 +1,7 @@
 //! The commands that call a running cluster.
 
 pub(crate) mod connector;
+pub(crate) mod inspect;
 pub(crate) mod model;
 pub(crate) mod node;
 pub(crate) mod predict;

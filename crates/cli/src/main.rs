@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 use volley_telemetry::init_logging;
 
-use crate::args::{Arguments, Command};
+use crate::args::{Arguments, Command, Model};
 use crate::terminal::Terminal;
 
 /// A node makes and frees many small aligned buffers on many threads: a record batch for each
@@ -80,6 +80,11 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
             let file = config::worker::read(&config)?;
             node::worker::run_until_signal(file).await
         }
+        Command::Model(Model::Inspect {
+            path,
+            variant,
+            json,
+        }) => command::inspect::run(&path, variant, json).await,
         Command::Model(model) => command::model::run(&client()?, model).await,
         Command::Connector(connector) => command::connector::run(&client()?, connector).await,
         Command::Node(node) => command::node::run(&client()?, node).await,

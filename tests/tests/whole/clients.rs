@@ -10,7 +10,7 @@ use tokio::process::{Child, Command};
 use volley_client::Client;
 use volley_tests::cluster::{client, tell, tell_with};
 use volley_tests::http::{exchange, post};
-use volley_tests::process::{Process, free_port};
+use volley_tests::process::{Process, free_port, run};
 use volley_tests::until;
 
 /// `volley up` with ports of its own.
@@ -170,6 +170,27 @@ async fn the_official_clients_of_openai_and_anthropic_find_their_house() {
         metrics.contains(idle).then_some(())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_is_inspected_without_a_cluster() {
+    let inspect = |path: &str| {
+        let path = root().join(path).to_string_lossy().into_owned();
+        async move { run(&["model", "inspect", &path, "--json"]).await }
+    };
+    let encoder = "crates/backend-onnx/tests/models/text-embed";
+    for (path, kind, task) in [
+        ("models/storyteller", "decoder", "generate"),
+        ("models/classifier/model.onnx", "graph", "tensors"),
+        (encoder, "text encoder", "embed"),
+    ] {
+        let (said, done) = inspect(path).await;
+        assert!(done, "{said}");
+        let told: Value = serde_json::from_str(&said).unwrap();
+        assert_eq!((&told["kind"], &told["task"]), (&json!(kind), &json!(task)));
+    }
+    let (said, done) = inspect("docs").await;
+    assert!(!done && said.contains("no .onnx file"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

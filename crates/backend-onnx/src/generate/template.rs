@@ -52,6 +52,11 @@ impl ChatTemplate {
         })
     }
 
+    /// Whether it writes tools into a prompt.
+    pub(crate) fn takes_tools(&self) -> bool {
+        self.takes_tools
+    }
+
     /// The conversation, and the tools that may be called in it (a JSON array in OpenAI's
     /// form), as one text that ends where the answer begins.
     ///

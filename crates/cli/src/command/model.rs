@@ -60,6 +60,7 @@ pub(crate) async fn run(client: &Client, command: Model) -> anyhow::Result<()> {
                 &rows,
             )
         }
+        Model::Inspect { .. } => bail!("a directory is inspected without a cluster"),
         Model::Show { model, json } => {
             let model = client.model(&model).await.map_err(explain)?;
             if json {

@@ -1,0 +1,119 @@
+//! `volley model inspect`: what a directory is, as a worker would understand it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context;
+use serde_json::json;
+use volley_backend::{Backend, BackendLoader};
+use volley_backend_onnx::{OnnxConfig, OnnxLoader, Runtime, describe};
+use volley_types::registry::{Assignment, BackendKind, ModelSource, ModelVersionSpec};
+use volley_types::signature::DIMENSIONS;
+use volley_types::{ModelName, ModelRef, ModelVersion, ParamValue, PredictError};
+
+use crate::terminal::Terminal;
+
+const KIB: f64 = 1024.0;
+const MIB: f64 = KIB * KIB;
+
+/// Reads the directory, loads the model, and prints what was understood.
+pub(crate) async fn run(path: &Path, variant: Option<String>, as_json: bool) -> anyhow::Result<()> {
+    let path = path
+        .canonicalize()
+        .with_context(|| format!("{}", path.display()))?;
+    let config = OnnxConfig::default();
+    let mut description = describe(&path, variant.as_deref(), &config).map_err(told)?;
+    let name = ModelName::new("inspected").map_err(told)?;
+    let backend = load(&path, name.clone(), variant, config).await?;
+    let model = ModelRef::deployed(name);
+    let signature = backend.signature(&model).await.map_err(told)?;
+    let columns = |schema: &arrow_schema::Schema| -> Vec<(String, String)> {
+        let columns = schema.fields().iter();
+        columns
+            .map(|field| (field.name().clone(), field.data_type().to_string()))
+            .collect()
+    };
+    let vectors = signature.output.fields().iter();
+    let dimensions = vectors.filter_map(|field| field.metadata().get(DIMENSIONS));
+    let dimensions = dimensions.map(|size| ("dimensions", size.clone()));
+    description.details.extend(dimensions);
+    let (inputs, outputs) = (columns(&signature.input), columns(&signature.output));
+    let mut out = Terminal::stdout();
+    if as_json {
+        let object = |columns: Vec<(String, String)>| -> Vec<_> {
+            let columns = columns.into_iter();
+            columns
+                .map(|(name, kind)| json!({ "name": name, "type": kind }))
+                .collect()
+        };
+        let details = description.details.into_iter();
+        let details: serde_json::Map<_, _> = details
+            .map(|(name, value)| (name.to_owned(), value.into()))
+            .collect();
+        return out.json(&json!({
+            "kind": description.kind,
+            "task": signature.task.as_str(),
+            "inputs": object(inputs),
+            "outputs": object(outputs),
+            "capacity": backend.capacity(),
+            "memory_bytes": backend.memory_bytes(),
+            "details": details,
+        }));
+    }
+    let memory = size(backend.memory_bytes());
+    let mut rows = vec![
+        vec!["kind".to_owned(), description.kind.to_owned()],
+        vec!["task".to_owned(), signature.task.as_str().to_owned()],
+    ];
+    let named = |what: &str, columns: Vec<(String, String)>| -> Vec<Vec<String>> {
+        let columns = columns.into_iter();
+        columns
+            .map(|(name, kind)| vec![what.to_owned(), format!("{name}: {kind}")])
+            .collect()
+    };
+    rows.extend(named("input", inputs));
+    rows.extend(named("output", outputs));
+    let details = description.details.into_iter();
+    rows.extend(details.map(|(name, value)| vec![name.to_owned(), value]));
+    rows.push(vec!["at once".to_owned(), backend.capacity().to_string()]);
+    rows.push(vec!["memory".to_owned(), memory]);
+    out.table(&["", "MODEL"], &rows)
+}
+
+fn size(bytes: u64) -> String {
+    let bytes = bytes as f64;
+    if bytes < MIB {
+        format!("{:.1} KiB", bytes / KIB)
+    } else {
+        format!("{:.1} MiB", bytes / MIB)
+    }
+}
+
+async fn load(
+    path: &Path,
+    model: ModelName,
+    variant: Option<String>,
+    config: OnnxConfig,
+) -> anyhow::Result<Arc<dyn Backend>> {
+    let library = Runtime::locate(None).map_err(told)?;
+    let runtime = Runtime::init(&library);
+    let parameters = variant.map(|variant| ("variant".to_owned(), ParamValue::Text(variant)));
+    let assignment = Assignment {
+        model,
+        spec: ModelVersionSpec {
+            version: ModelVersion(1),
+            backend: BackendKind::Onnx,
+            source: ModelSource::Path(path.to_string_lossy().into_owned()),
+            parameters: parameters.into_iter().collect(),
+            description: String::new(),
+            created_ms: 0,
+        },
+        connector: None,
+    };
+    let loader = OnnxLoader::new(runtime, config);
+    loader.load(&assignment).await.map_err(told)
+}
+
+fn told(error: PredictError) -> anyhow::Error {
+    anyhow::anyhow!("{}", error.message)
+}
