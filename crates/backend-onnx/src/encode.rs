@@ -62,10 +62,13 @@ pub(crate) fn load(
     defaults: &Parameters,
     config: OnnxConfig,
 ) -> Result<Arc<dyn Backend>, PredictError> {
-    let settings = Settings::read(directory)?;
+    let mut settings = Settings::read(directory)?;
     let graph = directory.join(layout::graph(directory, defaults.text(VARIANT).as_deref())?);
     let session = session::build(runtime, &graph, &config)?;
+    let outputs: Vec<_> = session.outputs().iter().map(|one| one.name()).collect();
+    settings.suit(&outputs);
     let runner = Runner::new(session, &settings)?;
+    settings.name_labels(runner.width());
     let signature = match settings.task {
         Task::Rerank => Signature::rerank(),
         Task::Classify => Signature::classify(),

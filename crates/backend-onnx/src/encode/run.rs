@@ -120,7 +120,17 @@ impl Runner {
                 settings.task.as_str()
             )));
         }
-        if matches!(settings.task, Task::Classify | Task::ClassifyTokens) && labels != width {
+        let classifies = matches!(settings.task, Task::Classify | Task::ClassifyTokens);
+        if let Some(module) = &settings.beyond
+            && settings.task == Task::Embed
+            && !pooled
+        {
+            return Err(PredictError::invalid(format!(
+                "modules.json has a module '{module}', which the graph does not do; export the \
+                 model with an output 'sentence_embedding'"
+            )));
+        }
+        if classifies && labels != 0 && labels != width {
             return Err(PredictError::invalid(format!(
                 "the model gives {width} numbers and has {labels} labels; 'id2label' of \
                  config.json, or 'labels' of model.toml, must name them all"

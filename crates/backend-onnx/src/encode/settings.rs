@@ -1,13 +1,16 @@
 //! What a directory says about its encoder: the files that exporters and sentence-transformers
 //! write, and `model.toml`, which has the last word.
 
-use std::collections::BTreeMap;
+mod files;
+
 use std::path::Path;
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use volley_types::{PredictError, Task};
 
+use self::files::{
+    Config, Module, PoolingConfig, Prompts, SentenceConfig, TokenizerConfig, json, overrides,
+};
 use super::plan::Budget;
 
 /// The longest text in tokens, where nothing says less.
@@ -19,13 +22,19 @@ const NO_LENGTH: f64 = 1e6;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Settings {
     pub(super) task: Task,
+    /// Whether the task is only what the architecture suggests.
+    guessed: bool,
     pub(super) pooling: Pooling,
+    /// A module of sentence-transformers that comes after pooling, and is not done here.
+    pub(super) beyond: Option<String>,
     /// Whether vectors have length 1.
     pub(super) normalize: bool,
     /// Tokens of one row, special ones included; longer texts are cut.
     pub(super) max_length: usize,
     pub(super) query_prefix: String,
     pub(super) passage_prefix: String,
+    /// Of texts that are neither.
+    pub(super) default_prefix: String,
     /// Names of a classifier's outputs, by index.
     pub(super) labels: Vec<String>,
     pub(super) activation: Activation,
@@ -61,68 +70,6 @@ pub(super) enum Activation {
     Softmax,
 }
 
-#[derive(Default, Deserialize)]
-struct Config {
-    #[serde(default)]
-    architectures: Vec<String>,
-    #[serde(default)]
-    id2label: BTreeMap<String, String>,
-    problem_type: Option<String>,
-    hidden_size: Option<usize>,
-    max_position_embeddings: Option<usize>,
-    pad_token_id: Option<u32>,
-    #[serde(default)]
-    model_type: String,
-}
-
-#[derive(Default, Deserialize)]
-struct PoolingConfig {
-    #[serde(default)]
-    pooling_mode_cls_token: bool,
-    #[serde(default)]
-    pooling_mode_max_tokens: bool,
-    #[serde(default)]
-    pooling_mode_lasttoken: bool,
-}
-
-#[derive(Deserialize)]
-struct Module {
-    #[serde(rename = "type")]
-    kind: String,
-}
-
-#[derive(Default, Deserialize)]
-struct SentenceConfig {
-    max_seq_length: Option<usize>,
-}
-
-#[derive(Default, Deserialize)]
-struct Prompts {
-    #[serde(default)]
-    prompts: BTreeMap<String, String>,
-}
-
-#[derive(Default, Deserialize)]
-struct TokenizerConfig {
-    model_max_length: Option<f64>,
-}
-
-/// `model.toml`: what it says wins over all other files.
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Overrides {
-    task: Option<String>,
-    pooling: Option<Pooling>,
-    normalize: Option<bool>,
-    max_length: Option<usize>,
-    query_prefix: Option<String>,
-    passage_prefix: Option<String>,
-    labels: Option<Vec<String>>,
-    activation: Option<Activation>,
-    max_batch_tokens: Option<usize>,
-    max_batch_rows: Option<usize>,
-}
-
 impl Settings {
     /// Reads a directory.
     ///
@@ -140,21 +87,26 @@ impl Settings {
             found.cloned().unwrap_or_default()
         };
         let known = labels(&config);
-        let task = match &own.task {
-            Some(name) => task_named(name)?,
-            None => task(&config, known.len()),
+        let kinds: Vec<&str> = modules.iter().flatten().map(Module::name).collect();
+        let told = match &own.task {
+            Some(name) => Some(task_named(name)?),
+            None => task_of_modules(&kinds),
         };
-        let normalizes = |modules: &Vec<Module>| {
-            let mut kinds = modules.iter().map(|module| module.kind.as_str());
-            kinds.any(|kind| kind.ends_with("Normalize"))
-        };
+        let task = told.unwrap_or_else(|| task(&config, known.len()));
+        let normalizes = modules.is_none() || kinds.contains(&"Normalize");
         let budget = Budget::default();
         Ok(Self {
             task,
-            pooling: own.pooling.unwrap_or_else(|| pooling.mode()),
-            normalize: own
-                .normalize
-                .unwrap_or_else(|| modules.as_ref().is_none_or(normalizes)),
+            guessed: told.is_none(),
+            pooling: match own.pooling {
+                Some(pooling) => pooling,
+                None => pooling.mode()?,
+            },
+            beyond: kinds
+                .iter()
+                .find(|kind| !MODULES.contains(kind))
+                .map(|kind| (*kind).to_owned()),
+            normalize: own.normalize.unwrap_or(normalizes),
             max_length: own
                 .max_length
                 .unwrap_or(max_length(directory, &config)?)
@@ -163,9 +115,14 @@ impl Settings {
             passage_prefix: own
                 .passage_prefix
                 .unwrap_or_else(|| prompt(&["passage", "document"])),
-            activation: own
-                .activation
-                .unwrap_or_else(|| activation(task, config.problem_type.as_deref())),
+            default_prefix: prompts
+                .default_prompt_name
+                .as_ref()
+                .map_or_else(String::new, |name| prompt(&[name])),
+            activation: match own.activation {
+                Some(activation) => activation,
+                None => activation(task, &config)?,
+            },
             labels: own.labels.unwrap_or(known),
             pad_token: config.pad_token_id.unwrap_or(0),
             hidden_size: config.hidden_size,
@@ -175,19 +132,46 @@ impl Settings {
             },
         })
     }
+
+    /// Corrects what was only suggested by what the graph gives. Many embedding models name the
+    /// architecture that they were first trained as, and have no words among their outputs.
+    pub(super) fn suit(&mut self, outputs: &[&str]) {
+        let hidden = [
+            "last_hidden_state",
+            "token_embeddings",
+            "sentence_embedding",
+        ];
+        let embeds = outputs.iter().any(|name| hidden.contains(name));
+        if self.guessed && self.task == Task::EncodeSparse && embeds && !outputs.contains(&"logits")
+        {
+            self.task = Task::Embed;
+        }
+    }
+
+    /// Names a classifier's outputs where no file does, as exporters leave them out.
+    pub(super) fn name_labels(&mut self, width: usize) {
+        let classifies = matches!(self.task, Task::Classify | Task::ClassifyTokens);
+        if classifies && self.labels.is_empty() {
+            self.labels = (0..width).map(|index| format!("LABEL_{index}")).collect();
+        }
+    }
 }
 
-impl PoolingConfig {
-    fn mode(&self) -> Pooling {
-        if self.pooling_mode_cls_token {
-            Pooling::Cls
-        } else if self.pooling_mode_lasttoken {
-            Pooling::Last
-        } else if self.pooling_mode_max_tokens {
-            Pooling::Max
-        } else {
-            Pooling::Mean
-        }
+/// What is done here of sentence-transformers.
+const MODULES: [&str; 5] = [
+    "Transformer",
+    "Pooling",
+    "Normalize",
+    "MLMTransformer",
+    "SpladePooling",
+];
+
+/// The task that sentence-transformers' modules are for.
+fn task_of_modules(kinds: &[&str]) -> Option<Task> {
+    if kinds.contains(&"SpladePooling") {
+        Some(Task::EncodeSparse)
+    } else {
+        kinds.contains(&"Pooling").then_some(Task::Embed)
     }
 }
 
@@ -227,11 +211,23 @@ fn task_named(name: &str) -> Result<Task, PredictError> {
     }
 }
 
-fn activation(task: Task, problem: Option<&str>) -> Activation {
-    match (task, problem) {
-        (Task::Rerank, _) | (_, Some("multi_label_classification")) => Activation::Sigmoid,
-        (_, Some("regression")) => Activation::None,
-        _ => Activation::Softmax,
+fn activation(task: Task, config: &Config) -> Result<Activation, PredictError> {
+    if task != Task::Rerank {
+        return Ok(match config.problem_type.as_deref() {
+            Some("multi_label_classification") => Activation::Sigmoid,
+            Some("regression") => Activation::None,
+            _ => Activation::Softmax,
+        });
+    }
+    let told = config.sentence_transformers.activation_fn.as_ref();
+    let told = told.or(config.sbert_ce_default_activation_function.as_ref());
+    match told.map(|name| name.rsplit('.').next().unwrap_or_default()) {
+        None | Some("Sigmoid") => Ok(Activation::Sigmoid),
+        Some("Identity") => Ok(Activation::None),
+        Some(_) => Err(PredictError::invalid(
+            "config.json names an activation function that is not known; 'activation' of \
+             model.toml says which to take: none, sigmoid or softmax",
+        )),
     }
 }
 
@@ -257,23 +253,6 @@ fn max_length(directory: &Path, config: &Config) -> Result<usize, PredictError> 
         Some(MAX_LENGTH),
     ];
     Ok(limits.into_iter().flatten().min().unwrap_or(MAX_LENGTH))
-}
-
-fn json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Option<T>, PredictError> {
-    let Ok(text) = std::fs::read(directory.join(name)) else {
-        return Ok(None);
-    };
-    serde_json::from_slice(&text)
-        .map(Some)
-        .map_err(|error| PredictError::invalid(format!("{name} is malformed: {error}")))
-}
-
-fn overrides(directory: &Path) -> Result<Overrides, PredictError> {
-    let Ok(text) = std::fs::read_to_string(directory.join("model.toml")) else {
-        return Ok(Overrides::default());
-    };
-    toml::from_str(&text)
-        .map_err(|error| PredictError::invalid(format!("model.toml: {}", error.message())))
 }
 
 #[cfg(test)]
@@ -341,8 +320,59 @@ mod tests {
     }
 
     #[test]
+    fn an_embedding_model_that_was_first_trained_on_words_embeds() {
+        let words = r#"{"architectures":["MPNetForMaskedLM"]}"#;
+        let mut settings = read(&[("config.json", words)]).unwrap();
+        assert_eq!(settings.task, Task::EncodeSparse);
+        settings.suit(&["logits"]);
+        assert_eq!(settings.task, Task::EncodeSparse);
+        settings.suit(&["last_hidden_state"]);
+        assert_eq!(settings.task, Task::Embed);
+        let modules = |kind: &str| format!(r#"[{{"type":"sentence_transformers.models.{kind}"}}]"#);
+        for (kind, task) in [
+            ("Pooling", Task::Embed),
+            ("SpladePooling", Task::EncodeSparse),
+        ] {
+            let settings = read(&[("config.json", words), ("modules.json", &modules(kind))]);
+            assert_eq!(settings.unwrap().task, task);
+        }
+        let dense = read(&[("modules.json", &modules("Dense"))]).unwrap();
+        assert_eq!(dense.beyond.as_deref(), Some("Dense"));
+    }
+
+    #[test]
+    fn a_ranker_scores_as_its_files_say_and_nameless_labels_get_names() {
+        let ranker = |more: &str| {
+            let config = format!(
+                r#"{{"architectures":["BertForSequenceClassification"],"id2label":{{"0":"LABEL_0"}}{more}}}"#
+            );
+            read(&[("config.json", &config)]).map(|settings| settings.activation)
+        };
+        assert_eq!(ranker("").unwrap(), Activation::Sigmoid);
+        let newer =
+            r#","sentence_transformers":{"activation_fn":"torch.nn.modules.linear.Identity"}"#;
+        assert_eq!(ranker(newer).unwrap(), Activation::None);
+        let older = r#","sbert_ce_default_activation_function":"torch.nn.modules.linear.Identity""#;
+        assert_eq!(ranker(older).unwrap(), Activation::None);
+        let unknown = r#","sentence_transformers":{"activation_fn":"my.Own"}"#;
+        assert!(ranker(unknown).unwrap_err().message.contains("activation"));
+
+        let config = r#"{"architectures":["BertForSequenceClassification"]}"#;
+        let mut settings = read(&[("config.json", config)]).unwrap();
+        settings.name_labels(2);
+        assert_eq!(settings.labels, ["LABEL_0", "LABEL_1"]);
+    }
+
+    #[test]
     fn what_is_misspelt_is_refused() {
+        let pooling = "1_Pooling/config.json";
         for (name, text) in [
+            (pooling, r#"{"pooling_mode_weightedmean_tokens":true}"#),
+            (pooling, r#"{"pooling_mode":"strange"}"#),
+            (
+                pooling,
+                r#"{"pooling_mode_cls_token":true,"pooling_mode_max_tokens":true}"#,
+            ),
             ("model.toml", "poling = \"mean\""),
             ("model.toml", "task = \"generate\""),
             ("model.toml", "pooling = \"sum\""),

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use arrow_array::{ArrayRef, RecordBatch};
-use tokenizers::{EncodeInput, Encoding, Tokenizer, TruncationParams};
+use tokenizers::{EncodeInput, Encoding, PostProcessor, Tokenizer, TruncationParams};
 use volley_types::chat::text_at;
 use volley_types::signature::{INPUT_TYPE, QUERY, TEXT, TEXT_PAIR};
 use volley_types::{PredictError, Task};
@@ -29,6 +29,7 @@ pub(super) struct Texts {
     task: Task,
     query_prefix: String,
     passage_prefix: String,
+    default_prefix: String,
 }
 
 impl Texts {
@@ -43,6 +44,15 @@ impl Texts {
         };
         let mut tokenizer =
             Tokenizer::from_file(directory.join("tokenizer.json")).map_err(malformed)?;
+        let processor = tokenizer.get_post_processor();
+        let special = processor.map_or(0, |processor| processor.added_tokens(true));
+        if settings.max_length <= special {
+            return Err(PredictError::invalid(format!(
+                "a text may have {} tokens, and {special} of them are special: no room is left; \
+                 'max_length' of model.toml says how many",
+                settings.max_length
+            )));
+        }
         // Rows are padded run by run.
         tokenizer.with_padding(None);
         let truncation = TruncationParams {
@@ -57,6 +67,7 @@ impl Texts {
             task: settings.task,
             query_prefix: settings.query_prefix.clone(),
             passage_prefix: settings.passage_prefix.clone(),
+            default_prefix: settings.default_prefix.clone(),
         })
     }
 
@@ -133,7 +144,7 @@ impl Texts {
     /// What stands before a text of a kind.
     fn prefix(&self, kind: Option<&str>, row: usize) -> Result<&str, PredictError> {
         match kind {
-            None => Ok(""),
+            None => Ok(&self.default_prefix),
             Some("query" | "search_query") => Ok(&self.query_prefix),
             Some("passage" | "document" | "search_document") => Ok(&self.passage_prefix),
             Some(_) => Err(PredictError::invalid(format!(

@@ -14,7 +14,9 @@ use super::texts::Tokens;
 use crate::tensors::internal;
 
 /// Rows that are sorted by length together. More of them sort better, and make others wait.
-const WINDOW: usize = 256;
+const WINDOW_ROWS: usize = 256;
+/// As many runs' tokens: of long texts, fewer are sorted together.
+const WINDOW_RUNS: usize = 8;
 
 type Rows = Arc<Vec<Tokens>>;
 type Answer = Result<Vec<Values>, PredictError>;
@@ -109,15 +111,41 @@ struct Waiting {
 /// A job of which `taken` rows have run, or are in the window.
 struct Begun {
     rows: Rows,
-    answer: oneshot::Sender<Answer>,
+    /// `None` once it is answered.
+    answer: Option<oneshot::Sender<Answer>>,
     taken: usize,
+    ran: usize,
     values: Vec<Values>,
+}
+
+impl Begun {
+    /// Whether nobody waits for it any more.
+    fn is_over(&self) -> bool {
+        self.answer.as_ref().is_none_or(oneshot::Sender::is_closed)
+    }
+
+    /// Keeps what a row gave, and answers after the last.
+    fn keep(&mut self, row: usize, values: Values) {
+        self.values[row] = values;
+        self.ran += 1;
+        if self.ran == self.rows.len() {
+            let values = std::mem::take(&mut self.values);
+            self.answer(Ok(values));
+        }
+    }
+
+    fn answer(&mut self, answer: Answer) {
+        if let Some(caller) = self.answer.take() {
+            // The caller may have gone in the meantime.
+            let _ = caller.send(answer);
+        }
+    }
 }
 
 impl Waiting {
     /// Takes what has come; waits when there is nothing to do. False when no more can come.
     fn receive(&mut self) -> bool {
-        self.jobs.retain(|job| !job.answer.is_closed());
+        self.jobs.retain(|job| !job.is_over());
         if self.jobs.is_empty() {
             match self.queue.blocking_recv() {
                 Some(job) => self.begin(job),
@@ -136,90 +164,73 @@ impl Waiting {
     fn begin(&mut self, Job { rows, answer }: Job) {
         self.jobs.push_back(Begun {
             taken: 0,
+            ran: 0,
             values: vec![Values::default(); rows.len()],
             rows,
-            answer,
+            answer: Some(answer),
         });
     }
 
-    /// The next rows to run, as (job, row): as many of each job, so that a long one does not
+    /// The next rows to run, as (job, row): as much of each job, so that a long one does not
     /// hold up the short ones behind it.
-    fn window(&mut self) -> Vec<(usize, usize)> {
-        let share = WINDOW.div_ceil(self.jobs.len().max(1));
+    fn window(&mut self, budget: Budget) -> Vec<(usize, usize)> {
+        let jobs = self.jobs.len().max(1);
+        let rows = WINDOW_ROWS.div_ceil(jobs);
+        let tokens = budget.tokens.saturating_mul(WINDOW_RUNS).div_ceil(jobs);
         let mut window = Vec::new();
         for (index, job) in self.jobs.iter_mut().enumerate() {
-            let end = job.rows.len().min(job.taken + share);
-            window.extend((job.taken..end).map(|row| (index, row)));
-            job.taken = end;
+            let mut left = tokens;
+            for (row, taken) in job.rows.iter().enumerate().skip(job.taken).take(rows) {
+                if left == 0 {
+                    break;
+                }
+                left = left.saturating_sub(taken.ids.len());
+                window.push((index, row));
+                job.taken = row + 1;
+            }
         }
         window
-    }
-
-    /// Answers the jobs that are done.
-    fn answer(&mut self) {
-        let mut left = VecDeque::with_capacity(self.jobs.len());
-        for job in self.jobs.drain(..) {
-            if job.taken == job.rows.len() {
-                // The caller may have gone in the meantime.
-                let _ = job.answer.send(Ok(job.values));
-            } else {
-                left.push_back(job);
-            }
-        }
-        self.jobs = left;
-    }
-
-    /// A run failed: whose rows were in it are told.
-    fn fail(&mut self, window: &[(usize, usize)], error: &PredictError) {
-        let failed = |index| window.iter().any(|(job, _)| *job == index);
-        let mut left = VecDeque::new();
-        for (index, job) in self.jobs.drain(..).enumerate() {
-            if failed(index) {
-                let _ = job.answer.send(Err(error.clone()));
-            } else {
-                left.push_back(job);
-            }
-        }
-        self.jobs = left;
     }
 }
 
 fn serve(mut runner: Runner, waiting: &mut Waiting, budget: Budget) {
     while waiting.receive() {
-        let window = waiting.window();
-        let run = || run_window(&mut runner, waiting, &window, budget);
-        // A defect must not take the model away from all others.
-        let result = catch_unwind(AssertUnwindSafe(run))
-            .unwrap_or_else(|_| Err(internal("the run panicked; see the worker's log", "")));
-        match result {
-            Ok(()) => waiting.answer(),
-            Err(error) => waiting.fail(&window, &error),
+        let window = waiting.window(budget);
+        let length = |(job, row): &(usize, usize)| waiting.jobs[*job].rows[*row].ids.len();
+        let lengths: Vec<_> = window.iter().map(length).collect();
+        for run in plan::runs(&lengths, budget) {
+            let places: Vec<_> = run.into_iter().map(|place| window[place]).collect();
+            run_once(&mut runner, waiting, &places);
         }
     }
 }
 
-fn run_window(
-    runner: &mut Runner,
-    waiting: &mut Waiting,
-    window: &[(usize, usize)],
-    budget: Budget,
-) -> Result<(), PredictError> {
-    let length = |(job, row): &(usize, usize)| waiting.jobs[*job].rows[*row].ids.len();
-    let lengths: Vec<_> = window.iter().map(length).collect();
-    for mut run in plan::runs(&lengths, budget) {
-        run.retain(|place| !waiting.jobs[window[*place].0].answer.is_closed());
-        if run.is_empty() {
-            continue;
+/// Runs the rows at `places` together, but for those that nobody waits for. Where that fails,
+/// only whose rows were in it are told.
+fn run_once(runner: &mut Runner, waiting: &mut Waiting, places: &[(usize, usize)]) {
+    let jobs = &mut waiting.jobs;
+    let wanted = places.iter().filter(|(job, _)| !jobs[*job].is_over());
+    let places: Vec<_> = wanted.copied().collect();
+    if places.is_empty() {
+        return;
+    }
+    let rows: Vec<_> = places
+        .iter()
+        .map(|(job, row)| &jobs[*job].rows[*row])
+        .collect();
+    // A defect must not take the model away from all others.
+    let result = catch_unwind(AssertUnwindSafe(|| runner.run(&rows)))
+        .unwrap_or_else(|_| Err(internal("the run panicked; see the worker's log", "")));
+    match result {
+        Ok(values) => {
+            for ((job, row), values) in places.into_iter().zip(values) {
+                jobs[job].keep(row, values);
+            }
         }
-        let rows: Vec<_> = run
-            .iter()
-            .map(|place| &waiting.jobs[window[*place].0].rows[window[*place].1])
-            .collect();
-        let values = runner.run(&rows)?;
-        for (place, values) in run.iter().zip(values) {
-            let (job, row) = window[*place];
-            waiting.jobs[job].values[row] = values;
+        Err(error) => {
+            for (job, _) in places {
+                jobs[job].answer(Err(error.clone()));
+            }
         }
     }
-    Ok(())
 }

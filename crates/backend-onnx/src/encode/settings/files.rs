@@ -1,0 +1,161 @@
+//! The files of an encoder's directory, as far as they are of use here.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use volley_types::PredictError;
+
+use super::{Activation, Pooling};
+
+#[derive(Default, Deserialize)]
+pub(super) struct Config {
+    #[serde(default)]
+    pub(super) architectures: Vec<String>,
+    #[serde(default)]
+    pub(super) id2label: BTreeMap<String, String>,
+    pub(super) problem_type: Option<String>,
+    pub(super) hidden_size: Option<usize>,
+    pub(super) max_position_embeddings: Option<usize>,
+    pub(super) pad_token_id: Option<u32>,
+    #[serde(default)]
+    pub(super) model_type: String,
+    #[serde(default)]
+    pub(super) sentence_transformers: RankerConfig,
+    /// Where older versions of sentence-transformers wrote it.
+    pub(super) sbert_ce_default_activation_function: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+pub(super) struct RankerConfig {
+    pub(super) activation_fn: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+pub(super) struct PoolingConfig {
+    #[serde(default)]
+    pub(super) pooling_mode_cls_token: bool,
+    #[serde(default)]
+    pub(super) pooling_mode_max_tokens: bool,
+    #[serde(default)]
+    pub(super) pooling_mode_lasttoken: bool,
+    #[serde(default)]
+    pub(super) pooling_mode_mean_tokens: bool,
+    #[serde(default)]
+    pub(super) pooling_mode_mean_sqrt_len_tokens: bool,
+    #[serde(default)]
+    pub(super) pooling_mode_weightedmean_tokens: bool,
+    /// The same in one word.
+    pub(super) pooling_mode: Option<String>,
+    pub(super) include_prompt: Option<bool>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Module {
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+}
+
+#[derive(Default, Deserialize)]
+pub(super) struct SentenceConfig {
+    pub(super) max_seq_length: Option<usize>,
+}
+
+#[derive(Default, Deserialize)]
+pub(super) struct Prompts {
+    #[serde(default)]
+    pub(super) prompts: BTreeMap<String, String>,
+    pub(super) default_prompt_name: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+pub(super) struct TokenizerConfig {
+    pub(super) model_max_length: Option<f64>,
+}
+
+/// `model.toml`: what it says wins over all other files.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Overrides {
+    pub(super) task: Option<String>,
+    pub(super) pooling: Option<Pooling>,
+    pub(super) normalize: Option<bool>,
+    pub(super) max_length: Option<usize>,
+    pub(super) query_prefix: Option<String>,
+    pub(super) passage_prefix: Option<String>,
+    pub(super) labels: Option<Vec<String>>,
+    pub(super) activation: Option<Activation>,
+    pub(super) max_batch_tokens: Option<usize>,
+    pub(super) max_batch_rows: Option<usize>,
+}
+
+impl Module {
+    /// The name of its class.
+    pub(super) fn name(&self) -> &str {
+        self.kind.rsplit('.').next().unwrap_or_default()
+    }
+}
+
+impl PoolingConfig {
+    pub(super) fn mode(&self) -> Result<Pooling, PredictError> {
+        let other = self.pooling_mode_mean_sqrt_len_tokens || self.pooling_mode_weightedmean_tokens;
+        let flags = [
+            (self.pooling_mode_cls_token, Pooling::Cls),
+            (self.pooling_mode_lasttoken, Pooling::Last),
+            (self.pooling_mode_max_tokens, Pooling::Max),
+            (self.pooling_mode_mean_tokens, Pooling::Mean),
+        ];
+        let flags: Vec<_> = flags
+            .into_iter()
+            .filter_map(|(set, mode)| set.then_some(mode))
+            .collect();
+        let mode = match (self.pooling_mode.as_deref(), flags.as_slice()) {
+            _ if self.include_prompt == Some(false) => None,
+            (Some("mean"), _) => Some(Pooling::Mean),
+            (Some("cls"), _) => Some(Pooling::Cls),
+            (Some("max"), _) => Some(Pooling::Max),
+            (Some("lasttoken"), _) => Some(Pooling::Last),
+            (None, []) if !other => Some(Pooling::Mean),
+            (None, [mode]) if !other => Some(*mode),
+            _ => None,
+        };
+        mode.ok_or_else(|| {
+            PredictError::invalid(
+                "1_Pooling/config.json asks for a way of pooling that is not known; 'pooling' of \
+                 model.toml says which to take: mean, cls, last or max",
+            )
+        })
+    }
+}
+
+/// What a JSON file says, where there is such a file.
+pub(super) fn json<T: DeserializeOwned>(
+    directory: &Path,
+    name: &str,
+) -> Result<Option<T>, PredictError> {
+    let Some(text) = text(directory, name)? else {
+        return Ok(None);
+    };
+    serde_json::from_str(&text)
+        .map(Some)
+        .map_err(|error| PredictError::invalid(format!("{name} is malformed: {error}")))
+}
+
+pub(super) fn overrides(directory: &Path) -> Result<Overrides, PredictError> {
+    let text = text(directory, "model.toml")?.unwrap_or_default();
+    toml::from_str(&text)
+        .map_err(|error| PredictError::invalid(format!("model.toml: {}", error.message())))
+}
+
+/// A file's text, where there is such a file.
+fn text(directory: &Path, name: &str) -> Result<Option<String>, PredictError> {
+    match std::fs::read_to_string(directory.join(name)) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(
+            PredictError::invalid(format!("{name} cannot be read, or is not UTF-8"))
+                .with_source(error.to_string()),
+        ),
+    }
+}
