@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use volley_types::Control;
 
 use crate::opensearch::{connectors, models, predict, tasks};
-use crate::{ApiConfig, EncodeMetrics, anthropic, context, openai, ops};
+use crate::{ApiConfig, EncodeMetrics, anthropic, context, oip, openai, ops};
 
 /// What handlers share.
 pub(crate) struct App {
@@ -50,6 +50,26 @@ pub(crate) fn coordinator(
         .route("/messages/count_tokens", post(anthropic::count_tokens))
         .route("/models", get(openai::models::list))
         .route("/models/{id}", get(openai::models::get));
+    let versioned = |path: &str, handler: MethodRouter<Arc<App>>| {
+        let router = Router::new().route(&format!("/models/{{model}}{path}"), handler.clone());
+        let path = format!("/models/{{model}}/versions/{{version}}{path}");
+        router.route(&path, handler)
+    };
+    let v2 = Router::new()
+        .route("/", get(oip::models::server))
+        .route("/health/live", get(oip::models::live))
+        .route("/health/ready", get(oip::models::ready))
+        .route("/repository/index", post(oip::models::index))
+        .route("/repository/models/{model}/load", post(oip::models::load))
+        .route(
+            "/repository/models/{model}/unload",
+            post(oip::models::unload),
+        )
+        .merge(versioned("", get(oip::models::metadata)))
+        .merge(versioned("/ready", get(oip::models::model_ready)))
+        .merge(versioned("/infer", post(oip::infer::infer)))
+        .merge(versioned("/generate", post(oip::generate::generate)))
+        .merge(versioned("/generate_stream", post(oip::generate::stream)));
     let volley = Router::new()
         .route("/status", get(ops::status))
         .route("/health/live", get(ops::live))
@@ -64,6 +84,7 @@ pub(crate) fn coordinator(
     Router::new()
         .nest("/_plugins/_ml", ml)
         .nest("/v1", v1)
+        .nest("/v2", v2)
         .nest("/_volley", volley)
         .route("/metrics", get(ops::metrics))
         .route("/", get(ops::about))

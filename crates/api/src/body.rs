@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::extract::{FromRequest, Request};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, HeaderName, StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::{Map, Value};
 use volley_types::{ErrorCode, PredictError};
@@ -22,18 +22,45 @@ impl FromRequest<Arc<App>> for JsonObject {
     type Rejection = Response;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Response> {
+        // Besides being clear, this keeps web pages of other origins from posting here: browsers
+        // ask before they send JSON, and are not answered.
         let json = is_json(request.headers());
-        let bytes = read(request.into_body(), app).await?;
-        if !bytes.is_empty() && !json {
-            // Besides being clear, this keeps web pages of other origins from posting here:
-            // browsers ask before they send JSON, and are not answered.
-            let message = "send the body as JSON, with the header 'content-type: application/json'";
+        object(request, app, json).await.map(Self)
+    }
+}
+
+/// A JSON object of a client that does not say what it sends, as Triton's do not. Only for routes
+/// that change nothing.
+#[derive(Debug)]
+pub(crate) struct UntypedJsonObject(pub(crate) Map<String, Value>);
+
+/// Says where the JSON ends in a body that goes on with raw tensors.
+const BINARY_TENSORS: HeaderName = HeaderName::from_static("inference-header-content-length");
+
+impl FromRequest<Arc<App>> for UntypedJsonObject {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Response> {
+        let headers = request.headers();
+        if headers.contains_key(BINARY_TENSORS) {
+            let message = "binary tensors are not taken; send 'data' in JSON (binary_data=False), \
+                           or use Arrow Flight";
             let error = PredictError::invalid(message);
             return Err(error::respond(&error, StatusCode::UNSUPPORTED_MEDIA_TYPE));
         }
-        let object = parse(&bytes).map_err(|error| ApiError(error).into_response())?;
-        Ok(Self(object))
+        let json = is_json(headers) || !headers.contains_key(header::CONTENT_TYPE);
+        object(request, app, json).await.map(Self)
     }
+}
+
+async fn object(request: Request, app: &App, json: bool) -> Result<Map<String, Value>, Response> {
+    let bytes = read(request.into_body(), app).await?;
+    if !bytes.is_empty() && !json {
+        let message = "send the body as JSON, with the header 'content-type: application/json'";
+        let error = PredictError::invalid(message);
+        return Err(error::respond(&error, StatusCode::UNSUPPORTED_MEDIA_TYPE));
+    }
+    parse(&bytes).map_err(|error| ApiError(error).into_response())
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

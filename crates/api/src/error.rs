@@ -10,7 +10,7 @@ mod opensearch;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderName, HeaderValue, StatusCode, header};
-use serde_json::Value;
+use serde_json::{Value, json};
 use volley_types::{ErrorCode, PredictError};
 
 pub(crate) use self::anthropic::error as anthropic_error;
@@ -64,12 +64,15 @@ enum House {
     OpenSearch,
     OpenAi,
     Anthropic,
+    Oip,
 }
 
 impl House {
     fn of(path: &str) -> Self {
         if path == "/v1/messages" || path.starts_with("/v1/messages/") {
             Self::Anthropic
+        } else if path == "/v2" || path.starts_with("/v2/") {
+            Self::Oip
         } else if path == "/v1" || path.starts_with("/v1/") {
             Self::OpenAi
         } else {
@@ -85,12 +88,13 @@ pub(crate) fn render(mut response: Response, path: &str, request_id: &str) -> Re
     };
     let status = response.status();
     let house = House::of(path);
-    if house != House::OpenSearch && is_final(error.code) {
+    if matches!(house, House::OpenAi | House::Anthropic) && is_final(error.code) {
         let never = HeaderValue::from_static("false");
         response.headers_mut().insert(SHOULD_RETRY, never);
     }
     let (status, body): (StatusCode, Value) = match house {
         House::OpenSearch => (status, opensearch::body(&error, status)),
+        House::Oip => (status, json!({ "error": error.message })),
         House::OpenAi => (openai::status(&error, status), openai::body(&error)),
         House::Anthropic => {
             let mut body = anthropic::error(&error);

@@ -13,6 +13,7 @@ mod config;
 mod context;
 mod error;
 mod extract;
+mod oip;
 mod openai;
 mod opensearch;
 mod ops;

@@ -123,7 +123,7 @@ fn unknown(name: &str, schema: &Schema) -> PredictError {
 }
 
 /// The extension's `shape`, for a `FixedSizeList` of `size`.
-fn fixed_shape(field: &Field, size: i32) -> Vec<usize> {
+pub(crate) fn fixed_shape(field: &Field, size: i32) -> Vec<usize> {
     let metadata = field.metadata().get("ARROW:extension:metadata");
     let shape = metadata
         .and_then(|text| serde_json::from_str::<Value>(text).ok())

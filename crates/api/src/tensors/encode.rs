@@ -48,6 +48,7 @@ fn output(field: &Field, columns: &[&ArrayRef]) -> Result<Value, PredictError> {
             Ok(tensor(field, item.data_type(), &shape, data))
         }
         DataType::Struct(fields) if fields.find("data").is_some() => variable(field, columns),
+        DataType::List(item) => lists(field, item.data_type(), columns),
         scalar => {
             for column in columns {
                 append(column, &mut data)?;
@@ -84,6 +85,20 @@ fn variable(field: &Field, columns: &[&ArrayRef]) -> Result<Value, PredictError>
         }
     }
     let data_type = item.as_ref().map(type_name);
+    Ok(json!({ "name": field.name(), "data_type": data_type, "rows": rows }))
+}
+
+fn lists(field: &Field, item: &DataType, columns: &[&ArrayRef]) -> Result<Value, PredictError> {
+    let mut rows = Vec::new();
+    for column in columns {
+        let lists = column.as_list::<i32>();
+        for row in 0..lists.len() {
+            let mut flat = Vec::new();
+            append(&lists.value(row), &mut flat)?;
+            rows.push(json!({ "shape": [flat.len()], "data": flat }));
+        }
+    }
+    let data_type = type_name(item);
     Ok(json!({ "name": field.name(), "data_type": data_type, "rows": rows }))
 }
 

@@ -1,0 +1,61 @@
+//! The Open Inference Protocol, version 2, over REST (`/v2`): as KServe, MLServer and Triton speak
+//! it, with JSON tensors.
+
+mod events;
+pub(crate) mod generate;
+pub(crate) mod infer;
+pub(crate) mod models;
+mod tensors;
+
+use serde::Deserialize;
+use volley_types::{ErrorCode, ModelName, ModelRef, ModelVersion, PredictError, Signature};
+
+use crate::app::App;
+
+/// The model in a route's path.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Named {
+    model: String,
+    #[serde(default)]
+    version: Option<String>,
+}
+
+impl Named {
+    fn reference(&self) -> Result<ModelRef, PredictError> {
+        let version = self.version.as_deref().map(|version| {
+            let number = version.parse().ok().map(ModelVersion);
+            number.ok_or_else(|| PredictError::invalid("a model's version is a number"))
+        });
+        Ok(ModelRef {
+            name: ModelName::new(self.model.clone())?,
+            version: version.transpose()?,
+        })
+    }
+}
+
+/// A model that answers now: its version and what it does.
+struct Found {
+    model: ModelRef,
+    version: String,
+    signature: Signature,
+}
+
+impl Found {
+    async fn find(app: &App, named: &Named) -> Result<Self, PredictError> {
+        let model = named.reference()?;
+        let signature = app.control.signature(&model).await?;
+        let registry = app.control.registry();
+        let entry = registry.models.get(&model.name);
+        let deployment = entry.and_then(|entry| entry.deployment.as_ref());
+        let deployed = deployment.map(|deployment| deployment.version);
+        let version = model.version.or(deployed).ok_or_else(|| {
+            let message = format!("model '{}' is not deployed", model.name);
+            PredictError::new(ErrorCode::NotDeployed, message)
+        })?;
+        Ok(Self {
+            version: version.0.to_string(),
+            model,
+            signature,
+        })
+    }
+}

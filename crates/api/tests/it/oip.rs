@@ -1,0 +1,243 @@
+//! The Open Inference Protocol: tensors in and out, texts, health, the repository.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, FixedSizeListArray, Float32Array, Int64Array, RecordBatch};
+use arrow_schema::{DataType, Field, Schema};
+use http::Method;
+use serde_json::{Value, json};
+use volley_types::{FinishReason, GenerationChunk, Signature, Task};
+
+use super::support::{Edge, Reply, Script, last, request, text};
+
+const INFER: &str = "/v2/models/m/infer";
+
+fn refused(reply: &Reply, status: u16) -> String {
+    assert_eq!(reply.status, status, "{}", reply.text());
+    let body = reply.json();
+    assert_eq!(body.as_object().unwrap().len(), 1, "nothing but the error");
+    body["error"].as_str().unwrap().to_owned()
+}
+
+/// Takes 2 × 2 floats and a number; gives the floats, and the number plus one.
+fn signature() -> Signature {
+    let item = Arc::new(Field::new("item", DataType::Float32, false));
+    let extension = HashMap::from([
+        (
+            "ARROW:extension:name".to_owned(),
+            "arrow.fixed_shape_tensor".to_owned(),
+        ),
+        (
+            "ARROW:extension:metadata".to_owned(),
+            r#"{"shape":[2,2]}"#.to_owned(),
+        ),
+    ]);
+    let tensor = |name: &str| {
+        Field::new(name, DataType::FixedSizeList(item.clone(), 4), false)
+            .with_metadata(extension.clone())
+    };
+    let number = |name: &str| Field::new(name, DataType::Int64, false);
+    Signature {
+        task: Task::Tensors,
+        input: Arc::new(Schema::new(vec![tensor("x"), number("k")])),
+        output: Arc::new(Schema::new(vec![tensor("y"), number("n")])),
+    }
+}
+
+async fn edge() -> Edge {
+    let edge = Edge::start().await;
+    let output = signature().output;
+    let answer = move |rows: RecordBatch| {
+        let more: &Int64Array = arrow_array::cast::AsArray::as_primitive(rows.column(1).as_ref());
+        let more: Int64Array = more.unary(|value| value + 1);
+        let columns: Vec<ArrayRef> = vec![rows.column(0).clone(), Arc::new(more)];
+        Ok(RecordBatch::try_new(output.clone(), columns).unwrap())
+    };
+    edge.cluster
+        .script("m", Script::Tensors(signature(), Box::new(answer)));
+    edge
+}
+
+fn body(x: Value, shape: &[usize], k: Value, more: &Value) -> String {
+    let mut body = json!({
+        "id": "7",
+        "inputs": [
+            { "name": "x", "shape": shape, "datatype": "FP32", "data": x },
+            { "name": "k", "shape": [k.as_array().map_or(1, Vec::len)], "datatype": "INT64", "data": k },
+        ],
+    });
+    body.as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
+    body.to_string()
+}
+
+#[tokio::test]
+async fn tensors_go_in_flat_or_nested_and_come_out() {
+    let edge = edge().await;
+    let nested = json!([[[1, 2], [3, 4]], [[5, 6], [7, 8]]]);
+    let flat = json!([1, 2, 3, 4, 5, 6, 7, 8]);
+    for x in [nested, flat] {
+        let reply = edge
+            .post(INFER, &body(x, &[2, 2, 2], json!([1, 2]), &json!({})))
+            .await;
+        assert_eq!(
+            reply.ok(),
+            json!({
+                "model_name": "m", "model_version": "1", "id": "7",
+                "outputs": [
+                    { "name": "y", "datatype": "FP32", "shape": [2, 2, 2],
+                      "data": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0] },
+                    { "name": "n", "datatype": "INT64", "shape": [2], "data": [2, 3] },
+                ],
+            })
+        );
+    }
+    let called = edge.cluster.last_call();
+    let floats: &FixedSizeListArray =
+        arrow_array::cast::AsArray::as_fixed_size_list(called.rows.column(0).as_ref());
+    let floats: &Float32Array = arrow_array::cast::AsArray::as_primitive(floats.values().as_ref());
+    assert_eq!(floats.value(7), 8.0);
+    let only = json!({ "outputs": [{ "name": "n" }], "parameters": { "binary_data_output": true, "p": 1 } });
+    let asked = body(json!([1, 2, 3, 4]), &[1, 2, 2], json!([9]), &only);
+    let reply = edge.post("/v2/models/m/versions/1/infer", &asked);
+    let outputs = reply.await.ok()["outputs"].clone();
+    assert_eq!(
+        outputs,
+        json!([{ "name": "n", "datatype": "INT64", "shape": [1], "data": [10] }])
+    );
+    assert_eq!(edge.cluster.last_call().parameters.iter().count(), 1);
+}
+
+#[tokio::test]
+async fn what_does_not_fit_is_refused_by_name() {
+    let edge = edge().await;
+    let good = || (json!([1, 2, 3, 4]), [1, 2, 2], json!([9]));
+    let (x, shape, k) = good();
+    for (bad, sign) in [
+        (
+            body(json!([1, 2, 3]), &shape, k.clone(), &json!({})),
+            "input 'x'",
+        ),
+        (body(x.clone(), &[4], k.clone(), &json!({})), "input 'x'"),
+        (
+            body(x.clone(), &shape, k.clone(), &json!({ "inputs": [] })),
+            "'inputs'",
+        ),
+        (
+            body(
+                x.clone(),
+                &shape,
+                k.clone(),
+                &json!({ "outputs": [{ "name": "z" }] }),
+            ),
+            "'z'",
+        ),
+        (
+            body(x.clone(), &shape, k.clone(), &json!({ "input": 1 })),
+            "'input'",
+        ),
+        (
+            body(x.clone(), &shape, k, &json!({})).replace("INT64", "FP32"),
+            "input 'k': has datatype FP32, the model takes INT64",
+        ),
+        (
+            body(x, &shape, json!([9]), &json!({})).replace("\"k\"", "\"q\""),
+            "'q'",
+        ),
+    ] {
+        let message = refused(&edge.post(INFER, &bad).await, 400);
+        assert!(message.contains(sign), "{message}");
+    }
+    let (x, shape, k) = good();
+    let reply = edge
+        .post("/v2/models/no/infer", &body(x, &shape, k, &json!({})))
+        .await;
+    refused(&reply, 404);
+    refused(&edge.post("/v2/models/m/versions/x/infer", "{}").await, 400);
+    // Triton's clients do not say what they send, and binary tensors are told by a header.
+    for (header, value, status) in [
+        ("content-type", "", 200),
+        ("content-type", "text/plain", 415),
+        ("inference-header-content-length", "2", 415),
+    ] {
+        let (x, shape, k) = good();
+        let mut asked = request(Method::POST, INFER, &body(x, &shape, k, &json!({})));
+        asked.headers_mut().remove("content-type");
+        if !value.is_empty() {
+            asked.headers_mut().insert(header, value.parse().unwrap());
+        }
+        assert_eq!(edge.send(asked).await.status, status, "{header}: {value}");
+    }
+    refused(&edge.get("/v2/nothing").await, 404);
+    refused(&edge.get(INFER).await, 405);
+}
+
+#[tokio::test]
+async fn texts_come_whole_and_as_events() {
+    let edge = Edge::start().await;
+    let end = GenerationChunk {
+        finish_reason: Some(FinishReason::Length),
+        ..last()
+    };
+    let script = || Script::Chunks(vec![text("Once"), text(" \"upon\""), end.clone()]);
+    edge.cluster.script("m", script());
+    let asked = r#"{"text_input":"tell","id":"9","max_tokens":4,"parameters":{"temperature":0.5,"details":true}}"#;
+    let whole = edge.post("/v2/models/m/generate", asked).await.ok();
+    assert_eq!(
+        whole,
+        json!({ "model_name": "m", "model_version": "1", "text_output": "Once \"upon\"",
+                "details": { "finish_reason": "length" }, "id": "9" })
+    );
+    let called = edge.cluster.last_call();
+    let given: Vec<_> = called.parameters.iter().map(|(name, _)| name).collect();
+    assert_eq!(given, ["max_tokens", "temperature"]);
+    edge.cluster.script("m", script());
+    let stream = request(
+        Method::POST,
+        "/v2/models/m/generate_stream",
+        r#"{"text_input":"tell"}"#,
+    );
+    let reply = edge.send(stream).await;
+    assert_eq!(reply.headers["content-type"], "text/event-stream");
+    assert_eq!(
+        reply.text(),
+        "data: {\"model_name\":\"m\",\"model_version\":\"1\",\"text_output\":\"Once\"}\n\n\
+         data: {\"model_name\":\"m\",\"model_version\":\"1\",\"text_output\":\" \\\"upon\\\"\"}\n\n"
+    );
+    refused(&edge.post("/v2/models/m/generate", "{}").await, 400);
+    let wrong = refused(&edge.post(INFER, r#"{"inputs":[]}"#).await, 400);
+    assert!(wrong.contains("generate_stream"), "{wrong}");
+}
+
+#[tokio::test]
+async fn health_metadata_and_the_repository() {
+    let edge = edge().await;
+    assert_eq!(edge.get("/v2").await.ok()["name"], "volley");
+    assert_eq!(
+        edge.get("/v2/health/live").await.ok(),
+        json!({ "live": true })
+    );
+    assert_eq!(
+        edge.get("/v2/health/ready").await.ok(),
+        json!({ "ready": true })
+    );
+    let ready = edge.get("/v2/models/m/ready").await.ok();
+    assert_eq!(ready["ready"], true);
+    refused(&edge.get("/v2/models/no/ready").await, 404);
+    let metadata = edge.get("/v2/models/m").await.ok();
+    assert_eq!(metadata["versions"], json!(["1"]));
+    assert_eq!(
+        metadata["inputs"],
+        json!([
+            { "name": "x", "datatype": "FP32", "shape": [-1, 2, 2] },
+            { "name": "k", "datatype": "INT64", "shape": [-1] },
+        ])
+    );
+    let index = edge.post("/v2/repository/index", "{}").await.ok();
+    assert_eq!(
+        (&index[0]["name"], &index[0]["state"]),
+        (&json!("m"), &json!("READY"))
+    );
+}
