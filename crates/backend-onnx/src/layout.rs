@@ -63,7 +63,8 @@ pub(crate) fn recognise(path: &Path) -> Result<(PathBuf, Layout), PredictError> 
         return Ok((directory, Layout::Decoder));
     }
     if has("config.json") && has("tokenizer.json") {
-        let layout = if is_decoder(&directory) {
+        // Some embed with what was a decoder: then the files around it say so.
+        let layout = if is_decoder(&directory) && !has("modules.json") && !is_tasked(&directory) {
             Layout::Decoder
         } else {
             Layout::Encoder
@@ -125,6 +126,13 @@ fn is_decoder(directory: &Path) -> bool {
     let config: Config = serde_json::from_slice(&text).unwrap_or_default();
     let generates = |name: &String| name.ends_with("ForCausalLM") || name.ends_with("LMHeadModel");
     config.architectures.iter().any(generates)
+}
+
+/// Whether `model.toml` gives a task, which only encoders have.
+fn is_tasked(directory: &Path) -> bool {
+    let text = std::fs::read_to_string(directory.join("model.toml")).unwrap_or_default();
+    text.parse::<toml::Table>()
+        .is_ok_and(|table| table.contains_key("task"))
 }
 
 /// The directory of the highest number, where there are numbers and no graph beside them.
@@ -191,6 +199,10 @@ mod tests {
             ("model.onnx", ""),
         ];
         assert_eq!(kind(&encoder), Ok(Layout::Encoder));
+        for own in [("modules.json", "[]"), ("model.toml", "task = \"embed\"")] {
+            let files = [decoder.as_slice(), &[own]].concat();
+            assert_eq!(kind(&files), Ok(Layout::Encoder), "{own:?}");
+        }
         assert_eq!(kind(&[("model.onnx", "")]), graph("model.onnx"));
         assert_eq!(kind(&[("net.onnx", "")]), graph("net.onnx"));
         assert!(
