@@ -97,6 +97,20 @@ pub(crate) fn load(
     }))
 }
 
+/// The tokens of a text, for bare runs.
+pub(crate) fn bare_tokens(directory: &Path, text: &str) -> Result<Vec<i64>, PredictError> {
+    let texts = Texts::read(directory, &Settings::read(directory)?)?;
+    let column: arrow_array::ArrayRef = Arc::new(arrow_array::StringArray::from(vec![text]));
+    let rows = RecordBatch::try_from_iter([(volley_types::signature::TEXT, column)])
+        .map_err(|error| PredictError::internal("a row could not be made", error))?;
+    let tokens = texts
+        .tokenise(&rows)?
+        .into_iter()
+        .next()
+        .unwrap_or_default();
+    Ok(tokens.ids.iter().map(|id| i64::from(*id)).collect())
+}
+
 /// What an encoder's files say, for people.
 ///
 /// # Errors
