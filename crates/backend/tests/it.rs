@@ -108,6 +108,43 @@ async fn the_fake_does_what_the_script_says() {
 }
 
 #[tokio::test]
+async fn a_models_parameters_are_defaults_and_the_requests_own_win() {
+    let (_, fake) = fake(&[("chunks", "2"), ("text", "model")]).await;
+    let fake = fake.unwrap();
+    let asked = |given: &[(&str, &str)]| fake.predict(request(&["x"], given));
+    let (texts, _) = read(asked(&[]).await.unwrap()).await;
+    assert_eq!(texts, ["model", "model"]);
+    let (texts, _) = read(asked(&[("text", "mine")]).await.unwrap()).await;
+    assert_eq!(texts, ["mine", "mine"]);
+
+    let never = parameters(&[("delay_ms", "60001")]);
+    let text = TextLoader
+        .load(&assignment(BackendKind::Text, never))
+        .await
+        .unwrap();
+    let refused = text.predict(request(&["x"], &[])).await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::InvalidInput);
+    let own = text.predict(request(&["x"], &[("delay_ms", "0")])).await;
+    assert_eq!(read(own.unwrap()).await.1, Ok(true));
+}
+
+#[tokio::test]
+async fn sequences_run_over_the_whole_stream_whatever_the_item() {
+    let text = TextLoader
+        .load(&assignment(BackendKind::Text, Parameters::default()))
+        .await
+        .unwrap();
+    let mut stream = text.predict(request(&["a b", "c"], &[])).await.unwrap();
+    let mut places = Vec::new();
+    while let Some(batch) = stream.next().await {
+        let batch = batch.unwrap();
+        let rows = GenerationRow::rows(&batch).unwrap();
+        places.extend(rows.map(|row| (row.item(), row.sequence())));
+    }
+    assert_eq!(places, [(0, 0), (0, 1), (1, 2), (1, 3)]);
+}
+
+#[tokio::test]
 async fn the_fake_counts_what_is_dropped_and_fails_to_load_on_demand() {
     let (loader, loaded) = fake(&[("capacity", "3")]).await;
     let loaded = loaded.unwrap();

@@ -97,9 +97,14 @@ impl Limits {
     /// # Errors
     /// `DeadlineExceeded`; `Unavailable` when the replica is unloaded.
     async fn within<T>(&self, work: impl Future<Output = T>) -> Result<T, PredictError> {
+        let deadline = self.deadline.map(|deadline| deadline.instant().into());
+        // Work that never pauses would never let the timer speak.
+        if deadline.is_some_and(|deadline| deadline <= tokio::time::Instant::now()) {
+            return Err(too_late());
+        }
         let late = async {
-            match self.deadline {
-                Some(deadline) => tokio::time::sleep_until(deadline.instant().into()).await,
+            match deadline {
+                Some(deadline) => tokio::time::sleep_until(deadline).await,
                 None => std::future::pending().await,
             }
         };

@@ -27,6 +27,7 @@ pub(crate) struct Replica {
     state: RwLock<(ReplicaState, Option<Loaded>)>,
     /// It drains, and everybody has heard of it.
     closed: AtomicBool,
+    unwanted: CancellationToken,
 }
 
 impl Replica {
@@ -35,21 +36,37 @@ impl Replica {
             assignment,
             state: RwLock::new((ReplicaState::Loading, None)),
             closed: AtomicBool::new(false),
+            unwanted: CancellationToken::new(),
         }
     }
 
+    /// Ready, unless it drains by now.
     pub(crate) fn loaded(&self, loaded: Loaded) {
-        *self.state.write() = (ReplicaState::Ready, Some(loaded));
+        self.become_unless_draining(ReplicaState::Ready, Some(loaded));
     }
 
+    /// Failed, unless it drains by now.
     pub(crate) fn failed(&self, reason: String) {
-        *self.state.write() = (ReplicaState::Failed(reason), None);
+        self.become_unless_draining(ReplicaState::Failed(reason), None);
     }
 
-    /// Tells that it will take no new requests. Those that are on their way are still taken,
-    /// until it is closed.
+    fn become_unless_draining(&self, next: ReplicaState, loaded: Option<Loaded>) {
+        let mut state = self.state.write();
+        if state.0 != ReplicaState::Draining {
+            *state = (next, loaded);
+        }
+    }
+
+    /// Tells that it will take no new requests, and ends its load where that still runs.
+    /// Requests that are on their way are still taken, until it is closed.
     pub(crate) fn drain(&self) {
         self.state.write().0 = ReplicaState::Draining;
+        self.unwanted.cancel();
+    }
+
+    /// Waits until it drains.
+    pub(crate) async fn unwanted(&self) {
+        self.unwanted.cancelled().await;
     }
 
     /// Takes no new requests from now on.

@@ -53,7 +53,7 @@ impl Worker {
             }
             for assignment in &actions.unload {
                 // The version that follows it is loaded first, so that one of them serves.
-                if !self.loads_another_of(assignment) {
+                if !self.serves_until_another(assignment, &wanted) {
                     self.unload(assignment);
                 }
             }
@@ -63,34 +63,36 @@ impl Worker {
 
     /// Loads one replica; tries again for as long as it is wanted.
     async fn load(self, replica: Arc<Replica>) {
+        tokio::select! {
+            () = replica.unwanted() => {}
+            () = self.load_until_ready(&replica) => {}
+        }
+    }
+
+    async fn load_until_ready(&self, replica: &Replica) {
         let (model, version) = (&replica.assignment.model, replica.assignment.spec.version);
         let mut wait = RETRY.0;
         loop {
             let loaded = self.load_once(&replica.assignment).await;
-            if !self.holds(&replica) {
-                return;
-            }
+            let ready = loaded.is_ok();
             match loaded {
                 Ok(loaded) => {
                     tracing::info!(%model, %version, "replica ready");
                     replica.loaded(loaded);
-                    self.tell();
-                    // One that was there before it may go now.
-                    self.0.assigned.notify_one();
-                    return;
                 }
                 Err(error) => {
                     tracing::warn!(%model, %version, error = error.chain(), "replica not loaded");
                     replica.failed(error.message);
-                    self.tell();
-                    self.0.assigned.notify_one();
                 }
+            }
+            self.tell();
+            // One that was there before it may go now.
+            self.0.assigned.notify_one();
+            if ready {
+                return;
             }
             tokio::time::sleep(wait.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
             wait = (wait * 2).min(RETRY.1);
-            if !self.holds(&replica) {
-                return;
-            }
         }
     }
 
@@ -101,25 +103,25 @@ impl Worker {
             let message = format!("this worker has no backend for '{}' models", kind.as_str());
             PredictError::new(ErrorCode::Unimplemented, message)
         })?;
-        let task_assignment = assignment.clone();
-        // Its own task: a loader that panics fails this load and nothing else.
-        let task = tokio::spawn(async move { loader.load(&task_assignment).await });
+        let (assignment, queue) = (assignment.clone(), self.0.config.queue_per_replica);
+        // Its own task: a backend that panics fails this load and nothing else.
+        let task = tokio::spawn(async move {
+            let backend: Arc<dyn Backend> = loader.load(&assignment).await?;
+            let model = ModelRef {
+                name: assignment.model.clone(),
+                version: Some(assignment.spec.version),
+            };
+            Ok(Loaded {
+                signature: backend.signature(&model).await?,
+                admission: Admission::new(backend.capacity(), queue),
+                backend,
+                cut: CancellationToken::new(),
+            })
+        });
         let task = tokio_util::task::AbortOnDropHandle::new(task);
-        let backend: Arc<dyn Backend> = task.await.map_err(|error| {
+        task.await.map_err(|error| {
             PredictError::internal("loading the model failed unexpectedly", error)
-        })??;
-        let model = ModelRef {
-            name: assignment.model.clone(),
-            version: Some(assignment.spec.version),
-        };
-        let signature = backend.signature(&model).await?;
-        let admission = Admission::new(backend.capacity(), self.0.config.queue_per_replica);
-        Ok(Loaded {
-            backend,
-            signature,
-            admission,
-            cut: CancellationToken::new(),
-        })
+        })?
     }
 
     fn unload(&self, assignment: &Assignment) {
@@ -153,23 +155,18 @@ impl Worker {
         });
     }
 
-    /// Whether a replica of the same model is being loaded, for the first time.
-    fn loads_another_of(&self, assignment: &Assignment) -> bool {
+    /// Whether this one serves while another version of its model, which follows it, is loaded
+    /// for the first time.
+    fn serves_until_another(&self, unwanted: &Assignment, wanted: &[Assignment]) -> bool {
         let replicas = self.0.replicas.read();
-        let mut others = replicas.iter().filter(|held| {
-            held.assignment.model == assignment.model && held.assignment != *assignment
-        });
-        others.any(|held| held.state() == ReplicaState::Loading)
-    }
-
-    /// Whether the table still has this replica and wants it.
-    fn holds(&self, replica: &Arc<Replica>) -> bool {
-        replica.state() != ReplicaState::Draining
-            && self
-                .0
-                .replicas
-                .read()
+        let has = |state: ReplicaState, fits: &dyn Fn(&Assignment) -> bool| {
+            replicas
                 .iter()
-                .any(|held| Arc::ptr_eq(held, replica))
+                .any(|held| fits(&held.assignment) && held.state() == state)
+        };
+        has(ReplicaState::Ready, &|held| held == unwanted)
+            && has(ReplicaState::Loading, &|held| {
+                held.model == unwanted.model && wanted.contains(held)
+            })
     }
 }

@@ -110,6 +110,20 @@ async fn a_deadline_covers_the_queue_and_the_whole_stream() {
 }
 
 #[tokio::test]
+async fn what_comes_too_late_is_not_begun() {
+    let setting = narrow().await;
+    let mut late = request("m", &[]);
+    late.deadline = Some(Deadline::after(Instant::now(), Duration::ZERO));
+    let (texts, error) = read(setting.worker.predict(late).await.unwrap()).await;
+    assert_eq!(
+        (texts.len(), error.unwrap().code),
+        (0, ErrorCode::DeadlineExceeded)
+    );
+    assert_eq!(setting.tally.begun.load(Ordering::SeqCst), 0);
+    assert_eq!(setting.worker.active_streams(), 0);
+}
+
+#[tokio::test]
 async fn a_request_does_not_wait_for_ever() {
     let setting = Setting::start(&[assignment("m", 1, &[("capacity", "1")])], |config| {
         config.queue_timeout = Duration::from_millis(50);

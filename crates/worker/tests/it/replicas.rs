@@ -142,6 +142,39 @@ async fn the_old_version_serves_until_the_new_one_is_ready() {
 }
 
 #[tokio::test]
+async fn a_version_that_is_withdrawn_while_it_loads_delays_nobody() {
+    let hour = [("load_delay_ms", "3600000")];
+    let v1 = assignment("m", 1, &[("text", "old")]);
+    let setting = Setting::start(&[v1], |config| config.concurrent_loads = 1).await;
+    let (worker, coordinator) = (&setting.worker, &setting.coordinator);
+    let state = |version| coordinator.state("m", version);
+    coordinator.say(orders(2, &[assignment("m", 2, &hour)]));
+    let loading = || (state(2)? == ReplicaState::Loading).then_some(());
+    eventually("the second version loads", loading).await;
+
+    // The third takes its turn, and the first serves until it is ready.
+    let v3 = assignment("m", 3, &[("text", "new"), ("load_delay_ms", "700")]);
+    coordinator.say(orders(3, &[v3]));
+    let gone = || (state(3).is_some() && state(2).is_none()).then_some(());
+    eventually("the second version goes", gone).await;
+    let (texts, _) = read(worker.predict(request("m", &[])).await.unwrap()).await;
+    assert_eq!(texts[0], "old");
+    coordinator.ready("m", 3).await;
+    eventually("the first version goes", || {
+        state(1).is_none().then_some(())
+    })
+    .await;
+
+    // Nothing is kept for a version that nobody waits for any more.
+    coordinator.say(orders(4, &[assignment("m", 4, &hour)]));
+    let loading = || (state(4)? == ReplicaState::Loading).then_some(());
+    eventually("the fourth version loads", loading).await;
+    coordinator.say(orders(5, &[]));
+    let empty = || coordinator.last()?.replicas.is_empty().then_some(());
+    eventually("everything is unloaded", empty).await;
+}
+
+#[tokio::test]
 async fn an_old_version_does_not_wait_for_one_that_cannot_be_loaded() {
     let v1 = assignment("m", 1, &[]);
     let v2 = assignment("m", 2, &[("load_error", "no memory")]);
