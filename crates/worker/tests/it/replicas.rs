@@ -153,7 +153,7 @@ async fn a_version_that_is_withdrawn_while_it_loads_delays_nobody() {
     eventually("the second version loads", loading).await;
 
     // The third takes its turn, and the first serves until it is ready.
-    let v3 = assignment("m", 3, &[("text", "new"), ("load_delay_ms", "700")]);
+    let v3 = assignment("m", 3, &[("text", "new"), ("load_delay_ms", "3000")]);
     coordinator.say(orders(3, &[v3]));
     let gone = || (state(3).is_some() && state(2).is_none()).then_some(());
     eventually("the second version goes", gone).await;
