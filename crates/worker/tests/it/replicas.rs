@@ -142,6 +142,49 @@ async fn the_old_version_serves_until_the_new_one_is_ready() {
 }
 
 #[tokio::test]
+async fn no_request_fails_while_versions_follow_each_other() {
+    let version = |number: u32| {
+        let text = number.to_string();
+        let given = [("text", &*text), ("delay_ms", "2"), ("load_delay_ms", "50")];
+        assignment("m", number, &given)
+    };
+    let setting = Setting::start(&[version(1)], |_| {}).await;
+    let stop = tokio_util::sync::CancellationToken::new();
+    let callers = [(); 8].map(|()| {
+        let (worker, stop) = (setting.worker.clone(), stop.clone());
+        tokio::spawn(async move {
+            let mut answers = Vec::new();
+            while !stop.is_cancelled() {
+                let stream = worker.predict(request("m", &[])).await.unwrap();
+                let (texts, error) = read(stream).await;
+                assert_eq!((texts.len(), error.is_none()), (4, true), "{error:?}");
+                assert!(texts.iter().all(|text| *text == texts[0]));
+                answers.push(texts[0].parse::<u32>().unwrap());
+            }
+            answers
+        })
+    });
+    for number in 2..=6 {
+        let revision = u64::from(number);
+        setting
+            .coordinator
+            .say(orders(revision, &[version(number)]));
+        setting.coordinator.ready("m", number).await;
+    }
+    let alone = || (setting.coordinator.last()?.replicas.len() == 1).then_some(());
+    eventually("the last version is alone", alone).await;
+    stop.cancel();
+    for caller in callers {
+        let answers = caller.await.unwrap();
+        assert!(
+            answers.is_sorted(),
+            "an old version answered after a new one"
+        );
+        assert_eq!((answers.first(), answers.last()), (Some(&1), Some(&6)));
+    }
+}
+
+#[tokio::test]
 async fn a_version_that_is_withdrawn_while_it_loads_delays_nobody() {
     let hour = [("load_delay_ms", "3600000")];
     let v1 = assignment("m", 1, &[("text", "old")]);
