@@ -1,14 +1,10 @@
 //! What the registry holds: models, versions, connectors, deployments, placements, and the
 //! commands that change them. The cluster replicates these; routing and the edges read them.
 
-mod source;
-
 use std::collections::BTreeMap;
 
 use crate::ids::{ConnectorId, ModelName, ModelVersion, NodeId, Revision, WorkerId};
 use crate::params::Parameters;
-
-pub use source::{MAX_MODEL_URL_BYTES, ModelUrl, ModelUrlKind, ModelUrlScheme, Sha256};
 
 /// Which kind of executor runs a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -113,13 +109,6 @@ pub enum ModelSource {
     None,
     /// A directory on every worker that may hold a replica.
     Path(String),
-    /// A directory, archive or graph that each worker fetches.
-    Url {
-        /// Where it is.
-        url: ModelUrl,
-        /// The hash of the archive or graph, or of a directory's manifest.
-        sha256: Option<Sha256>,
-    },
     /// A connector.
     Connector(ConnectorId),
 }
@@ -206,7 +195,7 @@ impl RegistryState {
                     .clone();
                 let connector = match &spec.source {
                     ModelSource::Connector(id) => Some(self.connectors.get(id)?.clone()),
-                    ModelSource::None | ModelSource::Path(_) | ModelSource::Url { .. } => None,
+                    ModelSource::None | ModelSource::Path(_) => None,
                 };
                 Some(Assignment {
                     model: model.name.clone(),

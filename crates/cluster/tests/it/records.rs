@@ -14,8 +14,7 @@ use volley_proto::registry_records::{
 };
 use volley_types::registry::{
     Assignment, BackendKind, ConnectorSpec, CredentialRef, Deployment, ModelEntry, ModelSource,
-    ModelUrl, ModelVersionSpec, ProviderKind, RegistryCommand, RegistryReply, RegistryState,
-    Sha256,
+    ModelVersionSpec, ProviderKind, RegistryCommand, RegistryReply, RegistryState,
 };
 use volley_types::{
     ConnectorId, ErrorCode, ModelName, ModelVersion, ParamValue, Parameters, PredictError,
@@ -90,16 +89,6 @@ fn source() -> impl Strategy<Value = ModelSource> {
     prop_oneof![
         Just(ModelSource::None),
         ".*".prop_map(ModelSource::Path),
-        ("[a-z0-9/]{0,9}", option::of(any::<[u8; 32]>())).prop_filter_map(
-            "no URL",
-            |(path, hash)| {
-                let url = ModelUrl::parse(&format!("s3://bucket/{path}.zip")).ok()?;
-                Some(ModelSource::Url {
-                    url,
-                    sha256: hash.map(Sha256),
-                })
-            }
-        ),
         connector_id().prop_map(ModelSource::Connector),
     ]
 }
