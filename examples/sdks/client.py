@@ -91,6 +91,50 @@ def with_openai(url, model):
     return client
 
 
+def with_responses(client, model):
+    responses = client.responses
+    whole = responses.create(model=model, input=ASKED, instructions="Be brief.", max_output_tokens=20)
+    assert whole.status == "incomplete" and whole.incomplete_details.reason == "max_output_tokens"
+    assert whole.usage.output_tokens == 20 and not whole.store
+    said("response", whole.output_text)
+
+    kinds, text = [], ""
+    # The client builds the response from the events, and checks their order.
+    with responses.stream(
+        model=model, input=ASKED, instructions="Be brief.", max_output_tokens=20
+    ) as stream:
+        for number, event in enumerate(stream):
+            assert event.sequence_number == number
+            kinds.append(event.type.removeprefix("response."))
+            text += event.delta if event.type == "response.output_text.delta" else ""
+    assert text == whole.output_text
+    assert [kind for kind in kinds if kind != "output_text.delta"] == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "content_part.added",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        "incomplete",
+    ]
+    said("response, streamed", text)
+
+    form = {"type": "json_schema"} | FORM["json_schema"]
+    formed = responses.create(
+        model=model, input="Which animal?", text={"format": form}, max_output_tokens=200
+    )
+    assert formed.status == "completed" and set(json.loads(formed.output_text)) == {"animal", "fast"}
+    said("response, of a form", formed.output_text)
+
+    stored = refused(
+        openai.BadRequestError,
+        lambda: responses.create(model=model, input="Hi", previous_response_id=whole.id),
+    )
+    assert stored.param == "previous_response_id"
+    said("refused", stored.message)
+
+
 def with_anthropic(url, model):
     client = anthropic.Anthropic(base_url=url, api_key="unused", max_retries=0)
     whole = client.messages.create(model=model, messages=ASKED, max_tokens=20)
@@ -131,6 +175,7 @@ def main():
     parser.add_argument("--reranker")
     given = parser.parse_args()
     client = with_openai(given.url, given.model)
+    with_responses(client, given.model)
     with_anthropic(given.url, given.model)
     if given.embedder and given.reranker:
         vectors(client, given.embedder, given.reranker)

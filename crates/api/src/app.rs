@@ -43,6 +43,7 @@ pub(crate) fn coordinator(
         .route("/tasks/{id}", get(tasks::get));
     let v1 = Router::new()
         .route("/chat/completions", post(openai::chat::complete))
+        .route("/responses", post(openai::responses::create))
         .route("/completions", post(openai::completions::complete))
         .route("/embeddings", post(openai::embeddings::embed))
         .route("/rerank", post(openai::rerank::rerank))

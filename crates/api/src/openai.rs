@@ -1,4 +1,5 @@
-//! OpenAI's dialect (`/v1`): chat and plain completions, embeddings, models; and reranking as
+//! OpenAI's dialect (`/v1`): chat and plain completions, responses, embeddings,
+//! models; and reranking as
 //! Cohere and Jina have it, which stands beside them in most servers.
 
 pub(crate) mod chat;
@@ -7,6 +8,7 @@ pub(crate) mod embeddings;
 pub(crate) mod events;
 pub(crate) mod models;
 pub(crate) mod rerank;
+pub(crate) mod responses;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

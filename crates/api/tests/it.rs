@@ -10,6 +10,8 @@ mod oip;
 mod openai;
 #[path = "it/predictions.rs"]
 mod predictions;
+#[path = "it/responses.rs"]
+mod responses;
 #[path = "it/routes.rs"]
 mod routes;
 #[path = "it/sockets.rs"]

@@ -15,6 +15,7 @@ use crate::app::App;
 use crate::body::JsonObject;
 use crate::context::RequestContext;
 use crate::error::ApiError;
+use crate::sse::Events;
 use crate::{chat, sse};
 
 /// A chat completion, whole or streamed.
@@ -86,7 +87,7 @@ fn take_messages(body: &mut Map<String, Value>) -> Result<Vec<ChatMessage>, Pred
 pub(super) async fn stream(
     app: &App,
     request: PredictRequest,
-    events: CompletionEvents,
+    events: impl Events,
     context: &RequestContext,
 ) -> Result<Response, ApiError> {
     let begun = async {

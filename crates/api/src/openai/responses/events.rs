@@ -1,0 +1,354 @@
+//! The typed events of a streamed response. Each has a name and a number; the last has the whole
+//! response.
+
+use arrow_array::RecordBatch;
+use bytes::{BufMut, BytesMut};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use volley_types::{ErrorCode, FinishReason, GenerationRow, PredictError, Usage};
+
+use super::output::{self, Draft, FunctionCall};
+use crate::answer::failure;
+use crate::openai::{now, token_logprob};
+use crate::sse::{Events, json_string};
+
+/// The most text of one response, which its last event says once more.
+const MAX_BYTES: usize = 64 << 20;
+/// The status of an item that is not done.
+const OPEN: &str = "in_progress";
+
+/// Writes the events of one response.
+#[derive(Debug)]
+pub(super) struct ResponseEvents {
+    draft: Draft,
+    /// The number of the next event.
+    sequence: u64,
+    started: bool,
+    /// Items in the order of the output.
+    items: Vec<Item>,
+    /// The place of the text or thinking that goes on.
+    open: Option<usize>,
+    /// The places of the calls, by their index among calls.
+    calls: Vec<usize>,
+    bytes: usize,
+    usage: Usage,
+    reason: Option<FinishReason>,
+    finished: bool,
+}
+
+#[derive(Debug)]
+struct Item {
+    id: String,
+    kind: Kind,
+    text: String,
+    /// `in_progress` until it is done.
+    status: &'static str,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Message { logprobs: Vec<Value> },
+    Reasoning,
+    Call { call_id: String, name: String },
+}
+
+/// A tool call's delta in the form of a chat completion.
+#[derive(Deserialize)]
+struct Delta {
+    index: Option<usize>,
+    id: Option<String>,
+    function: Option<Function>,
+}
+
+#[derive(Default, Deserialize)]
+struct Function {
+    name: Option<String>,
+    arguments: Option<String>,
+}
+
+impl ResponseEvents {
+    pub(super) fn new(draft: Draft) -> Self {
+        Self {
+            draft,
+            sequence: 0,
+            started: false,
+            items: Vec::new(),
+            open: None,
+            calls: Vec::new(),
+            bytes: 0,
+            usage: Usage::default(),
+            reason: None,
+            finished: false,
+        }
+    }
+
+    fn start(&mut self, out: &mut BytesMut) {
+        if !self.started {
+            self.started = true;
+            let response = self.draft.begun();
+            self.event("response.created", json!({ "response": response }), out);
+            let response = self.draft.begun();
+            self.event("response.in_progress", json!({ "response": response }), out);
+        }
+    }
+
+    fn row(&mut self, row: &GenerationRow<'_>, out: &mut BytesMut) -> Result<(), PredictError> {
+        self.start(out);
+        if let Some(thinking) = row.thinking().filter(|text| !text.is_empty()) {
+            let place = self.continued(|kind| matches!(kind, Kind::Reasoning), out);
+            let place = place.unwrap_or_else(|| self.begin(Kind::Reasoning, out));
+            self.delta("response.reasoning_text.delta", place, thinking, None, out)?;
+        }
+        if let Some(text) = row.text().filter(|text| !text.is_empty()) {
+            let place = self.continued(|kind| matches!(kind, Kind::Message { .. }), out);
+            let place = place.unwrap_or_else(|| self.begin_message(out));
+            let told = row.logprob().map(|logprob| token_logprob(text, logprob));
+            self.delta("response.output_text.delta", place, text, Some(told), out)?;
+        }
+        let calls = row.tool_calls().map(serde_json::from_str::<Vec<Delta>>);
+        for call in calls.and_then(Result::ok).unwrap_or_default() {
+            self.call(call, out)?;
+        }
+        if let Some(told) = row.usage() {
+            self.usage.prompt_tokens += told.prompt_tokens;
+            self.usage.completion_tokens += told.completion_tokens;
+        }
+        self.reason = row.finish_reason().or(self.reason);
+        if row.last() {
+            self.end(out);
+        }
+        Ok(())
+    }
+
+    /// The item that goes on, where it is of that kind; one of another kind is closed.
+    fn continued(&mut self, same: impl Fn(&Kind) -> bool, out: &mut BytesMut) -> Option<usize> {
+        let place = self.open?;
+        if same(&self.items[place].kind) {
+            return Some(place);
+        }
+        self.open = None;
+        self.done(place, "completed", out);
+        None
+    }
+
+    fn begin_message(&mut self, out: &mut BytesMut) -> usize {
+        let logprobs = Vec::new();
+        self.begin(Kind::Message { logprobs }, out)
+    }
+
+    /// Adds an item; one of text is the one that goes on.
+    fn begin(&mut self, kind: Kind, out: &mut BytesMut) -> usize {
+        let place = self.items.len();
+        let (name, part) = match &kind {
+            Kind::Message { .. } => ("msg", Some(output::text_part("", Vec::new()))),
+            Kind::Reasoning => ("rs", Some(json!({ "type": "reasoning_text", "text": "" }))),
+            Kind::Call { .. } => ("fc", None),
+        };
+        let item = Item {
+            id: self.draft.item_id(name, place),
+            kind,
+            text: String::new(),
+            status: OPEN,
+        };
+        let (id, mut shown) = (item.id.clone(), item.show());
+        if part.is_some() {
+            shown["content"] = json!([]);
+        }
+        self.items.push(item);
+        let body = json!({ "output_index": place, "item": shown });
+        self.event("response.output_item.added", body, out);
+        if let Some(part) = part {
+            self.open = Some(place);
+            let body = json!({
+                "item_id": id, "output_index": place, "content_index": 0, "part": part,
+            });
+            self.event("response.content_part.added", body, out);
+        }
+        place
+    }
+
+    /// Deltas of one index are one call. Calls stay open to the end, as they may interleave.
+    fn call(&mut self, delta: Delta, out: &mut BytesMut) -> Result<(), PredictError> {
+        let function = delta.function.unwrap_or_default();
+        let index = match delta.index {
+            // No more than one ahead: a hole would be a call that nobody made.
+            Some(index) => index.min(self.calls.len()),
+            None if delta.id.is_some() => self.calls.len(),
+            None => self.calls.len().saturating_sub(1),
+        };
+        let place = match self.calls.get(index) {
+            Some(place) => *place,
+            None => {
+                self.continued(|_| false, out);
+                let place = self.items.len();
+                let call_id = delta.id.unwrap_or_else(|| self.draft.call_id(place));
+                let name = function.name.unwrap_or_default();
+                self.calls.push(place);
+                self.begin(Kind::Call { call_id, name }, out)
+            }
+        };
+        match function.arguments.filter(|text| !text.is_empty()) {
+            Some(arguments) => {
+                let name = "response.function_call_arguments.delta";
+                self.delta(name, place, &arguments, None, out)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// More text of an item. `told` is there for text alone.
+    fn delta(
+        &mut self,
+        name: &str,
+        place: usize,
+        text: &str,
+        told: Option<Option<Value>>,
+        out: &mut BytesMut,
+    ) -> Result<(), PredictError> {
+        self.bytes += text.len();
+        if MAX_BYTES < self.bytes {
+            return Err(PredictError::new(
+                ErrorCode::TooLarge,
+                format!("the response is over the limit of {MAX_BYTES} bytes"),
+            ));
+        }
+        let item = &mut self.items[place];
+        item.text.push_str(text);
+        let head = format!(
+            "event: {name}\ndata: {{\"type\":\"{name}\",\"sequence_number\":{},\"item_id\":\"{}\",\
+             \"output_index\":{place},",
+            self.sequence, item.id
+        );
+        self.sequence += 1;
+        out.put_slice(head.as_bytes());
+        if !matches!(item.kind, Kind::Call { .. }) {
+            out.put_slice(b"\"content_index\":0,");
+        }
+        out.put_slice(b"\"delta\":");
+        json_string(text, out);
+        match (told, &mut item.kind) {
+            (Some(Some(told)), Kind::Message { logprobs }) => {
+                out.put_slice(format!(",\"logprobs\":[{told}]").as_bytes());
+                logprobs.push(told);
+            }
+            (Some(_), _) => out.put_slice(b",\"logprobs\":[]"),
+            (None, _) => {}
+        }
+        out.put_slice(b"}\n\n");
+        Ok(())
+    }
+
+    /// Closes an item.
+    fn done(&mut self, place: usize, status: &'static str, out: &mut BytesMut) {
+        let item = &mut self.items[place];
+        if item.status != OPEN {
+            return;
+        }
+        item.status = status;
+        let shown = item.show();
+        let at = json!({ "item_id": item.id, "output_index": place });
+        let (name, body) = match &item.kind {
+            Kind::Message { logprobs } => (
+                "response.output_text.done",
+                json!({ "content_index": 0, "text": item.text, "logprobs": logprobs }),
+            ),
+            Kind::Reasoning => (
+                "response.reasoning_text.done",
+                json!({ "content_index": 0, "text": item.text }),
+            ),
+            Kind::Call { name, .. } => (
+                "response.function_call_arguments.done",
+                json!({ "name": name, "arguments": item.text }),
+            ),
+        };
+        self.event(name, merged(at.clone(), body), out);
+        if let Some(part) = shown.pointer("/content/0") {
+            let body = merged(at, json!({ "content_index": 0, "part": part }));
+            self.event("response.content_part.done", body, out);
+        }
+        let body = json!({ "output_index": place, "item": shown });
+        self.event("response.output_item.done", body, out);
+    }
+
+    fn end(&mut self, out: &mut BytesMut) {
+        if self.items.is_empty() {
+            self.begin_message(out);
+        }
+        let status = output::status(self.reason);
+        for place in 0..self.items.len() {
+            self.done(place, status, out);
+        }
+        let output = self.items.iter().map(Item::show).collect();
+        let response = self.draft.ended(output, self.reason, self.usage, now());
+        let name = match status {
+            "completed" => "response.completed",
+            _ => "response.incomplete",
+        };
+        self.event(name, json!({ "response": response }), out);
+        self.finished = true;
+    }
+
+    fn event(&mut self, name: &str, body: Value, out: &mut BytesMut) {
+        let head = json!({ "type": name, "sequence_number": self.sequence });
+        self.sequence += 1;
+        let body = merged(head, body);
+        out.put_slice(format!("event: {name}\ndata: {body}\n\n").as_bytes());
+    }
+}
+
+/// Both objects' fields.
+fn merged(one: Value, other: Value) -> Value {
+    match (one, other) {
+        (Value::Object(mut one), Value::Object(other)) => {
+            one.extend(other);
+            Value::Object(one)
+        }
+        (one, _) => one,
+    }
+}
+
+impl Item {
+    fn show(&self) -> Value {
+        let status = self.status;
+        match &self.kind {
+            Kind::Message { logprobs } => {
+                output::message(&self.id, status, &self.text, logprobs.clone())
+            }
+            Kind::Reasoning => output::reasoning(&self.id, &self.text),
+            Kind::Call { call_id, name } => output::function_call(&FunctionCall {
+                id: &self.id,
+                call_id,
+                name,
+                arguments: &self.text,
+                status,
+            }),
+        }
+    }
+}
+
+impl Events for ResponseEvents {
+    fn batch(&mut self, batch: &RecordBatch, out: &mut BytesMut) -> Result<(), PredictError> {
+        for row in GenerationRow::rows(batch)? {
+            failure(&row)?;
+            self.row(&row, out)?;
+            if self.finished {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn finished(&self) -> bool {
+        self.finished
+    }
+
+    fn error(&mut self, error: &PredictError, out: &mut BytesMut) {
+        self.start(out);
+        for item in self.items.iter_mut().filter(|item| item.status == OPEN) {
+            item.status = "incomplete";
+        }
+        let output = self.items.iter().map(Item::show).collect();
+        let response = self.draft.failed(output, error);
+        self.event("response.failed", json!({ "response": response }), out);
+    }
+}
