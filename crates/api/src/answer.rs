@@ -93,9 +93,9 @@ pub(crate) fn choices(batches: &[RecordBatch]) -> Result<Vec<Choice>, PredictErr
 /// The tokens of all choices together.
 pub(crate) fn usage(choices: &[Choice]) -> Option<Usage> {
     let told = choices.iter().filter_map(|choice| choice.usage);
-    told.reduce(|one, other| Usage {
-        prompt_tokens: one.prompt_tokens + other.prompt_tokens,
-        completion_tokens: one.completion_tokens + other.completion_tokens,
+    told.reduce(|mut all, usage| {
+        all += usage;
+        all
     })
 }
 
@@ -192,6 +192,7 @@ mod tests {
                 usage: last.then_some(Usage {
                     prompt_tokens: 3,
                     completion_tokens: 2,
+                    ..Usage::default()
                 }),
                 last,
                 ..chunk(choice, "")

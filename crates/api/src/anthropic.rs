@@ -126,5 +126,10 @@ fn stop_reason(reason: Option<FinishReason>) -> &'static str {
 }
 
 fn usage(usage: Usage) -> Value {
-    json!({ "input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens })
+    let read = usage.prompt_tokens.saturating_sub(usage.cached_tokens);
+    let mut told = json!({ "input_tokens": read, "output_tokens": usage.completion_tokens });
+    if usage.cached_tokens != 0 {
+        told["cache_read_input_tokens"] = json!(usage.cached_tokens);
+    }
+    told
 }

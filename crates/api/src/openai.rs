@@ -125,11 +125,15 @@ fn now() -> u64 {
 }
 
 fn usage(usage: Usage) -> Value {
-    json!({
+    let mut told = json!({
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens),
-    })
+    });
+    if usage.cached_tokens != 0 {
+        told["prompt_tokens_details"] = json!({ "cached_tokens": usage.cached_tokens });
+    }
+    told
 }
 
 /// Why an answer ended, in OpenAI's words. A failed item fails the whole answer before.

@@ -37,6 +37,9 @@ pub struct OnnxConfig {
     /// The longest context in tokens, prompt and answer; `None` means what the model allows.
     /// Memory for the KV cache grows with `slots` × this, as it is used.
     pub max_context: Option<usize>,
+    /// Whether a prompt takes over what an earlier one with the same beginning left in the KV
+    /// cache. How soon an answer begins then tells what others have asked before.
+    pub prefix_reuse: bool,
     /// Tensor predictions of one replica that are taken at once; they run one after the other.
     pub tensor_streams: usize,
     /// The most rows of one tensor batch.
@@ -50,6 +53,7 @@ impl Default for OnnxConfig {
             threads: 1,
             slots: 32,
             max_context: None,
+            prefix_reuse: true,
             tensor_streams: 32,
             max_rows: 65_536,
         }

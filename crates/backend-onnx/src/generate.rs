@@ -70,7 +70,7 @@ pub(crate) fn load(
     let decoder = decoder::Decoder::load(runtime, directory, &files, &config)?;
     let memory_bytes = decoder.cache_bytes() as u64
         + weight_bytes(directory.join(&files.onnx).parent().unwrap_or(directory));
-    let engine = Engine::start(&model, decoder, files.clone())?;
+    let engine = Engine::start(&model, decoder, files.clone(), config.prefix_reuse)?;
     Ok(Arc::new(Generator {
         model,
         defaults,

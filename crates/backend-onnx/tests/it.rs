@@ -14,6 +14,8 @@ mod faults;
 mod forms;
 #[path = "it/generate.rs"]
 mod generate;
+#[path = "it/prefixes.rs"]
+mod prefixes;
 #[path = "it/setup.rs"]
 mod setup;
 #[path = "it/tensors.rs"]

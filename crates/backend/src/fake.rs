@@ -200,6 +200,7 @@ fn row(script: &Script, index: u64) -> arrow_array::RecordBatch {
         usage: last.then_some(Usage {
             prompt_tokens: 1,
             completion_tokens: chunks,
+            ..Usage::default()
         }),
         last,
         ..GenerationChunk::default()

@@ -163,6 +163,17 @@ pub struct Usage {
     pub prompt_tokens: u32,
     /// Tokens generated.
     pub completion_tokens: u32,
+    /// Tokens of the prompt whose keys and values were there from an earlier prompt; part of
+    /// `prompt_tokens`.
+    pub cached_tokens: u32,
+}
+
+impl std::ops::AddAssign for Usage {
+    fn add_assign(&mut self, other: Self) {
+        self.prompt_tokens += other.prompt_tokens;
+        self.completion_tokens += other.completion_tokens;
+        self.cached_tokens += other.cached_tokens;
+    }
 }
 
 /// One row of a generation's response.
@@ -209,6 +220,7 @@ static GENERATION_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
         Field::new("finish_reason", DataType::Utf8, true),
         Field::new("prompt_tokens", DataType::UInt32, true),
         Field::new("completion_tokens", DataType::UInt32, true),
+        Field::new("cached_tokens", DataType::UInt32, true),
         Field::new("error_code", DataType::Utf8, true),
         Field::new("error_message", DataType::Utf8, true),
         Field::new("raw", DataType::Binary, true),
@@ -326,26 +338,27 @@ impl<'a> GenerationRow<'a> {
         Some(Usage {
             prompt_tokens,
             completion_tokens,
+            cached_tokens: self.u32_at(11).unwrap_or_default(),
         })
     }
 
     /// See [`GenerationChunk::error`].
     #[must_use]
     pub fn error(&self) -> Option<(&'a str, &'a str)> {
-        Some((self.text_at(11)?, self.text_at(12).unwrap_or_default()))
+        Some((self.text_at(12)?, self.text_at(13).unwrap_or_default()))
     }
 
     /// See [`GenerationChunk::raw`].
     #[must_use]
     pub fn raw(&self) -> Option<&'a [u8]> {
-        let array = self.batch.column(13).as_binary::<i32>();
+        let array = self.batch.column(14).as_binary::<i32>();
         array.is_valid(self.row).then(|| array.value(self.row))
     }
 
     /// See [`GenerationChunk::last`].
     #[must_use]
     pub fn last(&self) -> bool {
-        self.batch.column(14).as_boolean().value(self.row)
+        self.batch.column(15).as_boolean().value(self.row)
     }
 }
 

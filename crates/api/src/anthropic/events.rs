@@ -86,8 +86,7 @@ impl MessageEvents {
             self.call(call, out);
         }
         if let Some(told) = row.usage() {
-            self.usage.prompt_tokens += told.prompt_tokens;
-            self.usage.completion_tokens += told.completion_tokens;
+            self.usage += told;
         }
         self.reason = row.finish_reason().or(self.reason);
         if row.last() {

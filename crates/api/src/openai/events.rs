@@ -73,9 +73,7 @@ impl CompletionEvents {
 
     fn row(&mut self, row: &GenerationRow<'_>, out: &mut BytesMut) {
         if let Some(told) = row.usage() {
-            let usage = self.usage.get_or_insert_default();
-            usage.prompt_tokens += told.prompt_tokens;
-            usage.completion_tokens += told.completion_tokens;
+            *self.usage.get_or_insert_default() += told;
         }
         let index = match self.kind {
             Kind::Chat => row.choice(),

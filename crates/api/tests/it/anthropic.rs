@@ -39,6 +39,7 @@ fn script() -> Script {
         usage: Some(Usage {
             prompt_tokens: 4,
             completion_tokens: 7,
+            ..Usage::default()
         }),
         ..last()
     };

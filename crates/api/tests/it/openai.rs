@@ -26,6 +26,7 @@ fn finished(reason: FinishReason) -> GenerationChunk {
         usage: Some(Usage {
             prompt_tokens: 2,
             completion_tokens: 3,
+            ..Usage::default()
         }),
         ..last()
     }

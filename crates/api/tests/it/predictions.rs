@@ -23,6 +23,7 @@ fn finished() -> GenerationChunk {
         usage: Some(Usage {
             prompt_tokens: 2,
             completion_tokens: 3,
+            ..Usage::default()
         }),
         ..last()
     }

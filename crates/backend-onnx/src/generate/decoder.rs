@@ -102,12 +102,21 @@ impl Decoder {
         }
     }
 
-    /// Moves what slot `from` holds to slot `to`.
-    pub(crate) fn move_slot(&mut self, from: usize, to: usize, length: usize) {
+    /// Makes slot `to` hold the first `length` positions of slot `from`, which may be itself.
+    ///
+    /// # Errors
+    /// `Internal` when there is no room for a copy.
+    pub(crate) fn take_over(
+        &mut self,
+        from: usize,
+        to: usize,
+        length: usize,
+    ) -> Result<(), PredictError> {
         match &mut self.kind {
-            Kind::Shared(decoder) => decoder.move_slot(from, to, length),
-            Kind::Growing(decoder) => decoder.swap_slots(from, to),
+            Kind::Shared(decoder) => decoder.take_over(from, to, length),
+            Kind::Growing(decoder) => decoder.take_over(from, to, length)?,
         }
+        Ok(())
     }
 
     /// Exchanges what two slots hold; `length` is the longer one's.

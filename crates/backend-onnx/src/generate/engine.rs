@@ -3,6 +3,7 @@
 mod decode;
 mod delivery;
 mod running;
+mod slots;
 
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
@@ -58,7 +59,7 @@ struct Owner {
 }
 
 impl Engine {
-    /// Starts the thread.
+    /// Starts the thread. With `prefix_reuse`, prompts take over what others left in the KV cache.
     ///
     /// # Errors
     /// `Internal` when it cannot be started.
@@ -66,6 +67,7 @@ impl Engine {
         model: &ModelName,
         decoder: Decoder,
         files: Arc<ModelFiles>,
+        prefix_reuse: bool,
     ) -> Result<Self, PredictError> {
         let (requests, queue) = sync_channel(QUEUE);
         let runtime = tokio::runtime::Handle::try_current().map_err(|error| {
@@ -74,7 +76,7 @@ impl Engine {
         let delivery = Delivery::start(&runtime);
         let thread = std::thread::Builder::new()
             .name(format!("decode-{model}"))
-            .spawn(move || Loop::new(decoder, files, queue, delivery).run())
+            .spawn(move || Loop::new(decoder, files, queue, delivery, prefix_reuse).run())
             .map_err(|error| PredictError::internal("the decode thread cannot start", error))?;
         Ok(Self(Arc::new(Owner {
             requests: Some(requests),

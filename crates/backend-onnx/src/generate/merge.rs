@@ -42,8 +42,7 @@ impl Merge {
         chunk.sequence = self.sequence;
         self.sequence += 1;
         if let Some(usage) = chunk.usage.take() {
-            self.usage.prompt_tokens += usage.prompt_tokens;
-            self.usage.completion_tokens += usage.completion_tokens;
+            self.usage += usage;
         }
         if chunk.last {
             self.succeeded |= chunk.error.is_none();
@@ -86,6 +85,7 @@ mod tests {
             usage: Some(Usage {
                 prompt_tokens: 3,
                 completion_tokens: 5,
+                ..Usage::default()
             }),
             last: true,
             ..GenerationChunk::default()

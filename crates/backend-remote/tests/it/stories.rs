@@ -62,7 +62,8 @@ async fn both_formats_stream_whole_and_byte_by_byte() {
                 read.usage,
                 Some(Usage {
                     prompt_tokens: 2,
-                    completion_tokens: 3
+                    completion_tokens: 3,
+                    ..Usage::default()
                 })
             );
         }

@@ -70,6 +70,7 @@ struct Onnx {
     threads: Option<Count>,
     slots: Option<Count>,
     max_context: Option<Count>,
+    prefix_reuse: Option<bool>,
     tensor_streams: Option<Count>,
     max_rows: Option<Count>,
 }
@@ -145,6 +146,7 @@ fn onnx_config(section: Onnx) -> anyhow::Result<OnnxConfig> {
     set_count(&mut config.slots, section.slots);
     set_count(&mut config.tensor_streams, section.tensor_streams);
     set_count(&mut config.max_rows, section.max_rows);
+    set(&mut config.prefix_reuse, section.prefix_reuse);
     config.max_context = section
         .max_context
         .map(|count| count.0)

@@ -37,6 +37,7 @@ pub struct GenerationChunks {
     finish_reason: Column<Texts>,
     prompt_tokens: Column<Numbers>,
     completion_tokens: Column<Numbers>,
+    cached_tokens: Column<Numbers>,
     error_code: Column<Texts>,
     error_message: Column<Texts>,
     raw: Column<Bytes>,
@@ -64,6 +65,9 @@ impl GenerationChunks {
             .push(at, usage.map(|usage| usage.prompt_tokens));
         self.completion_tokens
             .push(at, usage.map(|usage| usage.completion_tokens));
+        let cached = usage.map(|usage| usage.cached_tokens);
+        self.cached_tokens
+            .push(at, cached.filter(|tokens| *tokens != 0));
         let error = chunk.error.as_ref();
         self.error_code
             .push(at, error.map(|(code, _)| code.as_str()));
@@ -100,6 +104,7 @@ impl GenerationChunks {
             self.finish_reason.finish(rows),
             self.prompt_tokens.finish(rows),
             self.completion_tokens.finish(rows),
+            self.cached_tokens.finish(rows),
             self.error_code.finish(rows),
             self.error_message.finish(rows),
             self.raw.finish(rows),
@@ -253,6 +258,7 @@ mod tests {
             usage: ends.2.then_some(Usage {
                 prompt_tokens: 7,
                 completion_tokens: numbers.2,
+                cached_tokens: numbers.0,
             }),
             error: texts.2.clone().map(|text| (text.clone(), text)),
             raw: texts.2.map(String::into_bytes),

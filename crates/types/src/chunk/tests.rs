@@ -15,6 +15,7 @@ fn rows_read_back_what_was_pushed() {
         usage: Some(Usage {
             prompt_tokens: 4,
             completion_tokens: 5,
+            cached_tokens: 3,
         }),
         error: Some(("invalid_input".into(), "too long".into())),
         raw: Some(b"{}".to_vec()),

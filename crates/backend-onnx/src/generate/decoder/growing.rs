@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use half::f16;
 use ort::memory::Allocator;
 use ort::session::{NoSelectedOutputs, RunOptions, Session, SessionInputValue};
-use ort::value::{DynValue, Tensor, TensorElementType};
+use ort::value::{DynValue, PrimitiveTensorElementType, Shape, Tensor, TensorElementType};
 use volley_types::PredictError;
 
 use super::layout::Layout;
@@ -88,6 +88,19 @@ impl Growing {
         }
     }
 
+    /// As [`Decoder::take_over`](super::Decoder::take_over).
+    pub(super) fn take_over(
+        &mut self,
+        from: usize,
+        to: usize,
+        length: usize,
+    ) -> Result<(), PredictError> {
+        let past = &self.slots[from];
+        let cut = past.iter().map(|value| beginning(value, length));
+        self.slots[to] = cut.collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
     /// One run of one slot: appends the logits after the last token.
     fn run(
         &mut self,
@@ -137,6 +150,36 @@ impl Growing {
         let past = self.names.caches.iter().map(|_| empty());
         past.collect::<Result<_, _>>().map_err(refused)
     }
+}
+
+/// The first `length` positions of `[1, heads, positions, head size]`.
+fn beginning(value: &DynValue, length: usize) -> Result<DynValue, PredictError> {
+    match value.try_extract_tensor::<f32>() {
+        Ok((shape, values)) => cut(shape, values, length),
+        Err(_) => {
+            let (shape, values) = value.try_extract_tensor::<f16>().map_err(refused)?;
+            cut(shape, values, length)
+        }
+    }
+}
+
+fn cut<T: PrimitiveTensorElementType + Clone + std::fmt::Debug + 'static>(
+    shape: &Shape,
+    values: &[T],
+    length: usize,
+) -> Result<DynValue, PredictError> {
+    let [_, heads, positions, size] = shape[..] else {
+        return Err(failed("keys and values of another rank"));
+    };
+    let [heads, positions, size] = [heads, positions, size].map(|dim| dim as usize);
+    let length = length.min(positions);
+    let kept: Vec<T> = values
+        .chunks(positions.max(1) * size.max(1))
+        .flat_map(|head| &head[..length * size])
+        .cloned()
+        .collect();
+    let cut = Tensor::from_array(([1, heads, length, size], kept));
+    cut.map(Tensor::into_dyn).map_err(refused)
 }
 
 fn input<'n>(name: &'n str, value: Tensor<i64>) -> (Cow<'n, str>, SessionInputValue<'static>) {

@@ -128,8 +128,8 @@ impl Shared {
         result?.ok_or_else(|| failed("the model gave too few logits"))
     }
 
-    /// As [`Decoder::move_slot`](super::Decoder::move_slot).
-    pub(super) fn move_slot(&mut self, from: usize, to: usize, length: usize) {
+    /// As [`Decoder::take_over`](super::Decoder::take_over).
+    pub(super) fn take_over(&mut self, from: usize, to: usize, length: usize) {
         for cache in &mut self.caches {
             cache.copy_row(from, to, length);
         }

@@ -14,13 +14,14 @@ use volley_types::PredictError;
 
 use super::delivery::Delivery;
 use super::running::Running;
+use super::slots::Slots;
 use super::{QUEUE, Request};
 use crate::generate::decoder::Decoder;
 use crate::generate::model::ModelFiles;
 use crate::generate::sampler::Sampler;
 
 /// Prompt tokens that are read between two steps, so that a long prompt holds nobody up. Chunks
-/// always begin at multiples of this, so that how a prompt is cut, and with it the last bits of
+/// always end at multiples of this, so that how a prompt is cut, and with it the last bits of
 /// its numbers, does not depend on what else is read.
 const PREFILL_TOKENS: usize = 256;
 /// How often readers are looked at when all of them are behind.
@@ -38,12 +39,16 @@ pub(super) struct Loop {
     active: usize,
     /// In the slot behind those.
     reading: Option<Reading>,
+    slots: Slots,
+    prefix_reuse: bool,
 }
 
 /// A prompt of which `read` tokens are in the KV cache.
 struct Reading {
     request: Request,
     read: usize,
+    /// How many of those were there from before.
+    cached: usize,
 }
 
 impl Loop {
@@ -52,8 +57,11 @@ impl Loop {
         files: Arc<ModelFiles>,
         queue: Receiver<Request>,
         delivery: Delivery,
+        prefix_reuse: bool,
     ) -> Self {
         Self {
+            slots: Slots::new(decoder.slots()),
+            prefix_reuse,
             delivery,
             decoder,
             files,
@@ -125,13 +133,47 @@ impl Loop {
             return None;
         }
         let request = self.waiting.pop_front()?;
-        Some(Reading { request, read: 0 })
+        let cached = self.take_over(&request.prompt);
+        Some(Reading {
+            request,
+            read: cached,
+            cached,
+        })
+    }
+
+    /// Readies the next slot for a prompt. Returns how much of the prompt it holds already.
+    fn take_over(&mut self, prompt: &[u32]) -> usize {
+        let slot = self.running.len();
+        if !self.prefix_reuse {
+            self.slots.forget(slot);
+            return 0;
+        }
+        let plan = self.slots.take_over(slot, prompt);
+        if let Some((one, other, length)) = plan.exchange {
+            self.decoder.swap_slots(one, other, length);
+        }
+        if plan.length == 0 {
+            return 0;
+        }
+        match self.decoder.take_over(plan.from, slot, plan.length) {
+            Ok(()) => plan.length,
+            Err(error) => {
+                tracing::warn!(error = error.chain(), "a prompt is read anew");
+                self.slots.forget(slot);
+                0
+            }
+        }
     }
 
     /// Reads the next chunk of a prompt; the last one gives the first token. Returns how many
     /// tokens were read.
-    fn read_chunk(&mut self, Reading { mut request, read }: Reading) -> usize {
-        let end = request.prompt.len().min(read + PREFILL_TOKENS);
+    fn read_chunk(&mut self, reading: Reading) -> usize {
+        let Reading {
+            mut request,
+            read,
+            cached,
+        } = reading;
+        let end = request.prompt.len().min(chunk_end(read));
         let slot = self.running.len();
         let mut sampler = (end == request.prompt.len()).then(|| {
             let options = &request.options;
@@ -143,14 +185,24 @@ impl Loop {
         let chosen = self.decoder.prefill(slot, read, tokens, |logits| {
             sampler.as_mut().map(|sampler| sampler.choose(logits))
         });
+        self.slots.extend(slot, tokens);
         match (chosen, sampler) {
-            (Err(error), _) => request.fail(error, &mut self.delivery),
+            (Err(error), _) => {
+                self.slots.forget(slot);
+                request.fail(error, &mut self.delivery);
+            }
             (Ok(Some(Err(error))), _) => request.fail(error, &mut self.delivery),
             (Ok(Some(Ok(chosen))), Some(sampler)) => {
-                let running = Running::start(request, sampler, chosen, &self.files);
+                let running = Running::start(request, sampler, chosen, cached, &self.files);
                 self.running.push(running);
             }
-            (Ok(_), _) => self.reading = Some(Reading { request, read: end }),
+            (Ok(_), _) => {
+                self.reading = Some(Reading {
+                    request,
+                    read: end,
+                    cached,
+                });
+            }
         }
         end - read
     }
@@ -165,8 +217,7 @@ impl Loop {
                 back -= 1;
             } else {
                 let (one, other) = (front, back - 1);
-                let length = self.running[one].length.max(self.running[other].length);
-                self.decoder.swap_slots(one, other, length);
+                self.swap_slots(one, other);
                 self.running.swap(one, other);
             }
         }
@@ -186,8 +237,13 @@ impl Loop {
                 running.advance(logits, files);
             }
         });
-        if let Err(error) = result {
-            self.fail_all(&error);
+        match result {
+            Ok(()) => {
+                for (slot, token) in tokens.iter().enumerate() {
+                    self.slots.extend(slot, &[*token]);
+                }
+            }
+            Err(error) => self.fail_all(&error),
         }
     }
 
@@ -200,6 +256,7 @@ impl Loop {
         if let Some(reading) = self.reading.take() {
             reading.request.fail(error.clone(), &mut self.delivery);
         }
+        self.slots.forget_all();
     }
 
     /// Gives rows to their readers, and frees the slots of what has ended or was left.
@@ -215,18 +272,30 @@ impl Loop {
         self.delivery.flush();
     }
 
-    /// Frees a slot, and moves the last one and the prompt behind it up.
+    /// Frees a slot, and moves the last one and the prompt behind it up. What it held is behind
+    /// them then, for prompts that begin like it.
     fn free(&mut self, slot: usize) {
         self.running.swap_remove(slot);
+        self.slots.free(slot);
         let last = self.running.len();
         if slot < last {
-            let length = self.running[slot].length;
-            self.decoder.move_slot(last, slot, length);
+            self.swap_slots(slot, last);
         }
-        if let Some(reading) = &self.reading {
-            self.decoder.move_slot(last + 1, last, reading.read);
+        if self.reading.is_some() {
+            self.swap_slots(last, last + 1);
         }
     }
+
+    fn swap_slots(&mut self, one: usize, other: usize) {
+        let length = self.slots.longer(one, other);
+        self.decoder.swap_slots(one, other, length);
+        self.slots.swap(one, other);
+    }
+}
+
+/// Where the chunk ends that begins at `read`: always at the same places, wherever it begins.
+fn chunk_end(read: usize) -> usize {
+    (read / PREFILL_TOKENS + 1) * PREFILL_TOKENS
 }
 
 impl Request {

@@ -16,6 +16,8 @@ pub(super) struct Running {
     pub(super) request: Request,
     /// Tokens in the KV cache.
     pub(super) length: usize,
+    /// Tokens of the prompt that did not have to be read.
+    cached: usize,
     /// Chosen and not yet in the KV cache.
     pub(super) next: u32,
     /// The reader is behind; nothing is decoded until it has read half of what waits for it.
@@ -36,15 +38,18 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// A generation whose prompt is in the KV cache and whose first token is chosen.
+    /// A generation whose prompt is in the KV cache, `cached` tokens of it from before, and whose
+    /// first token is chosen.
     pub(super) fn start(
         request: Request,
         sampler: Sampler,
         chosen: Chosen,
+        cached: usize,
         files: &ModelFiles,
     ) -> Self {
         let mut running = Self {
             length: request.prompt.len(),
+            cached,
             next: chosen.token,
             paused: false,
             sampler,
@@ -153,14 +158,15 @@ impl Running {
             self.give_out(found, None);
         }
         // A prompt with several answers is read for each, and counted once.
-        let prompt = if self.request.place.choice == 0 {
-            self.request.prompt.len()
+        let (prompt, cached) = if self.request.place.choice == 0 {
+            (self.request.prompt.len(), self.cached)
         } else {
-            0
+            (0, 0)
         };
         let usage = Usage {
             prompt_tokens: u32::try_from(prompt).unwrap_or(u32::MAX),
             completion_tokens: self.generated,
+            cached_tokens: u32::try_from(cached).unwrap_or(u32::MAX),
         };
         self.hold(GenerationChunk {
             finish_reason: Some(reason),
