@@ -32,7 +32,7 @@ use self::settings::Settings;
 use self::texts::Texts;
 use self::thread::Queue;
 use crate::loader::VARIANT;
-use crate::{OnnxConfig, Runtime, layout, session};
+use crate::{OnnxConfig, Runtime, graph, layout, session};
 
 /// Batches of one streamed request that are under way at a time.
 const UNDER_WAY: usize = 4;
@@ -63,8 +63,8 @@ pub(crate) fn load(
     config: OnnxConfig,
 ) -> Result<Arc<dyn Backend>, PredictError> {
     let mut settings = Settings::read(directory)?;
-    let graph = directory.join(layout::graph(directory, defaults.text(VARIANT).as_deref())?);
-    let session = session::build(runtime, &graph, &config)?;
+    let path = directory.join(layout::graph(directory, defaults.text(VARIANT).as_deref())?);
+    let session = session::build(runtime, &path, &config)?;
     let outputs: Vec<_> = session.outputs().iter().map(|one| one.name()).collect();
     settings.suit(&outputs);
     let runner = Runner::new(session, &settings)?;
@@ -76,7 +76,7 @@ pub(crate) fn load(
         Task::EncodeSparse => Signature::encode_sparse(),
         _ => Signature::embed(runner.width()),
     };
-    let memory_bytes = graph.parent().map_or(0, crate::tensors::file_bytes);
+    let memory_bytes = graph::outline(&path)?.bytes;
     let capacity = config.tensor_streams.max(1);
     let texts = Texts::read(directory, &settings)?;
     let shape = Shape::new(&settings, &texts, runner.width());

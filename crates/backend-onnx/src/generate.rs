@@ -38,7 +38,7 @@ use self::merge::Merge;
 use self::model::ModelFiles;
 use self::options::Options;
 use crate::loader::VARIANT;
-use crate::{OnnxConfig, Runtime};
+use crate::{OnnxConfig, Runtime, graph};
 
 /// Rows of one record batch, at most.
 const MAX_BATCH: usize = 64;
@@ -68,8 +68,8 @@ pub(crate) fn load(
         config.max_context,
     )?);
     let decoder = decoder::Decoder::load(runtime, directory, &files, &config)?;
-    let memory_bytes = decoder.cache_bytes() as u64
-        + weight_bytes(directory.join(&files.onnx).parent().unwrap_or(directory));
+    let weights = graph::outline(&directory.join(&files.onnx))?.bytes;
+    let memory_bytes = weights.saturating_add(decoder.cache_bytes() as u64);
     let engine = Engine::start(&model, decoder, files.clone(), config.prefix_reuse)?;
     Ok(Arc::new(Generator {
         model,
@@ -81,18 +81,20 @@ pub(crate) fn load(
     }))
 }
 
-/// Bytes of the model's own files: the graph and the weights beside it.
-fn weight_bytes(directory: &Path) -> u64 {
-    let Ok(entries) = std::fs::read_dir(directory) else {
-        return 0;
-    };
-    let is_weight = |name: &str| name.ends_with(".onnx") || name.ends_with(".data");
-    let sizes = entries.filter_map(|entry| {
-        let entry = entry.ok()?;
-        let name = entry.file_name();
-        is_weight(&name.to_string_lossy()).then(|| entry.metadata().ok().map(|data| data.len()))?
-    });
-    sizes.sum()
+/// Bytes that a decoder's directory will take once it is loaded and all of its KV cache is in
+/// use. Reads no tokenizer.
+///
+/// # Errors
+/// `InvalidInput` when the directory is malformed, or the KV cache does not fit this machine.
+pub(crate) fn estimate(
+    directory: &Path,
+    variant: Option<&str>,
+    config: &OnnxConfig,
+) -> Result<u64, PredictError> {
+    let (graph, cache_bytes) = model::sizes(directory, variant, config)?;
+    memory::check_fits(cache_bytes)?;
+    let weights = graph::outline(&directory.join(graph))?.bytes;
+    Ok(weights.saturating_add(cache_bytes as u64))
 }
 
 impl Backend for Generator {

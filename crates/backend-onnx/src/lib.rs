@@ -1,7 +1,8 @@
 //! Local models on ONNX Runtime: tensors in and out, text encoders, and streamed text generation
 //! with a KV cache. The only crate that names `ort`.
 //!
-//! Reading order: [`Runtime`] (the shared library), `loader`, `layout`, `session`, `columns` and
+//! Reading order: [`Runtime`] (the shared library), `loader`, `layout`, `graph`
+//! (what a file says of itself), `session`, `columns` and
 //! `tensors` (Arrow ⇄ ONNX), `encode` (text encoders), `generate` (the decode loop), [`bare`] (the loop that the decode
 //! loop is measured against).
 
@@ -10,6 +11,7 @@ mod columns;
 mod config;
 mod encode;
 mod generate;
+mod graph;
 mod inspect;
 mod layout;
 mod loader;

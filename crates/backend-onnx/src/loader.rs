@@ -9,7 +9,7 @@ use volley_types::PredictError;
 use volley_types::registry::{Assignment, BackendKind, ModelSource};
 
 use crate::layout::{self, Layout};
-use crate::{OnnxConfig, Runtime, encode, generate, tensors};
+use crate::{OnnxConfig, Runtime, encode, generate, graph, tensors};
 
 /// The parameter of a model version that chooses one of several graphs.
 pub(crate) const VARIANT: &str = "variant";
@@ -48,21 +48,56 @@ impl BackendLoader for OnnxLoader {
         BackendKind::Onnx
     }
 
+    fn stops_when_dropped(&self) -> bool {
+        false
+    }
+
+    async fn estimate(&self, assignment: &Assignment) -> Result<u64, PredictError> {
+        let directory = self.directory(assignment)?;
+        let variant = assignment.spec.parameters.text(VARIANT);
+        let config = self.config;
+        on_thread(move || estimate(&directory, variant.as_deref(), &config)).await
+    }
+
     async fn load(&self, assignment: &Assignment) -> Result<Arc<dyn Backend>, PredictError> {
         let runtime = self.runtime.clone()?;
         let config = self.config;
+        let directory = self.directory(assignment)?;
+        let assignment = assignment.clone();
+        on_thread(move || load(&runtime, &directory, &assignment, config)).await
+    }
+}
+
+impl OnnxLoader {
+    fn directory(&self, assignment: &Assignment) -> Result<PathBuf, PredictError> {
         let ModelSource::Path(path) = &assignment.spec.source else {
             return Err(PredictError::invalid(
                 "an ONNX model needs the path of its directory",
             ));
         };
-        let directory = resolve(self.models_dir.as_deref(), Path::new(path))?;
-        let assignment = assignment.clone();
-        let work = move || load(&runtime, &directory, &assignment, config);
-        tokio::task::spawn_blocking(work)
-            .await
-            .map_err(|error| PredictError::internal("loading the model failed", error))?
+        resolve(self.models_dir.as_deref(), Path::new(path))
     }
+}
+
+/// Runs `work` on a thread of its own. Nothing can stop ONNX Runtime while it loads, and a
+/// runtime that shuts down would wait for its own threads for ever.
+async fn on_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, PredictError> + Send + 'static,
+) -> Result<T, PredictError> {
+    let runtime = tokio::runtime::Handle::current();
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    let thread = std::thread::Builder::new().name("onnx-load".to_owned());
+    let work = move || {
+        let _entered = runtime.enter();
+        // Nobody may wait for it any more.
+        let _ = sender.send(work());
+    };
+    thread
+        .spawn(work)
+        .map_err(|error| PredictError::internal("loading the model failed", error))?;
+    receiver
+        .await
+        .map_err(|error| PredictError::internal("loading the model failed", error))?
 }
 
 /// The directory that a model's `path` means.
@@ -85,19 +120,37 @@ fn resolve(models_dir: Option<&Path>, path: &Path) -> Result<PathBuf, PredictErr
     }
 }
 
-fn load(
-    runtime: &Runtime,
-    directory: &Path,
-    assignment: &Assignment,
-    config: OnnxConfig,
-) -> Result<Arc<dyn Backend>, PredictError> {
+fn recognise(directory: &Path) -> Result<(PathBuf, Layout), PredictError> {
     if !directory.exists() {
         return Err(PredictError::invalid(
             "the model's directory does not exist on this worker; every worker that may hold the \
              model needs it at the same path",
         ));
     }
-    let (directory, layout) = layout::recognise(directory)?;
+    layout::recognise(directory)
+}
+
+fn estimate(
+    directory: &Path,
+    variant: Option<&str>,
+    config: &OnnxConfig,
+) -> Result<u64, PredictError> {
+    let (directory, layout) = recognise(directory)?;
+    let graph = match layout {
+        Layout::Decoder => return generate::estimate(&directory, variant, config),
+        Layout::Encoder => layout::graph(&directory, variant)?,
+        Layout::Graph(graph) => graph,
+    };
+    Ok(graph::outline(&directory.join(graph))?.bytes)
+}
+
+fn load(
+    runtime: &Runtime,
+    directory: &Path,
+    assignment: &Assignment,
+    config: OnnxConfig,
+) -> Result<Arc<dyn Backend>, PredictError> {
+    let (directory, layout) = recognise(directory)?;
     let model = assignment.model.clone();
     let defaults = assignment.spec.parameters.clone();
     match layout {

@@ -8,7 +8,7 @@ use ort::session::Session;
 use ort::session::builder::SessionBuilder;
 use volley_types::PredictError;
 
-use crate::{Device, OnnxConfig, Runtime};
+use crate::{Device, OnnxConfig, Runtime, graph};
 
 /// A session over the model at `path`, on the device that the configuration asks for.
 ///
@@ -19,6 +19,7 @@ pub(crate) fn build(
     path: &Path,
     config: &OnnxConfig,
 ) -> Result<Session, PredictError> {
+    graph::outline(path)?;
     match config.device {
         Device::Cpu => commit(cpu(runtime, config)?, path),
         Device::Cuda => commit(cuda(runtime, config)?, path),

@@ -26,7 +26,7 @@ use volley_types::{
 
 use self::queue::Queue;
 use crate::columns::{Port, is_batched};
-use crate::{OnnxConfig, Runtime, session};
+use crate::{OnnxConfig, Runtime, graph, session};
 
 pub(crate) type Options = RunOptions<NoSelectedOutputs>;
 
@@ -58,11 +58,11 @@ impl Ports {
 /// Loads a graph. Blocks.
 pub(crate) fn load(
     runtime: &Runtime,
-    graph: &Path,
+    path: &Path,
     model: ModelName,
     config: OnnxConfig,
 ) -> Result<Arc<dyn Backend>, PredictError> {
-    let session = session::build(runtime, graph, &config)?;
+    let session = session::build(runtime, path, &config)?;
     let ports = ports(&session)?;
     let input = Schema::new(ports.inputs.iter().map(Port::field).collect::<Vec<_>>());
     let signature = Signature {
@@ -76,21 +76,9 @@ pub(crate) fn load(
         model,
         signature,
         config,
-        memory_bytes: graph.parent().map_or(0, file_bytes),
+        memory_bytes: graph::outline(path)?.bytes,
         queue: Arc::new(queue),
     }))
-}
-
-/// The bytes of the graph and of what lies beside it: the weights, as far as they are told.
-pub(crate) fn file_bytes(directory: &Path) -> u64 {
-    let Ok(entries) = std::fs::read_dir(directory) else {
-        return 0;
-    };
-    let files = entries.filter_map(|entry| entry.ok()?.metadata().ok());
-    files
-        .filter(std::fs::Metadata::is_file)
-        .map(|file| file.len())
-        .sum()
 }
 
 fn ports(session: &ort::session::Session) -> Result<Ports, PredictError> {

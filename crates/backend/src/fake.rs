@@ -8,8 +8,8 @@
 //!
 //! Those that a model version has are defaults of its requests.
 //!
-//! Model parameters: `capacity` (default 64), `load_delay_ms`, `load_error` (a message: loading
-//! fails with it).
+//! Model parameters: `capacity` (default 64), `memory_bytes` (what it claims to take, default 0),
+//! `load_delay_ms`, `load_error` (a message: loading fails with it).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,6 +56,10 @@ impl BackendLoader for FakeLoader {
         BackendKind::Fake
     }
 
+    async fn estimate(&self, assignment: &Assignment) -> Result<u64, PredictError> {
+        memory_bytes(&assignment.spec.parameters)
+    }
+
     async fn load(&self, assignment: &Assignment) -> Result<Arc<dyn Backend>, PredictError> {
         let parameters = &assignment.spec.parameters;
         let delay = parameters.unsigned("load_delay_ms")?.unwrap_or(0);
@@ -69,9 +73,14 @@ impl BackendLoader for FakeLoader {
             model: assignment.model.clone(),
             defaults: parameters.clone(),
             capacity: usize::try_from(capacity).unwrap_or(usize::MAX).max(1),
+            memory_bytes: memory_bytes(parameters)?,
             tally: self.tally.clone(),
         }))
     }
+}
+
+fn memory_bytes(parameters: &Parameters) -> Result<u64, PredictError> {
+    Ok(parameters.unsigned("memory_bytes")?.unwrap_or(0))
 }
 
 /// A loaded fake.
@@ -80,12 +89,17 @@ pub struct FakeBackend {
     model: ModelName,
     defaults: Parameters,
     capacity: usize,
+    memory_bytes: u64,
     tally: Arc<Tally>,
 }
 
 impl Backend for FakeBackend {
     fn capacity(&self) -> usize {
         self.capacity
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
     }
 }
 

@@ -29,7 +29,23 @@ pub trait BackendLoader: Send + Sync + 'static {
     /// The kind that this loads.
     fn kind(&self) -> BackendKind;
 
-    /// Loads one replica. Slow work runs on blocking threads.
+    /// Memory that one replica will take once it is loaded, in bytes, as its files tell it; 0
+    /// where nothing worth counting is held. The worker makes room for as much before it loads.
+    ///
+    /// # Errors
+    /// `InvalidInput` when the model cannot be loaded anyway, as [`load`](Self::load).
+    async fn estimate(&self, _assignment: &Assignment) -> Result<u64, PredictError> {
+        Ok(0)
+    }
+
+    /// Whether dropping the future of [`load`](Self::load) or [`estimate`](Self::estimate) ends
+    /// its work. Where it does not, as on a thread that nothing can stop, the worker lets work
+    /// that it has given up run to its end, and counts it until then.
+    fn stops_when_dropped(&self) -> bool {
+        true
+    }
+
+    /// Loads one replica. Slow work runs on threads of its own.
     ///
     /// # Errors
     /// `InvalidInput` when the model or its configuration is wrong, with what to do about it.

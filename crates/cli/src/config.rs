@@ -48,6 +48,47 @@ impl<'de> Deserialize<'de> for Count {
     }
 }
 
+/// A number of bytes as people write it: `12GiB`, `512 MiB`, or a plain number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size(pub(crate) u64);
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "expected a size such as \"12GiB\"")]
+        enum Written {
+            Bytes(u64),
+            Text(String),
+        }
+        let bytes = match Written::deserialize(deserializer)? {
+            Written::Bytes(bytes) => Ok(bytes),
+            Written::Text(text) => parse_size(&text)
+                .ok_or_else(|| format!("'{text}' is no size such as \"12GiB\" or \"512MiB\"")),
+        };
+        match bytes {
+            Ok(0) => Err(serde::de::Error::custom("a size of 0 bytes is none")),
+            bytes => bytes.map(Self).map_err(serde::de::Error::custom),
+        }
+    }
+}
+
+fn parse_size(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim() {
+        "" | "B" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        "TiB" => 40,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
 /// Sets `target` where the file has a value.
 pub(crate) fn set<T>(target: &mut T, value: Option<T>) {
     if let Some(value) = value {

@@ -43,3 +43,23 @@ fn an_unknown_key_is_named_with_the_known_ones() {
     let error = format!("{:#}", config::coordinator::read(&path).unwrap_err());
     assert!(error.contains("c.toml"), "{error}");
 }
+
+#[test]
+fn sizes_are_bytes_or_have_a_binary_unit() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("w.toml");
+    let budget = |written: &str| {
+        let text = format!(
+            "[node]\nid = \"w\"\n[listen]\nflight = \"h:1\"\nhttp = \"h:2\"\n[cluster]\n\
+             coordinators = [\"h:3\"]\n[limits]\nmemory_budget = {written}\n"
+        );
+        std::fs::write(&path, text).unwrap();
+        config::worker::read(&path).map(|plan| plan.worker.memory_budget)
+    };
+    assert_eq!(budget("\"12GiB\"").unwrap(), Some(12 << 30));
+    assert_eq!(budget("\"1 KiB\"").unwrap(), Some(1_024));
+    assert_eq!(budget("4096").unwrap(), Some(4_096));
+    for wrong in ["\"12GB\"", "\"\"", "0", "-1", "\"99999999999TiB\"", "1.5"] {
+        assert!(budget(wrong).is_err(), "{wrong}");
+    }
+}

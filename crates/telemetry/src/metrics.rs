@@ -45,6 +45,10 @@ pub(crate) struct Families {
     retries: Family<ModelLabel, Counter>,
     workers: Family<LivenessLabel, Gauge>,
     replicas: Family<ModelLabel, Gauge>,
+    memory_budget: Gauge,
+    memory_reserved: Gauge,
+    model_memory: Family<ModelLabel, Gauge>,
+    lingering_loads: Gauge,
     raft_term: Gauge,
     raft_leader: Gauge,
     raft_leader_known: Gauge,
@@ -97,6 +101,10 @@ impl Metrics {
             retries: Family::default(),
             workers: Family::default(),
             replicas: Family::default(),
+            memory_budget: Gauge::default(),
+            memory_reserved: Gauge::default(),
+            model_memory: Family::default(),
+            lingering_loads: Gauge::default(),
             raft_term: Gauge::default(),
             raft_leader: Gauge::default(),
             raft_leader_known: Gauge::default(),
@@ -105,6 +113,7 @@ impl Metrics {
             raft_voters: Gauge::default(),
         };
         families.register_predictions();
+        families.register_memory();
         families.register_cluster();
         Self(Arc::new(families))
     }
@@ -196,6 +205,25 @@ impl Metrics {
         }
     }
 
+    /// Publishes what models take of this worker's memory budget, in all and each, in bytes.
+    pub fn set_memory(&self, budget: u64, reserved: u64, models: &BTreeMap<ModelName, u64>) {
+        let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        self.0.memory_budget.set(number(budget));
+        self.0.memory_reserved.set(number(reserved));
+        self.0.model_memory.clear();
+        for (model, bytes) in models {
+            let model = model.to_string();
+            let gauge = self.0.model_memory.get_or_create(&ModelLabel { model });
+            gauge.set(number(*bytes));
+        }
+    }
+
+    /// Publishes how many loads were given up and still hold a thread.
+    pub fn set_lingering_loads(&self, count: usize) {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        self.0.lingering_loads.set(count);
+    }
+
     pub(crate) fn families(&self) -> &Families {
         &self.0
     }
@@ -240,6 +268,30 @@ impl Families {
             "ready_replicas",
             "Replicas that take requests",
             self.replicas.clone(),
+        );
+    }
+
+    fn register_memory(&mut self) {
+        let registry = &mut self.registry;
+        registry.register(
+            "memory_budget_bytes",
+            "What all models of this worker together may take",
+            self.memory_budget.clone(),
+        );
+        registry.register(
+            "memory_reserved_bytes",
+            "What the models that are loaded, or being loaded, take of it",
+            self.memory_reserved.clone(),
+        );
+        registry.register(
+            "model_memory_bytes",
+            "What each model takes",
+            self.model_memory.clone(),
+        );
+        registry.register(
+            "lingering_loads",
+            "Loads that were given up and still hold a thread",
+            self.lingering_loads.clone(),
         );
     }
 
@@ -298,6 +350,7 @@ mod tests {
         metrics.retried(&model);
         metrics.queue_wait(&model, Duration::ZERO);
         metrics.set_workers(WorkerCounts::default());
+        metrics.set_memory(2, 1, &BTreeMap::from([(model.clone(), 1)]));
         metrics.set_ready_replicas(&BTreeMap::from([(model, 1)]));
         let encoded = metrics.encode();
         let names: Vec<_> = encoded

@@ -23,6 +23,11 @@ pub struct WorkerConfig {
     pub queue_timeout: Duration,
     /// Models that are loaded at the same time.
     pub concurrent_loads: usize,
+    /// Bytes that all models together may take; `None` means four fifths of the machine's
+    /// memory, or of the process's control group's limit where that is less.
+    pub memory_budget: Option<u64>,
+    /// How long the loading of one model may take; then it is given up.
+    pub load_timeout: Duration,
     /// Between two heartbeats; changes are told at once.
     pub heartbeat_interval: Duration,
     /// How long a drained worker goes on listening, so that requests that were on their way
@@ -45,6 +50,8 @@ impl WorkerConfig {
             queue_per_replica: 256,
             queue_timeout: Duration::from_secs(60),
             concurrent_loads: 2,
+            memory_budget: None,
+            load_timeout: Duration::from_secs(600),
             heartbeat_interval: Duration::from_millis(500),
             drain_grace: Duration::from_millis(500),
             unload_timeout: Duration::from_secs(600),

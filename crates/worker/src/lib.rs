@@ -2,12 +2,16 @@
 //! and tells every coordinator twice a second how it is.
 //!
 //! Reading order: [`Worker`], `predict` (one request), `admission` (the door of a replica),
-//! `table` (loading and unloading), `heartbeat`.
+//! `table` (what is held), `load` and `ledger` (loading, within the budget), `heartbeat`.
 
 mod admission;
 mod config;
 mod converge;
 mod heartbeat;
+mod ledger;
+mod lingering;
+mod load;
+mod memory;
 mod predict;
 mod replica;
 mod table;
@@ -28,6 +32,8 @@ use volley_types::{Incarnation, Orders, Revision};
 
 pub use crate::config::WorkerConfig;
 use crate::heartbeat::Streams;
+use crate::ledger::Ledger;
+use crate::lingering::Lingering;
 use crate::replica::Replica;
 
 /// One worker. Cloning gives another handle.
@@ -47,6 +53,8 @@ struct Shared {
     /// Rings when something changed that coordinators should hear at once.
     news: watch::Sender<()>,
     loads: Semaphore,
+    ledger: Ledger,
+    lingering: Lingering,
     streams: Mutex<Streams>,
     draining: AtomicBool,
     /// A drain's grace is over.
@@ -77,6 +85,8 @@ impl Worker {
             assigned: tokio::sync::Notify::new(),
             news: watch::Sender::new(()),
             loads: Semaphore::new(config.concurrent_loads.max(1)),
+            ledger: Ledger::new(config.memory_budget.unwrap_or_else(memory::default_budget)),
+            lingering: Lingering::default(),
             streams: Mutex::default(),
             draining: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -85,6 +95,9 @@ impl Worker {
             config,
         }));
         worker.spawn(worker.clone().run_table());
+        worker.spawn(worker.clone().publish_memory());
+        let budget = memory::size(worker.0.ledger.budget());
+        tracing::info!(budget, "memory for models");
         worker.report_to(&Orders {
             revision: Revision::default(),
             assignments: Vec::new(),
@@ -154,6 +167,31 @@ impl Worker {
             *count += usize::from(replica.ready().is_some());
         }
         self.0.metrics.set_ready_replicas(&ready);
+        self.publish();
+    }
+
+    /// Keeps the metrics of memory up to date.
+    async fn publish_memory(self) {
+        let mut freed = self.0.ledger.freed();
+        let mut ended = self.0.lingering.ended();
+        loop {
+            self.publish();
+            tokio::select! {
+                changed = freed.changed() => if changed.is_err() { return },
+                changed = ended.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    fn publish(&self) {
+        let mut bytes = BTreeMap::new();
+        for replica in self.0.replicas.read().iter() {
+            let sum = bytes.entry(replica.assignment.model.clone()).or_insert(0);
+            *sum += replica.memory_bytes();
+        }
+        let (budget, held) = (self.0.ledger.budget(), self.0.ledger.held());
+        self.0.metrics.set_memory(budget, held, &bytes);
+        self.0.metrics.set_lingering_loads(self.0.lingering.count());
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {

@@ -10,11 +10,14 @@ use volley_types::registry::{Assignment, ReplicaState};
 use volley_types::{ReplicaReport, Signature};
 
 use crate::admission::Admission;
+use crate::ledger::Reservation;
 
 /// What can be called once a replica is loaded.
 #[derive(Clone)]
 pub(crate) struct Loaded {
     pub(crate) backend: Arc<dyn Backend>,
+    /// What it takes of the budget; given back after the backend is gone.
+    pub(crate) memory: Arc<Reservation>,
     pub(crate) signature: Signature,
     pub(crate) admission: Admission,
     /// Ends every stream of the replica.
@@ -104,6 +107,12 @@ impl Replica {
         state.1.as_ref().map_or((0, 0), |loaded| {
             (loaded.admission.running(), loaded.admission.waiting())
         })
+    }
+
+    /// Bytes that it takes of the budget.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let state = self.state.read();
+        state.1.as_ref().map_or(0, |loaded| loaded.memory.bytes())
     }
 
     pub(crate) fn report(&self) -> ReplicaReport {

@@ -4,6 +4,8 @@ mod it {
     mod admission;
     mod drain;
     mod heartbeats;
+    mod loads;
+    mod memory;
     mod replicas;
     mod support;
 }

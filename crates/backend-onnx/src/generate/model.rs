@@ -14,6 +14,7 @@ use volley_types::{ParamValue, Parameters, PredictError};
 use super::constraint::{Constraint, Constraints, Form};
 use super::template::ChatTemplate;
 use super::text::TokenTexts;
+use crate::OnnxConfig;
 
 #[derive(Default, Deserialize)]
 struct TokenizerConfig {
@@ -128,16 +129,42 @@ impl ModelFiles {
 
     /// Bytes of a KV cache of `slots` sequences that use the whole context.
     pub(crate) fn cache_bytes(&self, slots: usize, value_bytes: usize) -> usize {
-        [
+        let sizes = [
             self.names.caches.len(),
             self.kv_heads,
             self.context,
             self.head_size,
             value_bytes,
-        ]
-        .iter()
-        .fold(slots, |product, size| product.saturating_mul(*size))
+        ];
+        product(slots, &sizes)
     }
+}
+
+fn product(first: usize, sizes: &[usize]) -> usize {
+    let each = sizes.iter();
+    each.fold(first, |product, size| product.saturating_mul(*size))
+}
+
+/// The graph of a directory, and the bytes of its KV cache once all of it is in use, at four
+/// bytes a number: what the graph really has is known only when it is loaded.
+///
+/// # Errors
+/// `InvalidInput` when the file that describes the model is missing or malformed.
+pub(crate) fn sizes(
+    directory: &Path,
+    variant: Option<&str>,
+    config: &OnnxConfig,
+) -> Result<(PathBuf, usize), PredictError> {
+    let described = describe(directory, variant)?;
+    let context = config.max_context.unwrap_or(usize::MAX);
+    let sizes = [
+        described.names.caches.len(),
+        described.kv_heads,
+        described.context.min(context),
+        described.head_size,
+        size_of::<f32>(),
+    ];
+    Ok((described.onnx, product(config.slots.max(1), &sizes)))
 }
 
 /// What a directory's own description says.

@@ -11,7 +11,7 @@ use volley_backend_remote::RemoteConfig;
 use volley_types::WorkerId;
 use volley_worker::WorkerConfig;
 
-use super::{Count, Span, read_toml, set, set_count, set_span};
+use super::{Count, Size, Span, read_toml, set, set_count, set_span};
 use crate::node::worker::WorkerPlan;
 
 #[derive(Debug, Deserialize)]
@@ -56,6 +56,8 @@ struct Limits {
     queue_per_replica: Option<Count>,
     queue_timeout: Option<Span>,
     concurrent_loads: Option<Count>,
+    memory_budget: Option<Size>,
+    load_timeout: Option<Span>,
     max_exchanges: Option<Count>,
     heartbeat_interval: Option<Span>,
     drain_timeout: Option<Span>,
@@ -119,6 +121,8 @@ fn plan(file: File) -> anyhow::Result<WorkerPlan> {
     worker.labels = node.labels;
     set_count(&mut worker.queue_per_replica, limits.queue_per_replica);
     set_count(&mut worker.concurrent_loads, limits.concurrent_loads);
+    worker.memory_budget = limits.memory_budget.map(|size| size.0);
+    set_span(&mut worker.load_timeout, limits.load_timeout);
     set_span(&mut worker.heartbeat_interval, limits.heartbeat_interval);
     set_span(&mut worker.queue_timeout, limits.queue_timeout);
     set_span(&mut worker.unload_timeout, limits.unload_timeout);

@@ -1,0 +1,315 @@
+//! What a graph's file says of itself before ONNX Runtime sees it: how large the model is, and
+//! which files beside it hold its weights.
+//!
+//! Only the frame of the file is read: lengths and names, never weights. The format is protocol
+//! buffers; the numbers are those of `onnx.proto`.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufReader, ErrorKind, Read, Seek};
+use std::path::{Component, Path, PathBuf};
+
+use volley_types::PredictError;
+
+/// How deep messages may be nested; ONNX Runtime reads no deeper either.
+const MAX_DEPTH: usize = 100;
+/// The longest key or value that is read of an external tensor.
+const MAX_TEXT: u64 = 4_096;
+/// Files that the tensors of one graph may be spread over.
+const MAX_FILES: usize = 65_536;
+
+/// What a graph's file says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outline {
+    /// Bytes of the file and of those that its weights lie in.
+    pub(crate) bytes: u64,
+    /// Those files, from the graph's directory on.
+    pub(crate) external: BTreeSet<PathBuf>,
+}
+
+/// Reads the outline of the graph at `path`.
+///
+/// # Errors
+/// `InvalidInput` when it is no ONNX model, is cut off, or has weights outside its directory.
+pub(crate) fn outline(path: &Path) -> Result<Outline, PredictError> {
+    let told = |flaw: Flaw| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let error = PredictError::invalid(format!("'{name}' could not be loaded: {}", flaw.text()));
+        match flaw {
+            Flaw::Io(source) => error.with_source(source),
+            _ => error,
+        }
+    };
+    // Of a pipe or a device no end is known.
+    if !path.is_file() {
+        return Err(told(Flaw::Missing));
+    }
+    let file = File::open(path).map_err(|error| told(Flaw::Io(error)))?;
+    let length = file
+        .metadata()
+        .map_err(|error| told(Flaw::Io(error)))?
+        .len();
+    let external = locations(BufReader::new(file), length).map_err(told)?;
+    let directory = path.parent().unwrap_or(Path::new(""));
+    let mut bytes = length;
+    for location in &external {
+        let data = std::fs::metadata(directory.join(location));
+        let data = data.map_err(|_| told(Flaw::Missing))?;
+        if !data.is_file() {
+            return Err(told(Flaw::Missing));
+        }
+        bytes = bytes.saturating_add(data.len());
+    }
+    Ok(Outline { bytes, external })
+}
+
+/// What is wrong with a file.
+#[derive(Debug)]
+enum Flaw {
+    Io(std::io::Error),
+    Missing,
+    Malformed,
+    Deep,
+    Outside,
+    Many,
+}
+
+impl Flaw {
+    fn text(&self) -> &'static str {
+        match self {
+            Self::Io(_) => "the file cannot be read; the worker's log has the details",
+            Self::Missing => "a file of the model is missing",
+            Self::Malformed => "it is no ONNX model, or not all of one",
+            Self::Deep => "its graphs are nested too deep",
+            Self::Outside => {
+                "its weights are not in its own directory; external data must be named by a \
+                 relative path without '..'"
+            }
+            Self::Many => "its weights are spread over too many files",
+        }
+    }
+}
+
+impl From<std::io::Error> for Flaw {
+    fn from(error: std::io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::UnexpectedEof => Self::Malformed,
+            _ => Self::Io(error),
+        }
+    }
+}
+
+/// A kind of message on the way to a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Model,
+    Graph,
+    Function,
+    Node,
+    Attribute,
+    Sparse,
+    Tensor,
+    External,
+}
+
+impl Part {
+    /// What its field `number` holds, where a tensor may lie in it.
+    fn within(self, number: u64) -> Option<Self> {
+        match (self, number) {
+            (Self::Model, 7) | (Self::Attribute, 6 | 11) => Some(Self::Graph),
+            (Self::Model, 25) => Some(Self::Function),
+            (Self::Graph, 1) | (Self::Function, 7) => Some(Self::Node),
+            (Self::Node, 5) | (Self::Function, 11) => Some(Self::Attribute),
+            (Self::Graph, 15) | (Self::Attribute, 22 | 23) => Some(Self::Sparse),
+            (Self::Graph, 5) | (Self::Attribute, 5 | 10) | (Self::Sparse, 1 | 2) => {
+                Some(Self::Tensor)
+            }
+            (Self::Tensor, 13) => Some(Self::External),
+            _ => None,
+        }
+    }
+}
+
+/// The files that the tensors of a model of `length` bytes lie in.
+fn locations<R: Read + Seek>(reader: BufReader<R>, length: u64) -> Result<BTreeSet<PathBuf>, Flaw> {
+    let mut walk = Walk {
+        reader,
+        at: 0,
+        found: BTreeSet::new(),
+    };
+    walk.message(Part::Model, length, 0)?;
+    Ok(walk.found)
+}
+
+struct Walk<R> {
+    reader: BufReader<R>,
+    at: u64,
+    found: BTreeSet<PathBuf>,
+}
+
+impl<R: Read + Seek> Walk<R> {
+    /// Reads the message that ends at `end`.
+    fn message(&mut self, part: Part, end: u64, depth: usize) -> Result<(), Flaw> {
+        if MAX_DEPTH < depth {
+            return Err(Flaw::Deep);
+        }
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        while self.at < end {
+            let tag = self.number(end)?;
+            let (number, wire) = (tag >> 3, tag & 7);
+            match wire {
+                0 => drop(self.number(end)?),
+                1 => self.skip(8, end)?,
+                5 => self.skip(4, end)?,
+                2 => {
+                    let length = self.number(end)?;
+                    let inner = self.at.checked_add(length).filter(|inner| *inner <= end);
+                    let inner = inner.ok_or(Flaw::Malformed)?;
+                    match (part, number, part.within(number)) {
+                        (Part::External, 1, _) => key = self.text(length)?,
+                        (Part::External, 2, _) => value = self.text(length)?,
+                        (_, _, Some(within)) => self.message(within, inner, depth + 1)?,
+                        _ => self.skip(length, end)?,
+                    }
+                }
+                _ => return Err(Flaw::Malformed),
+            }
+        }
+        if part == Part::External && key == b"location" {
+            self.keep(&value)?;
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, location: &[u8]) -> Result<(), Flaw> {
+        let location = std::str::from_utf8(location).map_err(|_| Flaw::Outside)?;
+        let location = Path::new(location);
+        let stays = |part| matches!(part, Component::Normal(_) | Component::CurDir);
+        if location.as_os_str().is_empty() || !location.components().all(stays) {
+            return Err(Flaw::Outside);
+        }
+        self.found.insert(location.to_path_buf());
+        if MAX_FILES < self.found.len() {
+            return Err(Flaw::Many);
+        }
+        Ok(())
+    }
+
+    /// A whole number of up to ten bytes.
+    fn number(&mut self, end: u64) -> Result<u64, Flaw> {
+        let mut number = 0_u64;
+        for shift in (0..70).step_by(7) {
+            if end <= self.at {
+                return Err(Flaw::Malformed);
+            }
+            let mut byte = [0];
+            self.reader.read_exact(&mut byte)?;
+            self.at += 1;
+            number |= u64::from(byte[0] & 0x7f).checked_shl(shift).unwrap_or(0);
+            if byte[0] & 0x80 == 0 {
+                return Ok(number);
+            }
+        }
+        Err(Flaw::Malformed)
+    }
+
+    fn text(&mut self, length: u64) -> Result<Vec<u8>, Flaw> {
+        if MAX_TEXT < length {
+            return Err(Flaw::Malformed);
+        }
+        let mut text = vec![0; usize::try_from(length).unwrap_or(0)];
+        self.reader.read_exact(&mut text)?;
+        self.at += length;
+        Ok(text)
+    }
+
+    fn skip(&mut self, length: u64, end: u64) -> Result<(), Flaw> {
+        let to = self.at.checked_add(length).filter(|to| *to <= end);
+        self.at = to.ok_or(Flaw::Malformed)?;
+        let length = i64::try_from(length).map_err(|_| Flaw::Malformed)?;
+        Ok(self.reader.seek_relative(length)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+
+    /// A field with bytes.
+    fn field(number: u64, bytes: &[u8]) -> Vec<u8> {
+        let mut out = varint((number << 3) | 2);
+        out.extend(varint(bytes.len() as u64));
+        out.extend(bytes);
+        out
+    }
+
+    fn varint(mut number: u64) -> Vec<u8> {
+        let mut out = Vec::new();
+        while 0x80 <= number {
+            out.push((number & 0x7f) as u8 | 0x80);
+            number >>= 7;
+        }
+        out.push(number as u8);
+        out
+    }
+
+    /// A tensor whose data is at `location`.
+    fn tensor(location: &str) -> Vec<u8> {
+        let entry = [field(1, b"location"), field(2, location.as_bytes())].concat();
+        field(13, &entry)
+    }
+
+    fn read(bytes: &[u8]) -> Result<BTreeSet<PathBuf>, Flaw> {
+        locations(BufReader::new(Cursor::new(bytes)), bytes.len() as u64)
+    }
+
+    #[test]
+    fn weights_are_found_wherever_a_tensor_may_lie() {
+        let attribute = |number, inner: &[u8]| field(5, &field(number, inner));
+        let body = field(1, &attribute(6, &field(5, &tensor("body.bin"))));
+        let graph = [
+            field(5, &tensor("a.bin")),
+            field(5, &tensor("a.bin")),
+            field(15, &field(1, &tensor("sparse/b.bin"))),
+            field(1, &attribute(5, &tensor("constant.bin"))),
+            body,
+        ];
+        let function = field(25, &field(7, &attribute(10, &tensor("list.bin"))));
+        let model = [field(7, &graph.concat()), function].concat();
+        let found = read(&model).unwrap();
+        let names = [
+            "a.bin",
+            "body.bin",
+            "constant.bin",
+            "list.bin",
+            "sparse/b.bin",
+        ];
+        assert_eq!(found, names.map(PathBuf::from).into());
+        for cut in 1..field(7, &graph.concat()).len() {
+            assert!(matches!(read(&model[..cut]), Err(Flaw::Malformed)), "{cut}");
+        }
+    }
+
+    #[test]
+    fn weights_outside_of_the_directory_and_endless_nests_are_refused() {
+        for location in ["/etc/passwd", "../x", "a/../../x", ""] {
+            let model = field(7, &field(5, &tensor(location)));
+            assert!(matches!(read(&model), Err(Flaw::Outside)), "{location:?}");
+        }
+        let mut graph = Vec::new();
+        for _ in 0..50 {
+            graph = field(1, &field(5, &field(6, &graph)));
+        }
+        assert!(matches!(read(&field(7, &graph)), Err(Flaw::Deep)));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
+            let _ = read(&bytes);
+            let _ = read(&field(7, &field(5, &bytes)));
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Loading one replica: room in the budget, a turn, the loader's own work within a limit.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use volley_backend::{Backend, BackendLoader};
+use volley_types::registry::Assignment;
+use volley_types::{ErrorCode, ModelRef, PredictError};
+
+use crate::Worker;
+use crate::admission::Admission;
+use crate::ledger::Reservation;
+use crate::lingering::Work;
+use crate::replica::{Loaded, Replica};
+
+/// The first and the longest wait before a failed load is tried again.
+const RETRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
+
+impl Worker {
+    /// Loads one replica; tries again for as long as it is wanted.
+    pub(crate) async fn load(self, replica: Arc<Replica>) {
+        tokio::select! {
+            () = replica.unwanted() => {}
+            () = self.load_until_ready(&replica) => {}
+        }
+    }
+
+    async fn load_until_ready(&self, replica: &Replica) {
+        let (model, version) = (&replica.assignment.model, replica.assignment.spec.version);
+        let mut wait = RETRY.0;
+        loop {
+            let mut freed = self.0.ledger.freed();
+            let error = match self.load_once(&replica.assignment).await {
+                Ok(loaded) => {
+                    tracing::info!(%model, %version, "replica ready");
+                    replica.loaded(loaded);
+                    None
+                }
+                Err(error) => {
+                    tracing::warn!(%model, %version, error = error.chain(), "replica not loaded");
+                    replica.failed(error.message.clone());
+                    Some(error)
+                }
+            };
+            self.tell();
+            // One that was there before it may go now.
+            self.0.assigned.notify_one();
+            let Some(error) = error else { return };
+            let short = error.code == ErrorCode::Overloaded;
+            tokio::select! {
+                () = tokio::time::sleep(wait.mul_f64(0.75 + fastrand::f64() / 2.0)) => {}
+                // A model that had no room is tried again as soon as there is some.
+                _ = freed.changed(), if short => {}
+            }
+            wait = (wait * 2).min(RETRY.1);
+        }
+    }
+
+    async fn load_once(&self, assignment: &Assignment) -> Result<Loaded, PredictError> {
+        let kind = assignment.spec.backend;
+        let loader = self.0.loaders.get(&kind).cloned().ok_or_else(|| {
+            let message = format!("this worker has no backend for '{}' models", kind.as_str());
+            PredictError::new(ErrorCode::Unimplemented, message)
+        })?;
+        let memory = self.room(&loader, assignment).await?;
+        let _turn = self.0.loads.acquire().await;
+        let queue = self.0.config.queue_per_replica;
+        let (of, by) = (assignment.clone(), loader.clone());
+        self.within_limit(&loader, assignment, async move {
+            let backend: Arc<dyn Backend> = by.load(&of).await?;
+            let model = ModelRef {
+                name: of.model,
+                version: Some(of.spec.version),
+            };
+            memory.resize(backend.memory_bytes());
+            Ok(Loaded {
+                signature: backend.signature(&model).await?,
+                admission: Admission::new(backend.capacity(), queue),
+                backend,
+                memory: Arc::new(memory),
+                cut: CancellationToken::new(),
+            })
+        })
+        .await
+    }
+
+    /// Room for one replica.
+    ///
+    /// # Errors
+    /// The loader's, where it cannot tell how much is needed; `Overloaded` where there is none.
+    async fn room(
+        &self,
+        loader: &Arc<dyn BackendLoader>,
+        assignment: &Assignment,
+    ) -> Result<Reservation, PredictError> {
+        let (of, by) = (assignment.clone(), loader.clone());
+        let estimate = async move { by.estimate(&of).await };
+        let bytes = self.within_limit(loader, assignment, estimate).await?;
+        let reserved = self.0.ledger.reserve(bytes, true);
+        reserved.map_err(|shortage| shortage.error())
+    }
+
+    /// A loader's work, given up at the limit.
+    async fn within_limit<T: Send + 'static>(
+        &self,
+        loader: &Arc<dyn BackendLoader>,
+        assignment: &Assignment,
+        work: impl Future<Output = Result<T, PredictError>> + Send + 'static,
+    ) -> Result<T, PredictError> {
+        let (limit, lingering) = (self.0.config.load_timeout, &self.0.lingering);
+        let key = (assignment.model.clone(), assignment.spec.version);
+        let stops = loader.stops_when_dropped();
+        let work = async move {
+            if !stops {
+                lingering.until_gone(&key).await;
+                lingering.check()?;
+            }
+            Work::begin(lingering, key, stops, work).done().await
+        };
+        let done = tokio::time::timeout(limit, work).await;
+        done.unwrap_or_else(|_| {
+            let seconds = limit.as_secs_f64();
+            let message = format!(
+                "the model was not loaded within {seconds} s and is given up; its files may be \
+                 damaged, or their disk slow; 'limits.load_timeout' sets the limit"
+            );
+            Err(PredictError::new(ErrorCode::DeadlineExceeded, message))
+        })
+    }
+}
