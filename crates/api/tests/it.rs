@@ -4,6 +4,8 @@
 mod anthropic;
 #[path = "it/cluster.rs"]
 mod cluster;
+#[path = "it/connectors.rs"]
+mod connectors;
 #[path = "it/oip.rs"]
 mod oip;
 #[path = "it/openai.rs"]

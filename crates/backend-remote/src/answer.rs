@@ -1,43 +1,57 @@
-//! What comes back, read piece by piece into rows. Pure.
+//! What comes back for one item, read piece by piece. Pure.
 
-use arrow_array::RecordBatch;
 use bytes::Bytes;
 use volley_types::registry::ProviderKind;
-use volley_types::{FinishReason, GenerationChunk, GenerationChunks, PredictError, Usage};
+use volley_types::{FinishReason, PredictError, Usage};
 
-use crate::provider::{self, Delta, Step};
+use crate::provider::{self, Calls, Delta, Step};
 use crate::sse::Parser;
 use crate::upstream;
 
-/// A whole completion as one chunk and the end.
+/// What one read of an answer brings.
+#[derive(Debug, Default)]
+pub(crate) struct Part {
+    /// Those with something for the caller, in order.
+    pub(crate) deltas: Vec<Delta>,
+    /// The answer's end, where it was read.
+    pub(crate) end: Option<End>,
+}
+
+/// How an answer ended well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    pub(crate) finish_reason: FinishReason,
+    pub(crate) usage: Option<Usage>,
+}
+
+/// A whole completion.
 ///
 /// # Errors
 /// `UpstreamFailed` when it is none, or says that the server failed.
 pub(crate) fn whole(
     provider: ProviderKind,
+    seed: u64,
     body: &[u8],
     redact: impl Fn(&str) -> String,
-) -> Result<RecordBatch, PredictError> {
-    let delta = match provider::read_whole(provider, body) {
-        Ok(Step::Delta(delta)) => delta,
+) -> Result<Part, PredictError> {
+    let delta = match provider::read_whole(provider, body, &mut Calls::new(seed)) {
+        Ok(Step::Delta(delta) | Step::Last(delta)) => delta,
         Ok(Step::Failed(message)) => return Err(upstream::failed(&message, redact)),
         Ok(Step::End) | Err(_) => {
             return Err(upstream::not_a_stream("JSON that is no completion"));
         }
     };
-    let mut answer = Answer::new(provider);
-    let mut rows = GenerationChunks::default();
-    answer.take(delta, &mut rows);
-    answer.end(&mut rows);
-    Ok(rows.finish())
+    let (mut answer, mut part) = (Answer::new(provider, seed), Part::default());
+    answer.take(delta, &mut part);
+    answer.end(&mut part);
+    Ok(part)
 }
 
 /// An answer as it is read.
 pub(crate) struct Answer {
     provider: ProviderKind,
     parser: Parser,
-    tools: u32,
-    sequence: u32,
+    calls: Calls,
     usage: Usage,
     finish_reason: Option<FinishReason>,
     ended: bool,
@@ -45,12 +59,12 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    pub(crate) fn new(provider: ProviderKind) -> Self {
+    /// `seed` makes ids of tool calls that the server does not name.
+    pub(crate) fn new(provider: ProviderKind, seed: u64) -> Self {
         Self {
             provider,
-            parser: Parser::default(),
-            tools: 0,
-            sequence: 0,
+            parser: Parser::new(provider::format(provider).framing),
+            calls: Calls::new(seed),
             usage: Usage::default(),
             finish_reason: None,
             ended: false,
@@ -63,30 +77,30 @@ impl Answer {
         self.ended
     }
 
-    /// The failure that comes after the rows read so far. The answer is of no use after it.
+    /// The failure that comes after what was read so far. The answer is of no use after it.
     pub(crate) fn take_failure(&mut self) -> Option<PredictError> {
         self.failure.take()
     }
 
-    /// Reads a piece of the body, or its end: the rows that it completes, all in one batch. A
-    /// failure in it is kept for after those rows.
-    pub(crate) fn read(
-        &mut self,
-        piece: Option<Bytes>,
-        redact: impl Fn(&str) -> String,
-    ) -> Option<RecordBatch> {
+    /// Reads a piece of the body, or its end. A failure in it is kept for after what it brings.
+    pub(crate) fn read(&mut self, piece: Option<Bytes>, redact: impl Fn(&str) -> String) -> Part {
         let mut events = Vec::new();
         let at_end = piece.is_none();
         let parsed = match piece {
             Some(piece) => self.parser.push(piece, &mut events),
             None => self.parser.finish(&mut events),
         };
-        let mut rows = GenerationChunks::default();
+        let mut part = Part::default();
         for event in &events {
-            match provider::read(self.provider, event, &mut self.tools) {
-                Ok(Step::Delta(delta)) => self.take(delta, &mut rows),
+            match provider::read(self.provider, event, &mut self.calls) {
+                Ok(Step::Delta(delta)) => self.take(delta, &mut part),
+                Ok(Step::Last(delta)) => {
+                    self.take(delta, &mut part);
+                    self.end(&mut part);
+                    break;
+                }
                 Ok(Step::End) => {
-                    self.end(&mut rows);
+                    self.end(&mut part);
                     break;
                 }
                 Ok(Step::Failed(message)) => {
@@ -103,59 +117,53 @@ impl Answer {
         }
         if !self.ended && self.failure.is_none() {
             self.failure = match parsed {
-                _ if at_end => Some(upstream::incomplete()),
+                _ if at_end => self.end_of_body(&mut part),
                 Err(error) => Some(upstream::unreadable(error)),
                 Ok(()) => None,
             };
         }
-        (!rows.is_empty()).then(|| rows.finish())
+        part
     }
 
     /// The connection broke: what is whole is read, and a missing end is `error`.
-    pub(crate) fn break_off(&mut self, error: PredictError) -> Option<RecordBatch> {
-        let rows = self.read(None, str::to_owned);
+    pub(crate) fn break_off(&mut self, error: PredictError) -> Part {
+        let part = self.read(None, str::to_owned);
         if !self.ended {
             self.failure = Some(error);
         }
-        rows
+        part
     }
 
-    fn take(&mut self, delta: Delta, rows: &mut GenerationChunks) {
+    fn end_of_body(&mut self, part: &mut Part) -> Option<PredictError> {
+        let is_end = provider::format(self.provider).ends_with_body;
+        if is_end && self.finish_reason.is_some() {
+            self.end(part);
+            return None;
+        }
+        Some(upstream::incomplete())
+    }
+
+    fn take(&mut self, delta: Delta, part: &mut Part) {
         provider::usage(&mut self.usage, &delta);
         self.finish_reason = delta.finish_reason.or(self.finish_reason);
         if delta.has_content() {
-            rows.push(&GenerationChunk {
-                sequence: self.next(),
-                text: delta.text.filter(|text| !text.is_empty()),
-                thinking: delta.thinking.filter(|text| !text.is_empty()),
-                tool_calls: delta.tool_calls,
-                ..GenerationChunk::default()
-            });
+            part.deltas.push(delta);
         }
     }
 
-    fn end(&mut self, rows: &mut GenerationChunks) {
+    fn end(&mut self, part: &mut Part) {
         self.ended = true;
-        rows.push(&GenerationChunk {
-            sequence: self.next(),
-            finish_reason: Some(self.finish_reason.unwrap_or(FinishReason::Stop)),
+        part.end = Some(End {
+            finish_reason: self.finish_reason.unwrap_or(FinishReason::Stop),
             usage: (self.usage != Usage::default()).then_some(self.usage),
-            last: true,
-            ..GenerationChunk::default()
         });
-    }
-
-    fn next(&mut self) -> u32 {
-        let sequence = self.sequence;
-        self.sequence += 1;
-        sequence
     }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use volley_types::{ErrorCode, GenerationRow};
+    use volley_types::ErrorCode;
 
     use super::*;
 
@@ -173,29 +181,44 @@ mod tests {
         "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"max_tokens\"},\"usage\":{\"output_tokens\":3}}\n\n",
         "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
     );
-    const STREAMS: [(ProviderKind, &str); 2] = [
+    const COHERE: &str = concat!(
+        "event: message-start\ndata: {\"type\":\"message-start\",\"delta\":{\"message\":{\"content\":[]}}}\n\n",
+        "event: content-delta\ndata: {\"type\":\"content-delta\",\"index\":0,\"delta\":{\"message\":{\"content\":{\"text\":\"Gr\u{fc}\u{df}e \u{1f98a}\"}}}}\n\n",
+        "event: message-end\ndata: {\"type\":\"message-end\",\"delta\":{\"finish_reason\":\"MAX_TOKENS\"}}\n\n",
+    );
+    const OLLAMA: &str = concat!(
+        "{\"model\":\"m\",\"message\":{\"role\":\"assistant\",\"content\":\"Gr\u{fc}\u{df}e \"},\"done\":false}\n",
+        "{\"model\":\"m\",\"message\":{\"role\":\"assistant\",\"content\":\"\u{1f98a}\"},\"done\":false}\n",
+        "{\"model\":\"m\",\"message\":{\"content\":\"\"},\"done\":true,\"done_reason\":\"length\",\"eval_count\":3}\n",
+    );
+    const GEMINI: &str = concat!(
+        "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"Gr\u{fc}\u{df}e \"}]}}]}\r\n\r\n",
+        "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"\u{1f98a}\"}]},\"finishReason\":\"MAX_TOKENS\"}]}\r\n\r\n",
+    );
+    const STREAMS: [(ProviderKind, &str); 5] = [
         (ProviderKind::OpenAi, OPENAI),
         (ProviderKind::Anthropic, ANTHROPIC),
+        (ProviderKind::Cohere, COHERE),
+        (ProviderKind::Ollama, OLLAMA),
+        (ProviderKind::Gemini, GEMINI),
     ];
 
-    /// The text, whether there was a last row, and the failure, of an answer in these pieces.
+    /// The text, whether there was an end, and the failure, of an answer in these pieces.
     fn play(provider: ProviderKind, pieces: &[&[u8]]) -> (String, bool, Option<ErrorCode>) {
-        let (mut answer, mut text, mut last) = (Answer::new(provider), String::new(), false);
+        let (mut answer, mut text, mut ended) = (Answer::new(provider, 0), String::new(), false);
         let pieces = pieces
             .iter()
             .map(|piece| Some(Bytes::copy_from_slice(piece)));
         for piece in pieces.chain([None]) {
-            if let Some(batch) = answer.read(piece, str::to_owned) {
-                for row in GenerationRow::rows(&batch).unwrap() {
-                    assert!(!last, "nothing follows the last row");
-                    text.push_str(row.text().unwrap_or_default());
-                    last = row.last();
-                }
+            let part = answer.read(piece, str::to_owned);
+            for delta in part.deltas {
+                text.push_str(&delta.text.unwrap_or_default());
             }
+            ended |= part.end.is_some();
             let failure = answer.take_failure();
             if failure.is_some() || answer.has_ended() {
-                assert_eq!(last, answer.has_ended());
-                return (text, last, failure.map(|failure| failure.code));
+                assert_eq!(ended, answer.has_ended());
+                return (text, ended, failure.map(|failure| failure.code));
             }
         }
         panic!("an answer ends, well or badly");
@@ -207,29 +230,46 @@ mod tests {
             // Nothing but line ends may be missing from the end of a good one.
             let enough = stream.trim_end().len();
             for length in 0..stream.len() {
-                let (text, last, failure) = play(provider, &[&stream.as_bytes()[..length]]);
+                let (text, ended, failure) = play(provider, &[&stream.as_bytes()[..length]]);
                 assert!("Gr\u{fc}\u{df}e \u{1f98a}".starts_with(&text));
                 let expected = (length < enough).then_some(ErrorCode::UpstreamIncomplete);
-                assert_eq!((last, failure), (enough <= length, expected), "at {length}");
+                assert_eq!(
+                    (ended, failure),
+                    (enough <= length, expected),
+                    "at {length}"
+                );
             }
         }
     }
 
     #[test]
-    fn what_comes_in_one_piece_goes_out_in_one_batch() {
-        let mut answer = Answer::new(ProviderKind::OpenAi);
-        let batch = answer.read(Some(Bytes::from_static(OPENAI.as_bytes())), str::to_owned);
-        assert_eq!(batch.unwrap().num_rows(), 3, "two chunks and the end");
+    fn what_comes_in_one_piece_is_one_part() {
+        let mut answer = Answer::new(ProviderKind::OpenAi, 0);
+        let part = answer.read(Some(Bytes::from_static(OPENAI.as_bytes())), str::to_owned);
+        assert_eq!(part.deltas.len(), 2);
+        let end = part.end.unwrap();
+        assert_eq!(end.finish_reason, FinishReason::Length);
+        assert_eq!(end.usage.unwrap().completion_tokens, 3);
         assert!(answer.has_ended() && answer.take_failure().is_none());
     }
 
     #[test]
+    fn a_bare_error_among_events_is_the_servers() {
+        let error = "{\n  \"error\": {\n    \"message\": \"busy\"\n  }\n}\n";
+        let mut answer = Answer::new(ProviderKind::Gemini, 0);
+        let begun = format!("{}{error}", &GEMINI[..GEMINI.find("\r\n\r\n").unwrap() + 4]);
+        let part = answer.read(Some(Bytes::from(begun)), str::to_owned);
+        assert_eq!(part.deltas.len(), 1);
+        assert!(answer.take_failure().unwrap().message.contains("busy"));
+    }
+
+    #[test]
     fn a_connection_that_breaks_after_the_end_has_not_failed() {
-        let mut answer = Answer::new(ProviderKind::OpenAi);
+        let mut answer = Answer::new(ProviderKind::OpenAi, 0);
         let unended = OPENAI.trim_end().as_bytes();
         answer.read(Some(Bytes::from_static(unended)), str::to_owned);
         assert!(!answer.has_ended());
-        answer.break_off(upstream::incomplete()).unwrap();
+        assert!(answer.break_off(upstream::incomplete()).end.is_some());
         assert!(answer.has_ended() && answer.take_failure().is_none());
     }
 

@@ -1,13 +1,15 @@
 //! Remote models: one replica holds no model but the way to one, a connector.
 //!
-//! Reading order: [`RemoteLoader`], `predict` (one request), `answer` (what comes back),
-//! `provider` (a wire format each), `sse` (the events), `upstream` (failures into errors),
-//! `egress` (where calls may go).
+//! Reading order: [`RemoteLoader`], `predict` (one request), `call` (one item of it), `answer`
+//! (what comes back), `merge` (the answers as one stream), `provider` (a wire format each),
+//! `sse` (the events), `upstream` (failures into errors), `egress` (where calls may go).
 
 mod answer;
+mod call;
 mod config;
 mod credential;
 mod egress;
+mod merge;
 mod predict;
 mod provider;
 mod sse;

@@ -1,35 +1,28 @@
-//! One request to a remote model.
+//! One request to a remote model: a call for each of its items.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_stream::try_stream;
 use async_trait::async_trait;
-use bytes::{Bytes, BytesMut};
-use futures::{FutureExt, Stream, StreamExt};
-use http::{HeaderMap, HeaderName, HeaderValue, header};
-use reqwest::Response;
+use futures::{Stream, StreamExt, stream};
 use url::Url;
 use volley_backend::Backend;
 use volley_backend::items::{self, Item};
-use volley_types::registry::{ConnectorSpec, ProviderKind};
+use volley_types::registry::ConnectorSpec;
 use volley_types::{
-    ChunkStream, Input, ModelName, ModelRef, Parameters, Predict, PredictError, PredictRequest,
-    Signature,
+    ChunkStream, ModelName, ModelRef, Parameters, Predict, PredictError, PredictRequest, Signature,
 };
 
-use crate::answer::{self, Answer};
+use crate::answer::{self, Answer, Part};
+use crate::call::{self, Call};
 use crate::credential::Secret;
+use crate::merge::Merge;
 use crate::{Clients, RemoteConfig, provider, upstream};
 
-/// The largest error body, and the largest answer that is not streamed, in bytes.
-const MAX_ERROR_BYTES: usize = 64 << 10;
-/// Pieces of a body are joined up to this size.
-const MAX_GATHERED_BYTES: usize = 64 << 10;
-const MAX_WHOLE_BYTES: usize = 4 << 20;
-/// How long the body of an error may take.
-const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(5);
-const ANTHROPIC_VERSION: &str = "2023-06-01";
+/// Items of one request that are asked for at a time. A request holds one permit however many
+/// items it has, so this is small; and servers limit their callers.
+const ITEMS_AT_ONCE: usize = 8;
 
 /// The way to a remote model.
 pub(crate) struct RemoteModel {
@@ -54,9 +47,9 @@ impl RemoteModel {
         let defaults = defaults.or_defaults(&connector.parameters);
         Self {
             model,
+            url: provider::url(connector.provider, url),
             connector: Arc::new(connector),
             defaults,
-            url,
             clients,
             config,
         }
@@ -72,50 +65,28 @@ impl Backend for RemoteModel {
 #[async_trait]
 impl Predict for RemoteModel {
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
-        let call = Call {
-            connector: self.connector.clone(),
-            parameters: request.parameters.or_defaults(&self.defaults),
-            client: self.clients.next().clone(),
-            url: self.url.clone(),
-            config: self.config.clone(),
-            traceparent: request.trace.to_string(),
-        };
-        let (provider, input) = (call.connector.provider, request.input);
+        let parameters = request.parameters.or_defaults(&self.defaults);
+        let (connector, clients) = (self.connector.clone(), self.clients.clone());
+        let (url, config) = (self.url.clone(), self.config.clone());
+        let traceparent = request.trace.to_string();
+        let input = request.input;
         let batches = try_stream! {
-            let item = only_item(input).await?;
-            let secret = match &call.connector.credential {
+            let items = items::collect(input).await?;
+            let fields = provider::fields(&parameters)?;
+            let secret = match &connector.credential {
                 Some(reference) => Some(Secret::read(reference).await?),
                 None => None,
             };
-            let redact = |text: &str| redacted(text, secret.as_ref());
-            let response = call.send(&item, secret.as_ref()).await?;
-            if is_json(response.headers()) {
-                let body = bounded(response, MAX_WHOLE_BYTES, &call.config).await?;
-                yield answer::whole(provider, &body, redact)?;
-                return;
-            }
-            let mut pieces = response.bytes_stream();
-            let mut answer = Answer::new(provider);
-            let mut limit = call.config.first_byte_timeout;
-            let mut held = None;
-            while !answer.has_ended() {
-                let piece = match held.take() {
-                    Some(held) => held,
-                    None => within(limit, pieces.next()).await?,
-                };
-                let piece = piece.map(|piece| piece.map(|first| gather(first, &mut pieces, &mut held)));
-                limit = call.config.stall_timeout;
-                let read = match piece {
-                    Some(Ok(piece)) => answer.read(Some(piece), redact),
-                    Some(Err(failure)) => answer.break_off(upstream::broken(failure)),
-                    None => answer.read(None, redact),
-                };
-                // What was read before an error goes out before it.
-                if let Some(rows) = read {
-                    yield rows;
-                }
-                if let Some(error) = answer.take_failure() {
-                    Err(error)?;
+            let headers = call::headers(&connector, secret.as_ref(), &traceparent)?;
+            let call = Call { connector, fields, headers, secret, clients, url, config };
+            let mut merge = Merge::new(items.len());
+            let mut parts = answers(Arc::new(call), items);
+            while let Some((item, part)) = parts.next().await {
+                match part {
+                    Ok(part) => if let Some(rows) = merge.part(item, part) {
+                        yield rows;
+                    },
+                    Err(error) => yield merge.failed(item, error)?,
                 }
             }
         };
@@ -131,168 +102,57 @@ impl Predict for RemoteModel {
     }
 }
 
-type Piece = reqwest::Result<Bytes>;
+type PartResult = Result<Part, PredictError>;
 
-/// Joins the pieces that are there already to `first`, so that they become one batch of rows:
-/// what a batch costs, it costs once. What is there and is no piece of a body is `held`.
-fn gather(
-    first: Bytes,
-    pieces: &mut (impl Stream<Item = Piece> + Unpin),
-    held: &mut Option<Option<Piece>>,
-) -> Bytes {
-    let mut joined = None;
-    let length = |joined: &Option<BytesMut>| joined.as_ref().map_or(first.len(), BytesMut::len);
-    while length(&joined) < MAX_GATHERED_BYTES {
-        match pieces.next().now_or_never() {
-            Some(Some(Ok(next))) => joined
-                .get_or_insert_with(|| BytesMut::from(first.as_ref()))
-                .extend_from_slice(&next),
-            Some(other) => {
-                *held = Some(other);
-                break;
-            }
-            None => break,
+/// The parts of all answers as they come, each with its item's number. An answer's last part is
+/// its end or its error.
+fn answers(
+    call: Arc<Call>,
+    items: Vec<Item>,
+) -> impl Stream<Item = (u32, PartResult)> + Send + Unpin {
+    let numbered = (0_u32..).zip(items);
+    let answers = numbered.map(move |(number, item)| {
+        let parts = answer(call.clone(), item);
+        parts.map(move |part| (number, part)).boxed()
+    });
+    Box::pin(stream::iter(answers).flatten_unordered(ITEMS_AT_ONCE))
+}
+
+/// The answer to one item, in parts as they are read.
+fn answer(call: Arc<Call>, item: Item) -> impl Stream<Item = PartResult> + Send {
+    try_stream! {
+        let (provider, config) = (call.connector.provider, &call.config);
+        // No two answers of this process make the same ids for their tool calls.
+        let seed = RandomState::new().hash_one(0);
+        let redact = |text: &str| call.redacted(text);
+        let response = call.send(&item).await?;
+        if call::is_json(response.headers()) {
+            let body = call::bounded(response, call::MAX_WHOLE_BYTES, config).await?;
+            yield answer::whole(provider, seed, &body, redact)?;
+            return;
         }
-    }
-    joined.map_or(first, BytesMut::freeze)
-}
-
-/// One call, with all that it needs.
-struct Call {
-    connector: Arc<ConnectorSpec>,
-    parameters: Parameters,
-    client: reqwest::Client,
-    url: Url,
-    config: RemoteConfig,
-    traceparent: String,
-}
-
-impl Call {
-    /// Sends the request and waits for the head of a good answer.
-    async fn send(&self, item: &Item, secret: Option<&Secret>) -> Result<Response, PredictError> {
-        let body = provider::body(&self.connector, item, &self.parameters)?;
-        let mut headers = headers(&self.connector, secret)?;
-        if let Ok(value) = HeaderValue::from_str(&self.traceparent) {
-            headers.insert("traceparent", value);
-        }
-        let url = self.url.clone();
-        let call = self.client.post(url).headers(headers).json(&body).send();
-        let response = within(self.config.first_byte_timeout, call)
-            .await?
-            .map_err(upstream::call)?;
-        tracing::debug!(
-            connector = %self.connector.id,
-            status = response.status().as_u16(),
-            "the remote model's server answered"
-        );
-        checked(response, secret, &self.config).await
-    }
-}
-
-async fn only_item(input: Input) -> Result<Item, PredictError> {
-    let mut items = items::collect(input).await?;
-    match (items.pop(), items.is_empty()) {
-        (Some(item), true) => Ok(item),
-        _ => Err(PredictError::invalid(
-            "a remote model takes one prompt per request",
-        )),
-    }
-}
-
-async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Result<T, PredictError> {
-    tokio::time::timeout(limit, work)
-        .await
-        .map_err(|_| upstream::silent(limit))
-}
-
-fn redacted(text: &str, secret: Option<&Secret>) -> String {
-    secret.map_or_else(|| text.to_owned(), |secret| secret.redact(text))
-}
-
-fn headers(connector: &ConnectorSpec, secret: Option<&Secret>) -> Result<HeaderMap, PredictError> {
-    let mut headers = HeaderMap::new();
-    for (name, value) in &connector.headers {
-        let pair = HeaderName::try_from(name)
-            .ok()
-            .zip(HeaderValue::try_from(value).ok());
-        let (name, value) = pair
-            .ok_or_else(|| PredictError::invalid("one of the connector's headers is malformed"))?;
-        headers.insert(name, value);
-    }
-    headers.insert(
-        header::ACCEPT,
-        HeaderValue::from_static("text/event-stream"),
-    );
-    match connector.provider {
-        ProviderKind::OpenAi => {
-            if let Some(secret) = secret {
-                headers.insert(header::AUTHORIZATION, secret.header("Bearer ")?);
+        let mut pieces = response.bytes_stream();
+        let mut answer = Answer::new(provider, seed);
+        let mut limit = config.first_byte_timeout;
+        let mut held = None;
+        while !answer.has_ended() {
+            let piece = match held.take() {
+                Some(held) => held,
+                None => call::within(limit, pieces.next()).await?,
+            };
+            let piece = piece
+                .map(|piece| piece.map(|first| call::gather(first, &mut pieces, &mut held)));
+            limit = config.stall_timeout;
+            let part = match piece {
+                Some(Ok(piece)) => answer.read(Some(piece), redact),
+                Some(Err(failure)) => answer.break_off(upstream::broken(failure)),
+                None => answer.read(None, redact),
+            };
+            // What was read before an error goes out before it.
+            yield part;
+            if let Some(error) = answer.take_failure() {
+                Err(error)?;
             }
         }
-        ProviderKind::Anthropic => {
-            if let Some(secret) = secret {
-                headers.insert("x-api-key", secret.header("")?);
-            }
-            let version = HeaderValue::from_static(ANTHROPIC_VERSION);
-            headers.entry("anthropic-version").or_insert(version);
-        }
     }
-    Ok(headers)
-}
-
-fn media(headers: &HeaderMap) -> String {
-    let media = headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok());
-    media
-        .unwrap_or_default()
-        .split(';')
-        .next()
-        .unwrap_or_default()
-        .trim()
-        .to_ascii_lowercase()
-}
-
-fn is_json(headers: &HeaderMap) -> bool {
-    media(headers) == "application/json"
-}
-
-/// The answer, if it is a success of a kind that can be read.
-async fn checked(
-    response: Response,
-    secret: Option<&Secret>,
-    config: &RemoteConfig,
-) -> Result<Response, PredictError> {
-    let (status, headers) = (response.status(), response.headers().clone());
-    if !status.is_success() {
-        // Without its body an error is still an error, and it should not be long in coming.
-        let limit = config.stall_timeout.min(ERROR_BODY_TIMEOUT);
-        let body = tokio::time::timeout(limit, bounded(response, MAX_ERROR_BYTES, config)).await;
-        let body = body.ok().and_then(Result::ok).unwrap_or_default();
-        let redact = |text: &str| redacted(text, secret);
-        return Err(upstream::status(status, &headers, &body, redact));
-    }
-    match media(&headers).as_str() {
-        "text/event-stream" | "application/json" => Ok(response),
-        "text/html" => Err(upstream::not_a_stream("a web page")),
-        _ => Err(upstream::not_a_stream("something else")),
-    }
-}
-
-async fn bounded(
-    mut response: Response,
-    limit: usize,
-    config: &RemoteConfig,
-) -> Result<Bytes, PredictError> {
-    let mut body = BytesMut::new();
-    while let Some(piece) = within(config.stall_timeout, response.chunk())
-        .await?
-        .map_err(upstream::broken)?
-    {
-        if limit < body.len() + piece.len() {
-            return Err(upstream::not_a_stream("a body over the limit"));
-        }
-        body.extend_from_slice(&piece);
-    }
-    Ok(body.freeze())
 }

@@ -1,16 +1,68 @@
 //! A wire format each: how a request is written, and what its events mean. Pure.
+//!
+//! A new one is a file with its [`Format`] and a line in [`format`].
 
 pub(crate) mod anthropic;
+mod azure;
+mod calls;
+mod cohere;
+mod conversation;
+mod gemini;
+mod mistral;
+mod ollama;
 pub(crate) mod openai;
+mod tidy;
 mod typed;
 
 use serde_json::{Map, Value};
+use url::Url;
 use volley_backend::items::Item;
 use volley_types::registry::{ConnectorSpec, ProviderKind};
-use volley_types::{ChatMessage, FinishReason, ParamValue, Parameters, PredictError, Usage};
+use volley_types::{FinishReason, ParamValue, Parameters, PredictError, Usage};
 
-use crate::sse::Event;
+pub(crate) use self::calls::{Calls, deltas};
+pub(crate) use self::conversation::{message, messages};
+use crate::sse::{Event, Framing};
 use crate::template;
+
+/// A provider's wire format.
+pub(crate) struct Format {
+    pub(crate) framing: Framing,
+    /// The media type of its streams.
+    pub(crate) media: &'static str,
+    /// What stands before the key in its header.
+    pub(crate) key_prefix: &'static str,
+    /// Headers that the server demands; a connector may have others in their place.
+    pub(crate) headers: &'static [(&'static str, &'static str)],
+    /// Whether `stream` is a field of the body. Elsewhere the URL says it.
+    pub(crate) stream_field: bool,
+    /// Whether the body's end is an answer's own, once it has told why it ends.
+    pub(crate) ends_with_body: bool,
+    /// Whether the server means the request whenever it answers 400.
+    pub(crate) blames_request: bool,
+    /// The body of a request; the fields are its parameters.
+    pub(crate) body: MakeBody,
+    /// Reads the data of an event.
+    pub(crate) read: fn(&str, &mut Calls) -> Result<Step, String>,
+    /// Reads a whole answer.
+    pub(crate) read_whole: fn(&[u8], &mut Calls) -> Result<Step, String>,
+}
+
+type MakeBody = fn(&str, &Item, Map<String, Value>) -> Result<Value, PredictError>;
+
+/// The format of that provider.
+pub(crate) fn format(provider: ProviderKind) -> &'static Format {
+    match provider {
+        ProviderKind::OpenAi => &openai::FORMAT,
+        ProviderKind::Anthropic => &anthropic::FORMAT,
+        ProviderKind::Cohere => &cohere::FORMAT,
+        ProviderKind::Mistral => &mistral::FORMAT,
+        ProviderKind::Ollama => &ollama::FORMAT,
+        ProviderKind::Gemini => &gemini::FORMAT,
+        ProviderKind::Vertex => &gemini::ON_VERTEX,
+        ProviderKind::Azure => &azure::FORMAT,
+    }
+}
 
 /// What an event brings. Empty where it brings nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -37,57 +89,76 @@ impl Delta {
 pub(crate) enum Step {
     /// It brings something, or nothing.
     Delta(Delta),
+    /// It brings something, and is the answer's own end.
+    Last(Delta),
     /// It is the answer's own end.
     End,
     /// The server says that it failed; its message.
     Failed(String),
 }
 
-/// Reads an event; `tools` counts the answer's tool calls where the format does not.
+/// Reads an event.
 ///
 /// # Errors
 /// `Err` with what is wrong when it is not of the format; never with what the event says.
-pub(crate) fn read(provider: ProviderKind, event: &Event, tools: &mut u32) -> Result<Step, String> {
-    match provider {
-        ProviderKind::OpenAi => openai::read(event),
-        ProviderKind::Anthropic => anthropic::read(event, tools),
+pub(crate) fn read(
+    provider: ProviderKind,
+    event: &Event,
+    calls: &mut Calls,
+) -> Result<Step, String> {
+    let data = event.data.trim();
+    if data.is_empty() {
+        return Ok(Step::Delta(Delta::default()));
     }
+    (format(provider).read)(data, calls)
 }
 
 /// Reads an answer that is one whole JSON object, from a server that does not stream.
 ///
 /// # Errors
 /// `Err` with what is wrong when it is not of the format.
-pub(crate) fn read_whole(provider: ProviderKind, body: &[u8]) -> Result<Step, String> {
-    match provider {
-        ProviderKind::OpenAi => openai::read_whole(body),
-        ProviderKind::Anthropic => anthropic::read_whole(body),
+pub(crate) fn read_whole(
+    provider: ProviderKind,
+    body: &[u8],
+    calls: &mut Calls,
+) -> Result<Step, String> {
+    (format(provider).read_whole)(body, calls)
+}
+
+/// Where to call: what the connector says, with what the format needs to be asked for a stream.
+pub(crate) fn url(provider: ProviderKind, mut url: Url) -> Url {
+    let gemini = matches!(provider, ProviderKind::Gemini | ProviderKind::Vertex);
+    let stream = gemini && url.path().ends_with(":streamGenerateContent");
+    if stream && !url.query_pairs().any(|(name, _)| name == "alt") {
+        url.query_pairs_mut().append_pair("alt", "sse");
     }
+    url
 }
 
 /// The body of a request.
 ///
 /// # Errors
-/// `InvalidInput` when a template lacks a parameter or makes no JSON object, or a parameter that
-/// is known is not of its type.
+/// `InvalidInput` when a template lacks a parameter or makes no JSON object, or the server cannot
+/// do what a parameter asks for.
 pub(crate) fn body(
     connector: &ConnectorSpec,
     item: &Item,
-    parameters: &Parameters,
+    fields: &Map<String, Value>,
 ) -> Result<Value, PredictError> {
-    let fields = fields(parameters)?;
+    let format = format(connector.provider);
     let mut body = match &connector.request_body {
         Some(template) => template::fill(template, |name| {
-            template_value(connector, item, &fields, name)
+            template_value(connector, item, fields, name)
         })?,
-        None => match connector.provider {
-            ProviderKind::OpenAi => openai::body(&connector.model, item, fields),
-            ProviderKind::Anthropic => anthropic::body(&connector.model, item, fields),
-        },
+        None => (format.body)(&connector.model, item, fields.clone())?,
     };
-    // Whatever the caller or a template says: this worker reads streams.
     if let Value::Object(fields) = &mut body {
-        fields.insert("stream".to_owned(), true.into());
+        if format.stream_field {
+            // Whatever the caller or a template says: this worker reads streams.
+            fields.insert("stream".to_owned(), true.into());
+        } else {
+            fields.remove("stream");
+        }
     }
     Ok(body)
 }
@@ -107,37 +178,11 @@ fn template_value(
     })
 }
 
-/// A plain prompt is one user's message.
-pub(crate) fn messages(item: &Item) -> Vec<ChatMessage> {
-    match item {
-        Item::Prompt(prompt) => {
-            vec![ChatMessage::new("user", prompt)]
-        }
-        Item::Chat(messages) => messages.clone(),
-    }
-}
-
-/// A message in OpenAI's form.
-pub(crate) fn message(message: &ChatMessage) -> Value {
-    let mut fields = serde_json::json!({ "role": message.role, "content": message.content });
-    if let Some(calls) = message.tool_calls.as_deref().and_then(parsed) {
-        if message.content.is_empty() {
-            fields["content"] = Value::Null;
-        }
-        fields["tool_calls"] = calls;
-    }
-    if let Some(id) = &message.tool_call_id {
-        fields["tool_call_id"] = id.as_str().into();
-    }
-    fields
-}
-
-fn parsed(json: &str) -> Option<Value> {
-    serde_json::from_str(json).ok()
-}
-
 /// All parameters as fields of a body. Names are the server's business.
-fn fields(parameters: &Parameters) -> Result<Map<String, Value>, PredictError> {
+///
+/// # Errors
+/// `InvalidInput` naming a parameter that is known and is not of its type.
+pub(crate) fn fields(parameters: &Parameters) -> Result<Map<String, Value>, PredictError> {
     let parameters = typed::typed(parameters)?;
     let choices = parameters.unsigned("n")?;
     if choices.is_some_and(|choices| choices != 1) {

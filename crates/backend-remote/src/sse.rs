@@ -1,14 +1,27 @@
-//! Server-sent events (WHATWG HTML, §9.2.6), read incrementally and within limits.
+//! Server-sent events (WHATWG HTML, §9.2.6), and JSON by lines, read incrementally and within
+//! limits.
 //!
 //! Each byte is looked at once, wherever the network cuts it. A line or an event over the limit
-//! is an error at once, and so is text that is no UTF-8: a stream must not go mute over it.
+//! is an error at once, and so is text that is no UTF-8: a stream must not go mute over it. Some
+//! servers write an error among their events as bare JSON, over several lines; it is an event.
 
 use bytes::{Buf, Bytes, BytesMut};
 
 /// The longest line, and the most data of one event, in bytes.
-pub(crate) const MAX_EVENT_BYTES: usize = 1 << 20;
+/// What comes of one still fits into a message between nodes, which holds 16 MiB.
+pub(crate) const MAX_EVENT_BYTES: usize = 12 << 20;
 
 const BOM: &[u8] = b"\xef\xbb\xbf";
+
+/// How a stream is cut into events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// Server-sent events.
+    #[default]
+    Sse,
+    /// Each line that is not blank is one.
+    Lines,
+}
 
 /// One event that has data.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +44,8 @@ pub(crate) enum SseError {
 /// Reads events out of bytes that come in pieces.
 #[derive(Debug, Default)]
 pub(crate) struct Parser {
+    framing: Framing,
+    bare: Bare,
     /// A line whose end has not come yet.
     partial: BytesMut,
     name: BytesMut,
@@ -43,6 +58,13 @@ pub(crate) struct Parser {
 }
 
 impl Parser {
+    pub(crate) fn new(framing: Framing) -> Self {
+        Self {
+            framing,
+            ..Self::default()
+        }
+    }
+
     /// Reads one piece and appends its events.
     ///
     /// # Errors
@@ -101,6 +123,18 @@ impl Parser {
             false => line.strip_prefix(BOM).unwrap_or(line),
         };
         self.begun = true;
+        if self.framing == Framing::Lines {
+            if !line.trim_ascii().is_empty() {
+                events.push(event(BytesMut::new(), BytesMut::from(line))?);
+            }
+            return Ok(());
+        }
+        let opens = matches!(line.first(), Some(b'{' | b'['));
+        if (self.bare.is_open() || opens) && !line.starts_with(b"data:") {
+            events.extend(self.bare.take(line)?);
+            return Ok(());
+        }
+        self.bare = Bare::default();
         if line.is_empty() {
             return self.dispatch(events);
         }
@@ -135,13 +169,53 @@ impl Parser {
         if !std::mem::take(&mut self.has_data) {
             return Ok(());
         }
-        let text =
-            |bytes: BytesMut| String::from_utf8(bytes.to_vec()).map_err(|_| SseError::NotText);
-        events.push(Event {
-            name: text(name)?,
-            data: text(data)?,
-        });
+        events.push(event(name, data)?);
         Ok(())
+    }
+}
+
+fn event(name: BytesMut, data: BytesMut) -> Result<Event, SseError> {
+    let text = |bytes: BytesMut| String::from_utf8(bytes.to_vec()).map_err(|_| SseError::NotText);
+    Ok(Event {
+        name: text(name)?,
+        data: text(data)?,
+    })
+}
+
+/// JSON among the events that is none of them, until its last bracket.
+#[derive(Debug, Default)]
+struct Bare {
+    text: BytesMut,
+    depth: usize,
+    in_string: bool,
+    after_escape: bool,
+}
+
+impl Bare {
+    fn is_open(&self) -> bool {
+        self.depth != 0
+    }
+
+    fn take(&mut self, line: &[u8]) -> Result<Option<Event>, SseError> {
+        if MAX_EVENT_BYTES < self.text.len() + line.len() {
+            return Err(SseError::TooLong);
+        }
+        self.text.extend_from_slice(line);
+        for byte in line {
+            match (self.in_string, std::mem::take(&mut self.after_escape), byte) {
+                (true, true, _) => {}
+                (true, false, b'\\') => self.after_escape = true,
+                (_, _, b'"') => self.in_string = !self.in_string,
+                (false, _, b'{' | b'[') => self.depth += 1,
+                (false, _, b'}' | b']') => self.depth = self.depth.saturating_sub(1),
+                _ => {}
+            }
+        }
+        if self.is_open() {
+            return Ok(None);
+        }
+        let text = std::mem::take(self).text;
+        event(BytesMut::new(), text).map(Some)
     }
 }
 
@@ -154,7 +228,11 @@ mod tests {
     use super::*;
 
     fn read(pieces: &[&[u8]]) -> Result<Vec<(String, String)>, SseError> {
-        let (mut parser, mut events) = (Parser::default(), Vec::new());
+        read_as(Framing::Sse, pieces)
+    }
+
+    fn read_as(framing: Framing, pieces: &[&[u8]]) -> Result<Vec<(String, String)>, SseError> {
+        let (mut parser, mut events) = (Parser::new(framing), Vec::new());
         for piece in pieces {
             parser.push(Bytes::copy_from_slice(piece), &mut events)?;
         }
@@ -208,6 +286,50 @@ mod tests {
         assert!(events.is_empty());
         parser.finish(&mut events).unwrap();
         assert_eq!(events[0].data, "[DONE]");
+    }
+
+    #[test]
+    fn lines_of_json_are_events() {
+        let text = b"\xef\xbb\xbf{\"a\":1}\r\n\n  \n{\"b\":\"\\n\"}\n{\"c\"";
+        let events = read_as(Framing::Lines, &[text]).unwrap();
+        let datas: Vec<_> = events.into_iter().map(|(_, data)| data).collect();
+        assert_eq!(
+            datas,
+            ["{\"a\":1}", "{\"b\":\"\\n\"}"],
+            "the last has no end yet"
+        );
+    }
+
+    #[test]
+    fn bare_json_among_events_is_one_event() {
+        let error = "[{\n  \"error\": {\n    \"message\": \"a \\\" }{\"\n\n  }\n}]\n";
+        let text = format!("data: a\n\n{error}data: b\n\n");
+        let events = datas(text.as_bytes());
+        assert_eq!(events.len(), 3);
+        let bare: serde_json::Value = serde_json::from_str(&events[1]).unwrap();
+        assert_eq!(bare[0]["error"]["message"], "a \" }{");
+        assert_eq!(
+            datas(b"{junk\ndata: a\n\n"),
+            ["a"],
+            "junk swallows no event"
+        );
+    }
+
+    #[test]
+    fn a_huge_event_in_small_reads_takes_time_in_proportion() {
+        let text = format!("data: {}\n\n", "x".repeat(8 << 20));
+        let (mut parser, mut events) = (Parser::default(), Vec::new());
+        let started = std::time::Instant::now();
+        let mut rest = Bytes::from(text);
+        while !rest.is_empty() {
+            let piece = rest.split_to(rest.len().min(1_460));
+            parser.push(piece, &mut events).unwrap();
+        }
+        let took = started.elapsed();
+        eprintln!("8 MiB in reads of 1460 bytes: {took:?}");
+        assert_eq!(events[0].data.len(), 8 << 20);
+        // A parser that looks at bytes again takes many times as long, even in a debug build.
+        assert!(took < std::time::Duration::from_secs(2), "{took:?}");
     }
 
     fn cut<'a>(text: &'a [u8], places: &[usize]) -> Vec<&'a [u8]> {

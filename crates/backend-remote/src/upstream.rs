@@ -1,7 +1,7 @@
 //! What goes wrong between a worker and a remote model's server, as Volley's errors.
 
 use std::error::Error;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, StatusCode};
 use serde_json::Value;
@@ -13,81 +13,128 @@ use crate::sse::SseError;
 
 /// How much of a server's own message is passed on, in characters.
 const MAX_MESSAGE: usize = 512;
+/// The longest wait that a server is believed.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(3_600);
 
 fn error(code: ErrorCode, message: impl Into<String>) -> PredictError {
     PredictError::new(code, message).with_origin(ErrorOrigin::Model)
 }
 
-/// The server answered with a status that is no success. What it says is passed on through
-/// `redact`: some repeat the key that they refuse.
-pub(crate) fn status(
-    status: StatusCode,
-    headers: &HeaderMap,
-    body: &[u8],
-    redact: impl Fn(&str) -> String,
-) -> PredictError {
-    let said = Said::read(body);
-    let text = said.message.map_or(String::new(), |text| {
-        format!(": {}", shortened(&redact(&text)))
-    });
-    let result = match status.as_u16() {
-        401 | 403 => error(
-            ErrorCode::UpstreamFailed,
-            "the remote model's server refused the connector's credential",
-        ),
-        429 => error(
-            ErrorCode::Overloaded,
-            format!("the remote model's server is limiting requests{text}"),
-        ),
-        300..=399 => error(
-            ErrorCode::UpstreamFailed,
-            "the remote model's server answered with a redirect, which is not followed; give \
-             the connector the final URL",
-        ),
-        400 | 422 if said.blames_request => error(
-            ErrorCode::InvalidInput,
-            format!("the remote model's server refused the request{text}"),
-        ),
-        413 if said.blames_request => error(
-            ErrorCode::TooLarge,
-            format!("the request is too large for the remote model's server{text}"),
-        ),
-        code => error(
-            ErrorCode::UpstreamFailed,
-            format!("the remote model's server answered with status {code}{text}"),
-        ),
-    };
-    match retry_after(headers) {
-        Some(after) => result.with_retry_after(after),
-        None => result,
+/// An answer whose status is no success.
+pub(crate) struct Refusal<'a> {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: &'a HeaderMap,
+    pub(crate) body: &'a [u8],
+    /// Whether such a server means the request whenever it answers 400.
+    pub(crate) blames_request: bool,
+}
+
+impl Refusal<'_> {
+    /// What the caller is told. What the server says is passed on through `redact`: some repeat
+    /// the key that they refuse.
+    pub(crate) fn error(&self, redact: impl Fn(&str) -> String) -> PredictError {
+        let said = Said::read(self.body);
+        let text = said.message.map_or(String::new(), |text| {
+            format!(": {}", shortened(&redact(&text)))
+        });
+        let blames_request = said.blames_request || self.blames_request;
+        let result = match self.status.as_u16() {
+            400 if said.blames_key => refused_key(),
+            401 | 403 => refused_key(),
+            429 | 529 => error(
+                ErrorCode::Overloaded,
+                format!("the remote model's server is limiting requests{text}"),
+            ),
+            300..=399 => error(
+                ErrorCode::UpstreamFailed,
+                "the remote model's server answered with a redirect, which is not followed; \
+                 give the connector the final URL",
+            ),
+            400 | 422 if blames_request => error(
+                ErrorCode::InvalidInput,
+                format!("the remote model's server refused the request{text}"),
+            ),
+            413 if blames_request => error(
+                ErrorCode::TooLarge,
+                format!("the request is too large for the remote model's server{text}"),
+            ),
+            code => error(
+                ErrorCode::UpstreamFailed,
+                format!("the remote model's server answered with status {code}{text}"),
+            ),
+        };
+        let wait = retry_after(self.headers, SystemTime::now());
+        match wait.or(said.retry_after) {
+            Some(after) => result.with_retry_after(after.min(MAX_RETRY_AFTER)),
+            None => result,
+        }
     }
+}
+
+fn refused_key() -> PredictError {
+    error(
+        ErrorCode::UpstreamFailed,
+        "the remote model's server refused the connector's credential",
+    )
 }
 
 /// What an error body says; nothing where it is not JSON, as an HTML page.
 #[derive(Default)]
 struct Said {
     message: Option<String>,
-    /// The server's own word for it, which both providers share.
+    /// The servers' own words for it.
     blames_request: bool,
+    blames_key: bool,
+    retry_after: Option<Duration>,
 }
 
 impl Said {
     fn read(body: &[u8]) -> Self {
-        let Ok(body) = serde_json::from_slice::<Value>(body) else {
-            return Self::default();
+        // Google may put the object into a list.
+        let body = match serde_json::from_slice::<Value>(body) {
+            Ok(Value::Array(mut list)) if list.len() == 1 => list.remove(0),
+            Ok(body) => body,
+            Err(_) => return Self::default(),
         };
         let error = body.get("error").or_else(|| body.get("detail"));
-        let kind = error.and_then(|error| error.get("type"));
+        let word = |holder: Option<&Value>, name: &str, words: &[&str]| {
+            let given = holder.and_then(|holder| holder[name].as_str());
+            given.is_some_and(|given| words.contains(&given))
+        };
+        let kinds = ["invalid_request_error", "request_too_large"];
+        let details = error.and_then(|error| error["details"].as_array());
+        let details = || details.into_iter().flatten();
+        let delay = details().find_map(|detail| detail["retryDelay"].as_str());
         Self {
             message: match error {
+                Some(Value::Array(faults)) => Some(faults_text(faults)),
                 Some(error) => Some(error_text(&error.to_string())),
                 None => body["message"].as_str().map(str::to_owned),
             },
-            blames_request: kind
-                .and_then(Value::as_str)
-                .is_some_and(|kind| matches!(kind, "invalid_request_error" | "request_too_large")),
+            blames_request: word(error, "type", &kinds)
+                || word(Some(&body), "type", &kinds)
+                || word(error, "status", &["INVALID_ARGUMENT"])
+                || word(error, "code", &["content_filter"])
+                || error.is_some_and(Value::is_array),
+            blames_key: details().any(|detail| detail["reason"] == "API_KEY_INVALID"),
+            retry_after: delay.and_then(|delay| seconds(delay.strip_suffix('s')?)),
         }
     }
+}
+
+/// What is wrong with a request, as servers that check it by a schema list it. Each fault has the
+/// place, a text, and what was sent, which is left out.
+fn faults_text(faults: &[Value]) -> String {
+    let text = |fault: &Value| {
+        let place = fault["loc"].as_array().into_iter().flatten();
+        let place = place.map(|step| {
+            step.as_str()
+                .map_or_else(|| step.to_string(), str::to_owned)
+        });
+        let place = place.collect::<Vec<_>>().join(".");
+        format!("{place}: {}", fault["msg"].as_str().unwrap_or("wrong"))
+    };
+    faults.iter().map(text).collect::<Vec<_>>().join("; ")
 }
 
 /// A server's text as it may stand in a message: no control characters, not too long.
@@ -98,14 +145,26 @@ fn shortened(text: &str) -> String {
         .collect()
 }
 
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let number = |name: &str| -> Option<f64> {
-        let number = headers.get(name)?.to_str().ok()?.trim().parse().ok()?;
-        (0.0..).contains(&number).then_some(number)
-    };
-    let exact = number("retry-after-ms").map(|millis| millis / 1_000.0);
-    let seconds = exact.or_else(|| number("retry-after"))?;
-    Some(Duration::from_secs_f64(seconds.min(3_600.0)))
+/// In milliseconds, in seconds, or as a date.
+fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let text = |name: &str| headers.get(name)?.to_str().ok();
+    let exact = text("retry-after-ms").and_then(seconds);
+    exact.map(|exact| exact / 1_000).or_else(|| {
+        let text = text("retry-after")?;
+        seconds(text).or_else(|| {
+            let date = httpdate::parse_http_date(text.trim()).ok()?;
+            Some(date.duration_since(now).unwrap_or_default())
+        })
+    })
+}
+
+/// A number of seconds, not negative.
+fn seconds(text: &str) -> Option<Duration> {
+    let number: f64 = text.trim().parse().ok()?;
+    let bounded = (0.0..)
+        .contains(&number)
+        .then(|| number.min(f64::from(u32::MAX)));
+    bounded.map(Duration::from_secs_f64)
 }
 
 /// The call failed before an answer.
@@ -177,7 +236,7 @@ pub(crate) fn unreadable(failure: SseError) -> PredictError {
     error(
         ErrorCode::UpstreamFailed,
         match failure {
-            SseError::TooLong => "the remote model's server sent an event over the limit of 1 MiB",
+            SseError::TooLong => "the remote model's server sent an event over the limit of 12 MiB",
             SseError::NotText => "the remote model's server sent an event that is not UTF-8",
         },
     )
@@ -216,9 +275,13 @@ mod tests {
 
     fn answered(code: u16, body: &str) -> PredictError {
         let code = StatusCode::from_u16(code).unwrap();
-        status(code, &HeaderMap::new(), body.as_bytes(), |text| {
-            text.replace("sk-canary", "[redacted]")
-        })
+        let refusal = Refusal {
+            status: code,
+            headers: &HeaderMap::new(),
+            body: body.as_bytes(),
+            blames_request: false,
+        };
+        refusal.error(|text| text.replace("sk-canary", "[redacted]"))
     }
 
     #[test]
@@ -252,23 +315,49 @@ mod tests {
 
     #[test]
     fn the_time_to_wait_is_read_in_every_form_and_bounded() {
+        let now = httpdate::parse_http_date("Sat, 21 Nov 2026 07:00:00 GMT").unwrap();
         let read = |name: &'static str, value: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(name, http::HeaderValue::from_static(value));
-            retry_after(&headers)
+            retry_after(&headers, now).map(|after| after.as_millis())
         };
-        assert_eq!(read("retry-after", "7"), Some(Duration::from_secs(7)));
-        assert_eq!(read("retry-after", "0.5"), Some(Duration::from_millis(500)));
-        assert_eq!(
-            read("retry-after-ms", "1500"),
-            Some(Duration::from_millis(1_500))
-        );
-        assert_eq!(
-            read("retry-after", "1e300"),
-            Some(Duration::from_secs(3_600))
-        );
+        assert_eq!(read("retry-after", "7"), Some(7_000));
+        assert_eq!(read("retry-after", "0.5"), Some(500));
+        assert_eq!(read("retry-after-ms", "1500"), Some(1_500));
+        let date = "Sat, 21 Nov 2026 07:00:30 GMT";
+        assert_eq!(read("retry-after", date), Some(30_000));
+        let past = "Sat, 21 Nov 2026 06:00:30 GMT";
+        assert_eq!(read("retry-after", past), Some(0));
         for nonsense in ["-1", "NaN", "soon", ""] {
             assert_eq!(read("retry-after", nonsense), None, "{nonsense}");
         }
+        let mut headers = HeaderMap::new();
+        headers.insert("retry-after", http::HeaderValue::from_static("1e300"));
+        let refusal = Refusal {
+            status: StatusCode::TOO_MANY_REQUESTS,
+            headers: &headers,
+            body: b"",
+            blames_request: false,
+        };
+        let error = refusal.error(str::to_owned);
+        assert_eq!(error.retry_after, Some(MAX_RETRY_AFTER));
+    }
+
+    #[test]
+    fn each_houses_way_to_say_it_is_understood() {
+        let key = r#"[{"error":{"code":400,"status":"INVALID_ARGUMENT","message":"API key not valid","details":[{"reason":"API_KEY_INVALID"}]}}]"#;
+        assert!(answered(400, key).message.contains("credential"));
+        let argument = r#"{"error":{"code":400,"status":"INVALID_ARGUMENT","message":"topK"}}"#;
+        assert_eq!(answered(400, argument).code, ErrorCode::InvalidInput);
+        let quota = r#"{"error":{"code":429,"message":"quota","details":[{"retryDelay":"17s"}]}}"#;
+        let quota = answered(429, quota);
+        assert_eq!(quota.retry_after, Some(Duration::from_secs(17)));
+        let filtered = r#"{"error":{"message":"filtered","type":null,"code":"content_filter"}}"#;
+        assert_eq!(answered(400, filtered).code, ErrorCode::InvalidInput);
+        let faults = r#"{"detail":[{"loc":["body","topk"],"msg":"extra","input":"secret"}]}"#;
+        let faults = answered(422, faults);
+        assert_eq!(faults.code, ErrorCode::InvalidInput);
+        assert!(faults.message.ends_with(": body.topk: extra"));
+        assert_eq!(answered(529, "{}").code, ErrorCode::Overloaded);
     }
 }

@@ -1,9 +1,13 @@
 //! Remote models against servers on loopback: scripted ones that misbehave in every way, and a
 //! real LLM proxy.
 
+#[path = "it/houses.rs"]
+mod houses;
 #[path = "it/litellm.rs"]
 mod litellm;
 #[path = "it/server.rs"]
 mod server;
 #[path = "it/stories.rs"]
 mod stories;
+#[path = "it/transcripts.rs"]
+mod transcripts;

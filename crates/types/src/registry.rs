@@ -1,8 +1,11 @@
 //! What the registry holds: models, versions, connectors, deployments, placements, and the
 //! commands that change them. The cluster replicates these; routing and the edges read them.
 
+mod connector;
+
 use std::collections::BTreeMap;
 
+pub use self::connector::{ConnectorSpec, CredentialRef, ProviderKind};
 use crate::ids::{ConnectorId, ModelName, ModelVersion, NodeId, Revision, WorkerId};
 use crate::params::Parameters;
 
@@ -39,67 +42,6 @@ impl BackendKind {
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
-}
-
-/// Whose wire format a remote model's server speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ProviderKind {
-    /// OpenAI chat completions, and every server compatible with it.
-    OpenAi,
-    /// Anthropic messages.
-    Anthropic,
-}
-
-impl ProviderKind {
-    /// All kinds.
-    pub const ALL: [Self; 2] = [Self::OpenAi, Self::Anthropic];
-
-    /// The stable name.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::OpenAi => "openai",
-            Self::Anthropic => "anthropic",
-        }
-    }
-
-    /// The kind of that name.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
-    }
-}
-
-/// Where a secret is found on each worker; the secret itself is never replicated.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CredentialRef {
-    /// An environment variable of the worker's process: `env:NAME`.
-    Env(String),
-    /// A file on the worker, read at use, surrounding white space removed: `file:/path`.
-    File(String),
-}
-
-/// The definition of a remote model.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ConnectorSpec {
-    /// The connector's id.
-    pub id: ConnectorId,
-    /// A name for people.
-    pub name: String,
-    /// Whose wire format.
-    pub provider: ProviderKind,
-    /// The full URL to POST to, for example `https://host/v1/chat/completions`.
-    pub url: String,
-    /// The model's name at the upstream.
-    pub model: String,
-    /// The credential, where one is needed.
-    pub credential: Option<CredentialRef>,
-    /// Headers to add; values hold no secrets.
-    pub headers: BTreeMap<String, String>,
-    /// Default request parameters; a request's own win.
-    pub parameters: Parameters,
-    /// A body template with `${parameters.x}`, where the provider's own body does not fit.
-    pub request_body: Option<String>,
 }
 
 /// Where a model's replica comes from.

@@ -33,8 +33,8 @@ const FIELDS: [&str; 14] = [
 ];
 const ACTION_FIELDS: [&str; 5] = ["action_type", "method", "url", "headers", "request_body"];
 
-/// Headers that the provider sets itself, from the credential.
-const CREDENTIAL_HEADERS: [&str; 2] = ["authorization", "x-api-key"];
+/// Headers that providers set themselves, from the credential.
+const CREDENTIAL_HEADERS: [&str; 4] = ["authorization", "x-api-key", "api-key", "x-goog-api-key"];
 
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
@@ -124,11 +124,12 @@ pub(crate) fn read(body: &Map<String, Value>) -> Result<ConnectorSpec, PredictEr
         Some(model) => model.to_owned(),
         None => match parameters.remove("model") {
             Some(Value::String(model)) => model,
-            _ => {
-                return Err(PredictError::invalid(
-                    "field 'model' (or 'parameters.model') is missing",
-                ));
-            }
+            _ => provider
+                .model_of_url(&url)
+                .map(str::to_owned)
+                .ok_or_else(|| {
+                    PredictError::invalid("field 'model' (or 'parameters.model') is missing")
+                })?,
         },
     };
     let request_body = field("request_body")?.map(str::to_owned);
@@ -138,7 +139,7 @@ pub(crate) fn read(body: &Map<String, Value>) -> Result<ConnectorSpec, PredictEr
         provider,
         model,
         credential: credential(body)?,
-        headers: headers(body, action)?,
+        headers: headers(body, action, provider)?,
         parameters: parameters::from_json(&parameters)?,
         // In the actions form the template is customary and repeats the provider's own body.
         request_body: request_body
@@ -203,26 +204,23 @@ fn fill(
     Ok((url, used))
 }
 
+/// What `provider` or `protocol` names, or else the URL tells.
 fn provider(body: &Map<String, Value>, url: &str) -> Result<ProviderKind, PredictError> {
-    let named = match body.text("provider")? {
-        Some(name) => Some(name),
-        None => body
-            .text("protocol")?
-            .filter(|protocol| *protocol != "http"),
-    };
-    match named {
-        Some(name) => ProviderKind::from_name(name).ok_or_else(|| {
-            PredictError::invalid("field 'provider' must be 'openai' or 'anthropic'")
-        }),
-        None if url
-            .split(['?', '#'])
-            .next()
-            .is_some_and(|path| path.ends_with("/messages")) =>
-        {
-            Ok(ProviderKind::Anthropic)
+    let (field, named) = match body.text("provider")? {
+        Some(name) => ("provider", Some(name)),
+        None => {
+            let protocol = body.text("protocol")?;
+            ("protocol", protocol.filter(|protocol| *protocol != "http"))
         }
-        None => Ok(ProviderKind::OpenAi),
-    }
+    };
+    let Some(name) = named else {
+        return Ok(ProviderKind::of_url(url));
+    };
+    ProviderKind::from_name(name).ok_or_else(|| {
+        let known = ProviderKind::ALL.map(ProviderKind::as_str).join(", ");
+        let also = if field == "protocol" { "http, " } else { "" };
+        PredictError::invalid(format!("field '{field}' must be one of {also}{known}"))
+    })
 }
 
 /// A reference as text, or OpenSearch's object with one.
@@ -252,28 +250,32 @@ fn credential(body: &Map<String, Value>) -> Result<Option<CredentialRef>, Predic
 fn headers(
     body: &Map<String, Value>,
     action: Option<&Map<String, Value>>,
+    provider: ProviderKind,
 ) -> Result<BTreeMap<String, String>, PredictError> {
     let given = match body.object("headers")? {
         Some(headers) => Some(headers),
         None => action.map_or(Ok(None), |action| action.object("headers"))?,
     };
+    let key = provider.key_header();
     let mut headers = BTreeMap::new();
     for (name, value) in given.into_iter().flatten() {
         let name = name.to_ascii_lowercase();
         let value = value
             .as_str()
             .ok_or_else(|| PredictError::invalid(format!("header '{name}' must be a string")))?;
-        if CREDENTIAL_HEADERS.contains(&name.as_str()) {
-            if value.contains("${credential.") {
+        if value.contains("${credential.") {
+            if name == key {
                 continue;
             }
+            let provider = provider.as_str();
             return Err(PredictError::invalid(format!(
-                "header '{name}' comes from the connector's credential; give that as a reference"
+                "header '{name}' cannot carry the credential; with provider '{provider}' '{key}' \
+                 does"
             )));
         }
-        if value.contains("${credential.") {
+        if CREDENTIAL_HEADERS.contains(&name.as_str()) {
             return Err(PredictError::invalid(format!(
-                "header '{name}' cannot carry the credential; 'authorization' and 'x-api-key' can"
+                "header '{name}' comes from the connector's credential; give that as a reference"
             )));
         }
         headers.insert(name, value.to_owned());

@@ -5,13 +5,25 @@ mod request;
 use std::borrow::Cow;
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use volley_types::FinishReason;
 
-pub(crate) use self::request::body;
 use super::openai::{error_text, place};
-use super::{Delta, Step};
-use crate::sse::Event;
+use super::{Calls, Delta, Format, Step, deltas};
+use crate::sse::Framing;
+
+pub(super) const FORMAT: Format = Format {
+    framing: Framing::Sse,
+    media: "text/event-stream",
+    key_prefix: "",
+    headers: &[("anthropic-version", "2023-06-01")],
+    stream_field: true,
+    ends_with_body: false,
+    blames_request: false,
+    body: |model, item, fields| Ok(request::body(model, item, fields)),
+    read,
+    read_whole,
+};
 
 #[derive(Deserialize)]
 struct Body<'a> {
@@ -61,12 +73,8 @@ struct Tokens {
     output_tokens: Option<u32>,
 }
 
-/// Reads an event; `tools` is how many tool calls have begun so far in the answer.
-pub(crate) fn read(event: &Event, tools: &mut u32) -> Result<Step, String> {
-    if event.data.trim().is_empty() {
-        return Ok(Step::Delta(Delta::default()));
-    }
-    let body: Body<'_> = serde_json::from_str(&event.data).map_err(|error| place(&error))?;
+fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
+    let body: Body<'_> = serde_json::from_str(data).map_err(|error| place(&error))?;
     let mut delta = Delta::default();
     match body.kind.as_ref() {
         "message_stop" => return Ok(Step::End),
@@ -79,7 +87,8 @@ pub(crate) fn read(event: &Event, tools: &mut u32) -> Result<Step, String> {
         "content_block_start" => {
             let block = body.content_block.unwrap_or_default();
             delta.text = block["text"].as_str().map(str::to_owned);
-            delta.tool_calls = tool_start(&block, tools);
+            calls.close();
+            delta.tool_calls = tool_start(&block, calls);
         }
         "content_block_delta" | "message_delta" => {
             tokens(&mut delta, body.usage);
@@ -87,10 +96,8 @@ pub(crate) fn read(event: &Event, tools: &mut u32) -> Result<Step, String> {
                 delta.text = inner.text.map(Cow::into_owned);
                 delta.thinking = inner.thinking.map(Cow::into_owned);
                 // Blocks come one after the other: a piece belongs to the last that began.
-                delta.tool_calls = inner.partial_json.map(|json| {
-                    let index = tools.saturating_sub(1);
-                    json!([{ "index": index, "function": { "arguments": json } }]).to_string()
-                });
+                let more = inner.partial_json.and_then(|json| calls.more(&json));
+                delta.tool_calls = deltas(more.into_iter().collect());
                 delta.finish_reason = reason(inner.stop_reason.as_deref());
             }
         }
@@ -118,23 +125,14 @@ fn tokens(delta: &mut Delta, tokens: Option<Tokens>) {
     delta.completion_tokens = tokens.output_tokens;
 }
 
-/// Tool calls in the one form that all providers are brought to: OpenAI's, counted from 0.
-fn tool_start(block: &Value, tools: &mut u32) -> Option<String> {
-    if block["type"] != "tool_use" {
-        return None;
-    }
-    let call = tool_call(block, *tools, "");
-    *tools = tools.saturating_add(1);
-    Some(Value::Array(vec![call]).to_string())
+fn tool_start(block: &Value, calls: &mut Calls) -> Option<String> {
+    let begins = block["type"] == "tool_use";
+    begins.then(|| deltas(vec![tool_call(block, calls, "")]))?
 }
 
-fn tool_call(block: &Value, index: u32, arguments: &str) -> Value {
-    json!({
-        "index": index,
-        "id": block["id"],
-        "type": "function",
-        "function": { "name": block["name"], "arguments": arguments },
-    })
+fn tool_call(block: &Value, calls: &mut Calls, arguments: &str) -> Value {
+    let name = block["name"].as_str().unwrap_or_default();
+    calls.begin(block["id"].as_str(), name, arguments)
 }
 
 fn reason(reason: Option<&str>) -> Option<FinishReason> {
@@ -146,7 +144,7 @@ fn reason(reason: Option<&str>) -> Option<FinishReason> {
     })
 }
 
-pub(crate) fn read_whole(body: &[u8]) -> Result<Step, String> {
+fn read_whole(body: &[u8], calls: &mut Calls) -> Result<Step, String> {
     let mut body: Value = serde_json::from_slice(body).map_err(|error| place(&error))?;
     if body["type"] == "error" {
         return Ok(failed(body.get_mut("error").map(Value::take)));
@@ -163,30 +161,18 @@ pub(crate) fn read_whole(body: &[u8]) -> Result<Step, String> {
     };
     delta.text = Some(texts("text"));
     delta.thinking = Some(texts("thinking"));
-    let calls = blocks.iter().filter(|block| block["type"] == "tool_use");
-    let calls: Vec<_> = (0..)
-        .zip(calls)
-        .map(|(index, block)| tool_call(block, index, &block["input"].to_string()))
-        .collect();
-    delta.tool_calls = (!calls.is_empty()).then(|| Value::Array(calls).to_string());
+    let uses = blocks.iter().filter(|block| block["type"] == "tool_use");
+    let uses = uses.map(|block| tool_call(block, calls, &block["input"].to_string()));
+    delta.tool_calls = deltas(uses.collect());
     Ok(Step::Delta(delta))
 }
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     fn step(data: &str) -> Step {
-        step_after(&mut 0, data)
-    }
-
-    fn step_after(tools: &mut u32, data: &str) -> Step {
-        let event = Event {
-            name: String::new(),
-            data: data.to_owned(),
-        };
-        read(&event, tools).unwrap()
+        read(data, &mut Calls::default()).unwrap()
     }
 
     fn delta(data: &str) -> Delta {
@@ -227,9 +213,9 @@ mod tests {
 
     #[test]
     fn tool_calls_are_counted_from_zero_whatever_their_blocks_are() {
-        let mut tools = 0;
+        let mut begun = Calls::default();
         let mut calls = |data: &str| {
-            let Step::Delta(delta) = step_after(&mut tools, data) else {
+            let Ok(Step::Delta(delta)) = read(data, &mut begun) else {
                 panic!("{data}")
             };
             serde_json::from_str::<Value>(&delta.tool_calls.unwrap()).unwrap()[0].take()
@@ -252,7 +238,7 @@ mod tests {
     #[test]
     fn a_whole_message_has_its_text_thinking_tools_and_usage() {
         let body = br#"{"type":"message","content":[{"type":"thinking","thinking":"hm"},{"type":"text","text":"hi"},{"type":"tool_use","id":"t","name":"f","input":{"a":1}}],"stop_reason":"tool_use","usage":{"input_tokens":1,"cache_read_input_tokens":8,"output_tokens":3}}"#;
-        let Step::Delta(delta) = read_whole(body).unwrap() else {
+        let Step::Delta(delta) = read_whole(body, &mut Calls::default()).unwrap() else {
             panic!()
         };
         assert_eq!(delta.text.as_deref(), Some("hi"));
@@ -266,9 +252,12 @@ mod tests {
         assert_eq!(delta.finish_reason, Some(FinishReason::ToolCalls));
         assert_eq!(delta.prompt_tokens, Some(9), "cached tokens are tokens");
         assert_eq!(
-            read_whole(br#"{"type":"error","error":{"message":"no"}}"#),
+            read_whole(
+                br#"{"type":"error","error":{"message":"no"}}"#,
+                &mut Calls::default()
+            ),
             Ok(Step::Failed("no".to_owned()))
         );
-        assert!(read_whole(b"{}").is_err());
+        assert!(read_whole(b"{}", &mut Calls::default()).is_err());
     }
 }

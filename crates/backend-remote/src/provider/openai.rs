@@ -8,13 +8,25 @@ use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
 use volley_types::FinishReason;
 
-use super::{Delta, Step, message, messages};
-use crate::sse::Event;
+use super::calls::numbered;
+use super::{Delta, Format, Step, message, messages};
+use crate::sse::Framing;
 
-pub(crate) fn body(model: &str, item: &Item, mut body: Map<String, Value>) -> Value {
-    body.insert("model".to_owned(), model.into());
-    let messages: Vec<_> = messages(item).iter().map(message).collect();
-    body.insert("messages".to_owned(), messages.into());
+pub(super) const FORMAT: Format = Format {
+    framing: Framing::Sse,
+    media: "text/event-stream",
+    key_prefix: "Bearer ",
+    headers: &[],
+    stream_field: true,
+    ends_with_body: false,
+    blames_request: false,
+    body: |model, item, fields| Ok(body(model, item, fields)),
+    read: |data, calls| read(data).and_then(|step| numbered(step, calls)),
+    read_whole: |body, calls| read_whole(body).and_then(|step| numbered(step, calls)),
+};
+
+fn body(model: &str, item: &Item, mut body: Map<String, Value>) -> Value {
+    talk(model, item, &mut body);
     // `false` is for servers that know no such field.
     if body.get("stream_options") == Some(&Value::Bool(false)) {
         body.remove("stream_options");
@@ -23,6 +35,13 @@ pub(crate) fn body(model: &str, item: &Item, mut body: Map<String, Value>) -> Va
             .or_insert_with(|| json!({ "include_usage": true }));
     }
     Value::Object(body)
+}
+
+/// The model and the messages.
+pub(super) fn talk(model: &str, item: &Item, body: &mut Map<String, Value>) {
+    body.insert("model".to_owned(), model.into());
+    let messages: Vec<_> = messages(item).iter().map(message).collect();
+    body.insert("messages".to_owned(), messages.into());
 }
 
 /// Servers differ in whether they leave a field out or send null; both read the same.
@@ -34,6 +53,21 @@ struct Chunk<'a> {
     usage: Option<UsageField>,
     #[serde(borrow, default)]
     error: Option<&'a RawValue>,
+    /// `error` for one that is not in a field, but is the event.
+    #[serde(borrow, default)]
+    object: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    message: Option<&'a RawValue>,
+}
+
+impl<'a> Chunk<'a> {
+    fn failure(&self) -> Option<&'a RawValue> {
+        let bare = || {
+            self.message
+                .filter(|_| self.object.as_deref() == Some("error"))
+        };
+        self.error.or_else(bare)
+    }
 }
 
 #[derive(Deserialize)]
@@ -67,37 +101,26 @@ struct UsageField {
     completion_tokens: Option<u32>,
 }
 
-pub(crate) fn read(event: &Event) -> Result<Step, String> {
-    let data = event.data.trim();
+pub(super) fn read(data: &str) -> Result<Step, String> {
     if data == "[DONE]" {
         return Ok(Step::End);
     }
-    if data.is_empty() {
-        return Ok(Step::Delta(Delta::default()));
-    }
     let chunk: Chunk<'_> = serde_json::from_str(data).map_err(|error| place(&error))?;
-    if let Some(error) = failure(&chunk) {
-        return Ok(Step::Failed(error));
-    }
-    delta(chunk).map(Step::Delta)
+    step(chunk)
 }
 
-pub(crate) fn read_whole(body: &[u8]) -> Result<Step, String> {
+pub(super) fn read_whole(body: &[u8]) -> Result<Step, String> {
     let chunk: Chunk<'_> = serde_json::from_slice(body).map_err(|error| place(&error))?;
-    if let Some(error) = failure(&chunk) {
-        return Ok(Step::Failed(error));
-    }
-    if chunk.choices.as_ref().is_none_or(Vec::is_empty) {
+    if chunk.failure().is_none() && chunk.choices.as_ref().is_none_or(Vec::is_empty) {
         return Err("no choices".to_owned());
     }
-    delta(chunk).map(Step::Delta)
+    step(chunk)
 }
 
-fn failure(chunk: &Chunk<'_>) -> Option<String> {
-    chunk.error.map(|error| error_text(error.get()))
-}
-
-fn delta(chunk: Chunk<'_>) -> Result<Delta, String> {
+fn step(chunk: Chunk<'_>) -> Result<Step, String> {
+    if let Some(error) = chunk.failure() {
+        return Ok(Step::Failed(error_text(error.get())));
+    }
     let mut delta = Delta::default();
     if let Some(usage) = chunk.usage {
         delta.prompt_tokens = usage.prompt_tokens;
@@ -106,8 +129,12 @@ fn delta(chunk: Chunk<'_>) -> Result<Delta, String> {
     // Only the first choice is asked for.
     let mut choices = chunk.choices.into_iter().flatten();
     let Some(choice) = choices.find(|choice| choice.index.unwrap_or(0) == 0) else {
-        return Ok(delta);
+        return Ok(Step::Delta(delta));
     };
+    if choice.finish_reason.as_deref() == Some("error") {
+        let message = "it gave 'error' as the reason why the answer ends";
+        return Ok(Step::Failed(message.to_owned()));
+    }
     let content = choice.delta.unwrap_or_default();
     if let Some(raw) = content.content {
         text(raw.get(), &mut delta)?;
@@ -120,7 +147,7 @@ fn delta(chunk: Chunk<'_>) -> Result<Delta, String> {
         .filter(|calls| *calls != "[]")
         .map(str::to_owned);
     delta.finish_reason = choice.finish_reason.and_then(|reason| reason_of(&reason));
-    Ok(delta)
+    Ok(Step::Delta(delta))
 }
 
 /// Content is text or, with some servers, a list of typed parts.
@@ -145,7 +172,7 @@ fn reason_of(reason: &str) -> Option<FinishReason> {
     Some(match reason {
         // Where others send null.
         "" => return None,
-        "length" => FinishReason::Length,
+        "length" | "model_length" => FinishReason::Length,
         "tool_calls" | "function_call" => FinishReason::ToolCalls,
         "content_filter" => FinishReason::ContentFilter,
         _ => FinishReason::Stop,
@@ -175,11 +202,7 @@ mod tests {
     use super::*;
 
     fn step(data: &str) -> Step {
-        read(&Event {
-            name: String::new(),
-            data: data.to_owned(),
-        })
-        .unwrap()
+        read(data).unwrap()
     }
 
     #[test]
@@ -220,13 +243,11 @@ mod tests {
             Step::Failed("no".to_owned())
         );
         assert_eq!(step(r#"{"error":"text"}"#), Step::Failed("text".to_owned()));
-        assert!(
-            read(&Event {
-                name: String::new(),
-                data: "<html>".to_owned()
-            })
-            .is_err()
-        );
+        let bare = r#"{"object":"error","message":"text","type":"t","code":500}"#;
+        assert_eq!(step(bare), Step::Failed("text".to_owned()));
+        let reason = step(r#"{"choices":[{"delta":{},"finish_reason":"error"}]}"#);
+        assert!(matches!(reason, Step::Failed(_)));
+        assert!(read("<html>").is_err());
     }
 
     #[test]
@@ -249,11 +270,7 @@ mod tests {
         assert!(!second.has_content(), "one choice is asked for");
         let sparse = delta(r#"{"choices":null,"usage":{"prompt_tokens":null}}"#);
         assert_eq!(sparse, Delta::default());
-        assert_eq!(delta(" "), Delta::default(), "an event may have no data");
-        let wrong = read(&Event {
-            name: String::new(),
-            data: r#"{"choices":[{"index":"the caller's text"}]}"#.to_owned(),
-        });
+        let wrong = read(r#"{"choices":[{"index":"the caller's text"}]}"#);
         assert!(!wrong.unwrap_err().contains("caller"));
     }
 

@@ -59,7 +59,15 @@ pub(crate) fn events(events: &[&str]) -> Vec<u8> {
     bytes
 }
 
+/// Does the same to each connection.
 pub(crate) async fn serve(acts: Vec<Act>) -> Server {
+    serve_each(std::iter::repeat(acts)).await
+}
+
+/// Does to the first connection what the first script says, and so on; then serves no more.
+pub(crate) async fn serve_each(
+    scripts: impl IntoIterator<Item = Vec<Act>, IntoIter: Send + 'static>,
+) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!(
         "http://{}/v1/chat/completions",
@@ -68,9 +76,13 @@ pub(crate) async fn serve(acts: Vec<Act>) -> Server {
     let (told, requests) = mpsc::unbounded_channel();
     let (hang, hangs) = mpsc::unbounded_channel();
     let (leave, left) = oneshot::channel();
+    let scripts = scripts.into_iter();
     let task = tokio::spawn(async move {
         let mut leave = Some(leave);
-        while let Ok((mut socket, _)) = listener.accept().await {
+        for acts in scripts {
+            let Ok((mut socket, _)) = listener.accept().await else {
+                return;
+            };
             told.send(request(&mut socket).await).unwrap();
             for act in &acts {
                 if matches!(act, Act::Hang) {
@@ -183,25 +195,38 @@ pub(crate) async fn load(
     RemoteLoader::new(config)?.load(&assignment).await
 }
 
+/// A request with these rows.
+pub(crate) async fn ask_rows(
+    model: &Arc<dyn Backend>,
+    name: &str,
+    rows: ArrayRef,
+    parameters: Parameters,
+) -> ChunkStream {
+    let batch = RecordBatch::try_from_iter_with_nullable([(name, rows, true)]).unwrap();
+    let reference = ModelRef::deployed(ModelName::new("m").unwrap());
+    let mut request = PredictRequest::new(reference, Input::Batch(batch));
+    request.parameters = parameters;
+    model.predict(request).await.unwrap()
+}
+
 pub(crate) async fn open(
     model: &Arc<dyn Backend>,
     parameters: &[(&str, ParamValue)],
 ) -> ChunkStream {
     let prompt: ArrayRef = Arc::new(StringArray::from(vec!["hello"]));
-    let batch = RecordBatch::try_from_iter_with_nullable([("prompt", prompt, true)]).unwrap();
-    let reference = ModelRef::deployed(ModelName::new("m").unwrap());
-    let mut request = PredictRequest::new(reference, Input::Batch(batch));
     let pairs = parameters
         .iter()
         .map(|(name, value)| ((*name).to_owned(), value.clone()));
-    request.parameters = pairs.collect();
-    model.predict(request).await.unwrap()
+    ask_rows(model, "prompt", prompt, pairs.collect()).await
 }
 
 /// All text, the last row where there was one, and the error where there was one.
 #[derive(Debug, Default)]
 pub(crate) struct Read {
     pub(crate) text: String,
+    pub(crate) thinking: String,
+    /// Each tool call's id, name and arguments.
+    pub(crate) calls: Vec<[String; 3]>,
     pub(crate) rows: usize,
     pub(crate) finish: Option<FinishReason>,
     pub(crate) usage: Option<Usage>,
@@ -220,6 +245,10 @@ pub(crate) async fn read(mut chunks: ChunkStream) -> Read {
                     sequence += 1;
                     read.rows += 1;
                     read.text.push_str(row.text().unwrap_or_default());
+                    read.thinking.push_str(row.thinking().unwrap_or_default());
+                    if let Some(deltas) = row.tool_calls() {
+                        add(&mut read.calls, deltas);
+                    }
                     read.finish = row.finish_reason().or(read.finish);
                     read.usage = row.usage().or(read.usage);
                     read.last = row.last();
@@ -233,4 +262,20 @@ pub(crate) async fn read(mut chunks: ChunkStream) -> Read {
         "a last row or an error, and never both: {read:?}"
     );
     read
+}
+
+/// Adds deltas in OpenAI's form: a call's first has its id and name, and all have arguments.
+fn add(calls: &mut Vec<[String; 3]>, deltas: &str) {
+    let deltas: Vec<serde_json::Value> = serde_json::from_str(deltas).unwrap();
+    for delta in deltas {
+        let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
+        let index = usize::try_from(delta["index"].as_u64().expect("an index")).unwrap();
+        let function = &delta["function"];
+        if let Some(name) = text(&function["name"]) {
+            assert_eq!(index, calls.len(), "calls begin in order");
+            let id = text(&delta["id"]).expect("a call has an id");
+            calls.push([id, name, String::new()]);
+        }
+        calls[index][2].push_str(&text(&function["arguments"]).unwrap_or_default());
+    }
 }

@@ -201,7 +201,7 @@ async fn streams_that_stall_break_or_rave_end_in_an_error_after_what_was_good() 
     let raving = failure(vec![Act::Send(start.clone()), Act::Flood]).await;
     let error = raving.error.unwrap();
     assert_eq!(error.code, ErrorCode::UpstreamFailed);
-    assert!(error.message.contains("1 MiB"));
+    assert!(error.message.contains("12 MiB"));
     let mut failed = start.clone();
     failed.extend_from_slice(
         b"data: {\"error\":{\"message\":\"out of memory\"}}\n\ndata: [DONE]\n\n",

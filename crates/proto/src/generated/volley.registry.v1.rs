@@ -5,7 +5,7 @@ pub struct Connector {
     pub id: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
-    /// "openai" or "anthropic".
+    /// Whose wire format: "openai", "anthropic", "cohere" and so on.
     #[prost(string, tag = "3")]
     pub provider: ::prost::alloc::string::String,
     #[prost(string, tag = "4")]

@@ -4,13 +4,23 @@ use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
 use volley_types::ChatMessage;
 
-use crate::provider::messages;
+use crate::provider::conversation::{arguments, calls, messages, without_system};
 
 /// The server demands a limit; this is where the caller gives none.
 const DEFAULT_MAX_TOKENS: u32 = 1_024;
 
+/// OpenAI's fields that say nothing about the answer, or ask only for what comes anyway.
+const OF_NO_EFFECT: [&str; 5] = [
+    "stream_options",
+    "store",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+];
+
 /// The body of a request: parameters under their names there, messages as blocks.
-pub(crate) fn body(model: &str, item: &Item, mut body: Map<String, Value>) -> Value {
+pub(super) fn body(model: &str, item: &Item, mut body: Map<String, Value>) -> Value {
+    tidy_for_anthropic(&mut body);
     body.insert("model".to_owned(), model.into());
     for name in ["max_completion_tokens", "max_new_tokens"] {
         if let Some(limit) = body.remove(name) {
@@ -25,20 +35,39 @@ pub(crate) fn body(model: &str, item: &Item, mut body: Map<String, Value>) -> Va
     if let Some(Value::Array(given)) = body.get_mut("tools") {
         given.iter_mut().for_each(tool);
     }
-    if let Some(choice) = body.get_mut("tool_choice") {
-        tool_choice(choice);
-    }
     // System messages have a place of their own in this format.
-    let (system, rest): (Vec<_>, Vec<_>) = messages(item)
-        .into_iter()
-        .partition(|message| matches!(message.role.as_str(), "system" | "developer"));
-    if !system.is_empty() {
-        let texts: Vec<_> = system.into_iter().map(|message| message.content).collect();
-        body.entry("system")
-            .or_insert_with(|| texts.join("\n\n").into());
+    let (system, rest) = without_system(messages(item));
+    if let Some(system) = system {
+        body.entry("system").or_insert_with(|| system.into());
     }
     body.insert("messages".to_owned(), turns(&rest).into());
     Value::Object(body)
+}
+
+/// The server refuses fields that it does not know. Those of OpenAI's that change nothing in the
+/// answer go; the caller's name, and whether tools may be called together, have a place of their
+/// own. All else is for the server to take or to refuse.
+fn tidy_for_anthropic(body: &mut Map<String, Value>) {
+    body.retain(|name, value| match name.as_str() {
+        "n" => value != 1,
+        "logprobs" => value != false,
+        "parallel_tool_calls" => value == false,
+        name => !OF_NO_EFFECT.contains(&name),
+    });
+    if let Some(user) = body.remove("user").filter(Value::is_string) {
+        body.entry("metadata")
+            .or_insert_with(|| json!({ "user_id": user }));
+    }
+    if let Some(choice) = body.get_mut("tool_choice") {
+        tool_choice(choice);
+    }
+    if body.remove("parallel_tool_calls").is_some() && body.contains_key("tools") {
+        let choice = body.entry("tool_choice");
+        let choice = choice.or_insert_with(|| json!({ "type": "auto" }));
+        if let Value::Object(choice) = choice {
+            choice.insert("disable_parallel_tool_use".to_owned(), true.into());
+        }
+    }
 }
 
 /// A tool in OpenAI's form becomes one in Anthropic's; one that is already stays.
@@ -94,18 +123,15 @@ fn turns(messages: &[ChatMessage]) -> Vec<Value> {
 }
 
 fn turn(message: &ChatMessage) -> Value {
-    let calls = message.tool_calls.as_deref();
-    let calls = calls.and_then(|calls| serde_json::from_str::<Vec<Value>>(calls).ok());
-    let Some(calls) = calls.filter(|calls| !calls.is_empty()) else {
+    let calls = calls(message);
+    if calls.is_empty() {
         return json!({ "role": message.role, "content": message.content });
-    };
+    }
     let text =
         (!message.content.is_empty()).then(|| json!({ "type": "text", "text": message.content }));
     let uses = calls.iter().map(|call| {
-        let function = &call["function"];
-        let arguments = function["arguments"].as_str().unwrap_or_default();
-        let input = serde_json::from_str(arguments).unwrap_or_else(|_| json!({}));
-        json!({ "type": "tool_use", "id": call["id"], "name": function["name"], "input": input })
+        let (id, name) = (&call["id"], &call["function"]["name"]);
+        json!({ "type": "tool_use", "id": id, "name": name, "input": arguments(call) })
     });
     let blocks: Vec<_> = text.into_iter().chain(uses).collect();
     json!({ "role": message.role, "content": blocks })
@@ -132,6 +158,24 @@ mod tests {
         assert_eq!(body["max_tokens"], 9);
         let plain = super::body("claude", &item, Map::new());
         assert_eq!(plain["max_tokens"], DEFAULT_MAX_TOKENS);
+    }
+
+    #[test]
+    fn what_clients_of_openai_add_is_brought_to_this_form() {
+        let tool = json!({ "name": "f", "input_schema": { "type": "object" } });
+        let fields = json!({
+            "n": 1, "logprobs": false, "store": false, "stream_options": {}, "user": "u-1",
+            "parallel_tool_calls": false, "tools": [tool], "top_k": 5,
+        });
+        let item = Item::Prompt("hi".to_owned());
+        let made = body("claude", &item, fields.as_object().cloned().unwrap());
+        let expected = json!({
+            "model": "claude", "max_tokens": DEFAULT_MAX_TOKENS, "top_k": 5, "tools": [tool],
+            "messages": [{ "role": "user", "content": "hi" }],
+            "metadata": { "user_id": "u-1" },
+            "tool_choice": { "type": "auto", "disable_parallel_tool_use": true },
+        });
+        assert_eq!(made, expected);
     }
 
     #[test]

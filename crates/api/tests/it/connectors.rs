@@ -1,0 +1,108 @@
+//! Connectors of every provider, by name and by URL.
+
+use serde_json::{Value, json};
+
+use crate::support::Edge;
+
+const PATH: &str = "/_plugins/_ml/connectors";
+
+async fn created(edge: &Edge, body: &Value) -> Value {
+    let create = format!("{PATH}/_create");
+    let id = edge.post(&create, &body.to_string()).await.ok()["connector_id"].take();
+    edge.get(&format!("{PATH}/{}", id.as_str().unwrap()))
+        .await
+        .ok()
+}
+
+#[tokio::test]
+async fn a_url_tells_the_provider_and_where_it_can_the_model() {
+    let edge = Edge::start().await;
+    for (url, provider, model) in [
+        ("https://api.cohere.com/v2/chat", "cohere", None),
+        ("http://127.0.0.1:11434/api/chat", "ollama", None),
+        (
+            "https://api.mistral.ai/v1/chat/completions",
+            "mistral",
+            None,
+        ),
+        (
+            "https://generativelanguage.googleapis.com/v1beta/models/flash:streamGenerateContent",
+            "gemini",
+            Some("flash"),
+        ),
+        (
+            "https://us-central1-aiplatform.googleapis.com/v1/projects/p/locations/l/publishers/google/models/pro:streamGenerateContent",
+            "vertex",
+            Some("pro"),
+        ),
+        (
+            "https://us.openai.azure.com/openai/deployments/four/chat/completions?api-version=1",
+            "azure",
+            Some("four"),
+        ),
+    ] {
+        let body = match model {
+            Some(_) => json!({ "url": url }),
+            None => json!({ "url": url, "model": "m" }),
+        };
+        let shown = created(&edge, &body).await;
+        assert_eq!(shown["provider"], provider, "{url}");
+        assert_eq!(shown["model"], model.unwrap_or("m"), "{url}");
+    }
+    let none = json!({ "url": "https://api.cohere.com/v2/chat" });
+    let reason = edge
+        .post(&format!("{PATH}/_create"), &none.to_string())
+        .await
+        .refused(400);
+    assert!(reason.contains("'model'"), "{reason}");
+}
+
+#[tokio::test]
+async fn a_protocol_names_the_provider_and_its_header_takes_the_key() {
+    let edge = Edge::start().await;
+    let create = format!("{PATH}/_create");
+    for (protocol, header) in [
+        ("openai", "Authorization"),
+        ("anthropic", "X-API-Key"),
+        ("azure", "api-key"),
+        ("gemini", "x-goog-api-key"),
+        ("vertex", "Authorization"),
+        ("cohere", "Authorization"),
+        ("mistral", "Authorization"),
+        ("ollama", "Authorization"),
+    ] {
+        let with = |header: &str, value: &str| {
+            json!({
+                "protocol": protocol, "parameters": { "model": "m" },
+                "credential": { "key": "env:LLM_KEY" },
+                "actions": [{ "action_type": "predict", "method": "POST",
+                              "url": "https://llm.example/answer", "headers": { header: value } }],
+            })
+        };
+        let shown = created(&edge, &with(header, "${credential.key}")).await;
+        assert_eq!(shown["provider"], protocol);
+        assert_eq!(shown["credential"], "env:LLM_KEY");
+        assert_eq!(
+            shown["headers"],
+            json!({}),
+            "the key's header is the provider's"
+        );
+        let other = if header == "api-key" {
+            "x-api-key"
+        } else {
+            "api-key"
+        };
+        let other = with(other, "${credential.key}").to_string();
+        let reason = edge.post(&create, &other).await.refused(400);
+        assert!(reason.contains(&header.to_lowercase()), "{reason}");
+        let secret = with(header, "sk-canary").to_string();
+        let reason = edge.post(&create, &secret).await.refused(400);
+        assert!(!reason.contains("sk-canary"), "{reason}");
+    }
+    let unknown = json!({ "protocol": "aws_sigv4", "url": "https://llm.example/", "model": "m" });
+    let reason = edge.post(&create, &unknown.to_string()).await.refused(400);
+    assert!(
+        reason.contains("'protocol'") && reason.contains("http, openai"),
+        "{reason}"
+    );
+}

@@ -1,0 +1,204 @@
+//! One call to a remote model's server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::{FutureExt, Stream, StreamExt};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use reqwest::Response;
+use serde_json::{Map, Value};
+use url::Url;
+use volley_backend::items::Item;
+use volley_types::PredictError;
+use volley_types::registry::ConnectorSpec;
+
+use crate::credential::Secret;
+use crate::sse::MAX_EVENT_BYTES;
+use crate::{Clients, RemoteConfig, provider, upstream};
+
+/// The largest answer that is not streamed, in bytes.
+pub(crate) const MAX_WHOLE_BYTES: usize = MAX_EVENT_BYTES;
+/// The largest error body, in bytes.
+const MAX_ERROR_BYTES: usize = 64 << 10;
+/// Pieces of a body are joined up to this size.
+const MAX_GATHERED_BYTES: usize = 64 << 10;
+/// How long the body of an error may take.
+const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What the calls of one request have in common.
+pub(crate) struct Call {
+    pub(crate) connector: Arc<ConnectorSpec>,
+    pub(crate) fields: Map<String, Value>,
+    pub(crate) headers: HeaderMap,
+    pub(crate) secret: Option<Secret>,
+    pub(crate) clients: Arc<Clients>,
+    pub(crate) url: Url,
+    pub(crate) config: RemoteConfig,
+}
+
+impl Call {
+    /// Sends an item and waits for the head of a good answer.
+    pub(crate) async fn send(&self, item: &Item) -> Result<Response, PredictError> {
+        let body = provider::body(&self.connector, item, &self.fields)?;
+        let call = self.clients.next().post(self.url.clone());
+        let call = call.headers(self.headers.clone()).json(&body).send();
+        let response = within(self.config.first_byte_timeout, call)
+            .await?
+            .map_err(upstream::call)?;
+        tracing::debug!(
+            connector = %self.connector.id,
+            status = response.status().as_u16(),
+            "the remote model's server answered"
+        );
+        self.checked(response).await
+    }
+
+    /// `text` without the key, should a server repeat it.
+    pub(crate) fn redacted(&self, text: &str) -> String {
+        let secret = self.secret.as_ref();
+        secret.map_or_else(|| text.to_owned(), |secret| secret.redact(text))
+    }
+
+    /// The answer, if it is a success of a kind that can be read.
+    async fn checked(&self, response: Response) -> Result<Response, PredictError> {
+        let (status, headers) = (response.status(), response.headers().clone());
+        let format = provider::format(self.connector.provider);
+        if !status.is_success() {
+            // Without its body an error is still an error, and it should not be long in coming.
+            let limit = self.config.stall_timeout.min(ERROR_BODY_TIMEOUT);
+            let body = bounded(response, MAX_ERROR_BYTES, &self.config);
+            let body = tokio::time::timeout(limit, body).await;
+            let body = body.ok().and_then(Result::ok).unwrap_or_default();
+            let blames_request = format.blames_request;
+            let redact = |text: &str| self.redacted(text);
+            let refusal = upstream::Refusal {
+                status,
+                headers: &headers,
+                body: &body,
+                blames_request,
+            };
+            return Err(refusal.error(redact));
+        }
+        match media(&headers).as_str() {
+            "application/json" => Ok(response),
+            media if media == format.media => Ok(response),
+            "text/html" => Err(upstream::not_a_stream("a web page")),
+            _ => Err(upstream::not_a_stream("something else")),
+        }
+    }
+}
+
+type Piece = reqwest::Result<Bytes>;
+
+/// Joins the pieces that are there already to `first`, so that they become one batch of rows:
+/// what a batch costs, it costs once. What is there and is no piece of a body is `held`.
+pub(crate) fn gather(
+    first: Bytes,
+    pieces: &mut (impl Stream<Item = Piece> + Unpin),
+    held: &mut Option<Option<Piece>>,
+) -> Bytes {
+    let mut joined = None;
+    let length = |joined: &Option<BytesMut>| joined.as_ref().map_or(first.len(), BytesMut::len);
+    while length(&joined) < MAX_GATHERED_BYTES {
+        match pieces.next().now_or_never() {
+            Some(Some(Ok(next))) => joined
+                .get_or_insert_with(|| BytesMut::from(first.as_ref()))
+                .extend_from_slice(&next),
+            Some(other) => {
+                *held = Some(other);
+                break;
+            }
+            None => break,
+        }
+    }
+    joined.map_or(first, BytesMut::freeze)
+}
+
+/// The result of `work`, unless it takes longer than `limit`.
+///
+/// # Errors
+/// `UpstreamTimeout`.
+pub(crate) async fn within<T>(
+    limit: Duration,
+    work: impl Future<Output = T>,
+) -> Result<T, PredictError> {
+    tokio::time::timeout(limit, work)
+        .await
+        .map_err(|_| upstream::silent(limit))
+}
+
+/// The headers of a request: the connector's, the key's, and what the format demands.
+///
+/// # Errors
+/// `InvalidInput` when one of them cannot be sent.
+pub(crate) fn headers(
+    connector: &ConnectorSpec,
+    secret: Option<&Secret>,
+    traceparent: &str,
+) -> Result<HeaderMap, PredictError> {
+    let format = provider::format(connector.provider);
+    let mut headers = HeaderMap::new();
+    for (name, value) in &connector.headers {
+        let pair = HeaderName::try_from(name)
+            .ok()
+            .zip(HeaderValue::try_from(value).ok());
+        let (name, value) = pair
+            .ok_or_else(|| PredictError::invalid("one of the connector's headers is malformed"))?;
+        headers.insert(name, value);
+    }
+    headers.insert(header::ACCEPT, HeaderValue::from_static(format.media));
+    if let Some(secret) = secret {
+        let name = HeaderName::from_static(connector.provider.key_header());
+        headers.insert(name, secret.header(format.key_prefix)?);
+    }
+    for (name, value) in format.headers {
+        let name = HeaderName::from_static(name);
+        let value = HeaderValue::from_static(value);
+        headers.entry(name).or_insert(value);
+    }
+    if let Ok(value) = HeaderValue::from_str(traceparent) {
+        headers.insert("traceparent", value);
+    }
+    Ok(headers)
+}
+
+fn media(headers: &HeaderMap) -> String {
+    let media = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    media
+        .unwrap_or_default()
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase()
+}
+
+/// Whether the answer is one whole object.
+pub(crate) fn is_json(headers: &HeaderMap) -> bool {
+    media(headers) == "application/json"
+}
+
+/// A body of at most `limit` bytes.
+///
+/// # Errors
+/// As a stream's; `UpstreamFailed` past the limit.
+pub(crate) async fn bounded(
+    mut response: Response,
+    limit: usize,
+    config: &RemoteConfig,
+) -> Result<Bytes, PredictError> {
+    let mut body = BytesMut::new();
+    while let Some(piece) = within(config.stall_timeout, response.chunk())
+        .await?
+        .map_err(upstream::broken)?
+    {
+        if limit < body.len() + piece.len() {
+            return Err(upstream::not_a_stream("a body over the limit"));
+        }
+        body.extend_from_slice(&piece);
+    }
+    Ok(body.freeze())
+}

@@ -1,0 +1,146 @@
+//! The answers to all items of a request as the rows of one stream. Pure.
+
+use arrow_array::RecordBatch;
+use volley_types::{FinishReason, GenerationChunk, GenerationChunks, PredictError, Usage};
+
+use crate::answer::Part;
+
+/// Joins answers: sequences run over the whole stream, usage adds up, and only the last answer's
+/// end is the stream's. An item that fails has a row that says so, and the others go on; where
+/// none is left that could, the error is the stream's.
+#[derive(Debug)]
+pub(crate) struct Merge {
+    left: usize,
+    succeeded: bool,
+    sequence: u32,
+    usage: Option<Usage>,
+}
+
+impl Merge {
+    pub(crate) fn new(items: usize) -> Self {
+        Self {
+            left: items,
+            succeeded: false,
+            sequence: 0,
+            usage: None,
+        }
+    }
+
+    /// The rows of a part of an item's answer, all in one batch; `None` where it brings none.
+    pub(crate) fn part(&mut self, item: u32, part: Part) -> Option<RecordBatch> {
+        let mut rows = GenerationChunks::default();
+        let filled = |text: Option<String>| text.filter(|text| !text.is_empty());
+        for delta in part.deltas {
+            rows.push(&GenerationChunk {
+                item,
+                sequence: self.next(),
+                text: filled(delta.text),
+                thinking: filled(delta.thinking),
+                tool_calls: delta.tool_calls,
+                ..GenerationChunk::default()
+            });
+        }
+        if let Some(end) = part.end {
+            if let Some(told) = end.usage {
+                let sum = self.usage.get_or_insert_default();
+                sum.prompt_tokens = sum.prompt_tokens.saturating_add(told.prompt_tokens);
+                let completion = sum.completion_tokens.saturating_add(told.completion_tokens);
+                sum.completion_tokens = completion;
+            }
+            self.succeeded = true;
+            rows.push(&self.last(GenerationChunk {
+                item,
+                finish_reason: Some(end.finish_reason),
+                ..GenerationChunk::default()
+            }));
+        }
+        (!rows.is_empty()).then(|| rows.finish())
+    }
+
+    /// The row of an item that failed.
+    ///
+    /// # Errors
+    /// `error`, when no item is left and none has succeeded.
+    pub(crate) fn failed(
+        &mut self,
+        item: u32,
+        error: PredictError,
+    ) -> Result<RecordBatch, PredictError> {
+        if self.left <= 1 && !self.succeeded {
+            return Err(error);
+        }
+        tracing::warn!(item, error = error.chain(), "an item failed");
+        let row = self.last(GenerationChunk {
+            item,
+            finish_reason: Some(FinishReason::Error),
+            error: Some((error.code.as_str().to_owned(), error.message)),
+            ..GenerationChunk::default()
+        });
+        Ok(GenerationChunks::single(&row))
+    }
+
+    /// An item's last row, which may be the stream's.
+    fn last(&mut self, row: GenerationChunk) -> GenerationChunk {
+        self.left = self.left.saturating_sub(1);
+        let last = self.left == 0;
+        GenerationChunk {
+            sequence: self.next(),
+            usage: self.usage.filter(|_| last),
+            last,
+            ..row
+        }
+    }
+
+    fn next(&mut self) -> u32 {
+        let sequence = self.sequence;
+        self.sequence = sequence.saturating_add(1);
+        sequence
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_types::GenerationRow;
+
+    use super::*;
+    use crate::answer::End;
+    use crate::upstream;
+
+    fn end() -> Part {
+        Part {
+            end: Some(End {
+                finish_reason: FinishReason::Stop,
+                usage: Some(Usage {
+                    prompt_tokens: 1,
+                    completion_tokens: 2,
+                }),
+            }),
+            ..Part::default()
+        }
+    }
+
+    #[test]
+    fn usage_adds_up_in_the_last_row_and_a_failed_item_has_a_row() {
+        let mut merge = Merge::new(3);
+        let first = merge.part(2, end()).unwrap();
+        let failed = merge.failed(0, upstream::incomplete()).unwrap();
+        let last = merge.part(1, end()).unwrap();
+        let batches = [first, failed, last];
+        let rows = || batches.iter().flat_map(|b| GenerationRow::rows(b).unwrap());
+        let sequences: Vec<_> = rows().map(|row| row.sequence()).collect();
+        assert_eq!(sequences, [0, 1, 2]);
+        let lasts: Vec<_> = rows().map(|row| row.last()).collect();
+        assert_eq!(lasts, [false, false, true]);
+        let usages: Vec<_> = rows().map(|row| row.usage()).collect();
+        assert_eq!(usages[..2], [None, None]);
+        assert_eq!(usages[2].unwrap().completion_tokens, 4);
+        assert!(rows().nth(1).unwrap().error().is_some());
+    }
+
+    #[test]
+    fn where_all_have_failed_the_stream_has() {
+        let mut merge = Merge::new(2);
+        assert!(merge.failed(0, upstream::incomplete()).is_ok());
+        assert!(merge.failed(1, upstream::incomplete()).is_err());
+    }
+}

@@ -1,0 +1,315 @@
+//! Recorded answers of every provider, as servers and networks may mangle them.
+//!
+//! `tests/fixtures/` has a folder each, and in it answers and what should be read from them.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use volley_types::registry::ProviderKind;
+use volley_types::{ErrorCode, PredictError};
+
+use crate::server::{Act, Read, config, connector, head, load, open, read, serve_each};
+
+struct Transcript {
+    provider: ProviderKind,
+    name: String,
+    body: String,
+    expected: Value,
+}
+
+impl Transcript {
+    fn is_whole(&self) -> bool {
+        self.name.ends_with(".json")
+    }
+
+    fn is_sse(&self) -> bool {
+        self.name.ends_with(".sse")
+    }
+
+    fn has_failed(&self) -> bool {
+        self.expected["error"].is_object()
+    }
+
+    fn media(&self) -> &'static str {
+        match self.name.rsplit_once('.').unwrap().1 {
+            "sse" => "text/event-stream",
+            "ndjson" => "application/x-ndjson",
+            _ => "application/json; charset=utf-8",
+        }
+    }
+
+    fn answer(&self, body: &[u8]) -> Vec<u8> {
+        let mut answer = head("200 OK", self.media());
+        answer.extend_from_slice(body);
+        answer
+    }
+
+    /// Each with its end.
+    fn events(&self) -> Vec<&str> {
+        let end = if self.is_sse() { "\n\n" } else { "\n" };
+        self.body.split_inclusive(end).collect()
+    }
+
+    fn check(&self, read: &Read, how: &str) {
+        let what = format!("{} {} {how}: {read:?}", self.provider.as_str(), self.name);
+        let expected = &self.expected;
+        assert_eq!(read.text, expected["text"], "{what}");
+        assert_eq!(read.thinking, expected["thinking"], "{what}");
+        let calls = expected["calls"].as_array().unwrap();
+        assert_eq!(read.calls.len(), calls.len(), "{what}");
+        for (call, expected) in read.calls.iter().zip(calls) {
+            let given = [&expected["id"], &expected["name"], &expected["arguments"]];
+            assert_eq!(call.each_ref().map(String::as_str), given, "{what}");
+        }
+        if let Some(error) = expected.get("error") {
+            let told = read.error.as_ref().expect("it fails");
+            assert_eq!(told.code.as_str(), error["code"], "{what}");
+            assert!(
+                told.message.contains(error["says"].as_str().unwrap()),
+                "{what}"
+            );
+            return;
+        }
+        assert!(read.error.is_none(), "{what}");
+        assert_eq!(
+            read.finish.unwrap().as_str(),
+            expected["finish_reason"],
+            "{what}"
+        );
+        let usage = read
+            .usage
+            .map(|usage| [usage.prompt_tokens, usage.completion_tokens]);
+        let usage = usage.map_or(Value::Null, |usage| usage.to_vec().into());
+        assert_eq!(usage, expected["usage"], "{what}");
+    }
+}
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
+}
+
+fn transcripts() -> Vec<Transcript> {
+    let of = |provider: ProviderKind| {
+        let folder = fixtures().join(provider.as_str());
+        let text = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+        let expected: Value = serde_json::from_str(&text("expected.json")).unwrap();
+        let expected = expected.as_object().unwrap().clone();
+        let answers = expected.into_iter().map(|(name, expected)| Transcript {
+            provider,
+            body: text(&name),
+            name,
+            expected,
+        });
+        answers.collect::<Vec<_>>()
+    };
+    let all: Vec<_> = ProviderKind::ALL.into_iter().flat_map(of).collect();
+    assert!(ProviderKind::ALL.len() < all.len());
+    all
+}
+
+/// Plays scripts to one model, one after the other, and gives what it read of each.
+async fn play(provider: ProviderKind, scripts: Vec<Vec<Act>>) -> Vec<Read> {
+    let times = scripts.len();
+    let server = serve_each(scripts).await;
+    let spec = connector(&server.url, provider);
+    let model = load(spec, config()).await.unwrap();
+    let mut all = Vec::new();
+    for _ in 0..times {
+        all.push(read(open(&model, &[]).await).await);
+    }
+    all
+}
+
+/// Some places to cut a text of that length, inside characters too; always the same ones.
+fn pieces(bytes: &[u8]) -> Vec<Act> {
+    let (mut acts, mut rest, mut state) = (Vec::new(), bytes, bytes.len());
+    while !rest.is_empty() {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let (piece, after) = rest.split_at(rest.len().min(1 + (state >> 33) % 97));
+        acts.push(Act::Send(piece.to_vec()));
+        rest = after;
+    }
+    acts
+}
+
+#[tokio::test]
+async fn every_transcript_reads_the_same_however_it_comes() {
+    for transcript in transcripts() {
+        let body = transcript.body.as_str();
+        let whole = |body: &str| vec![Act::Send(transcript.answer(body.as_bytes()))];
+        let good = transcript.answer(body.as_bytes());
+        let mut ways = vec![
+            ("whole", whole(body)),
+            ("byte by byte", vec![Act::Drip(good.clone())]),
+            ("in pieces", pieces(&good)),
+        ];
+        if !transcript.is_whole() {
+            ways.push(("with CRLF", whole(&body.replace('\n', "\r\n"))));
+            ways.push(("with a BOM", whole(&format!("\u{feff}{body}"))));
+            let split = [
+                transcript.answer(b"\xef\xbb"),
+                [b"\xbf", body.as_bytes()].concat(),
+            ];
+            ways.push(("with a BOM in pieces", split.map(Act::Send).to_vec()));
+            let junk = format!("{body}\n\nmore that nobody should read");
+            if !transcript.has_failed() && transcript.provider != ProviderKind::Gemini {
+                ways.push(("and goes on", whole(&junk)));
+            }
+        }
+        if transcript.is_sse() {
+            ways.push(("with CR", whole(&body.replace('\n', "\r"))));
+            let comments = format!(": hello\n\n{}", body.replace("\n\n", "\n\n: ping\n\n"));
+            ways.push(("with comments", whole(&comments)));
+            let fields = body.replace("\n\n", "\nid: 7\nretry: 1\nother\n\n");
+            ways.push(("with other fields", whole(&fields)));
+            ways.push(("without spaces", whole(&body.replace("data: ", "data:"))));
+        }
+        let (names, scripts): (Vec<_>, Vec<_>) = ways.into_iter().unzip();
+        let all = play(transcript.provider, scripts).await;
+        for (how, read) in names.into_iter().zip(&all) {
+            transcript.check(read, how);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_cut_answer_is_never_a_success_and_what_came_before_the_cut_is_kept() {
+    for transcript in transcripts() {
+        if transcript.has_failed() || transcript.is_whole() {
+            continue;
+        }
+        let events = transcript.events();
+        // Such a stream ends with its body, once it has said why: the last event does.
+        let last = match transcript.events().last() {
+            Some(end) if end.contains("finishReason") || end.contains("blockReason") => 1,
+            _ => events.len().min(2),
+        };
+        let starts = (0..events.len()).map(|count| events[..count].concat());
+        let mut scripts: Vec<_> = starts.collect();
+        // And inside the last ones.
+        for event in &events[events.len() - last..] {
+            let start = transcript.body.find(event).unwrap();
+            scripts.push(transcript.body[..start + event.len() / 2 - 1].to_owned());
+        }
+        let acts = scripts
+            .iter()
+            .map(|body| vec![Act::Send(transcript.answer(body.as_bytes()))]);
+        let all = play(transcript.provider, acts.collect()).await;
+        for (script, read) in scripts.iter().zip(&all) {
+            let what = format!(
+                "{} {}: {script}",
+                transcript.provider.as_str(),
+                transcript.name
+            );
+            let code = read.error.as_ref().map(|error| error.code);
+            assert_eq!(code, Some(ErrorCode::UpstreamIncomplete), "{what}");
+            let text = transcript.expected["text"].as_str().unwrap();
+            assert!(text.starts_with(&read.text), "{what}");
+        }
+        let most = &all[events.len() - 1];
+        assert_eq!(
+            most.thinking, transcript.expected["thinking"],
+            "{}",
+            transcript.name
+        );
+    }
+}
+
+#[tokio::test]
+async fn silence_in_the_middle_is_a_timeout_after_what_was_said() {
+    for transcript in transcripts() {
+        if transcript.has_failed() || !transcript.name.starts_with("text.") {
+            continue;
+        }
+        let events = transcript.events();
+        let start = transcript.answer(events[..events.len() - 1].concat().as_bytes());
+        let all = play(transcript.provider, vec![vec![Act::Send(start), Act::Hang]]).await;
+        let code = all[0].error.as_ref().map(|error| error.code);
+        assert_eq!(
+            code,
+            Some(ErrorCode::UpstreamTimeout),
+            "{}",
+            transcript.provider.as_str()
+        );
+        let said = transcript.expected["text"].as_str().unwrap();
+        assert!(!all[0].text.is_empty() && said.starts_with(&all[0].text));
+    }
+}
+
+async fn refused(provider: ProviderKind, status: &str, body: &str) -> PredictError {
+    let mut answer = head(status, "application/json");
+    answer.extend_from_slice(body.as_bytes());
+    let mut all = play(provider, vec![vec![Act::Send(answer)]]).await;
+    all.remove(0).error.expect("an error")
+}
+
+#[tokio::test]
+async fn each_house_refuses_in_its_own_words() {
+    let limited = "429 Too Many Requests\r\nretry-after: 7";
+    for (provider, status, body, code, says) in [
+        (
+            ProviderKind::Azure,
+            "400 Bad Request",
+            r#"{"error":{"message":"The response was filtered","type":null,"param":"prompt","code":"content_filter","status":400}}"#,
+            ErrorCode::InvalidInput,
+            "filtered",
+        ),
+        (
+            ProviderKind::Cohere,
+            "400 Bad Request",
+            r#"{"id":"x","message":"invalid request: all elements in history must have a message"}"#,
+            ErrorCode::InvalidInput,
+            "all elements",
+        ),
+        (
+            ProviderKind::Cohere,
+            limited,
+            r#"{"message":"You are past the per minute request limit"}"#,
+            ErrorCode::Overloaded,
+            "per minute",
+        ),
+        (
+            ProviderKind::Mistral,
+            "422 Unprocessable Entity",
+            r#"{"detail":[{"type":"extra_forbidden","loc":["body","top_k"],"msg":"Extra inputs are not permitted","input":"the prompt"}]}"#,
+            ErrorCode::InvalidInput,
+            "body.top_k: Extra inputs",
+        ),
+        (
+            ProviderKind::Gemini,
+            "400 Bad Request",
+            r#"{"error":{"code":400,"message":"Invalid value at 'generation_config'","status":"INVALID_ARGUMENT"}}"#,
+            ErrorCode::InvalidInput,
+            "generation_config",
+        ),
+        (
+            ProviderKind::Vertex,
+            "503 Service Unavailable",
+            r#"[{"error":{"code":503,"message":"Try again","status":"UNAVAILABLE"}}]"#,
+            ErrorCode::UpstreamFailed,
+            "Try again",
+        ),
+        (
+            ProviderKind::Ollama,
+            "404 Not Found",
+            r#"{"error":"model 'm' not found"}"#,
+            ErrorCode::UpstreamFailed,
+            "not found",
+        ),
+        (
+            ProviderKind::Ollama,
+            "400 Bad Request",
+            r#"{"error":"m does not support tools"}"#,
+            ErrorCode::InvalidInput,
+            "does not support tools",
+        ),
+    ] {
+        let error = refused(provider, status, body).await;
+        assert_eq!(error.code, code, "{error:?}");
+        assert!(error.message.contains(says), "{error:?}");
+        assert!(!error.message.contains("the prompt"), "{error:?}");
+        assert_eq!(error.retry_after.is_some(), status == limited);
+    }
+}

@@ -1,0 +1,214 @@
+//! Connectors: where a remote model is, and how its server is spoken to.
+
+use std::collections::BTreeMap;
+
+use crate::ids::ConnectorId;
+use crate::params::Parameters;
+
+/// Whose wire format a remote model's server speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ProviderKind {
+    /// OpenAI chat completions, and every server compatible with it.
+    OpenAi,
+    /// Anthropic messages.
+    Anthropic,
+    /// Cohere's chat, version 2.
+    Cohere,
+    /// Mistral's chat completions.
+    Mistral,
+    /// Ollama's chat.
+    Ollama,
+    /// Google Gemini, with a key.
+    Gemini,
+    /// Google Gemini on Vertex AI, with a token.
+    Vertex,
+    /// OpenAI's models at Azure.
+    Azure,
+}
+
+impl ProviderKind {
+    /// All kinds.
+    pub const ALL: [Self; 8] = [
+        Self::OpenAi,
+        Self::Anthropic,
+        Self::Cohere,
+        Self::Mistral,
+        Self::Ollama,
+        Self::Gemini,
+        Self::Vertex,
+        Self::Azure,
+    ];
+
+    /// The stable name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OpenAi => "openai",
+            Self::Anthropic => "anthropic",
+            Self::Cohere => "cohere",
+            Self::Mistral => "mistral",
+            Self::Ollama => "ollama",
+            Self::Gemini => "gemini",
+            Self::Vertex => "vertex",
+            Self::Azure => "azure",
+        }
+    }
+
+    /// The kind of that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+
+    /// The header, in lower case, that carries the credential to such a server.
+    #[must_use]
+    pub fn key_header(self) -> &'static str {
+        match self {
+            Self::Anthropic => "x-api-key",
+            Self::Gemini => "x-goog-api-key",
+            Self::Azure => "api-key",
+            Self::OpenAi | Self::Cohere | Self::Mistral | Self::Ollama | Self::Vertex => {
+                "authorization"
+            }
+        }
+    }
+
+    /// The kind that a connector's URL tells of where it names none: by the path, which is each
+    /// format's own, or the host. Any other URL is one of OpenAI's format.
+    #[must_use]
+    pub fn of_url(url: &str) -> Self {
+        let url = url.split_once("://").map_or(url, |(_, rest)| rest);
+        let url = url.split(['?', '#']).next().unwrap_or_default();
+        let (host, path) = url.split_once('/').unwrap_or((url, ""));
+        let host = host.split(':').next().unwrap_or_default();
+        let host = host.to_ascii_lowercase();
+        let is_of = |domain: &str| {
+            let before = host.strip_suffix(domain);
+            before.is_some_and(|before| before.is_empty() || before.ends_with('.'))
+        };
+        if path.ends_with(":streamGenerateContent") || path.ends_with(":generateContent") {
+            // Vertex has a host for each region: `europe-west4-aiplatform.googleapis.com`.
+            match host.ends_with("aiplatform.googleapis.com") {
+                true => Self::Vertex,
+                false => Self::Gemini,
+            }
+        } else if path.ends_with("/messages") {
+            Self::Anthropic
+        } else if path.ends_with("v2/chat") {
+            Self::Cohere
+        } else if path.ends_with("api/chat") || path.ends_with("api/generate") {
+            Self::Ollama
+        } else if path.starts_with("openai/deployments/") || is_of("openai.azure.com") {
+            Self::Azure
+        } else if is_of("mistral.ai") {
+            Self::Mistral
+        } else {
+            Self::OpenAi
+        }
+    }
+
+    /// The model that a connector's URL names, where such a server has it there.
+    #[must_use]
+    pub fn model_of_url(self, url: &str) -> Option<&str> {
+        let url = url.split(['?', '#']).next()?;
+        let (after, end) = match self {
+            Self::Gemini | Self::Vertex => ("/models/", ':'),
+            Self::Azure => ("/openai/deployments/", '/'),
+            _ => return None,
+        };
+        let (_, named) = url.split_once(after)?;
+        let (name, _) = named.split_once(end)?;
+        Some(name).filter(|name| !name.is_empty())
+    }
+}
+
+/// Where a secret is found on each worker; the secret itself is never replicated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CredentialRef {
+    /// An environment variable of the worker's process: `env:NAME`.
+    Env(String),
+    /// A file on the worker, read at use, surrounding white space removed: `file:/path`.
+    File(String),
+}
+
+/// The definition of a remote model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConnectorSpec {
+    /// The connector's id.
+    pub id: ConnectorId,
+    /// A name for people.
+    pub name: String,
+    /// Whose wire format.
+    pub provider: ProviderKind,
+    /// The full URL to POST to, for example `https://host/v1/chat/completions`.
+    pub url: String,
+    /// The model's name at the upstream.
+    pub model: String,
+    /// The credential, where one is needed.
+    pub credential: Option<CredentialRef>,
+    /// Headers to add; values hold no secrets.
+    pub headers: BTreeMap<String, String>,
+    /// Default request parameters; a request's own win.
+    pub parameters: Parameters,
+    /// A body template with `${parameters.x}`, where the provider's own body does not fit.
+    pub request_body: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_a_name_of_its_own() {
+        for kind in ProviderKind::ALL {
+            assert_eq!(ProviderKind::from_name(kind.as_str()), Some(kind));
+        }
+        assert_eq!(ProviderKind::from_name("acme"), None);
+    }
+
+    #[test]
+    fn a_url_tells_the_format_and_at_times_the_model() {
+        let gemini = "models/gemini-x:streamGenerateContent";
+        let google = format!("https://generativelanguage.googleapis.com/v1beta/{gemini}?alt=sse");
+        let vertex =
+            format!("https://europe-west4-aiplatform.googleapis.com/v1/publishers/google/{gemini}");
+        let azure =
+            "https://us.openai.azure.com/openai/deployments/d/chat/completions?api-version=1";
+        for (url, kind, model) in [
+            (
+                "https://llm.example/v1/chat/completions",
+                ProviderKind::OpenAi,
+                None,
+            ),
+            ("llm.example", ProviderKind::OpenAi, None),
+            ("", ProviderKind::OpenAi, None),
+            (
+                "http://llm.example/v1/messages?x=1",
+                ProviderKind::Anthropic,
+                None,
+            ),
+            ("https://api.cohere.com/v2/chat", ProviderKind::Cohere, None),
+            (
+                "http://localhost:11434/api/chat",
+                ProviderKind::Ollama,
+                None,
+            ),
+            (
+                "https://api.mistral.ai/v1/chat/completions",
+                ProviderKind::Mistral,
+                None,
+            ),
+            (
+                "https://notmistral.ai/v1/chat/completions",
+                ProviderKind::OpenAi,
+                None,
+            ),
+            (&google, ProviderKind::Gemini, Some("gemini-x")),
+            (&vertex, ProviderKind::Vertex, Some("gemini-x")),
+            (azure, ProviderKind::Azure, Some("d")),
+        ] {
+            assert_eq!(ProviderKind::of_url(url), kind, "{url}");
+            assert_eq!(kind.model_of_url(url), model, "{url}");
+        }
+    }
+}
