@@ -46,6 +46,7 @@ impl Merge {
                 sum.prompt_tokens = sum.prompt_tokens.saturating_add(told.prompt_tokens);
                 let completion = sum.completion_tokens.saturating_add(told.completion_tokens);
                 sum.completion_tokens = completion;
+                sum.cached_tokens = sum.cached_tokens.saturating_add(told.cached_tokens);
             }
             self.succeeded = true;
             rows.push(&self.last(GenerationChunk {
@@ -113,6 +114,7 @@ mod tests {
                 usage: Some(Usage {
                     prompt_tokens: 1,
                     completion_tokens: 2,
+                    cached_tokens: 1,
                 }),
             }),
             ..Part::default()

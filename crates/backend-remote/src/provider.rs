@@ -74,6 +74,8 @@ pub(crate) struct Delta {
     pub(crate) finish_reason: Option<FinishReason>,
     pub(crate) prompt_tokens: Option<u32>,
     pub(crate) completion_tokens: Option<u32>,
+    /// Those of the prompt that a cache had.
+    pub(crate) cached_tokens: Option<u32>,
 }
 
 impl Delta {
@@ -219,6 +221,7 @@ fn json(value: &ParamValue) -> Value {
 pub(crate) fn usage(total: &mut Usage, delta: &Delta) {
     total.prompt_tokens = delta.prompt_tokens.unwrap_or(total.prompt_tokens);
     total.completion_tokens = delta.completion_tokens.unwrap_or(total.completion_tokens);
+    total.cached_tokens = delta.cached_tokens.unwrap_or(total.cached_tokens);
 }
 
 #[cfg(test)]

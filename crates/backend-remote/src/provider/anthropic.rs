@@ -123,6 +123,7 @@ fn tokens(delta: &mut Delta, tokens: Option<Tokens>) {
         .input_tokens
         .map(|tokens| tokens.saturating_add(cached));
     delta.completion_tokens = tokens.output_tokens;
+    delta.cached_tokens = tokens.cache_read_input_tokens;
 }
 
 fn tool_start(block: &Value, calls: &mut Calls) -> Option<String> {

@@ -130,6 +130,8 @@ struct Tokens {
     tokens: Option<Counts>,
     #[serde(default)]
     billed_units: Option<Counts>,
+    #[serde(default)]
+    cached_tokens: Option<f64>,
 }
 
 /// The server writes counts as fractions at times.
@@ -222,6 +224,7 @@ fn tokens(delta: &mut Delta, told: Option<&Tokens>) {
     let count = |count: Option<f64>| count.map(|count| count as u32);
     delta.prompt_tokens = count(counts.and_then(|counts| counts.input_tokens));
     delta.completion_tokens = count(counts.and_then(|counts| counts.output_tokens));
+    delta.cached_tokens = count(told.and_then(|told| told.cached_tokens));
 }
 
 fn read_whole(body: &[u8], calls: &mut Calls) -> Result<Step, String> {

@@ -101,6 +101,8 @@ struct Tokens {
     candidates_token_count: Option<u32>,
     #[serde(default)]
     thoughts_token_count: Option<u32>,
+    #[serde(default)]
+    cached_content_token_count: Option<u32>,
 }
 
 fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
@@ -138,6 +140,7 @@ fn read_whole(body: &[u8], calls: &mut Calls) -> Result<Step, String> {
         whole.finish_reason = delta.finish_reason.or(whole.finish_reason);
         whole.prompt_tokens = delta.prompt_tokens.or(whole.prompt_tokens);
         whole.completion_tokens = delta.completion_tokens.or(whole.completion_tokens);
+        whole.cached_tokens = delta.cached_tokens.or(whole.cached_tokens);
     }
     whole.tool_calls = deltas(called);
     Ok(Step::Delta(whole))
@@ -242,6 +245,7 @@ fn tokens(delta: &mut Delta, tokens: Option<Tokens>) {
         tokens.tool_use_prompt_token_count,
     );
     delta.completion_tokens = sum(tokens.candidates_token_count, tokens.thoughts_token_count);
+    delta.cached_tokens = tokens.cached_content_token_count;
 }
 
 #[cfg(test)]

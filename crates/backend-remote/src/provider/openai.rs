@@ -99,6 +99,14 @@ struct UsageField {
     prompt_tokens: Option<u32>,
     #[serde(default)]
     completion_tokens: Option<u32>,
+    #[serde(default)]
+    prompt_tokens_details: Option<PromptTokens>,
+}
+
+#[derive(Deserialize)]
+struct PromptTokens {
+    #[serde(default)]
+    cached_tokens: Option<u32>,
 }
 
 pub(super) fn read(data: &str) -> Result<Step, String> {
@@ -125,6 +133,8 @@ fn step(chunk: Chunk<'_>) -> Result<Step, String> {
     if let Some(usage) = chunk.usage {
         delta.prompt_tokens = usage.prompt_tokens;
         delta.completion_tokens = usage.completion_tokens;
+        let details = usage.prompt_tokens_details;
+        delta.cached_tokens = details.and_then(|details| details.cached_tokens);
     }
     // Only the first choice is asked for.
     let mut choices = chunk.choices.into_iter().flatten();

@@ -76,9 +76,13 @@ impl Transcript {
             expected["finish_reason"],
             "{what}"
         );
-        let usage = read
-            .usage
-            .map(|usage| [usage.prompt_tokens, usage.completion_tokens]);
+        let usage = read.usage.map(|usage| {
+            [
+                usage.prompt_tokens,
+                usage.completion_tokens,
+                usage.cached_tokens,
+            ]
+        });
         let usage = usage.map_or(Value::Null, |usage| usage.to_vec().into());
         assert_eq!(usage, expected["usage"], "{what}");
     }
