@@ -9,7 +9,6 @@ mod request;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use volley_types::{
@@ -22,6 +21,7 @@ use crate::app::App;
 use crate::body::JsonObject;
 use crate::context::RequestContext;
 use crate::error::ApiError;
+use crate::extract::State;
 use crate::{chat, parameters, sse};
 
 /// A message, whole or streamed.

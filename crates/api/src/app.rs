@@ -3,112 +3,140 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::middleware::from_fn_with_state;
-use axum::routing::{MethodRouter, get, post};
-use volley_types::Control;
+use volley_security::{Gatekeeper, Principal};
+use volley_types::{Control, Role};
 
+use crate::auth::{Access, Methods, Routes, Sealed, delete, get, post};
 use crate::opensearch::{connectors, models, predict, tasks};
-use crate::{ApiConfig, EncodeMetrics, anthropic, context, oip, openai, ops};
+use crate::{ApiConfig, EncodeMetrics, anthropic, keys, oip, openai, ops};
 
-/// What handlers share.
+/// What a handler works with: the cluster, with the rights of who asks.
 pub(crate) struct App {
     pub(crate) control: Arc<dyn Control>,
     pub(crate) metrics: EncodeMetrics,
     pub(crate) config: ApiConfig,
+    pub(crate) principal: Arc<Principal>,
 }
 
+/// Health tells nothing but that.
+const PUBLIC: Access = Access::Public;
+const VIEWER: Role = Role::Viewer;
+const PREDICT: Role = Role::Predict;
+const MODEL_ADMIN: Role = Role::ModelAdmin;
+const CLUSTER_ADMIN: Role = Role::ClusterAdmin;
+
 /// The public interface of a coordinator.
-pub(crate) fn coordinator(
-    control: Arc<dyn Control>,
-    metrics: EncodeMetrics,
-    config: ApiConfig,
-) -> Router {
-    let ml = Router::new()
-        .route("/connectors/_create", post(connectors::create))
+pub(crate) fn coordinator(sealed: Sealed) -> Router {
+    let ml = Routes::new()
+        .route("/connectors/_create", post(MODEL_ADMIN, connectors::create))
         .route(
             "/connectors/_search",
-            get(connectors::search).post(connectors::search),
+            get(VIEWER, connectors::search).and(post(VIEWER, connectors::search)),
         )
         .route(
             "/connectors/{id}",
-            get(connectors::get).delete(connectors::delete),
+            get(VIEWER, connectors::get).and(delete(MODEL_ADMIN, connectors::delete)),
         )
-        .route("/models/_register", post(models::register))
-        .route("/models/_search", get(models::search).post(models::search))
-        .route("/models/{id}", get(models::get).delete(models::delete))
-        .route("/models/{id}/_deploy", post(models::deploy))
-        .route("/models/{id}/_undeploy", post(models::undeploy))
-        .route("/models/{id}/_predict", post(predict::predict))
-        .route("/models/{id}/_predict/stream", post(predict::stream))
-        .route("/tasks/{id}", get(tasks::get));
-    let v1 = Router::new()
-        .route("/chat/completions", post(openai::chat::complete))
-        .route("/responses", post(openai::responses::create))
-        .route("/completions", post(openai::completions::complete))
-        .route("/embeddings", post(openai::embeddings::embed))
-        .route("/rerank", post(openai::rerank::rerank))
-        .route("/messages", post(anthropic::create))
-        .route("/messages/count_tokens", post(anthropic::count_tokens))
-        .route("/models", get(openai::models::list))
-        .route("/models/{id}", get(openai::models::get));
-    let versioned = |path: &str, handler: MethodRouter<Arc<App>>| {
-        let router = Router::new().route(&format!("/models/{{model}}{path}"), handler.clone());
+        .route("/models/_register", post(MODEL_ADMIN, models::register))
+        .route(
+            "/models/_search",
+            get(VIEWER, models::search).and(post(VIEWER, models::search)),
+        )
+        .route(
+            "/models/{id}",
+            get(VIEWER, models::get).and(delete(MODEL_ADMIN, models::delete)),
+        )
+        .route("/models/{id}/_deploy", post(MODEL_ADMIN, models::deploy))
+        .route(
+            "/models/{id}/_undeploy",
+            post(MODEL_ADMIN, models::undeploy),
+        )
+        .route("/models/{id}/_predict", post(PREDICT, predict::predict))
+        .route(
+            "/models/{id}/_predict/stream",
+            post(PREDICT, predict::stream),
+        )
+        .route("/tasks/{id}", get(VIEWER, tasks::get));
+    let v1 = Routes::new()
+        .route("/chat/completions", post(PREDICT, openai::chat::complete))
+        .route("/responses", post(PREDICT, openai::responses::create))
+        .route("/completions", post(PREDICT, openai::completions::complete))
+        .route("/embeddings", post(PREDICT, openai::embeddings::embed))
+        .route("/rerank", post(PREDICT, openai::rerank::rerank))
+        .route("/messages", post(PREDICT, anthropic::create))
+        .route(
+            "/messages/count_tokens",
+            post(PREDICT, anthropic::count_tokens),
+        )
+        .route("/models", get(VIEWER, openai::models::list))
+        .route("/models/{id}", get(VIEWER, openai::models::get));
+    let versioned = |path: &str, handler: Methods<Sealed>| {
+        let router = Routes::new().route(&format!("/models/{{model}}{path}"), handler.clone());
         let path = format!("/models/{{model}}/versions/{{version}}{path}");
         router.route(&path, handler)
     };
-    let v2 = Router::new()
-        .route("/", get(oip::models::server))
-        .route("/health/live", get(oip::models::live))
-        .route("/health/ready", get(oip::models::ready))
-        .route("/repository/index", post(oip::models::index))
-        .route("/repository/models/{model}/load", post(oip::models::load))
+    let v2 = Routes::new()
+        .route("/", get(VIEWER, oip::models::server))
+        .route("/health/live", get(PUBLIC, oip::models::live))
+        .route("/health/ready", get(PUBLIC, oip::models::ready))
+        .route("/repository/index", post(VIEWER, oip::models::index))
+        .route(
+            "/repository/models/{model}/load",
+            post(MODEL_ADMIN, oip::models::load),
+        )
         .route(
             "/repository/models/{model}/unload",
-            post(oip::models::unload),
+            post(MODEL_ADMIN, oip::models::unload),
         )
-        .merge(versioned("", get(oip::models::metadata)))
-        .merge(versioned("/ready", get(oip::models::model_ready)))
-        .merge(versioned("/infer", post(oip::infer::infer)))
-        .merge(versioned("/generate", post(oip::generate::generate)))
-        .merge(versioned("/generate_stream", post(oip::generate::stream)));
-    let volley = Router::new()
-        .route("/status", get(ops::status))
-        .route("/health/live", get(ops::live))
-        .route("/health/ready", get(ops::ready))
-        .route("/nodes/join", post(ops::join))
-        .route("/nodes/{id}/leave", post(ops::leave));
-    let app = Arc::new(App {
-        control,
-        metrics,
-        config,
-    });
-    Router::new()
+        .merge(versioned("", get(VIEWER, oip::models::metadata)))
+        .merge(versioned("/ready", get(VIEWER, oip::models::model_ready)))
+        .merge(versioned("/infer", post(PREDICT, oip::infer::infer)))
+        .merge(versioned(
+            "/generate",
+            post(PREDICT, oip::generate::generate),
+        ))
+        .merge(versioned(
+            "/generate_stream",
+            post(PREDICT, oip::generate::stream),
+        ));
+    let volley = Routes::new()
+        .route("/status", get(VIEWER, ops::status))
+        .route("/health/live", get(PUBLIC, ops::live))
+        .route("/health/ready", get(PUBLIC, ops::ready))
+        .route("/nodes/join", post(CLUSTER_ADMIN, ops::join))
+        .route("/nodes/{id}/leave", post(CLUSTER_ADMIN, ops::leave))
+        .route("/whoami", get(VIEWER, keys::whoami))
+        .route(
+            "/keys",
+            get(CLUSTER_ADMIN, keys::list).and(post(CLUSTER_ADMIN, keys::create)),
+        )
+        .route(
+            "/keys/{id}",
+            get(CLUSTER_ADMIN, keys::get).and(delete(CLUSTER_ADMIN, keys::revoke)),
+        )
+        .route("/keys/{id}/_rotate", post(CLUSTER_ADMIN, keys::rotate));
+    let (gate, config) = (sealed.gate(), *sealed.config());
+    Routes::new()
         .nest("/_plugins/_ml", ml)
         .nest("/v1", v1)
         .nest("/v2", v2)
         .nest("/_volley", volley)
-        .route("/metrics", get(ops::metrics))
-        .route("/", get(ops::about))
-        .fallback(context::no_route)
-        .method_not_allowed_fallback(context::no_method)
-        .layer(from_fn_with_state(Arc::new(config), context::middleware))
-        .with_state(app)
+        .route("/metrics", get(VIEWER, ops::metrics))
+        .route("/", get(VIEWER, ops::about))
+        .finish(sealed, gate, config)
 }
 
 /// Health and metrics alone.
-pub(crate) fn node(metrics: EncodeMetrics, ready: Arc<dyn Fn() -> bool + Send + Sync>) -> Router {
+pub(crate) fn node(
+    metrics: EncodeMetrics,
+    ready: Arc<dyn Fn() -> bool + Send + Sync>,
+    gate: Arc<Gatekeeper>,
+) -> Router {
     let ready = move || async move { ops::readiness(ready()) };
-    Router::new()
-        .route(
-            "/metrics",
-            get(move || async move { ops::open_metrics(metrics()) }),
-        )
-        .route("/_volley/health/live", get(ops::live))
-        .route("/_volley/health/ready", get(ready))
-        .fallback(context::no_route)
-        .method_not_allowed_fallback(context::no_method)
-        .layer(from_fn_with_state(
-            Arc::new(ApiConfig::default()),
-            context::middleware,
-        ))
+    let metrics = move || async move { ops::open_metrics(metrics()) };
+    Routes::new()
+        .route("/metrics", get(VIEWER, metrics))
+        .route("/_volley/health/live", get(PUBLIC, ops::live))
+        .route("/_volley/health/ready", get(PUBLIC, ready))
+        .finish((), gate, ApiConfig::default())
 }

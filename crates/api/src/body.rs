@@ -1,7 +1,5 @@
 //! Reading JSON bodies, bounded in size, time and depth.
 
-use std::sync::Arc;
-
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
 use axum::response::{IntoResponse, Response};
@@ -11,17 +9,17 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::{Map, Value};
 use volley_types::{ErrorCode, PredictError};
 
-use crate::app::App;
+use crate::auth::Sealed;
 use crate::error::{self, ApiError};
 
 /// A JSON object; an empty body counts as an empty object.
 #[derive(Debug)]
 pub(crate) struct JsonObject(pub(crate) Map<String, Value>);
 
-impl FromRequest<Arc<App>> for JsonObject {
+impl FromRequest<Sealed> for JsonObject {
     type Rejection = Response;
 
-    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Response> {
+    async fn from_request(request: Request, app: &Sealed) -> Result<Self, Response> {
         // Besides being clear, this keeps web pages of other origins from posting here: browsers
         // ask before they send JSON, and are not answered.
         let json = is_json(request.headers());
@@ -37,10 +35,10 @@ pub(crate) struct UntypedJsonObject(pub(crate) Map<String, Value>);
 /// Says where the JSON ends in a body that goes on with raw tensors.
 const BINARY_TENSORS: HeaderName = HeaderName::from_static("inference-header-content-length");
 
-impl FromRequest<Arc<App>> for UntypedJsonObject {
+impl FromRequest<Sealed> for UntypedJsonObject {
     type Rejection = Response;
 
-    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Response> {
+    async fn from_request(request: Request, app: &Sealed) -> Result<Self, Response> {
         let headers = request.headers();
         if headers.contains_key(BINARY_TENSORS) {
             let message = "binary tensors are not taken; send 'data' in JSON (binary_data=False), \
@@ -53,7 +51,11 @@ impl FromRequest<Arc<App>> for UntypedJsonObject {
     }
 }
 
-async fn object(request: Request, app: &App, json: bool) -> Result<Map<String, Value>, Response> {
+async fn object(
+    request: Request,
+    app: &Sealed,
+    json: bool,
+) -> Result<Map<String, Value>, Response> {
     let bytes = read(request.into_body(), app).await?;
     if !bytes.is_empty() && !json {
         let message = "send the body as JSON, with the header 'content-type: application/json'";
@@ -69,11 +71,11 @@ fn is_json(headers: &HeaderMap) -> bool {
     media.is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json"))
 }
 
-async fn read(body: Body, app: &App) -> Result<Bytes, Response> {
-    let limit = app.config.max_body_bytes;
+async fn read(body: Body, app: &Sealed) -> Result<Bytes, Response> {
+    let limit = app.config().max_body_bytes;
     let collected = Limited::new(body, limit).collect();
     let (status, code, message) =
-        match tokio::time::timeout(app.config.body_timeout, collected).await {
+        match tokio::time::timeout(app.config().body_timeout, collected).await {
             Ok(Ok(collected)) => return Ok(collected.to_bytes()),
             Ok(Err(error)) if error.is::<LengthLimitError>() => (
                 StatusCode::PAYLOAD_TOO_LARGE,

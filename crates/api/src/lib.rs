@@ -1,18 +1,20 @@
 //! The HTTP edge: bytes into [`volley_types::PredictRequest`]s, chunks into events. It knows
 //! the cluster only as a [`Control`], and nothing of workers. The only crate that names `axum`.
 //!
-//! Reading order: [`ApiServer`], `app` (the routes), `context` (what every request carries),
+//! Reading order: [`ApiServer`], `app` (the routes), `auth` (who may call them), `context` (what every request carries),
 //! `opensearch` (the dialect), `sse` (the stream), `tensors` (JSON ⇄ Arrow), `serve` (sockets).
 
 mod answer;
 mod anthropic;
 mod app;
+mod auth;
 mod body;
 mod chat;
 mod config;
 mod context;
 mod error;
 mod extract;
+mod keys;
 mod oip;
 mod openai;
 mod opensearch;
@@ -28,8 +30,10 @@ use std::sync::Arc;
 
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use volley_security::Gatekeeper;
 use volley_types::Control;
 
+use crate::auth::Sealed;
 pub use crate::config::ApiConfig;
 
 /// Encodes the node's metrics in the OpenMetrics text format.
@@ -43,11 +47,16 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// An interface to `control`.
+    /// An interface to `control` for those whom `gate` lets in.
     #[must_use]
-    pub fn new(control: Arc<dyn Control>, metrics: EncodeMetrics, config: ApiConfig) -> Self {
+    pub fn new(
+        control: Arc<dyn Control>,
+        metrics: EncodeMetrics,
+        config: ApiConfig,
+        gate: Arc<Gatekeeper>,
+    ) -> Self {
         Self {
-            router: app::coordinator(control, metrics, config),
+            router: app::coordinator(Sealed::new(control, metrics, config, gate)),
             config,
         }
     }
@@ -66,7 +75,9 @@ pub async fn serve_node(
     metrics: EncodeMetrics,
     ready: Arc<dyn Fn() -> bool + Send + Sync>,
     config: ApiConfig,
+    gate: Arc<Gatekeeper>,
     shutdown: CancellationToken,
 ) {
-    serve::run(app::node(metrics, ready), listener, config, shutdown).await;
+    let router = app::node(metrics, ready, gate);
+    serve::run(router, listener, config, shutdown).await;
 }

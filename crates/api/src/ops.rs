@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
 use serde_json::{Value, json};
@@ -14,7 +13,7 @@ use volley_types::{NodeId, PredictError};
 use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::error::ApiError;
-use crate::extract::Path;
+use crate::extract::{Path, State};
 
 pub(crate) async fn about(State(app): State<Arc<App>>) -> Json<Value> {
     Json(json!({

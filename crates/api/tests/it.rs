@@ -6,6 +6,8 @@ mod anthropic;
 mod cluster;
 #[path = "it/connectors.rs"]
 mod connectors;
+#[path = "it/keys.rs"]
+mod keys;
 #[path = "it/oip.rs"]
 mod oip;
 #[path = "it/openai.rs"]

@@ -16,6 +16,10 @@ pub(crate) struct Arguments {
     /// Coordinators to call, separated by commas; the next is tried when one cannot be reached.
     #[arg(long, env = "VOLLEY_URL", global = true, value_delimiter = ',', default_value = DEFAULT_URL)]
     pub(crate) url: Vec<String>,
+    /// The API key for client commands; better given in the environment, where other users of
+    /// this machine do not see it.
+    #[arg(long, env = "VOLLEY_API_KEY", global = true, hide_env_values = true)]
+    pub(crate) api_key: Option<String>,
     /// What to log, for example `info` or `volley_coordinator=debug,warn`.
     #[arg(long, env = "VOLLEY_LOG", global = true)]
     pub(crate) log: Option<String>,
@@ -68,6 +72,14 @@ pub(crate) enum Command {
     /// Add and remove coordinators.
     #[command(subcommand)]
     Node(Node),
+    /// Make, list, rotate and revoke API keys.
+    #[command(subcommand)]
+    Keys(Keys),
+    /// Check that a node's audit trail was changed by nobody.
+    Audit {
+        /// The file, `audit.jsonl` in the node's data directory.
+        file: PathBuf,
+    },
     /// Ask a model; text is streamed to the terminal as it comes.
     Predict(Predict),
     /// Show nodes, roles, leader, replicas and load.
@@ -91,6 +103,10 @@ pub(crate) struct Up {
     /// The IP address to serve REST on; everything else stays on this machine.
     #[arg(long, default_value = "127.0.0.1")]
     pub(crate) host: IpAddr,
+    /// A file with the first API key; from then on every caller needs one. Also taken from the
+    /// environment variable VOLLEY_BOOTSTRAP_KEY.
+    #[arg(long)]
+    pub(crate) bootstrap_key_file: Option<PathBuf>,
     /// The REST port; the next three are for Flight and Raft, the worker, and its metrics. 0
     /// takes any four that are free.
     #[arg(long, default_value_t = 8420)]
@@ -216,6 +232,52 @@ pub(crate) enum Connector {
         /// Its id.
         id: String,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Keys {
+    /// Make an API key; it is shown once.
+    Create {
+        /// A name for people.
+        name: String,
+        /// What its bearer may do.
+        #[arg(long, default_value = "predict", value_parser = ["viewer", "predict", "model-admin", "cluster-admin"])]
+        role: String,
+        /// A model that it is for, or the beginning of several (`team-a.*`); may be repeated
+        /// [default: all models].
+        #[arg(long = "model")]
+        models: Vec<String>,
+        /// On whose behalf its bearer calls.
+        #[arg(long)]
+        tenant: Option<String>,
+        /// When it ends, for example `90d` [default: never].
+        #[arg(long, value_parser = humantime::parse_duration)]
+        expires_in: Option<std::time::Duration>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// List all API keys.
+    List {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Give an API key a new secret; it is shown once.
+    Rotate {
+        /// Its id.
+        id: String,
+        /// For how long the old one is still taken.
+        #[arg(long, default_value = "24h", value_parser = humantime::parse_duration)]
+        grace: std::time::Duration,
+    },
+    /// End an API key at once.
+    Revoke {
+        /// Its id.
+        id: String,
+    },
+    /// Print a fresh key to bootstrap a cluster with, without a cluster.
+    Bootstrap,
 }
 
 #[derive(Debug, Subcommand)]

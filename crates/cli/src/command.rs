@@ -2,6 +2,7 @@
 
 pub(crate) mod connector;
 pub(crate) mod inspect;
+pub(crate) mod keys;
 pub(crate) mod model;
 pub(crate) mod node;
 pub(crate) mod predict;
@@ -10,12 +11,16 @@ pub(crate) mod status;
 use serde_json::{Map, Value};
 use volley_client::{Client, ClientError};
 
-/// A client of the coordinators at `urls`.
+/// A client of the coordinators at `urls`, with an API key where one is given.
 ///
 /// # Errors
-/// When one is no URL.
-pub(crate) fn connect(urls: &[String]) -> anyhow::Result<Client> {
-    Ok(Client::new(urls)?)
+/// When one is no URL, or the key is malformed.
+pub(crate) fn connect(urls: &[String], key: Option<&str>) -> anyhow::Result<Client> {
+    let client = Client::new(urls)?;
+    match key.filter(|key| !key.is_empty()) {
+        Some(key) => Ok(client.with_key(key)?),
+        None => Ok(client),
+    }
 }
 
 /// Says what to do about an error, where that is known.
@@ -24,6 +29,9 @@ pub(crate) fn explain(error: ClientError) -> anyhow::Error {
         ClientError::Connect(..) => {
             "is a coordinator running there? start a cluster with `volley up`, or give --url"
         }
+        ClientError::Refused { status: 401, .. } => {
+            "give an API key in the environment variable VOLLEY_API_KEY"
+        }
         ClientError::Refused { code, .. } if code == "not_deployed" => {
             "deploy it with `volley model deploy NAME`"
         }
@@ -31,6 +39,7 @@ pub(crate) fn explain(error: ClientError) -> anyhow::Error {
             "`volley model list` and `volley connector list` show what there is"
         }
         ClientError::Url(_)
+        | ClientError::Key
         | ClientError::Setup(_)
         | ClientError::Broken(_)
         | ClientError::Timeout

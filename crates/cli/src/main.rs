@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 use volley_telemetry::init_logging;
 
-use crate::args::{Arguments, Command, Model};
+use crate::args::{Arguments, Command, Keys, Model};
 use crate::terminal::Terminal;
 
 /// A node makes and frees many small aligned buffers on many threads: a record batch for each
@@ -69,7 +69,8 @@ fn fail(error: &anyhow::Error) -> ExitCode {
 }
 
 async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let client = || command::connect(&arguments.url);
+    let key = arguments.api_key.as_deref();
+    let client = || command::connect(&arguments.url, key);
     match arguments.command {
         Command::Up(up) => node::up::run(up).await,
         Command::Coordinator { config } => {
@@ -87,6 +88,9 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         }) => command::inspect::run(&path, variant, json).await,
         Command::Model(model) => command::model::run(&client()?, model).await,
         Command::Connector(connector) => command::connector::run(&client()?, connector).await,
+        Command::Keys(Keys::Bootstrap) => command::keys::bootstrap(),
+        Command::Keys(keys) => command::keys::run(&client()?, keys).await,
+        Command::Audit { file } => command::keys::verify_audit(&file),
         Command::Node(node) => command::node::run(&client()?, node).await,
         Command::Predict(predict) => command::predict::run(&client()?, predict).await,
         Command::Status { json } => command::status::run(&client()?, json).await,

@@ -10,6 +10,9 @@ pub enum ClientError {
     /// A base URL is malformed, or there is none.
     #[error("'{0}' is not the URL of a coordinator; it looks like http://127.0.0.1:8420")]
     Url(String),
+    /// The API key cannot be sent.
+    #[error("the API key holds characters that no key has")]
+    Key,
     /// The HTTP client could not be made.
     #[error("the HTTP client could not be set up")]
     Setup(#[source] reqwest::Error),

@@ -19,6 +19,7 @@ mod stream;
 
 use std::time::Duration;
 
+use reqwest::header::{AUTHORIZATION, HeaderValue};
 use reqwest::{Method, RequestBuilder, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -41,6 +42,7 @@ const ML: &str = "/_plugins/_ml";
 pub struct Client {
     http: reqwest::Client,
     bases: Vec<Url>,
+    key: Option<HeaderValue>,
 }
 
 /// What came of registering a model.
@@ -80,7 +82,23 @@ impl Client {
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(ClientError::Setup)?;
-        Ok(Self { http, bases })
+        Ok(Self {
+            http,
+            bases,
+            key: None,
+        })
+    }
+
+    /// Sends an API key with every call.
+    ///
+    /// # Errors
+    /// [`ClientError::Key`] when it holds characters that no key has.
+    pub fn with_key(mut self, key: &str) -> Result<Self, ClientError> {
+        let value = format!("Bearer {}", key.trim());
+        let mut value = HeaderValue::from_str(&value).map_err(|_| ClientError::Key)?;
+        value.set_sensitive(true);
+        self.key = Some(value);
+        Ok(self)
     }
 
     /// Whether the first coordinator that can be reached takes requests.
@@ -229,6 +247,43 @@ impl Client {
             .await
     }
 
+    /// Makes an API key; `body` as the REST interface takes it. The key is in the answer, and
+    /// nowhere else ever after.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn create_key(&self, body: &Value) -> Result<Value, ClientError> {
+        self.call(Method::POST, "/_volley/keys", Some(body)).await
+    }
+
+    /// All API keys, without what makes them keys.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn keys(&self) -> Result<Value, ClientError> {
+        self.call(Method::GET, "/_volley/keys", None).await
+    }
+
+    /// Gives a key a new secret; the old one is taken for `grace` more.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn rotate_key(&self, id: &str, grace: Duration) -> Result<Value, ClientError> {
+        let path = format!("/_volley/keys/{}/_rotate", segment(id));
+        let body = json!({ "grace_s": grace.as_secs() });
+        self.call(Method::POST, &path, Some(&body)).await
+    }
+
+    /// Ends a key.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn revoke_key(&self, id: &str) -> Result<(), ClientError> {
+        let path = format!("/_volley/keys/{}", segment(id));
+        self.call::<Value>(Method::DELETE, &path, None).await?;
+        Ok(())
+    }
+
     /// A whole answer; `body` is that of `_predict`.
     ///
     /// # Errors
@@ -298,6 +353,9 @@ impl Client {
                 .join(path)
                 .map_err(|_| ClientError::Url(base.to_string()))?;
             let mut request: RequestBuilder = self.http.request(method.clone(), url);
+            if let Some(key) = &self.key {
+                request = request.header(AUTHORIZATION, key.clone());
+            }
             if let Some(body) = body {
                 request = request.json(body);
             }

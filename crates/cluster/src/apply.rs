@@ -2,6 +2,7 @@
 //! same commands in the same order and must come to the same state, so nothing here may look
 //! at a clock, a random number or the machine. A refused command changes nothing.
 
+mod keys;
 mod limits;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,8 +16,8 @@ use volley_types::{
 };
 
 pub use limits::{
-    MAX_CONNECTORS, MAX_DESCRIPTION, MAX_HEADERS, MAX_MODELS, MAX_PARAMETERS, MAX_REGISTRY_BYTES,
-    MAX_REPLICAS, MAX_TEMPLATE, MAX_TEXT, MAX_VERSIONS,
+    MAX_CONNECTORS, MAX_DESCRIPTION, MAX_HEADERS, MAX_KEY_MODELS, MAX_KEYS, MAX_MODELS,
+    MAX_PARAMETERS, MAX_REGISTRY_BYTES, MAX_REPLICAS, MAX_TEMPLATE, MAX_TEXT, MAX_VERSIONS,
 };
 use limits::{connector_bytes, connector_fits, registry_fits, version_bytes, version_fits, within};
 
@@ -45,6 +46,13 @@ pub fn apply(
             deployment,
             workers,
         } => place(state, model, *deployment, workers),
+        RegistryCommand::CreateKey(key) => keys::create(state, key),
+        RegistryCommand::RotateKey {
+            id,
+            hash,
+            previous_until_ms,
+        } => keys::rotate(state, id, *hash, *previous_until_ms),
+        RegistryCommand::RevokeKey(id) => keys::revoke(state, id),
     }
 }
 

@@ -14,6 +14,7 @@ use async_trait::async_trait;
 use futures::Stream;
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status, Streaming};
+use volley_security::Gatekeeper;
 use volley_types::{ErrorCode, Predict, PredictError};
 
 mod discovery;
@@ -60,10 +61,11 @@ pub struct FlightServer {
     predict: Arc<dyn Predict>,
     config: FlightServerConfig,
     places: Arc<Semaphore>,
+    gate: Arc<Gatekeeper>,
 }
 
 impl FlightServer {
-    /// A server that answers with `predict`.
+    /// A server that answers everybody with `predict`; see [`FlightServer::guarded`].
     #[must_use]
     pub fn new(predict: Arc<dyn Predict>, config: FlightServerConfig) -> Self {
         let places = config.max_exchanges.min(Semaphore::MAX_PERMITS);
@@ -71,7 +73,25 @@ impl FlightServer {
             predict,
             config,
             places: Arc::new(Semaphore::new(places)),
+            gate: Arc::new(Gatekeeper::open()),
         }
+    }
+
+    /// Answers only those whom `gate` lets in, by the `authorization` header (`Bearer` or
+    /// `Basic`) of each call, and within their rights.
+    #[must_use]
+    pub fn guarded(mut self, gate: Arc<Gatekeeper>) -> Self {
+        self.gate = gate;
+        self
+    }
+
+    /// The models as the sender of `request` may call them.
+    fn admit<T>(&self, request: &Request<T>) -> Result<Arc<dyn Predict>, Status> {
+        let headers = request.metadata().clone().into_headers();
+        let known = self.gate.identify(&headers);
+        let principal = known.map_err(|error| to_status(&error, None))?;
+        let principal = Arc::new(principal);
+        Ok(self.gate.guard_predict(self.predict.clone(), principal))
     }
 
     /// The service to add to [`crate::transport::server_builder`], with message limits set.
@@ -117,6 +137,7 @@ impl arrow_flight::flight_service_server::FlightService for FlightServer {
         &self,
         request: Request<Streaming<FlightData>>,
     ) -> Result<Response<Self::DoExchangeStream>, Status> {
+        let predict = self.admit(&request)?;
         let Ok(place) = self.places.clone().try_acquire_owned() else {
             let error = PredictError::new(
                 ErrorCode::Overloaded,
@@ -126,7 +147,7 @@ impl arrow_flight::flight_service_server::FlightService for FlightServer {
             return Err(to_status(&error, None));
         };
         Ok(Response::new(exchange::start(
-            self.predict.clone(),
+            predict,
             self.config.clone(),
             request,
             place,
@@ -137,7 +158,8 @@ impl arrow_flight::flight_service_server::FlightService for FlightServer {
         &self,
         request: Request<FlightDescriptor>,
     ) -> Result<Response<FlightInfo>, Status> {
-        discovery::flight_info(self.predict.as_ref(), &request.into_inner())
+        let predict = self.admit(&request)?;
+        discovery::flight_info(predict.as_ref(), &request.into_inner())
             .await
             .map(Response::new)
             .map_err(|error| to_status(&error, None))
@@ -147,7 +169,8 @@ impl arrow_flight::flight_service_server::FlightService for FlightServer {
         &self,
         request: Request<FlightDescriptor>,
     ) -> Result<Response<SchemaResult>, Status> {
-        discovery::schema(self.predict.as_ref(), &request.into_inner())
+        let predict = self.admit(&request)?;
+        discovery::schema(predict.as_ref(), &request.into_inner())
             .await
             .map(Response::new)
             .map_err(|error| to_status(&error, None))
@@ -155,9 +178,9 @@ impl arrow_flight::flight_service_server::FlightService for FlightServer {
 
     async fn list_flights(
         &self,
-        _request: Request<Criteria>,
+        request: Request<Criteria>,
     ) -> Result<Response<Self::ListFlightsStream>, Status> {
-        let flights = discovery::flights(self.predict.clone()).await;
+        let flights = discovery::flights(self.admit(&request)?).await;
         Ok(Response::new(Box::pin(flights)))
     }
 
@@ -165,7 +188,8 @@ impl arrow_flight::flight_service_server::FlightService for FlightServer {
         &self,
         request: Request<Action>,
     ) -> Result<Response<Self::DoActionStream>, Status> {
-        discovery::act(self.predict.as_ref(), &request.into_inner())
+        let predict = self.admit(&request)?;
+        discovery::act(predict.as_ref(), &request.into_inner())
             .await
             .map(|body| {
                 let result = ActionResult { body };
@@ -176,8 +200,9 @@ impl arrow_flight::flight_service_server::FlightService for FlightServer {
 
     async fn list_actions(
         &self,
-        _request: Request<Empty>,
+        request: Request<Empty>,
     ) -> Result<Response<Self::ListActionsStream>, Status> {
+        self.admit(&request)?;
         let actions = discovery::actions().map(Ok);
         Ok(Response::new(Box::pin(futures::stream::iter(actions))))
     }

@@ -30,6 +30,7 @@ mod generated {
 
 pub use generated::volley::{predict, raft, registry, worker};
 
+pub mod key_records;
 pub mod params;
 pub mod predict_command;
 pub mod registry_records;

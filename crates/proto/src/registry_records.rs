@@ -5,9 +5,10 @@ use volley_types::registry::{
     ModelVersionSpec, ProviderKind, RegistryCommand, RegistryReply, RegistryState,
 };
 use volley_types::{
-    ConnectorId, ErrorCode, ModelName, ModelVersion, PredictError, Revision, WorkerId,
+    ConnectorId, ErrorCode, KeyId, ModelName, ModelVersion, PredictError, Revision, WorkerId,
 };
 
+use crate::key_records::{hash_from_wire, key_from_wire, key_to_wire};
 use crate::params;
 use crate::registry::v1 as wire;
 use crate::registry::v1::command::Command;
@@ -171,6 +172,7 @@ pub fn state_to_wire(state: &RegistryState) -> wire::State {
         revision: state.revision.0,
         models: state.models.values().map(model_to_wire).collect(),
         connectors: state.connectors.values().map(connector_to_wire).collect(),
+        keys: state.keys.values().map(key_to_wire).collect(),
     }
 }
 
@@ -181,6 +183,7 @@ pub fn state_to_wire(state: &RegistryState) -> wire::State {
 pub fn state_from_wire(state: wire::State) -> Result<RegistryState, PredictError> {
     let models = state.models.into_iter().map(model_from_wire);
     let connectors = state.connectors.into_iter().map(connector_from_wire);
+    let keys = state.keys.into_iter().map(key_from_wire);
     Ok(RegistryState {
         revision: Revision(state.revision),
         models: models
@@ -188,6 +191,9 @@ pub fn state_from_wire(state: wire::State) -> Result<RegistryState, PredictError
             .collect::<Result<_, _>>()?,
         connectors: connectors
             .map(|connector| connector.map(|connector| (connector.id.clone(), connector)))
+            .collect::<Result<_, _>>()?,
+        keys: keys
+            .map(|key| key.map(|key| (key.id.clone(), key)))
             .collect::<Result<_, _>>()?,
     })
 }
@@ -246,6 +252,17 @@ pub fn command_to_wire(command: &RegistryCommand) -> wire::Command {
             deployment: deployment.0,
             workers: workers.iter().map(ToString::to_string).collect(),
         }),
+        RegistryCommand::CreateKey(key) => Command::CreateKey(key_to_wire(key)),
+        RegistryCommand::RotateKey {
+            id,
+            hash,
+            previous_until_ms,
+        } => Command::RotateKey(wire::RotateKey {
+            id: id.to_string(),
+            hash: hash.0.to_vec(),
+            previous_until_ms: *previous_until_ms,
+        }),
+        RegistryCommand::RevokeKey(id) => Command::RevokeKey(id.to_string()),
     };
     wire::Command {
         command: Some(command),
@@ -278,6 +295,13 @@ pub fn command_from_wire(command: wire::Command) -> Result<RegistryCommand, Pred
             deployment: Revision(place.deployment),
             workers: worker_ids(place.workers)?,
         },
+        Command::CreateKey(key) => RegistryCommand::CreateKey(key_from_wire(key)?),
+        Command::RotateKey(rotate) => RegistryCommand::RotateKey {
+            id: KeyId::new(rotate.id)?,
+            hash: hash_from_wire(&rotate.hash)?,
+            previous_until_ms: rotate.previous_until_ms,
+        },
+        Command::RevokeKey(id) => RegistryCommand::RevokeKey(KeyId::new(id)?),
     })
 }
 

@@ -84,6 +84,10 @@ string_id!(
     TenantId, "tenant id"
 );
 string_id!(
+    /// The id of an API key.
+    KeyId, "key id"
+);
+string_id!(
     /// The id that one request carries through every hop, log line and error.
     RequestId, "request id"
 );

@@ -4,8 +4,10 @@
 //! This crate does no I/O, reads no clock and starts no task. A hop is tested by replacing
 //! the next hop with another implementation of [`Predict`].
 //!
-//! Reading order: [`ids`], [`error`], [`request`], [`chat`], [`chunk`], [`predict`], [`registry`].
+//! Reading order: [`ids`], [`error`], [`request`], [`chat`], [`chunk`], [`predict`], [`registry`],
+//! [`access`].
 
+pub mod access;
 pub mod chat;
 pub mod chunk;
 pub mod control;
@@ -20,6 +22,7 @@ pub mod signature;
 pub mod trace;
 pub mod worker;
 
+pub use access::{ApiKey, KeyHash, ModelPattern, ModelScope, NodeIdentity, Role};
 pub use chat::ChatMessage;
 pub use chunk::{
     ChunkStream, FinishReason, GenerationChunk, GenerationChunks, GenerationRow, Usage,
@@ -28,8 +31,8 @@ pub use control::Control;
 pub use deadline::Deadline;
 pub use error::{ErrorCode, ErrorOrigin, PredictError};
 pub use ids::{
-    ConnectorId, Incarnation, ModelName, ModelRef, ModelVersion, NodeId, RequestId, Revision,
-    TenantId, WorkerId,
+    ConnectorId, Incarnation, KeyId, ModelName, ModelRef, ModelVersion, NodeId, RequestId,
+    Revision, TenantId, WorkerId,
 };
 pub use params::{ParamValue, Parameters};
 pub use predict::Predict;

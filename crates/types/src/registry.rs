@@ -6,7 +6,8 @@ mod connector;
 use std::collections::BTreeMap;
 
 pub use self::connector::{ConnectorSpec, CredentialRef, ProviderKind};
-use crate::ids::{ConnectorId, ModelName, ModelVersion, NodeId, Revision, WorkerId};
+use crate::access::{ApiKey, KeyHash};
+use crate::ids::{ConnectorId, KeyId, ModelName, ModelVersion, NodeId, Revision, WorkerId};
 use crate::params::Parameters;
 
 /// Which kind of executor runs a model.
@@ -108,6 +109,8 @@ pub struct RegistryState {
     pub models: BTreeMap<ModelName, ModelEntry>,
     /// Connectors by id.
     pub connectors: BTreeMap<ConnectorId, ConnectorSpec>,
+    /// API keys by id; only hashes of them.
+    pub keys: BTreeMap<KeyId, ApiKey>,
 }
 
 /// A replica that a worker shall hold: all that a worker needs to load it.
@@ -182,6 +185,20 @@ pub enum RegistryCommand {
         /// The workers.
         workers: Vec<WorkerId>,
     },
+    /// Adds an API key; `Conflict` when the id is taken.
+    CreateKey(ApiKey),
+    /// Gives a key a new secret; `NotFound` when there is no such key.
+    RotateKey {
+        /// The key.
+        id: KeyId,
+        /// The hash of the new key.
+        hash: KeyHash,
+        /// Until when the old one is still taken, in milliseconds since 1970; 0 means that it
+        /// ends at once.
+        previous_until_ms: u64,
+    },
+    /// Removes an API key; `NotFound` when there is none.
+    RevokeKey(KeyId),
 }
 
 /// What an applied command answers.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use volley_types::{GenerationRow, Input, PredictError, PredictRequest, Task};
@@ -14,7 +13,7 @@ use crate::app::App;
 use crate::body::{Fields, UntypedJsonObject};
 use crate::context::RequestContext;
 use crate::error::ApiError;
-use crate::extract::Path;
+use crate::extract::{Path, State};
 use crate::{answer, chat, parameters, sse};
 
 /// One whole text.

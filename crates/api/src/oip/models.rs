@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -14,7 +13,7 @@ use super::{Found, Named, tensors};
 use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::error::ApiError;
-use crate::extract::Path;
+use crate::extract::{Path, State};
 
 /// Replicas of a model that is loaded through this protocol, which knows no such number.
 const REPLICAS: u32 = 1;

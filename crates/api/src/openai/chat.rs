@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 use volley_types::{ChatMessage, GenerationRow, PredictError, PredictRequest, Task};
@@ -15,6 +14,7 @@ use crate::app::App;
 use crate::body::JsonObject;
 use crate::context::RequestContext;
 use crate::error::ApiError;
+use crate::extract::State;
 use crate::sse::Events;
 use crate::{chat, sse};
 

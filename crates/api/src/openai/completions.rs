@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 use volley_types::{PredictError, PredictRequest, Task};
@@ -18,6 +17,7 @@ use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::context::RequestContext;
 use crate::error::ApiError;
+use crate::extract::State;
 
 /// A completion, whole or streamed.
 pub(crate) async fn complete(

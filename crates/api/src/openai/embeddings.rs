@@ -6,7 +6,6 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, UInt32Type};
 use arrow_array::{Array, ArrayRef, RecordBatch, StringArray};
 use axum::Json;
-use axum::extract::State;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value, json};
@@ -19,6 +18,7 @@ use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::context::RequestContext;
 use crate::error::ApiError;
+use crate::extract::State;
 
 /// Embeds texts.
 pub(crate) async fn embed(

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
 use serde_json::{Value, json};
 use volley_types::registry::ModelEntry;
 use volley_types::{ErrorCode, ModelRef, PredictError};
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::extract::Path;
+use crate::extract::{Path, State};
 
 /// All deployed models, by name.
 pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<Value> {

@@ -6,7 +6,6 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::Float32Type;
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use axum::Json;
-use axum::extract::State;
 use serde_json::{Map, Value, json};
 use volley_types::signature::{QUERY, SCORE, TEXT};
 use volley_types::{PredictError, Task};
@@ -18,6 +17,7 @@ use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::context::RequestContext;
 use crate::error::ApiError;
+use crate::extract::State;
 
 /// Orders documents by how well they fit a query, the best first.
 pub(crate) async fn rerank(

@@ -11,7 +11,6 @@ mod tools;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value};
 use volley_types::{PredictRequest, Task};
@@ -24,6 +23,7 @@ use crate::app::App;
 use crate::body::JsonObject;
 use crate::context::RequestContext;
 use crate::error::ApiError;
+use crate::extract::State;
 use crate::sse;
 
 /// A response, whole or streamed.

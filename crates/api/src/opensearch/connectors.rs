@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
 use serde_json::{Map, Value, json};
 use volley_types::registry::{ConnectorSpec, CredentialRef, ProviderKind, RegistryCommand};
 use volley_types::{ConnectorId, ErrorCode, PredictError};
@@ -12,7 +11,7 @@ use volley_types::{ConnectorId, ErrorCode, PredictError};
 use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::error::ApiError;
-use crate::extract::Path;
+use crate::extract::{Path, State};
 use crate::parameters;
 
 const FIELDS: [&str; 14] = [

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Json;
-use axum::extract::State;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use volley_types::control::ModelStatus;
@@ -19,7 +18,7 @@ use volley_types::{
 use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::error::ApiError;
-use crate::extract::{Path, Query};
+use crate::extract::{Path, Query, State};
 use crate::opensearch::{connectors, tasks};
 use crate::parameters;
 

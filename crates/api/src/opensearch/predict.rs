@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use axum::Json;
-use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use volley_types::{GenerationRow, Input, ModelRef, PredictError, PredictRequest, Signature, Task};
@@ -14,7 +13,7 @@ use crate::app::App;
 use crate::body::JsonObject;
 use crate::context::RequestContext;
 use crate::error::ApiError;
-use crate::extract::Path;
+use crate::extract::{Path, State};
 use crate::opensearch::events::OpenSearchEvents;
 use crate::opensearch::request;
 use crate::opensearch::texts;

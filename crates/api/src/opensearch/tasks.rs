@@ -4,14 +4,13 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
 use serde_json::{Value, json};
 use volley_types::registry::{ModelEntry, ModelState, RegistryState, ReplicaState};
 use volley_types::{ErrorCode, ModelName, ModelVersion, PredictError, Revision};
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::extract::Path;
+use crate::extract::{Path, State};
 
 /// The task of registering a version: done as soon as it exists.
 pub(crate) fn register_id(model: &ModelName, version: ModelVersion) -> String {

@@ -19,7 +19,7 @@ use volley_types::registry::{
 use volley_types::{
     ChunkStream, Control, ErrorCode, GenerationChunk, GenerationChunks, Incarnation, Input,
     ModelName, ModelRef, ModelVersion, NodeId, Parameters, Predict, PredictError, PredictRequest,
-    RequestId, Revision, Signature, TraceContext, WorkerId,
+    RequestId, Revision, Signature, TenantId, TraceContext, WorkerId,
 };
 
 type Answer = Box<dyn Fn(RecordBatch) -> Result<RecordBatch, PredictError> + Send + Sync>;
@@ -49,6 +49,7 @@ pub(crate) struct Call {
     pub(crate) remaining: Duration,
     pub(crate) parameters: Parameters,
     pub(crate) rows: RecordBatch,
+    pub(crate) tenant: TenantId,
 }
 
 #[derive(Default)]
@@ -154,6 +155,7 @@ impl Predict for Cluster {
             remaining: deadline.remaining(std::time::Instant::now()),
             parameters: request.parameters,
             rows: rows.clone(),
+            tenant: request.tenant,
         });
         match &*script {
             Script::Chunks(chunks) => {
@@ -404,6 +406,15 @@ fn apply(
                 .ok_or_else(|| missing(&model))?;
         }
         RegistryCommand::Place { .. } => panic!("the edge does not place"),
+        RegistryCommand::CreateKey(key) => {
+            registry.keys.insert(key.id.clone(), key);
+        }
+        RegistryCommand::RotateKey { id, hash, .. } => {
+            registry.keys.get_mut(&id).expect("the key is there").hash = hash;
+        }
+        RegistryCommand::RevokeKey(id) => {
+            registry.keys.remove(&id);
+        }
     }
     Ok(None)
 }

@@ -406,7 +406,8 @@ async fn a_node_without_rest_has_health_and_metrics() {
     let metrics = std::sync::Arc::new(|| "# EOF\n".to_owned());
     let ready = std::sync::Arc::new(|| false);
     let config = volley_api::ApiConfig::default();
-    let node = volley_api::serve_node(listener, metrics, ready, config, shutdown.clone());
+    let gate = std::sync::Arc::new(volley_security::Gatekeeper::open());
+    let node = volley_api::serve_node(listener, metrics, ready, config, gate, shutdown.clone());
     let node = tokio::spawn(node);
     let ask = |path: &'static str| super::support::ask(address, request(Method::GET, path, ""));
     assert_eq!(ask("/_volley/health/live").await.status, 200);

@@ -14,7 +14,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use volley_api::{ApiConfig, ApiServer};
-use volley_types::GenerationChunk;
+use volley_security::{Gatekeeper, ReadRegistry};
+use volley_types::{Control, GenerationChunk};
 
 use crate::cluster::Cluster;
 pub(crate) use crate::cluster::Script;
@@ -42,9 +43,19 @@ impl Edge {
     }
 
     pub(crate) async fn with(config: ApiConfig) -> Self {
+        Self::guarded(config, |_| Gatekeeper::open()).await
+    }
+
+    /// With a gate over the scripted cluster's registry.
+    pub(crate) async fn guarded(
+        config: ApiConfig,
+        gate: impl FnOnce(ReadRegistry) -> Gatekeeper,
+    ) -> Self {
         let cluster = Arc::new(Cluster::default());
+        let read = cluster.clone();
+        let gate = Arc::new(gate(Arc::new(move || read.registry())));
         let metrics = Arc::new(|| "# EOF\n".to_owned());
-        let server = ApiServer::new(cluster.clone(), metrics, config);
+        let server = ApiServer::new(cluster.clone(), metrics, config, gate);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();

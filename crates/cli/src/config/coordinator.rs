@@ -11,6 +11,7 @@ use volley_cluster::ClusterConfig;
 use volley_coordinator::CoordinatorConfig;
 use volley_types::NodeId;
 
+use super::security::{CoordinatorSection, SecurityPlan};
 use super::{Count, Span, read_toml, set, set_count, set_span};
 use crate::node::coordinator::{CoordinatorPlan, Membership};
 
@@ -22,6 +23,8 @@ struct File {
     cluster: Cluster,
     #[serde(default)]
     limits: Limits,
+    #[serde(default)]
+    security: CoordinatorSection,
 }
 
 #[derive(Debug, Deserialize)]
@@ -85,7 +88,12 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
         listen,
         cluster: section,
         limits,
+        security,
     } = file;
+    let security = SecurityPlan::coordinator(security)?;
+    let key = "'security.bootstrap_key_file' (or put it into VOLLEY_BOOTSTRAP_KEY)";
+    security.allow_callers("listen.public", &listen.public, key)?;
+    security.allow_nodes("listen.internal", &listen.internal)?;
     let advertise = listen.advertise.unwrap_or_else(|| listen.internal.clone());
     ensure!(
         !advertise.starts_with("0.0.0.0:") && !advertise.starts_with("[::]:"),
@@ -143,6 +151,7 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
         public: listen.public,
         internal: listen.internal,
         drain_timeout,
+        security,
     })
 }
 

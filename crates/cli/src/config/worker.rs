@@ -11,6 +11,7 @@ use volley_backend_remote::RemoteConfig;
 use volley_types::WorkerId;
 use volley_worker::WorkerConfig;
 
+use super::security::{SecurityPlan, WorkerSection};
 use super::{Count, Size, Span, read_toml, set, set_count, set_span};
 use crate::node::worker::WorkerPlan;
 
@@ -26,6 +27,8 @@ struct File {
     onnx: Onnx,
     #[serde(default)]
     remote: Remote,
+    #[serde(default)]
+    security: WorkerSection,
 }
 
 #[derive(Debug, Deserialize)]
@@ -105,7 +108,12 @@ fn plan(file: File) -> anyhow::Result<WorkerPlan> {
         limits,
         onnx,
         remote,
+        security,
     } = file;
+    let security = SecurityPlan::worker(security)?;
+    let key = "'security.metrics_key_file'";
+    security.allow_callers("listen.http", &listen.http, key)?;
+    security.allow_nodes("listen.flight", &listen.flight)?;
     ensure!(
         !cluster.coordinators.is_empty(),
         "'cluster.coordinators' is empty"
@@ -137,6 +145,7 @@ fn plan(file: File) -> anyhow::Result<WorkerPlan> {
         onnx_library: onnx.library.clone(),
         onnx: onnx_config(onnx)?,
         remote: remote_config(remote),
+        security,
     })
 }
 

@@ -14,6 +14,7 @@ use volley_coordinator::{Connect, Coordinator, CoordinatorConfig};
 use volley_flight::client::{FlightClient, FlightClientConfig};
 use volley_flight::server::{FlightServer, FlightServerConfig};
 use volley_flight::transport;
+use volley_security::audit::AuditLog;
 use volley_telemetry::Metrics;
 use volley_types::{
     ChunkStream, ErrorCode, ModelName, ModelRef, NodeId, Predict, PredictError, PredictRequest,
@@ -21,7 +22,11 @@ use volley_types::{
 };
 
 use super::{LOOK, bind, serve_internal};
+use crate::config::security::SecurityPlan;
 use crate::signals;
+
+/// The audit trail, in the data directory.
+const AUDIT_TRAIL: &str = "audit.jsonl";
 
 /// How a coordinator comes to its cluster.
 #[derive(Clone, Debug)]
@@ -42,6 +47,7 @@ pub(crate) struct CoordinatorPlan {
     pub(crate) public: String,
     pub(crate) internal: String,
     pub(crate) drain_timeout: Duration,
+    pub(crate) security: SecurityPlan,
 }
 
 /// A coordinator that runs.
@@ -92,7 +98,13 @@ pub(crate) async fn start(
         metrics.clone(),
     );
 
-    let flight = FlightServer::new(Arc::new(coordinator.clone()), FlightServerConfig::default());
+    let registry = cluster.registry();
+    let gate = plan
+        .security
+        .gatekeeper(Arc::new(move || registry.borrow().clone()))?;
+    let gate = Arc::new(gate.with_audit(AuditLog::open(&data_dir.join(AUDIT_TRAIL))?));
+    let flight = FlightServer::new(Arc::new(coordinator.clone()), FlightServerConfig::default())
+        .guarded(gate.clone());
     let (raft, membership) = cluster.services();
     let router = transport::server_builder()
         .add_service(flight.into_service())
@@ -103,7 +115,7 @@ pub(crate) async fn start(
     let internal = tokio::spawn(serve_internal(router, internal, stop_internal.clone()));
 
     let encode = Arc::new(move || metrics.encode());
-    let api = ApiServer::new(Arc::new(coordinator.clone()), encode, plan.api);
+    let api = ApiServer::new(Arc::new(coordinator.clone()), encode, plan.api, gate);
     let public = tokio::spawn(api.serve(public, stop_public.clone()));
 
     let joining = tokio::spawn(enter(cluster.clone(), plan.membership));

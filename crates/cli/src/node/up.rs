@@ -22,6 +22,7 @@ use super::bind;
 use super::coordinator::{self, CoordinatorPlan, Membership};
 use super::worker::{self, WorkerPlan};
 use crate::args::Up;
+use crate::config::security::SecurityPlan;
 use crate::signals;
 use crate::terminal::Terminal;
 
@@ -47,6 +48,13 @@ struct Addresses {
 
 /// Runs until a signal, then drains.
 pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
+    let security = SecurityPlan::of_key_file(up.bootstrap_key_file.clone())?;
+    let key = "--bootstrap-key-file (or put it into VOLLEY_BOOTSTRAP_KEY)";
+    security.allow_callers(
+        "--host",
+        &SocketAddr::new(up.host, up.port).to_string(),
+        key,
+    )?;
     let shutdown = signals::shutdown()?;
     let data_dir = up.data_dir.clone().map_or_else(default_data_dir, Ok)?;
     std::fs::create_dir_all(&data_dir)
@@ -55,7 +63,7 @@ pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
     let doors = Doors::open(up.host, up.port).await?;
     let addresses = doors.addresses()?;
 
-    let plan = coordinator_plan(&data_dir, &addresses);
+    let plan = coordinator_plan(&data_dir, &addresses, security);
     let mut coordinator = coordinator::start(plan, doors.rest, doors.internal).await?;
     let worker = worker::start(worker_plan(&addresses)?, doors.flight, doors.http)?;
     let serve = async {
@@ -120,7 +128,11 @@ fn default_data_dir() -> anyhow::Result<PathBuf> {
     Ok(base.join("volley/up"))
 }
 
-fn coordinator_plan(data_dir: &Path, addresses: &Addresses) -> CoordinatorPlan {
+fn coordinator_plan(
+    data_dir: &Path,
+    addresses: &Addresses,
+    security: SecurityPlan,
+) -> CoordinatorPlan {
     let (id, internal) = (NodeId(1), addresses.internal.to_string());
     CoordinatorPlan {
         cluster: ClusterConfig::new(id, data_dir.join("raft"), &internal),
@@ -133,6 +145,7 @@ fn coordinator_plan(data_dir: &Path, addresses: &Addresses) -> CoordinatorPlan {
         public: addresses.rest.to_string(),
         internal,
         drain_timeout: DRAIN_TIMEOUT,
+        security,
     }
 }
 
@@ -151,5 +164,6 @@ fn worker_plan(addresses: &Addresses) -> anyhow::Result<WorkerPlan> {
         onnx_library: None,
         onnx: OnnxConfig::default(),
         remote: RemoteConfig::default(),
+        security: SecurityPlan::default(),
     })
 }

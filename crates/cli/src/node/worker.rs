@@ -16,6 +16,7 @@ use volley_telemetry::Metrics;
 use volley_worker::{Worker, WorkerConfig};
 
 use super::{bind, serve_internal};
+use crate::config::security::SecurityPlan;
 use crate::{backends, signals};
 
 /// Everything that a worker needs to know.
@@ -29,6 +30,7 @@ pub(crate) struct WorkerPlan {
     pub(crate) onnx_library: Option<PathBuf>,
     pub(crate) onnx: OnnxConfig,
     pub(crate) remote: RemoteConfig,
+    pub(crate) security: SecurityPlan,
 }
 
 /// A worker that runs.
@@ -74,6 +76,8 @@ pub(crate) fn start(
     let stop = CancellationToken::new();
     let flight = tokio::spawn(serve_internal(router, flight, stop.clone()));
 
+    // A worker holds no registry: only its own key opens its metrics.
+    let gate = plan.security.gatekeeper(Arc::new(Arc::default))?;
     let ready = worker.clone();
     let http = tokio::spawn(volley_api::serve_node(
         http,
@@ -83,6 +87,7 @@ pub(crate) fn start(
             drain_timeout: Duration::from_secs(1),
             ..ApiConfig::default()
         },
+        Arc::new(gate),
         stop.clone(),
     ));
     tracing::info!(flight = %addresses.0, http = %addresses.1, "worker started");

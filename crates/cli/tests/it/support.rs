@@ -20,6 +20,8 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
         "VOLLEY_LOG",
         "VOLLEY_LOG_FORMAT",
         "VOLLEY_DATA_DIR",
+        "VOLLEY_API_KEY",
+        "VOLLEY_BOOTSTRAP_KEY",
     ] {
         command.env_remove(name);
     }

@@ -12,6 +12,10 @@ pub const MAX_MODELS: usize = 10_000;
 pub const MAX_VERSIONS: usize = 1_000;
 /// The most connectors in a registry.
 pub const MAX_CONNECTORS: usize = 10_000;
+/// The most API keys in a registry.
+pub const MAX_KEYS: usize = 10_000;
+/// The most model names and prefixes of one API key.
+pub const MAX_KEY_MODELS: usize = 256;
 /// The most replicas of one deployment.
 pub const MAX_REPLICAS: u32 = 1_000;
 /// The longest URL, path, model name at an upstream, or header, in bytes.

@@ -17,8 +17,8 @@ use volley_types::registry::{
     ModelVersionSpec, ProviderKind, RegistryCommand, RegistryReply, RegistryState,
 };
 use volley_types::{
-    ConnectorId, ErrorCode, ModelName, ModelVersion, ParamValue, Parameters, PredictError,
-    Revision, WorkerId,
+    ApiKey, ConnectorId, ErrorCode, KeyHash, KeyId, ModelName, ModelScope, ModelVersion,
+    ParamValue, Parameters, PredictError, Revision, Role, TenantId, WorkerId,
 };
 
 fn id() -> impl Strategy<Value = String> {
@@ -136,6 +136,7 @@ prop_compose! {
         revision in any::<u64>(),
         models in vec(entry(), 0..4),
         connectors in vec(connector(), 0..4),
+        keys in vec(key(), 0..4),
     ) -> RegistryState {
         let models = models.into_iter().map(|model| (model.name.clone(), model));
         let connectors = connectors.into_iter().map(|spec| (spec.id.clone(), spec));
@@ -143,6 +144,33 @@ prop_compose! {
             revision: Revision(revision),
             models: models.collect(),
             connectors: connectors.collect::<BTreeMap<_, _>>(),
+            keys: keys.into_iter().map(|key| (key.id.clone(), key)).collect(),
+        }
+    }
+}
+
+fn key_id() -> impl Strategy<Value = KeyId> {
+    "[0-9a-f]{16}".prop_map(|id| KeyId::new(id).unwrap())
+}
+
+prop_compose! {
+    fn key()(
+        (id, name, tenant) in (key_id(), ".{0,20}", "[a-z]{1,8}"),
+        (hash, previous) in (any::<[u8; 32]>(), option::of((any::<[u8; 32]>(), any::<u64>()))),
+        role in prop::sample::select(Role::ALL.to_vec()),
+        models in vec("[a-z]{1,8}[*]?", 0..4),
+        (created_ms, expires_ms) in (any::<u64>(), option::of(1_u64..)),
+    ) -> ApiKey {
+        ApiKey {
+            id,
+            name,
+            hash: KeyHash(hash),
+            previous: previous.map(|(hash, until)| (KeyHash(hash), until)),
+            role,
+            models: ModelScope::new(models.iter().map(|text| text.parse().unwrap()).collect()),
+            tenant: TenantId::new(tenant).unwrap(),
+            created_ms,
+            expires_ms,
         }
     }
 }
@@ -167,6 +195,15 @@ fn command() -> impl Strategy<Value = RegistryCommand> {
             deployment: Revision(deployment),
             workers,
         }),
+        key().prop_map(RegistryCommand::CreateKey),
+        (key_id(), any::<[u8; 32]>(), any::<u64>()).prop_map(|(id, hash, previous_until_ms)| {
+            RegistryCommand::RotateKey {
+                id,
+                hash: KeyHash(hash),
+                previous_until_ms,
+            }
+        }),
+        key_id().prop_map(RegistryCommand::RevokeKey),
     ]
 }
 

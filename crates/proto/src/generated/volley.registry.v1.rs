@@ -92,6 +92,39 @@ pub struct State {
     pub models: ::prost::alloc::vec::Vec<Model>,
     #[prost(message, repeated, tag = "3")]
     pub connectors: ::prost::alloc::vec::Vec<Connector>,
+    #[prost(message, repeated, tag = "4")]
+    pub keys: ::prost::alloc::vec::Vec<ApiKey>,
+}
+/// An API key; never its secret.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ApiKey {
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// SHA-256 of the whole key.
+    #[prost(bytes = "vec", tag = "3")]
+    pub hash: ::prost::alloc::vec::Vec<u8>,
+    /// The hash before the last rotation; empty means none.
+    #[prost(bytes = "vec", tag = "4")]
+    pub previous_hash: ::prost::alloc::vec::Vec<u8>,
+    /// Until when that is taken, in milliseconds since 1970.
+    #[prost(uint64, tag = "5")]
+    pub previous_until_ms: u64,
+    /// "viewer", "predict", "model-admin" or "cluster-admin".
+    #[prost(string, tag = "6")]
+    pub role: ::prost::alloc::string::String,
+    /// Model names, or prefixes that end in "*"; none means all models.
+    #[prost(string, repeated, tag = "7")]
+    pub models: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, tag = "8")]
+    pub tenant: ::prost::alloc::string::String,
+    /// Milliseconds since 1970.
+    #[prost(uint64, tag = "9")]
+    pub created_ms: u64,
+    /// Milliseconds since 1970; 0 means never.
+    #[prost(uint64, tag = "10")]
+    pub expires_ms: u64,
 }
 /// What a worker needs to load one replica.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -105,7 +138,7 @@ pub struct Assignment {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Command {
-    #[prost(oneof = "command::Command", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "command::Command", tags = "1, 2, 3, 4, 5, 6, 7, 20, 21, 22")]
     pub command: ::core::option::Option<command::Command>,
 }
 /// Nested message and enum types in `Command`.
@@ -126,7 +159,22 @@ pub mod command {
         DeleteModel(::prost::alloc::string::String),
         #[prost(message, tag = "7")]
         Place(super::Place),
+        #[prost(message, tag = "20")]
+        CreateKey(super::ApiKey),
+        #[prost(message, tag = "21")]
+        RotateKey(super::RotateKey),
+        #[prost(string, tag = "22")]
+        RevokeKey(::prost::alloc::string::String),
     }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RotateKey {
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    #[prost(bytes = "vec", tag = "2")]
+    pub hash: ::prost::alloc::vec::Vec<u8>,
+    #[prost(uint64, tag = "3")]
+    pub previous_until_ms: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RegisterModel {

@@ -1,0 +1,234 @@
+//! Default deny: a route names the role that it needs, or it does not compile.
+//!
+//! Routers are built of [`Routes`], whose methods ([`get`], [`post`], [`delete`]) take an
+//! [`Access`] each. Handlers are given the cluster as [`crate::extract::State`] only, which opens
+//! it for the rights of who asks; a bare router, or the framework's own `State`, has the wrong
+//! type here.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::handler::Handler;
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{self, MethodRouter};
+use http::{HeaderValue, header};
+use volley_security::{Gatekeeper, Principal};
+use volley_types::{Control, ErrorCode, PredictError, Role};
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::{ApiConfig, EncodeMetrics, context};
+
+/// Who may call a method of a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Everybody, with no rights on the cluster: health.
+    Public,
+    /// Callers of this role.
+    Role(Role),
+}
+
+impl From<Role> for Access {
+    fn from(role: Role) -> Self {
+        Self::Role(role)
+    }
+}
+
+/// The methods of one route, each with its [`Access`].
+#[derive(Clone)]
+pub(crate) struct Methods<S>(MethodRouter<S>);
+
+/// A `GET` for whom `access` names.
+pub(crate) fn get<H, T, S>(access: impl Into<Access>, handler: H) -> Methods<S>
+where
+    H: Handler<T, S>,
+    T: 'static,
+    S: Clone + Send + Sync + 'static,
+{
+    Methods::guarded(access.into(), routing::get(handler))
+}
+
+/// A `POST` for whom `access` names.
+pub(crate) fn post<H, T, S>(access: impl Into<Access>, handler: H) -> Methods<S>
+where
+    H: Handler<T, S>,
+    T: 'static,
+    S: Clone + Send + Sync + 'static,
+{
+    Methods::guarded(access.into(), routing::post(handler))
+}
+
+/// A `DELETE` for whom `access` names.
+pub(crate) fn delete<H, T, S>(access: impl Into<Access>, handler: H) -> Methods<S>
+where
+    H: Handler<T, S>,
+    T: 'static,
+    S: Clone + Send + Sync + 'static,
+{
+    Methods::guarded(access.into(), routing::delete(handler))
+}
+
+impl<S: Clone + Send + Sync + 'static> Methods<S> {
+    fn guarded(access: Access, methods: MethodRouter<S>) -> Self {
+        let check = from_fn(move |request, next| check(access, request, next));
+        Self(methods.route_layer(check))
+    }
+
+    /// These and `others`.
+    pub(crate) fn and(self, others: Self) -> Self {
+        Self(self.0.merge(others.0))
+    }
+}
+
+/// Routes whose methods all name who may call them.
+pub(crate) struct Routes<S>(Router<S>);
+
+impl<S: Clone + Send + Sync + 'static> Routes<S> {
+    pub(crate) fn new() -> Self {
+        Self(Router::new())
+    }
+
+    pub(crate) fn route(self, path: &str, methods: Methods<S>) -> Self {
+        Self(self.0.route(path, methods.0))
+    }
+
+    pub(crate) fn nest(self, prefix: &str, routes: Self) -> Self {
+        Self(self.0.nest(prefix, routes.0))
+    }
+
+    pub(crate) fn merge(self, routes: Self) -> Self {
+        Self(self.0.merge(routes.0))
+    }
+
+    /// The router, with what wraps every route: the request's context, and who sent it.
+    pub(crate) fn finish(self, state: S, gate: Arc<Gatekeeper>, config: ApiConfig) -> Router {
+        self.0
+            .fallback(context::no_route)
+            .method_not_allowed_fallback(context::no_method)
+            .layer(from_fn_with_state(gate, identify))
+            .layer(from_fn_with_state(Arc::new(config), context::middleware))
+            .with_state(state)
+    }
+}
+
+/// What [`identify`] found out.
+#[derive(Clone)]
+struct Identified(Result<Arc<Principal>, PredictError>);
+
+async fn identify(
+    axum::extract::State(gate): axum::extract::State<Arc<Gatekeeper>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let found = gate.identify(request.headers()).map(Arc::new);
+    request.extensions_mut().insert(Identified(found));
+    next.run(request).await
+}
+
+async fn check(access: Access, mut request: Request, next: Next) -> Response {
+    let found = request.extensions_mut().remove::<Identified>();
+    match admitted(access, found) {
+        Ok(principal) => {
+            request.extensions_mut().insert(principal);
+            next.run(request).await
+        }
+        Err(error) => refuse(error),
+    }
+}
+
+fn admitted(access: Access, found: Option<Identified>) -> Result<Arc<Principal>, PredictError> {
+    let Access::Role(needed) = access else {
+        return Ok(Arc::new(Principal::nobody()));
+    };
+    let Some(Identified(found)) = found else {
+        return Err(PredictError::internal(
+            "the request was lost",
+            "a route was reached past the gate",
+        ));
+    };
+    let principal = found?;
+    principal.allow(needed)?;
+    Ok(principal)
+}
+
+fn refuse(error: PredictError) -> Response {
+    let unknown = error.code == ErrorCode::Unauthenticated;
+    let mut response = ApiError(error).into_response();
+    if unknown {
+        let how = HeaderValue::from_static("Bearer realm=\"volley\"");
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, how);
+    }
+    response
+}
+
+/// The router's state. Handlers get what is inside through [`crate::extract::State`] only.
+#[derive(Clone)]
+pub(crate) struct Sealed {
+    control: Arc<dyn Control>,
+    metrics: EncodeMetrics,
+    config: ApiConfig,
+    gate: Arc<Gatekeeper>,
+}
+
+impl Sealed {
+    pub(crate) fn new(
+        control: Arc<dyn Control>,
+        metrics: EncodeMetrics,
+        config: ApiConfig,
+        gate: Arc<Gatekeeper>,
+    ) -> Self {
+        Self {
+            control,
+            metrics,
+            config,
+            gate,
+        }
+    }
+
+    pub(crate) fn gate(&self) -> Arc<Gatekeeper> {
+        self.gate.clone()
+    }
+
+    pub(crate) fn config(&self) -> &ApiConfig {
+        &self.config
+    }
+
+    /// What a handler works with, for `principal`.
+    pub(crate) fn open(&self, principal: Arc<Principal>) -> Arc<App> {
+        Arc::new(App {
+            control: self
+                .gate
+                .guard_control(self.control.clone(), principal.clone()),
+            metrics: self.metrics.clone(),
+            config: self.config,
+            principal,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn past_the_gate_nothing_is_allowed() {
+        let refused = admitted(Access::Role(Role::Viewer), None).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Internal);
+        let nobody = admitted(Access::Public, None).unwrap();
+        assert_eq!(*nobody, Principal::nobody());
+        assert!(nobody.allow(Role::Viewer).is_err());
+    }
+
+    #[test]
+    fn a_stronger_role_is_enough_and_a_weaker_one_is_not() {
+        let anonymous = Identified(Ok(Arc::new(Principal::anonymous())));
+        for role in Role::ALL {
+            assert!(admitted(Access::Role(role), Some(anonymous.clone())).is_ok());
+        }
+        let unknown = PredictError::new(ErrorCode::Unauthenticated, "who?");
+        let refused = admitted(Access::Role(Role::Viewer), Some(Identified(Err(unknown))));
+        assert_eq!(refused.unwrap_err().code, ErrorCode::Unauthenticated);
+    }
+}

@@ -1,0 +1,207 @@
+//! API keys: made, listed, rotated, revoked. A key is shown once, when it is made; what is kept
+//! of it is a hash.
+
+use std::sync::Arc;
+
+use axum::Json;
+use http::{HeaderValue, StatusCode, header};
+use serde_json::{Map, Value, json};
+use volley_security::key::KeyText;
+use volley_security::now_ms;
+use volley_types::registry::RegistryCommand;
+use volley_types::{ApiKey, ErrorCode, KeyId, ModelScope, PredictError, Role, TenantId};
+
+use crate::app::App;
+use crate::body::{Fields, JsonObject};
+use crate::error::ApiError;
+use crate::extract::{Path, State};
+
+const FIELDS: [&str; 5] = ["name", "role", "models", "tenant", "expires_in_s"];
+/// The longest life of a key, and the longest overlap of a rotation: ten years.
+const LONGEST_S: u64 = 10 * 366 * 24 * 3_600;
+
+/// An answer with a key in it, which nothing on the way may keep.
+type Secret = (
+    StatusCode,
+    [(header::HeaderName, HeaderValue); 1],
+    Json<Value>,
+);
+
+/// What the caller's own key allows.
+pub(crate) async fn whoami(State(app): State<Arc<App>>) -> Json<Value> {
+    let principal = &app.principal;
+    Json(json!({
+        "who": principal.who(),
+        "role": principal.role().map(Role::as_str),
+        "models": patterns(principal.models()),
+        "tenant": principal.tenant().map(TenantId::as_str),
+    }))
+}
+
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    JsonObject(body): JsonObject,
+) -> Result<Secret, ApiError> {
+    let (id, text) = KeyText::create()?;
+    let key = read(&body, id, &text, now_ms())?;
+    app.control
+        .write(RegistryCommand::CreateKey(key.clone()))
+        .await?;
+    Ok(secret(StatusCode::CREATED, &key, &text))
+}
+
+pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
+    let (registry, now) = (app.control.registry(), now_ms());
+    let keys: Vec<_> = registry.keys.values().map(|key| render(key, now)).collect();
+    Json(json!({ "keys": keys }))
+}
+
+pub(crate) async fn get(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    Ok(Json(render(&find(&app, id)?, now_ms())))
+}
+
+pub(crate) async fn rotate(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    JsonObject(body): JsonObject,
+) -> Result<Secret, ApiError> {
+    body.only("a rotation", &["grace_s"])?;
+    let previous_until_ms = match seconds(&body, "grace_s")? {
+        None | Some(0) => 0,
+        Some(seconds) => now_ms() + seconds * 1_000,
+    };
+    let key = find(&app, id)?;
+    let text = KeyText::for_id(&key.id)?;
+    let rotate = RegistryCommand::RotateKey {
+        id: key.id.clone(),
+        hash: text.hash(),
+        previous_until_ms,
+    };
+    app.control.write(rotate).await?;
+    let rotated = ApiKey {
+        previous: (previous_until_ms != 0).then_some((key.hash, previous_until_ms)),
+        ..key
+    };
+    Ok(secret(StatusCode::OK, &rotated, &text))
+}
+
+pub(crate) async fn revoke(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let id = KeyId::new(id)?;
+    app.control
+        .write(RegistryCommand::RevokeKey(id.clone()))
+        .await?;
+    Ok(Json(json!({ "id": id.as_str(), "result": "revoked" })))
+}
+
+fn find(app: &App, id: String) -> Result<ApiKey, PredictError> {
+    let id = KeyId::new(id)?;
+    let registry = app.control.registry();
+    registry
+        .keys
+        .get(&id)
+        .cloned()
+        .ok_or_else(|| PredictError::new(ErrorCode::NotFound, format!("no key '{id}' exists")))
+}
+
+fn read(
+    body: &Map<String, Value>,
+    id: KeyId,
+    text: &KeyText,
+    now_ms: u64,
+) -> Result<ApiKey, PredictError> {
+    body.only("a key", &FIELDS)?;
+    let role = body.required("role")?;
+    let role = Role::from_name(role).ok_or_else(|| {
+        let names = Role::ALL.map(Role::as_str).join(", ");
+        PredictError::invalid(format!("field 'role' must be one of {names}"))
+    })?;
+    let models = models(body)?;
+    if role == Role::ClusterAdmin && !models.is_all() {
+        return Err(PredictError::invalid(
+            "a key of the role 'cluster-admin' cannot be limited to some models",
+        ));
+    }
+    let tenant = body.text("tenant")?.map(TenantId::new).transpose()?;
+    let expires = seconds(body, "expires_in_s")?;
+    if expires == Some(0) {
+        return Err(PredictError::invalid(
+            "field 'expires_in_s' must be at least 1",
+        ));
+    }
+    Ok(ApiKey {
+        id,
+        name: body.required("name")?.to_owned(),
+        hash: text.hash(),
+        previous: None,
+        role,
+        models,
+        tenant: tenant.unwrap_or_default(),
+        created_ms: now_ms,
+        expires_ms: expires.map(|seconds| now_ms + seconds * 1_000),
+    })
+}
+
+fn models(body: &Map<String, Value>) -> Result<ModelScope, PredictError> {
+    let malformed = || {
+        PredictError::invalid(
+            "field 'models' must be an array of model names, or beginnings of them such as \
+             'team-a.*'",
+        )
+    };
+    let names = match body.get("models") {
+        None | Some(Value::Null) => return Ok(ModelScope::default()),
+        Some(Value::Array(names)) => names,
+        Some(_) => return Err(malformed()),
+    };
+    // An empty list reads as "none" and would mean "all": not to be guessed.
+    if names.is_empty() {
+        return Err(malformed());
+    }
+    let names = names.iter().map(|name| match name.as_str() {
+        Some(name) => name.parse().map_err(|_| malformed()),
+        None => Err(malformed()),
+    });
+    Ok(ModelScope::new(names.collect::<Result<_, _>>()?))
+}
+
+fn seconds(body: &Map<String, Value>, name: &str) -> Result<Option<u64>, PredictError> {
+    let seconds = body.count(name)?;
+    if seconds.is_some_and(|seconds| LONGEST_S < seconds) {
+        return Err(PredictError::invalid(format!(
+            "field '{name}' must be at most {LONGEST_S}"
+        )));
+    }
+    Ok(seconds)
+}
+
+fn secret(status: StatusCode, key: &ApiKey, text: &KeyText) -> Secret {
+    let mut body = render(key, key.created_ms);
+    body["key"] = text.reveal().into();
+    let no_store = [(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))];
+    (status, no_store, Json(body))
+}
+
+fn patterns(models: &ModelScope) -> Vec<String> {
+    models.patterns().iter().map(ToString::to_string).collect()
+}
+
+fn render(key: &ApiKey, now_ms: u64) -> Value {
+    let previous = key.previous.map(|(_, until)| until);
+    json!({
+        "id": key.id.as_str(),
+        "name": key.name,
+        "role": key.role.as_str(),
+        "models": patterns(&key.models),
+        "tenant": key.tenant.as_str(),
+        "created_ms": key.created_ms,
+        "expires_ms": key.expires_ms,
+        "expired": key.expires_ms.is_some_and(|end| end <= now_ms),
+        "previous_until_ms": previous.filter(|until| now_ms < *until),
+    })
+}

@@ -1,0 +1,117 @@
+//! `volley keys` and `volley audit`.
+
+use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
+
+use anyhow::bail;
+use serde_json::{Value, json};
+use volley_client::Client;
+use volley_security::audit;
+use volley_security::key::KeyText;
+
+use super::explain;
+use crate::args::Keys;
+use crate::terminal::Terminal;
+
+pub(crate) async fn run(client: &Client, command: Keys) -> anyhow::Result<()> {
+    let mut out = Terminal::stdout();
+    match command {
+        Keys::Create {
+            name,
+            role,
+            models,
+            tenant,
+            expires_in,
+            json,
+        } => {
+            let body = json!({
+                "name": name,
+                "role": role,
+                "models": Some(models).filter(|models| !models.is_empty()),
+                "tenant": tenant,
+                "expires_in_s": expires_in.map(|span| span.as_secs()),
+            });
+            let created = client.create_key(&body).await.map_err(explain)?;
+            if json {
+                return out.json(&created);
+            }
+            show_once(&mut out, &created)
+        }
+        Keys::List { json } => {
+            let keys = client.keys().await.map_err(explain)?;
+            if json {
+                return out.json(&keys["keys"]);
+            }
+            list(&mut out, &keys)
+        }
+        Keys::Rotate { id, grace } => {
+            let rotated = client.rotate_key(&id, grace).await.map_err(explain)?;
+            show_once(&mut out, &rotated)
+        }
+        Keys::Revoke { id } => {
+            client.revoke_key(&id).await.map_err(explain)?;
+            out.line(&format!("key {id} is revoked"))
+        }
+        Keys::Bootstrap => bail!("a bootstrap key is made without a cluster"),
+    }
+}
+
+/// Prints a fresh key.
+pub(crate) fn bootstrap() -> anyhow::Result<()> {
+    let (_, key) = KeyText::create()?;
+    Terminal::stdout().line(key.reveal())
+}
+
+/// Checks an audit trail.
+pub(crate) fn verify_audit(file: &Path) -> anyhow::Result<()> {
+    let head = audit::verify(file)?;
+    Terminal::stdout().line(&format!(
+        "the chain is whole; its last entry is {} with the hash {}",
+        head.seq, head.hash
+    ))
+}
+
+/// The key goes to standard output, so that it can be piped; what to know about it does not.
+fn show_once(out: &mut Terminal, key: &Value) -> anyhow::Result<()> {
+    let text = |name: &str| key[name].as_str().unwrap_or_default().to_owned();
+    Terminal::stderr().line(&format!(
+        "key {} ({}); it is shown this once and kept nowhere:",
+        text("id"),
+        text("role")
+    ))?;
+    out.line(&text("key"))
+}
+
+fn list(out: &mut Terminal, keys: &Value) -> anyhow::Result<()> {
+    let empty = Vec::new();
+    let keys = keys["keys"].as_array().unwrap_or(&empty);
+    let rows: Vec<_> = keys.iter().map(row).collect();
+    let head = ["KEY", "NAME", "ROLE", "MODELS", "TENANT", "EXPIRES"];
+    out.table(&head, &rows)
+}
+
+fn row(key: &Value) -> Vec<String> {
+    let text = |name: &str| key[name].as_str().unwrap_or_default().to_owned();
+    let models: Vec<_> = key["models"].as_array().into_iter().flatten().collect();
+    let models: Vec<_> = models.iter().filter_map(|model| model.as_str()).collect();
+    let expires = match (key["expired"].as_bool(), key["expires_ms"].as_u64()) {
+        (Some(true), _) => "expired".to_owned(),
+        (_, Some(ms)) => {
+            let end = UNIX_EPOCH + Duration::from_millis(ms);
+            humantime::format_rfc3339_seconds(end).to_string()
+        }
+        (_, None) => "never".to_owned(),
+    };
+    vec![
+        text("id"),
+        text("name"),
+        text("role"),
+        if models.is_empty() {
+            "all".to_owned()
+        } else {
+            models.join(", ")
+        },
+        text("tenant"),
+        expires,
+    ]
+}

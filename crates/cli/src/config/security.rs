@@ -1,0 +1,203 @@
+//! The section `security` of a node's file, and what a node must have before it listens where
+//! others can reach it.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use serde::Deserialize;
+use volley_security::{Gatekeeper, ReadRegistry};
+
+/// The environment variable with the first API key.
+const BOOTSTRAP_KEY: &str = "VOLLEY_BOOTSTRAP_KEY";
+
+/// The section as it is written for a coordinator.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct CoordinatorSection {
+    bootstrap_key_file: Option<PathBuf>,
+    require_keys: Option<bool>,
+    insecure: bool,
+}
+
+/// The section as it is written for a worker.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct WorkerSection {
+    metrics_key_file: Option<PathBuf>,
+    insecure: bool,
+}
+
+/// Who may call a node.
+#[derive(Clone, Default)]
+pub(crate) struct SecurityPlan {
+    /// Callers need an API key.
+    pub(crate) keys: bool,
+    /// The first API key, where one is configured.
+    pub(crate) bootstrap_key: Option<String>,
+    /// It was said that this node may be reached without.
+    insecure: bool,
+}
+
+impl std::fmt::Debug for SecurityPlan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SecurityPlan")
+            .field("keys", &self.keys)
+            .field("insecure", &self.insecure)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SecurityPlan {
+    /// What a coordinator's section and the environment say.
+    ///
+    /// # Errors
+    /// When the bootstrap key cannot be read, or the section contradicts itself.
+    pub(crate) fn coordinator(section: CoordinatorSection) -> anyhow::Result<Self> {
+        let bootstrap_key = bootstrap_key(section.bootstrap_key_file.as_deref())?;
+        let keys = section.require_keys.unwrap_or(bootstrap_key.is_some());
+        ensure!(
+            keys || bootstrap_key.is_none(),
+            "'security.require_keys' is false, and a bootstrap key is configured: take one of \
+             them out"
+        );
+        Ok(Self {
+            keys,
+            bootstrap_key,
+            insecure: section.insecure,
+        })
+    }
+
+    /// What a worker's section says.
+    ///
+    /// # Errors
+    /// When the key for its metrics cannot be read.
+    pub(crate) fn worker(section: WorkerSection) -> anyhow::Result<Self> {
+        let key = section
+            .metrics_key_file
+            .as_deref()
+            .map(key_of)
+            .transpose()?;
+        Ok(Self {
+            keys: key.is_some(),
+            bootstrap_key: key,
+            insecure: section.insecure,
+        })
+    }
+
+    /// As [`SecurityPlan::coordinator`], from a bootstrap key's file alone.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub(crate) fn of_key_file(file: Option<PathBuf>) -> anyhow::Result<Self> {
+        Self::coordinator(CoordinatorSection {
+            bootstrap_key_file: file,
+            ..CoordinatorSection::default()
+        })
+    }
+
+    /// Whether `address` may be listened on for callers who need a key.
+    ///
+    /// # Errors
+    /// What to do, when others could reach it and need no key.
+    pub(crate) fn allow_callers(
+        &self,
+        what: &str,
+        address: &str,
+        key_setting: &str,
+    ) -> anyhow::Result<()> {
+        ensure!(
+            self.keys || self.insecure || is_local(address),
+            "{what}: everybody who reaches {address} could call this node; write a key with \
+             `volley keys bootstrap > key` and name the file as {key_setting}; or listen on \
+             127.0.0.1 only; or, where the network itself keeps strangers out, set \
+             'security.insecure = true'"
+        );
+        Ok(())
+    }
+
+    /// Whether `address` may be listened on for other nodes.
+    ///
+    /// # Errors
+    /// What to do, when others could reach it too.
+    pub(crate) fn allow_nodes(&self, what: &str, address: &str) -> anyhow::Result<()> {
+        ensure!(
+            self.insecure || is_local(address),
+            "{what}: everybody who reaches {address} could take part in this cluster; listen on \
+             127.0.0.1 only; or, where the network itself keeps strangers out, set \
+             'security.insecure = true'"
+        );
+        Ok(())
+    }
+
+    /// Who is let in by the keys of `registry`.
+    ///
+    /// # Errors
+    /// When the bootstrap key is too short.
+    pub(crate) fn gatekeeper(&self, registry: ReadRegistry) -> anyhow::Result<Gatekeeper> {
+        if !self.keys {
+            return Ok(Gatekeeper::open());
+        }
+        Ok(Gatekeeper::keys(registry, self.bootstrap_key.as_deref())?)
+    }
+}
+
+fn bootstrap_key(file: Option<&Path>) -> anyhow::Result<Option<String>> {
+    if let Some(file) = file {
+        return key_of(file).map(Some);
+    }
+    match std::env::var(BOOTSTRAP_KEY) {
+        Ok(text) => Ok(Some(text.trim().to_owned())),
+        Err(std::env::VarError::NotPresent) => Ok(None),
+        Err(error) => Err(error).context(BOOTSTRAP_KEY),
+    }
+}
+
+fn key_of(file: &Path) -> anyhow::Result<String> {
+    let text = std::fs::read_to_string(file)
+        .with_context(|| format!("reading the key {}", file.display()))?;
+    Ok(text.trim().to_owned())
+}
+
+/// Whether only this machine can reach `address`.
+fn is_local(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    match host.parse::<IpAddr>() {
+        Ok(ip) => ip.is_loopback(),
+        Err(_) => host == "localhost",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_loopback_is_local() {
+        for local in ["127.0.0.1:8420", "127.8.0.1:1", "[::1]:8420", "localhost:1"] {
+            assert!(is_local(local), "{local}");
+        }
+        for open in ["0.0.0.0:8420", "[::]:8420", "10.0.0.1:1", "node-1:8420"] {
+            assert!(!is_local(open), "{open}");
+        }
+    }
+
+    #[test]
+    fn elsewhere_a_key_is_needed_or_somebody_says_that_none_is() {
+        let plan = |keys, insecure| SecurityPlan {
+            keys,
+            bootstrap_key: None,
+            insecure,
+        };
+        let callers = |plan: SecurityPlan, address| plan.allow_callers("x", address, "'y'");
+        let refused = callers(plan(false, false), "0.0.0.0:8420").unwrap_err();
+        let refused = refused.to_string();
+        assert!(refused.contains("volley keys bootstrap"), "{refused}");
+        assert!(callers(plan(true, false), "0.0.0.0:1").is_ok());
+        assert!(callers(plan(false, true), "0.0.0.0:1").is_ok());
+        assert!(callers(plan(false, false), "127.0.0.1:1").is_ok());
+        assert!(plan(true, false).allow_nodes("x", "0.0.0.0:1").is_err());
+        assert!(plan(false, true).allow_nodes("x", "0.0.0.0:1").is_ok());
+    }
+}

@@ -1,0 +1,92 @@
+//! API keys ⇄ [`volley_types::access`].
+
+use volley_types::{ApiKey, KeyHash, KeyId, ModelScope, PredictError, Role, TenantId};
+
+use crate::registry::v1 as wire;
+
+/// A key as it travels.
+#[must_use]
+pub fn key_to_wire(key: &ApiKey) -> wire::ApiKey {
+    let (previous_hash, previous_until_ms) = key
+        .previous
+        .map_or((Vec::new(), 0), |(hash, until)| (hash.0.to_vec(), until));
+    wire::ApiKey {
+        id: key.id.to_string(),
+        name: key.name.clone(),
+        hash: key.hash.0.to_vec(),
+        previous_hash,
+        previous_until_ms,
+        role: key.role.as_str().to_owned(),
+        models: key
+            .models
+            .patterns()
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
+        tenant: key.tenant.to_string(),
+        created_ms: key.created_ms,
+        expires_ms: key.expires_ms.unwrap_or(0),
+    }
+}
+
+/// A key as a peer sent it.
+///
+/// # Errors
+/// `InvalidInput` when a field is malformed.
+pub fn key_from_wire(key: wire::ApiKey) -> Result<ApiKey, PredictError> {
+    let previous = match key.previous_hash.is_empty() {
+        true => None,
+        false => Some((hash_from_wire(&key.previous_hash)?, key.previous_until_ms)),
+    };
+    let models = key.models.iter().map(|pattern| pattern.parse());
+    Ok(ApiKey {
+        id: KeyId::new(key.id)?,
+        name: key.name,
+        hash: hash_from_wire(&key.hash)?,
+        previous,
+        role: Role::from_name(&key.role)
+            .ok_or_else(|| PredictError::invalid("a key's role is unknown"))?,
+        models: ModelScope::new(models.collect::<Result<_, _>>()?),
+        tenant: TenantId::new(key.tenant)?,
+        created_ms: key.created_ms,
+        expires_ms: Some(key.expires_ms).filter(|ms| *ms != 0),
+    })
+}
+
+/// A key's hash as a peer sent it.
+///
+/// # Errors
+/// `InvalidInput` when it is not 32 bytes long.
+pub fn hash_from_wire(hash: &[u8]) -> Result<KeyHash, PredictError> {
+    let hash = hash.try_into();
+    hash.map(KeyHash)
+        .map_err(|_| PredictError::invalid("a key's hash must be 32 bytes long"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_round_trip() {
+        let mut key = ApiKey {
+            id: KeyId::new("0a1b").unwrap(),
+            name: "a service".to_owned(),
+            hash: KeyHash([7; 32]),
+            previous: None,
+            role: Role::Predict,
+            models: ModelScope::default(),
+            tenant: TenantId::default(),
+            created_ms: 5,
+            expires_ms: None,
+        };
+        assert_eq!(key_from_wire(key_to_wire(&key)).unwrap(), key);
+        key.previous = Some((KeyHash([9; 32]), 12));
+        key.models = ModelScope::new(vec!["a".parse().unwrap(), "b.*".parse().unwrap()]);
+        key.expires_ms = Some(99);
+        assert_eq!(key_from_wire(key_to_wire(&key)).unwrap(), key);
+        let mut short = key_to_wire(&key);
+        short.hash.pop();
+        assert!(key_from_wire(short).is_err());
+    }
+}

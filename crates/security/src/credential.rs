@@ -1,0 +1,140 @@
+//! Where a request carries its key. Every house has its own header; the first that is there
+//! counts, and one that is malformed is refused, never skipped.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use volley_types::{ErrorCode, PredictError};
+
+use crate::key::MAX_KEY_LEN;
+
+/// Anthropic's header.
+const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+/// Azure's header.
+const API_KEY: HeaderName = HeaderName::from_static("api-key");
+
+/// The key that a request carries, if any: as `Authorization: Bearer`, as the password of
+/// `Authorization: Basic` (OpenSearch's clients), as `x-api-key` or as `api-key`.
+///
+/// # Errors
+/// `Unauthenticated` when a header is there and is not of these forms.
+pub fn presented(headers: &HeaderMap) -> Result<Option<String>, PredictError> {
+    if let Some(value) = single(headers, &header::AUTHORIZATION)? {
+        return authorization(value).map(Some);
+    }
+    for name in [X_API_KEY, API_KEY] {
+        if let Some(value) = single(headers, &name)? {
+            return key(value).map(Some);
+        }
+    }
+    Ok(None)
+}
+
+fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, PredictError> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else {
+        return Ok(None);
+    };
+    if values.next().is_some() {
+        return Err(malformed());
+    }
+    let text = HeaderValue::to_str(value).map_err(|_| malformed())?.trim();
+    // Twice the longest key: base64 and a user's name come on top.
+    if 2 * MAX_KEY_LEN < text.len() {
+        return Err(malformed());
+    }
+    Ok(Some(text))
+}
+
+fn authorization(value: &str) -> Result<String, PredictError> {
+    let (scheme, rest) = value.split_once(' ').ok_or_else(malformed)?;
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return key(rest.trim());
+    }
+    if scheme.eq_ignore_ascii_case("basic") {
+        let pair = STANDARD.decode(rest.trim()).map_err(|_| malformed())?;
+        let pair = String::from_utf8(pair).map_err(|_| malformed())?;
+        let (_, password) = pair.split_once(':').ok_or_else(malformed)?;
+        return key(password);
+    }
+    Err(malformed())
+}
+
+fn key(text: &str) -> Result<String, PredictError> {
+    if text.is_empty() || MAX_KEY_LEN < text.len() {
+        return Err(malformed());
+    }
+    Ok(text.to_owned())
+}
+
+fn malformed() -> PredictError {
+    PredictError::new(
+        ErrorCode::Unauthenticated,
+        "the request's credentials are malformed; send 'Authorization: Bearer KEY'",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, HeaderValue::from_str(value).unwrap());
+        }
+        headers
+    }
+
+    #[test]
+    fn every_house_has_its_header() {
+        let basic = format!("Basic {}", STANDARD.encode("admin:k:1"));
+        for (pairs, wanted) in [
+            (&[("authorization", "Bearer k1")][..], "k1"),
+            (&[("authorization", "bearer  k1 ")], "k1"),
+            (&[("authorization", basic.as_str())], "k:1"),
+            (&[("x-api-key", "k1")], "k1"),
+            (&[("api-key", "k1")], "k1"),
+            (&[("api-key", "k2"), ("authorization", "Bearer k1")], "k1"),
+        ] {
+            let found = presented(&headers(pairs)).unwrap();
+            assert_eq!(found.as_deref(), Some(wanted), "{pairs:?}");
+        }
+        assert_eq!(presented(&HeaderMap::new()).unwrap(), None);
+    }
+
+    #[test]
+    fn what_is_malformed_is_refused_and_not_skipped() {
+        let long = format!("Bearer {}", "x".repeat(2_000));
+        for pairs in [
+            &[("authorization", "k1")][..],
+            &[("authorization", "Digest k1")],
+            &[("authorization", "Bearer ")],
+            &[("authorization", "Basic k1")],
+            &[("authorization", "Basic azE=")],
+            &[("authorization", long.as_str())],
+            &[("authorization", "Bearer a"), ("authorization", "Bearer b")],
+            &[("x-api-key", "")],
+            &[("authorization", "Digest a"), ("x-api-key", "k1")],
+        ] {
+            let refused = presented(&headers(pairs)).unwrap_err();
+            assert_eq!(refused.code, ErrorCode::Unauthenticated, "{pairs:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_header_breaks_it(value in any::<Vec<u8>>(), scheme in "(Bearer|Basic|) ?") {
+            let bytes = [scheme.as_bytes(), value.as_slice()].concat();
+            if let Ok(value) = HeaderValue::from_bytes(&bytes) {
+                let mut headers = HeaderMap::new();
+                headers.insert(header::AUTHORIZATION, value);
+                if let Ok(Some(key)) = presented(&headers) {
+                    prop_assert!(!key.is_empty() && key.len() <= MAX_KEY_LEN);
+                }
+            }
+        }
+    }
+}

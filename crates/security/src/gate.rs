@@ -1,0 +1,258 @@
+//! From a request's headers to a [`Principal`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use http::HeaderMap;
+use volley_types::registry::RegistryState;
+use volley_types::{Control, ErrorCode, KeyHash, Predict, PredictError};
+
+use crate::audit::AuditLog;
+use crate::guard::{GuardedControl, GuardedPredict};
+use crate::key::{self, MIN_BOOTSTRAP_LEN};
+use crate::principal::unauthenticated;
+use crate::{Principal, credential, now_ms};
+
+/// Refused requests that are logged in one second; more are only counted.
+const REFUSALS_LOGGED: u64 = 10;
+
+/// Reads the registry as this node has applied it; cheap.
+pub type ReadRegistry = Arc<dyn Fn() -> Arc<RegistryState> + Send + Sync>;
+
+/// Knows callers by their keys. Shared by all edges of a node.
+pub struct Gatekeeper {
+    policy: Policy,
+    audit: Option<AuditLog>,
+    refusals: Refusals,
+}
+
+enum Policy {
+    /// Everybody may do everything.
+    Open,
+    /// Only who has a key.
+    Keys {
+        registry: ReadRegistry,
+        bootstrap: Option<KeyHash>,
+    },
+}
+
+impl Gatekeeper {
+    /// Lets everybody do everything: for a cluster that only its own machine can reach.
+    #[must_use]
+    pub fn open() -> Self {
+        Self::new(Policy::Open)
+    }
+
+    /// Lets in who has a key of the registry, or the bootstrap key.
+    ///
+    /// # Errors
+    /// `InvalidInput` when the bootstrap key is too short to be one.
+    pub fn keys(registry: ReadRegistry, bootstrap: Option<&str>) -> Result<Self, PredictError> {
+        if bootstrap.is_some_and(|key| key.len() < MIN_BOOTSTRAP_LEN) {
+            return Err(PredictError::invalid(format!(
+                "the bootstrap key is shorter than {MIN_BOOTSTRAP_LEN} characters; \
+                 `volley keys bootstrap` makes one"
+            )));
+        }
+        Ok(Self::new(Policy::Keys {
+            registry,
+            bootstrap: bootstrap.map(key::hash),
+        }))
+    }
+
+    /// Also keeps a trail of what is changed.
+    #[must_use]
+    pub fn with_audit(mut self, audit: AuditLog) -> Self {
+        self.audit = Some(audit);
+        self
+    }
+
+    fn new(policy: Policy) -> Self {
+        Self {
+            policy,
+            audit: None,
+            refusals: Refusals::default(),
+        }
+    }
+
+    /// Whether callers need a key.
+    #[must_use]
+    pub fn needs_keys(&self) -> bool {
+        matches!(self.policy, Policy::Keys { .. })
+    }
+
+    /// Who sends a request with these headers.
+    ///
+    /// # Errors
+    /// `Unauthenticated` without a valid key. A wrong key is logged, without the key.
+    pub fn identify(&self, headers: &HeaderMap) -> Result<Principal, PredictError> {
+        let Policy::Keys {
+            registry,
+            bootstrap,
+        } = &self.policy
+        else {
+            return Ok(Principal::anonymous());
+        };
+        let presented = credential::presented(headers)
+            .inspect_err(|_| self.refusals.note("malformed credentials", None))?;
+        let presented = presented.ok_or_else(unauthenticated)?;
+        decide(&registry(), bootstrap.as_ref(), &presented, now_ms()).ok_or_else(|| {
+            self.refusals
+                .note("unknown, expired or revoked key", Some(&presented));
+            PredictError::new(
+                ErrorCode::Unauthenticated,
+                "the API key is not valid: it is unknown, has expired or was revoked",
+            )
+        })
+    }
+
+    /// `predict` as `principal` may use it.
+    #[must_use]
+    pub fn guard_predict(
+        &self,
+        predict: Arc<dyn Predict>,
+        principal: Arc<Principal>,
+    ) -> Arc<dyn Predict> {
+        Arc::new(GuardedPredict::new(predict, principal))
+    }
+
+    /// `control` as `principal` may use it, with a trail of what it changes.
+    #[must_use]
+    pub fn guard_control(
+        &self,
+        control: Arc<dyn Control>,
+        principal: Arc<Principal>,
+    ) -> Arc<dyn Control> {
+        Arc::new(GuardedControl::new(control, principal, self.audit.clone()))
+    }
+}
+
+impl std::fmt::Debug for Gatekeeper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gatekeeper")
+            .field("needs_keys", &self.needs_keys())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whose key `presented` is at `now_ms`.
+fn decide(
+    registry: &RegistryState,
+    bootstrap: Option<&KeyHash>,
+    presented: &str,
+    now_ms: u64,
+) -> Option<Principal> {
+    let hash = key::hash(presented);
+    if bootstrap.is_some_and(|bootstrap| key::same(bootstrap, &hash)) {
+        return Some(Principal::bootstrap());
+    }
+    let key = registry.keys.get(&key::id_of(presented)?)?;
+    key::is_valid(key, &hash, now_ms).then(|| Principal::bearer(key))
+}
+
+/// Logs refused requests, at a bounded rate.
+#[derive(Default)]
+struct Refusals {
+    /// Seconds since 1970 in the upper half, how many in that second in the lower.
+    second: AtomicU64,
+}
+
+impl Refusals {
+    fn note(&self, reason: &str, presented: Option<&str>) {
+        let second = now_ms() / 1_000;
+        let count = |packed: u64| match packed >> 32 == second {
+            true => (packed & 0xffff_ffff) + 1,
+            false => 1,
+        };
+        let next = |packed: u64| Some(second << 32 | count(packed).min(0xffff_ffff));
+        let before = self
+            .second
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+            .unwrap_or_default();
+        match count(before) {
+            count if count < REFUSALS_LOGGED => {
+                // The id alone, and only where it has an id's form: never the secret.
+                let id = presented.and_then(key::id_of);
+                let id = id.as_ref().map(|id| id.as_str());
+                tracing::warn!(reason, key_id = id, "a request was refused");
+            }
+            REFUSALS_LOGGED => {
+                tracing::warn!("more requests were refused in this second than are logged");
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_types::{ApiKey, ModelScope, Role, TenantId};
+
+    use crate::key::KeyText;
+
+    use super::*;
+
+    fn state(role: Role, expires_ms: Option<u64>) -> (RegistryState, KeyText) {
+        let (id, key) = KeyText::create().unwrap();
+        let record = ApiKey {
+            id: id.clone(),
+            name: "a service".to_owned(),
+            hash: key.hash(),
+            previous: None,
+            role,
+            models: ModelScope::default(),
+            tenant: TenantId::new("team-a").unwrap(),
+            created_ms: 0,
+            expires_ms,
+        };
+        let mut state = RegistryState::default();
+        state.keys.insert(id, record);
+        (state, key)
+    }
+
+    fn bearer(key: &str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert("authorization", format!("Bearer {key}").parse().unwrap());
+        headers
+    }
+
+    #[test]
+    fn a_bearer_has_the_rights_of_its_key_and_a_near_miss_has_none() {
+        let (state, key) = state(Role::Predict, None);
+        let state = Arc::new(state);
+        let gate = Gatekeeper::keys(Arc::new(move || state.clone()), None).unwrap();
+        let principal = gate.identify(&bearer(key.reveal())).unwrap();
+        assert_eq!(principal.role(), Some(Role::Predict));
+        assert_eq!(principal.tenant().unwrap().as_str(), "team-a");
+        assert!(principal.allow(Role::Viewer).is_ok());
+        let refused = principal.allow(Role::ModelAdmin).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::PermissionDenied);
+
+        let mut near = key.reveal().to_owned();
+        let last = near.pop().unwrap();
+        near.push(if last == 'A' { 'B' } else { 'A' });
+        for headers in [bearer(&near), bearer("vly_x_y"), HeaderMap::new()] {
+            let refused = gate.identify(&headers).unwrap_err();
+            assert_eq!(refused.code, ErrorCode::Unauthenticated);
+            assert!(!refused.message.contains(&near));
+        }
+    }
+
+    #[test]
+    fn the_bootstrap_key_works_beside_the_registry() {
+        let text = "b".repeat(MIN_BOOTSTRAP_LEN);
+        let read: ReadRegistry = Arc::new(Arc::default);
+        let gate = Gatekeeper::keys(read.clone(), Some(&text)).unwrap();
+        let principal = gate.identify(&bearer(&text)).unwrap();
+        assert_eq!(principal.role(), Some(Role::ClusterAdmin));
+        assert!(gate.identify(&bearer(&text[1..])).is_err());
+        assert!(Gatekeeper::keys(read, Some("short")).is_err());
+    }
+
+    #[test]
+    fn an_expired_key_is_no_key() {
+        let (state, key) = state(Role::Viewer, Some(10));
+        assert!(decide(&state, None, key.reveal(), 9).is_some());
+        assert!(decide(&state, None, key.reveal(), 10).is_none());
+    }
+}

@@ -1,0 +1,286 @@
+//! A cluster seen through a principal's rights. Every edge hands its handlers one of these and
+//! never the cluster itself, so that no handler can forget to ask: what a principal may not see
+//! does not exist for it, and what it may not do is refused here even if its route was open.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use volley_types::control::{ClusterStatus, ModelStatus};
+use volley_types::registry::{
+    CoordinatorMember, ModelEntry, ModelSource, RegistryCommand, RegistryReply, RegistryState,
+};
+use volley_types::{
+    ChunkStream, Control, ModelName, ModelRef, NodeId, Predict, PredictError, PredictRequest, Role,
+    Signature,
+};
+
+use crate::Principal;
+use crate::audit::{Action, AuditLog};
+
+/// Models, as a principal may call them.
+pub struct GuardedPredict {
+    inner: Arc<dyn Predict>,
+    principal: Arc<Principal>,
+}
+
+impl GuardedPredict {
+    /// `inner`, with the rights of `principal`.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Predict>, principal: Arc<Principal>) -> Self {
+        Self { inner, principal }
+    }
+}
+
+#[async_trait]
+impl Predict for GuardedPredict {
+    async fn predict(&self, mut request: PredictRequest) -> Result<ChunkStream, PredictError> {
+        self.principal.admit(&mut request)?;
+        self.inner.predict(request).await
+    }
+
+    async fn signature(&self, model: &ModelRef) -> Result<Signature, PredictError> {
+        self.principal.allow(Role::Viewer)?;
+        self.principal.see(&model.name)?;
+        self.inner.signature(model).await
+    }
+
+    async fn models(&self) -> Vec<ModelName> {
+        visible(&self.principal, self.inner.models().await)
+    }
+}
+
+/// A cluster, as a principal may see and change it.
+pub struct GuardedControl {
+    inner: Arc<dyn Control>,
+    principal: Arc<Principal>,
+    audit: Option<AuditLog>,
+}
+
+impl GuardedControl {
+    /// `inner`, with the rights of `principal`; what it changes goes into `audit`.
+    #[must_use]
+    pub fn new(
+        inner: Arc<dyn Control>,
+        principal: Arc<Principal>,
+        audit: Option<AuditLog>,
+    ) -> Self {
+        Self {
+            inner,
+            principal,
+            audit,
+        }
+    }
+
+    fn is_viewer(&self) -> bool {
+        self.principal.allow(Role::Viewer).is_ok()
+    }
+
+    fn sees(&self, model: &ModelName) -> bool {
+        self.is_viewer() && self.principal.models().contains(model)
+    }
+
+    /// Notes what came of `action`. One that cannot be noted fails, although it was done: an
+    /// operator must not go on without the trail.
+    async fn note<T>(
+        &self,
+        action: Action,
+        outcome: Result<T, PredictError>,
+    ) -> Result<T, PredictError> {
+        let Some(audit) = &self.audit else {
+            return outcome;
+        };
+        let result = match &outcome {
+            Ok(_) => "ok",
+            Err(error) => error.code.as_str(),
+        };
+        let who = self.principal.who();
+        let noted = audit.record(who, action, result.to_owned()).await;
+        if let Err(error) = noted {
+            tracing::error!(
+                error = error.chain(),
+                "the audit trail could not be written"
+            );
+            return outcome.and(Err(error));
+        }
+        outcome
+    }
+
+    fn may_change_cluster(&self) -> Result<(), PredictError> {
+        self.principal.allow(Role::ClusterAdmin)?;
+        self.principal.change_all()
+    }
+}
+
+#[async_trait]
+impl Predict for GuardedControl {
+    async fn predict(&self, mut request: PredictRequest) -> Result<ChunkStream, PredictError> {
+        self.principal.admit(&mut request)?;
+        self.inner.predict(request).await
+    }
+
+    async fn signature(&self, model: &ModelRef) -> Result<Signature, PredictError> {
+        self.principal.allow(Role::Viewer)?;
+        self.principal.see(&model.name)?;
+        self.inner.signature(model).await
+    }
+
+    async fn models(&self) -> Vec<ModelName> {
+        visible(&self.principal, self.inner.models().await)
+    }
+}
+
+#[async_trait]
+impl Control for GuardedControl {
+    fn registry(&self) -> Arc<RegistryState> {
+        let registry = self.inner.registry();
+        if !self.is_viewer() {
+            return Arc::new(RegistryState {
+                revision: registry.revision,
+                ..RegistryState::default()
+            });
+        }
+        if self.principal.models().is_all() {
+            return registry;
+        }
+        Arc::new(limited(&registry, &self.principal))
+    }
+
+    async fn write(&self, command: RegistryCommand) -> Result<RegistryReply, PredictError> {
+        let action = action_of(&command);
+        let outcome = match permit(&command, &self.principal) {
+            Ok(()) => self.inner.write(command).await,
+            Err(error) => Err(error),
+        };
+        self.note(action, outcome).await
+    }
+
+    fn model_status(&self, model: &ModelName) -> Option<ModelStatus> {
+        if !self.sees(model) {
+            return None;
+        }
+        self.inner.model_status(model)
+    }
+
+    fn status(&self) -> ClusterStatus {
+        let mut status = self.inner.status();
+        for worker in &mut status.workers {
+            worker.replicas.retain(|replica| self.sees(&replica.model));
+        }
+        status
+    }
+
+    async fn join(
+        &self,
+        node: NodeId,
+        address: String,
+    ) -> Result<Vec<CoordinatorMember>, PredictError> {
+        let action = Action {
+            name: "node.join",
+            target: node.to_string(),
+        };
+        let outcome = match self.may_change_cluster() {
+            Ok(()) => self.inner.join(node, address).await,
+            Err(error) => Err(error),
+        };
+        self.note(action, outcome).await
+    }
+
+    async fn leave(&self, node: NodeId) -> Result<Vec<CoordinatorMember>, PredictError> {
+        let action = Action {
+            name: "node.leave",
+            target: node.to_string(),
+        };
+        let outcome = match self.may_change_cluster() {
+            Ok(()) => self.inner.leave(node).await,
+            Err(error) => Err(error),
+        };
+        self.note(action, outcome).await
+    }
+
+    fn ready(&self) -> bool {
+        self.inner.ready()
+    }
+}
+
+fn visible(principal: &Principal, mut models: Vec<ModelName>) -> Vec<ModelName> {
+    if principal.allow(Role::Viewer).is_err() {
+        return Vec::new();
+    }
+    models.retain(|model| principal.models().contains(model));
+    models
+}
+
+/// The part of the registry that a principal of some models sees: those, and the connectors
+/// that they use.
+fn limited(registry: &RegistryState, principal: &Principal) -> RegistryState {
+    let models = principal.models().select(&registry.models);
+    let used = |entry: &ModelEntry| {
+        let sources = entry.versions.values().map(|version| &version.source);
+        let connectors = sources.filter_map(|source| match source {
+            ModelSource::Connector(id) => registry.connectors.get_key_value(id),
+            _ => None,
+        });
+        connectors
+            .map(|(id, spec)| (id.clone(), spec.clone()))
+            .collect::<Vec<_>>()
+    };
+    let connectors = models.values().flat_map(used).collect();
+    RegistryState {
+        revision: registry.revision,
+        models,
+        connectors,
+        ..RegistryState::default()
+    }
+}
+
+/// Whether `principal` may give `command`. Every command is named here: a new one does not
+/// compile until somebody has decided who may give it.
+fn permit(command: &RegistryCommand, principal: &Principal) -> Result<(), PredictError> {
+    match command {
+        RegistryCommand::CreateConnector(_) | RegistryCommand::DeleteConnector(_) => {
+            principal.allow(Role::ModelAdmin)?;
+            principal.change_all()
+        }
+        RegistryCommand::RegisterModel(model, _)
+        | RegistryCommand::Deploy { model, .. }
+        | RegistryCommand::Undeploy(model)
+        | RegistryCommand::DeleteModel(model) => {
+            principal.allow(Role::ModelAdmin)?;
+            principal.change(model)
+        }
+        RegistryCommand::Place { .. }
+        | RegistryCommand::CreateKey(_)
+        | RegistryCommand::RotateKey { .. }
+        | RegistryCommand::RevokeKey(_) => {
+            principal.allow(Role::ClusterAdmin)?;
+            principal.change_all()
+        }
+    }
+}
+
+/// What the audit trail says of `command`.
+fn action_of(command: &RegistryCommand) -> Action {
+    let (name, target) = match command {
+        RegistryCommand::CreateConnector(spec) => ("connector.create", spec.id.to_string()),
+        RegistryCommand::DeleteConnector(id) => ("connector.delete", id.to_string()),
+        RegistryCommand::RegisterModel(model, _) => ("model.register", model.to_string()),
+        RegistryCommand::Deploy {
+            model,
+            version,
+            replicas,
+        } => {
+            let reference = ModelRef {
+                name: model.clone(),
+                version: *version,
+            };
+            ("model.deploy", format!("{reference} x{replicas}"))
+        }
+        RegistryCommand::Undeploy(model) => ("model.undeploy", model.to_string()),
+        RegistryCommand::DeleteModel(model) => ("model.delete", model.to_string()),
+        RegistryCommand::Place { model, .. } => ("model.place", model.to_string()),
+        RegistryCommand::CreateKey(key) => ("key.create", format!("{} role {}", key.id, key.role)),
+        RegistryCommand::RotateKey { id, .. } => ("key.rotate", id.to_string()),
+        RegistryCommand::RevokeKey(id) => ("key.revoke", id.to_string()),
+    };
+    Action { name, target }
+}

@@ -1,0 +1,24 @@
+//! Who is asking, whether they may, and the record of what they did.
+//!
+//! Reading order: [`key`] (how a key is made and checked), [`credential`] (where a request
+//! carries it), [`Gatekeeper`] (from a request to a [`Principal`]), [`guard`] (a cluster seen
+//! through a principal's rights), [`audit`].
+
+pub mod audit;
+pub mod credential;
+mod gate;
+pub mod guard;
+pub mod key;
+mod principal;
+
+pub use crate::gate::{Gatekeeper, ReadRegistry};
+pub use crate::principal::Principal;
+
+/// The time now, in milliseconds since 1970.
+#[must_use]
+pub fn now_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| {
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    })
+}

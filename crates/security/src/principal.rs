@@ -1,0 +1,168 @@
+//! Who is asking.
+
+use volley_types::{
+    ApiKey, ErrorCode, ModelName, ModelScope, NodeIdentity, PredictError, PredictRequest, Role,
+    TenantId,
+};
+
+/// A caller that is known, with its rights.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Principal {
+    who: String,
+    role: Option<Role>,
+    models: ModelScope,
+    tenant: Option<TenantId>,
+}
+
+impl Principal {
+    /// Anybody, where no security is configured: may do everything.
+    #[must_use]
+    pub fn anonymous() -> Self {
+        Self::unlimited("anonymous", Role::ClusterAdmin)
+    }
+
+    /// Somebody unknown, on a route that is open to all: may do nothing.
+    #[must_use]
+    pub fn nobody() -> Self {
+        Self {
+            who: "nobody".to_owned(),
+            role: None,
+            models: ModelScope::default(),
+            tenant: None,
+        }
+    }
+
+    /// The bearer of the bootstrap key.
+    #[must_use]
+    pub fn bootstrap() -> Self {
+        Self::unlimited("bootstrap", Role::ClusterAdmin)
+    }
+
+    /// The bearer of an API key.
+    #[must_use]
+    pub fn bearer(key: &ApiKey) -> Self {
+        Self {
+            who: format!("key {}", key.id),
+            role: Some(key.role),
+            models: key.models.clone(),
+            tenant: Some(key.tenant.clone()),
+        }
+    }
+
+    /// A node of the cluster: it calls models for callers that its own edge has checked.
+    #[must_use]
+    pub fn node(identity: &NodeIdentity) -> Self {
+        Self::unlimited(&identity.to_string(), Role::Predict)
+    }
+
+    fn unlimited(who: &str, role: Role) -> Self {
+        Self {
+            who: who.to_owned(),
+            role: Some(role),
+            models: ModelScope::default(),
+            tenant: None,
+        }
+    }
+
+    /// A name for logs and the audit trail; never a secret.
+    #[must_use]
+    pub fn who(&self) -> &str {
+        &self.who
+    }
+
+    /// What it may do; `None` means nothing.
+    #[must_use]
+    pub fn role(&self) -> Option<Role> {
+        self.role
+    }
+
+    /// The models that it may see and call.
+    #[must_use]
+    pub fn models(&self) -> &ModelScope {
+        &self.models
+    }
+
+    /// On whose behalf it calls, where its key says so.
+    #[must_use]
+    pub fn tenant(&self) -> Option<&TenantId> {
+        self.tenant.as_ref()
+    }
+
+    /// Whether it may do what `needed` may.
+    ///
+    /// # Errors
+    /// `Unauthenticated` when it may do nothing at all, else `PermissionDenied`.
+    pub fn allow(&self, needed: Role) -> Result<(), PredictError> {
+        match self.role {
+            Some(role) if needed <= role => Ok(()),
+            Some(role) => Err(PredictError::new(
+                ErrorCode::PermissionDenied,
+                format!("this needs the role '{needed}'; the key has the role '{role}'"),
+            )),
+            None => Err(unauthenticated()),
+        }
+    }
+
+    /// Whether it may see `model`. What it may not see does not exist for it.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn see(&self, model: &ModelName) -> Result<(), PredictError> {
+        if self.models.contains(model) {
+            return Ok(());
+        }
+        Err(PredictError::new(
+            ErrorCode::NotFound,
+            format!("no model '{model}' exists"),
+        ))
+    }
+
+    /// Whether it may change `model`.
+    ///
+    /// # Errors
+    /// `PermissionDenied`: a model's name may be free or taken by others alike.
+    pub fn change(&self, model: &ModelName) -> Result<(), PredictError> {
+        if self.models.contains(model) {
+            return Ok(());
+        }
+        Err(PredictError::new(
+            ErrorCode::PermissionDenied,
+            format!("the key's models do not include '{model}'"),
+        ))
+    }
+
+    /// Whether it may change what all models share.
+    ///
+    /// # Errors
+    /// `PermissionDenied` for a key that is limited to some models.
+    pub fn change_all(&self) -> Result<(), PredictError> {
+        if self.models.is_all() {
+            return Ok(());
+        }
+        Err(PredictError::new(
+            ErrorCode::PermissionDenied,
+            "this concerns all models, and the key is limited to some",
+        ))
+    }
+
+    /// Checks a prediction and puts the caller's tenant on it.
+    ///
+    /// # Errors
+    /// As [`Principal::allow`] and [`Principal::see`].
+    pub fn admit(&self, request: &mut PredictRequest) -> Result<(), PredictError> {
+        self.allow(Role::Predict)?;
+        self.see(&request.model.name)?;
+        if let Some(tenant) = &self.tenant {
+            request.tenant = tenant.clone();
+        }
+        Ok(())
+    }
+}
+
+/// The answer to a request that carries no key.
+pub(crate) fn unauthenticated() -> PredictError {
+    PredictError::new(
+        ErrorCode::Unauthenticated,
+        "this cluster needs an API key; send 'Authorization: Bearer KEY'",
+    )
+}

@@ -1,0 +1,274 @@
+//! Who may do what: roles, model scopes, and the API keys that the registry holds. A key's
+//! secret is never in here, only its hash.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::PredictError;
+use crate::ids::{KeyId, ModelName, NodeId, TenantId, WorkerId};
+
+/// What a caller may do. Each role may also do what those before it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// Reads models, status and metrics.
+    Viewer,
+    /// Calls models.
+    Predict,
+    /// Registers, deploys and deletes models and connectors.
+    ModelAdmin,
+    /// Changes the membership and manages keys.
+    ClusterAdmin,
+}
+
+impl Role {
+    /// All roles, the weakest first.
+    pub const ALL: [Self; 4] = [
+        Self::Viewer,
+        Self::Predict,
+        Self::ModelAdmin,
+        Self::ClusterAdmin,
+    ];
+
+    /// The stable name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Viewer => "viewer",
+            Self::Predict => "predict",
+            Self::ModelAdmin => "model-admin",
+            Self::ClusterAdmin => "cluster-admin",
+        }
+    }
+
+    /// The role of that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|role| role.as_str() == name)
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A model's name, or the beginning of several: `team-a.*`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ModelPattern {
+    /// This model.
+    Name(ModelName),
+    /// Every model whose name begins so.
+    Prefix(ModelName),
+}
+
+impl ModelPattern {
+    /// Whether `model` is meant.
+    #[must_use]
+    pub fn matches(&self, model: &ModelName) -> bool {
+        match self {
+            Self::Name(name) => name == model,
+            Self::Prefix(start) => model.as_str().starts_with(start.as_str()),
+        }
+    }
+}
+
+impl fmt::Display for ModelPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => name.fmt(f),
+            Self::Prefix(start) => write!(f, "{start}*"),
+        }
+    }
+}
+
+impl FromStr for ModelPattern {
+    type Err = PredictError;
+
+    fn from_str(text: &str) -> Result<Self, PredictError> {
+        Ok(match text.strip_suffix('*') {
+            Some(start) => Self::Prefix(ModelName::new(start)?),
+            None => Self::Name(ModelName::new(text)?),
+        })
+    }
+}
+
+/// Which models a caller may see and call.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ModelScope(Vec<ModelPattern>);
+
+impl ModelScope {
+    /// Only what the patterns name; all models when there are none.
+    #[must_use]
+    pub fn new(patterns: Vec<ModelPattern>) -> Self {
+        Self(patterns)
+    }
+
+    /// Whether every model is in it.
+    #[must_use]
+    pub fn is_all(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether `model` is in it.
+    #[must_use]
+    pub fn contains(&self, model: &ModelName) -> bool {
+        self.is_all() || self.0.iter().any(|pattern| pattern.matches(model))
+    }
+
+    /// The patterns; empty means all models.
+    #[must_use]
+    pub fn patterns(&self) -> &[ModelPattern] {
+        &self.0
+    }
+
+    /// Those of `all` that are in it, without looking at the others.
+    #[must_use]
+    pub fn select<T: Clone>(&self, all: &BTreeMap<ModelName, T>) -> BTreeMap<ModelName, T> {
+        if self.is_all() {
+            return all.clone();
+        }
+        let mut selected = BTreeMap::new();
+        for pattern in &self.0 {
+            match pattern {
+                ModelPattern::Name(name) => {
+                    selected.extend(all.get_key_value(name).map(|(k, v)| (k.clone(), v.clone())));
+                }
+                ModelPattern::Prefix(start) => {
+                    let from = all.range(start..);
+                    let inside = from.take_while(|(name, _)| pattern.matches(name));
+                    selected.extend(inside.map(|(k, v)| (k.clone(), v.clone())));
+                }
+            }
+        }
+        selected
+    }
+}
+
+/// The SHA-256 of a key. Its `Debug` form shows nothing of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct KeyHash(pub [u8; 32]);
+
+impl fmt::Debug for KeyHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeyHash(..)")
+    }
+}
+
+/// An API key as the registry holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiKey {
+    /// Its id, which stands inside the key too.
+    pub id: KeyId,
+    /// A name for people.
+    pub name: String,
+    /// The hash of the whole key.
+    pub hash: KeyHash,
+    /// The hash before the last rotation, and until when it is still taken, in milliseconds
+    /// since 1970.
+    pub previous: Option<(KeyHash, u64)>,
+    /// What its bearer may do.
+    pub role: Role,
+    /// On which models.
+    pub models: ModelScope,
+    /// On whose behalf.
+    pub tenant: TenantId,
+    /// When it was made, in milliseconds since 1970.
+    pub created_ms: u64,
+    /// When it ends, in milliseconds since 1970.
+    pub expires_ms: Option<u64>,
+}
+
+/// A node of the cluster, as its certificate names it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum NodeIdentity {
+    /// The coordinator of that id.
+    Coordinator(NodeId),
+    /// The worker of that id.
+    Worker(WorkerId),
+}
+
+impl NodeIdentity {
+    const COORDINATOR: &str = "volley://coordinator/";
+    const WORKER: &str = "volley://worker/";
+
+    /// The identity that a certificate's URI name stands for: `volley://coordinator/1` or
+    /// `volley://worker/w1`.
+    #[must_use]
+    pub fn from_uri(uri: &str) -> Option<Self> {
+        if let Some(id) = uri.strip_prefix(Self::COORDINATOR) {
+            return Some(Self::Coordinator(NodeId(id.parse().ok()?)));
+        }
+        let id = uri.strip_prefix(Self::WORKER)?;
+        Some(Self::Worker(WorkerId::new(id).ok()?))
+    }
+
+    /// Whether it is a coordinator.
+    #[must_use]
+    pub fn is_coordinator(&self) -> bool {
+        matches!(self, Self::Coordinator(_))
+    }
+}
+
+impl fmt::Display for NodeIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Coordinator(id) => write!(f, "{}{id}", Self::COORDINATOR),
+            Self::Worker(id) => write!(f, "{}{id}", Self::WORKER),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> ModelName {
+        ModelName::new(text).unwrap()
+    }
+
+    #[test]
+    fn roles_are_ordered_and_keep_their_names() {
+        assert!(Role::ALL.is_sorted());
+        for role in Role::ALL {
+            assert_eq!(Role::from_name(role.as_str()), Some(role));
+        }
+        assert_eq!(Role::from_name("root"), None);
+    }
+
+    #[test]
+    fn a_scope_selects_what_it_contains() {
+        let all: BTreeMap<_, _> = ["a", "b.1", "b.2", "bc", "d"]
+            .map(|text| (name(text), ()))
+            .into();
+        let scope = |texts: &[&str]| {
+            ModelScope::new(texts.iter().map(|text| text.parse().unwrap()).collect())
+        };
+        for texts in [&[][..], &["a"], &["b.*", "d"], &["b*"], &["nothing", "z*"]] {
+            let scope = scope(texts);
+            let wanted: Vec<_> = all.keys().filter(|name| scope.contains(name)).collect();
+            let selected = scope.select(&all);
+            assert_eq!(selected.keys().collect::<Vec<_>>(), wanted, "{texts:?}");
+        }
+        assert!("*".parse::<ModelPattern>().is_err());
+        assert!("a*b".parse::<ModelPattern>().is_err());
+        let pattern: ModelPattern = "team-a.*".parse().unwrap();
+        assert_eq!(pattern.to_string(), "team-a.*");
+    }
+
+    #[test]
+    fn identities_round_trip_and_nothing_else_is_one() {
+        for uri in ["volley://coordinator/7", "volley://worker/gpu-1"] {
+            assert_eq!(NodeIdentity::from_uri(uri).unwrap().to_string(), uri);
+        }
+        for uri in [
+            "volley://coordinator/x",
+            "volley://worker/",
+            "volley://worker/a/b",
+            "spiffe://worker/a",
+        ] {
+            assert_eq!(NodeIdentity::from_uri(uri), None, "{uri}");
+        }
+    }
+}
