@@ -2,12 +2,17 @@
 //! the demo model, in turns. `decode_rate DIRECTORY PROMPT` does as it is told: for each line
 //! `bare ROWS TOKENS` (a bare loop over ONNX Runtime) or `engine ROWS TOKENS` (the same through
 //! the backend that a worker runs, one request for each row) on standard input it generates once
-//! and prints the tokens in a second, so that a benchmark can have them take turns.
+//! and prints the tokens in a second, so that a benchmark can have them take turns. For a line
+//! `gaps ROWS TOKENS ARRIVALS` it generates for prompts of eight words while so many requests with
+//! the whole prompt arrive, one after the other, and prints the median, the 99th percentile and
+//! the maximum of the milliseconds between two rows of a reader.
+//!
+//! No prompt takes over what another left in the KV cache, as the bare loop knows no such thing.
 
 use std::io::{BufRead, Write};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
@@ -29,6 +34,7 @@ const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/storytelle
 const DEMO_PROMPT: &str = "Tell me a story about a fox.";
 const DEMO_TOKENS: usize = 256;
 const ROUNDS: usize = 9;
+const SLOTS: usize = 64;
 
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -46,16 +52,22 @@ fn obey(loops: &mut Loops) -> anyhow::Result<()> {
     for line in std::io::stdin().lock().lines() {
         let line = line?;
         let words: Vec<_> = line.split(' ').collect();
-        let [kind, rows, tokens] = words.as_slice() else {
-            bail!("write bare|engine ROWS TOKENS")
-        };
-        let (rows, tokens) = (rows.parse()?, tokens.parse()?);
-        let rate = match *kind {
-            "bare" => loops.bare(rows, tokens)?,
-            "engine" => loops.engine(rows, tokens)?,
-            _ => bail!("write bare|engine ROWS TOKENS"),
-        };
-        writeln!(std::io::stdout(), "{rate}")?;
+        let mut out = std::io::stdout();
+        match words.as_slice() {
+            ["bare", rows, tokens] => {
+                writeln!(out, "{}", loops.bare(rows.parse()?, tokens.parse()?)?)?;
+            }
+            ["engine", rows, tokens] => {
+                writeln!(out, "{}", loops.engine(rows.parse()?, tokens.parse()?)?)?;
+            }
+            ["gaps", rows, tokens, arrivals] => {
+                let (rows, tokens) = (rows.parse()?, tokens.parse()?);
+                let gaps = loops.gaps(rows, tokens, arrivals.parse()?)?;
+                let at = |share: f64| gaps[(share * (gaps.len() - 1) as f64) as usize];
+                writeln!(out, "{:.2} {:.2} {:.2}", at(0.5), at(0.99), at(1.0))?;
+            }
+            _ => bail!("write bare|engine ROWS TOKENS, or gaps ROWS TOKENS ARRIVALS"),
+        }
     }
     Ok(())
 }
@@ -108,6 +120,9 @@ impl Loops {
         let runtime = Runtime::init(&Runtime::locate(None)?)?;
         let config = OnnxConfig {
             device: Device::Cpu,
+            threads: 1,
+            slots: SLOTS,
+            prefix_reuse: false,
             ..OnnxConfig::default()
         };
         let bare = BareModel::load(&runtime, Path::new(directory), prompt, config)?;
@@ -132,6 +147,46 @@ impl Loops {
         let run = through_engine(&self.engine, &self.prompt, rows, tokens);
         self.tokio.block_on(run)
     }
+
+    /// Milliseconds between two rows of each of `rows` readers, sorted, while prompts arrive.
+    fn gaps(&self, rows: usize, tokens: usize, arrivals: usize) -> anyhow::Result<Vec<f64>> {
+        let short: Vec<&str> = self.prompt.split_whitespace().take(8).collect();
+        let (engine, short) = (self.engine.clone(), short.join(" "));
+        self.tokio.block_on(async {
+            let readers = (0..rows).map(|_| {
+                let (engine, short) = (engine.clone(), short.clone());
+                tokio::spawn(async move { read_gaps(&engine, &short, tokens).await })
+            });
+            let readers: Vec<_> = readers.collect();
+            for _ in 0..arrivals {
+                through_engine(&self.engine, &self.prompt, 1, 1).await?;
+            }
+            let mut gaps = Vec::new();
+            for reader in readers {
+                gaps.extend(reader.await??.iter().map(|gap| gap.as_secs_f64() * 1e3));
+            }
+            gaps.sort_by(f64::total_cmp);
+            ensure!(!gaps.is_empty(), "too few tokens");
+            Ok(gaps)
+        })
+    }
+}
+
+/// How long a reader waited for each row after the first.
+async fn read_gaps(
+    engine: &Arc<dyn Backend>,
+    prompt: &str,
+    tokens: usize,
+) -> anyhow::Result<Vec<Duration>> {
+    let mut rows = engine.predict(request(prompt, tokens)?).await?;
+    let (mut gaps, mut last) = (Vec::new(), None);
+    while rows.try_next().await?.is_some() {
+        let now = Instant::now();
+        if let Some(last) = last.replace(now) {
+            gaps.push(now - last);
+        }
+    }
+    Ok(gaps)
 }
 
 fn assignment(directory: &str) -> anyhow::Result<Assignment> {
@@ -155,30 +210,33 @@ async fn through_engine(
     rows: usize,
     tokens: usize,
 ) -> anyhow::Result<f64> {
-    let column: ArrayRef = Arc::new(StringArray::from(vec![prompt]));
-    let batch = RecordBatch::try_from_iter_with_nullable([("prompt", column, true)])?;
-    let model = ModelRef::deployed(ModelName::new("decode")?);
-    let limit = i64::try_from(tokens).context("too many tokens")?;
-    let parameters: Parameters = [
-        ("max_tokens".to_owned(), ParamValue::Int(limit)),
-        ("ignore_eos".to_owned(), ParamValue::Bool(true)),
-    ]
-    .into_iter()
-    .collect();
     let started = Instant::now();
     let streams = (0..rows).map(|_| {
-        let (batch, model, parameters) = (batch.clone(), model.clone(), parameters.clone());
-        let engine = engine.clone();
+        let (engine, request) = (engine.clone(), request(prompt, tokens));
         tokio::spawn(async move {
-            let mut request = PredictRequest::new(model, Input::Batch(batch));
-            request.parameters = parameters;
+            let request = request?;
             let batches: Vec<_> = engine.predict(request).await?.try_collect().await?;
             let chunks = batches.iter().map(RecordBatch::num_rows).sum::<usize>();
             anyhow::Ok(chunks)
         })
     });
     for chunks in try_join_all(streams).await? {
-        ensure!(1 < chunks?, "a stream without chunks");
+        ensure!(0 < chunks?, "a stream without chunks");
     }
     Ok((rows * tokens) as f64 / started.elapsed().as_secs_f64())
+}
+
+fn request(prompt: &str, tokens: usize) -> anyhow::Result<PredictRequest> {
+    let column: ArrayRef = Arc::new(StringArray::from(vec![prompt]));
+    let batch = RecordBatch::try_from_iter_with_nullable([("prompt", column, true)])?;
+    let model = ModelRef::deployed(ModelName::new("decode")?);
+    let limit = i64::try_from(tokens).context("too many tokens")?;
+    let mut request = PredictRequest::new(model, Input::Batch(batch));
+    request.parameters = [
+        ("max_tokens".to_owned(), ParamValue::Int(limit)),
+        ("ignore_eos".to_owned(), ParamValue::Bool(true)),
+    ]
+    .into_iter()
+    .collect();
+    Ok(request)
 }

@@ -38,6 +38,7 @@ fn main() -> anyhow::Result<()> {
     let runtime = Runtime::init(&Runtime::locate(None)?)?;
     let config = OnnxConfig {
         device: Device::Cpu,
+        threads: 1,
         ..OnnxConfig::default()
     };
     let mut bare = BareEncoder::load(&runtime, Path::new(&directory), &text, config)?;

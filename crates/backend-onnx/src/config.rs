@@ -30,7 +30,8 @@ impl Device {
 pub struct OnnxConfig {
     /// Where sessions run.
     pub device: Device,
-    /// Threads of one session. Small models are fastest, and cheapest, with one.
+    /// Threads of one session. 0 chooses by the model's size: small models are fastest, and
+    /// cheapest, with one; large ones want every core.
     pub threads: usize,
     /// Generations of one replica that decode together.
     pub slots: usize,
@@ -50,7 +51,7 @@ impl Default for OnnxConfig {
     fn default() -> Self {
         Self {
             device: Device::default(),
-            threads: 1,
+            threads: 0,
             slots: 32,
             max_context: None,
             prefix_reuse: true,

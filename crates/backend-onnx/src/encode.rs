@@ -37,6 +37,9 @@ use crate::{OnnxConfig, Runtime, graph, layout, session};
 /// Batches of one streamed request that are under way at a time.
 const UNDER_WAY: usize = 4;
 
+/// Rows of so many bytes are tokenised where they are: that takes less than to wake a thread.
+const SHORT_BYTES: usize = 2_048;
+
 /// A loaded text encoder.
 struct Encoder {
     model: ModelName,
@@ -179,16 +182,29 @@ impl Inner {
                 ),
             ));
         }
-        let inner = self.clone();
-        // Tokenising many texts takes longer than a runtime's thread should be held.
-        let tokenised = tokio::task::spawn_blocking(move || inner.texts.tokenise(&rows));
-        let tokenised = tokenised
-            .await
-            .map_err(|error| PredictError::internal("tokenising failed", error))??;
+        let tokenised = if bytes(&rows) <= SHORT_BYTES {
+            self.texts.tokenise(&rows)?
+        } else {
+            // Tokenising many texts takes longer than a runtime's thread should be held.
+            let inner = self.clone();
+            let tokenised = tokio::task::spawn_blocking(move || inner.texts.tokenise(&rows));
+            tokenised
+                .await
+                .map_err(|error| PredictError::internal("tokenising failed", error))??
+        };
         let tokens = Arc::new(tokenised);
         let values = self.queue.run(tokens.clone()).await?;
         self.shape.columns(&tokens, values, dimensions)
     }
+}
+
+/// Bytes of what the rows hold.
+fn bytes(rows: &RecordBatch) -> usize {
+    let columns = rows.columns().iter();
+    let sizes = columns.map(|column| column.to_data().get_slice_memory_size());
+    sizes
+        .map(|size| size.unwrap_or(usize::MAX))
+        .fold(0, usize::saturating_add)
 }
 
 #[async_trait]

@@ -10,6 +10,9 @@ use volley_types::PredictError;
 
 use crate::{Device, OnnxConfig, Runtime, graph};
 
+/// Weights that are worth a thread.
+const THREAD_BYTES: u64 = 32 << 20;
+
 /// A session over the model at `path`, on the device that the configuration asks for.
 ///
 /// # Errors
@@ -21,9 +24,9 @@ pub(crate) fn build(
 ) -> Result<Session, PredictError> {
     graph::outline(path)?;
     match config.device {
-        Device::Cpu => commit(cpu(runtime, config)?, path),
-        Device::Cuda => commit(cuda(runtime, config)?, path),
-        Device::Auto => match cuda(runtime, config) {
+        Device::Cpu => commit(cpu(runtime, config, path)?, path),
+        Device::Cuda => commit(cuda(runtime, config, path)?, path),
+        Device::Auto => match cuda(runtime, config, path) {
             Ok(builder) => {
                 tracing::info!(device = "cuda", "session device chosen");
                 commit(builder, path)
@@ -34,7 +37,7 @@ pub(crate) fn build(
                     reason = error.chain(),
                     "session device chosen"
                 );
-                commit(cpu(runtime, config)?, path)
+                commit(cpu(runtime, config, path)?, path)
             }
         },
     }
@@ -62,11 +65,44 @@ fn refusal(code: OrtCode) -> &'static str {
     }
 }
 
-fn cpu(runtime: &Runtime, config: &OnnxConfig) -> Result<SessionBuilder, PredictError> {
+/// Threads for the model at `path`, where the configuration leaves it open: one for each 32 MiB
+/// of weights, and no more than there are cores. Waking a thread for each operator of a small
+/// model costs more than it gains.
+fn threads(config: &OnnxConfig, path: &Path) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    match config.threads {
+        0 => usize::try_from(weight_bytes(path) / THREAD_BYTES)
+            .unwrap_or(cores)
+            .clamp(1, cores),
+        threads => threads,
+    }
+}
+
+/// Bytes of a graph and of the files beside it that are named after it (`model.onnx`,
+/// `model.onnx.data`, `model.onnx_data`).
+fn weight_bytes(path: &Path) -> u64 {
+    let (Some(name), Some(folder)) = (path.file_name(), path.parent()) else {
+        return 0;
+    };
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let named = entries.filter(|entry| {
+        let file = entry.file_name();
+        file.to_string_lossy().starts_with(&*name.to_string_lossy())
+    });
+    named
+        .filter_map(|entry| Some(entry.metadata().ok()?.len()))
+        .sum()
+}
+
+fn cpu(
+    runtime: &Runtime,
+    config: &OnnxConfig,
+    path: &Path,
+) -> Result<SessionBuilder, PredictError> {
     let build = || {
         let builder = Session::builder(&runtime.0).map_err(|error| error.to_string())?;
         let builder = builder
-            .with_intra_threads(config.threads.max(1))
+            .with_intra_threads(threads(config, path))
             .map_err(|error| error.to_string())?;
         // Spinning threads burn whole cores between runs and gain nothing measurable.
         let builder = builder
@@ -81,8 +117,12 @@ fn cpu(runtime: &Runtime, config: &OnnxConfig) -> Result<SessionBuilder, Predict
     build().map_err(|error| PredictError::internal("a session could not be set up", error))
 }
 
-fn cuda(runtime: &Runtime, config: &OnnxConfig) -> Result<SessionBuilder, PredictError> {
-    let builder = cpu(runtime, config)?;
+fn cuda(
+    runtime: &Runtime,
+    config: &OnnxConfig,
+    path: &Path,
+) -> Result<SessionBuilder, PredictError> {
+    let builder = cpu(runtime, config, path)?;
     // Without this, a library that lacks CUDA falls back to the CPU in silence.
     let provider = ep::CUDA::default().build().error_on_failure();
     builder

@@ -3,6 +3,7 @@
 
 mod bed;
 mod load;
+mod post;
 mod process;
 mod report;
 mod scenario;
@@ -40,6 +41,8 @@ enum Command {
         #[arg(long, default_value_t = 5)]
         rounds: usize,
     },
+    /// Send one request again and again to any server, and print rate and times as JSON.
+    Post(post::Post),
     /// The stand-in upstream.
     Standin {
         /// Where to listen.
@@ -64,6 +67,10 @@ fn main() -> anyhow::Result<()> {
             Command::Standin { port } => {
                 let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
                 standin::serve(listener).await
+            }
+            Command::Post(post) => {
+                writeln!(std::io::stdout(), "{}", post.run().await?)?;
+                Ok(())
             }
             Command::Run {
                 only,

@@ -72,7 +72,7 @@ struct Limits {
 struct Onnx {
     library: Option<PathBuf>,
     device: Option<String>,
-    threads: Option<Count>,
+    threads: Option<usize>,
     slots: Option<Count>,
     max_context: Option<Count>,
     prefix_reuse: Option<bool>,
@@ -155,7 +155,7 @@ fn onnx_config(section: Onnx) -> anyhow::Result<OnnxConfig> {
         config.device = Device::from_name(&device)
             .with_context(|| format!("'onnx.device' is '{device}', not auto, cpu or cuda"))?;
     }
-    set_count(&mut config.threads, section.threads);
+    set(&mut config.threads, section.threads);
     set_count(&mut config.slots, section.slots);
     set_count(&mut config.tensor_streams, section.tensor_streams);
     set_count(&mut config.max_rows, section.max_rows);

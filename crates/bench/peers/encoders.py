@@ -1,0 +1,201 @@
+"""Volley beside MLServer, PyTriton and FastAPI on one text encoder: requests of one text each.
+
+    encoders.py MODELS --volley BINARY --bench BINARY [--seconds 3] [--rounds 3] [--threads 2]
+
+Every server has the machine to itself while it is measured, with the load generator; all give
+ONNX Runtime as many threads. They take turns in each round, and the median of the rounds counts.
+Prints Markdown.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+import psutil
+
+HERE = pathlib.Path(__file__).resolve().parent
+LENGTHS = [8, 32, 128]
+CALLERS = [1, 8, 32]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def ask(url, body=None, method=None):
+    request = urllib.request.Request(
+        url, data=body and json.dumps(body).encode(), method=method,
+        headers={"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.loads(answer.read() or b"null")
+
+
+def ready(url, process, limit=120):
+    end = time.monotonic() + limit
+    while True:
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(url, timeout=5).close()
+            return
+        if process.poll() is not None or end < time.monotonic():
+            raise SystemExit(f"{url} did not come up")
+        time.sleep(0.1)
+
+
+class Server:
+    """A server's processes, in a group of their own."""
+
+    def __init__(self, arguments, directory, ready_at, **environment):
+        log = open(pathlib.Path(directory) / "server.log", "ab")
+        self.process = subprocess.Popen(
+            arguments, stdout=log, stderr=log, cwd=directory, start_new_session=True,
+            env=os.environ | environment | {"PYTHONPATH": str(HERE)})
+        ready(ready_at, self.process)
+
+    def cpu(self):
+        total = 0.0
+        root = psutil.Process(self.process.pid)
+        for one in [root, *root.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = one.cpu_times()
+                total += times.user + times.system
+        return total
+
+    def stop(self):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(10)
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def oip(text):
+    return {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": [text]}]}
+
+
+def volley(args, directory):
+    port = free_port()
+    # Takes this port and the next three; threads are chosen by the model's size.
+    server = Server(
+        [str(args.volley), "up", "--port", str(port), "--data-dir", directory, "--log", "warn"],
+        directory, f"http://127.0.0.1:{port}/_volley/health/ready")
+    base = f"http://127.0.0.1:{port}"
+    plugin = base + "/_plugins/_ml/models"
+    model = {"name": "encoder", "function_name": "onnx", "path": str(args.models / "encoder")}
+    ask(plugin + "/_register", model, "POST")
+    ask(plugin + "/encoder/_deploy", {}, "POST")
+    ready(base + "/v2/models/encoder/ready", server.process)
+    return server, base + "/v2/models/encoder/infer", oip
+
+
+def fastapi(args, directory):
+    port = free_port()
+    python = sys.executable
+    server = Server(
+        [python, "-m", "uvicorn", "fastapi_server:app", "--port", str(port), "--log-level", "error"],
+        directory, f"http://127.0.0.1:{port}/ready", **shared(args))
+    return server, f"http://127.0.0.1:{port}/embed", lambda text: {"input": [text]}
+
+
+def mlserver(args, directory):
+    port = free_port()
+    path = pathlib.Path(directory)
+    (path / "settings.json").write_text(json.dumps({
+        "http_port": port, "grpc_port": free_port(), "metrics_port": free_port(),
+        "host": "127.0.0.1", "parallel_workers": args.mlserver_workers, "debug": False,
+        "use_structured_logging": False, "logging_settings": None}))
+    (path / "model-settings.json").write_text(json.dumps({
+        "name": "encoder", "implementation": "mlserver_runtime.EncoderModel",
+        "max_batch_size": 64, "max_batch_time": 0.001}))
+    server = Server(
+        [str(pathlib.Path(sys.executable).parent / "mlserver"), "start", "."],
+        directory, f"http://127.0.0.1:{port}/v2/models/encoder/ready", **shared(args))
+    return server, f"http://127.0.0.1:{port}/v2/models/encoder/infer", oip
+
+
+def pytriton(args, directory):
+    port = free_port()
+    server = Server(
+        [str(args.pytriton), str(HERE / "pytriton_server.py"), str(port)],
+        directory, f"http://127.0.0.1:{port}/v2/models/encoder/ready", **shared(args))
+    return server, f"http://127.0.0.1:{port}/v2/models/encoder/infer", oip
+
+
+def shared(args):
+    return {"PEERS_MODEL": str(args.models / "encoder"), "PEERS_THREADS": str(args.threads)}
+
+
+SERVERS = {"Volley": volley, "FastAPI": fastapi, "MLServer": mlserver, "PyTriton": pytriton}
+
+
+def measure(args, name, directory):
+    """Requests per second, CPU-ms per request and p99 in ms for each length and caller count."""
+    server, url, body = SERVERS[name](args, directory)
+    file = pathlib.Path(directory) / "body.json"
+    figures = {}
+    try:
+        for length in LENGTHS:
+            # Two tokens are the encoder's own.
+            text = " ".join(f"word{7 * index % 900}" for index in range(length - 2))
+            file.write_text(json.dumps(body(text)))
+            for callers in CALLERS:
+                post = [str(args.bench), "post", url, "--body", str(file)]
+                post += ["--concurrency", str(callers), "--seconds"]
+                subprocess.run([*post, "1"], check=True, stdout=subprocess.DEVNULL)
+                before = server.cpu()
+                told = json.loads(subprocess.run(
+                    [*post, str(args.seconds)], check=True, capture_output=True).stdout)
+                cpu = (server.cpu() - before) / told["requests"] * 1e3
+                figures[length, callers] = (told["per_second"], cpu, told["p99_ms"])
+    finally:
+        server.stop()
+    return figures
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("models", type=pathlib.Path)
+    parser.add_argument("--volley", type=pathlib.Path, required=True)
+    parser.add_argument("--bench", type=pathlib.Path, required=True)
+    parser.add_argument("--pytriton", default=sys.executable, help="the Python that has PyTriton")
+    parser.add_argument("--seconds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--mlserver-workers", type=int, default=0)
+    parser.add_argument("--only", nargs="*", default=list(SERVERS))
+    args = parser.parse_args()
+    args.models = args.models.resolve()
+    rounds = {name: [] for name in args.only}
+    for _ in range(args.rounds):
+        for name in args.only:
+            with tempfile.TemporaryDirectory() as directory:
+                rounds[name].append(measure(args, name, directory))
+    for title, index, digits in [
+        ("requests/s", 0, 0), ("CPU-ms per request", 1, 2), ("p99 in ms", 2, 1)
+    ]:
+        print(f"| {title} | " + " | ".join(args.only) + " |")
+        print("| --- |" + " ---: |" * len(args.only))
+        for length in LENGTHS:
+            for callers in CALLERS:
+                cells = [
+                    f"{statistics.median(one[length, callers][index] for one in rounds[name]):.{digits}f}"
+                    for name in args.only
+                ]
+                print(f"| {length} tokens, {callers} at once | " + " | ".join(cells) + " |")
+        print()
+
+
+if __name__ == "__main__":
+    main()
