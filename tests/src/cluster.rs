@@ -141,7 +141,8 @@ impl Cluster {
         let data = self.folder.path().join(&node.name);
         let text = format!(
             "[node]\nid = {id}\ndata_dir = {data:?}\n\n[listen]\npublic = {:?}\ninternal = {:?}\n\n\
-             {cluster}\n[limits]\ndrain_timeout = \"20s\"\nmax_body_bytes = 1048576\n",
+             {cluster}\n[limits]\ndrain_timeout = \"20s\"\nmax_body_bytes = 1048576\n\
+             resume_window = \"2s\"\n",
             node.http, node.internal
         );
         std::fs::write(&node.config, text).expect("a configuration");

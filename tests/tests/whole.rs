@@ -8,3 +8,5 @@ mod clients;
 mod faults;
 #[path = "whole/life.rs"]
 mod life;
+#[path = "whole/resumed.rs"]
+mod resumed;

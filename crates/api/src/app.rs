@@ -6,8 +6,9 @@ use axum::Router;
 use volley_security::{Gatekeeper, Principal};
 use volley_types::{Control, Role};
 
-use crate::auth::{Access, Methods, Routes, Sealed, delete, get, post};
+use crate::auth::{Access, Methods, Routes, Sealed, delete, get, post, post_stream};
 use crate::opensearch::{connectors, models, predict, tasks};
+use crate::resume::{self, Resume};
 use crate::{ApiConfig, EncodeMetrics, anthropic, keys, oip, openai, ops};
 
 /// What a handler works with: the cluster, with the rights of who asks.
@@ -16,6 +17,7 @@ pub(crate) struct App {
     pub(crate) metrics: EncodeMetrics,
     pub(crate) config: ApiConfig,
     pub(crate) principal: Arc<Principal>,
+    pub(crate) resume: Resume,
 }
 
 /// Health tells nothing but that.
@@ -27,6 +29,7 @@ const CLUSTER_ADMIN: Role = Role::ClusterAdmin;
 
 /// The public interface of a coordinator.
 pub(crate) fn coordinator(sealed: Sealed) -> Router {
+    let streams = get(PREDICT, resume::get).and(delete(PREDICT, resume::delete));
     let ml = Routes::new()
         .route("/connectors/_create", post(MODEL_ADMIN, connectors::create))
         .route(
@@ -54,20 +57,34 @@ pub(crate) fn coordinator(sealed: Sealed) -> Router {
         .route("/models/{id}/_predict", post(PREDICT, predict::predict))
         .route(
             "/models/{id}/_predict/stream",
-            post(PREDICT, predict::stream),
+            post_stream(PREDICT, &sealed, predict::stream),
         )
+        .route("/streams/{id}", streams.clone())
         .route("/tasks/{id}", get(VIEWER, tasks::get));
     let v1 = Routes::new()
-        .route("/chat/completions", post(PREDICT, openai::chat::complete))
-        .route("/responses", post(PREDICT, openai::responses::create))
-        .route("/completions", post(PREDICT, openai::completions::complete))
+        .route(
+            "/chat/completions",
+            post_stream(PREDICT, &sealed, openai::chat::complete),
+        )
+        .route(
+            "/responses",
+            post_stream(PREDICT, &sealed, openai::responses::create),
+        )
+        .route(
+            "/completions",
+            post_stream(PREDICT, &sealed, openai::completions::complete),
+        )
         .route("/embeddings", post(PREDICT, openai::embeddings::embed))
         .route("/rerank", post(PREDICT, openai::rerank::rerank))
-        .route("/messages", post(PREDICT, anthropic::create))
+        .route(
+            "/messages",
+            post_stream(PREDICT, &sealed, anthropic::create),
+        )
         .route(
             "/messages/count_tokens",
             post(PREDICT, anthropic::count_tokens),
         )
+        .route("/streams/{id}", streams)
         .route("/models", get(VIEWER, openai::models::list))
         .route("/models/{id}", get(VIEWER, openai::models::get));
     let versioned = |path: &str, handler: Methods<Sealed>| {
@@ -97,7 +114,7 @@ pub(crate) fn coordinator(sealed: Sealed) -> Router {
         ))
         .merge(versioned(
             "/generate_stream",
-            post(PREDICT, oip::generate::stream),
+            post_stream(PREDICT, &sealed, oip::generate::stream),
         ));
     let volley = Routes::new()
         .route("/status", get(VIEWER, ops::status))

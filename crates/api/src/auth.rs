@@ -19,6 +19,7 @@ use volley_types::{Control, ErrorCode, PredictError, Role};
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::resume::{self, Resume};
 use crate::{ApiConfig, EncodeMetrics, context};
 
 /// Who may call a method of a route.
@@ -58,6 +59,21 @@ where
     S: Clone + Send + Sync + 'static,
 {
     Methods::guarded(access.into(), routing::post(handler))
+}
+
+/// A `POST` for whom `access` names, whose answer may be a stream that can be taken up again.
+pub(crate) fn post_stream<H, T>(
+    access: impl Into<Access>,
+    sealed: &Sealed,
+    handler: H,
+) -> Methods<Sealed>
+where
+    H: Handler<T, Sealed>,
+    T: 'static,
+{
+    let resume = from_fn_with_state(sealed.clone(), resume::middleware);
+    let methods = routing::post(handler).route_layer(resume);
+    Methods::guarded(access.into(), methods)
 }
 
 /// A `DELETE` for whom `access` names.
@@ -170,6 +186,7 @@ pub(crate) struct Sealed {
     metrics: EncodeMetrics,
     config: ApiConfig,
     gate: Arc<Gatekeeper>,
+    resume: Resume,
 }
 
 impl Sealed {
@@ -178,12 +195,14 @@ impl Sealed {
         metrics: EncodeMetrics,
         config: ApiConfig,
         gate: Arc<Gatekeeper>,
+        resume: Resume,
     ) -> Self {
         Self {
             control,
             metrics,
             config,
             gate,
+            resume,
         }
     }
 
@@ -204,6 +223,7 @@ impl Sealed {
             metrics: self.metrics.clone(),
             config: self.config,
             principal,
+            resume: self.resume.clone(),
         })
     }
 }

@@ -23,6 +23,33 @@ pub struct ApiConfig {
     pub write_stall: Duration,
     /// On shutdown, how long streams that run may take to end.
     pub drain_timeout: Duration,
+    /// Streams that can be taken up again.
+    pub resume: ResumeConfig,
+}
+
+/// What is held of streams that can be taken up again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResumeConfig {
+    /// How long a stream waits for somebody who takes it up, and how long it is held after its
+    /// end.
+    pub window: Duration,
+    /// The most that is held of one stream, in bytes; of that, half may be unread.
+    pub stream_bytes: usize,
+    /// The most that is held of one tenant's streams, in bytes.
+    pub tenant_bytes: usize,
+    /// The most that is held of all streams together, in bytes.
+    pub total_bytes: usize,
+}
+
+impl Default for ResumeConfig {
+    fn default() -> Self {
+        Self {
+            window: Duration::from_secs(60),
+            stream_bytes: 4 << 20,
+            tenant_bytes: 64 << 20,
+            total_bytes: 256 << 20,
+        }
+    }
 }
 
 impl Default for ApiConfig {
@@ -37,6 +64,7 @@ impl Default for ApiConfig {
             keep_alive: Duration::from_secs(15),
             write_stall: Duration::from_secs(60),
             drain_timeout: Duration::from_secs(30),
+            resume: ResumeConfig::default(),
         }
     }
 }

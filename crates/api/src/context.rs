@@ -15,6 +15,7 @@ use volley_types::{Deadline, ErrorCode, PredictError, RequestId, TraceContext};
 
 use crate::ApiConfig;
 use crate::error::{self, ApiError};
+use crate::resume::Resumable;
 use crate::watch::Watches;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -37,6 +38,8 @@ pub(crate) struct RequestContext {
     pub(crate) deadline: Deadline,
     pub(crate) span: tracing::Span,
     pub(crate) watches: Watches,
+    /// Set where a stream shall be held for a client that comes back.
+    pub(crate) resume: Option<Resumable>,
 }
 
 impl RequestContext {
@@ -97,6 +100,7 @@ pub(crate) async fn middleware(
                 deadline,
                 span: span.clone(),
                 watches: request.extensions().get().cloned().unwrap_or_default(),
+                resume: None,
             };
             request.extensions_mut().insert(context);
             let answered = AssertUnwindSafe(next.run(request))

@@ -73,7 +73,7 @@ impl House {
             Self::Anthropic
         } else if path == "/v2" || path.starts_with("/v2/") {
             Self::Oip
-        } else if path == "/v1" || path.starts_with("/v1/") {
+        } else if path.starts_with("/v1/") && !path.starts_with("/v1/streams/") {
             Self::OpenAi
         } else {
             Self::OpenSearch

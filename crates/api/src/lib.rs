@@ -20,6 +20,7 @@ mod openai;
 mod opensearch;
 mod ops;
 mod parameters;
+mod resume;
 mod serve;
 mod sse;
 mod stall;
@@ -27,6 +28,7 @@ pub mod tensors;
 mod watch;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -34,7 +36,10 @@ use volley_security::Gatekeeper;
 use volley_types::Control;
 
 use crate::auth::Sealed;
-pub use crate::config::ApiConfig;
+use crate::resume::Resume;
+
+pub use crate::config::{ApiConfig, ResumeConfig};
+pub use crate::resume::{HeldCounts, PeerStreams, Streams};
 
 /// Encodes the node's metrics in the OpenMetrics text format.
 pub type EncodeMetrics = Arc<dyn Fn() -> String + Send + Sync>;
@@ -42,8 +47,12 @@ pub type EncodeMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 /// The public interface of a coordinator.
 #[derive(Clone)]
 pub struct ApiServer {
-    router: axum::Router,
+    control: Arc<dyn Control>,
+    metrics: EncodeMetrics,
     config: ApiConfig,
+    gate: Arc<Gatekeeper>,
+    streams: Streams,
+    peers: PeerStreams,
 }
 
 impl ApiServer {
@@ -55,16 +64,43 @@ impl ApiServer {
         config: ApiConfig,
         gate: Arc<Gatekeeper>,
     ) -> Self {
+        let node = control.status().raft.id;
         Self {
-            router: app::coordinator(Sealed::new(control, metrics, config, gate)),
+            control,
+            metrics,
+            gate,
             config,
+            streams: Streams::new(node, config.resume),
+            peers: Arc::new(|_| None),
         }
+    }
+
+    /// The same with `streams` as the streams that this node holds, and a way to those that
+    /// others do.
+    #[must_use]
+    pub fn with_streams(mut self, streams: Streams, peers: PeerStreams) -> Self {
+        self.streams = streams;
+        self.peers = peers;
+        self
     }
 
     /// Serves until `shutdown`; then takes no new connections, and returns once every request
     /// has ended, or at the drain timeout.
     pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) {
-        serve::run(self.router, listener, self.config, shutdown).await;
+        let _end = self.streams.end_guard();
+        let (config, streams) = (self.config, self.streams.clone());
+        let resume = Resume::new(streams.clone(), self.peers);
+        let sealed = Sealed::new(self.control, self.metrics, config, self.gate, resume);
+        let router = app::coordinator(sealed);
+        let stopping = async {
+            shutdown.cancelled().await;
+            Instant::now()
+        };
+        let run = serve::run(router, listener, config, shutdown.clone());
+        let ((), since) = tokio::join!(run, stopping);
+        // Clients of other coordinators may read still.
+        let left = config.drain_timeout.saturating_sub(since.elapsed());
+        streams.drain(left).await;
     }
 }
 

@@ -3,6 +3,7 @@
 //! What is ready at once goes out as one piece; nothing waits for more. Dropping the body drops
 //! the chunks, and with them the work behind.
 
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use tokio::time::Instant;
 use volley_types::{ChunkStream, PredictError};
 
 use crate::context::{self, RequestContext};
+use crate::resume;
 
 /// A piece of the body is sent once it has this size, even if more is ready.
 const PIECE_BYTES: usize = 64 << 10;
@@ -57,7 +59,8 @@ pub(crate) fn silent_end() -> PredictError {
     PredictError::internal("the answer stopped without its end", "no last row")
 }
 
-/// A response that streams `first` and then the rest of `chunks`, until the deadline.
+/// A response that streams `first` and then the rest of `chunks`, until the deadline; or holds
+/// them, where the caller has asked for a stream that can be taken up again.
 pub(crate) fn response(
     first: RecordBatch,
     chunks: ChunkStream,
@@ -65,7 +68,23 @@ pub(crate) fn response(
     keep_alive: Duration,
     context: &RequestContext,
 ) -> Response {
-    let pieces = pieces(first, chunks, events, keep_alive, context.until());
+    if let Some(asked) = &context.resume {
+        // Comments are for connections; what is held has events alone.
+        let pieces = pieces(first, chunks, events, None, context.until());
+        return resume::hold(asked, pieces, keep_alive, context);
+    }
+    let pieces = pieces(first, chunks, events, Some(keep_alive), context.until());
+    body(pieces.map(Ok::<_, Infallible>), context)
+}
+
+/// A response of these pieces.
+pub(crate) fn body<E>(
+    pieces: impl Stream<Item = Result<Bytes, E>> + Send + 'static,
+    context: &RequestContext,
+) -> Response
+where
+    E: Into<axum::BoxError> + 'static,
+{
     let pieces = InSpan {
         inner: Box::pin(pieces),
         span: context.span.clone(),
@@ -85,12 +104,14 @@ fn pieces(
     first: RecordBatch,
     mut chunks: ChunkStream,
     mut events: impl Events,
-    keep_alive: Duration,
+    keep_alive: Option<Duration>,
     deadline: Instant,
-) -> impl Stream<Item = Result<Bytes, std::convert::Infallible>> + Send {
+) -> impl Stream<Item = Bytes> + Send {
     stream! {
         let mut item = Some(Ok(first));
         let mut silent_since = Instant::now();
+        let comments = keep_alive.is_some();
+        let keep_alive = keep_alive.unwrap_or_default();
         let silence = tokio::time::sleep_until(silent_since + keep_alive);
         let late = tokio::time::sleep_until(deadline);
         tokio::pin!(silence, late);
@@ -102,11 +123,11 @@ fn pieces(
                     biased;
                     next = chunks.next() => next,
                     () = &mut late => Some(Err(context::too_late())),
-                    () = &mut silence => {
+                    () = &mut silence, if comments => {
                         // The timer is not moved with every event, so it may ring early.
                         if keep_alive <= silent_since.elapsed() {
                             silent_since = Instant::now();
-                            yield Ok(Bytes::from_static(KEEP_ALIVE));
+                            yield Bytes::from_static(KEEP_ALIVE);
                         }
                         silence.as_mut().reset(silent_since + keep_alive);
                         continue;
@@ -121,7 +142,7 @@ fn pieces(
             }
             silent_since = Instant::now();
             if !out.is_empty() {
-                yield Ok(out.freeze());
+                yield out.freeze();
             }
         }
     }

@@ -16,6 +16,8 @@ mod openai;
 mod predictions;
 #[path = "it/responses.rs"]
 mod responses;
+#[path = "it/resume.rs"]
+mod resume;
 #[path = "it/routes.rs"]
 mod routes;
 #[path = "it/sockets.rs"]

@@ -6,7 +6,7 @@ use std::path::Path;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
     let proto_dir = crate_dir.join("../../proto");
-    let files = ["predict", "registry", "raft", "worker"]
+    let files = ["predict", "registry", "raft", "streams", "worker"]
         .map(|name| proto_dir.join(format!("volley/{name}/v1/{name}.proto")));
     let descriptors = protox::compile(files, [&proto_dir])?;
     let out_dir = crate_dir.join("../proto/src/generated");

@@ -3,7 +3,8 @@
 //!
 //! Reading order: `predict` (the six steps), [`route`] (pure choice), [`live`]
 //! (which workers there are), [`heartbeat`] (how that is known), `planner` (where replicas
-//! go), [`status`] (what users see).
+//! go), [`status`] (what users see), [`streams`] (what clients
+//! take up again elsewhere).
 
 mod budget;
 mod config;
@@ -16,6 +17,7 @@ mod predict;
 mod refusal;
 pub mod route;
 pub mod status;
+pub mod streams;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -54,6 +56,7 @@ struct Shared {
     /// Rings when workers or their replicas changed, for the planner.
     workers_changed: tokio::sync::Notify,
     next_heartbeat_stream: AtomicU64,
+    peers: streams::Peers,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -75,6 +78,7 @@ impl Coordinator {
             draining: AtomicBool::new(false),
             workers_changed: tokio::sync::Notify::new(),
             next_heartbeat_stream: AtomicU64::new(1),
+            peers: streams::Peers::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
             config,

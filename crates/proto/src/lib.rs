@@ -20,6 +20,11 @@ mod generated {
                 include!("generated/volley.raft.v1.rs");
             }
         }
+        pub mod streams {
+            pub mod v1 {
+                include!("generated/volley.streams.v1.rs");
+            }
+        }
         pub mod worker {
             pub mod v1 {
                 include!("generated/volley.worker.v1.rs");
@@ -28,10 +33,11 @@ mod generated {
     }
 }
 
-pub use generated::volley::{predict, raft, registry, worker};
+pub use generated::volley::{predict, raft, registry, streams, worker};
 
 pub mod key_records;
 pub mod params;
 pub mod predict_command;
 pub mod registry_records;
+pub mod take_up;
 pub mod worker_report;

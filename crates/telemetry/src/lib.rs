@@ -6,5 +6,5 @@ mod metrics;
 mod stream;
 
 pub use logging::{LogFormat, LoggingError, init_logging};
-pub use metrics::{Metrics, WorkerCounts};
+pub use metrics::{HeldStreams, Metrics, WorkerCounts};
 pub use stream::{StreamRecord, recorded};

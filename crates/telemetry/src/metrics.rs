@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use prometheus_client::encoding::{EncodeLabelSet, text};
@@ -49,12 +50,29 @@ pub(crate) struct Families {
     memory_reserved: Gauge,
     model_memory: Family<ModelLabel, Gauge>,
     lingering_loads: Gauge,
+    held_streams: Gauge,
+    held_stream_bytes: Gauge,
+    streams_taken_up: Counter,
+    streams_abandoned: Counter,
     raft_term: Gauge,
     raft_leader: Gauge,
     raft_leader_known: Gauge,
     raft_log_index: Gauge,
     raft_applied_index: Gauge,
     raft_voters: Gauge,
+}
+
+/// What a coordinator holds of streams that can be taken up again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldStreams {
+    /// Streams that are held now.
+    pub streams: usize,
+    /// The memory that they take.
+    pub bytes: usize,
+    /// Streams that were taken up since the start, each time counted.
+    pub taken_up: u64,
+    /// Streams that nobody took up since the start.
+    pub abandoned: u64,
 }
 
 /// How many workers are in which state.
@@ -105,6 +123,10 @@ impl Metrics {
             memory_reserved: Gauge::default(),
             model_memory: Family::default(),
             lingering_loads: Gauge::default(),
+            held_streams: Gauge::default(),
+            held_stream_bytes: Gauge::default(),
+            streams_taken_up: Counter::default(),
+            streams_abandoned: Counter::default(),
             raft_term: Gauge::default(),
             raft_leader: Gauge::default(),
             raft_leader_known: Gauge::default(),
@@ -192,6 +214,18 @@ impl Metrics {
             let gauge = self.0.workers.get_or_create(&LivenessLabel { liveness });
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
+    }
+
+    /// Publishes what is held of streams that can be taken up again.
+    pub fn set_held_streams(&self, held: HeldStreams) {
+        let number = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
+        self.0.held_streams.set(number(held.streams));
+        self.0.held_stream_bytes.set(number(held.bytes));
+        let since = |counter: &Counter, now: u64| {
+            counter.inner().store(now, Ordering::Relaxed);
+        };
+        since(&self.0.streams_taken_up, held.taken_up);
+        since(&self.0.streams_abandoned, held.abandoned);
     }
 
     /// Publishes how many ready replicas each model has here (worker) or in all (coordinator).
@@ -298,6 +332,26 @@ impl Families {
     fn register_cluster(&mut self) {
         let registry = &mut self.registry;
         registry.register("workers", "Workers by liveness", self.workers.clone());
+        registry.register(
+            "held_streams",
+            "Streams that are held for clients that come back",
+            self.held_streams.clone(),
+        );
+        registry.register(
+            "held_stream_bytes",
+            "Memory of held streams",
+            self.held_stream_bytes.clone(),
+        );
+        registry.register(
+            "streams_taken_up",
+            "Streams that a client took up again",
+            self.streams_taken_up.clone(),
+        );
+        registry.register(
+            "streams_abandoned",
+            "Streams cancelled because nobody took them up",
+            self.streams_abandoned.clone(),
+        );
         registry.register("raft_term", "The current term", self.raft_term.clone());
         registry.register(
             "raft_is_leader",

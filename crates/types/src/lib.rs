@@ -19,6 +19,7 @@ pub mod predict;
 pub mod registry;
 pub mod request;
 pub mod signature;
+pub mod streams;
 pub mod trace;
 pub mod worker;
 
@@ -38,5 +39,6 @@ pub use params::{ParamValue, Parameters};
 pub use predict::Predict;
 pub use request::{Input, PredictRequest, Priority};
 pub use signature::{Signature, Task};
+pub use streams::{EventId, EventPieces, HeldStreams, StreamId, StreamOwner, TakenUp};
 pub use trace::TraceContext;
 pub use worker::{Orders, ReplicaReport, WorkerReport};

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use volley_api::{ApiConfig, ApiServer};
+use volley_api::{ApiConfig, ApiServer, PeerStreams, Streams};
 use volley_security::{Gatekeeper, ReadRegistry};
 use volley_types::{Control, GenerationChunk};
 
@@ -51,11 +51,25 @@ impl Edge {
         config: ApiConfig,
         gate: impl FnOnce(ReadRegistry) -> Gatekeeper,
     ) -> Self {
+        Self::serving(config, gate, |server| server).await
+    }
+
+    /// One that holds streams in `streams`, and knows others that do.
+    pub(crate) async fn holding(config: ApiConfig, streams: Streams, peers: PeerStreams) -> Self {
+        let finish = |server: ApiServer| server.with_streams(streams, peers);
+        Self::serving(config, |_| Gatekeeper::open(), finish).await
+    }
+
+    async fn serving(
+        config: ApiConfig,
+        gate: impl FnOnce(ReadRegistry) -> Gatekeeper,
+        finish: impl FnOnce(ApiServer) -> ApiServer,
+    ) -> Self {
         let cluster = Arc::new(Cluster::default());
         let read = cluster.clone();
         let gate = Arc::new(gate(Arc::new(move || read.registry())));
         let metrics = Arc::new(|| "# EOF\n".to_owned());
-        let server = ApiServer::new(cluster.clone(), metrics, config, gate);
+        let server = finish(ApiServer::new(cluster.clone(), metrics, config, gate));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();

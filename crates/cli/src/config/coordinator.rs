@@ -67,6 +67,10 @@ struct Limits {
     body_timeout: Option<Span>,
     keep_alive: Option<Span>,
     write_stall: Option<Span>,
+    resume_window: Option<Span>,
+    resume_stream_bytes: Option<Count>,
+    resume_tenant_bytes: Option<Count>,
+    resume_total_bytes: Option<Count>,
     drain_timeout: Option<Span>,
     suspect_after: Option<Span>,
     dead_after: Option<Span>,
@@ -181,6 +185,10 @@ fn apply(
     set_span(&mut api.body_timeout, limits.body_timeout);
     set_span(&mut api.keep_alive, limits.keep_alive);
     set_span(&mut api.write_stall, limits.write_stall);
+    set_span(&mut api.resume.window, limits.resume_window);
+    set_count(&mut api.resume.stream_bytes, limits.resume_stream_bytes);
+    set_count(&mut api.resume.tenant_bytes, limits.resume_tenant_bytes);
+    set_count(&mut api.resume.total_bytes, limits.resume_total_bytes);
     set_span(&mut api.drain_timeout, limits.drain_timeout);
     *drain_timeout = api.drain_timeout;
 }

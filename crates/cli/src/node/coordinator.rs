@@ -8,8 +8,9 @@ use anyhow::Context;
 use async_trait::async_trait;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use volley_api::{ApiConfig, ApiServer};
+use volley_api::{ApiConfig, ApiServer, EncodeMetrics, PeerStreams, Streams};
 use volley_cluster::{Cluster, ClusterConfig};
+use volley_coordinator::streams::OpenChannel;
 use volley_coordinator::{Connect, Coordinator, CoordinatorConfig};
 use volley_flight::client::{FlightClient, FlightClientConfig};
 use volley_flight::server::{FlightServer, FlightServerConfig};
@@ -87,7 +88,7 @@ pub(crate) async fn start(
 ) -> anyhow::Result<RunningCoordinator> {
     let (rest, flight_and_raft) = (public.local_addr()?, internal.local_addr()?);
     let metrics = Metrics::new();
-    let data_dir = plan.cluster.data_dir.clone();
+    let (node, data_dir) = (plan.cluster.node_id, plan.cluster.data_dir.clone());
     let cluster = Cluster::start(plan.cluster)
         .await
         .with_context(|| format!("opening the registry in {}", data_dir.display()))?;
@@ -106,16 +107,19 @@ pub(crate) async fn start(
     let flight = FlightServer::new(Arc::new(coordinator.clone()), FlightServerConfig::default())
         .guarded(gate.clone());
     let (raft, membership) = cluster.services();
+    let streams = Streams::new(node, plan.api.resume);
     let router = transport::server_builder()
         .add_service(flight.into_service())
         .add_service(raft)
         .add_service(membership)
-        .add_service(coordinator.worker_service());
+        .add_service(coordinator.worker_service())
+        .add_service(coordinator.stream_service(Arc::new(streams.clone())));
     let (stop_public, stop_internal) = (CancellationToken::new(), CancellationToken::new());
     let internal = tokio::spawn(serve_internal(router, internal, stop_internal.clone()));
 
-    let encode = Arc::new(move || metrics.encode());
-    let api = ApiServer::new(Arc::new(coordinator.clone()), encode, plan.api, gate);
+    let encode = encode(metrics, streams.clone());
+    let api = ApiServer::new(Arc::new(coordinator.clone()), encode, plan.api, gate)
+        .with_streams(streams, peer_streams(coordinator.clone()));
     let public = tokio::spawn(api.serve(public, stop_public.clone()));
 
     let joining = tokio::spawn(enter(cluster.clone(), plan.membership));
@@ -130,6 +134,29 @@ pub(crate) async fn start(
         stop_internal,
         drain_timeout: plan.drain_timeout,
     })
+}
+
+/// The node's metrics with those of its held streams.
+fn encode(metrics: Metrics, streams: Streams) -> EncodeMetrics {
+    Arc::new(move || {
+        let held = streams.counts();
+        metrics.set_held_streams(volley_telemetry::HeldStreams {
+            streams: held.streams,
+            bytes: held.bytes,
+            taken_up: held.taken_up,
+            abandoned: held.abandoned,
+        });
+        metrics.encode()
+    })
+}
+
+/// The way to the streams that other coordinators hold.
+fn peer_streams(coordinator: Coordinator) -> PeerStreams {
+    let open: OpenChannel = Arc::new(|address: &str| {
+        let endpoint = transport::endpoint(address, FlightClientConfig::default().connect_timeout)?;
+        Ok(endpoint.connect_lazy())
+    });
+    Arc::new(move |node| coordinator.streams_of(node, &open))
 }
 
 async fn enter(cluster: Cluster, membership: Membership) {
