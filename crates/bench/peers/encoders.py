@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import pathlib
+import random
 import signal
 import socket
 import statistics
@@ -29,9 +30,13 @@ CALLERS = [1, 8, 32]
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port below those that the kernel gives out, with the next three free too."""
+    while True:
+        first = random.randrange(15_000, 30_000)
+        with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
+            for port in range(first, first + 4):
+                probes.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
 
 
 def ask(url, body=None, method=None):
@@ -61,7 +66,12 @@ class Server:
         self.process = subprocess.Popen(
             arguments, stdout=log, stderr=log, cwd=directory, start_new_session=True,
             env=os.environ | environment | {"PYTHONPATH": str(HERE)})
-        ready(ready_at, self.process)
+        try:
+            ready(ready_at, self.process)
+        except SystemExit:
+            print((pathlib.Path(directory) / "server.log").read_text()[-4000:], file=sys.stderr)
+            self.stop()
+            raise
 
     def cpu(self):
         total = 0.0
@@ -127,9 +137,14 @@ def mlserver(args, directory):
 
 def pytriton(args, directory):
     port = free_port()
+    # Triton's own processes load Python as a library.
+    where = "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))"
+    library = subprocess.run(
+        [str(args.pytriton), "-c", where], check=True, capture_output=True, text=True).stdout.strip()
     server = Server(
         [str(args.pytriton), str(HERE / "pytriton_server.py"), str(port)],
-        directory, f"http://127.0.0.1:{port}/v2/models/encoder/ready", **shared(args))
+        directory, f"http://127.0.0.1:{port}/v2/models/encoder/ready",
+        LD_LIBRARY_PATH=library, **shared(args))
     return server, f"http://127.0.0.1:{port}/v2/models/encoder/infer", oip
 
 
@@ -177,6 +192,9 @@ def main():
     parser.add_argument("--only", nargs="*", default=list(SERVERS))
     args = parser.parse_args()
     args.models = args.models.resolve()
+    # Servers run in folders of their own.
+    args.volley, args.bench, args.pytriton = map(
+        os.path.abspath, (args.volley, args.bench, args.pytriton))
     rounds = {name: [] for name in args.only}
     for _ in range(args.rounds):
         for name in args.only:
