@@ -1,20 +1,26 @@
-"""Makes the decoder that the tests of the plain export layout serve: a tiny Llama with random
-weights, past keys and values in, present ones out, as Hugging Face models are usually exported.
-Writes what transformers itself generates beside it.
+"""Makes decoders that the tests serve: tiny Llamas with random weights, and what transformers itself
+generates with them. plain-decoder has past keys and values in and present ones out, as Hugging Face
+models are usually exported; half-decoder is what the model builder of ONNX Runtime GenAI makes for
+GPUs, with a shared cache of 16 bits.
 
-    pip install torch transformers onnx
+    pip install torch transformers onnx onnx-ir onnxruntime-genai
     python models/recipes/test_decoder.py
 """
 
 import json
 import pathlib
 import shutil
+import subprocess
+import sys
+import tempfile
 
 import torch
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-TARGET = ROOT / "crates/backend-onnx/tests/models/plain-decoder"
+MODELS = ROOT / "crates/backend-onnx/tests/models"
+TARGET = MODELS / "plain-decoder"
+HALF = MODELS / "half-decoder"
 TOKENIZER = ROOT / "models/storyteller/tokenizer.json"
 PROMPTS = ["Once upon a time", "Hello!", "Tell me a story about a fox who went to the river and"]
 NEW_TOKENS = 24
@@ -109,6 +115,33 @@ def main():
         json.dumps({"eos_token_id": [3], "do_sample": False}) + "\n")
 
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(TOKENIZER))
+    expect(model, tokenizer, TARGET)
+
+    with torch.no_grad():
+        export(model, config, TARGET / "onnx/model.onnx")
+        export(model.half(), config, TARGET / "onnx/model_fp16.onnx")
+    half(tokenizer)
+
+
+def half(tokenizer):
+    """GPUs' attention wants heads of 16 numbers or more."""
+    torch.manual_seed(7)
+    model = LlamaForCausalLM(LlamaConfig(
+        vocab_size=638, hidden_size=64, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
+        bos_token_id=1, eos_token_id=3, initializer_range=0.4, tie_word_embeddings=False)).eval()
+    shutil.rmtree(HALF, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as saved:
+        model.half().save_pretrained(saved)
+        tokenizer.save_pretrained(saved)
+        subprocess.run(
+            [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", saved,
+             "-o", str(HALF), "-p", "fp16", "-e", "cuda"], check=True)
+    shutil.copy(TOKENIZER, HALF / "tokenizer.json")
+    expect(model, tokenizer, HALF)
+
+
+def expect(model, tokenizer, target):
     expected = []
     for prompt in PROMPTS:
         ids = tokenizer(prompt, return_tensors="pt").input_ids
@@ -118,11 +151,7 @@ def main():
         new = out[0, ids.shape[1]:]
         text = tokenizer.decode(new, skip_special_tokens=True)
         expected.append({"prompt": prompt, "ids": new.tolist(), "text": text})
-    (TARGET / "expected.json").write_text(json.dumps(expected, ensure_ascii=False, indent=1) + "\n")
-
-    with torch.no_grad():
-        export(model, config, TARGET / "onnx/model.onnx")
-        export(model.half(), config, TARGET / "onnx/model_fp16.onnx")
+    (target / "expected.json").write_text(json.dumps(expected, ensure_ascii=False, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ impl Loops {
     fn load(directory: &str, prompt: &str) -> anyhow::Result<Self> {
         let runtime = Runtime::init(&Runtime::locate(None)?)?;
         let config = OnnxConfig {
-            device: Device::Cpu,
+            device: device()?,
             threads: 1,
             slots: SLOTS,
             prefix_reuse: false,
@@ -239,4 +239,12 @@ fn request(prompt: &str, tokens: usize) -> anyhow::Result<PredictRequest> {
     .into_iter()
     .collect();
     Ok(request)
+}
+
+/// The CPU, unless `VOLLEY_TEST_DEVICE` says otherwise.
+fn device() -> anyhow::Result<Device> {
+    match std::env::var("VOLLEY_TEST_DEVICE") {
+        Ok(name) => Device::from_name(&name).context("VOLLEY_TEST_DEVICE is auto, cpu or cuda"),
+        Err(_) => Ok(Device::Cpu),
+    }
 }

@@ -37,7 +37,7 @@ fn main() -> anyhow::Result<()> {
     let text = "river ".repeat(words);
     let runtime = Runtime::init(&Runtime::locate(None)?)?;
     let config = OnnxConfig {
-        device: Device::Cpu,
+        device: device()?,
         threads: 1,
         ..OnnxConfig::default()
     };
@@ -135,4 +135,12 @@ async fn bulk(model: &Arc<dyn Backend>, text: &str) -> anyhow::Result<f64> {
     let answer = model.predict(request(text, TEXTS)?).await?;
     answer.try_collect::<Vec<_>>().await?;
     Ok(TEXTS as f64 / started.elapsed().as_secs_f64())
+}
+
+/// The CPU, unless `VOLLEY_TEST_DEVICE` says otherwise.
+fn device() -> anyhow::Result<Device> {
+    match std::env::var("VOLLEY_TEST_DEVICE") {
+        Ok(name) => Device::from_name(&name).context("VOLLEY_TEST_DEVICE is auto, cpu or cuda"),
+        Err(_) => Ok(Device::Cpu),
+    }
 }

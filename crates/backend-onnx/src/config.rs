@@ -30,6 +30,10 @@ impl Device {
 pub struct OnnxConfig {
     /// Where sessions run.
     pub device: Device,
+    /// The first GPU of this worker, from 0.
+    pub gpu: i32,
+    /// How many GPUs models are spread over in turn, from `gpu` on.
+    pub gpus: u16,
     /// Threads of one session. 0 chooses by the model's size: small models are fastest, and
     /// cheapest, with one; large ones want every core.
     pub threads: usize,
@@ -51,6 +55,8 @@ impl Default for OnnxConfig {
     fn default() -> Self {
         Self {
             device: Device::default(),
+            gpu: 0,
+            gpus: 1,
             threads: 0,
             slots: 32,
             max_context: None,

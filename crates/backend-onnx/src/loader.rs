@@ -2,6 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use async_trait::async_trait;
 use volley_backend::{Backend, BackendLoader};
@@ -20,6 +21,7 @@ pub struct OnnxLoader {
     runtime: Result<Runtime, PredictError>,
     config: OnnxConfig,
     models_dir: Option<PathBuf>,
+    loads: AtomicU16,
 }
 
 impl OnnxLoader {
@@ -30,6 +32,7 @@ impl OnnxLoader {
             runtime,
             config,
             models_dir: None,
+            loads: AtomicU16::new(0),
         }
     }
 
@@ -61,7 +64,10 @@ impl BackendLoader for OnnxLoader {
 
     async fn load(&self, assignment: &Assignment) -> Result<Arc<dyn Backend>, PredictError> {
         let runtime = self.runtime.clone()?;
-        let config = self.config;
+        let mut config = self.config;
+        // Models take the GPUs in turn.
+        let turn = self.loads.fetch_add(1, Ordering::Relaxed) % config.gpus.max(1);
+        config.gpu += i32::from(turn);
         let directory = self.directory(assignment)?;
         let assignment = assignment.clone();
         on_thread(move || load(&runtime, &directory, &assignment, config)).await

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use ort::ErrorCode as OrtCode;
 use ort::ep;
+use ort::memory::{AllocationDevice, AllocatorType, MemoryInfo, MemoryType};
 use ort::session::Session;
 use ort::session::builder::SessionBuilder;
 use volley_types::PredictError;
@@ -12,6 +13,30 @@ use crate::{Device, OnnxConfig, Runtime, graph};
 
 /// Weights that are worth a thread.
 const THREAD_BYTES: u64 = 32 << 20;
+
+/// Where a session runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The CPU and its memory.
+    Host,
+    /// The GPU of that number.
+    Cuda(i32),
+}
+
+impl Place {
+    /// The memory there, for outputs.
+    pub(crate) fn memory(self) -> ort::Result<MemoryInfo<'static>> {
+        match self {
+            Self::Host => Ok(MemoryInfo::default()),
+            Self::Cuda(gpu) => MemoryInfo::new(
+                AllocationDevice::CUDA,
+                gpu,
+                AllocatorType::Device,
+                MemoryType::Default,
+            ),
+        }
+    }
+}
 
 /// A session over the model at `path`, on the device that the configuration asks for.
 ///
@@ -22,14 +47,27 @@ pub(crate) fn build(
     path: &Path,
     config: &OnnxConfig,
 ) -> Result<Session, PredictError> {
+    Ok(build_placed(runtime, path, config)?.0)
+}
+
+/// As [`build`], and tells where it runs.
+///
+/// # Errors
+/// As there.
+pub(crate) fn build_placed(
+    runtime: &Runtime,
+    path: &Path,
+    config: &OnnxConfig,
+) -> Result<(Session, Place), PredictError> {
     graph::outline(path)?;
+    let gpu = Place::Cuda(config.gpu);
     match config.device {
-        Device::Cpu => commit(cpu(runtime, config, path)?, path),
-        Device::Cuda => commit(cuda(runtime, config, path)?, path),
+        Device::Cpu => Ok((commit(cpu(runtime, config, path)?, path)?, Place::Host)),
+        Device::Cuda => Ok((commit(cuda(runtime, config, path)?, path)?, gpu)),
         Device::Auto => match cuda(runtime, config, path) {
             Ok(builder) => {
-                tracing::info!(device = "cuda", "session device chosen");
-                commit(builder, path)
+                tracing::info!(device = "cuda", gpu = config.gpu, "session device chosen");
+                Ok((commit(builder, path)?, gpu))
             }
             Err(error) => {
                 tracing::info!(
@@ -37,7 +75,7 @@ pub(crate) fn build(
                     reason = error.chain(),
                     "session device chosen"
                 );
-                commit(cpu(runtime, config, path)?, path)
+                Ok((commit(cpu(runtime, config, path)?, path)?, Place::Host))
             }
         },
     }
@@ -124,7 +162,8 @@ fn cuda(
 ) -> Result<SessionBuilder, PredictError> {
     let builder = cpu(runtime, config, path)?;
     // Without this, a library that lacks CUDA falls back to the CPU in silence.
-    let provider = ep::CUDA::default().build().error_on_failure();
+    let provider = ep::CUDA::default().with_device_id(config.gpu);
+    let provider = provider.build().error_on_failure();
     builder
         .with_execution_providers([provider])
         .map_err(|error| {

@@ -11,8 +11,10 @@ mod shared;
 
 use std::path::Path;
 
+use half::{bf16, f16};
 use ort::logging::LogLevel;
 use ort::session::{NoSelectedOutputs, RunOptions};
+use ort::value::DynValue;
 use volley_types::{ErrorOrigin, PredictError};
 
 use self::growing::Growing;
@@ -43,13 +45,14 @@ impl Decoder {
         files: &ModelFiles,
         config: &OnnxConfig,
     ) -> Result<Self, PredictError> {
-        let session = session::build(runtime, &directory.join(&files.onnx), config)?;
+        let (session, place) =
+            session::build_placed(runtime, &directory.join(&files.onnx), config)?;
         let layout = layout::check(&session, files)?;
         let slots = config.slots.max(1);
         let kind = if files.shared {
-            Kind::Shared(Shared::new(session, files, slots)?)
+            Kind::Shared(Shared::new(session, place, files, layout, slots)?)
         } else {
-            Kind::Growing(Growing::new(session, files, &layout, slots)?)
+            Kind::Growing(Growing::new(session, place, files, layout, slots)?)
         };
         Ok(Self {
             kind,
@@ -114,17 +117,25 @@ impl Decoder {
     ) -> Result<(), PredictError> {
         match &mut self.kind {
             Kind::Shared(decoder) => decoder.take_over(from, to, length),
-            Kind::Growing(decoder) => decoder.take_over(from, to, length)?,
+            Kind::Growing(decoder) => decoder.take_over(from, to, length),
         }
-        Ok(())
     }
 
     /// Exchanges what two slots hold; `length` is the longer one's.
-    pub(crate) fn swap_slots(&mut self, one: usize, other: usize, length: usize) {
+    ///
+    /// # Errors
+    /// `Internal` when a GPU cannot copy; what the slots hold is not known then.
+    pub(crate) fn swap_slots(
+        &mut self,
+        one: usize,
+        other: usize,
+        length: usize,
+    ) -> Result<(), PredictError> {
         match &mut self.kind {
-            Kind::Shared(decoder) => decoder.swap_slots(one, other, length),
+            Kind::Shared(decoder) => decoder.swap_slots(one, other, length)?,
             Kind::Growing(decoder) => decoder.swap_slots(one, other),
         }
+        Ok(())
     }
 }
 
@@ -143,4 +154,23 @@ fn refused(error: ort::Error) -> PredictError {
 fn failed(cause: &str) -> PredictError {
     PredictError::internal("the model could not run", cause.to_owned())
         .with_origin(ErrorOrigin::Model)
+}
+
+/// Appends the last `count` numbers of `given`, whatever its type, to `to`.
+fn append_last(given: &DynValue, count: usize, to: &mut Vec<f32>) -> Result<(), PredictError> {
+    let start = |length: usize| {
+        let start = length.checked_sub(count);
+        start.ok_or_else(|| failed("the model gave too few logits"))
+    };
+    if let Ok((_, values)) = given.try_extract_tensor::<f32>() {
+        to.extend_from_slice(&values[start(values.len())?..]);
+    } else if let Ok((_, values)) = given.try_extract_tensor::<f16>() {
+        let last = values[start(values.len())?..].iter();
+        to.extend(last.map(|value| value.to_f32()));
+    } else {
+        let (_, values) = given.try_extract_tensor::<bf16>().map_err(refused)?;
+        let last = values[start(values.len())?..].iter();
+        to.extend(last.map(|value| value.to_f32()));
+    }
+    Ok(())
 }

@@ -18,7 +18,11 @@ struct Expected {
 }
 
 fn expected() -> Vec<Expected> {
-    let path = setup::test_model("plain-decoder").join("expected.json");
+    expected_of("plain-decoder")
+}
+
+fn expected_of(model: &str) -> Vec<Expected> {
+    let path = setup::test_model(model).join("expected.json");
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
@@ -63,6 +67,24 @@ async fn tokens_are_those_of_transformers_alone_and_in_company() {
         assert_eq!(story.usage.unwrap().completion_tokens, length);
     }
     assert_eq!(legible(&stories[0].text()), legible(&expected[0].text));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shared_cache_of_half_precision_gives_the_tokens_of_transformers_too() {
+    let directory = setup::test_model("half-decoder");
+    let model = setup::load(&directory).await.unwrap();
+    let cases = expected_of("half-decoder");
+    let stories = cases.iter().map(|case| async {
+        let count = i64::try_from(case.ids.len()).unwrap();
+        let story = tell(&model, &case.prompt, &[tokens(count), endless()]).await;
+        story.unwrap()
+    });
+    for (story, case) in join_all(stories).await.iter().zip(&cases) {
+        assert_eq!(legible(&story.text()), legible(&case.text));
+        let bare = BareModel::load(&setup::runtime(), &directory, &case.prompt, setup::config());
+        let (_, ids) = bare.unwrap().run(2, case.ids.len()).unwrap();
+        assert_eq!(ids, [case.ids.clone(), case.ids.clone()], "token for token");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,9 +15,17 @@ pub(crate) fn runtime() -> Runtime {
 
 pub(crate) fn config() -> OnnxConfig {
     OnnxConfig {
-        device: Device::Cpu,
+        device: device(),
         slots: 4,
         ..OnnxConfig::default()
+    }
+}
+
+/// The CPU, unless `VOLLEY_TEST_DEVICE` says otherwise.
+fn device() -> Device {
+    match std::env::var("VOLLEY_TEST_DEVICE") {
+        Ok(name) => Device::from_name(&name).expect("VOLLEY_TEST_DEVICE is auto, cpu or cuda"),
+        Err(_) => Device::Cpu,
     }
 }
 

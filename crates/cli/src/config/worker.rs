@@ -72,6 +72,8 @@ struct Limits {
 struct Onnx {
     library: Option<PathBuf>,
     device: Option<String>,
+    gpu: Option<i32>,
+    gpus: Option<u16>,
     threads: Option<usize>,
     slots: Option<Count>,
     max_context: Option<Count>,
@@ -155,6 +157,8 @@ fn onnx_config(section: Onnx) -> anyhow::Result<OnnxConfig> {
         config.device = Device::from_name(&device)
             .with_context(|| format!("'onnx.device' is '{device}', not auto, cpu or cuda"))?;
     }
+    set(&mut config.gpu, section.gpu);
+    set(&mut config.gpus, section.gpus);
     set(&mut config.threads, section.threads);
     set_count(&mut config.slots, section.slots);
     set_count(&mut config.tensor_streams, section.tensor_streams);

@@ -2,18 +2,17 @@
 //! gives is moved into the next. Each slot is a run of its own: rows of different lengths would
 //! have to be padded, and copied, at every step.
 
-use std::borrow::Cow;
-
-use half::f16;
-use ort::memory::Allocator;
-use ort::session::{NoSelectedOutputs, RunOptions, Session, SessionInputValue};
+use half::{bf16, f16};
+use ort::memory::{Allocator, MemoryInfo};
+use ort::session::{NoSelectedOutputs, RunOptions, Session};
 use ort::value::{DynValue, PrimitiveTensorElementType, Shape, Tensor, TensorElementType};
 use volley_types::PredictError;
 
 use super::layout::Layout;
-use super::{failed, quiet, refused};
+use super::{append_last, failed, quiet, refused};
 use crate::generate::memory;
 use crate::generate::model::{ModelFiles, Names};
+use crate::session::Place;
 
 /// A loaded decoder with a KV cache for each slot.
 pub(super) struct Growing {
@@ -23,6 +22,7 @@ pub(super) struct Growing {
     run_options: RunOptions<NoSelectedOutputs>,
     names: Names,
     layout: Layout,
+    place: Place,
     vocabulary: usize,
     /// Of the past of a sequence that has none.
     empty: [usize; 4],
@@ -38,17 +38,21 @@ impl Growing {
     /// `InvalidInput` when they could not all grow to the whole context.
     pub(super) fn new(
         session: Session,
+        place: Place,
         files: &ModelFiles,
-        layout: &Layout,
+        layout: Layout,
         slots: usize,
     ) -> Result<Self, PredictError> {
-        memory::check_fits(files.cache_bytes(slots, layout.value_bytes()))?;
+        if place == Place::Host {
+            memory::check_fits(files.cache_bytes(slots, layout.value_bytes()))?;
+        }
         Ok(Self {
             slots: (0..slots).map(|_| Past::new()).collect(),
             session,
             run_options: quiet()?,
             names: files.names.clone(),
-            layout: *layout,
+            layout,
+            place,
             vocabulary: files.vocabulary,
             empty: [1, files.kv_heads, 0, files.head_size],
         })
@@ -115,18 +119,30 @@ impl Growing {
         }
         let ids = tokens.iter().map(|token| i64::from(*token)).collect();
         let names = &self.names;
-        let mut inputs = vec![
-            input(&names.input_ids, row(ids)?),
-            input(&names.attention_mask, row(vec![1; length + tokens.len()])?),
-        ];
+        let mut binding = self.session.create_binding().map_err(refused)?;
+        let mut bind = |name: &str, values| {
+            let tensor = row(values)?;
+            binding.bind_input(name, &tensor).map_err(refused)
+        };
+        bind(&names.input_ids, ids)?;
+        bind(&names.attention_mask, vec![1; length + tokens.len()])?;
         if self.layout.positions {
             let positions = (length..length + tokens.len()).map(|position| position as i64);
-            inputs.push(input(&names.position_ids, row(positions.collect())?));
+            bind(&names.position_ids, positions.collect())?;
         }
-        for ((name, _), value) in names.caches.iter().zip(past) {
-            inputs.push((Cow::Borrowed(name.as_str()), value.into()));
+        let there = self.place.memory().map_err(refused)?;
+        for ((name, present), value) in names.caches.iter().zip(past) {
+            binding.bind_input(name, &value).map_err(refused)?;
+            // Keys and values stay where the model runs.
+            binding
+                .bind_output_to_device(present, &there)
+                .map_err(refused)?;
         }
-        let run = self.session.run_with_options(inputs, &self.run_options);
+        binding
+            .bind_output_to_device(&names.logits, &MemoryInfo::default())
+            .map_err(refused)?;
+        let session = &mut self.session;
+        let run = session.run_binding_with_options(&binding, &self.run_options);
         let mut outputs = run.map_err(refused)?;
         let given = outputs
             .get(names.logits.as_str())
@@ -145,6 +161,9 @@ impl Growing {
             TensorElementType::Float16 => {
                 Tensor::<f16>::new(&allocator, self.empty).map(Tensor::into_dyn)
             }
+            TensorElementType::Bfloat16 => {
+                Tensor::<bf16>::new(&allocator, self.empty).map(Tensor::into_dyn)
+            }
             _ => Tensor::<f32>::new(&allocator, self.empty).map(Tensor::into_dyn),
         };
         let past = self.names.caches.iter().map(|_| empty());
@@ -154,13 +173,14 @@ impl Growing {
 
 /// The first `length` positions of `[1, heads, positions, head size]`.
 fn beginning(value: &DynValue, length: usize) -> Result<DynValue, PredictError> {
-    match value.try_extract_tensor::<f32>() {
-        Ok((shape, values)) => cut(shape, values, length),
-        Err(_) => {
-            let (shape, values) = value.try_extract_tensor::<f16>().map_err(refused)?;
-            cut(shape, values, length)
-        }
+    if let Ok((shape, values)) = value.try_extract_tensor::<f32>() {
+        return cut(shape, values, length);
     }
+    if let Ok((shape, values)) = value.try_extract_tensor::<f16>() {
+        return cut(shape, values, length);
+    }
+    let (shape, values) = value.try_extract_tensor::<bf16>().map_err(refused)?;
+    cut(shape, values, length)
 }
 
 fn cut<T: PrimitiveTensorElementType + Clone + std::fmt::Debug + 'static>(
@@ -182,33 +202,6 @@ fn cut<T: PrimitiveTensorElementType + Clone + std::fmt::Debug + 'static>(
     cut.map(Tensor::into_dyn).map_err(refused)
 }
 
-fn input<'n>(name: &'n str, value: Tensor<i64>) -> (Cow<'n, str>, SessionInputValue<'static>) {
-    (Cow::Borrowed(name), value.into())
-}
-
 fn row(values: Vec<i64>) -> Result<Tensor<i64>, PredictError> {
     Tensor::from_array(([1, values.len()], values)).map_err(refused)
-}
-
-/// Appends the last row of `given`, whatever its type, to `logits`.
-fn append_last(
-    given: &DynValue,
-    vocabulary: usize,
-    logits: &mut Vec<f32>,
-) -> Result<(), PredictError> {
-    let start = |length: usize| {
-        let start = length.checked_sub(vocabulary);
-        start.ok_or_else(|| failed("the model gave too few logits"))
-    };
-    if let Ok((_, values)) = given.try_extract_tensor::<f32>() {
-        logits.extend_from_slice(&values[start(values.len())?..]);
-        return Ok(());
-    }
-    let (_, values) = given.try_extract_tensor::<f16>().map_err(refused)?;
-    logits.extend(
-        values[start(values.len())?..]
-            .iter()
-            .map(|value| value.to_f32()),
-    );
-    Ok(())
 }

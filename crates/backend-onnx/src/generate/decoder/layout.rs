@@ -6,6 +6,13 @@ use volley_types::PredictError;
 
 use crate::generate::model::{ModelFiles, Names};
 
+/// What keys, values and logits may be.
+const FLOATS: [TensorElementType; 3] = [
+    TensorElementType::Float32,
+    TensorElementType::Float16,
+    TensorElementType::Bfloat16,
+];
+
 /// What only the graph tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
@@ -18,10 +25,10 @@ pub(super) struct Layout {
 impl Layout {
     /// Bytes of one number of the cache.
     pub(super) fn value_bytes(self) -> usize {
-        if self.cache == TensorElementType::Float16 {
-            2
-        } else {
+        if self.cache == TensorElementType::Float32 {
             4
+        } else {
+            2
         }
     }
 }
@@ -45,14 +52,9 @@ pub(super) fn check(session: &Session, files: &ModelFiles) -> Result<Layout, Pre
             &[TensorElementType::Int64],
         )?;
     }
-    let cache = cache_type(session, names, files.shared)?;
+    let cache = cache_type(session, names)?;
     let logits = find(session.outputs(), &names.logits)?;
-    let floats: &[_] = if files.shared {
-        &[TensorElementType::Float32]
-    } else {
-        &[TensorElementType::Float32, TensorElementType::Float16]
-    };
-    expect(&names.logits, &logits, floats)?;
+    expect(&names.logits, &logits, &FLOATS)?;
     let last = logits
         .tensor_shape()
         .and_then(|shape| shape.last().copied());
@@ -73,19 +75,10 @@ pub(super) fn check(session: &Session, files: &ModelFiles) -> Result<Layout, Pre
     Ok(Layout { positions, cache })
 }
 
-fn cache_type(
-    session: &Session,
-    names: &Names,
-    shared: bool,
-) -> Result<TensorElementType, PredictError> {
-    let wanted: &[_] = if shared {
-        &[TensorElementType::Float32]
-    } else {
-        &[TensorElementType::Float32, TensorElementType::Float16]
-    };
+fn cache_type(session: &Session, names: &Names) -> Result<TensorElementType, PredictError> {
     let mut cache = TensorElementType::Float32;
     for (index, (past, present)) in names.caches.iter().enumerate() {
-        let found = expect(past, &find(session.inputs(), past)?, wanted)?;
+        let found = expect(past, &find(session.inputs(), past)?, &FLOATS)?;
         if index == 0 {
             cache = found;
         }

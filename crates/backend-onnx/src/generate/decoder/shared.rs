@@ -5,13 +5,15 @@
 
 use ort::memory::MemoryInfo;
 use ort::session::{IoBinding, NoSelectedOutputs, RunOptions, Session};
-use ort::value::Tensor;
+use ort::value::{DynValue, Tensor};
 use volley_types::PredictError;
 
-use super::{failed, quiet, refused};
-use crate::generate::kv::{Cache, View};
+use super::layout::Layout;
+use super::{append_last, failed, quiet, refused};
+use crate::generate::kv::{Cache, Form, View};
 use crate::generate::memory;
 use crate::generate::model::{ModelFiles, Names};
+use crate::session::Place;
 
 /// A binding with the views that it is bound to.
 struct Bound {
@@ -39,12 +41,23 @@ impl Shared {
     /// `InvalidInput` when there is no memory for them.
     pub(super) fn new(
         session: Session,
+        place: Place,
         files: &ModelFiles,
+        layout: Layout,
         slots: usize,
     ) -> Result<Self, PredictError> {
         let names = files.names.clone();
-        memory::check_fits(files.cache_bytes(slots, size_of::<f32>()))?;
-        let cache = || Cache::new(slots, files.kv_heads, files.context, files.head_size);
+        if place == Place::Host {
+            memory::check_fits(files.cache_bytes(slots, layout.value_bytes()))?;
+        }
+        let form = Form {
+            slots,
+            heads: files.kv_heads,
+            context: files.context,
+            head_size: files.head_size,
+            element: layout.cache,
+        };
+        let cache = || Cache::new(&session, place, form);
         Ok(Self {
             batches: (0..=slots).map(|_| None).collect(),
             singles: (0..slots).map(|_| None).collect(),
@@ -77,22 +90,18 @@ impl Shared {
         let (names, vocabulary) = (&self.names, self.vocabulary);
         // A run leaves its output bound, in its shape: another prompt has another length.
         bind_logits(&mut bound.binding, names)?;
+        let (session, options) = (&mut self.session, &self.run_options);
         let result = step(
-            &mut self.session,
-            &self.run_options,
+            session,
+            options,
             names,
             &mut bound,
             1,
             (ids, mask),
-            |logits| {
-                logits
-                    .len()
-                    .checked_sub(vocabulary)
-                    .map(|start| read(&logits[start..]))
-            },
+            |logits| last(logits, vocabulary, read),
         );
         self.singles[slot] = Some(bound);
-        result?.ok_or_else(|| failed("the model gave too few logits"))
+        result?
     }
 
     /// As [`Decoder::decode`](super::Decoder::decode).
@@ -115,31 +124,40 @@ impl Shared {
             None => self.bind(0, rows)?,
         };
         let (names, vocabulary) = (&self.names, self.vocabulary);
+        let (session, options) = (&mut self.session, &self.run_options);
         let result = step(
-            &mut self.session,
-            &self.run_options,
+            session,
+            options,
             names,
             &mut bound,
             rows,
             (ids, mask),
-            |logits| (rows * vocabulary == logits.len()).then(|| read(logits)),
+            |logits| last(logits, rows * vocabulary, read),
         );
         self.batches[rows] = Some(bound);
-        result?.ok_or_else(|| failed("the model gave too few logits"))
+        result?
     }
 
     /// As [`Decoder::take_over`](super::Decoder::take_over).
-    pub(super) fn take_over(&mut self, from: usize, to: usize, length: usize) {
-        for cache in &mut self.caches {
-            cache.copy_row(from, to, length);
-        }
+    pub(super) fn take_over(
+        &mut self,
+        from: usize,
+        to: usize,
+        length: usize,
+    ) -> Result<(), PredictError> {
+        let mut caches = self.caches.iter_mut();
+        caches.try_for_each(|cache| cache.copy_row(from, to, length))
     }
 
     /// As [`Decoder::swap_slots`](super::Decoder::swap_slots).
-    pub(super) fn swap_slots(&mut self, one: usize, other: usize, length: usize) {
-        for cache in &mut self.caches {
-            cache.swap_rows(one, other, length);
-        }
+    pub(super) fn swap_slots(
+        &mut self,
+        one: usize,
+        other: usize,
+        length: usize,
+    ) -> Result<(), PredictError> {
+        let mut caches = self.caches.iter_mut();
+        caches.try_for_each(|cache| cache.swap_rows(one, other, length))
     }
 
     fn bind(&self, first: usize, rows: usize) -> Result<Bound, PredictError> {
@@ -176,7 +194,7 @@ fn step<T>(
     bound: &mut Bound,
     rows: usize,
     (ids, mask): (Vec<i64>, Vec<i64>),
-    read: impl FnOnce(&[f32]) -> T,
+    read: impl FnOnce(&DynValue) -> T,
 ) -> Result<T, PredictError> {
     let shape = |values: &[i64]| [rows, values.len() / rows.max(1)];
     let ids = Tensor::from_array((shape(&ids), ids)).map_err(refused)?;
@@ -195,6 +213,21 @@ fn step<T>(
     let logits = outputs
         .get(names.logits.as_str())
         .ok_or_else(|| failed("no logits"))?;
-    let (_, logits) = logits.try_extract_tensor::<f32>().map_err(refused)?;
     Ok(read(logits))
+}
+
+/// Gives the last `count` numbers of `logits` to `read`: as they are, where they are of 32 bits.
+fn last<T>(
+    logits: &DynValue,
+    count: usize,
+    read: impl FnOnce(&[f32]) -> T,
+) -> Result<T, PredictError> {
+    if let Ok((_, values)) = logits.try_extract_tensor::<f32>()
+        && let Some(start) = values.len().checked_sub(count)
+    {
+        return Ok(read(&values[start..]));
+    }
+    let mut values = Vec::with_capacity(count);
+    append_last(logits, count, &mut values)?;
+    Ok(read(&values))
 }

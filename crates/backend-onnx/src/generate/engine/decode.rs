@@ -149,17 +149,20 @@ impl Loop {
             return 0;
         }
         let plan = self.slots.take_over(slot, prompt);
-        if let Some((one, other, length)) = plan.exchange {
-            self.decoder.swap_slots(one, other, length);
-        }
-        if plan.length == 0 {
-            return 0;
-        }
-        match self.decoder.take_over(plan.from, slot, plan.length) {
+        let exchanged = match plan.exchange {
+            Some((one, other, length)) => self.decoder.swap_slots(one, other, length),
+            None => Ok(()),
+        };
+        let taken = exchanged.and_then(|()| match plan.length {
+            0 => Ok(()),
+            length => self.decoder.take_over(plan.from, slot, length),
+        });
+        match taken {
             Ok(()) => plan.length,
+            // Only free slots were written to.
             Err(error) => {
                 tracing::warn!(error = error.chain(), "a prompt is read anew");
-                self.slots.forget(slot);
+                (slot..self.decoder.slots()).for_each(|slot| self.slots.forget(slot));
                 0
             }
         }
@@ -217,7 +220,9 @@ impl Loop {
                 back -= 1;
             } else {
                 let (one, other) = (front, back - 1);
-                self.swap_slots(one, other);
+                if let Err(error) = self.swap_slots(one, other) {
+                    return self.fail_all(&error);
+                }
                 self.running.swap(one, other);
             }
         }
@@ -257,6 +262,7 @@ impl Loop {
             reading.request.fail(error.clone(), &mut self.delivery);
         }
         self.slots.forget_all();
+        self.active = 0;
     }
 
     /// Gives rows to their readers, and frees the slots of what has ended or was left.
@@ -265,8 +271,8 @@ impl Loop {
         while slot < self.running.len() {
             if self.running[slot].give(&mut self.delivery) {
                 slot += 1;
-            } else {
-                self.free(slot);
+            } else if let Err(error) = self.free(slot) {
+                self.fail_all(&error);
             }
         }
         self.delivery.flush();
@@ -274,22 +280,24 @@ impl Loop {
 
     /// Frees a slot, and moves the last one and the prompt behind it up. What it held is behind
     /// them then, for prompts that begin like it.
-    fn free(&mut self, slot: usize) {
+    fn free(&mut self, slot: usize) -> Result<(), PredictError> {
         self.running.swap_remove(slot);
         self.slots.free(slot);
         let last = self.running.len();
         if slot < last {
-            self.swap_slots(slot, last);
+            self.swap_slots(slot, last)?;
         }
         if self.reading.is_some() {
-            self.swap_slots(last, last + 1);
+            self.swap_slots(last, last + 1)?;
         }
+        Ok(())
     }
 
-    fn swap_slots(&mut self, one: usize, other: usize) {
+    fn swap_slots(&mut self, one: usize, other: usize) -> Result<(), PredictError> {
         let length = self.slots.longer(one, other);
-        self.decoder.swap_slots(one, other, length);
+        self.decoder.swap_slots(one, other, length)?;
         self.slots.swap(one, other);
+        Ok(())
     }
 }
 

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Runs the tests of local models, and their rates, on a CUDA device. Without one it fails: nothing
+# falls back to the CPU. docs/gpu.md says what has been run so far.
+set -euo pipefail
+source "$(dirname "$0")/lib.sh"
+
+need_rust
+command -v nvidia-smi >/dev/null || give_up \
+  "nvidia-smi was not found: this machine has no NVIDIA driver."
+nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader
+scripts/get-ort.sh --gpu
+export VOLLEY_TEST_DEVICE=cuda
+step "tests"
+cargo test --locked --package volley-backend-onnx
+step "rates"
+cargo build --release --locked --package volley-backend-onnx --examples
+target/release/examples/decode_rate crates/backend-onnx/tests/models/half-decoder "Hello!" <<'LINES'
+bare 8 64
+engine 8 64
+bare 32 64
+engine 32 64
+LINES
+target/release/examples/encode_rate crates/backend-onnx/tests/models/text-embed 6
