@@ -8,6 +8,10 @@ up *arguments:
 test *arguments:
     scripts/test.sh {{arguments}}
 
+# The ONNX standard's own tests of every operator, through a running cluster.
+onnx-node-tests *arguments:
+    scripts/onnx-node-tests.sh {{arguments}}
+
 # Format, lint, licences, advisories, borders, documentation; changes nothing.
 verify:
     scripts/verify.sh

@@ -10,6 +10,8 @@ step "pyarrow"
 scripts/get-pyarrow.sh
 step "the official clients of OpenAI and Anthropic"
 scripts/get-sdks.sh
+step "Triton's client"
+scripts/get-triton.sh
 step "LiteLLM"
 scripts/get-litellm.sh
 

@@ -6,7 +6,7 @@ use axum::Router;
 use volley_security::{Gatekeeper, Principal};
 use volley_types::{Control, Role};
 
-use crate::auth::{Access, Methods, Routes, Sealed, delete, get, post, post_stream};
+use crate::auth::{Access, Routes, Sealed, delete, get, post, post_stream};
 use crate::opensearch::{connectors, models, predict, tasks};
 use crate::resume::{self, Resume};
 use crate::{ApiConfig, EncodeMetrics, anthropic, keys, oip, openai, ops};
@@ -18,13 +18,14 @@ pub(crate) struct App {
     pub(crate) config: ApiConfig,
     pub(crate) principal: Arc<Principal>,
     pub(crate) resume: Resume,
+    pub(crate) statistics: Arc<oip::statistics::Statistics>,
 }
 
 /// Health tells nothing but that.
-const PUBLIC: Access = Access::Public;
-const VIEWER: Role = Role::Viewer;
-const PREDICT: Role = Role::Predict;
-const MODEL_ADMIN: Role = Role::ModelAdmin;
+pub(crate) const PUBLIC: Access = Access::Public;
+pub(crate) const VIEWER: Role = Role::Viewer;
+pub(crate) const PREDICT: Role = Role::Predict;
+pub(crate) const MODEL_ADMIN: Role = Role::ModelAdmin;
 const CLUSTER_ADMIN: Role = Role::ClusterAdmin;
 
 /// The public interface of a coordinator.
@@ -87,35 +88,6 @@ pub(crate) fn coordinator(sealed: Sealed) -> Router {
         .route("/streams/{id}", streams)
         .route("/models", get(VIEWER, openai::models::list))
         .route("/models/{id}", get(VIEWER, openai::models::get));
-    let versioned = |path: &str, handler: Methods<Sealed>| {
-        let router = Routes::new().route(&format!("/models/{{model}}{path}"), handler.clone());
-        let path = format!("/models/{{model}}/versions/{{version}}{path}");
-        router.route(&path, handler)
-    };
-    let v2 = Routes::new()
-        .route("/", get(VIEWER, oip::models::server))
-        .route("/health/live", get(PUBLIC, oip::models::live))
-        .route("/health/ready", get(PUBLIC, oip::models::ready))
-        .route("/repository/index", post(VIEWER, oip::models::index))
-        .route(
-            "/repository/models/{model}/load",
-            post(MODEL_ADMIN, oip::models::load),
-        )
-        .route(
-            "/repository/models/{model}/unload",
-            post(MODEL_ADMIN, oip::models::unload),
-        )
-        .merge(versioned("", get(VIEWER, oip::models::metadata)))
-        .merge(versioned("/ready", get(VIEWER, oip::models::model_ready)))
-        .merge(versioned("/infer", post(PREDICT, oip::infer::infer)))
-        .merge(versioned(
-            "/generate",
-            post(PREDICT, oip::generate::generate),
-        ))
-        .merge(versioned(
-            "/generate_stream",
-            post_stream(PREDICT, &sealed, oip::generate::stream),
-        ));
     let volley = Routes::new()
         .route("/status", get(VIEWER, ops::status))
         .route("/health/live", get(PUBLIC, ops::live))
@@ -136,7 +108,7 @@ pub(crate) fn coordinator(sealed: Sealed) -> Router {
     Routes::new()
         .nest("/_plugins/_ml", ml)
         .nest("/v1", v1)
-        .nest("/v2", v2)
+        .nest("/v2", oip::routes(&sealed))
         .nest("/_volley", volley)
         .route("/metrics", get(VIEWER, ops::metrics))
         .route("/", get(VIEWER, ops::about))

@@ -14,11 +14,15 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{self, MethodRouter};
 use http::{HeaderValue, header};
+use tower::ServiceBuilder;
+use tower_http::compression::CompressionLayer;
+use tower_http::decompression::RequestDecompressionLayer;
 use volley_security::{Gatekeeper, Principal};
 use volley_types::{Control, ErrorCode, PredictError, Role};
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::oip::statistics::Statistics;
 use crate::resume::{self, Resume};
 use crate::{ApiConfig, EncodeMetrics, context};
 
@@ -118,6 +122,15 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
         Self(self.0.merge(routes.0))
     }
 
+    /// These, with bodies that may be compressed both ways; event streams never are.
+    pub(crate) fn compressed(self) -> Self {
+        let layers = ServiceBuilder::new()
+            .layer(CompressionLayer::new())
+            // What is in another encoding is refused where the body is read.
+            .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true));
+        Self(self.0.layer(layers))
+    }
+
     /// The router, with what wraps every route: the request's context, and who sent it.
     pub(crate) fn finish(self, state: S, gate: Arc<Gatekeeper>, config: ApiConfig) -> Router {
         self.0
@@ -187,6 +200,7 @@ pub(crate) struct Sealed {
     config: ApiConfig,
     gate: Arc<Gatekeeper>,
     resume: Resume,
+    statistics: Arc<Statistics>,
 }
 
 impl Sealed {
@@ -203,6 +217,7 @@ impl Sealed {
             config,
             gate,
             resume,
+            statistics: Arc::default(),
         }
     }
 
@@ -224,6 +239,7 @@ impl Sealed {
             config: self.config,
             principal,
             resume: self.resume.clone(),
+            statistics: self.statistics.clone(),
         })
     }
 }

@@ -1,6 +1,5 @@
 //! Reading JSON bodies, bounded in size, time and depth.
 
-use axum::body::Body;
 use axum::extract::{FromRequest, Request};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -32,17 +31,13 @@ impl FromRequest<Sealed> for JsonObject {
 #[derive(Debug)]
 pub(crate) struct UntypedJsonObject(pub(crate) Map<String, Value>);
 
-/// Says where the JSON ends in a body that goes on with raw tensors.
-const BINARY_TENSORS: HeaderName = HeaderName::from_static("inference-header-content-length");
-
 impl FromRequest<Sealed> for UntypedJsonObject {
     type Rejection = Response;
 
     async fn from_request(request: Request, app: &Sealed) -> Result<Self, Response> {
         let headers = request.headers();
         if headers.contains_key(BINARY_TENSORS) {
-            let message = "binary tensors are not taken; send 'data' in JSON (binary_data=False), \
-                           or use Arrow Flight";
+            let message = "this route takes no binary tensors; send JSON alone";
             let error = PredictError::invalid(message);
             return Err(error::respond(&error, StatusCode::UNSUPPORTED_MEDIA_TYPE));
         }
@@ -51,12 +46,77 @@ impl FromRequest<Sealed> for UntypedJsonObject {
     }
 }
 
+/// A JSON object of a client that may not say what it sends, for routes that change something. A
+/// web page of another origin always tells its origin, and is refused.
+#[derive(Debug)]
+pub(crate) struct OwnJsonObject(pub(crate) Map<String, Value>);
+
+impl FromRequest<Sealed> for OwnJsonObject {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, app: &Sealed) -> Result<Self, Response> {
+        let headers = request.headers();
+        let untyped = !headers.contains_key(header::CONTENT_TYPE);
+        let json = is_json(headers) || (untyped && !headers.contains_key(header::ORIGIN));
+        object(request, app, json).await.map(Self)
+    }
+}
+
+/// Says where the JSON ends in a body that goes on with raw tensors; 0 where there is no JSON.
+pub(crate) const BINARY_TENSORS: HeaderName =
+    HeaderName::from_static("inference-header-content-length");
+
+/// The tensors of an inference. Only for routes that change nothing.
+#[derive(Debug)]
+pub(crate) enum Tensors {
+    /// A JSON object, and the bytes behind it.
+    Told(Map<String, Value>, Bytes),
+    /// The bytes of one tensor alone.
+    Raw(Bytes),
+}
+
+impl FromRequest<Sealed> for Tensors {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, app: &Sealed) -> Result<Self, Response> {
+        let headers = request.headers();
+        let Some(length) = headers.get(BINARY_TENSORS) else {
+            let json = is_json(headers) || !headers.contains_key(header::CONTENT_TYPE);
+            let object = object(request, app, json).await?;
+            return Ok(Self::Told(object, Bytes::new()));
+        };
+        let length = length
+            .to_str()
+            .ok()
+            .and_then(|text| text.trim().parse().ok());
+        let bytes = read(request, app).await?;
+        Self::split(bytes, length).map_err(|error| ApiError(error).into_response())
+    }
+}
+
+impl Tensors {
+    fn split(mut bytes: Bytes, length: Option<usize>) -> Result<Self, PredictError> {
+        let length = length.filter(|length| *length <= bytes.len()).ok_or_else(|| {
+            PredictError::invalid(format!(
+                "header '{BINARY_TENSORS}' must be the length of the JSON in bytes, no more than \
+                 the body's {}",
+                bytes.len()
+            ))
+        })?;
+        if length == 0 {
+            return Ok(Self::Raw(bytes));
+        }
+        let raw = bytes.split_off(length);
+        Ok(Self::Told(parse(&bytes)?, raw))
+    }
+}
+
 async fn object(
     request: Request,
     app: &Sealed,
     json: bool,
 ) -> Result<Map<String, Value>, Response> {
-    let bytes = read(request.into_body(), app).await?;
+    let bytes = read(request, app).await?;
     if !bytes.is_empty() && !json {
         let message = "send the body as JSON, with the header 'content-type: application/json'";
         let error = PredictError::invalid(message);
@@ -71,28 +131,40 @@ fn is_json(headers: &HeaderMap) -> bool {
     media.is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json"))
 }
 
-async fn read(body: Body, app: &Sealed) -> Result<Bytes, Response> {
+/// The whole body. What stands compressed on the wire is read decompressed here, and the limit is
+/// on that.
+async fn read(request: Request, app: &Sealed) -> Result<Bytes, Response> {
+    // What the route's decompression takes, it takes the header away with.
+    let encoding = request.headers().get(header::CONTENT_ENCODING);
+    if encoding.is_some_and(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        let message = "this route does not take bodies of that content encoding; send gzip or \
+                       deflate under /v2, and none elsewhere";
+        let error = PredictError::invalid(message);
+        return Err(error::respond(&error, StatusCode::UNSUPPORTED_MEDIA_TYPE));
+    }
     let limit = app.config().max_body_bytes;
-    let collected = Limited::new(body, limit).collect();
-    let (status, code, message) =
-        match tokio::time::timeout(app.config().body_timeout, collected).await {
-            Ok(Ok(collected)) => return Ok(collected.to_bytes()),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => (
-                StatusCode::PAYLOAD_TOO_LARGE,
-                ErrorCode::TooLarge,
-                format!("the request's body is over the limit of {limit} bytes"),
-            ),
-            Ok(Err(_)) => (
-                StatusCode::BAD_REQUEST,
-                ErrorCode::InvalidInput,
-                "the request's body could not be read".to_owned(),
-            ),
-            Err(_) => (
-                StatusCode::REQUEST_TIMEOUT,
-                ErrorCode::DeadlineExceeded,
-                "the request's body did not arrive in time".to_owned(),
-            ),
-        };
+    let collected = Limited::new(request.into_body(), limit).collect();
+    let (status, code, message) = match tokio::time::timeout(app.config().body_timeout, collected)
+        .await
+    {
+        Ok(Ok(collected)) => return Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => (
+            StatusCode::PAYLOAD_TOO_LARGE,
+            ErrorCode::TooLarge,
+            format!("the request's body is over the limit of {limit} bytes"),
+        ),
+        Ok(Err(_)) => (
+            StatusCode::BAD_REQUEST,
+            ErrorCode::InvalidInput,
+            "the request's body could not be read; is it whole, and compressed as its header says?"
+                .to_owned(),
+        ),
+        Err(_) => (
+            StatusCode::REQUEST_TIMEOUT,
+            ErrorCode::DeadlineExceeded,
+            "the request's body did not arrive in time".to_owned(),
+        ),
+    };
     Err(error::respond(&PredictError::new(code, message), status))
 }
 

@@ -1,16 +1,26 @@
 //! The Open Inference Protocol, version 2, over REST (`/v2`): as KServe, MLServer and Triton speak
-//! it, with JSON tensors.
+//! it, with tensors in JSON or in binary form behind it.
 
+mod config;
 mod events;
 pub(crate) mod generate;
 pub(crate) mod infer;
 pub(crate) mod models;
+mod outputs;
+mod raw;
+mod repository;
+mod routes;
+pub(crate) mod statistics;
 mod tensors;
+#[cfg(test)]
+mod tests;
 
 use serde::Deserialize;
 use volley_types::{ErrorCode, ModelName, ModelRef, ModelVersion, PredictError, Signature};
 
 use crate::app::App;
+
+pub(crate) use routes::routes;
 
 /// The model in a route's path.
 #[derive(Debug, Deserialize)]

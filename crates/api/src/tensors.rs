@@ -5,6 +5,7 @@
 //! shape in the `arrow.fixed_shape_tensor` extension), or a tensor of any shape a row (a struct
 //! of `data` and `shape`, `arrow.variable_shape_tensor`).
 
+pub(crate) mod columns;
 mod decode;
 mod encode;
 
@@ -15,6 +16,8 @@ use arrow_schema::{Field, Schema, SchemaRef};
 use serde_json::{Map, Value};
 use volley_types::PredictError;
 
+pub(crate) use decode::flat_values;
+pub(crate) use encode::append;
 pub use encode::to_json;
 
 /// Rows from `inputs`: an object with one array of rows for each input, or a list of objects

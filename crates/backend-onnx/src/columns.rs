@@ -1,7 +1,7 @@
 //! How a model's inputs and outputs stand as Arrow columns. Pure.
 //!
-//! Where the first dimension of every input and output is dynamic, it is the batch: one row is
-//! one item. Else one row is one whole run. What is left of a shape is one of: nothing (a plain
+//! Where the first dimension of every input and output is dynamic (and their names do not say that
+//! it is not the same one), it is the batch: one row is one item. Else one row is one whole run. What is left of a shape is one of: nothing (a plain
 //! column), fixed (`FixedSizeList` with the `arrow.fixed_shape_tensor` extension), or dynamic (a
 //! struct of `data` and `shape`, `arrow.variable_shape_tensor`).
 
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use arrow_schema::{DataType, Field, Fields};
 use ort::value::TensorElementType;
 use volley_types::PredictError;
+use volley_types::signature::BFLOAT16;
 
 /// One input or output.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub(crate) struct Port {
     pub(crate) name: String,
     /// Its element type.
     pub(crate) element: DataType,
+    /// Whether the element is a bfloat16, which stands in Arrow as its 16 bits.
+    pub(crate) bfloat16: bool,
     /// The shape of one row; negative where dynamic.
     pub(crate) row_shape: Vec<i64>,
     /// How a row stands in its column.
@@ -36,9 +39,27 @@ pub(crate) enum Layout {
     Variable(usize),
 }
 
-/// Whether the first dimension is the batch: dynamic in every port.
-pub(crate) fn is_batched<'a>(mut shapes: impl Iterator<Item = &'a [i64]>) -> bool {
-    shapes.all(|shape| shape.first().is_some_and(|dim| *dim < 0))
+/// Whether the first dimension is the batch: dynamic in every port, and where the model names its
+/// dimensions, of one name in all `inputs`, and of no other input dimension's name in `outputs`.
+/// Each port is its shape and the names of its dimensions, empty where they have none.
+pub(crate) fn is_batched(
+    inputs: &[(Vec<i64>, Vec<String>)],
+    outputs: &[(Vec<i64>, Vec<String>)],
+) -> bool {
+    let dynamic = |(shape, _): &(Vec<i64>, Vec<String>)| shape.first().is_some_and(|dim| *dim < 0);
+    let first = |(_, names): &(Vec<i64>, Vec<String>)| {
+        names.first().filter(|name| !name.is_empty()).cloned()
+    };
+    let mut names: Vec<_> = inputs.iter().filter_map(first).collect();
+    names.dedup();
+    let later = |name: &String| {
+        let of = inputs.iter().flat_map(|(_, names)| names.iter().skip(1));
+        !names.contains(name) && of.clone().any(|other| other == name)
+    };
+    !inputs.is_empty()
+        && inputs.iter().chain(outputs).all(dynamic)
+        && names.len() <= 1
+        && !outputs.iter().filter_map(first).any(|name| later(&name))
 }
 
 impl Port {
@@ -52,6 +73,7 @@ impl Port {
         shape: &[i64],
         batched: bool,
     ) -> Result<Self, PredictError> {
+        let bfloat16 = element == TensorElementType::Bfloat16;
         let element = arrow_type(element).ok_or_else(|| {
             PredictError::invalid(format!(
                 "input or output '{name}' has type {element}, which has no Arrow counterpart; \
@@ -79,6 +101,7 @@ impl Port {
         Ok(Self {
             name: name.to_owned(),
             element,
+            bfloat16,
             row_shape,
             layout,
         })
@@ -87,7 +110,7 @@ impl Port {
     /// The column.
     pub(crate) fn field(&self) -> Field {
         match self.layout {
-            Layout::Scalar => Field::new(&self.name, self.element.clone(), false),
+            Layout::Scalar => self.value_field(&self.name),
             Layout::Fixed(size) => {
                 let size = i32::try_from(size).unwrap_or(i32::MAX);
                 let list = DataType::FixedSizeList(self.item(), size);
@@ -114,7 +137,17 @@ impl Port {
 
     /// The field of a list's items.
     pub(crate) fn item(&self) -> Arc<Field> {
-        Arc::new(Field::new("item", self.element.clone(), false))
+        Arc::new(self.value_field("item"))
+    }
+
+    /// The field of single values.
+    fn value_field(&self, name: &str) -> Field {
+        let field = Field::new(name, self.element.clone(), false);
+        if self.bfloat16 {
+            field.with_metadata(extension(BFLOAT16, String::new()))
+        } else {
+            field
+        }
     }
 
     /// `data` and `shape` of a tensor of any shape.
@@ -129,7 +162,7 @@ impl Port {
     /// Whether rows may differ in more than the values of plain numbers.
     pub(crate) fn is_varied(&self) -> bool {
         matches!(self.layout, Layout::Variable(_))
-            || self.element.is_integer()
+            || (self.element.is_integer() && !self.bfloat16)
             || self.element == DataType::Utf8
     }
 
@@ -174,6 +207,7 @@ fn extension(name: &str, metadata: String) -> HashMap<String, String> {
 
 fn arrow_type(element: TensorElementType) -> Option<DataType> {
     Some(match element {
+        TensorElementType::Bfloat16 => DataType::UInt16,
         TensorElementType::Float16 => DataType::Float16,
         TensorElementType::Float32 => DataType::Float32,
         TensorElementType::Float64 => DataType::Float64,
@@ -197,8 +231,24 @@ mod tests {
 
     #[test]
     fn the_batch_dimension_goes_and_the_rest_decides_the_layout() {
-        assert!(is_batched([&[-1, 3][..], &[-1]].into_iter()));
-        assert!(!is_batched([&[-1, 3][..], &[1, 3]].into_iter()));
+        let port = |shape: &[i64], names: &[&str]| {
+            let names = names.iter().map(|name| (*name).to_owned());
+            (shape.to_vec(), names.collect())
+        };
+        let plain = |shape: &[i64]| port(shape, &["", ""]);
+        assert!(is_batched(&[plain(&[-1, 3])], &[plain(&[-1])]));
+        assert!(!is_batched(&[plain(&[-1, 3])], &[plain(&[1, 3])]));
+        assert!(
+            !is_batched(&[], &[plain(&[-1])]),
+            "there is nothing to count rows by"
+        );
+        let named = |first| port(&[-1, -1], &[first, "n"]);
+        assert!(is_batched(
+            &[named("rows"), named("rows")],
+            &[named("made")]
+        ));
+        assert!(!is_batched(&[named("m"), named("k")], &[named("m")]));
+        assert!(!is_batched(&[named("m")], &[named("n")]), "a transposition");
         let layout = |shape: &[i64], batched| {
             Port::new("x", TensorElementType::Float32, shape, batched)
                 .unwrap()
@@ -209,6 +259,8 @@ mod tests {
         assert_eq!(layout(&[-1, -1], true), Layout::Variable(1));
         assert_eq!(layout(&[2, 3], false), Layout::Fixed(6));
         assert_eq!(layout(&[-1, 3], false), Layout::Variable(2));
-        assert!(Port::new("x", TensorElementType::Bfloat16, &[-1], true).is_err());
+        assert!(Port::new("x", TensorElementType::Float8E4M3FN, &[-1], true).is_err());
+        let half = Port::new("x", TensorElementType::Bfloat16, &[-1], true).unwrap();
+        assert!(volley_types::signature::is_bfloat16(&half.field()));
     }
 }

@@ -84,32 +84,47 @@ pub(crate) fn load(
 fn ports(session: &ort::session::Session) -> Result<Ports, PredictError> {
     let tensors = |outlets: &[ort::value::Outlet]| {
         let read = |outlet: &ort::value::Outlet| match outlet.dtype() {
-            ort::value::ValueType::Tensor { ty, shape, .. } => {
-                Ok((outlet.name().to_owned(), *ty, shape.to_vec()))
-            }
-            _ => Err(PredictError::invalid(format!(
-                "input or output '{}' is no tensor; only tensors are served",
-                outlet.name()
+            ort::value::ValueType::Tensor {
+                ty,
+                shape,
+                dimension_symbols,
+            } => Ok((*ty, (shape.to_vec(), dimension_symbols.to_vec()))),
+            other => Err(PredictError::invalid(format!(
+                "input or output '{}' is {}; only tensors are served",
+                outlet.name(),
+                kind(other)
             ))),
         };
-        outlets.iter().map(read).collect::<Result<Vec<_>, _>>()
+        let read: Result<Vec<_>, _> = outlets.iter().map(read).collect();
+        Ok::<(Vec<_>, Vec<_>), PredictError>(read?.into_iter().unzip())
     };
-    let (inputs, outputs) = (tensors(session.inputs())?, tensors(session.outputs())?);
-    let batched = is_batched(
-        inputs
-            .iter()
-            .chain(&outputs)
-            .map(|(_, _, shape)| shape.as_slice()),
-    );
-    let port = |(name, ty, shape): &(String, _, Vec<i64>)| Port::new(name, *ty, shape, batched);
-    let outputs: Vec<_> = outputs.iter().map(port).collect::<Result<_, _>>()?;
+    let (input_types, inputs) = tensors(session.inputs())?;
+    let (output_types, outputs) = tensors(session.outputs())?;
+    let batched = is_batched(&inputs, &outputs);
+    let ports = |outlets: &[ort::value::Outlet], types: &[_], shapes: &[(Vec<i64>, _)]| {
+        let each = outlets.iter().zip(types).zip(shapes);
+        each.map(|((outlet, ty), (shape, _))| Port::new(outlet.name(), *ty, shape, batched))
+            .collect::<Result<Vec<_>, _>>()
+    };
+    let inputs = ports(session.inputs(), &input_types, &inputs)?;
+    let outputs = ports(session.outputs(), &output_types, &outputs)?;
     let output_schema = Schema::new(outputs.iter().map(Port::field).collect::<Vec<_>>());
     Ok(Ports {
-        inputs: inputs.iter().map(port).collect::<Result<_, _>>()?,
+        inputs,
         outputs,
         batched,
         output_schema: Arc::new(output_schema),
     })
+}
+
+/// What an input or output is that is no tensor.
+fn kind(value: &ort::value::ValueType) -> &'static str {
+    match value {
+        ort::value::ValueType::Sequence(_) => "a sequence",
+        ort::value::ValueType::Map { .. } => "a map",
+        ort::value::ValueType::Optional(_) => "optional",
+        _ => "no tensor",
+    }
 }
 
 impl Backend for TensorModel {

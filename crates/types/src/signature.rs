@@ -93,6 +93,17 @@ pub const TOKENS: &str = "tokens";
 /// The key in an embedding column's metadata that says how long the vectors are.
 pub const DIMENSIONS: &str = "volley.dimensions";
 
+/// The extension name of a bfloat16. Arrow has no such type: its 16 bits stand as `UInt16`, with
+/// this on the field that holds them (inside a tensor, the field of the items).
+pub const BFLOAT16: &str = "volley.bfloat16";
+
+/// Whether the numbers of `field` are bfloat16.
+#[must_use]
+pub fn is_bfloat16(field: &Field) -> bool {
+    let extension = field.metadata().get("ARROW:extension:name");
+    *field.data_type() == DataType::UInt16 && extension.is_some_and(|name| name == BFLOAT16)
+}
+
 impl Signature {
     /// The signature of every generation model: `prompt` or `messages` in, chunks out. Exactly
     /// one of the two columns must have a value in each row.

@@ -173,6 +173,44 @@ async fn the_official_clients_of_openai_and_anthropic_find_their_house() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn tritons_own_client_sends_and_reads_binary_tensors() {
+    let up = Up::start().await;
+    let client = up.client();
+    for name in ["identity-bfloat16", "identity-string", "identity-int8"] {
+        let path = root().join("crates/backend-onnx/tests/models").join(name);
+        let body = json!({ "name": name, "function_name": "onnx", "path": path });
+        client.register(&body).await.unwrap();
+    }
+    for name in ["identity-bfloat16", "identity-string"] {
+        client.deploy(name, 1).await.unwrap();
+        until("the model is deployed", || async {
+            let model = client.model(name).await.ok()?;
+            (model.model_state == "DEPLOYED").then_some(())
+        })
+        .await;
+    }
+    let python = root().join("target/venv-triton/bin/python");
+    assert!(
+        python.exists(),
+        "run scripts/get-triton.sh before the tests"
+    );
+    let run = Command::new(python)
+        .arg(root().join("examples/triton/client.py"))
+        .args(["--url", &up.rest, "--repository", "identity-int8"])
+        .args(["--bfloat16", "identity-bfloat16"])
+        .args(["--text", "identity-string"])
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = tokio::time::timeout(Duration::from_secs(60), run).await;
+    let output = output.unwrap().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}{errors}");
+    assert_eq!(text.lines().count(), 9, "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_directory_is_inspected_without_a_cluster() {
     let inspect = |path: &str| {
         let path = root().join(path).to_string_lossy().into_owned();

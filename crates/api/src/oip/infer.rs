@@ -2,13 +2,18 @@
 
 use std::sync::Arc;
 
-use axum::Json;
+use arrow_array::RecordBatch;
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, header};
 use serde_json::{Map, Value, json};
-use volley_types::{Input, PredictError, PredictRequest, Task};
+use volley_types::{Input, Parameters, PredictError, PredictRequest, Task};
 
-use super::{Found, Named, tensors};
+use super::outputs::{self, Outputs, Wanted};
+use super::tensors::{self, Rows};
+use super::{Found, Named};
 use crate::app::App;
-use crate::body::{Fields, UntypedJsonObject};
+use crate::body::{BINARY_TENSORS, Fields, Tensors};
 use crate::context::RequestContext;
 use crate::error::ApiError;
 use crate::extract::{Path, State};
@@ -19,58 +24,107 @@ pub(crate) async fn infer(
     State(app): State<Arc<App>>,
     Path(named): Path<Named>,
     context: RequestContext,
-    UntypedJsonObject(body): UntypedJsonObject,
-) -> Result<Json<Value>, ApiError> {
+    body: Tensors,
+) -> Result<Response, ApiError> {
     let work = async {
         let found = Found::find(&app, &named).await?;
+        let mut run = app.statistics.start(&found.model.name, &found.version);
         if found.signature.task == Task::Generate {
             return Err(PredictError::invalid(format!(
                 "model '{}' generates text: use generate or generate_stream",
                 found.model.name
             )));
         }
-        body.only("a request", &["id", "parameters", "inputs", "outputs"])?;
-        let inputs = body.get("inputs").and_then(Value::as_array);
-        let inputs = inputs.filter(|inputs| !inputs.is_empty()).ok_or_else(|| {
-            PredictError::invalid("field 'inputs' must be a list of at least one tensor")
-        })?;
-        let (rows, batched) = tensors::rows(inputs, &found.signature.input)?;
-        let wanted = wanted(&body)?;
-        let mut request = PredictRequest::new(found.model.clone(), Input::Batch(rows));
+        let asked = Asked::read(body, &found)?;
+        run.is_read(asked.rows.num_rows());
+        let mut request = PredictRequest::new(found.model.clone(), Input::Batch(asked.rows));
         request.request_id = context.request_id.clone();
         request.trace = context.trace;
         request.deadline = Some(context.deadline);
-        let mut given = body.object("parameters")?.cloned().unwrap_or_default();
-        // Answers are JSON, whatever is asked for; clients read both.
-        given.remove("binary_data_output");
-        request.parameters = parameters::from_json(&given)?;
+        request.parameters = asked.parameters;
         let batches = answer::collect(app.control.predict(request).await?).await?;
+        run.is_inferred();
         let schema = &found.signature.output;
-        let outputs = tensors::outputs(&batches, schema, wanted.as_deref(), batched)?;
-        let mut answer = json!({
-            "model_name": found.model.name.as_str(),
-            "model_version": found.version,
-        });
-        if let Some(id) = body.text("id")? {
-            answer["id"] = id.into();
-        }
-        answer["outputs"] = outputs.into();
+        let outputs = outputs::outputs(&batches, schema, &asked.wanted, asked.batched)?;
+        let answer = respond(&found, asked.id, outputs)?;
+        run.is_done();
         Ok(answer)
     };
-    Ok(Json(context.in_time(work).await?))
+    Ok(context.in_time(work).await?)
 }
 
-/// The names of the outputs that are asked for.
-fn wanted(body: &Map<String, Value>) -> Result<Option<Vec<String>>, PredictError> {
-    let wrong = || PredictError::invalid("field 'outputs' must be a list of objects with a 'name'");
-    let outputs = match body.get("outputs") {
-        None | Some(Value::Null) => return Ok(None),
-        Some(Value::Array(outputs)) => outputs,
-        Some(_) => return Err(wrong()),
+/// A request as the model takes it, and how it wants its answer.
+struct Asked {
+    rows: RecordBatch,
+    batched: bool,
+    wanted: Wanted,
+    id: Option<String>,
+    parameters: Parameters,
+}
+
+impl Asked {
+    fn read(body: Tensors, found: &Found) -> Result<Self, PredictError> {
+        let input = &found.signature.input;
+        let (body, raw) = match body {
+            Tensors::Told(body, raw) => (body, raw),
+            Tensors::Raw(bytes) => {
+                let Rows { batch, batched } = tensors::raw_rows(bytes, input)?;
+                return Ok(Self {
+                    rows: batch,
+                    batched,
+                    wanted: Wanted::all_binary(),
+                    id: None,
+                    parameters: Parameters::default(),
+                });
+            }
+        };
+        body.only("a request", &["id", "parameters", "inputs", "outputs"])?;
+        let inputs = inputs(&body, input.fields().is_empty())?;
+        let Rows { batch, batched } = tensors::rows(inputs, raw, input)?;
+        let mut given = body.object("parameters")?.cloned().unwrap_or_default();
+        let wanted = Wanted::read(&body, &found.signature.output)?;
+        given.remove("binary_data_output");
+        Ok(Self {
+            rows: batch,
+            batched,
+            wanted,
+            id: body.text("id")?.map(str::to_owned),
+            parameters: parameters::from_json(&given)?,
+        })
+    }
+}
+
+/// The inputs of a request; none only where the model takes none.
+fn inputs(body: &Map<String, Value>, may_be_none: bool) -> Result<&[Value], PredictError> {
+    match body.get("inputs") {
+        None | Some(Value::Null) if may_be_none => Ok(&[]),
+        Some(Value::Array(inputs)) if may_be_none || !inputs.is_empty() => Ok(inputs),
+        _ => Err(PredictError::invalid(
+            "field 'inputs' must be a list of at least one tensor",
+        )),
+    }
+}
+
+/// JSON, and behind it the bytes of binary outputs.
+fn respond(found: &Found, id: Option<String>, outputs: Outputs) -> Result<Response, PredictError> {
+    let mut head = json!({
+        "model_name": found.model.name.as_str(),
+        "model_version": found.version,
+        "outputs": outputs.told,
+    });
+    if let Some(id) = id {
+        head["id"] = id.into();
+    }
+    let Some(bytes) = outputs.bytes else {
+        return Ok(axum::Json(head).into_response());
     };
-    let names = outputs
-        .iter()
-        .map(|output| output.get("name")?.as_str().map(str::to_owned));
-    let names: Vec<_> = names.collect::<Option<_>>().ok_or_else(wrong)?;
-    Ok(Some(names).filter(|names| !names.is_empty()))
+    let mut body = head.to_string().into_bytes();
+    let length = HeaderValue::from(body.len());
+    body.extend_from_slice(&bytes);
+    let mut response = Response::new(Body::from(body));
+    let headers = response.headers_mut();
+    headers.insert(BINARY_TENSORS, length);
+    let media = HeaderValue::from_static("application/octet-stream");
+    headers.insert(header::CONTENT_TYPE, media);
+    Ok(response)
 }

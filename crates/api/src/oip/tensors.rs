@@ -1,153 +1,316 @@
-//! Tensors of the protocol as JSON ⇄ rows. Pure.
+//! Tensors of the protocol into rows. Pure.
 //!
 //! The first dimension of a tensor counts the rows. A tensor that has one dimension less than that
 //! is one row, without a dimension for it: so a model that takes no batch is called as it is.
 
-use arrow_array::RecordBatch;
-use arrow_schema::{DataType, Field, SchemaRef};
-use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use bytes::Bytes;
+use serde_json::Value;
 use volley_types::PredictError;
+use volley_types::signature::is_bfloat16;
 
-use crate::tensors::{self, fixed_shape};
+use super::raw;
+use crate::tensors::columns::{self, Form, form};
+use crate::tensors::{fixed_shape, flat_values};
 
-/// Rows from the `inputs` of a request, and whether they had a dimension of their own.
+/// The rows of a request, and whether they had a dimension of their own.
+#[derive(Debug)]
+pub(super) struct Rows {
+    pub(super) batch: RecordBatch,
+    pub(super) batched: bool,
+}
+
+/// Rows from the `inputs` of a request and the bytes behind its JSON.
 ///
 /// # Errors
 /// `InvalidInput` naming the input.
 pub(super) fn rows(
     inputs: &[Value],
+    mut raw: Bytes,
     schema: &SchemaRef,
-) -> Result<(RecordBatch, bool), PredictError> {
-    let mut columns = Map::new();
-    let mut batched = true;
+) -> Result<Rows, PredictError> {
+    let mut given: Vec<Option<(ArrayRef, usize)>> = vec![None; schema.fields().len()];
+    let mut batched = !inputs.is_empty();
     for input in inputs {
         let name = input.get("name").and_then(Value::as_str);
         let name = name.ok_or_else(|| PredictError::invalid("an input has no 'name'"))?;
-        if columns.contains_key(name) {
-            let name = printable(name);
+        let Some((index, field)) = schema.fields().find(name) else {
+            return Err(unknown(name, schema));
+        };
+        if given[index].is_some() {
+            let message = format!("input '{}' is given twice", printable(name));
+            return Err(PredictError::invalid(message));
+        }
+        let wrong =
+            |what: String| PredictError::invalid(format!("input '{}': {what}", printable(name)));
+        let bytes = bytes_of(input, &mut raw).map_err(wrong)?;
+        let tensor = Tensor::read(input, field, bytes).map_err(wrong)?;
+        batched &= tensor.batched;
+        given[index] = Some((tensor.column(field, input)?, tensor.rows));
+    }
+    if !raw.is_empty() {
+        return Err(PredictError::invalid(format!(
+            "the request has {} bytes behind the tensors that it tells of",
+            raw.len()
+        )));
+    }
+    let batch = together(given, schema)?;
+    Ok(Rows { batch, batched })
+}
+
+/// The row of a request that is nothing but one tensor's bytes. Where the model takes rows of one
+/// size, as many rows as there are bytes for; a text is one row.
+///
+/// # Errors
+/// `InvalidInput` when the model takes more than one tensor, or the bytes make none.
+pub(super) fn raw_rows(bytes: Bytes, schema: &SchemaRef) -> Result<Rows, PredictError> {
+    let mut needed = schema.fields().iter().enumerate();
+    let mut needed = needed.by_ref().filter(|(_, field)| !field.is_nullable());
+    let (Some((index, field)), None) = (needed.next(), needed.next()) else {
+        return Err(PredictError::invalid(
+            "a raw request (a header length of 0) is for models that take one input; tell the \
+             inputs in JSON",
+        ));
+    };
+    let wrong = |what: String| PredictError::invalid(format!("input '{}': {what}", field.name()));
+    let none = || wrong("cannot be given as raw bytes alone; tell its shape in JSON".to_owned());
+    let (item, _) = form(field).ok_or_else(none)?;
+    let (rows, row_shape, values) = match raw::width(item.data_type()) {
+        None => {
+            let one = raw_shape(field, 1).filter(|(rows, shape)| rows * elements(shape) == 1);
+            let (rows, shape) = one.ok_or_else(none)?;
+            let text = std::str::from_utf8(&bytes)
+                .map_err(|_| wrong("is not UTF-8; models take text".to_owned()))?;
+            let text = Value::from(text);
+            let values = flat_values(field.name(), item, &[&text], 1)?;
+            (rows, shape, values)
+        }
+        Some(width) => {
+            let (rows, row_shape) = raw_shape(field, bytes.len() / width).ok_or_else(none)?;
+            let count = rows * elements(&row_shape);
+            let values = raw::decode(item, count, bytes).map_err(wrong)?;
+            (rows, row_shape, values)
+        }
+    };
+    let mut given: Vec<Option<(ArrayRef, usize)>> = vec![None; schema.fields().len()];
+    given[index] = Some((columns::column(field, values, rows, &row_shape)?, rows));
+    let batch = together(given, schema)?;
+    Ok(Rows {
+        batch,
+        batched: true,
+    })
+}
+
+/// How many rows of which shape `count` values are, where at most one dimension is open.
+fn raw_shape(field: &Field, count: usize) -> Option<(usize, Vec<usize>)> {
+    let dims = known_shape(field);
+    let known: usize = dims.iter().flatten().product();
+    let open = count.checked_div(known)?;
+    match dims.iter().filter(|dim| dim.is_none()).count() {
+        0 => Some((open, dims.into_iter().flatten().collect())),
+        1 => Some((1, dims.into_iter().map(|dim| dim.unwrap_or(open)).collect())),
+        _ => None,
+    }
+}
+
+fn elements(shape: &[usize]) -> usize {
+    shape.iter().product()
+}
+
+fn together(
+    given: Vec<Option<(ArrayRef, usize)>>,
+    schema: &SchemaRef,
+) -> Result<RecordBatch, PredictError> {
+    let (mut fields, mut columns) = (Vec::new(), Vec::new());
+    let mut first: Option<(&str, usize)> = None;
+    for (field, given) in schema.fields().iter().zip(given) {
+        let name = field.name();
+        let Some((column, rows)) = given else {
+            if field.is_nullable() {
+                continue;
+            }
+            return Err(PredictError::invalid(format!("input '{name}' is missing")));
+        };
+        let (other, expected) = *first.get_or_insert((name, rows));
+        if rows != expected {
             return Err(PredictError::invalid(format!(
-                "input '{name}' is given twice"
+                "input '{name}' has {rows} rows and input '{other}' has {expected}; all inputs \
+                 need the same number"
             )));
         }
-        let Ok(field) = schema.field_with_name(name) else {
-            let known: Vec<_> = schema
-                .fields()
-                .iter()
-                .map(|field| field.name().as_str())
-                .collect();
-            return Err(PredictError::invalid(format!(
-                "'{}' is not an input of this model; its inputs are {}",
-                printable(name),
-                known.join(", ")
-            )));
-        };
-        let tensor = Tensor::read(name, input, field)?;
-        batched &= tensor.batched;
-        columns.insert(name.to_owned(), Value::Array(tensor.rows));
+        fields.push(field.clone());
+        columns.push(column);
     }
-    let rows = tensors::from_json(&Value::Object(columns), schema)?;
-    Ok((rows, batched))
+    // A model without inputs is called once.
+    let rows = first.map_or(1, |(_, rows)| rows);
+    if rows == 0 {
+        return Err(PredictError::invalid("'inputs' has no rows"));
+    }
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    let schema = Arc::new(Schema::new(fields));
+    RecordBatch::try_new_with_options(schema, columns, &options).map_err(|error| {
+        PredictError::invalid("the inputs do not fit the model").with_source(error)
+    })
 }
 
-struct Tensor {
-    rows: Vec<Value>,
+fn unknown(name: &str, schema: &Schema) -> PredictError {
+    let known = schema.fields().iter().map(|field| field.name().as_str());
+    let known: Vec<_> = known.collect();
+    PredictError::invalid(format!(
+        "'{}' is not an input of this model; its inputs are {}",
+        printable(name),
+        known.join(", ")
+    ))
+}
+
+/// Takes the bytes of an input from the front of `raw`, where it says that it has some.
+fn bytes_of(input: &Value, raw: &mut Bytes) -> Result<Option<Bytes>, String> {
+    let parameters = input.get("parameters");
+    if parameters.is_some_and(|given| given.get("shared_memory_region").is_some()) {
+        return Err("shared memory is not served; send the tensor".to_owned());
+    }
+    let Some(size) = parameters.and_then(|given| given.get("binary_data_size")) else {
+        return Ok(None);
+    };
+    let size = size.as_u64().and_then(|size| usize::try_from(size).ok());
+    let size = size.ok_or("'binary_data_size' must be a number of bytes")?;
+    if raw.len() < size {
+        return Err(format!(
+            "is to have {size} bytes of binary data, and {} are left; is the header \
+             'Inference-Header-Content-Length' right?",
+            raw.len()
+        ));
+    }
+    Ok(Some(raw.split_to(size)))
+}
+
+/// One tensor, checked as far as its shape goes.
+struct Tensor<'v> {
+    rows: usize,
+    row_shape: Vec<usize>,
     batched: bool,
+    data: Data<'v>,
 }
 
-impl Tensor {
-    fn read(name: &str, input: &Value, field: &Field) -> Result<Self, PredictError> {
-        let wrong = |what: String| PredictError::invalid(format!("input '{name}': {what}"));
-        let (wanted, rank) = described(field)
-            .ok_or_else(|| wrong("it cannot be given in this protocol".to_owned()))?;
+enum Data<'v> {
+    Json(Vec<&'v Value>),
+    Raw(ArrayRef),
+}
+
+impl<'v> Tensor<'v> {
+    fn read(input: &'v Value, field: &Field, bytes: Option<Bytes>) -> Result<Self, String> {
+        let no_form = || "it cannot be given in this protocol".to_owned();
+        let (item, form) = form(field).ok_or_else(no_form)?;
+        let wanted = datatype(item).ok_or_else(no_form)?;
         match input.get("datatype").and_then(Value::as_str) {
             Some(given) if given == wanted => {}
             Some(given) => {
                 let given = printable(given);
-                return Err(wrong(format!(
-                    "has datatype {given}, the model takes {wanted}"
-                )));
+                return Err(format!("has datatype {given}, the model takes {wanted}"));
             }
-            None => return Err(wrong("has no 'datatype'".to_owned())),
+            None => return Err("has no 'datatype'".to_owned()),
         }
-        let shape =
-            shape(input).ok_or_else(|| wrong("'shape' must be a list of sizes".to_owned()))?;
-        let size = shape
-            .iter()
-            .try_fold(1_usize, |size, dim| size.checked_mul(*dim));
-        let data = input.get("data");
-        let data = data.ok_or_else(|| wrong("has no 'data' in JSON".to_owned()))?;
-        let mut flat = Vec::new();
-        flatten(data, &mut flat);
-        if size != Some(flat.len()) {
-            return Err(wrong(format!(
-                "has {} values, and its shape {shape:?} needs others",
-                flat.len()
-            )));
-        }
+        let shape = shape(input).ok_or("'shape' must be a list of sizes")?;
+        let mut dims = shape.iter();
+        let size = dims.try_fold(1_usize, |size, dim| size.checked_mul(*dim));
+        let size = size.ok_or("its shape is too large")?;
+        let data = match (bytes, input.get("data")) {
+            (Some(_), Some(_)) => return Err("has 'data' and binary data; give one".to_owned()),
+            (Some(bytes), None) => Data::Raw(raw::decode(item, size, bytes)?),
+            (None, Some(data)) => {
+                let mut flat = Vec::new();
+                flatten(data, &mut flat);
+                if size != flat.len() {
+                    let found = flat.len();
+                    return Err(format!(
+                        "has {found} values, and its shape {shape:?} needs others"
+                    ));
+                }
+                Data::Json(flat)
+            }
+            (None, None) => {
+                return Err("has neither 'data' nor a 'binary_data_size'".to_owned());
+            }
+        };
+        let rank = form.rank();
         // A column of numbers is sometimes given as a table with one of them.
         let column = rank == 0 && shape.len() == 2 && shape[1] == 1;
         let batched = shape.len() == rank + 1 || column;
         if !batched && shape.len() != rank {
-            return Err(wrong(format!(
+            return Err(format!(
                 "has {} dimensions, the model takes {} with the one of the rows",
                 shape.len(),
                 rank + 1
-            )));
+            ));
         }
-        let (count, row_shape) = match (batched, shape.split_first()) {
-            (true, Some((count, rest))) if !column => (*count, rest),
-            (true, Some((count, _))) => (*count, &[][..]),
-            _ => (1, &shape[..]),
+        let (rows, row_shape) = match shape.split_first() {
+            Some((count, _)) if column => (*count, Vec::new()),
+            Some((count, rest)) if batched => (*count, rest.to_vec()),
+            _ => (1, shape),
         };
-        let each = flat.len().checked_div(count).unwrap_or(0);
-        let rows = (0..count).map(|row| nest(&flat[row * each..(row + 1) * each], row_shape));
         Ok(Self {
-            rows: rows.collect(),
+            rows,
+            row_shape,
             batched,
+            data,
         })
     }
-}
 
-/// The protocol's name for a column's type, and the dimensions of one row; `None` when it has no
-/// such form.
-pub(super) fn described(field: &Field) -> Option<(&'static str, usize)> {
-    match field.data_type() {
-        DataType::FixedSizeList(item, size) => {
-            Some((datatype(item.data_type())?, fixed_shape(field, *size).len()))
-        }
-        DataType::List(item) => Some((datatype(item.data_type())?, 1)),
-        DataType::Struct(fields) => {
-            let (_, data) = fields.find("data")?;
-            let (_, shape) = fields.find("shape")?;
-            match (data.data_type(), shape.data_type()) {
-                (DataType::List(item), DataType::FixedSizeList(_, rank)) => {
-                    Some((datatype(item.data_type())?, usize::try_from(*rank).ok()?))
-                }
-                _ => None,
-            }
-        }
-        scalar => Some((datatype(scalar)?, 0)),
+    fn column(&self, field: &Field, input: &Value) -> Result<ArrayRef, PredictError> {
+        let name = input
+            .get("name")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        let item = form(field).map_or(field, |(item, _)| item);
+        let each = self.row_shape.iter().product();
+        let values = match &self.data {
+            Data::Json(values) => flat_values(name, item, values, each)?,
+            Data::Raw(values) => values.clone(),
+        };
+        columns::column(field, values, self.rows, &self.row_shape)
     }
 }
 
-/// The shape that the metadata of a model tells for a column: -1 where it is free.
+/// The protocol's name for a column's type; `None` when it has no such form.
+pub(super) fn described(field: &Field) -> Option<&'static str> {
+    datatype(form(field)?.0)
+}
+
+/// The shape that the metadata of a model tells for a column: -1 where it is open.
 pub(super) fn declared_shape(field: &Field) -> Vec<i64> {
-    let mut shape = vec![-1];
-    match field.data_type() {
-        DataType::FixedSizeList(_, size) => {
-            let dims = fixed_shape(field, *size);
-            shape.extend(dims.into_iter().map(|dim| dim as i64));
-        }
-        _ => {
-            let rank = described(field).map_or(0, |(_, rank)| rank);
-            shape.resize(1 + rank, -1);
-        }
-    }
-    shape
+    let dims = known_shape(field).into_iter();
+    let dims = dims.map(|dim| dim.and_then(|dim| i64::try_from(dim).ok()).unwrap_or(-1));
+    std::iter::once(-1).chain(dims).collect()
 }
 
-fn datatype(data_type: &DataType) -> Option<&'static str> {
-    Some(match data_type {
+/// The dimensions of one row, where they are known.
+fn known_shape(field: &Field) -> Vec<Option<usize>> {
+    match (form(field), field.data_type()) {
+        (_, DataType::FixedSizeList(_, size)) => {
+            fixed_shape(field, *size).into_iter().map(Some).collect()
+        }
+        (Some((_, Form::Variable(rank))), _) => {
+            let metadata = field.metadata().get("ARROW:extension:metadata");
+            let told = metadata.and_then(|text| serde_json::from_str::<Value>(text).ok());
+            let dims = told
+                .as_ref()
+                .and_then(|told| told.get("uniform_shape")?.as_array());
+            let dim = |dim: &Value| usize::try_from(dim.as_u64()?).ok();
+            let dims = dims.map(|dims| dims.iter().map(dim).collect::<Vec<_>>());
+            dims.filter(|dims| dims.len() == rank)
+                .unwrap_or_else(|| vec![None; rank])
+        }
+        (form, _) => vec![None; form.map_or(0, |(_, form)| form.rank())],
+    }
+}
+
+/// The protocol's name for the type of single values.
+pub(super) fn datatype(item: &Field) -> Option<&'static str> {
+    Some(match item.data_type() {
+        DataType::UInt16 if is_bfloat16(item) => "BF16",
         DataType::Boolean => "BOOL",
         DataType::Int8 => "INT8",
         DataType::Int16 => "INT16",
@@ -178,85 +341,7 @@ fn flatten<'v>(data: &'v Value, flat: &mut Vec<&'v Value>) {
     }
 }
 
-fn nest(flat: &[&Value], shape: &[usize]) -> Value {
-    match shape.split_first() {
-        None => flat.first().map_or(Value::Null, |value| (*value).clone()),
-        Some((dim, rest)) => {
-            let each = flat.len().checked_div(*dim).unwrap_or(0);
-            let parts = (0..*dim).map(|part| nest(&flat[part * each..(part + 1) * each], rest));
-            parts.collect()
-        }
-    }
-}
-
-fn printable(name: &str) -> String {
+/// A caller's own words, fit for a message.
+pub(super) fn printable(name: &str) -> String {
     name.chars().filter(|c| !c.is_control()).take(64).collect()
-}
-
-/// The outputs of an answer: all of them, or those that are asked for, in their order.
-///
-/// # Errors
-/// `InvalidInput` when one that is asked for is not there, or rows of different shapes make no
-/// tensor; `Unimplemented` for a column that has no such form.
-pub(super) fn outputs(
-    batches: &[RecordBatch],
-    schema: &SchemaRef,
-    wanted: Option<&[String]>,
-    batched: bool,
-) -> Result<Vec<Value>, PredictError> {
-    if let Some(name) = wanted
-        .into_iter()
-        .flatten()
-        .find(|name| schema.field_with_name(name).is_err())
-    {
-        return Err(PredictError::invalid(format!(
-            "'{}' is not an output of this model",
-            printable(name)
-        )));
-    }
-    let told = tensors::to_json(batches)?;
-    let told = told.as_array().cloned().unwrap_or_default();
-    let mut outputs = Vec::new();
-    for (field, output) in schema.fields().iter().zip(told) {
-        if wanted.is_some_and(|wanted| !wanted.contains(field.name())) {
-            continue;
-        }
-        outputs.push(output_of(field, output, batched)?);
-    }
-    Ok(outputs)
-}
-
-fn output_of(field: &Field, output: Value, batched: bool) -> Result<Value, PredictError> {
-    let (mut shape, data) = match output.get("rows").and_then(Value::as_array) {
-        None => (
-            output["shape"].as_array().cloned().unwrap_or_default(),
-            output["data"].clone(),
-        ),
-        Some(rows) => {
-            let first = rows.first().map(|row| row["shape"].clone());
-            if rows.iter().any(|row| Some(&row["shape"]) != first.as_ref()) {
-                return Err(PredictError::invalid(format!(
-                    "output '{}' has rows of different shapes, which make no tensor; send one row \
-                     at a time, or use Arrow Flight",
-                    field.name()
-                )));
-            }
-            let mut shape = vec![Value::from(rows.len())];
-            shape.extend(
-                first
-                    .and_then(|first| first.as_array().cloned())
-                    .unwrap_or_default(),
-            );
-            let data = rows
-                .iter()
-                .filter_map(|row| row["data"].as_array())
-                .flatten();
-            (shape, data.cloned().collect())
-        }
-    };
-    if !batched && shape.first() == Some(&Value::from(1)) {
-        shape.remove(0);
-    }
-    let name = described(field).map(|(name, _)| name);
-    Ok(json!({ "name": field.name(), "datatype": name, "shape": shape, "data": data }))
 }

@@ -6,15 +6,13 @@ use arrow_array::types::{
     ArrowPrimitiveType, Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
     Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
-use arrow_array::{
-    ArrayRef, BooleanArray, FixedSizeListArray, LargeStringArray, ListArray, PrimitiveArray,
-    StringArray, StructArray,
-};
-use arrow_buffer::OffsetBuffer;
+use arrow_array::{ArrayRef, BooleanArray, LargeStringArray, PrimitiveArray, StringArray};
 use arrow_schema::{DataType, Field, Fields};
 use serde_json::Value;
 use volley_types::PredictError;
+use volley_types::signature::is_bfloat16;
 
+use super::columns::{self, Form};
 use super::fixed_shape;
 
 /// The deepest nesting of one tensor.
@@ -37,7 +35,7 @@ pub(super) fn column(field: &Field, rows: &[Value]) -> Result<ArrayRef, PredictE
     match field.data_type() {
         DataType::FixedSizeList(item, size) => fixed(field, item, *size, rows),
         DataType::Struct(fields) => variable(field, fields, rows),
-        scalar => {
+        _ => {
             let values = rows.iter().enumerate();
             let placed = values.map(|(row, value)| {
                 (
@@ -48,7 +46,7 @@ pub(super) fn column(field: &Field, rows: &[Value]) -> Result<ArrayRef, PredictE
                     value,
                 )
             });
-            scalars(scalar, placed.collect())
+            scalars(field, placed.collect())
         }
     }
 }
@@ -84,26 +82,14 @@ fn fixed(
             *value,
         )
     });
-    let values = scalars(item.data_type(), placed.collect())?;
-    let list = FixedSizeListArray::try_new(item.clone(), size, values, None);
-    Ok(Arc::new(list.map_err(|error| {
-        PredictError::internal("a tensor column cannot be built", error)
-    })?))
+    let values = scalars(item, placed.collect())?;
+    columns::fixed(item, size, rows.len(), values)
 }
 
 fn variable(field: &Field, fields: &Fields, rows: &[Value]) -> Result<ArrayRef, PredictError> {
     let unsupported =
         || PredictError::invalid(format!("input '{}' cannot be given as JSON", field.name()));
-    let (DataType::List(item), DataType::FixedSizeList(dim, rank)) = (
-        fields
-            .find("data")
-            .map(|(_, field)| field.data_type())
-            .ok_or_else(unsupported)?,
-        fields
-            .find("shape")
-            .map(|(_, field)| field.data_type())
-            .ok_or_else(unsupported)?,
-    ) else {
+    let Some((item, Form::Variable(rank))) = columns::form(field) else {
         return Err(unsupported());
     };
     let (mut flat, mut lengths, mut dims) = (Vec::new(), Vec::new(), Vec::new());
@@ -114,7 +100,7 @@ fn variable(field: &Field, fields: &Fields, rows: &[Value]) -> Result<ArrayRef, 
         };
         let start = flat.len();
         let shape = flatten(&place, value, &mut flat)?;
-        if shape.len() != usize::try_from(*rank).unwrap_or(0) {
+        if shape.len() != rank {
             let found = shape.len();
             return Err(place.wrong(&format!("has {found} dimensions, the model takes {rank}")));
         }
@@ -137,27 +123,31 @@ fn variable(field: &Field, fields: &Fields, rows: &[Value]) -> Result<ArrayRef, 
             *value,
         )
     });
-    let values = scalars(item.data_type(), placed.collect())?;
-    let broken = |error| PredictError::internal("a tensor column cannot be built", error);
-    let data = ListArray::try_new(
-        item.clone(),
-        OffsetBuffer::from_lengths(lengths),
-        values,
-        None,
+    let values = scalars(item, placed.collect())?;
+    columns::variable(fields, values, lengths, dims).ok_or_else(unsupported)?
+}
+
+/// The values of a tensor whose rows have `each` values, as one array of the type of `item`.
+///
+/// # Errors
+/// `InvalidInput` naming the input, the row and what a value should be.
+pub(crate) fn flat_values(
+    input: &str,
+    item: &Field,
+    values: &[&Value],
+    each: usize,
+) -> Result<ArrayRef, PredictError> {
+    let place = |index: usize| Place {
+        input,
+        row: index / each.max(1),
+    };
+    let placed = values.iter().enumerate();
+    scalars(
+        item,
+        placed
+            .map(|(index, value)| (place(index), *value))
+            .collect(),
     )
-    .map_err(broken)?;
-    let dims = Arc::new(PrimitiveArray::<Int32Type>::from(dims));
-    let shape = FixedSizeListArray::try_new(dim.clone(), *rank, dims, None).map_err(broken)?;
-    let columns: Vec<ArrayRef> = fields
-        .iter()
-        .map(|field| match field.name().as_str() {
-            "data" => Arc::new(data.clone()) as ArrayRef,
-            _ => Arc::new(shape.clone()) as ArrayRef,
-        })
-        .collect();
-    Ok(Arc::new(
-        StructArray::try_new(fields.clone(), columns, None).map_err(broken)?,
-    ))
 }
 
 /// Appends the leaves of a nested array and returns its shape; a ragged one is refused.
@@ -202,8 +192,11 @@ fn flatten<'a>(
 
 type Placed<'a> = Vec<(Place<'a>, &'a Value)>;
 
-fn scalars(data_type: &DataType, values: Placed<'_>) -> Result<ArrayRef, PredictError> {
-    match data_type {
+fn scalars(item: &Field, values: Placed<'_>) -> Result<ArrayRef, PredictError> {
+    match item.data_type() {
+        DataType::UInt16 if is_bfloat16(item) => {
+            floats::<UInt16Type>(values, |v| Some(half::bf16::from_f64(v).to_bits()))
+        }
         DataType::Float16 => floats::<Float16Type>(values, |v| Some(half::f16::from_f64(v))),
         DataType::Float32 => floats::<Float32Type>(values, |v| Some(v as f32)),
         DataType::Float64 => floats::<Float64Type>(values, Some),

@@ -9,7 +9,9 @@ use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Field};
 use serde_json::{Value, json};
 use volley_types::PredictError;
+use volley_types::signature::is_bfloat16;
 
+use super::columns::{self, Form};
 use super::fixed_shape;
 
 /// All rows of `batches` as one list of `{name, data_type, shape, data}`. `data` is flat, and
@@ -39,32 +41,40 @@ fn output(field: &Field, columns: &[&ArrayRef]) -> Result<Value, PredictError> {
         DataType::FixedSizeList(item, size) => {
             for column in columns {
                 let list = column.as_fixed_size_list();
-                let from = list.value_offset(0) as usize;
+                let from = if list.is_empty() {
+                    0
+                } else {
+                    list.value_offset(0) as usize
+                };
                 let count = list.len() * usize::try_from(*size).unwrap_or(0);
-                append(&list.values().slice(from, count), &mut data)?;
+                append(item, &list.values().slice(from, count), &mut data)?;
             }
             let mut shape = vec![rows];
             shape.extend(fixed_shape(field, *size));
-            Ok(tensor(field, item.data_type(), &shape, data))
+            Ok(tensor(field, item, &shape, data))
         }
         DataType::Struct(fields) if fields.find("data").is_some() => variable(field, columns),
-        DataType::List(item) => lists(field, item.data_type(), columns),
-        scalar => {
+        DataType::List(item) => lists(field, item, columns),
+        _ => {
             for column in columns {
-                append(column, &mut data)?;
+                append(field, column, &mut data)?;
             }
-            Ok(tensor(field, scalar, &[rows], data))
+            Ok(tensor(field, field, &[rows], data))
         }
     }
 }
 
-fn tensor(field: &Field, item: &DataType, shape: &[usize], data: Vec<Value>) -> Value {
+fn tensor(field: &Field, item: &Field, shape: &[usize], data: Vec<Value>) -> Value {
     json!({ "name": field.name(), "data_type": type_name(item), "shape": shape, "data": data })
 }
 
 fn variable(field: &Field, columns: &[&ArrayRef]) -> Result<Value, PredictError> {
+    let item = match columns::form(field) {
+        Some((item, Form::Variable(_))) => item,
+        _ => return Err(no_json(field.data_type())),
+    };
+    let dim = Field::new("dim", DataType::Int32, false);
     let mut rows = Vec::new();
-    let mut item = None;
     for column in columns {
         let tensors = column.as_struct_opt();
         let parts = tensors.and_then(|tensors| {
@@ -77,24 +87,23 @@ fn variable(field: &Field, columns: &[&ArrayRef]) -> Result<Value, PredictError>
         };
         for row in 0..data.len() {
             let (values, dims) = (data.value(row), shape.value(row));
-            item = Some(values.data_type().clone());
             let (mut flat, mut sizes) = (Vec::new(), Vec::new());
-            append(&values, &mut flat)?;
-            append(&dims, &mut sizes)?;
+            append(item, &values, &mut flat)?;
+            append(&dim, &dims, &mut sizes)?;
             rows.push(json!({ "shape": sizes, "data": flat }));
         }
     }
-    let data_type = item.as_ref().map(type_name);
+    let data_type = type_name(item);
     Ok(json!({ "name": field.name(), "data_type": data_type, "rows": rows }))
 }
 
-fn lists(field: &Field, item: &DataType, columns: &[&ArrayRef]) -> Result<Value, PredictError> {
+fn lists(field: &Field, item: &Field, columns: &[&ArrayRef]) -> Result<Value, PredictError> {
     let mut rows = Vec::new();
     for column in columns {
         let lists = column.as_list::<i32>();
         for row in 0..lists.len() {
             let mut flat = Vec::new();
-            append(&lists.value(row), &mut flat)?;
+            append(item, &lists.value(row), &mut flat)?;
             rows.push(json!({ "shape": [flat.len()], "data": flat }));
         }
     }
@@ -102,8 +111,19 @@ fn lists(field: &Field, item: &DataType, columns: &[&ArrayRef]) -> Result<Value,
     Ok(json!({ "name": field.name(), "data_type": data_type, "rows": rows }))
 }
 
-fn append(array: &ArrayRef, out: &mut Vec<Value>) -> Result<(), PredictError> {
+/// Appends the values of `array`, whose field is `item`.
+///
+/// # Errors
+/// `Unimplemented` when they have no JSON form.
+pub(crate) fn append(
+    item: &Field,
+    array: &ArrayRef,
+    out: &mut Vec<Value>,
+) -> Result<(), PredictError> {
     match array.data_type() {
+        DataType::UInt16 if is_bfloat16(item) => {
+            primitives::<UInt16Type>(array, out, |v| json!(half::bf16::from_bits(v).to_f32()));
+        }
         DataType::Float16 => primitives::<Float16Type>(array, out, |v| json!(v.to_f32())),
         DataType::Float32 => primitives::<Float32Type>(array, out, |v| json!(v)),
         DataType::Float64 => primitives::<Float64Type>(array, out, |v| json!(v)),
@@ -142,8 +162,9 @@ fn no_json(data_type: &DataType) -> PredictError {
 }
 
 /// OpenSearch's name for a type.
-fn type_name(data_type: &DataType) -> String {
-    match data_type {
+fn type_name(item: &Field) -> String {
+    match item.data_type() {
+        DataType::UInt16 if is_bfloat16(item) => "BFLOAT16".to_owned(),
         DataType::Utf8 | DataType::LargeUtf8 => "STRING".to_owned(),
         other => other.to_string().to_ascii_uppercase(),
     }

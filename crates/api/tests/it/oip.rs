@@ -5,8 +5,12 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, FixedSizeListArray, Float32Array, Int64Array, RecordBatch};
 use arrow_schema::{DataType, Field, Schema};
+use bytes::Bytes;
 use http::Method;
+use http_body_util::Full;
 use serde_json::{Value, json};
+use volley_api::ApiConfig;
+use volley_types::registry::ReplicaState;
 use volley_types::{FinishReason, GenerationChunk, Signature, Task};
 
 use super::support::{Edge, Reply, Script, last, request, text};
@@ -99,7 +103,8 @@ async fn tensors_go_in_flat_or_nested_and_come_out() {
         arrow_array::cast::AsArray::as_fixed_size_list(called.rows.column(0).as_ref());
     let floats: &Float32Array = arrow_array::cast::AsArray::as_primitive(floats.values().as_ref());
     assert_eq!(floats.value(7), 8.0);
-    let only = json!({ "outputs": [{ "name": "n" }], "parameters": { "binary_data_output": true, "p": 1 } });
+    let only = json!({ "outputs": [{ "name": "n", "parameters": { "binary_data": false } }],
+                       "parameters": { "binary_data_output": true, "p": 1 } });
     let asked = body(json!([1, 2, 3, 4]), &[1, 2, 2], json!([9]), &only);
     let reply = edge.post("/v2/models/m/versions/1/infer", &asked);
     let outputs = reply.await.ok()["outputs"].clone();
@@ -160,7 +165,8 @@ async fn what_does_not_fit_is_refused_by_name() {
     for (header, value, status) in [
         ("content-type", "", 200),
         ("content-type", "text/plain", 415),
-        ("inference-header-content-length", "2", 415),
+        ("inference-header-content-length", "2", 400),
+        ("content-encoding", "br", 415),
     ] {
         let (x, shape, k) = good();
         let mut asked = request(Method::POST, INFER, &body(x, &shape, k, &json!({})));
@@ -240,4 +246,213 @@ async fn health_metadata_and_the_repository() {
         (&index[0]["name"], &index[0]["state"]),
         (&json!("m"), &json!("READY"))
     );
+}
+
+fn bytes(x: [f32; 4], k: i64) -> Vec<u8> {
+    let mut bytes: Vec<u8> = x.iter().flat_map(|value| value.to_le_bytes()).collect();
+    bytes.extend(k.to_le_bytes());
+    bytes
+}
+
+/// JSON, the bytes of one row behind it, and how long the JSON is.
+fn binary(x: [f32; 4], k: i64, more: &Value) -> (Vec<u8>, usize) {
+    let size = |size: usize| json!({ "binary_data_size": size });
+    let mut head = json!({ "inputs": [
+        { "name": "x", "shape": [1, 2, 2], "datatype": "FP32", "parameters": size(16) },
+        { "name": "k", "shape": [1], "datatype": "INT64", "parameters": size(8) },
+    ] });
+    head.as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
+    let mut body = head.to_string().into_bytes();
+    let length = body.len();
+    body.extend(bytes(x, k));
+    (body, length)
+}
+
+fn post(body: Vec<u8>, headers: &[(&'static str, String)]) -> http::Request<Full<Bytes>> {
+    let mut asked = request(Method::POST, INFER, "").map(|_| Full::new(Bytes::from(body)));
+    for (name, value) in headers {
+        asked.headers_mut().insert(*name, value.parse().unwrap());
+    }
+    asked
+}
+
+const LENGTH: &str = "inference-header-content-length";
+
+/// The outputs that the JSON tells of, and the bytes behind it.
+fn told(reply: &Reply) -> (Value, &[u8]) {
+    assert_eq!(
+        reply.status,
+        200,
+        "{}",
+        String::from_utf8_lossy(&reply.body)
+    );
+    assert_eq!(reply.headers["content-type"], "application/octet-stream");
+    let length: usize = reply.headers[LENGTH].to_str().unwrap().parse().unwrap();
+    let (head, bytes) = reply.body.split_at(length);
+    let head: Value = serde_json::from_slice(head).unwrap();
+    (head["outputs"].clone(), bytes)
+}
+
+#[tokio::test]
+async fn binary_tensors_go_both_ways_as_they_are_asked_for() {
+    let edge = edge().await;
+    let x = [1.0, 2.0, 3.0, f32::NAN];
+    let all = json!({ "parameters": { "binary_data_output": true } });
+    let (body, length) = binary(x, 7, &all);
+    let asked = post(body.clone(), &[(LENGTH, length.to_string())]);
+    let reply = edge.send(asked).await;
+    let (outputs, answer) = told(&reply);
+    assert_eq!(answer, bytes(x, 8), "bit by bit");
+    assert_eq!(
+        outputs,
+        json!([
+            { "name": "y", "datatype": "FP32", "shape": [1, 2, 2],
+              "parameters": { "binary_data_size": 16 } },
+            { "name": "n", "datatype": "INT64", "shape": [1],
+              "parameters": { "binary_data_size": 8 } },
+        ])
+    );
+
+    let one = json!({ "outputs": [{ "name": "y", "parameters": { "binary_data": true } },
+                                  { "name": "n" }] });
+    let (body, length) = binary(x, 7, &one);
+    let reply = edge.send(post(body, &[(LENGTH, length.to_string())])).await;
+    let (outputs, answer) = told(&reply);
+    assert_eq!(answer, &bytes(x, 8)[..16]);
+    assert_eq!(outputs[1]["data"], json!([8]));
+
+    let (body, length) = binary(x, 7, &json!({}));
+    for length in [
+        "-1".to_owned(),
+        "x".to_owned(),
+        (body.len() + 1).to_string(),
+    ] {
+        let reply = edge.send(post(body.clone(), &[(LENGTH, length)])).await;
+        assert!(refused(&reply, 400).contains(LENGTH));
+    }
+    // Two inputs are more than raw bytes can tell.
+    let reply = edge
+        .send(post(body.clone(), &[(LENGTH, "0".to_owned())]))
+        .await;
+    assert!(refused(&reply, 400).contains("one input"));
+    let cut = post(
+        body[..body.len() - 1].to_vec(),
+        &[(LENGTH, length.to_string())],
+    );
+    assert!(refused(&edge.send(cut).await, 400).contains("'k'"));
+}
+
+/// As a compressor writes it that does not compress.
+fn deflated(body: &[u8]) -> Vec<u8> {
+    let (mut a, mut b) = (1_u32, 0_u32);
+    for byte in body {
+        a = (a + u32::from(*byte)) % 65_521;
+        b = (b + a) % 65_521;
+    }
+    let length = u16::try_from(body.len()).unwrap();
+    let mut whole = vec![0x78, 0x01, 0x01];
+    whole.extend(length.to_le_bytes());
+    whole.extend((!length).to_le_bytes());
+    whole.extend(body);
+    whole.extend(((b << 16) | a).to_be_bytes());
+    whole
+}
+
+#[tokio::test]
+async fn bodies_may_be_compressed_both_ways() {
+    let edge = edge().await;
+    let all = json!({ "parameters": { "binary_data_output": true } });
+    let (body, length) = binary([1.0; 4], 1, &all);
+    let headers = |encoding: &str| {
+        [
+            (LENGTH, length.to_string()),
+            ("content-encoding", encoding.to_owned()),
+        ]
+    };
+    let whole = edge.send(post(deflated(&body), &headers("deflate"))).await;
+    assert_eq!(told(&whole).1, bytes([1.0; 4], 2));
+    let broken = edge.send(post(body.clone(), &headers("deflate"))).await;
+    assert!(refused(&broken, 400).contains("compressed"));
+
+    let mut asked = post(body, &[(LENGTH, length.to_string())]);
+    let accepted = "gzip".parse().unwrap();
+    asked.headers_mut().insert("accept-encoding", accepted);
+    let reply = edge.send(asked).await;
+    assert_eq!(reply.headers["content-encoding"], "gzip");
+    assert_eq!(reply.body[..2], [0x1f, 0x8b]);
+    assert!(reply.headers.contains_key(LENGTH));
+
+    // A small body that would fill the memory is cut off at the limit on bodies.
+    let config = ApiConfig {
+        max_body_bytes: 100,
+        ..ApiConfig::default()
+    };
+    let small = Edge::with(config).await;
+    let reply = small
+        .send(post(deflated(&[b' '; 101]), &headers("deflate")[1..]))
+        .await;
+    refused(&reply, 413);
+}
+
+#[tokio::test]
+async fn what_was_answered_is_counted() {
+    let edge = edge().await;
+    let good = || body(json!([1, 2, 3, 4]), &[1, 2, 2], json!([9]), &json!({}));
+    edge.post(INFER, &good()).await.ok();
+    edge.post(INFER, &good()).await.ok();
+    refused(&edge.post(INFER, "{}").await, 400);
+    for path in [
+        "/v2/models/m/stats",
+        "/v2/models/stats",
+        "/v2/models/m/versions/1/stats",
+    ] {
+        let stats = edge.get(path).await.ok()["model_stats"][0].clone();
+        assert_eq!(
+            (&stats["name"], &stats["version"]),
+            (&json!("m"), &json!("1"))
+        );
+        assert_eq!(stats["inference_count"], 2);
+        assert_eq!(stats["inference_stats"]["success"]["count"], 2);
+        assert_eq!(stats["inference_stats"]["fail"]["count"], 1);
+        assert!(
+            0 < stats["inference_stats"]["compute_infer"]["ns"]
+                .as_u64()
+                .unwrap()
+        );
+    }
+    refused(&edge.get("/v2/models/no/stats").await, 404);
+    let config = edge.get("/v2/models/m/config").await.ok();
+    assert_eq!(
+        config["input"][0],
+        json!({ "name": "x", "data_type": "TYPE_FP32", "dims": [-1, 2, 2] })
+    );
+}
+
+#[tokio::test]
+async fn a_load_answers_when_the_model_is_there() {
+    let edge = edge().await;
+    let load = "/v2/repository/models/m/load";
+    assert_eq!(edge.post(load, "{}").await.status, 200);
+    // Triton's clients do not say what they send; pages of other origins always tell theirs.
+    for (origin, status) in [(None, 200), (Some("http://else.test"), 415)] {
+        let mut asked = request(Method::POST, load, "{}");
+        asked.headers_mut().remove("content-type");
+        if let Some(origin) = origin {
+            asked
+                .headers_mut()
+                .insert("origin", origin.parse().unwrap());
+        }
+        assert_eq!(edge.send(asked).await.status, status);
+    }
+    let config = r#"{"parameters":{"config":"{}"}}"#;
+    assert!(refused(&edge.post(load, config).await, 400).contains("configuration"));
+    *edge.cluster.replica_state.lock() = Some(ReplicaState::Failed("it is no ONNX model".into()));
+    let failed = refused(&edge.post(load, "{}").await, 400);
+    assert!(failed.contains("it is no ONNX model"), "{failed}");
+    let index = edge.post("/v2/repository/index", "").await.ok();
+    assert_eq!(index[0]["reason"], "it is no ONNX model");
+    let unloaded = edge.post("/v2/repository/models/m/unload", "{}").await;
+    assert_eq!(unloaded.status, 200);
 }

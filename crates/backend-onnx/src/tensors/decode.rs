@@ -8,6 +8,7 @@ use arrow_array::types::{
 use arrow_array::{Array, ArrayRef, FixedSizeListArray, ListArray};
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::DataType;
+use half::slice::HalfBitsSliceExt;
 use ort::session::SessionInputValue;
 use ort::value::{PrimitiveTensorElementType, Tensor, TensorRef};
 use volley_types::PredictError;
@@ -136,6 +137,7 @@ impl Leaves {
     /// The tensor. Numbers of rows that lie together are not copied.
     pub(super) fn tensor(&self, port: &Port) -> Result<SessionInputValue<'_>, PredictError> {
         match port.element {
+            DataType::UInt16 if port.bfloat16 => self.bfloat16(),
             DataType::Float16 => self.primitive::<Float16Type>(),
             DataType::Float32 => self.primitive::<Float32Type>(),
             DataType::Float64 => self.primitive::<Float64Type>(),
@@ -179,6 +181,22 @@ impl Leaves {
         for part in &self.parts {
             values.extend_from_slice(part.as_primitive::<T>().values());
         }
+        let tensor = Tensor::from_array((self.shape.clone(), values));
+        Ok(tensor.map_err(refused)?.into())
+    }
+
+    fn bfloat16(&self) -> Result<SessionInputValue<'_>, PredictError> {
+        if let [part] = self.parts.as_slice()
+            && !part.is_empty()
+        {
+            let bits: &[u16] = part.as_primitive::<UInt16Type>().values();
+            let values: &[half::bf16] = bits.reinterpret_cast();
+            let tensor = TensorRef::from_array_view((self.shape.clone(), values));
+            return Ok(tensor.map_err(refused)?.into());
+        }
+        let parts = self.parts.iter();
+        let bits = parts.flat_map(|part| part.as_primitive::<UInt16Type>().values().iter());
+        let values: Vec<half::bf16> = bits.map(|bits| half::bf16::from_bits(*bits)).collect();
         let tensor = Tensor::from_array((self.shape.clone(), values));
         Ok(tensor.map_err(refused)?.into())
     }

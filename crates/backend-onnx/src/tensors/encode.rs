@@ -12,6 +12,7 @@ use arrow_array::{
 };
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{ArrowError, DataType};
+use half::slice::HalfFloatSliceExt;
 use ort::value::{DynValue, PrimitiveTensorElementType};
 use volley_types::{ErrorCode, ErrorOrigin, PredictError};
 
@@ -50,7 +51,8 @@ pub(super) fn column(
         Layout::Fixed(size) => {
             let size = i32::try_from(size)
                 .map_err(|error| internal("an output is too large", error.to_string()))?;
-            let list = FixedSizeListArray::try_new(port.item(), size, values, None);
+            let list =
+                FixedSizeListArray::try_new_with_length(port.item(), size, values, None, rows);
             Ok(Arc::new(list.map_err(broken)?))
         }
         Layout::Variable(rank) => {
@@ -69,7 +71,8 @@ pub(super) fn column(
                 .collect::<Vec<_>>()
                 .into();
             let width = i32::try_from(rank).unwrap_or(i32::MAX);
-            let shapes = FixedSizeListArray::try_new(dim(), width, Arc::new(dims), None);
+            let dims = Arc::new(dims);
+            let shapes = FixedSizeListArray::try_new_with_length(dim(), width, dims, None, rows);
             let columns: Vec<ArrayRef> = vec![Arc::new(data), Arc::new(shapes.map_err(broken)?)];
             let tensors = StructArray::try_new(port.tensor_fields(rank), columns, None);
             Ok(Arc::new(tensors.map_err(broken)?))
@@ -80,6 +83,13 @@ pub(super) fn column(
 /// An output's shape and all its values.
 fn values(port: &Port, value: &DynValue) -> Result<(Vec<usize>, ArrayRef), PredictError> {
     match port.element {
+        DataType::UInt16 if port.bfloat16 => {
+            let extracted = value.try_extract_tensor::<half::bf16>();
+            let (shape, values) = extracted.map_err(unreadable)?;
+            let bits: &[u16] = values.reinterpret_cast();
+            let array = PrimitiveArray::<UInt16Type>::new(bits.to_vec().into(), None);
+            Ok((sizes(shape), Arc::new(array)))
+        }
         DataType::Float16 => primitive::<Float16Type>(value),
         DataType::Float32 => primitive::<Float32Type>(value),
         DataType::Float64 => primitive::<Float64Type>(value),

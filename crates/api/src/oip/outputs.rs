@@ -1,0 +1,197 @@
+//! Rows into tensors of the protocol, in JSON or behind it. Pure.
+
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_schema::{Field, SchemaRef};
+use serde_json::{Map, Value, json};
+use volley_types::{ErrorCode, PredictError};
+
+use super::raw;
+use super::tensors::{datatype, described, printable};
+use crate::tensors::append;
+use crate::tensors::columns::{self, different, flat, form};
+
+/// Which outputs a request asks for, and in what form.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Wanted {
+    /// The outputs by name; all of them when empty.
+    named: Vec<Named>,
+    /// Whether those that do not say so themselves are binary.
+    binary: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Named {
+    name: String,
+    binary: Option<bool>,
+}
+
+impl Wanted {
+    /// All outputs as binary data: the answer to a raw request.
+    pub(super) fn all_binary() -> Self {
+        Self {
+            named: Vec::new(),
+            binary: true,
+        }
+    }
+
+    /// What a request's `outputs` and `parameters` say.
+    ///
+    /// # Errors
+    /// `InvalidInput` for an output that the model does not have, or one in a form that is not
+    /// served.
+    pub(super) fn read(
+        body: &Map<String, Value>,
+        schema: &SchemaRef,
+    ) -> Result<Self, PredictError> {
+        let wrong =
+            || PredictError::invalid("field 'outputs' must be a list of objects with a 'name'");
+        let flag = |given: Option<&Value>, name: &str| match given.and_then(|all| all.get(name)) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(*flag)),
+            Some(_) => Err(PredictError::invalid(format!(
+                "parameter '{name}' must be true or false"
+            ))),
+        };
+        let binary = flag(body.get("parameters"), "binary_data_output")?.unwrap_or(false);
+        let outputs: &[Value] = match body.get("outputs") {
+            None | Some(Value::Null) => &[],
+            Some(Value::Array(outputs)) => outputs,
+            Some(_) => return Err(wrong()),
+        };
+        let mut named = Vec::with_capacity(outputs.len());
+        for output in outputs {
+            let name = output
+                .get("name")
+                .and_then(Value::as_str)
+                .ok_or_else(wrong)?;
+            if schema.field_with_name(name).is_err() {
+                let message = format!("'{}' is not an output of this model", printable(name));
+                return Err(PredictError::invalid(message));
+            }
+            let parameters = output.get("parameters");
+            for not_served in ["classification", "shared_memory_region"] {
+                if parameters.is_some_and(|given| given.get(not_served).is_some()) {
+                    return Err(PredictError::invalid(format!(
+                        "output parameter '{not_served}' is not served; leave it out"
+                    )));
+                }
+            }
+            named.push(Named {
+                name: name.to_owned(),
+                binary: flag(parameters, "binary_data")?,
+            });
+        }
+        Ok(Self { named, binary })
+    }
+
+    /// Whether `output` is wanted, and if it is to be binary.
+    fn form_of(&self, output: &str) -> Option<bool> {
+        if self.named.is_empty() {
+            return Some(self.binary);
+        }
+        let named = self.named.iter().find(|named| named.name == output)?;
+        Some(named.binary.unwrap_or(self.binary))
+    }
+}
+
+/// The outputs of an answer.
+#[derive(Debug, Default)]
+pub(super) struct Outputs {
+    /// What the JSON tells of them.
+    pub(super) told: Vec<Value>,
+    /// The bytes behind the JSON; `None` when no output is binary.
+    pub(super) bytes: Option<Vec<u8>>,
+}
+
+/// The wanted outputs, in the order of the model's own.
+///
+/// # Errors
+/// `InvalidInput` when rows of different shapes make no tensor; `Unimplemented` for a column that
+/// has no such form.
+pub(super) fn outputs(
+    batches: &[RecordBatch],
+    schema: &SchemaRef,
+    wanted: &Wanted,
+    batched: bool,
+) -> Result<Outputs, PredictError> {
+    let mut outputs = Outputs::default();
+    for (index, field) in schema.fields().iter().enumerate() {
+        let Some(binary) = wanted.form_of(field.name()) else {
+            continue;
+        };
+        let columns = batches.iter().map(|batch| batch.column(index));
+        let tensor = Tensor::read(field, &columns.collect::<Vec<_>>(), batched)?;
+        let mut told = json!({
+            "name": field.name(),
+            "datatype": described(field),
+            "shape": tensor.shape,
+        });
+        if binary {
+            let bytes = outputs.bytes.get_or_insert_default();
+            let before = bytes.len();
+            for part in &tensor.parts {
+                raw::encode(part, bytes).ok_or_else(|| no_form(field))?;
+            }
+            told["parameters"] = json!({ "binary_data_size": bytes.len() - before });
+        } else {
+            told["data"] = tensor.json()?;
+        }
+        outputs.told.push(told);
+    }
+    Ok(outputs)
+}
+
+struct Tensor<'f> {
+    item: &'f Field,
+    shape: Vec<usize>,
+    parts: Vec<ArrayRef>,
+}
+
+impl<'f> Tensor<'f> {
+    fn read(field: &'f Field, columns: &[&ArrayRef], batched: bool) -> Result<Self, PredictError> {
+        let (item, form) = form(field).ok_or_else(|| no_form(field))?;
+        let mut row_shape: Option<Vec<usize>> = None;
+        let mut parts = Vec::with_capacity(columns.len());
+        for column in columns {
+            let columns::Flat {
+                values,
+                row_shape: found,
+            } = flat(field, column)?;
+            if let Some(found) = found
+                && *row_shape.get_or_insert_with(|| found.clone()) != found
+            {
+                return Err(different(field));
+            }
+            parts.push(values);
+        }
+        let rows = columns.iter().map(|column| column.len()).sum();
+        let row_shape = row_shape.unwrap_or_else(|| vec![0; form.rank()]);
+        let alone = !batched && rows == 1;
+        let shape = std::iter::once(rows)
+            .chain(row_shape)
+            .skip(usize::from(alone));
+        Ok(Self {
+            item,
+            shape: shape.collect(),
+            parts,
+        })
+    }
+
+    fn json(&self) -> Result<Value, PredictError> {
+        datatype(self.item).ok_or_else(|| no_form(self.item))?;
+        let mut data = Vec::with_capacity(self.shape.iter().product());
+        for part in &self.parts {
+            append(self.item, part, &mut data)?;
+        }
+        Ok(Value::Array(data))
+    }
+}
+
+fn no_form(field: &Field) -> PredictError {
+    let message = format!(
+        "output '{}' of type {} has no form in this protocol; use Arrow Flight",
+        field.name(),
+        field.data_type()
+    );
+    PredictError::new(ErrorCode::Unimplemented, message)
+}

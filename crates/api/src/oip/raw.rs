@@ -1,0 +1,232 @@
+//! The bytes of a tensor, as the protocol's binary extension has them: little-endian, one byte for
+//! a truth value, and texts behind their lengths. Pure.
+
+use std::sync::Arc;
+
+use arrow_array::builder::StringBuilder;
+use arrow_array::cast::AsArray;
+use arrow_array::types::{
+    ArrowPrimitiveType, Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
+    Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+};
+use arrow_array::{Array, ArrayRef, BooleanArray, OffsetSizeTrait, PrimitiveArray};
+use arrow_buffer::{ArrowNativeType, Buffer, ScalarBuffer, ToByteSlice};
+use arrow_schema::{DataType, Field};
+use bytes::Bytes;
+
+// The buffers of Arrow are the machine's own; the protocol's are these.
+const _: () = assert!(cfg!(target_endian = "little"));
+
+/// How many bytes a value has; `None` for texts, which vary.
+pub(super) fn width(data_type: &DataType) -> Option<usize> {
+    match data_type {
+        DataType::Boolean => Some(1),
+        other => other.primitive_width(),
+    }
+}
+
+/// The `count` values in `bytes`. Numbers are not copied where the bytes lie as the machine needs
+/// them.
+///
+/// # Errors
+/// What is wrong with the bytes.
+pub(super) fn decode(item: &Field, count: usize, bytes: Bytes) -> Result<ArrayRef, String> {
+    match item.data_type() {
+        DataType::Float16 => numbers::<Float16Type>(count, bytes),
+        DataType::Float32 => numbers::<Float32Type>(count, bytes),
+        DataType::Float64 => numbers::<Float64Type>(count, bytes),
+        DataType::Int8 => numbers::<Int8Type>(count, bytes),
+        DataType::Int16 => numbers::<Int16Type>(count, bytes),
+        DataType::Int32 => numbers::<Int32Type>(count, bytes),
+        DataType::Int64 => numbers::<Int64Type>(count, bytes),
+        DataType::UInt8 => numbers::<UInt8Type>(count, bytes),
+        DataType::UInt16 => numbers::<UInt16Type>(count, bytes),
+        DataType::UInt32 => numbers::<UInt32Type>(count, bytes),
+        DataType::UInt64 => numbers::<UInt64Type>(count, bytes),
+        DataType::Boolean => {
+            fits(count, 1, bytes.len())?;
+            let values: BooleanArray = bytes.iter().map(|byte| Some(*byte != 0)).collect();
+            Ok(Arc::new(values))
+        }
+        DataType::Utf8 => Ok(Arc::new(texts(count, &bytes)?)),
+        DataType::LargeUtf8 => large_texts(count, &bytes),
+        _ => Err("it cannot be given in this protocol".to_owned()),
+    }
+}
+
+fn numbers<T: ArrowPrimitiveType>(count: usize, bytes: Bytes) -> Result<ArrayRef, String> {
+    let width = size_of::<T::Native>();
+    fits(count, width, bytes.len())?;
+    let aligned = (bytes.as_ptr() as usize).is_multiple_of(align_of::<T::Native>());
+    let buffer = if aligned {
+        Buffer::from(bytes)
+    } else {
+        Buffer::from_slice_ref(bytes.as_ref())
+    };
+    let values = ScalarBuffer::new(buffer, 0, count);
+    Ok(Arc::new(PrimitiveArray::<T>::new(values, None)))
+}
+
+fn fits(count: usize, width: usize, found: usize) -> Result<(), String> {
+    if count.checked_mul(width) == Some(found) {
+        Ok(())
+    } else {
+        Err(format!(
+            "has {found} bytes of data, which do not make {count} values of {width} bytes"
+        ))
+    }
+}
+
+fn texts(count: usize, mut bytes: &[u8]) -> Result<arrow_array::StringArray, String> {
+    // What is claimed is not believed: each text needs its length at least.
+    if bytes.len() / 4 < count || i32::try_from(bytes.len()).is_err() {
+        return Err(format!(
+            "has {} bytes of data for {count} texts",
+            bytes.len()
+        ));
+    }
+    let mut texts = StringBuilder::with_capacity(count, bytes.len() - 4 * count);
+    for index in 0..count {
+        let cut = || format!("its data ends within text {index}");
+        let (length, rest) = bytes.split_first_chunk::<4>().ok_or_else(cut)?;
+        let length = usize::try_from(u32::from_le_bytes(*length)).map_err(|_| cut())?;
+        let (text, rest) = rest.split_at_checked(length).ok_or_else(cut)?;
+        let text = std::str::from_utf8(text)
+            .map_err(|_| format!("text {index} is not UTF-8; models take text"))?;
+        texts.append_value(text);
+        bytes = rest;
+    }
+    if bytes.is_empty() {
+        Ok(texts.finish())
+    } else {
+        Err(format!(
+            "has {} bytes of data after its {count} texts",
+            bytes.len()
+        ))
+    }
+}
+
+fn large_texts(count: usize, bytes: &[u8]) -> Result<ArrayRef, String> {
+    let values: arrow_array::LargeStringArray = texts(count, bytes)?.iter().collect();
+    Ok(Arc::new(values))
+}
+
+/// Appends the bytes of all `values`; `None` when they have no such form.
+pub(super) fn encode(values: &ArrayRef, out: &mut Vec<u8>) -> Option<()> {
+    if values.null_count() != 0 {
+        return None;
+    }
+    match values.data_type() {
+        DataType::Float16 => append::<Float16Type>(values, out),
+        DataType::Float32 => append::<Float32Type>(values, out),
+        DataType::Float64 => append::<Float64Type>(values, out),
+        DataType::Int8 => append::<Int8Type>(values, out),
+        DataType::Int16 => append::<Int16Type>(values, out),
+        DataType::Int32 => append::<Int32Type>(values, out),
+        DataType::Int64 => append::<Int64Type>(values, out),
+        DataType::UInt8 => append::<UInt8Type>(values, out),
+        DataType::UInt16 => append::<UInt16Type>(values, out),
+        DataType::UInt32 => append::<UInt32Type>(values, out),
+        DataType::UInt64 => append::<UInt64Type>(values, out),
+        DataType::Boolean => out.extend(values.as_boolean().values().iter().map(u8::from)),
+        DataType::Utf8 => append_texts::<i32>(values, out)?,
+        DataType::LargeUtf8 => append_texts::<i64>(values, out)?,
+        _ => return None,
+    }
+    Some(())
+}
+
+fn append<T: ArrowPrimitiveType>(values: &ArrayRef, out: &mut Vec<u8>)
+where
+    T::Native: ArrowNativeType,
+{
+    let values: &[T::Native] = values.as_primitive::<T>().values();
+    out.extend_from_slice(values.to_byte_slice());
+}
+
+fn append_texts<O: OffsetSizeTrait>(values: &ArrayRef, out: &mut Vec<u8>) -> Option<()> {
+    for text in values.as_string::<O>().iter() {
+        let text = text.unwrap_or_default();
+        out.extend_from_slice(&u32::try_from(text.len()).ok()?.to_le_bytes());
+        out.extend_from_slice(text.as_bytes());
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::{Float32Array, StringArray};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn item(data_type: DataType) -> Field {
+        Field::new("item", data_type, false)
+    }
+
+    #[test]
+    fn bytes_that_lie_askew_are_copied_and_read() {
+        let mut bytes = vec![0];
+        bytes.extend([1.5_f32, -2.0].iter().flat_map(|value| value.to_le_bytes()));
+        let askew = Bytes::from(bytes).slice(1..);
+        let values = decode(&item(DataType::Float32), 2, askew).unwrap();
+        assert_eq!(values.as_ref(), &Float32Array::from(vec![1.5, -2.0]));
+    }
+
+    #[test]
+    fn a_text_is_its_length_and_its_bytes() {
+        let texts: ArrayRef = Arc::new(StringArray::from(vec!["hi", "", "é"]));
+        let mut bytes = Vec::new();
+        encode(&texts, &mut bytes).unwrap();
+        assert_eq!(bytes, b"\x02\0\0\0hi\0\0\0\0\x02\0\0\0\xc3\xa9");
+        let read = decode(&item(DataType::Utf8), 3, bytes.clone().into()).unwrap();
+        assert_eq!(&read, &texts);
+        let short = decode(&item(DataType::Utf8), 2, bytes.into()).unwrap_err();
+        assert!(short.contains("after its 2 texts"), "{short}");
+        let broken = decode(
+            &item(DataType::Utf8),
+            1,
+            Bytes::from_static(b"\x01\0\0\0\xff"),
+        );
+        assert!(broken.unwrap_err().contains("UTF-8"));
+    }
+
+    const TYPES: [DataType; 14] = [
+        DataType::Boolean,
+        DataType::Int8,
+        DataType::Int16,
+        DataType::Int32,
+        DataType::Int64,
+        DataType::UInt8,
+        DataType::UInt16,
+        DataType::UInt32,
+        DataType::UInt64,
+        DataType::Float16,
+        DataType::Float32,
+        DataType::Float64,
+        DataType::Utf8,
+        DataType::LargeUtf8,
+    ];
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused_and_come_back(
+            which in 0..TYPES.len(),
+            count in prop_oneof![0_usize..20, any::<usize>()],
+            bytes in proptest::collection::vec(prop_oneof![Just(0_u8), 0..4_u8, any::<u8>()], 0..64),
+        ) {
+            let data_type = TYPES[which].clone();
+            let Ok(values) = decode(&item(data_type.clone()), count, bytes.clone().into()) else {
+                return Ok(());
+            };
+            prop_assert_eq!(values.len(), count);
+            let mut back = Vec::new();
+            encode(&values, &mut back).unwrap();
+            if data_type == DataType::Boolean {
+                prop_assert_eq!(back.len(), bytes.len());
+            } else {
+                prop_assert_eq!(back, bytes);
+            }
+        }
+    }
+}

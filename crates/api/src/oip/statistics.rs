@@ -1,0 +1,182 @@
+//! What this coordinator has answered through `infer`, in Triton's terms.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use axum::Json;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use volley_types::ModelName;
+
+use super::{Found, Named};
+use crate::app::App;
+use crate::error::ApiError;
+use crate::extract::{Path, State};
+
+/// The most model versions that are counted; past it, the first by name makes way.
+const MAX_COUNTED: usize = 4_096;
+
+/// One model's figures.
+pub(crate) async fn model(
+    State(app): State<Arc<App>>,
+    Path(named): Path<Named>,
+) -> Result<Json<Value>, ApiError> {
+    let found = Found::find(&app, &named).await?;
+    let key = (found.model.name, found.version);
+    let counted = app.statistics.0.lock().get(&key).cloned();
+    let told = counted.unwrap_or_default().json(&key);
+    Ok(Json(json!({ "model_stats": [told] })))
+}
+
+/// The figures of all models that were asked, of those that the caller may see.
+pub(crate) async fn all(State(app): State<Arc<App>>) -> Json<Value> {
+    let registry = app.control.registry();
+    let counted = app.statistics.0.lock();
+    let seen = counted
+        .iter()
+        .filter(|((name, _), _)| registry.models.contains_key(name));
+    let told: Vec<_> = seen.map(|(key, counts)| counts.json(key)).collect();
+    Json(json!({ "model_stats": told }))
+}
+
+type Counted = BTreeMap<(ModelName, String), Counts>;
+
+/// The figures of all models, by name and version.
+#[derive(Debug, Default)]
+pub(crate) struct Statistics(Mutex<Counted>);
+
+impl Statistics {
+    /// A request begins. It counts as failed unless [`Run::is_done`] is called.
+    pub(super) fn start(&self, model: &ModelName, version: &str) -> Run<'_> {
+        Run {
+            statistics: self,
+            key: (model.clone(), version.to_owned()),
+            rows: 0,
+            started: Instant::now(),
+            read: None,
+            inferred: None,
+            done: None,
+        }
+    }
+
+    fn count(&self, key: &(ModelName, String), update: impl FnOnce(&mut Counts)) {
+        let mut counted = self.0.lock();
+        if let Some(counts) = counted.get_mut(key) {
+            update(counts);
+        } else {
+            if MAX_COUNTED <= counted.len() {
+                counted.pop_first();
+            }
+            update(counted.entry(key.clone()).or_default());
+        }
+    }
+}
+
+/// A request on its way.
+pub(super) struct Run<'s> {
+    statistics: &'s Statistics,
+    key: (ModelName, String),
+    rows: usize,
+    started: Instant,
+    read: Option<Instant>,
+    inferred: Option<Instant>,
+    done: Option<Instant>,
+}
+
+impl Run<'_> {
+    /// Its tensors, of so many rows, are columns.
+    pub(super) fn is_read(&mut self, rows: usize) {
+        self.rows = rows;
+        self.read = Some(Instant::now());
+    }
+
+    /// The model has answered.
+    pub(super) fn is_inferred(&mut self) {
+        self.inferred = Some(Instant::now());
+    }
+
+    /// The answer is written.
+    pub(super) fn is_done(&mut self) {
+        self.done = Some(Instant::now());
+    }
+}
+
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        let whole = self.started.elapsed();
+        let rows = self.rows as u64;
+        self.statistics.count(&self.key, |counts| {
+            counts.last = Some(SystemTime::now());
+            let (Some(read), Some(inferred), Some(done)) = (self.read, self.inferred, self.done)
+            else {
+                counts.fail.add(whole);
+                return;
+            };
+            counts.rows += rows;
+            counts.success.add(done.duration_since(self.started));
+            counts.input.add(read.duration_since(self.started));
+            counts.infer.add(inferred.duration_since(read));
+            counts.output.add(done.duration_since(inferred));
+        });
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Total {
+    count: u64,
+    time: Duration,
+}
+
+impl Total {
+    fn add(&mut self, time: Duration) {
+        self.count += 1;
+        self.time += time;
+    }
+
+    fn json(self) -> Value {
+        let ns = u64::try_from(self.time.as_nanos()).unwrap_or(u64::MAX);
+        json!({ "count": self.count, "ns": ns })
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Counts {
+    last: Option<SystemTime>,
+    rows: u64,
+    success: Total,
+    fail: Total,
+    input: Total,
+    infer: Total,
+    output: Total,
+}
+
+impl Counts {
+    fn json(&self, (model, version): &(ModelName, String)) -> Value {
+        let last = self
+            .last
+            .and_then(|last| last.duration_since(UNIX_EPOCH).ok());
+        let last_ms = last.map_or(0, |last| {
+            u64::try_from(last.as_millis()).unwrap_or(u64::MAX)
+        });
+        let none = Total::default().json();
+        json!({
+            "name": model.as_str(),
+            "version": version,
+            "last_inference": last_ms,
+            "inference_count": self.rows,
+            "execution_count": self.success.count,
+            "inference_stats": {
+                "success": self.success.json(),
+                "fail": self.fail.json(),
+                "queue": none.clone(),
+                "compute_input": self.input.json(),
+                "compute_infer": self.infer.json(),
+                "compute_output": self.output.json(),
+                "cache_hit": none.clone(),
+                "cache_miss": none,
+            },
+            "batch_stats": [],
+        })
+    }
+}

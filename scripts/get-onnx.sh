@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Makes target/venv-onnx, a Python environment with the ONNX standard's own tests and the ONNX
+# Runtime that scripts/get-ort.sh gets, once.
+set -euo pipefail
+source "$(dirname "$0")/lib.sh"
+
+PACKAGES=(onnx==1.23.2 onnxruntime==1.31.1 ml_dtypes==0.6.0 numpy==2.4.6)
+venv="$root/target/venv-onnx"
+stamp="$venv/volley-$(IFS=-; echo "${PACKAGES[*]//==/-}")"
+
+if [ -f "$stamp" ]; then
+  exit 0
+fi
+command -v python3 >/dev/null || give_up "python3 was not found; the standard's tests need it."
+step "fetching ${PACKAGES[*]} (once)"
+rm -rf "$venv"
+python3 -m venv "$venv" || give_up \
+  "python3 cannot make virtual environments (on Debian: apt install python3-venv)."
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary=:all: \
+  "${PACKAGES[@]}" || give_up \
+  "the standard's tests could not be fetched; is the network there? Run this again when it is."
+touch "$stamp"

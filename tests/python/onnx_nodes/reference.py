@@ -1,0 +1,86 @@
+"""What Python's ONNX Runtime makes of each case, in a process of its own that may die."""
+
+import multiprocessing
+import queue
+
+import numpy as np
+
+
+def answers(cases, limit_s=120):
+    """Yields (name, lists of outputs, reason): one of the last two is None."""
+    context = multiprocessing.get_context("spawn")
+    done = 0
+    while done < len(cases):
+        results = context.Queue()
+        child = context.Process(target=run, args=(cases[done:], results), daemon=True)
+        child.start()
+        while done < len(cases):
+            try:
+                yield results.get(timeout=1)
+                done += 1
+                waited = 0
+            except queue.Empty:
+                waited = waited + 1 if "waited" in locals() else 1
+                if child.is_alive() and waited < limit_s:
+                    continue
+                child.kill()
+                reason = "takes too long" if waited >= limit_s else "ends the process"
+                yield cases[done].name, None, reason
+                done += 1
+                waited = 0
+                break
+        child.kill()
+        child.join()
+
+
+def run(cases, results):
+    import onnxruntime
+
+    onnxruntime.set_default_logger_severity(4)
+    for case in cases:
+        try:
+            results.put((case.name, outputs(onnxruntime, case), None))
+        except Exception as error:
+            results.put((case.name, None, " ".join(str(error).split())[:300]))
+
+
+def outputs(onnxruntime, case):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    path = str(case.directory / "model.onnx")
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [port.name for port in case.outputs]
+    answers = []
+    for given, _ in case.sets:
+        feeds = {}
+        for port, array in zip(case.inputs, given):
+            feeds[port.name] = value(onnxruntime, port, array)
+        made = session.run_with_ort_values(names, feeds)
+        answers.append([plain(made, port) for made, port in zip(made, case.outputs)])
+    return answers
+
+
+def value(onnxruntime, port, array):
+    make = onnxruntime.OrtValue
+    if port.datatype == "BF16":
+        bits = np.ascontiguousarray(array).view(np.uint16)
+        return make.ortvalue_from_numpy_with_onnx_type(bits, port.element)
+    array = np.asarray(array)
+    if array.dtype.kind in "US":
+        array = array.astype(object)
+    return make.ortvalue_from_numpy(array)
+
+
+def plain(made, port):
+    import ml_dtypes
+
+    if port.datatype != "BF16":
+        return made.numpy()
+    # The binding has no numpy type for it; the bits are there.
+    import ctypes
+
+    shape = made.shape()
+    count = int(np.prod(shape))
+    bits = (ctypes.c_uint16 * count).from_address(made.data_ptr()) if count else []
+    return np.array(bits, np.uint16).view(ml_dtypes.bfloat16).reshape(shape)

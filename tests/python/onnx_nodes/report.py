@@ -1,0 +1,108 @@
+"""The table of results, as the page that keeps it."""
+
+from collections import Counter
+
+PASSED, DEVIATING, LACKING, UNSUPPORTED, FAILED = range(5)
+
+
+def text(cases, verdicts, took, whole):
+    import onnx
+    import onnxruntime
+
+    kinds = Counter(kind for kind, _ in verdicts.values())
+    same = sum(what == "same" for kind, what in verdicts.values() if kind == PASSED)
+    asked = "" if whole else f" (a part of them)"
+    lines = [
+        "# Parity",
+        "",
+        "The ONNX standard comes with tests of every operator: a small model, inputs, and the "
+        "outputs that they must give. Each is registered here as a local model, deployed, called "
+        "over the [Open Inference Protocol](open-inference.md) with binary tensors, compared "
+        "within the test's own tolerance, undeployed and deleted. The same models run in Python's "
+        "ONNX Runtime of the same version beside it.",
+        "",
+        "```console",
+        "$ just onnx-node-tests --write docs/parity.md",
+        "```",
+        "",
+        f"`onnx` {onnx.__version__}, ONNX Runtime {onnxruntime.__version__} on the CPU; "
+        f"{len(cases)} tests{asked} in {took:.0f} s.",
+        "",
+        "| | tests |",
+        "|---|---|",
+        f"| passed: the outputs are those of the standard | {kinds[PASSED]} |",
+        f"| as ONNX Runtime: Python's gives the same, and the standard another | {kinds[DEVIATING]} |",
+        f"| refused: a type that Arrow lacks, named below | {kinds[LACKING]} |",
+        f"| unsupported by ONNX Runtime: Python's fails too | {kinds[UNSUPPORTED]} |",
+        f"| failed | {kinds[FAILED]} |",
+        "",
+        f"Of those that passed, {same} are equal to Python's within 1e-5 relative and 1e-7 "
+        "absolute; the rest have no answer of Python's to compare with, or draw random numbers.",
+        "",
+    ]
+    lines += section(verdicts, FAILED, "## Failed", "")
+    lines += section(
+        verdicts,
+        DEVIATING,
+        "## As ONNX Runtime",
+        "ONNX Runtime's own deviations from the standard, and operators that draw random numbers.",
+    )
+    lines += grouped(
+        verdicts,
+        LACKING,
+        "## Refused",
+        "Refused when the model is deployed, with a message that names the input or output. Cast "
+        "inside the model.",
+        "type",
+    )
+    lines += grouped(
+        verdicts,
+        UNSUPPORTED,
+        "## Unsupported by ONNX Runtime",
+        "By what Python's ONNX Runtime says, shortened.",
+        "reason",
+    )
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def section(verdicts, kind, title, words):
+    found = [(name, what) for name, (of, what) in verdicts.items() if of == kind]
+    if not found:
+        return []
+    rows = [f"| `{name}` | {clean(what)} |" for name, what in found]
+    return [title, "", *([words, ""] if words else []), "| test | difference |", "|---|---|", *rows, ""]
+
+
+def grouped(verdicts, kind, title, words, head):
+    groups = {}
+    for name, (of, what) in verdicts.items():
+        if of == kind:
+            groups.setdefault(shorten(what), []).append(name)
+    if not groups:
+        return []
+    rows = []
+    for what, names in sorted(groups.items(), key=lambda group: (-len(group[1]), group[0])):
+        listed = ", ".join(f"`{name}`" for name in names)
+        rows.append(f"| {clean(what)} | {len(names)} | {listed} |")
+    return [title, "", words, "", f"| {head} | tests | |", "|---|---|---|", *rows, ""]
+
+
+def shorten(reason):
+    """What the reasons of one cause have in common."""
+    for sign, short in (
+        ("NOT_IMPLEMENTED", "no kernel for the operator or its types"),
+        ("No Op registered", "no such operator"),
+        ("is not a registered function/op", "no such operator"),
+        ("is under development and support for this is limited", "an opset newer than its own"),
+        ("INVALID_GRAPH", "the graph is refused"),
+        ("Unsupported model IR version", "an IR version newer than its own"),
+        ("ShapeInferenceError", "shape inference fails"),
+        ("TypeInferenceError", "type inference fails"),
+    ):
+        if sign in reason:
+            return short
+    return reason.split(" Status Message: ")[-1][:120]
+
+
+def clean(text):
+    return (text or "").replace("|", "\\|").replace("\n", " ")
