@@ -95,7 +95,13 @@ fn binary_tensors_of_every_form_come_back_as_they_went() {
     let Rows { batch, batched } = tensors::rows(&inputs, bytes.clone().into(), &schema).unwrap();
     assert!(batched);
     assert_eq!(batch.num_rows(), 2);
-    let answer = outputs(&[batch.clone()], &schema, &Wanted::all_binary(), true).unwrap();
+    let answer = outputs(
+        std::slice::from_ref(&batch),
+        &schema,
+        &Wanted::all_binary(),
+        true,
+    )
+    .unwrap();
     assert_eq!(answer.bytes.as_deref(), Some(bytes.as_slice()));
     assert_eq!(answer.told, inputs);
 
@@ -116,7 +122,7 @@ fn a_model_without_rows_or_inputs_is_called_as_it_is() {
     let one = schema(vec![Field::new("x", DataType::Float32, false)]);
     let scalar = told("x", "FP32", &[], 4);
     let raw = Bytes::from_static(&[0, 0, 0xc0, 0x3f]);
-    let rows = tensors::rows(&[scalar.clone()], raw, &one).unwrap();
+    let rows = tensors::rows(std::slice::from_ref(&scalar), raw, &one).unwrap();
     assert!(!rows.batched);
     let answer = outputs(&[rows.batch], &one, &Wanted::all_binary(), false).unwrap();
     assert_eq!(answer.told, [scalar]);
