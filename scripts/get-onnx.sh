@@ -4,7 +4,8 @@
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
-PACKAGES=(onnx==1.23.2 onnxruntime==1.31.1 ml_dtypes==0.6.0 numpy==2.4.6)
+# The version of the standard that this ONNX Runtime implements (opset 26).
+PACKAGES=(onnx==1.21.0 onnxruntime==1.31.1 ml_dtypes==0.6.0 numpy==2.4.6)
 venv="$root/target/venv-onnx"
 stamp="$venv/volley-$(IFS=-; echo "${PACKAGES[*]//==/-}")"
 

@@ -8,7 +8,6 @@ import argparse
 import contextlib
 import json
 import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -25,18 +24,16 @@ SAME_RTOL, SAME_ATOL = 1e-5, 1e-7
 
 def main():
     arguments = parse()
-    with tempfile.TemporaryDirectory(prefix="volley-models-") as folder:
-        cases = standard.load(folder, arguments.every, arguments.only)
-        started = time.monotonic()
-        server = contextlib.nullcontext(arguments.url)
-        if not arguments.url:
-            server = cluster(arguments.volley, arguments.port)
-        with server as url:
-            client = Client(url)
-            with ThreadPoolExecutor(arguments.jobs) as pool:
-                served = dict(pool.map(lambda case: (case.name, serve(client, case)), cases))
-        took = time.monotonic() - started
-        python = {name: rest for name, *rest in reference.answers(cases)}
+    cases = standard.load(arguments.every, arguments.only)
+    started = time.monotonic()
+    server = contextlib.nullcontext(arguments.url)
+    if not arguments.url:
+        server = cluster(arguments.volley, arguments.port)
+    with server as url, ThreadPoolExecutor(arguments.jobs) as pool:
+        client = Client(url)
+        served = dict(pool.map(lambda case: (case.name, serve(client, case)), cases))
+    took = time.monotonic() - started
+    python = {name: rest for name, *rest in reference.answers(cases)}
     verdicts = {case.name: judge(case, served[case.name], *python[case.name]) for case in cases}
     text = report.text(cases, verdicts, took, arguments.every == 1 and not arguments.only)
     print(text)

@@ -1,12 +1,8 @@
 """The ONNX standard's node tests, and which of them have a form in the protocol."""
 
-import contextlib
-import io
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
@@ -57,28 +53,37 @@ class Case:
         return next((port.lacking for port in ports if port.lacking), None)
 
 
-def load(folder, every=1, only=None):
-    """All cases, every n-th of them, or those whose name has `only` in it; models in `folder`."""
+def load(every=1, only=None):
+    """All cases, every n-th of them, or those whose name has `only` in it."""
     from onnx.backend.test.loader import load_model_tests
 
-    with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tests = sorted(load_model_tests(kind="node"), key=lambda test: test.name)
+    tests = sorted(load_model_tests(kind="node"), key=lambda test: test.name)
     if only:
         tests = [test for test in tests if only in test.name]
-    return [case(test, Path(folder)) for test in tests[::every]]
+    return [case(test) for test in tests[::every]]
 
 
-def case(test, folder):
-    directory = folder / test.name
-    directory.mkdir(parents=True, exist_ok=True)
-    onnx.save(test.model, directory / "model.onnx")
-    graph = test.model.graph
+def case(test):
+    directory = Path(test.model_dir)
+    graph = onnx.load(directory / "model.onnx", load_external_data=False).graph
     fixed = {tensor.name for tensor in graph.initializer}
     inputs = [port(value) for value in graph.input if value.name not in fixed]
-    sets = [([array(v) for v in given], [array(v) for v in wanted]) for given, wanted in test.data_sets]
     outputs = [port(value) for value in graph.output]
+    folders = sorted(directory.glob("test_data_set_*"))
+    sets = [(arrays(folder, "input", inputs), arrays(folder, "output", outputs)) for folder in folders]
     return Case(test.name, directory, inputs, outputs, sets, test.rtol, test.atol)
+
+
+def arrays(folder, kind, ports):
+    """The values of `ports` in a set; None where they are no tensors of types that are served."""
+    return [
+        array(folder / f"{kind}_{index}.pb") if port.datatype else None
+        for index, port in enumerate(ports)
+    ]
+
+
+def array(path):
+    return numpy_helper.to_array(TensorProto.FromString(path.read_bytes()))
 
 
 def port(value):
@@ -89,12 +94,3 @@ def port(value):
     datatype = DATATYPES.get(element)
     lacking = None if datatype else TensorProto.DataType.Name(element).lower()
     return Port(value.name, element, datatype, lacking)
-
-
-def array(value):
-    """A test's value as an array; sequences and the like as they are."""
-    if isinstance(value, TensorProto):
-        return numpy_helper.to_array(value)
-    if isinstance(value, (list, tuple)) or value is None:
-        return value
-    return np.asarray(value)

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import queue
+import time
 
 import numpy as np
 
@@ -9,28 +10,31 @@ import numpy as np
 def answers(cases, limit_s=120):
     """Yields (name, lists of outputs, reason): one of the last two is None."""
     context = multiprocessing.get_context("spawn")
-    done = 0
-    while done < len(cases):
+    while cases:
         results = context.Queue()
-        child = context.Process(target=run, args=(cases[done:], results), daemon=True)
+        child = context.Process(target=run, args=(cases, results), daemon=True)
         child.start()
-        while done < len(cases):
-            try:
-                yield results.get(timeout=1)
-                done += 1
-                waited = 0
-            except queue.Empty:
-                waited = waited + 1 if "waited" in locals() else 1
-                if child.is_alive() and waited < limit_s:
-                    continue
-                child.kill()
-                reason = "takes too long" if waited >= limit_s else "ends the process"
-                yield cases[done].name, None, reason
-                done += 1
-                waited = 0
-                break
+        done, reason = 0, None
+        while done < len(cases) and reason is None:
+            answer, reason = wait(child, results, limit_s)
+            yield answer or (cases[done].name, None, reason)
+            done += 1
         child.kill()
         child.join()
+        cases = cases[done:]
+
+
+def wait(child, results, limit_s):
+    """The next answer, or why there is none."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        alive = child.is_alive()
+        try:
+            return results.get(timeout=1), None
+        except queue.Empty:
+            if not alive:
+                return None, "ends the process"
+    return None, "takes too long"
 
 
 def run(cases, results):
@@ -41,7 +45,7 @@ def run(cases, results):
         try:
             results.put((case.name, outputs(onnxruntime, case), None))
         except Exception as error:
-            results.put((case.name, None, " ".join(str(error).split())[:300]))
+            results.put((case.name, None, " ".join(str(error).split())[:1000]))
 
 
 def outputs(onnxruntime, case):

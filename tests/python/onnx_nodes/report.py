@@ -1,5 +1,6 @@
 """The table of results, as the page that keeps it."""
 
+import re
 from collections import Counter
 
 PASSED, DEVIATING, LACKING, UNSUPPORTED, FAILED = range(5)
@@ -88,20 +89,25 @@ def grouped(verdicts, kind, title, words, head):
 
 
 def shorten(reason):
-    """What the reasons of one cause have in common."""
+    """What the reasons of one cause have in common, without paths and the models' own names."""
+    if found := re.search(r"Could not find an implementation for (\w+)\(", reason):
+        return f"no kernel of {found[1]} for its types or version"
+    if found := re.search(r":(\w+)\(-?\d+\) is not a registered function/op", reason):
+        return f"no such operator: {found[1]}"
     for sign, short in (
-        ("NOT_IMPLEMENTED", "no kernel for the operator or its types"),
-        ("No Op registered", "no such operator"),
-        ("is not a registered function/op", "no such operator"),
         ("is under development and support for this is limited", "an opset newer than its own"),
-        ("INVALID_GRAPH", "the graph is refused"),
         ("Unsupported model IR version", "an IR version newer than its own"),
-        ("ShapeInferenceError", "shape inference fails"),
-        ("TypeInferenceError", "type inference fails"),
+        ("Failed to construct locale", "the machine lacks the locale en_US.UTF-8"),
+        ("Batchwise recurrent operations", "recurrent operators with the batch first"),
     ):
         if sign in reason:
             return short
-    return reason.split(" Status Message: ")[-1][:120]
+    plain = re.sub(r"\S*/\S+|\[ONNXRuntimeError\] : \d+ : ", "", reason)
+    if found := re.search(r"running (\w+) node", plain):
+        return f"{found[1]} refuses the inputs"
+    if found := re.search(r"In Node, \S+ (\w+),", plain):
+        return f"{found[1]} is not valid as it is used"
+    return plain.split(" Status Message: ")[-1].strip()[:120]
 
 
 def clean(text):
