@@ -12,6 +12,8 @@ step "the official clients of OpenAI and Anthropic"
 scripts/get-sdks.sh
 step "Triton's client"
 scripts/get-triton.sh
+step "the ONNX standard's tests"
+scripts/get-onnx.sh
 step "LiteLLM"
 scripts/get-litellm.sh
 

@@ -1,9 +1,11 @@
 """What Python's ONNX Runtime makes of each case, in a process of its own that may die."""
 
+import ctypes
 import multiprocessing
 import queue
 import time
 
+import ml_dtypes
 import numpy as np
 
 
@@ -55,13 +57,17 @@ def outputs(onnxruntime, case):
     path = str(case.directory / "model.onnx")
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     names = [port.name for port in case.outputs]
+    # Only one of the binding's two ways knows bfloat16, and only the other knows texts.
+    special = any(port.datatype == "BF16" for port in case.inputs + case.outputs)
     answers = []
     for given, _ in case.sets:
-        feeds = {}
-        for port, array in zip(case.inputs, given):
-            feeds[port.name] = value(onnxruntime, port, array)
-        made = session.run_with_ort_values(names, feeds)
-        answers.append([plain(made, port) for made, port in zip(made, case.outputs)])
+        feeds = {port.name: array for port, array in zip(case.inputs, given)}
+        if special:
+            values = {port.name: value(onnxruntime, port, feeds[port.name]) for port in case.inputs}
+            made = session.run_with_ort_values(names, values)
+            answers.append([plain(made, port) for made, port in zip(made, case.outputs)])
+        else:
+            answers.append(session.run(names, feeds))
     return answers
 
 
@@ -70,20 +76,12 @@ def value(onnxruntime, port, array):
     if port.datatype == "BF16":
         bits = np.ascontiguousarray(array).view(np.uint16)
         return make.ortvalue_from_numpy_with_onnx_type(bits, port.element)
-    array = np.asarray(array)
-    if array.dtype.kind in "US":
-        array = array.astype(object)
     return make.ortvalue_from_numpy(array)
 
 
 def plain(made, port):
-    import ml_dtypes
-
     if port.datatype != "BF16":
         return made.numpy()
-    # The binding has no numpy type for it; the bits are there.
-    import ctypes
-
     shape = made.shape()
     count = int(np.prod(shape))
     bits = (ctypes.c_uint16 * count).from_address(made.data_ptr()) if count else []

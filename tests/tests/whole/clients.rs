@@ -211,6 +211,25 @@ async fn tritons_own_client_sends_and_reads_binary_tensors() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_part_of_the_onnx_standards_own_tests_passes_through_the_served_interface() {
+    let up = Up::start().await;
+    let python = root().join("target/venv-onnx/bin/python");
+    assert!(python.exists(), "run scripts/get-onnx.sh before the tests");
+    let run = Command::new(python)
+        .arg(root().join("tests/python/onnx_nodes"))
+        .args(["--url", &format!("http://{}", up.rest), "--every", "25"])
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = tokio::time::timeout(Duration::from_secs(180), run).await;
+    let output = output.unwrap().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}{errors}");
+    assert!(text.contains("| failed | 0 |"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_directory_is_inspected_without_a_cluster() {
     let inspect = |path: &str| {
         let path = root().join(path).to_string_lossy().into_owned();
