@@ -33,6 +33,7 @@ use std::time::Instant;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use volley_security::Gatekeeper;
+use volley_security::tls::EdgeTls;
 use volley_types::Control;
 
 use crate::auth::Sealed;
@@ -53,6 +54,7 @@ pub struct ApiServer {
     gate: Arc<Gatekeeper>,
     streams: Streams,
     peers: PeerStreams,
+    tls: Option<EdgeTls>,
 }
 
 impl ApiServer {
@@ -72,6 +74,7 @@ impl ApiServer {
             config,
             streams: Streams::new(node, config.resume),
             peers: Arc::new(|_| None),
+            tls: None,
         }
     }
 
@@ -81,6 +84,13 @@ impl ApiServer {
     pub fn with_streams(mut self, streams: Streams, peers: PeerStreams) -> Self {
         self.streams = streams;
         self.peers = peers;
+        self
+    }
+
+    /// Serves under TLS where `tls` is given.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Option<EdgeTls>) -> Self {
+        self.tls = tls;
         self
     }
 
@@ -96,7 +106,7 @@ impl ApiServer {
             shutdown.cancelled().await;
             Instant::now()
         };
-        let run = serve::run(router, listener, config, shutdown.clone());
+        let run = serve::run(router, listener, config, self.tls, shutdown.clone());
         let ((), since) = tokio::join!(run, stopping);
         // Clients of other coordinators may read still.
         let left = config.drain_timeout.saturating_sub(since.elapsed());
@@ -115,5 +125,5 @@ pub async fn serve_node(
     shutdown: CancellationToken,
 ) {
     let router = app::node(metrics, ready, gate);
-    serve::run(router, listener, config, shutdown).await;
+    serve::run(router, listener, config, None, shutdown).await;
 }

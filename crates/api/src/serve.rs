@@ -15,11 +15,13 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
+use volley_security::tls::EdgeTls;
 
 use crate::ApiConfig;
 use crate::stall::StallGuard;
@@ -39,6 +41,7 @@ pub(crate) async fn run(
     router: Router,
     listener: TcpListener,
     config: ApiConfig,
+    tls: Option<EdgeTls>,
     shutdown: CancellationToken,
 ) {
     let graceful = GracefulShutdown::new();
@@ -61,9 +64,9 @@ pub(crate) async fn run(
         match accepted {
             Ok((socket, _)) => {
                 let (router, watcher) = (router.clone(), graceful.watcher());
-                let served = connection(socket, router, config, watcher, tasks.child());
-                tasks.tracker.spawn(async move {
-                    served.await;
+                let (tls, tasks) = (tls.clone(), tasks.child());
+                tasks.tracker.clone().spawn(async move {
+                    greet(socket, tls, router, config, watcher, tasks).await;
                     drop(place);
                 });
             }
@@ -85,14 +88,36 @@ pub(crate) async fn run(
     tasks.tracker.wait().await;
 }
 
-async fn connection(
+/// Shakes hands where there is TLS, and serves.
+async fn greet(
     socket: TcpStream,
+    tls: Option<EdgeTls>,
     router: Router,
     config: ApiConfig,
     watcher: Watcher,
     tasks: Tasks,
 ) {
     prepare(&socket);
+    let socket = StallGuard::new(socket, config.write_stall);
+    let Some(tls) = tls else {
+        return connection(socket, router, config, watcher, tasks).await;
+    };
+    match tasks.end.run_until_cancelled(tls.accept(socket)).await {
+        Some(Ok(socket)) => connection(socket, router, config, watcher, tasks).await,
+        Some(Err(error)) => tracing::debug!(error = %error, "a handshake failed"),
+        None => {}
+    }
+}
+
+async fn connection<IO>(
+    socket: IO,
+    router: Router,
+    config: ApiConfig,
+    watcher: Watcher,
+    tasks: Tasks,
+) where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let end = tasks.end.clone();
     // The connection's HTTP/2 streams end with it.
     let _end = end.clone().drop_guard();
@@ -102,7 +127,7 @@ async fn connection(
         request.extensions_mut().insert(watches.clone());
         answer(router.clone(), request)
     });
-    let io = TokioIo::new(StallGuard::new(socket, config.write_stall));
+    let io = TokioIo::new(socket);
     let builder = builder(&config, tasks);
     let mut served = pin!(watcher.watch(builder.serve_connection(io, service)));
     // The header timeout of the HTTP library begins only once it knows the version.

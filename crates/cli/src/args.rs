@@ -20,6 +20,10 @@ pub(crate) struct Arguments {
     /// this machine do not see it.
     #[arg(long, env = "VOLLEY_API_KEY", global = true, hide_env_values = true)]
     pub(crate) api_key: Option<String>,
+    /// The certificates of the authority that the coordinators' own are checked by, where it is
+    /// not one that this machine trusts.
+    #[arg(long, env = "VOLLEY_CA_FILE", global = true)]
+    pub(crate) ca_file: Option<PathBuf>,
     /// What to log, for example `info` or `volley_coordinator=debug,warn`.
     #[arg(long, env = "VOLLEY_LOG", global = true)]
     pub(crate) log: Option<String>,

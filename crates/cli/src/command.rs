@@ -8,15 +8,28 @@ pub(crate) mod node;
 pub(crate) mod predict;
 pub(crate) mod status;
 
+use std::path::Path;
+
+use anyhow::Context;
 use serde_json::{Map, Value};
 use volley_client::{Client, ClientError};
 
-/// A client of the coordinators at `urls`, with an API key where one is given.
+/// A client of the coordinators at `urls`, with an API key, and an authority to trust,
+/// where they are given.
 ///
 /// # Errors
 /// When one is no URL, or the key is malformed.
-pub(crate) fn connect(urls: &[String], key: Option<&str>) -> anyhow::Result<Client> {
-    let client = Client::new(urls)?;
+pub(crate) fn connect(
+    urls: &[String],
+    key: Option<&str>,
+    authority: Option<&Path>,
+) -> anyhow::Result<Client> {
+    let mut client = Client::new(urls)?;
+    if let Some(file) = authority {
+        let pem = std::fs::read(file)
+            .with_context(|| format!("reading the authority {}", file.display()))?;
+        client = client.with_authority(&pem)?;
+    }
     match key.filter(|key| !key.is_empty()) {
         Some(key) => Ok(client.with_key(key)?),
         None => Ok(client),

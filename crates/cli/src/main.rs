@@ -70,7 +70,7 @@ fn fail(error: &anyhow::Error) -> ExitCode {
 
 async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let key = arguments.api_key.as_deref();
-    let client = || command::connect(&arguments.url, key);
+    let client = || command::connect(&arguments.url, key, arguments.ca_file.as_deref());
     match arguments.command {
         Command::Up(up) => node::up::run(up).await,
         Command::Coordinator { config } => {

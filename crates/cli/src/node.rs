@@ -10,7 +10,8 @@ use anyhow::Context;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Router;
-use volley_flight::transport;
+use volley_security::nodes::{Callers, incoming};
+use volley_security::tls::NodeTls;
 
 /// What is left of internal connections once everything has drained.
 const INTERNAL_GRACE: Duration = Duration::from_millis(500);
@@ -32,10 +33,11 @@ pub(crate) async fn bind(what: &str, address: &str) -> anyhow::Result<TcpListene
 pub(crate) async fn serve_internal(
     router: Router,
     listener: TcpListener,
+    tls: Option<(NodeTls, Callers)>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let stopped = stop.clone();
-    let server = router.serve_with_incoming_shutdown(transport::incoming(listener), async move {
+    let server = router.serve_with_incoming_shutdown(incoming(listener, tls), async move {
         stopped.cancelled().await;
     });
     let late = async {

@@ -1,8 +1,12 @@
 //! Stories with the real binary: arguments, files, processes and signals.
 
+#[path = "../../security/tests/it/certificates.rs"]
+mod certificates;
 #[path = "it/commands.rs"]
 mod commands;
 #[path = "it/nodes.rs"]
 mod nodes;
+#[path = "it/security.rs"]
+mod security;
 #[path = "it/support.rs"]
 mod support;

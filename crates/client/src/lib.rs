@@ -76,17 +76,23 @@ impl Client {
         if bases.is_empty() {
             return Err(ClientError::Url(String::new()));
         }
-        let http = reqwest::Client::builder()
-            .connect_timeout(CONNECT_TIMEOUT)
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
-            .build()
-            .map_err(ClientError::Setup)?;
+        let http = builder().build().map_err(ClientError::Setup)?;
         Ok(Self {
             http,
             bases,
             key: None,
         })
+    }
+
+    /// Trusts the authorities whose certificates are in `pem`, and no others.
+    ///
+    /// # Errors
+    /// [`ClientError::Setup`] when there are none.
+    pub fn with_authority(mut self, pem: &[u8]) -> Result<Self, ClientError> {
+        let authorities = reqwest::Certificate::from_pem_bundle(pem);
+        let trusting = builder().tls_certs_only(authorities.map_err(ClientError::Setup)?);
+        self.http = trusting.build().map_err(ClientError::Setup)?;
+        Ok(self)
     }
 
     /// Sends an API key with every call.
@@ -370,6 +376,13 @@ impl Client {
             |(base, error)| ClientError::Connect(base.to_string(), error),
         ))
     }
+}
+
+fn builder() -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
 }
 
 async fn checked(response: Response) -> Result<Response, ClientError> {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use volley_security::nodes::Dialer;
 use volley_types::NodeId;
 
 /// Entries in one append: with each at its largest it is still far below the largest message.
@@ -45,6 +46,8 @@ pub struct ClusterConfig {
     pub snapshot_every: u64,
     /// How long a write may take before it fails with `Unavailable`.
     pub write_timeout: Duration,
+    /// How other coordinators are called.
+    pub dialer: Dialer,
 }
 
 impl ClusterConfig {
@@ -62,6 +65,7 @@ impl ClusterConfig {
             timing: RaftTiming::default(),
             snapshot_every: 1_000,
             write_timeout: Duration::from_secs(2),
+            dialer: Dialer::plain(),
         }
     }
 

@@ -93,7 +93,7 @@ impl Cluster {
         let raft = Raft::new(
             config.node_id.0,
             Arc::new(raft_config),
-            network::Peers,
+            network::Peers(config.dialer.clone()),
             log,
             machine,
         )

@@ -17,6 +17,7 @@ use tonic::{Code, Request, Status};
 use volley_proto::raft::v1 as wire;
 use volley_proto::raft::v1::raft_service_client::RaftServiceClient;
 use volley_proto::raft::v1::snapshot_part::Part;
+use volley_security::nodes::{Dialer, NodeKind};
 
 use crate::raft_types::{Node, RaftError, Snapshot, TypeConfig, Vote};
 
@@ -38,7 +39,7 @@ pub(crate) fn endpoint(address: &str) -> Result<Endpoint, tonic::transport::Erro
 
 /// Makes a [`Peer`] for each other coordinator.
 #[derive(Debug)]
-pub(crate) struct Peers;
+pub(crate) struct Peers(pub(crate) Dialer);
 
 /// The way to one other coordinator.
 pub(crate) struct Peer {
@@ -52,7 +53,7 @@ impl RaftNetworkFactory<TypeConfig> for Peers {
 
     async fn new_client(&mut self, target: u64, node: &Node) -> Peer {
         let client = endpoint(&node.addr).map(|endpoint| {
-            RaftServiceClient::new(endpoint.connect_lazy())
+            RaftServiceClient::new(self.0.lazy(&endpoint, NodeKind::Coordinator))
                 .max_decoding_message_size(MAX_MESSAGE_BYTES)
                 .max_encoding_message_size(MAX_MESSAGE_BYTES)
         });

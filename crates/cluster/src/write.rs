@@ -10,6 +10,7 @@ use tonic::transport::Channel;
 use volley_proto::raft::v1 as wire;
 use volley_proto::raft::v1::membership_service_client::MembershipServiceClient;
 use volley_proto::registry_records::{command_to_wire, reply_from_wire};
+use volley_security::nodes::NodeKind;
 use volley_types::registry::{RegistryCommand, RegistryReply};
 use volley_types::{ErrorCode, NodeId, PredictError, Revision};
 
@@ -164,7 +165,12 @@ impl Cluster {
         if let Some(channel) = self.0.peers.lock().await.get(address) {
             return Some(channel.clone());
         }
-        let channel = network::endpoint(address).ok()?.connect().await.ok()?;
+        let endpoint = network::endpoint(address).ok()?;
+        let dialer = &self.0.config.dialer;
+        let channel = dialer
+            .connect(&endpoint, NodeKind::Coordinator)
+            .await
+            .ok()?;
         self.0
             .peers
             .lock()

@@ -10,8 +10,9 @@ use tonic::{Request, Response, Status, Streaming};
 use volley_proto::worker::v1 as wire;
 use volley_proto::worker::v1::worker_service_server::{WorkerService, WorkerServiceServer};
 use volley_proto::worker_report::{orders_to_wire, report_from_wire};
+use volley_security::nodes::Peer;
 use volley_types::control::Liveness;
-use volley_types::{Orders, WorkerId, WorkerReport};
+use volley_types::{NodeIdentity, Orders, WorkerId, WorkerReport};
 
 use crate::Coordinator;
 
@@ -93,14 +94,25 @@ impl WorkerService for Heartbeats {
         request: Request<Streaming<wire::WorkerReport>>,
     ) -> Result<Response<Self::HeartbeatStream>, Status> {
         let coordinator = self.0.clone();
+        let peer = request.extensions().get::<Peer>();
+        let identity = peer.and_then(|peer| peer.identity.clone());
         let reports = request.into_inner();
-        Ok(Response::new(Box::pin(converse(coordinator, reports))))
+        Ok(Response::new(Box::pin(converse(
+            coordinator,
+            reports,
+            identity,
+        ))))
     }
+}
+
+fn is_worker(identity: &NodeIdentity, worker: &WorkerId) -> bool {
+    matches!(identity, NodeIdentity::Worker(id) if id == worker)
 }
 
 fn converse(
     coordinator: Coordinator,
     mut reports: Streaming<wire::WorkerReport>,
+    identity: Option<NodeIdentity>,
 ) -> impl Stream<Item = Result<wire::Assignments, Status>> + Send {
     let stream = coordinator
         .0
@@ -131,6 +143,9 @@ fn converse(
             if let Some(report) = report {
                 let report = report_from_wire(report?)
                     .map_err(|error| Status::invalid_argument(error.message))?;
+                if identity.as_ref().is_some_and(|proved| !is_worker(proved, &report.id)) {
+                    Err(Status::permission_denied("the certificate is another worker's"))?;
+                }
                 let speaker = speaker.get_or_insert_with(|| coordinator.listen_to(&report, stream));
                 if speaker.worker != report.id {
                     Err(Status::invalid_argument("one heartbeat stream speaks for one worker"))?;

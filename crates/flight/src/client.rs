@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use arrow_flight::flight_service_client::FlightServiceClient;
 use async_trait::async_trait;
 use tonic::transport::Channel;
+use volley_security::nodes::{Dialer, NodeKind};
 use volley_types::{
     ChunkStream, ModelName, ModelRef, Predict, PredictError, PredictRequest, Signature,
 };
@@ -26,6 +27,8 @@ pub struct FlightClientConfig {
     pub connect_timeout: Duration,
     /// How long the node may take to accept a call, the connection attempt included.
     pub accept_timeout: Duration,
+    /// How the node, a worker, is called.
+    pub dialer: Dialer,
 }
 
 impl Default for FlightClientConfig {
@@ -34,6 +37,7 @@ impl Default for FlightClientConfig {
             connections: 2,
             connect_timeout: Duration::from_secs(2),
             accept_timeout: Duration::from_secs(5),
+            dialer: Dialer::plain(),
         }
     }
 }
@@ -57,7 +61,7 @@ impl FlightClient {
         let endpoint = transport::endpoint(address, config.connect_timeout)?;
         Ok(Self {
             channels: (0..config.connections.max(1))
-                .map(|_| endpoint.connect_lazy())
+                .map(|_| config.dialer.lazy(&endpoint, NodeKind::Worker))
                 .collect(),
             turn: Arc::default(),
             accept_timeout: config.accept_timeout,

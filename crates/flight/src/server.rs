@@ -15,6 +15,7 @@ use futures::Stream;
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status, Streaming};
 use volley_security::Gatekeeper;
+use volley_security::nodes::Peer;
 use volley_types::{ErrorCode, Predict, PredictError};
 
 mod discovery;
@@ -78,7 +79,7 @@ impl FlightServer {
     }
 
     /// Answers only those whom `gate` lets in, by the `authorization` header (`Bearer` or
-    /// `Basic`) of each call, and within their rights.
+    /// `Basic`) of each call or by a node's certificate, and within their rights.
     #[must_use]
     pub fn guarded(mut self, gate: Arc<Gatekeeper>) -> Self {
         self.gate = gate;
@@ -88,7 +89,9 @@ impl FlightServer {
     /// The models as the sender of `request` may call them.
     fn admit<T>(&self, request: &Request<T>) -> Result<Arc<dyn Predict>, Status> {
         let headers = request.metadata().clone().into_headers();
-        let known = self.gate.identify(&headers);
+        let peer = request.extensions().get::<Peer>();
+        let node = peer.and_then(|peer| peer.identity.as_ref());
+        let known = self.gate.identify_call(&headers, node);
         let principal = known.map_err(|error| to_status(&error, None))?;
         let principal = Arc::new(principal);
         Ok(self.gate.guard_predict(self.predict.clone(), principal))

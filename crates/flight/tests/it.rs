@@ -3,6 +3,7 @@
 mod it {
     mod contract;
     mod hostile;
+    mod keys;
     mod plain;
     mod support;
     mod trouble;

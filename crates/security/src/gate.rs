@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::HeaderMap;
 use volley_types::registry::RegistryState;
-use volley_types::{Control, ErrorCode, KeyHash, Predict, PredictError};
+use volley_types::{Control, ErrorCode, KeyHash, NodeIdentity, Predict, PredictError};
 
 use crate::audit::AuditLog;
 use crate::guard::{GuardedControl, GuardedPredict};
@@ -104,6 +104,26 @@ impl Gatekeeper {
                 "the API key is not valid: it is unknown, has expired or was revoked",
             )
         })
+    }
+
+    /// As [`Gatekeeper::identify`], for a call that may be from a node: a coordinator's
+    /// certificate is enough.
+    ///
+    /// # Errors
+    /// As [`Gatekeeper::identify`]; `PermissionDenied` for a worker, which calls no models.
+    pub fn identify_call(
+        &self,
+        headers: &HeaderMap,
+        node: Option<&NodeIdentity>,
+    ) -> Result<Principal, PredictError> {
+        match node {
+            Some(identity @ NodeIdentity::Coordinator(_)) => Ok(Principal::node(identity)),
+            Some(NodeIdentity::Worker(_)) => Err(PredictError::new(
+                ErrorCode::PermissionDenied,
+                "a worker does not call models",
+            )),
+            None => self.identify(headers),
+        }
     }
 
     /// `predict` as `principal` may use it.

@@ -2,14 +2,18 @@
 //!
 //! Reading order: [`key`] (how a key is made and checked), [`credential`] (where a request
 //! carries it), [`Gatekeeper`] (from a request to a [`Principal`]), [`guard`] (a cluster seen
-//! through a principal's rights), [`audit`].
+//! through a principal's rights), [`audit`]; [`tls`] and
+//! [`nodes`] (connections), [`live`] (renewal).
 
 pub mod audit;
 pub mod credential;
 mod gate;
 pub mod guard;
 pub mod key;
+pub mod live;
+pub mod nodes;
 mod principal;
+pub mod tls;
 
 pub use crate::gate::{Gatekeeper, ReadRegistry};
 pub use crate::principal::Principal;

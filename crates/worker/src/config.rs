@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use volley_security::nodes::Dialer;
 use volley_types::WorkerId;
 
 /// The knobs of a worker.
@@ -36,6 +37,8 @@ pub struct WorkerConfig {
     /// How long the streams of a replica that is not wanted any more may take to end; then
     /// they are cut.
     pub unload_timeout: Duration,
+    /// How coordinators are called.
+    pub dialer: Dialer,
 }
 
 impl WorkerConfig {
@@ -55,6 +58,7 @@ impl WorkerConfig {
             heartbeat_interval: Duration::from_millis(500),
             drain_grace: Duration::from_millis(500),
             unload_timeout: Duration::from_secs(600),
+            dialer: Dialer::plain(),
         }
     }
 }

@@ -10,6 +10,7 @@ use tonic::transport::Endpoint;
 use volley_proto::worker::v1 as wire;
 use volley_proto::worker::v1::worker_service_client::WorkerServiceClient;
 use volley_proto::worker_report::{orders_from_wire, report_to_wire};
+use volley_security::nodes::NodeKind;
 use volley_types::{Orders, Revision, WorkerReport};
 
 use crate::Worker;
@@ -99,8 +100,10 @@ impl Worker {
             .http2_keep_alive_interval(Duration::from_secs(10))
             .keep_alive_timeout(Duration::from_secs(5))
             .keep_alive_while_idle(true);
-        let mut client = WorkerServiceClient::new(endpoint.connect().await?)
-            .max_decoding_message_size(MAX_ASSIGNMENTS_BYTES);
+        let dialer = &self.0.config.dialer;
+        let channel = dialer.connect(&endpoint, NodeKind::Coordinator).await?;
+        let mut client =
+            WorkerServiceClient::new(channel).max_decoding_message_size(MAX_ASSIGNMENTS_BYTES);
         // The transport may keep what it was given to send for longer than this conversation.
         let ended = CancellationToken::new();
         let _ends = ended.clone().drop_guard();

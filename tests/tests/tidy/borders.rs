@@ -22,7 +22,10 @@ const MAY_NAME: &[(&str, &[&str])] = &[
         &["types", "proto", "telemetry", "backend", "security"],
     ),
     ("cluster", &["types", "proto", "security"]),
-    ("coordinator", &["types", "proto", "telemetry", "cluster"]),
+    (
+        "coordinator",
+        &["types", "proto", "telemetry", "cluster", "security"],
+    ),
     ("api", &["types", "security"]),
     ("client", &[]),
     (

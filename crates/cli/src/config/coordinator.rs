@@ -94,7 +94,7 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
         limits,
         security,
     } = file;
-    let security = SecurityPlan::coordinator(security)?;
+    let security = SecurityPlan::coordinator(security, NodeId(node.id))?;
     let key = "'security.bootstrap_key_file' (or put it into VOLLEY_BOOTSTRAP_KEY)";
     security.allow_callers("listen.public", &listen.public, key)?;
     security.allow_nodes("listen.internal", &listen.internal)?;
@@ -104,6 +104,7 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
         "'listen.advertise' is missing: other nodes cannot call {advertise}"
     );
     let mut cluster = ClusterConfig::new(NodeId(node.id), node.data_dir, advertise.clone());
+    cluster.dialer = security.dialer();
     set(
         &mut cluster.snapshot_every,
         section.snapshot_every.map(|count| count.0 as u64),

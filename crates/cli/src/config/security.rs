@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use serde::Deserialize;
+use volley_security::nodes::{Callers, Dialer};
+use volley_security::tls::{CertificateFiles, EdgeTls, NodeFiles, NodeTls, RELOAD_INTERVAL};
 use volley_security::{Gatekeeper, ReadRegistry};
+use volley_types::{NodeId, NodeIdentity, PredictError, WorkerId};
 
 /// The environment variable with the first API key.
 const BOOTSTRAP_KEY: &str = "VOLLEY_BOOTSTRAP_KEY";
@@ -18,6 +21,8 @@ pub(crate) struct CoordinatorSection {
     bootstrap_key_file: Option<PathBuf>,
     require_keys: Option<bool>,
     insecure: bool,
+    tls: Option<Certificate>,
+    nodes: Option<Nodes>,
 }
 
 /// The section as it is written for a worker.
@@ -26,6 +31,55 @@ pub(crate) struct CoordinatorSection {
 pub(crate) struct WorkerSection {
     metrics_key_file: Option<PathBuf>,
     insecure: bool,
+    nodes: Option<Nodes>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Certificate {
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nodes {
+    certificate: PathBuf,
+    key: PathBuf,
+    authority: PathBuf,
+}
+
+impl Certificate {
+    fn load(self) -> anyhow::Result<EdgeTls> {
+        let files = CertificateFiles {
+            certificate: self.certificate,
+            key: self.key,
+        };
+        EdgeTls::load(files).map_err(|error| unusable("security.tls", &error))
+    }
+}
+
+impl Nodes {
+    fn load(self, own: &NodeIdentity) -> anyhow::Result<NodeTls> {
+        let files = NodeFiles {
+            own: CertificateFiles {
+                certificate: self.certificate,
+                key: self.key,
+            },
+            authority: self.authority,
+        };
+        let tls = NodeTls::load(files).map_err(|error| unusable("security.nodes", &error))?;
+        let named = tls.identity();
+        ensure!(
+            named == *own,
+            "'security.nodes': the certificate is that of {named}, and this node is {own}"
+        );
+        Ok(tls)
+    }
+}
+
+fn unusable(section: &str, error: &PredictError) -> anyhow::Error {
+    anyhow::anyhow!("'{section}': {}", error.chain())
 }
 
 /// Who may call a node.
@@ -35,6 +89,10 @@ pub(crate) struct SecurityPlan {
     pub(crate) keys: bool,
     /// The first API key, where one is configured.
     pub(crate) bootstrap_key: Option<String>,
+    /// TLS for callers of REST.
+    pub(crate) tls: Option<EdgeTls>,
+    /// TLS between nodes.
+    pub(crate) nodes: Option<NodeTls>,
     /// It was said that this node may be reached without.
     insecure: bool,
 }
@@ -53,7 +111,7 @@ impl SecurityPlan {
     ///
     /// # Errors
     /// When the bootstrap key cannot be read, or the section contradicts itself.
-    pub(crate) fn coordinator(section: CoordinatorSection) -> anyhow::Result<Self> {
+    pub(crate) fn coordinator(section: CoordinatorSection, id: NodeId) -> anyhow::Result<Self> {
         let bootstrap_key = bootstrap_key(section.bootstrap_key_file.as_deref())?;
         let keys = section.require_keys.unwrap_or(bootstrap_key.is_some());
         ensure!(
@@ -64,6 +122,8 @@ impl SecurityPlan {
         Ok(Self {
             keys,
             bootstrap_key,
+            tls: section.tls.map(Certificate::load).transpose()?,
+            nodes: load_nodes(section.nodes, &NodeIdentity::Coordinator(id))?,
             insecure: section.insecure,
         })
     }
@@ -72,7 +132,7 @@ impl SecurityPlan {
     ///
     /// # Errors
     /// When the key for its metrics cannot be read.
-    pub(crate) fn worker(section: WorkerSection) -> anyhow::Result<Self> {
+    pub(crate) fn worker(section: WorkerSection, id: WorkerId) -> anyhow::Result<Self> {
         let key = section
             .metrics_key_file
             .as_deref()
@@ -81,8 +141,51 @@ impl SecurityPlan {
         Ok(Self {
             keys: key.is_some(),
             bootstrap_key: key,
+            tls: None,
+            nodes: load_nodes(section.nodes, &NodeIdentity::Worker(id))?,
             insecure: section.insecure,
         })
+    }
+
+    /// Says so where keys would travel in clear.
+    pub(crate) fn warn_of_clear_keys(&self, address: &str) {
+        if self.keys && self.tls.is_none() && !is_local(address) {
+            tracing::warn!(
+                address,
+                "keys and prompts travel in clear; set 'security.tls', or serve behind a proxy \
+                 that does TLS"
+            );
+        }
+    }
+
+    /// How this node calls others.
+    pub(crate) fn dialer(&self) -> Dialer {
+        self.nodes.clone().map_or_else(Dialer::plain, Dialer::tls)
+    }
+
+    /// What the listener for other nodes takes: nodes, and callers with a key where there are
+    /// keys.
+    pub(crate) fn internal_tls(&self) -> Option<(NodeTls, Callers)> {
+        let callers = match self.keys {
+            true => Callers::NodesAndKeys,
+            false => Callers::Nodes,
+        };
+        Some((self.nodes.clone()?, callers))
+    }
+
+    /// Uses renewed certificates as they come, for ever.
+    pub(crate) async fn keep_fresh(self) {
+        let edge = async {
+            if let Some(tls) = self.tls {
+                tls.keep_fresh(RELOAD_INTERVAL).await;
+            }
+        };
+        let nodes = async {
+            if let Some(tls) = self.nodes {
+                tls.keep_fresh(RELOAD_INTERVAL).await;
+            }
+        };
+        tokio::join!(edge, nodes);
     }
 
     /// As [`SecurityPlan::coordinator`], from a bootstrap key's file alone.
@@ -90,10 +193,11 @@ impl SecurityPlan {
     /// # Errors
     /// When it cannot be read.
     pub(crate) fn of_key_file(file: Option<PathBuf>) -> anyhow::Result<Self> {
-        Self::coordinator(CoordinatorSection {
+        let section = CoordinatorSection {
             bootstrap_key_file: file,
             ..CoordinatorSection::default()
-        })
+        };
+        Self::coordinator(section, NodeId(1))
     }
 
     /// Whether `address` may be listened on for callers who need a key.
@@ -122,10 +226,10 @@ impl SecurityPlan {
     /// What to do, when others could reach it too.
     pub(crate) fn allow_nodes(&self, what: &str, address: &str) -> anyhow::Result<()> {
         ensure!(
-            self.insecure || is_local(address),
-            "{what}: everybody who reaches {address} could take part in this cluster; listen on \
-             127.0.0.1 only; or, where the network itself keeps strangers out, set \
-             'security.insecure = true'"
+            self.insecure || self.nodes.is_some() || is_local(address),
+            "{what}: everybody who reaches {address} could take part in this cluster; give the \
+             nodes certificates in 'security.nodes'; or listen on 127.0.0.1 only; or, where the \
+             network itself keeps strangers out, set 'security.insecure = true'"
         );
         Ok(())
     }
@@ -140,6 +244,10 @@ impl SecurityPlan {
         }
         Ok(Gatekeeper::keys(registry, self.bootstrap_key.as_deref())?)
     }
+}
+
+fn load_nodes(nodes: Option<Nodes>, own: &NodeIdentity) -> anyhow::Result<Option<NodeTls>> {
+    nodes.map(|nodes| nodes.load(own)).transpose()
 }
 
 fn bootstrap_key(file: Option<&Path>) -> anyhow::Result<Option<String>> {
@@ -187,8 +295,8 @@ mod tests {
     fn elsewhere_a_key_is_needed_or_somebody_says_that_none_is() {
         let plan = |keys, insecure| SecurityPlan {
             keys,
-            bootstrap_key: None,
             insecure,
+            ..SecurityPlan::default()
         };
         let callers = |plan: SecurityPlan, address| plan.allow_callers("x", address, "'y'");
         let refused = callers(plan(false, false), "0.0.0.0:8420").unwrap_err();

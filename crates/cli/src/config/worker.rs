@@ -112,10 +112,6 @@ fn plan(file: File) -> anyhow::Result<WorkerPlan> {
         remote,
         security,
     } = file;
-    let security = SecurityPlan::worker(security)?;
-    let key = "'security.metrics_key_file'";
-    security.allow_callers("listen.http", &listen.http, key)?;
-    security.allow_nodes("listen.flight", &listen.flight)?;
     ensure!(
         !cluster.coordinators.is_empty(),
         "'cluster.coordinators' is empty"
@@ -127,7 +123,12 @@ fn plan(file: File) -> anyhow::Result<WorkerPlan> {
     );
     let id =
         WorkerId::new(node.id).map_err(|error| anyhow::anyhow!("'node.id': {}", error.message))?;
+    let security = SecurityPlan::worker(security, id.clone())?;
+    let key = "'security.metrics_key_file'";
+    security.allow_callers("listen.http", &listen.http, key)?;
+    security.allow_nodes("listen.flight", &listen.flight)?;
     let mut worker = WorkerConfig::new(id, advertise, cluster.coordinators);
+    worker.dialer = security.dialer();
     worker.labels = node.labels;
     set_count(&mut worker.queue_per_replica, limits.queue_per_replica);
     set_count(&mut worker.concurrent_loads, limits.concurrent_loads);

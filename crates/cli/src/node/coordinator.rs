@@ -8,6 +8,8 @@ use anyhow::Context;
 use async_trait::async_trait;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tonic::service::interceptor::InterceptedService;
 use volley_api::{ApiConfig, ApiServer, EncodeMetrics, PeerStreams, Streams};
 use volley_cluster::{Cluster, ClusterConfig};
 use volley_coordinator::streams::OpenChannel;
@@ -16,6 +18,7 @@ use volley_flight::client::{FlightClient, FlightClientConfig};
 use volley_flight::server::{FlightServer, FlightServerConfig};
 use volley_flight::transport;
 use volley_security::audit::AuditLog;
+use volley_security::nodes::{Dialer, NodeKind, only};
 use volley_telemetry::Metrics;
 use volley_types::{
     ChunkStream, ErrorCode, ModelName, ModelRef, NodeId, Predict, PredictError, PredictRequest,
@@ -58,6 +61,7 @@ pub(crate) struct RunningCoordinator {
     public: tokio::task::JoinHandle<()>,
     internal: tokio::task::JoinHandle<anyhow::Result<()>>,
     joining: tokio::task::JoinHandle<()>,
+    _renewal: AbortOnDropHandle<()>,
     stop_public: CancellationToken,
     stop_internal: CancellationToken,
     drain_timeout: Duration,
@@ -95,10 +99,11 @@ pub(crate) async fn start(
     let coordinator = Coordinator::start(
         plan.coordinator,
         cluster.clone(),
-        connect(),
+        connect(plan.security.dialer()),
         metrics.clone(),
     );
 
+    plan.security.warn_of_clear_keys(&plan.public);
     let registry = cluster.registry();
     let gate = plan
         .security
@@ -108,18 +113,34 @@ pub(crate) async fn start(
         .guarded(gate.clone());
     let (raft, membership) = cluster.services();
     let streams = Streams::new(node, plan.api.resume);
+    let held = coordinator.stream_service(Arc::new(streams.clone()));
+    let has_tls = plan.security.nodes.is_some();
+    let coordinators = only(NodeKind::Coordinator, has_tls);
+    let workers = only(NodeKind::Worker, has_tls);
     let router = transport::server_builder()
         .add_service(flight.into_service())
-        .add_service(raft)
-        .add_service(membership)
-        .add_service(coordinator.worker_service())
-        .add_service(coordinator.stream_service(Arc::new(streams.clone())));
+        .add_service(InterceptedService::new(raft, coordinators.clone()))
+        .add_service(InterceptedService::new(membership, coordinators.clone()))
+        .add_service(InterceptedService::new(held, coordinators))
+        .add_service(InterceptedService::new(
+            coordinator.worker_service(),
+            workers,
+        ));
     let (stop_public, stop_internal) = (CancellationToken::new(), CancellationToken::new());
-    let internal = tokio::spawn(serve_internal(router, internal, stop_internal.clone()));
+    let internal = tokio::spawn(serve_internal(
+        router,
+        internal,
+        plan.security.internal_tls(),
+        stop_internal.clone(),
+    ));
 
     let encode = encode(metrics, streams.clone());
     let api = ApiServer::new(Arc::new(coordinator.clone()), encode, plan.api, gate)
-        .with_streams(streams, peer_streams(coordinator.clone()));
+        .with_streams(
+            streams,
+            peer_streams(coordinator.clone(), plan.security.dialer()),
+        )
+        .with_tls(plan.security.tls.clone());
     let public = tokio::spawn(api.serve(public, stop_public.clone()));
 
     let joining = tokio::spawn(enter(cluster.clone(), plan.membership));
@@ -130,6 +151,7 @@ pub(crate) async fn start(
         public,
         internal,
         joining,
+        _renewal: AbortOnDropHandle::new(tokio::spawn(plan.security.keep_fresh())),
         stop_public,
         stop_internal,
         drain_timeout: plan.drain_timeout,
@@ -151,10 +173,10 @@ fn encode(metrics: Metrics, streams: Streams) -> EncodeMetrics {
 }
 
 /// The way to the streams that other coordinators hold.
-fn peer_streams(coordinator: Coordinator) -> PeerStreams {
-    let open: OpenChannel = Arc::new(|address: &str| {
+fn peer_streams(coordinator: Coordinator, dialer: Dialer) -> PeerStreams {
+    let open: OpenChannel = Arc::new(move |address: &str| {
         let endpoint = transport::endpoint(address, FlightClientConfig::default().connect_timeout)?;
-        Ok(endpoint.connect_lazy())
+        Ok(dialer.lazy(&endpoint, NodeKind::Coordinator))
     });
     Arc::new(move |node| coordinator.streams_of(node, &open))
 }
@@ -207,9 +229,13 @@ impl RunningCoordinator {
 }
 
 /// Makes the Flight clients of workers.
-fn connect() -> Connect {
+fn connect(dialer: Dialer) -> Connect {
+    let config = FlightClientConfig {
+        dialer,
+        ..FlightClientConfig::default()
+    };
     Arc::new(
-        |address: &str| match FlightClient::new(address, FlightClientConfig::default()) {
+        move |address: &str| match FlightClient::new(address, config.clone()) {
             Ok(client) => Arc::new(client) as Arc<dyn Predict>,
             Err(error) => {
                 tracing::error!(error = error.chain(), "a worker's address cannot be used");

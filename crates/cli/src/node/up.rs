@@ -62,13 +62,14 @@ pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
     let data_dir = data_dir.canonicalize()?;
     let doors = Doors::open(up.host, up.port).await?;
     let addresses = doors.addresses()?;
+    let has_keys = security.keys;
 
     let plan = coordinator_plan(&data_dir, &addresses, security);
     let mut coordinator = coordinator::start(plan, doors.rest, doors.internal).await?;
     let worker = worker::start(worker_plan(&addresses)?, doors.flight, doors.http)?;
     let serve = async {
         demo::deploy(&coordinator.coordinator, &data_dir.join("models")).await?;
-        let text = greeting::greeting(&addresses, &data_dir);
+        let text = greeting::greeting(&addresses, &data_dir, has_keys);
         Terminal::stdout().raw(text.as_bytes())?;
         shutdown.cancelled().await;
         anyhow::Ok(())

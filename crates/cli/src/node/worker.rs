@@ -7,11 +7,14 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tonic::service::interceptor::InterceptedService;
 use volley_api::ApiConfig;
 use volley_backend_onnx::OnnxConfig;
 use volley_backend_remote::RemoteConfig;
 use volley_flight::server::{FlightServer, FlightServerConfig};
 use volley_flight::transport;
+use volley_security::nodes::{Callers, NodeKind, only};
 use volley_telemetry::Metrics;
 use volley_worker::{Worker, WorkerConfig};
 
@@ -38,6 +41,7 @@ pub(crate) struct RunningWorker {
     worker: Worker,
     flight: tokio::task::JoinHandle<anyhow::Result<()>>,
     http: tokio::task::JoinHandle<()>,
+    _renewal: AbortOnDropHandle<()>,
     stop: CancellationToken,
     drain_timeout: Duration,
 }
@@ -72,9 +76,14 @@ pub(crate) fn start(
     let mut limits = FlightServerConfig::default();
     limits.max_exchanges = plan.max_exchanges.unwrap_or(limits.max_exchanges);
     let server = FlightServer::new(Arc::new(worker.clone()), limits);
-    let router = transport::server_builder().add_service(server.into_service());
+    let router = transport::server_builder().add_service(InterceptedService::new(
+        server.into_service(),
+        only(NodeKind::Coordinator, plan.security.nodes.is_some()),
+    ));
+    // A key opens a worker's metrics; its models are for coordinators.
+    let tls = plan.security.nodes.clone().map(|tls| (tls, Callers::Nodes));
     let stop = CancellationToken::new();
-    let flight = tokio::spawn(serve_internal(router, flight, stop.clone()));
+    let flight = tokio::spawn(serve_internal(router, flight, tls, stop.clone()));
 
     // A worker holds no registry: only its own key opens its metrics.
     let gate = plan.security.gatekeeper(Arc::new(Arc::default))?;
@@ -95,6 +104,7 @@ pub(crate) fn start(
         worker,
         flight,
         http,
+        _renewal: AbortOnDropHandle::new(tokio::spawn(plan.security.keep_fresh())),
         stop,
         drain_timeout: plan.drain_timeout,
     })

@@ -10,13 +10,13 @@ use volley_flight::ingress::{Decoder, Ingress};
 
 use super::support::{Node, column, numbers, soon};
 
-fn path(parts: &[&str]) -> FlightDescriptor {
+pub(super) fn path(parts: &[&str]) -> FlightDescriptor {
     FlightDescriptor::new_path(parts.iter().map(ToString::to_string).collect())
 }
 
 /// The messages that pyarrow sends: the descriptor alone, the schema, then rows, then a
 /// half-close.
-fn messages(descriptor: FlightDescriptor, values: &[i64]) -> Vec<FlightData> {
+pub(super) fn messages(descriptor: FlightDescriptor, values: &[i64]) -> Vec<FlightData> {
     let batch = numbers(values);
     let mut encoder = Encoder::new(1 << 20);
     let mut messages = vec![

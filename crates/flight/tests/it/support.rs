@@ -16,6 +16,7 @@ use tonic::transport::Channel;
 use volley_flight::client::{FlightClient, FlightClientConfig};
 use volley_flight::server::{FlightServer, FlightServerConfig};
 use volley_flight::transport;
+use volley_security::Gatekeeper;
 use volley_types::{
     ChunkStream, ErrorCode, ErrorOrigin, Input, ModelName, ModelRef, Predict, PredictError,
     PredictRequest, Signature, Task,
@@ -170,6 +171,14 @@ impl Node {
     }
 
     pub(crate) async fn with(config: FlightServerConfig, connections: usize) -> Self {
+        Self::guarded(config, connections, Gatekeeper::open()).await
+    }
+
+    pub(crate) async fn guarded(
+        config: FlightServerConfig,
+        connections: usize,
+        gate: Gatekeeper,
+    ) -> Self {
         let model = Arc::new(Scripted {
             running: Arc::default(),
             whole: AtomicUsize::new(0),
@@ -177,7 +186,9 @@ impl Node {
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let service = FlightServer::new(model.clone(), config).into_service();
+        let service = FlightServer::new(model.clone(), config)
+            .guarded(Arc::new(gate))
+            .into_service();
         let serving = tokio::spawn(async move {
             transport::server_builder()
                 .add_service(service)

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::Addresses;
 
 /// URLs, and commands to paste.
-pub(super) fn greeting(at: &Addresses, data_dir: &Path) -> String {
+pub(super) fn greeting(at: &Addresses, data_dir: &Path, has_keys: bool) -> String {
     let Addresses {
         rest,
         internal,
@@ -24,6 +24,12 @@ pub(super) fn greeting(at: &Addresses, data_dir: &Path) -> String {
         format!(" --url http://{rest}")
     };
     let data_dir = data_dir.display();
+    let keys = if has_keys {
+        "\nCallers need a key: -H \"authorization: Bearer $VOLLEY_API_KEY\" for curl, the variable \
+         alone\nfor volley.\n"
+    } else {
+        ""
+    };
     format!(
         r#"Volley is ready.
 
@@ -32,7 +38,7 @@ pub(super) fn greeting(at: &Addresses, data_dir: &Path) -> String {
   status           http://{rest}/_volley/status
   metrics          http://{rest}/metrics, of the worker http://{http}/metrics
   data             {data_dir}
-
+{keys}
 Stream a story, token by token:
 
   curl -N http://{rest}/_plugins/_ml/models/storyteller/_predict/stream \

@@ -1,0 +1,129 @@
+//! Files that are read again when they change, so that a certificate is renewed under load.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use ring::digest::{SHA256, digest};
+use volley_types::{ErrorCode, PredictError};
+
+/// The largest file that is read.
+const MAX_FILE_BYTES: usize = 1 << 20;
+
+type Build<T> = dyn Fn(&[Vec<u8>]) -> Result<T, PredictError> + Send + Sync;
+
+/// What was made of some files, always of the newest that could be used.
+pub struct Live<T> {
+    files: Vec<PathBuf>,
+    build: Box<Build<T>>,
+    current: ArcSwap<T>,
+    /// The hash of what `current` was made of.
+    seen: Mutex<Vec<u8>>,
+}
+
+impl<T: Send + Sync + 'static> Live<T> {
+    /// Reads `files` and makes a `T` of their contents.
+    ///
+    /// # Errors
+    /// `InvalidInput` when one cannot be read, and what `build` gives.
+    pub fn load(
+        files: Vec<PathBuf>,
+        build: impl Fn(&[Vec<u8>]) -> Result<T, PredictError> + Send + Sync + 'static,
+    ) -> Result<Arc<Self>, PredictError> {
+        let contents = read(&files)?;
+        let current = ArcSwap::from_pointee(build(&contents)?);
+        Ok(Arc::new(Self {
+            files,
+            build: Box::new(build),
+            current,
+            seen: Mutex::new(hash(&contents)),
+        }))
+    }
+
+    /// The newest.
+    #[must_use]
+    pub fn current(&self) -> Arc<T> {
+        self.current.load_full()
+    }
+
+    /// Looks at the files; what they hold now is used from now on if it can be. Blocks for as
+    /// long as the disk takes. Gives whether there was anything new.
+    ///
+    /// # Errors
+    /// As [`Live::load`]; what was used before goes on being used.
+    pub fn refresh(&self) -> Result<bool, PredictError> {
+        let contents = read(&self.files)?;
+        let found = hash(&contents);
+        let mut seen = self.seen.lock();
+        if *seen == found {
+            return Ok(false);
+        }
+        self.current.store(Arc::new((self.build)(&contents)?));
+        *seen = found;
+        Ok(true)
+    }
+
+    /// Looks at the files every `interval`, for ever.
+    pub async fn keep_fresh(self: Arc<Self>, what: &'static str, interval: Duration) {
+        let mut tick = tokio::time::interval(interval);
+        let mut complained = false;
+        loop {
+            tick.tick().await;
+            let live = self.clone();
+            let refreshed = tokio::task::spawn_blocking(move || live.refresh()).await;
+            match refreshed {
+                Ok(Ok(true)) => tracing::info!(what, "new files are used"),
+                Ok(Ok(false)) => {}
+                // A renewal is often several writes: what is half done is told once.
+                Ok(Err(_)) if complained => continue,
+                Ok(Err(error)) => {
+                    complained = true;
+                    tracing::error!(
+                        what,
+                        error = error.chain(),
+                        "new files cannot be used; the old ones go on being used"
+                    );
+                    continue;
+                }
+                Err(error) => tracing::error!(what, error = %error, "files were not looked at"),
+            }
+            complained = false;
+        }
+    }
+}
+
+impl<T> std::fmt::Debug for Live<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Live")
+            .field("files", &self.files)
+            .finish_non_exhaustive()
+    }
+}
+
+fn read(files: &[PathBuf]) -> Result<Vec<Vec<u8>>, PredictError> {
+    let contents = files.iter().map(|path| {
+        let unreadable = |error: std::io::Error| {
+            PredictError::invalid("a certificate, key or authority file cannot be read")
+                .with_source(format!("{}: {error}", path.display()))
+        };
+        let content = std::fs::read(path).map_err(unreadable)?;
+        if MAX_FILE_BYTES < content.len() {
+            return Err(PredictError::new(
+                ErrorCode::TooLarge,
+                "a certificate, key or authority file is over 1 MiB",
+            ));
+        }
+        Ok(content)
+    });
+    contents.collect()
+}
+
+fn hash(contents: &[Vec<u8>]) -> Vec<u8> {
+    let all = contents.iter().flat_map(|content| {
+        let hash = digest(&SHA256, content);
+        hash.as_ref().to_vec()
+    });
+    all.collect()
+}

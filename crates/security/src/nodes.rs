@@ -1,0 +1,314 @@
+//! Connections between nodes: plain, or under TLS with an identity at both ends.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::stream::FuturesUnordered;
+use futures::{Stream, StreamExt};
+use http::Uri;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+use tonic::transport::server::Connected;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status};
+use volley_types::NodeIdentity;
+
+use crate::tls::{HANDSHAKE_TIMEOUT, NodeTls, identity_of};
+
+/// Handshakes at a time; past it, clients wait outside.
+const MAX_HANDSHAKES: usize = 256;
+/// What nodes call each other in a handshake: their certificates tell who they are.
+const ANY_NODE: &str = "node.volley.internal";
+/// After a failed accept (no file descriptors, most likely).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What kind of node is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeKind {
+    /// A coordinator.
+    Coordinator,
+    /// A worker.
+    Worker,
+}
+
+impl NodeKind {
+    fn is_of(self, identity: &NodeIdentity) -> bool {
+        identity.is_coordinator() == (self == Self::Coordinator)
+    }
+}
+
+/// The other end of a connection; among the extensions of every gRPC request.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Where it is.
+    pub address: Option<SocketAddr>,
+    /// The node that it has proved to be.
+    pub identity: Option<NodeIdentity>,
+}
+
+/// Who may open a connection under TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Callers {
+    /// Nodes of the cluster.
+    Nodes,
+    /// Nodes, and callers without a certificate who show a key with each call.
+    NodesAndKeys,
+}
+
+/// One accepted connection.
+#[derive(Debug)]
+pub enum NodeStream {
+    /// As it is.
+    Plain(TcpStream),
+    /// Under TLS.
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Connected for NodeStream {
+    type ConnectInfo = Peer;
+
+    fn connect_info(&self) -> Peer {
+        match self {
+            Self::Plain(stream) => Peer {
+                address: stream.peer_addr().ok(),
+                identity: None,
+            },
+            Self::Tls(stream) => {
+                let (tcp, session) = stream.get_ref();
+                let certificate = session.peer_certificates().and_then(<[_]>::first);
+                Peer {
+                    address: tcp.peer_addr().ok(),
+                    identity: certificate.and_then(identity_of),
+                }
+            }
+        }
+    }
+}
+
+impl AsyncRead for NodeStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for NodeStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_shutdown(cx),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_write_vectored(cx, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+}
+
+/// The connections of `listener`, each without Nagle's delay; under TLS where `tls` is given.
+/// A client that is slow at its handshake holds up nobody else.
+pub fn incoming(
+    listener: TcpListener,
+    tls: Option<(NodeTls, Callers)>,
+) -> impl Stream<Item = io::Result<NodeStream>> + Send {
+    let state = (listener, tls, FuturesUnordered::new());
+    futures::stream::unfold(state, |(listener, tls, mut handshakes)| async move {
+        loop {
+            tokio::select! {
+                accepted = listener.accept(), if handshakes.len() < MAX_HANDSHAKES => {
+                    match accepted {
+                        Ok((socket, _)) => handshakes.push(shake_hands(socket, tls.clone())),
+                        Err(error) => {
+                            tracing::warn!(error = %error, "accept failed");
+                            tokio::time::sleep(ACCEPT_PAUSE).await;
+                        }
+                    }
+                }
+                Some(stream) = handshakes.next(), if !handshakes.is_empty() => match stream {
+                    Ok(stream) => return Some((Ok(stream), (listener, tls, handshakes))),
+                    Err(error) => {
+                        let error: io::Error = error;
+                        tracing::debug!(error = %error, "a connection was refused");
+                    }
+                },
+            }
+        }
+    })
+}
+
+async fn shake_hands(socket: TcpStream, tls: Option<(NodeTls, Callers)>) -> io::Result<NodeStream> {
+    socket.set_nodelay(true)?;
+    let Some((tls, callers)) = tls else {
+        return Ok(NodeStream::Plain(socket));
+    };
+    let configs = tls.0.current();
+    let config = match callers {
+        Callers::Nodes => configs.strict.clone(),
+        Callers::NodesAndKeys => configs.lenient.clone(),
+    };
+    let accept = TlsAcceptor::from(config).accept(socket);
+    let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, accept).await??;
+    Ok(NodeStream::Tls(Box::new(stream.into())))
+}
+
+/// Refuses calls to a service that do not come from a node of `kind`, where the connection is
+/// under TLS; on a plain one there are no identities. Use it as an interceptor.
+pub fn only(
+    kind: NodeKind,
+    tls: bool,
+) -> impl Fn(Request<()>) -> Result<Request<()>, Status> + Clone {
+    move |request| {
+        if !tls {
+            return Ok(request);
+        }
+        let peer = request.extensions().get::<Peer>();
+        match peer.and_then(|peer| peer.identity.as_ref()) {
+            Some(identity) if kind.is_of(identity) => Ok(request),
+            Some(_) => Err(Status::permission_denied(
+                "this service is not for nodes of this kind",
+            )),
+            None => Err(Status::unauthenticated(
+                "this service is for nodes of the cluster, which show a certificate",
+            )),
+        }
+    }
+}
+
+/// How a node calls others: plainly, or under TLS. Cloning is cheap.
+#[derive(Clone, Debug, Default)]
+pub struct Dialer(Option<NodeTls>);
+
+impl Dialer {
+    /// Without TLS.
+    #[must_use]
+    pub fn plain() -> Self {
+        Self(None)
+    }
+
+    /// With the node's certificate.
+    #[must_use]
+    pub fn tls(tls: NodeTls) -> Self {
+        Self(Some(tls))
+    }
+
+    /// A channel to a node of `kind` that connects when first used. Must be called inside a
+    /// tokio runtime.
+    #[must_use]
+    pub fn lazy(&self, endpoint: &Endpoint, kind: NodeKind) -> Channel {
+        match &self.0 {
+            None => endpoint.connect_lazy(),
+            Some(tls) => endpoint.connect_with_connector_lazy(connector(tls.clone(), kind)),
+        }
+    }
+
+    /// A channel to a node of `kind` that is connected.
+    ///
+    /// # Errors
+    /// When it cannot be reached, or is not such a node.
+    pub async fn connect(
+        &self,
+        endpoint: &Endpoint,
+        kind: NodeKind,
+    ) -> Result<Channel, tonic::transport::Error> {
+        match &self.0 {
+            None => endpoint.connect().await,
+            Some(tls) => {
+                let connector = connector(tls.clone(), kind);
+                endpoint.connect_with_connector(connector).await
+            }
+        }
+    }
+}
+
+impl PartialEq for Dialer {
+    fn eq(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (None, None) => true,
+            (Some(left), Some(right)) => Arc::ptr_eq(&left.0, &right.0),
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Dialer {}
+
+type Dialled = TokioIo<tokio_rustls::client::TlsStream<TcpStream>>;
+
+fn connector(
+    tls: NodeTls,
+    kind: NodeKind,
+) -> impl tower::Service<
+    Uri,
+    Response = Dialled,
+    Error = io::Error,
+    Future = impl Future<Output = io::Result<Dialled>> + Send,
+> + Send
++ 'static {
+    tower::service_fn(move |uri: Uri| dial(tls.clone(), kind, uri))
+}
+
+async fn dial(tls: NodeTls, kind: NodeKind, uri: Uri) -> io::Result<Dialled> {
+    let host = uri.host().unwrap_or_default();
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let port = uri.port_u16().unwrap_or(0);
+    let socket = TcpStream::connect((host, port)).await?;
+    socket.set_nodelay(true)?;
+    let name = ServerName::try_from(ANY_NODE).map_err(io::Error::other)?;
+    let connector = TlsConnector::from(tls.0.current().client.clone());
+    let connected = tokio::time::timeout(HANDSHAKE_TIMEOUT, connector.connect(name, socket));
+    let stream = connected.await??;
+    let certificate = stream.get_ref().1.peer_certificates();
+    let identity = certificate.and_then(<[_]>::first).and_then(identity_of);
+    match identity {
+        Some(identity) if kind.is_of(&identity) => Ok(TokioIo::new(stream)),
+        _ => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "the node that was called is not of the kind that was wanted",
+        )),
+    }
+}

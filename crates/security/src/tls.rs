@@ -1,0 +1,280 @@
+//! TLS for callers (a certificate of any authority that they trust), and between nodes (both
+//! sides show a certificate of the cluster's own authority, which says what node they are).
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::version::TLS13;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig,
+    SignatureScheme,
+};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use volley_types::{NodeIdentity, PredictError};
+
+use crate::live::Live;
+
+/// How long a client may take over its handshake.
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Between two looks at certificate files.
+pub const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A certificate chain and its key, PEM files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFiles {
+    /// The certificate, and those between it and its authority.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
+
+/// TLS for callers of REST. Cloning gives another handle.
+#[derive(Clone, Debug)]
+pub struct EdgeTls(Arc<Live<Arc<ServerConfig>>>);
+
+impl EdgeTls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// `InvalidInput` when they cannot be used.
+    pub fn load(files: CertificateFiles) -> Result<Self, PredictError> {
+        let build = |contents: &[Vec<u8>]| {
+            let (chain, key) = certificate(&contents[0], &contents[1])?;
+            let config = ServerConfig::builder_with_provider(provider())
+                .with_safe_default_protocol_versions()
+                .map_err(unusable)?;
+            let mut config = config
+                .with_no_client_auth()
+                .with_single_cert(chain, key)
+                .map_err(unusable)?;
+            config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+            Ok(Arc::new(config))
+        };
+        Live::load(vec![files.certificate, files.key], build).map(Self)
+    }
+
+    /// Shakes hands with a client, by the newest certificate.
+    ///
+    /// # Errors
+    /// When that fails, or takes over 10 s.
+    pub async fn accept<IO>(&self, io: IO) -> std::io::Result<TlsStream<IO>>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin,
+    {
+        let acceptor = TlsAcceptor::from(self.0.current().as_ref().clone());
+        tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(io)).await?
+    }
+
+    /// Looks at the files every `interval`, for ever.
+    pub async fn keep_fresh(self, interval: Duration) {
+        self.0.keep_fresh("the edge's certificate", interval).await;
+    }
+}
+
+/// The files of a node's TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeFiles {
+    /// The node's own certificate, with its identity as a URI name.
+    pub own: CertificateFiles,
+    /// The certificates of the cluster's authority.
+    pub authority: PathBuf,
+}
+
+/// What is made of [`NodeFiles`].
+pub(crate) struct NodeConfigs {
+    pub(crate) identity: NodeIdentity,
+    /// Asks callers for a certificate and takes none but those of nodes.
+    pub(crate) strict: Arc<ServerConfig>,
+    /// Asks callers for a certificate and bears with none.
+    pub(crate) lenient: Arc<ServerConfig>,
+    pub(crate) client: Arc<ClientConfig>,
+}
+
+/// TLS between nodes. Cloning gives another handle.
+#[derive(Clone, Debug)]
+pub struct NodeTls(pub(crate) Arc<Live<NodeConfigs>>);
+
+impl NodeTls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// `InvalidInput` when they cannot be used, or the certificate names no node.
+    pub fn load(files: NodeFiles) -> Result<Self, PredictError> {
+        let paths = vec![files.own.certificate, files.own.key, files.authority];
+        Live::load(paths, |contents| {
+            node_configs(&contents[0], &contents[1], &contents[2])
+        })
+        .map(Self)
+    }
+
+    /// The node that the certificate names.
+    #[must_use]
+    pub fn identity(&self) -> NodeIdentity {
+        self.0.current().identity.clone()
+    }
+
+    /// Looks at the files every `interval`, for ever.
+    pub async fn keep_fresh(self, interval: Duration) {
+        self.0.keep_fresh("the node's certificate", interval).await;
+    }
+
+    /// Looks at the files now.
+    ///
+    /// # Errors
+    /// As [`NodeTls::load`]; the certificate before goes on being used.
+    pub fn refresh(&self) -> Result<bool, PredictError> {
+        self.0.refresh()
+    }
+}
+
+/// The node that a certificate names.
+pub(crate) fn identity_of(certificate: &CertificateDer<'_>) -> Option<NodeIdentity> {
+    let parsed = webpki::EndEntityCert::try_from(certificate).ok()?;
+    let mut names = parsed.valid_uri_names();
+    names.find_map(NodeIdentity::from_uri)
+}
+
+fn node_configs(
+    certificate_pem: &[u8],
+    key_pem: &[u8],
+    authority_pem: &[u8],
+) -> Result<NodeConfigs, PredictError> {
+    let (chain, key) = certificate(certificate_pem, key_pem)?;
+    let identity = chain.first().and_then(identity_of).ok_or_else(|| {
+        PredictError::invalid(
+            "the node's certificate has no identity; give it a URI name such as \
+             volley://coordinator/1 or volley://worker/NAME",
+        )
+    })?;
+    let roots = Arc::new(authorities(authority_pem)?);
+    let server = |lenient: bool| -> Result<Arc<ServerConfig>, PredictError> {
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider());
+        let verifier = match lenient {
+            true => verifier.allow_unauthenticated(),
+            false => verifier,
+        };
+        let config = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13])
+            .map_err(unusable)?
+            .with_client_cert_verifier(verifier.build().map_err(unusable)?)
+            .with_single_cert(chain.clone(), key.clone_key());
+        let mut config = config.map_err(unusable)?;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(Arc::new(config))
+    };
+    let verifier = NodeVerifier {
+        algorithms: provider().signature_verification_algorithms,
+        roots: roots.clone(),
+    };
+    let client = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])
+        .map_err(unusable)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_client_auth_cert(chain.clone(), key.clone_key());
+    let mut client = client.map_err(unusable)?;
+    client.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(NodeConfigs {
+        identity,
+        strict: server(false)?,
+        lenient: server(true)?,
+        client: Arc::new(client),
+    })
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+fn certificate(
+    certificate_pem: &[u8],
+    key_pem: &[u8],
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), PredictError> {
+    let chain = CertificateDer::pem_slice_iter(certificate_pem).collect::<Result<Vec<_>, _>>();
+    let key = PrivateKeyDer::from_pem_slice(key_pem).map_err(unusable)?;
+    Ok((chain.map_err(unusable)?, key))
+}
+
+fn authorities(pem: &[u8]) -> Result<RootCertStore, PredictError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        roots
+            .add(certificate.map_err(unusable)?)
+            .map_err(unusable)?;
+    }
+    if roots.is_empty() {
+        return Err(PredictError::invalid(
+            "the authority file holds no certificate",
+        ));
+    }
+    Ok(roots)
+}
+
+fn unusable(error: impl std::error::Error + Send + Sync + 'static) -> PredictError {
+    PredictError::invalid("a certificate or its key cannot be used; are they PEM, and a pair?")
+        .with_source(error)
+}
+
+/// Takes the certificate of any node of the cluster. Nodes are known by identity, not by
+/// address: an address in a certificate would have to change with every move.
+#[derive(Debug)]
+struct NodeVerifier {
+    roots: Arc<RootCertStore>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ServerCertVerifier for NodeVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let parsed = ParsedCertificate::try_from(end_entity)?;
+        let algorithms = self.algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(
+            &parsed,
+            &self.roots,
+            intermediates,
+            now,
+            algorithms,
+        )?;
+        match identity_of(end_entity) {
+            Some(_) => Ok(ServerCertVerified::assertion()),
+            None => Err(CertificateError::ApplicationVerificationFailure.into()),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}

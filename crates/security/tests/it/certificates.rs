@@ -1,0 +1,57 @@
+//! An authority of a test's own, and the certificates that it signs.
+
+use std::path::{Path, PathBuf};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, SanType,
+};
+
+/// An authority.
+pub(crate) struct Authority {
+    pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// Where a certificate, its key and its authority are.
+#[derive(Clone, Debug)]
+pub(crate) struct Files {
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+    pub(crate) authority: PathBuf,
+}
+
+impl Authority {
+    pub(crate) fn new() -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self {
+            pem: params.self_signed(&key).unwrap().pem(),
+            issuer: Issuer::new(params, key),
+        }
+    }
+
+    /// Writes a certificate for 127.0.0.1 with the identity `uri` to `folder`, over what is
+    /// there.
+    pub(crate) fn write(&self, folder: &Path, name: &str, uri: Option<&str>) -> Files {
+        let key = KeyPair::generate().unwrap();
+        let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
+        let mut params = CertificateParams::new(names).unwrap();
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        let uri = uri.map(|uri| SanType::URI(uri.try_into().unwrap()));
+        params.subject_alt_names.extend(uri);
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let files = Files {
+            certificate: folder.join(format!("{name}.pem")),
+            key: folder.join(format!("{name}.key")),
+            authority: folder.join(format!("{name}.authority.pem")),
+        };
+        std::fs::write(&files.key, key.serialize_pem()).unwrap();
+        std::fs::write(&files.certificate, certificate.pem()).unwrap();
+        std::fs::write(&files.authority, &self.pem).unwrap();
+        files
+    }
+}

@@ -1,0 +1,179 @@
+use std::path::Path;
+use std::time::Duration;
+
+use futures::StreamExt;
+use tokio::net::TcpListener;
+use tonic::transport::server::Connected;
+use tonic::transport::{Channel, Endpoint};
+use volley_security::nodes::{Callers, Dialer, NodeKind, NodeStream, Peer, incoming, only};
+use volley_security::tls::{CertificateFiles, NodeFiles, NodeTls};
+use volley_types::{ErrorCode, NodeIdentity};
+
+use crate::certificates::{Authority, Files};
+
+const SOON: Duration = Duration::from_secs(10);
+const COORDINATOR: &str = "volley://coordinator/1";
+const WORKER: &str = "volley://worker/w1";
+
+fn load(files: &Files) -> NodeTls {
+    let files = NodeFiles {
+        own: CertificateFiles {
+            certificate: files.certificate.clone(),
+            key: files.key.clone(),
+        },
+        authority: files.authority.clone(),
+    };
+    NodeTls::load(files).unwrap()
+}
+
+fn node(authority: &Authority, folder: &Path, uri: &str) -> NodeTls {
+    load(&authority.write(folder, &uri.replace('/', "_"), Some(uri)))
+}
+
+/// A listener, and what comes of the connections to it.
+struct Door {
+    address: String,
+    accepted: tokio::sync::mpsc::Receiver<NodeStream>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Door {
+    async fn open(tls: NodeTls, callers: Callers) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (sender, accepted) = tokio::sync::mpsc::channel(8);
+        let task = tokio::spawn(async move {
+            let mut incoming = std::pin::pin!(incoming(listener, Some((tls, callers))));
+            while let Some(Ok(stream)) = incoming.next().await {
+                if sender.send(stream).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Self {
+            address,
+            accepted,
+            task,
+        }
+    }
+
+    async fn peer(&mut self) -> Peer {
+        let stream = tokio::time::timeout(SOON, self.accepted.recv()).await;
+        stream.unwrap().unwrap().connect_info()
+    }
+
+    async fn call(&self, dialer: &Dialer, kind: NodeKind) -> Result<Channel, String> {
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.address)).unwrap();
+        let called = tokio::time::timeout(SOON, dialer.connect(&endpoint, kind)).await;
+        called.unwrap().map_err(|error| format!("{error:?}"))
+    }
+}
+
+#[tokio::test]
+async fn nodes_know_each_other_by_their_certificates() {
+    let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
+    let coordinator = node(&authority, folder.path(), COORDINATOR);
+    let worker = node(&authority, folder.path(), WORKER);
+    let mut door = Door::open(coordinator, Callers::Nodes).await;
+    let dialer = Dialer::tls(worker);
+    let _channel = door.call(&dialer, NodeKind::Coordinator).await.unwrap();
+    let peer = door.peer().await;
+    assert_eq!(peer.identity, NodeIdentity::from_uri(WORKER));
+    let refused = door.call(&dialer, NodeKind::Worker).await.unwrap_err();
+    assert!(refused.contains("not of the kind"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_stranger_gets_no_connection() {
+    let folder = tempfile::tempdir().unwrap();
+    let strange = tempfile::tempdir().unwrap();
+    let authority = Authority::new();
+    let coordinator = node(&authority, folder.path(), COORDINATOR);
+    let stranger = node(&Authority::new(), strange.path(), WORKER);
+    let door = Door::open(coordinator.clone(), Callers::Nodes).await;
+    let refused = door
+        .call(&Dialer::tls(stranger.clone()), NodeKind::Coordinator)
+        .await;
+    assert!(refused.is_err(), "a client of another authority");
+
+    let door = Door::open(stranger, Callers::Nodes).await;
+    let refused = door.call(&Dialer::tls(coordinator), NodeKind::Worker).await;
+    assert!(refused.is_err(), "a server of another authority");
+}
+
+#[tokio::test]
+async fn a_slow_handshake_holds_up_nobody_else() {
+    let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
+    let coordinator = node(&authority, folder.path(), COORDINATOR);
+    let worker = node(&authority, folder.path(), WORKER);
+    let mut door = Door::open(coordinator, Callers::Nodes).await;
+    let _silent = tokio::net::TcpStream::connect(&door.address).await.unwrap();
+    let called = door.call(&Dialer::tls(worker), NodeKind::Coordinator).await;
+    called.unwrap();
+    assert!(door.peer().await.identity.is_some());
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_is_used_and_a_broken_one_is_not() {
+    let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
+    let coordinator = node(&authority, folder.path(), COORDINATOR);
+    let mut door = Door::open(coordinator, Callers::Nodes).await;
+    let files = authority.write(folder.path(), "worker", Some(WORKER));
+    let worker = load(&files);
+    let dialer = Dialer::tls(worker.clone());
+    assert!(!worker.refresh().unwrap());
+
+    authority.write(folder.path(), "worker", Some("volley://worker/w2"));
+    assert!(worker.refresh().unwrap());
+    let _channel = door.call(&dialer, NodeKind::Coordinator).await.unwrap();
+    let peer = door.peer().await;
+    assert_eq!(peer.identity, NodeIdentity::from_uri("volley://worker/w2"));
+
+    std::fs::write(&files.certificate, "half a cert").unwrap();
+    assert!(worker.refresh().is_err());
+    let _channel = door.call(&dialer, NodeKind::Coordinator).await.unwrap();
+    assert!(door.peer().await.identity.is_some());
+}
+
+#[test]
+fn a_certificate_without_an_identity_is_refused_at_the_start() {
+    let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
+    let files = authority.write(folder.path(), "anybody", None);
+    let files = NodeFiles {
+        own: CertificateFiles {
+            certificate: files.certificate,
+            key: files.key,
+        },
+        authority: files.authority,
+    };
+    let refused = NodeTls::load(files).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::InvalidInput);
+    assert!(refused.message.contains("volley://worker/NAME"));
+}
+
+#[test]
+fn services_for_nodes_take_only_nodes_of_their_kind() {
+    let call = |identity: Option<&str>| {
+        let mut request = tonic::Request::new(());
+        request.extensions_mut().insert(Peer {
+            address: None,
+            identity: identity.and_then(NodeIdentity::from_uri),
+        });
+        request
+    };
+    let check = only(NodeKind::Coordinator, true);
+    assert!(check(call(Some(COORDINATOR))).is_ok());
+    let worker = check(call(Some(WORKER))).unwrap_err();
+    assert_eq!(worker.code(), tonic::Code::PermissionDenied);
+    for request in [call(None), tonic::Request::new(())] {
+        let refused = check(request).unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::Unauthenticated);
+    }
+    assert!(only(NodeKind::Coordinator, false)(call(None)).is_ok());
+}
