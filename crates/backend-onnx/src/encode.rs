@@ -29,6 +29,7 @@ use volley_types::{
 use self::columns::Shape;
 use self::run::Runner;
 use self::settings::Settings;
+pub(crate) use self::settings::{Activation, Pooling};
 use self::texts::Texts;
 use self::thread::Queue;
 use crate::loader::VARIANT;
@@ -70,7 +71,8 @@ pub(crate) fn load(
     let session = session::build(runtime, &path, &config)?;
     let outputs: Vec<_> = session.outputs().iter().map(|one| one.name()).collect();
     settings.suit(&outputs);
-    let runner = Runner::new(session, &settings)?;
+    let mut runner = Runner::new(session, &settings)?;
+    runner.warm_up()?;
     settings.name_labels(runner.width());
     let signature = match settings.task {
         Task::Rerank => Signature::rerank(),

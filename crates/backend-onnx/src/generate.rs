@@ -67,7 +67,8 @@ pub(crate) fn load(
         variant.as_deref(),
         config.max_context,
     )?);
-    let decoder = decoder::Decoder::load(runtime, directory, &files, &config)?;
+    let mut decoder = decoder::Decoder::load(runtime, directory, &files, &config)?;
+    decoder.warm_up()?;
     let weights = graph::outline(&directory.join(&files.onnx))?.bytes;
     let memory_bytes = weights.saturating_add(decoder.cache_bytes() as u64);
     let engine = Engine::start(&model, decoder, files.clone(), config.prefix_reuse)?;

@@ -5,6 +5,7 @@ use std::path::Path;
 use volley_types::PredictError;
 
 use crate::layout::{self, Layout};
+use crate::loader::Found;
 use crate::{OnnxConfig, encode, generate};
 
 /// What a model's directory is understood to be, before anything is loaded.
@@ -25,9 +26,16 @@ pub fn describe(
     variant: Option<&str>,
     config: &OnnxConfig,
 ) -> Result<Description, PredictError> {
-    let (directory, layout) = layout::recognise(path)?;
+    let Found {
+        directory,
+        layout,
+        config,
+        variant,
+        ..
+    } = Found::new(path, *config, variant)?;
+    let variant = variant.as_deref();
     let (kind, mut details) = match &layout {
-        Layout::Decoder => ("decoder", generate::details(&directory, variant, config)?),
+        Layout::Decoder => ("decoder", generate::details(&directory, variant, &config)?),
         Layout::Encoder => ("text encoder", encode::details(&directory)?),
         Layout::Graph(_) => ("graph", Vec::new()),
     };

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use volley_types::PredictError;
 
+use crate::overrides::{self, Kind};
+
 /// A kind of directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
@@ -14,6 +16,17 @@ pub(crate) enum Layout {
     Encoder,
     /// A graph alone: tensors in, tensors out.
     Graph(PathBuf),
+}
+
+impl Layout {
+    /// What kind of model it is.
+    pub(crate) fn kind(&self) -> Kind {
+        match self {
+            Self::Decoder => Kind::Decoder,
+            Self::Encoder => Kind::Encoder,
+            Self::Graph(_) => Kind::Graph,
+        }
+    }
 }
 
 /// The folder of the graphs in an export that keeps several.
@@ -64,10 +77,12 @@ pub(crate) fn recognise(path: &Path) -> Result<(PathBuf, Layout), PredictError> 
     }
     if has("config.json") && has("tokenizer.json") {
         // Some embed with what was a decoder: then the files around it say so.
-        let layout = if is_decoder(&directory) && !has("modules.json") && !is_tasked(&directory) {
-            Layout::Decoder
-        } else {
-            Layout::Encoder
+        let decodes = is_decoder(&directory) && !has("modules.json");
+        let layout = match task(&directory).as_deref() {
+            Some("generate") => Layout::Decoder,
+            Some("tensors") => Layout::Graph(graph(&directory, None)?),
+            None if decodes => Layout::Decoder,
+            _ => Layout::Encoder,
         };
         return Ok((directory, layout));
     }
@@ -128,11 +143,11 @@ fn is_decoder(directory: &Path) -> bool {
     config.architectures.iter().any(generates)
 }
 
-/// Whether `model.toml` gives a task, which only encoders have.
-fn is_tasked(directory: &Path) -> bool {
-    let text = std::fs::read_to_string(directory.join("model.toml")).unwrap_or_default();
-    text.parse::<toml::Table>()
-        .is_ok_and(|table| table.contains_key("task"))
+/// The task that `model.toml` gives. Whether it is one is found when the file is read in full.
+fn task(directory: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(directory.join(overrides::FILE)).ok()?;
+    let table = text.parse::<toml::Table>().ok()?;
+    Some(table.get("task")?.as_str()?.to_owned())
 }
 
 /// The directory of the highest number, where there are numbers and no graph beside them.

@@ -15,6 +15,7 @@ mod graph;
 mod inspect;
 mod layout;
 mod loader;
+mod overrides;
 mod runtime;
 mod session;
 mod tensors;

@@ -10,6 +10,7 @@ use volley_types::PredictError;
 use volley_types::registry::{Assignment, BackendKind, ModelSource};
 
 use crate::layout::{self, Layout};
+use crate::overrides::Overrides;
 use crate::{OnnxConfig, Runtime, encode, generate, graph, tensors};
 
 /// The parameter of a model version that chooses one of several graphs.
@@ -141,10 +142,11 @@ fn estimate(
     variant: Option<&str>,
     config: &OnnxConfig,
 ) -> Result<u64, PredictError> {
-    let (directory, layout) = recognise(directory)?;
-    let graph = match layout {
-        Layout::Decoder => return generate::estimate(&directory, variant, config),
-        Layout::Encoder => layout::graph(&directory, variant)?,
+    let found = Found::new(directory, *config, variant)?;
+    let (directory, variant) = (&found.directory, found.variant.as_deref());
+    let graph = match found.layout {
+        Layout::Decoder => return generate::estimate(directory, variant, &found.config),
+        Layout::Encoder => layout::graph(directory, variant)?,
         Layout::Graph(graph) => graph,
     };
     Ok(graph::outline(&directory.join(graph))?.bytes)
@@ -156,13 +158,56 @@ fn load(
     assignment: &Assignment,
     config: OnnxConfig,
 ) -> Result<Arc<dyn Backend>, PredictError> {
-    let (directory, layout) = recognise(directory)?;
     let model = assignment.model.clone();
     let defaults = assignment.spec.parameters.clone();
-    match layout {
+    let found = Found::new(directory, config, defaults.text(VARIANT).as_deref())?;
+    let defaults = defaults.or_defaults(&found.own.parameters());
+    let (directory, config) = (found.directory, found.config);
+    match found.layout {
         Layout::Decoder => generate::load(runtime, &directory, model, defaults, config),
         Layout::Encoder => encode::load(runtime, &directory, model, &defaults, config),
         Layout::Graph(graph) => tensors::load(runtime, &directory.join(graph), model, config),
+    }
+}
+
+/// What a path was understood to be, with what `model.toml` says.
+pub(crate) struct Found {
+    pub(crate) directory: PathBuf,
+    pub(crate) layout: Layout,
+    pub(crate) own: Overrides,
+    pub(crate) config: OnnxConfig,
+    pub(crate) variant: Option<String>,
+}
+
+impl Found {
+    /// Looks at a directory, or at a single graph, for which no `model.toml` speaks.
+    ///
+    /// # Errors
+    /// `InvalidInput` when it is none that is known, or `model.toml` is not right.
+    pub(crate) fn new(
+        path: &Path,
+        config: OnnxConfig,
+        variant: Option<&str>,
+    ) -> Result<Self, PredictError> {
+        let (directory, mut layout) = recognise(path)?;
+        let own = if path.is_file() {
+            Overrides::default()
+        } else {
+            Overrides::read(&directory, layout.kind())?
+        };
+        let variant = variant.map(str::to_owned).or_else(|| own.variant.clone());
+        if let (Layout::Graph(graph), Some(variant), false) =
+            (&mut layout, &variant, path.is_file())
+        {
+            *graph = layout::graph(&directory, Some(variant))?;
+        }
+        Ok(Self {
+            config: own.apply(config)?,
+            directory,
+            layout,
+            own,
+            variant,
+        })
     }
 }
 

@@ -92,6 +92,12 @@ fn commit(mut builder: SessionBuilder, path: &Path) -> Result<Session, PredictEr
     })
 }
 
+/// Of a model that loads and then fails its first run.
+pub(crate) fn cannot_run(error: PredictError) -> PredictError {
+    PredictError::invalid("the model loads, but cannot run; the worker's log has the details")
+        .with_source(error)
+}
+
 /// What ONNX Runtime has against a model.
 fn refusal(code: OrtCode) -> &'static str {
     match code {

@@ -7,6 +7,7 @@ use volley_types::{PredictError, Task};
 
 use super::settings::{Activation, Pooling, Settings};
 use super::texts::Tokens;
+use crate::session;
 use crate::tensors::internal;
 
 /// What a model gives for one row.
@@ -31,6 +32,7 @@ pub(super) struct Runner {
     pooling: Pooling,
     activation: Activation,
     pad_token: u32,
+    first_position: usize,
 }
 
 /// An input of the graph.
@@ -147,8 +149,24 @@ impl Runner {
             pooling: settings.pooling,
             activation: settings.activation,
             pad_token: settings.pad_token,
+            first_position: settings.first_position,
             session,
         })
+    }
+
+    /// Runs one token, so that the first request finds the model warm, and a model that cannot
+    /// run is never served.
+    ///
+    /// # Errors
+    /// `InvalidInput` when it cannot run.
+    pub(super) fn warm_up(&mut self) -> Result<(), PredictError> {
+        let token = Tokens {
+            ids: vec![self.pad_token],
+            types: vec![0],
+            ..Tokens::default()
+        };
+        self.run(&[&token]).map_err(session::cannot_run)?;
+        Ok(())
     }
 
     /// Numbers of a vector, labels, or terms.
@@ -164,7 +182,7 @@ impl Runner {
         let longest = rows.iter().map(|row| row.ids.len()).max().unwrap_or(0);
         let mut inputs: Vec<(&str, SessionInputValue<'_>)> = Vec::new();
         for input in &self.inputs {
-            let values = padded(rows, longest, input.kind, self.pad_token);
+            let values = self.padded(rows, longest, input.kind);
             inputs.push((
                 &input.name,
                 tensor([rows.len(), longest], values, input.narrow)?,
@@ -192,6 +210,30 @@ impl Runner {
             .collect())
     }
 
+    /// One input of a run, each row as long as the longest.
+    fn padded(&self, rows: &[&Tokens], longest: usize, kind: InputKind) -> Vec<i64> {
+        let pad = i64::from(self.pad_token);
+        let first = self.first_position as i64;
+        let mut values = Vec::with_capacity(rows.len() * longest);
+        for row in rows {
+            let tokens = row.ids.len();
+            let from = |ids: &[u32]| ids.iter().map(|id| i64::from(*id)).collect::<Vec<_>>();
+            let (own, rest) = match kind {
+                InputKind::Ids => (from(&row.ids), pad),
+                InputKind::Mask => (vec![1; tokens], 0),
+                InputKind::Types => (from(&row.types), 0),
+                InputKind::Positions => {
+                    let positions = (0..tokens as i64).map(|position| first + position);
+                    // Padding has the padding's own position, which is in every table.
+                    (positions.collect(), (first - 1).max(0))
+                }
+            };
+            values.extend(own);
+            values.extend(std::iter::repeat_n(rest, longest - tokens));
+        }
+        values
+    }
+
     fn values(&self, row: &Tokens, numbers: &[f32]) -> Values {
         let tokens = row.ids.len();
         let vectors = || numbers.chunks(self.width).take(tokens);
@@ -209,23 +251,6 @@ impl Runner {
             terms: Vec::new(),
         }
     }
-}
-
-fn padded(rows: &[&Tokens], longest: usize, kind: InputKind, pad: u32) -> Vec<i64> {
-    let mut values = Vec::with_capacity(rows.len() * longest);
-    for row in rows {
-        let tokens = row.ids.len();
-        let from = |ids: &[u32]| ids.iter().map(|id| i64::from(*id)).collect::<Vec<_>>();
-        let (own, rest) = match kind {
-            InputKind::Ids => (from(&row.ids), i64::from(pad)),
-            InputKind::Mask => (vec![1; tokens], 0),
-            InputKind::Types => (from(&row.types), 0),
-            InputKind::Positions => ((0..tokens as i64).collect(), 0),
-        };
-        values.extend(own);
-        values.extend(std::iter::repeat_n(rest, longest - tokens));
-    }
-    values
 }
 
 fn tensor(

@@ -8,10 +8,9 @@ use std::path::Path;
 use serde::Deserialize;
 use volley_types::{PredictError, Task};
 
-use self::files::{
-    Config, Module, PoolingConfig, Prompts, SentenceConfig, TokenizerConfig, json, overrides,
-};
+use self::files::{Config, Module, PoolingConfig, Prompts, SentenceConfig, TokenizerConfig, json};
 use super::plan::Budget;
+use crate::overrides::{Kind, Overrides};
 
 /// The longest text in tokens, where nothing says less.
 const MAX_LENGTH: usize = 8_192;
@@ -39,6 +38,8 @@ pub(super) struct Settings {
     pub(super) labels: Vec<String>,
     pub(super) activation: Activation,
     pub(super) pad_token: u32,
+    /// The position of a row's first token, for graphs that are told positions.
+    pub(super) first_position: usize,
     /// The width of a vector, where the graph does not tell.
     pub(super) hidden_size: Option<usize>,
     pub(super) budget: Budget,
@@ -47,7 +48,7 @@ pub(super) struct Settings {
 /// How the vectors of a text's tokens become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Pooling {
+pub(crate) enum Pooling {
     /// Their mean.
     Mean,
     /// The first one's.
@@ -61,7 +62,7 @@ pub(super) enum Pooling {
 /// How a classifier's or a ranker's numbers become scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Activation {
+pub(crate) enum Activation {
     /// They are scores.
     None,
     /// Each for itself, 0 to 1.
@@ -77,7 +78,7 @@ impl Settings {
     /// `InvalidInput` naming the file that is malformed.
     pub(super) fn read(directory: &Path) -> Result<Self, PredictError> {
         let config: Config = json(directory, "config.json")?.unwrap_or_default();
-        let own = overrides(directory)?;
+        let own = Overrides::read(directory, Kind::Encoder)?;
         let modules: Option<Vec<Module>> = json(directory, "modules.json")?;
         let pooling: PoolingConfig = json(directory, "1_Pooling/config.json")?.unwrap_or_default();
         let prompts: Prompts =
@@ -107,10 +108,7 @@ impl Settings {
                 .find(|kind| !MODULES.contains(kind))
                 .map(|kind| (*kind).to_owned()),
             normalize: own.normalize.unwrap_or(normalizes),
-            max_length: own
-                .max_length
-                .unwrap_or(max_length(directory, &config)?)
-                .max(1),
+            max_length: length(own.max_length, directory, &config)?,
             query_prefix: own.query_prefix.unwrap_or_else(|| prompt(&["query"])),
             passage_prefix: own
                 .passage_prefix
@@ -125,6 +123,7 @@ impl Settings {
             },
             labels: own.labels.unwrap_or(known),
             pad_token: config.pad_token_id.unwrap_or(0),
+            first_position: first_position(&config),
             hidden_size: config.hidden_size,
             budget: Budget {
                 tokens: own.max_batch_tokens.unwrap_or(budget.tokens).max(1),
@@ -231,25 +230,46 @@ fn activation(task: Task, config: &Config) -> Result<Activation, PredictError> {
     }
 }
 
+/// Where positions begin: behind the padding's, in RoBERTa and what descends from it.
+fn first_position(config: &Config) -> usize {
+    let offset = ["roberta", "camembert", "mpnet"];
+    if offset.iter().any(|name| config.model_type.contains(name)) {
+        config.pad_token_id.unwrap_or(1) as usize + 1
+    } else {
+        0
+    }
+}
+
+/// Tokens that the model has positions for.
+fn positions(config: &Config) -> Option<usize> {
+    let positions = config.max_position_embeddings?;
+    Some(positions.saturating_sub(first_position(config)))
+}
+
+/// What `model.toml` says, else the least of what the files say.
+fn length(own: Option<usize>, directory: &Path, config: &Config) -> Result<usize, PredictError> {
+    let Some(own) = own else {
+        return Ok(max_length(directory, config)?.max(1));
+    };
+    match positions(config) {
+        _ if own == 0 => Err(PredictError::invalid("model.toml: 'max_length' is 0")),
+        Some(positions) if positions < own => Err(PredictError::invalid(format!(
+            "model.toml: 'max_length' is {own}, and the model has positions for {positions} tokens"
+        ))),
+        _ => Ok(own),
+    }
+}
+
 /// The least of what the files say.
 fn max_length(directory: &Path, config: &Config) -> Result<usize, PredictError> {
     let sentence: SentenceConfig =
         json(directory, "sentence_bert_config.json")?.unwrap_or_default();
     let tokenizer: TokenizerConfig = json(directory, "tokenizer_config.json")?.unwrap_or_default();
     let told = tokenizer.model_max_length.filter(|told| *told < NO_LENGTH);
-    // These count positions from the padding's on.
-    let offset = if config.model_type.contains("roberta") {
-        2
-    } else {
-        0
-    };
-    let positions = config
-        .max_position_embeddings
-        .map(|positions| positions.saturating_sub(offset));
     let limits = [
         sentence.max_seq_length,
         told.map(|told| told as usize),
-        positions,
+        positions(config),
         Some(MAX_LENGTH),
     ];
     Ok(limits.into_iter().flatten().min().unwrap_or(MAX_LENGTH))
@@ -267,6 +287,16 @@ mod tests {
             std::fs::write(path, text).unwrap();
         }
         Settings::read(directory.path())
+    }
+
+    #[test]
+    fn positions_begin_behind_the_padding_where_the_architecture_has_it_so() {
+        let config =
+            r#"{"model_type":"xlm-roberta","pad_token_id":1,"max_position_embeddings":514}"#;
+        let settings = read(&[("config.json", config)]).unwrap();
+        assert_eq!((settings.first_position, settings.max_length), (2, 512));
+        let longer = read(&[("config.json", config), ("model.toml", "max_length = 513")]);
+        assert!(longer.unwrap_err().message.contains("512 tokens"));
     }
 
     #[test]

@@ -61,6 +61,17 @@ impl Decoder {
         })
     }
 
+    /// Reads one token and decodes another, so that the first request finds the model warm, and a
+    /// model that cannot run is never served.
+    ///
+    /// # Errors
+    /// `InvalidInput` when it cannot run.
+    pub(crate) fn warm_up(&mut self) -> Result<(), PredictError> {
+        let ran = self.prefill(0, 0, &[0], |_| ());
+        ran.and_then(|()| self.decode(&[0], &[1], |_| ()))
+            .map_err(session::cannot_run)
+    }
+
     /// Bytes of the KV cache once all of it is in use.
     pub(crate) fn cache_bytes(&self) -> usize {
         self.cache_bytes

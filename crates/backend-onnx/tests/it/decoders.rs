@@ -88,6 +88,37 @@ async fn a_shared_cache_of_half_precision_gives_the_tokens_of_transformers_too()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn model_toml_has_the_last_word_and_a_wrong_key_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("copied");
+    let source = setup::test_model("plain-decoder");
+    for name in [
+        "config.json",
+        "tokenizer.json",
+        "onnx/model.onnx",
+        "onnx/model_fp16.onnx",
+    ] {
+        let target = copy.join(name);
+        std::fs::create_dir_all(target.parent().unwrap()).unwrap();
+        std::fs::copy(source.join(name), target).unwrap();
+    }
+    let say = |text: &str| std::fs::write(copy.join("model.toml"), text).unwrap();
+    say("variant = 'fp16'\nmax_context = 32\n[parameters]\nmax_tokens = 3\n");
+    let model = setup::load(&copy).await.unwrap();
+    let story = tell(&model, "Hello!", &[endless()]).await.unwrap();
+    assert_eq!(story.usage.unwrap().completion_tokens, 3);
+    let long = tell(&model, "Hello!", &[tokens(99), endless()]).await;
+    assert!(long.unwrap_err().message.contains("max_tokens"));
+    say("pooling = 'mean'\n");
+    let error = setup::load(&copy).await.err().unwrap();
+    assert!(
+        error
+            .message
+            .contains("'pooling' is not a key of a decoder")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_variant_with_half_precision_is_served_and_an_unknown_one_refused() {
     let directory = setup::test_model("plain-decoder");
     let variant = |name: &str| {

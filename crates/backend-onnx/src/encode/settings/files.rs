@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use volley_types::PredictError;
 
-use super::{Activation, Pooling};
+use super::Pooling;
 
 #[derive(Default, Deserialize)]
 pub(super) struct Config {
@@ -74,22 +74,6 @@ pub(super) struct TokenizerConfig {
     pub(super) model_max_length: Option<f64>,
 }
 
-/// `model.toml`: what it says wins over all other files.
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Overrides {
-    pub(super) task: Option<String>,
-    pub(super) pooling: Option<Pooling>,
-    pub(super) normalize: Option<bool>,
-    pub(super) max_length: Option<usize>,
-    pub(super) query_prefix: Option<String>,
-    pub(super) passage_prefix: Option<String>,
-    pub(super) labels: Option<Vec<String>>,
-    pub(super) activation: Option<Activation>,
-    pub(super) max_batch_tokens: Option<usize>,
-    pub(super) max_batch_rows: Option<usize>,
-}
-
 impl Module {
     /// The name of its class.
     pub(super) fn name(&self) -> &str {
@@ -140,12 +124,6 @@ pub(super) fn json<T: DeserializeOwned>(
     serde_json::from_str(&text)
         .map(Some)
         .map_err(|error| PredictError::invalid(format!("{name} is malformed: {error}")))
-}
-
-pub(super) fn overrides(directory: &Path) -> Result<Overrides, PredictError> {
-    let text = text(directory, "model.toml")?.unwrap_or_default();
-    toml::from_str(&text)
-        .map_err(|error| PredictError::invalid(format!("model.toml: {}", error.message())))
 }
 
 /// A file's text, where there is such a file.

@@ -1,0 +1,193 @@
+//! `model.toml`: what an operator says of a model's directory. It wins over what the other files
+//! say, and loses against what a version was registered with.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
+use volley_types::{ParamValue, Parameters, PredictError};
+
+use crate::encode::{Activation, Pooling};
+use crate::loader::VARIANT;
+use crate::{Device, OnnxConfig};
+
+/// The file's name.
+pub(crate) const FILE: &str = "model.toml";
+
+/// What kind of model reads the file: each has keys of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Decoder,
+    Encoder,
+    Graph,
+}
+
+const COMMON: [&str; 4] = ["task", "variant", "device", "threads"];
+const DECODER: [&str; 4] = ["max_context", "slots", "prefix_reuse", "parameters"];
+const GRAPH: [&str; 1] = ["max_rows"];
+const ENCODER: [&str; 9] = [
+    "pooling",
+    "normalize",
+    "max_length",
+    "query_prefix",
+    "passage_prefix",
+    "labels",
+    "activation",
+    "max_batch_tokens",
+    "max_batch_rows",
+];
+
+impl Kind {
+    fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Decoder => &DECODER,
+            Self::Encoder => &ENCODER,
+            Self::Graph => &GRAPH,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Decoder => "a decoder",
+            Self::Encoder => "a text encoder",
+            Self::Graph => "a graph of tensors",
+        }
+    }
+}
+
+/// What the file says. All of it is optional.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub(crate) struct Overrides {
+    pub(crate) task: Option<String>,
+    pub(crate) variant: Option<String>,
+    device: Option<String>,
+    threads: Option<usize>,
+    max_context: Option<usize>,
+    slots: Option<usize>,
+    prefix_reuse: Option<bool>,
+    max_rows: Option<usize>,
+    #[serde(default)]
+    parameters: BTreeMap<String, toml::Value>,
+    pub(crate) pooling: Option<Pooling>,
+    pub(crate) normalize: Option<bool>,
+    pub(crate) max_length: Option<usize>,
+    pub(crate) query_prefix: Option<String>,
+    pub(crate) passage_prefix: Option<String>,
+    pub(crate) labels: Option<Vec<String>>,
+    pub(crate) activation: Option<Activation>,
+    pub(crate) max_batch_tokens: Option<usize>,
+    pub(crate) max_batch_rows: Option<usize>,
+}
+
+impl Overrides {
+    /// Reads the file of a directory, if it is there.
+    ///
+    /// # Errors
+    /// `InvalidInput` when it is malformed or has a key that this kind of model has not.
+    pub(crate) fn read(directory: &Path, kind: Kind) -> Result<Self, PredictError> {
+        match std::fs::read_to_string(directory.join(FILE)) {
+            Ok(text) => Self::parse(&text, kind),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(PredictError::invalid(format!(
+                "{FILE} cannot be read, or is not UTF-8"
+            ))
+            .with_source(error.to_string())),
+        }
+    }
+
+    fn parse(text: &str, kind: Kind) -> Result<Self, PredictError> {
+        let malformed =
+            |error: toml::de::Error| PredictError::invalid(format!("{FILE}: {}", error.message()));
+        let table: toml::Table = toml::from_str(text).map_err(malformed)?;
+        let known = || COMMON.iter().chain(kind.keys());
+        if let Some(key) = table.keys().find(|key| !known().any(|known| known == key)) {
+            let known: Vec<_> = known().copied().collect();
+            return Err(PredictError::invalid(format!(
+                "{FILE}: '{key}' is not a key of {}; those are {}",
+                kind.name(),
+                known.join(", ")
+            )));
+        }
+        table.try_into().map_err(malformed)
+    }
+
+    /// The knobs of a worker, as far as the file does not set them.
+    ///
+    /// # Errors
+    /// `InvalidInput` when the device is none, or a number is zero.
+    pub(crate) fn apply(&self, mut config: OnnxConfig) -> Result<OnnxConfig, PredictError> {
+        if let Some(name) = &self.device {
+            config.device = Device::from_name(name).ok_or_else(|| {
+                PredictError::invalid(format!("{FILE}: 'device' is auto, cpu or cuda"))
+            })?;
+        }
+        for (name, value) in [("slots", self.slots), ("max_rows", self.max_rows)] {
+            if value == Some(0) {
+                return Err(PredictError::invalid(format!("{FILE}: '{name}' is 0")));
+            }
+        }
+        config.threads = self.threads.unwrap_or(config.threads);
+        config.slots = self.slots.unwrap_or(config.slots);
+        config.max_rows = self.max_rows.unwrap_or(config.max_rows);
+        config.max_context = self.max_context.or(config.max_context);
+        config.prefix_reuse = self.prefix_reuse.unwrap_or(config.prefix_reuse);
+        Ok(config)
+    }
+
+    /// Defaults of requests' parameters, and the variant of the graph.
+    pub(crate) fn parameters(&self) -> Parameters {
+        let variant = self.variant.clone();
+        let variant = variant.map(|name| (VARIANT.to_owned(), ParamValue::Text(name)));
+        let own = self.parameters.iter();
+        own.map(|(name, value)| (name.clone(), parameter(value)))
+            .chain(variant)
+            .collect()
+    }
+}
+
+fn parameter(value: &toml::Value) -> ParamValue {
+    match value {
+        toml::Value::Boolean(value) => ParamValue::Bool(*value),
+        toml::Value::Integer(value) => ParamValue::Int(*value),
+        toml::Value::Float(value) => ParamValue::Float(*value),
+        toml::Value::String(text) => ParamValue::Text(text.clone()),
+        toml::Value::Datetime(time) => ParamValue::Text(time.to_string()),
+        toml::Value::Array(_) | toml::Value::Table(_) => {
+            ParamValue::Json(serde_json::json!(value).to_string())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_has_its_keys_and_is_told_of_others() {
+        let text = "variant = 'q4'\nslots = 8\n[parameters]\ntemperature = 0.2\n";
+        let own = Overrides::parse(text, Kind::Decoder).unwrap();
+        let config = own.apply(OnnxConfig::default()).unwrap();
+        assert_eq!(config.slots, 8);
+        let parameters = own.parameters();
+        assert_eq!(parameters.text(VARIANT).as_deref(), Some("q4"));
+        let error = Overrides::parse(text, Kind::Encoder).unwrap_err();
+        assert!(
+            error
+                .message
+                .contains("'parameters' is not a key of a text encoder")
+        );
+        assert!(Overrides::parse("pooling = 'cls'", Kind::Decoder).is_err());
+        assert!(Overrides::parse("slots = 'many'", Kind::Decoder).is_err());
+        assert!(Overrides::parse("", Kind::Graph).is_ok());
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let apply = |text| {
+            let own = Overrides::parse(text, Kind::Decoder).unwrap();
+            own.apply(OnnxConfig::default())
+        };
+        assert!(apply("device = 'tpu'").is_err());
+        assert!(apply("slots = 0").is_err());
+    }
+}
