@@ -17,6 +17,13 @@ pub(crate) struct Part {
     pub(crate) end: Option<End>,
 }
 
+impl Part {
+    /// Whether there is nothing in it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.deltas.is_empty() && self.end.is_none()
+    }
+}
+
 /// How an answer ended well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct End {

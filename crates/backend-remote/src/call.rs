@@ -1,19 +1,20 @@
 //! One call to a remote model's server.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use futures::{FutureExt, Stream, StreamExt};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use reqwest::Response;
 use serde_json::{Map, Value};
-use url::Url;
 use volley_backend::items::Item;
-use volley_types::PredictError;
-use volley_types::registry::ConnectorSpec;
+use volley_types::registry::{ConnectorSpec, ProviderKind};
+use volley_types::{Deadline, PredictError};
 
 use crate::credential::Secret;
+use crate::reading::redacted;
+use crate::servers::Server;
 use crate::sse::MAX_EVENT_BYTES;
 use crate::{Clients, RemoteConfig, provider, upstream};
 
@@ -28,57 +29,67 @@ const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What the calls of one request have in common.
 pub(crate) struct Call {
-    pub(crate) connector: Arc<ConnectorSpec>,
     pub(crate) fields: Map<String, Value>,
-    pub(crate) headers: HeaderMap,
-    pub(crate) secret: Option<Secret>,
+    pub(crate) traceparent: String,
+    pub(crate) deadline: Option<Deadline>,
     pub(crate) clients: Arc<Clients>,
-    pub(crate) url: Url,
     pub(crate) config: RemoteConfig,
 }
 
 impl Call {
+    /// How long a call may wait at `now` before it is made.
+    pub(crate) fn patience(&self, now: Instant) -> Duration {
+        let left = self.deadline.map(|deadline| deadline.remaining(now));
+        left.map_or(self.config.queue_wait, |left| {
+            left.min(self.config.queue_wait)
+        })
+    }
+
     /// Sends an item and waits for the head of a good answer.
-    pub(crate) async fn send(&self, item: &Item) -> Result<Response, PredictError> {
-        let body = provider::body(&self.connector, item, &self.fields)?;
-        let call = self.clients.next().post(self.url.clone());
-        let call = call.headers(self.headers.clone()).json(&body).send();
+    pub(crate) async fn send(
+        &self,
+        server: &Server,
+        secret: Option<&Secret>,
+        item: &Item,
+    ) -> Result<Response, PredictError> {
+        let connector = &server.connector;
+        let body = provider::body(connector, item, &self.fields)?;
+        let headers = headers(connector, secret, &self.traceparent)?;
+        let call = self.clients.next().post(server.url.clone());
+        let call = call.headers(headers).json(&body).send();
         let response = within(self.config.first_byte_timeout, call)
             .await?
             .map_err(upstream::call)?;
         tracing::debug!(
-            connector = %self.connector.id,
+            connector = %connector.id,
             status = response.status().as_u16(),
             "the remote model's server answered"
         );
-        self.checked(response).await
-    }
-
-    /// `text` without the key, should a server repeat it.
-    pub(crate) fn redacted(&self, text: &str) -> String {
-        let secret = self.secret.as_ref();
-        secret.map_or_else(|| text.to_owned(), |secret| secret.redact(text))
+        self.checked(connector.provider, secret, response).await
     }
 
     /// The answer, if it is a success of a kind that can be read.
-    async fn checked(&self, response: Response) -> Result<Response, PredictError> {
+    async fn checked(
+        &self,
+        provider: ProviderKind,
+        secret: Option<&Secret>,
+        response: Response,
+    ) -> Result<Response, PredictError> {
         let (status, headers) = (response.status(), response.headers().clone());
-        let format = provider::format(self.connector.provider);
+        let format = provider::format(provider);
         if !status.is_success() {
             // Without its body an error is still an error, and it should not be long in coming.
             let limit = self.config.stall_timeout.min(ERROR_BODY_TIMEOUT);
             let body = bounded(response, MAX_ERROR_BYTES, &self.config);
             let body = tokio::time::timeout(limit, body).await;
             let body = body.ok().and_then(Result::ok).unwrap_or_default();
-            let blames_request = format.blames_request;
-            let redact = |text: &str| self.redacted(text);
             let refusal = upstream::Refusal {
                 status,
                 headers: &headers,
                 body: &body,
-                blames_request,
+                blames_request: format.blames_request,
             };
-            return Err(refusal.error(redact));
+            return Err(refusal.error(|text| redacted(secret, text)));
         }
         match media(&headers).as_str() {
             "application/json" => Ok(response),
@@ -132,7 +143,7 @@ pub(crate) async fn within<T>(
 ///
 /// # Errors
 /// `InvalidInput` when one of them cannot be sent.
-pub(crate) fn headers(
+fn headers(
     connector: &ConnectorSpec,
     secret: Option<&Secret>,
     traceparent: &str,

@@ -13,6 +13,9 @@ pub struct RemoteConfig {
     pub first_byte_timeout: Duration,
     /// Between two pieces of an answer.
     pub stall_timeout: Duration,
+    /// How long a call may wait for its turn where its connector limits them, and before it is
+    /// made again.
+    pub queue_wait: Duration,
     /// Whether servers at private and loopback addresses may be called. Link-local addresses,
     /// where clouds keep their machines' secrets, never are.
     pub allow_private: bool,
@@ -27,6 +30,7 @@ impl Default for RemoteConfig {
             connect_timeout: Duration::from_secs(10),
             first_byte_timeout: Duration::from_secs(60),
             stall_timeout: Duration::from_secs(60),
+            queue_wait: Duration::from_secs(5),
             allow_private: true,
             allowed_hosts: None,
         }

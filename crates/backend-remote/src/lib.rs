@@ -1,19 +1,25 @@
 //! Remote models: one replica holds no model but the way to one, a connector.
 //!
-//! Reading order: [`RemoteLoader`], `predict` (one request), `call` (one item of it), `answer`
-//! (what comes back), `merge` (the answers as one stream), `provider` (a wire format each),
-//! `sse` (the events), `upstream` (failures into errors), `egress` (where calls may go).
+//! Reading order: [`RemoteLoader`], `predict` (one request), `servers` (who is called for an item
+//! of it, and again), `call` (one call), `reading` and `answer` (what comes back), `merge` (the
+//! answers as one stream), `provider` (a wire format each), `sse` (the events), `upstream`
+//! (failures into errors), `egress` (where calls may go).
 
 mod answer;
+mod budget;
 mod call;
 mod config;
 mod credential;
 mod egress;
+mod limits;
 mod merge;
 mod predict;
 mod provider;
+mod reading;
+mod servers;
 mod sse;
 mod template;
+mod tries;
 mod upstream;
 
 use std::sync::Arc;
@@ -28,6 +34,7 @@ use volley_types::registry::{Assignment, BackendKind};
 
 pub use crate::config::RemoteConfig;
 use crate::predict::RemoteModel;
+use crate::servers::{AllServers, Servers};
 
 /// One client speaks HTTP/2 over one connection for each host, which carries some hundred
 /// streams; several spread the load.
@@ -46,6 +53,8 @@ pub struct RemoteLoader {
     clients: Arc<Clients>,
     /// Why servers cannot be called over TLS, where that is so.
     no_tls: Option<PredictError>,
+    /// What is known of servers is shared by all replicas of a connector.
+    servers: Arc<AllServers>,
     config: RemoteConfig,
 }
 
@@ -75,8 +84,23 @@ impl RemoteLoader {
         Ok(Self {
             clients: Arc::new(clients),
             no_tls,
+            servers: Arc::default(),
             config,
         })
+    }
+
+    /// A URL that may be called.
+    ///
+    /// # Errors
+    /// `InvalidInput` that says why it may not.
+    fn checked(&self, url: &str) -> Result<Url, PredictError> {
+        let url = Url::parse(url)
+            .map_err(|_| PredictError::invalid("the connector's URL is malformed"))?;
+        egress::check_url(&url, &self.config)?;
+        match (&self.no_tls, url.scheme()) {
+            (Some(error), "https") => Err(error.clone()),
+            _ => Ok(url),
+        }
     }
 }
 
@@ -128,17 +152,17 @@ impl BackendLoader for RemoteLoader {
         let connector = assignment.connector.clone().ok_or_else(|| {
             PredictError::invalid("a remote model needs a connector; it may have been deleted")
         })?;
-        let url = Url::parse(&connector.url)
-            .map_err(|_| PredictError::invalid("the connector's URL is malformed"))?;
-        egress::check_url(&url, &self.config)?;
-        if let (Some(error), "https") = (&self.no_tls, url.scheme()) {
-            return Err(error.clone());
-        }
+        let defaults = assignment
+            .spec
+            .parameters
+            .clone()
+            .or_defaults(&connector.parameters);
+        let make = || Servers::new(&connector, |url| self.checked(url));
+        let servers = self.servers.of(&connector, make)?;
         Ok(Arc::new(RemoteModel::new(
             assignment.model.clone(),
-            connector,
-            assignment.spec.parameters.clone(),
-            url,
+            servers,
+            defaults,
             self.clients.clone(),
             self.config.clone(),
         )))
@@ -149,7 +173,9 @@ impl BackendLoader for RemoteLoader {
 mod tests {
     use std::collections::BTreeMap;
 
-    use volley_types::registry::{ConnectorSpec, ModelSource, ModelVersionSpec, ProviderKind};
+    use volley_types::registry::{
+        ConnectorPolicy, ConnectorSpec, ModelSource, ModelVersionSpec, ProviderKind,
+    };
     use volley_types::{ConnectorId, ErrorCode, ModelName, ModelVersion, Parameters};
 
     use super::*;
@@ -176,6 +202,7 @@ mod tests {
                 headers: BTreeMap::new(),
                 parameters: Parameters::default(),
                 request_body: None,
+                policy: ConnectorPolicy::default(),
             }),
         }
     }
@@ -188,6 +215,7 @@ mod tests {
         let loader = RemoteLoader {
             clients: Arc::new(clients),
             no_tls: Some(PredictError::invalid("no certificates")),
+            servers: Arc::default(),
             config,
         };
         let plain = assignment("http://127.0.0.1:1/v1/chat/completions");

@@ -45,6 +45,10 @@ impl Refusal<'_> {
                 ErrorCode::Overloaded,
                 format!("the remote model's server is limiting requests{text}"),
             ),
+            503 => error(
+                ErrorCode::Unavailable,
+                format!("the remote model's server is not available{text}"),
+            ),
             300..=399 => error(
                 ErrorCode::UpstreamFailed,
                 "the remote model's server answered with a redirect, which is not followed; \
@@ -183,7 +187,6 @@ pub(crate) fn call(failure: reqwest::Error) -> PredictError {
             ErrorCode::Unavailable,
             "the remote model's server cannot be reached",
         )
-        .with_retry_after(Duration::from_secs(1))
         .with_source(failure);
     }
     error(

@@ -5,6 +5,8 @@
 mod houses;
 #[path = "it/litellm.rs"]
 mod litellm;
+#[path = "it/resilience.rs"]
+mod resilience;
 #[path = "it/server.rs"]
 mod server;
 #[path = "it/stories.rs"]

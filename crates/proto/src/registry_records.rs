@@ -1,8 +1,9 @@
 //! Registry records and commands ⇄ [`volley_types::registry`].
 
 use volley_types::registry::{
-    Assignment, BackendKind, ConnectorSpec, CredentialRef, Deployment, ModelEntry, ModelSource,
-    ModelVersionSpec, ProviderKind, RegistryCommand, RegistryReply, RegistryState,
+    Assignment, BackendKind, ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, CredentialRef,
+    Deployment, ModelEntry, ModelSource, ModelVersionSpec, ProviderKind, RegistryCommand,
+    RegistryReply, RegistryState,
 };
 use volley_types::{
     ConnectorId, ErrorCode, KeyId, ModelName, ModelVersion, PredictError, Revision, WorkerId,
@@ -61,7 +62,61 @@ pub fn connector_to_wire(spec: &ConnectorSpec) -> wire::Connector {
         headers: spec.headers.clone().into_iter().collect(),
         parameters: params::to_wire(&spec.parameters),
         request_body: spec.request_body.clone().unwrap_or_default(),
+        policy: Some(policy_to_wire(&spec.policy)),
     }
+}
+
+fn policy_to_wire(policy: &ConnectorPolicy) -> wire::ConnectorPolicy {
+    let endpoint = |endpoint: &ConnectorEndpoint| wire::ConnectorEndpoint {
+        provider: endpoint.provider.as_str().to_owned(),
+        url: endpoint.url.clone(),
+        model: endpoint.model.clone(),
+        credential: credential_to_text(endpoint.credential.as_ref()),
+        headers: endpoint.headers.clone().into_iter().collect(),
+        weight: endpoint.weight,
+        fallback: endpoint.fallback,
+    };
+    wire::ConnectorPolicy {
+        max_concurrent: policy.max_concurrent.unwrap_or_default(),
+        max_per_minute: policy.max_per_minute.unwrap_or_default(),
+        max_retries: policy.max_retries,
+        retry_backoff_ms: policy.retry_backoff_ms,
+        breaker_window: policy.breaker_window,
+        breaker_open_ms: policy.breaker_open_ms,
+        weight: policy.weight,
+        endpoints: policy.endpoints.iter().map(endpoint).collect(),
+    }
+}
+
+fn policy_from_wire(policy: wire::ConnectorPolicy) -> Result<ConnectorPolicy, PredictError> {
+    let some = |number: u32| Some(number).filter(|number| *number != 0);
+    let endpoint = |endpoint: wire::ConnectorEndpoint| {
+        Ok(ConnectorEndpoint {
+            provider: provider_from_wire(&endpoint.provider)?,
+            url: endpoint.url,
+            model: endpoint.model,
+            credential: credential_from_text(&endpoint.credential)?,
+            headers: endpoint.headers.into_iter().collect(),
+            weight: endpoint.weight,
+            fallback: endpoint.fallback,
+        })
+    };
+    let endpoints = policy.endpoints.into_iter().map(endpoint);
+    Ok(ConnectorPolicy {
+        max_concurrent: some(policy.max_concurrent),
+        max_per_minute: some(policy.max_per_minute),
+        max_retries: policy.max_retries,
+        retry_backoff_ms: policy.retry_backoff_ms,
+        breaker_window: policy.breaker_window,
+        breaker_open_ms: policy.breaker_open_ms,
+        weight: policy.weight,
+        endpoints: endpoints.collect::<Result<_, PredictError>>()?,
+    })
+}
+
+fn provider_from_wire(name: &str) -> Result<ProviderKind, PredictError> {
+    ProviderKind::from_name(name)
+        .ok_or_else(|| PredictError::invalid("a connector's provider is unknown"))
 }
 
 /// A connector as a peer sent it.
@@ -72,14 +127,16 @@ pub fn connector_from_wire(spec: wire::Connector) -> Result<ConnectorSpec, Predi
     Ok(ConnectorSpec {
         id: ConnectorId::new(spec.id)?,
         name: spec.name,
-        provider: ProviderKind::from_name(&spec.provider)
-            .ok_or_else(|| PredictError::invalid("a connector's provider is unknown"))?,
+        provider: provider_from_wire(&spec.provider)?,
         url: spec.url,
         model: spec.model,
         credential: credential_from_text(&spec.credential)?,
         headers: spec.headers.into_iter().collect(),
         parameters: params::from_wire(spec.parameters)?,
         request_body: Some(spec.request_body).filter(|body| !body.is_empty()),
+        policy: spec
+            .policy
+            .map_or_else(|| Ok(ConnectorPolicy::default()), policy_from_wire)?,
     })
 }
 

@@ -5,7 +5,9 @@ mod connector;
 
 use std::collections::BTreeMap;
 
-pub use self::connector::{ConnectorSpec, CredentialRef, ProviderKind};
+pub use self::connector::{
+    ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, CredentialRef, ProviderKind,
+};
 use crate::access::{ApiKey, KeyHash};
 use crate::ids::{ConnectorId, KeyId, ModelName, ModelVersion, NodeId, Revision, WorkerId};
 use crate::params::Parameters;

@@ -1,5 +1,7 @@
 //! Connectors: OpenSearch's body with `actions`, or the short one.
 
+mod policy;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -14,7 +16,7 @@ use crate::error::ApiError;
 use crate::extract::{Path, State};
 use crate::parameters;
 
-const FIELDS: [&str; 14] = [
+const FIELDS: [&str; 17] = [
     "connector_id",
     "id",
     "name",
@@ -29,6 +31,9 @@ const FIELDS: [&str; 14] = [
     "parameters",
     "request_body",
     "actions",
+    "client_config",
+    "weight",
+    "endpoints",
 ];
 const ACTION_FIELDS: [&str; 5] = ["action_type", "method", "url", "headers", "request_body"];
 
@@ -81,10 +86,6 @@ pub(crate) async fn delete(
 }
 
 fn render(spec: &ConnectorSpec) -> Value {
-    let credential = spec.credential.as_ref().map(|credential| match credential {
-        CredentialRef::Env(name) => format!("env:{name}"),
-        CredentialRef::File(path) => format!("file:{path}"),
-    });
     json!({
         "connector_id": spec.id.as_str(),
         "name": spec.name,
@@ -92,10 +93,20 @@ fn render(spec: &ConnectorSpec) -> Value {
         "provider": spec.provider.as_str(),
         "url": spec.url,
         "model": spec.model,
-        "credential": credential,
+        "credential": credential_text(spec.credential.as_ref()),
         "headers": spec.headers,
         "parameters": parameters::to_json(&spec.parameters),
         "request_body": spec.request_body,
+        "client_config": policy::render_config(&spec.policy),
+        "weight": spec.policy.weight,
+        "endpoints": policy::render_endpoints(&spec.policy),
+    })
+}
+
+fn credential_text(credential: Option<&CredentialRef>) -> Option<String> {
+    Some(match credential? {
+        CredentialRef::Env(name) => format!("env:{name}"),
+        CredentialRef::File(path) => format!("file:{path}"),
     })
 }
 
@@ -136,6 +147,7 @@ pub(crate) fn read(body: &Map<String, Value>) -> Result<ConnectorSpec, PredictEr
         name: body.text("name")?.unwrap_or(id.as_str()).to_owned(),
         id,
         provider,
+        policy: policy::read(body, &model)?,
         model,
         credential: credential(body)?,
         headers: headers(body, action, provider)?,

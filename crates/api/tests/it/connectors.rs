@@ -58,6 +58,89 @@ async fn a_url_tells_the_provider_and_where_it_can_the_model() {
 }
 
 #[tokio::test]
+async fn limits_further_tries_and_other_servers_are_kept_as_they_are_given() {
+    let edge = Edge::start().await;
+    let url = "https://llm.example/v1/chat/completions";
+    let plain = created(&edge, &json!({ "url": url, "model": "m" })).await;
+    let defaults = json!({
+        "max_connection": null, "max_requests_per_minute": null, "max_retry_times": 2,
+        "retry_backoff_millis": 100, "breaker_window": 20, "breaker_open_millis": 5000,
+    });
+    assert_eq!(plain["client_config"], defaults);
+    assert_eq!(
+        (&plain["weight"], &plain["endpoints"]),
+        (&json!(1), &json!([]))
+    );
+    let config = json!({
+        "max_connection": 8, "max_requests_per_minute": 600, "max_retry_times": 0,
+        "retry_backoff_millis": 50, "breaker_window": 0, "breaker_open_millis": 1000,
+    });
+    let endpoints = json!([
+        { "url": url, "credential": "env:OTHER_KEY", "weight": 3 },
+        { "url": "https://api.cohere.com/v2/chat", "model": "command", "fallback": true },
+    ]);
+    let body = json!({
+        "url": url, "model": "m", "weight": 2, "client_config": config, "endpoints": endpoints,
+    });
+    let shown = created(&edge, &body).await;
+    assert_eq!(
+        (&shown["client_config"], &shown["weight"]),
+        (&config, &json!(2))
+    );
+    let expected = json!([
+        { "provider": "openai", "url": url, "model": "m", "credential": "env:OTHER_KEY",
+          "headers": {}, "weight": 3, "fallback": false },
+        { "provider": "cohere", "url": "https://api.cohere.com/v2/chat", "model": "command",
+          "credential": null, "headers": {}, "weight": 1, "fallback": true },
+    ]);
+    assert_eq!(shown["endpoints"], expected);
+    for (field, value, says) in [
+        (
+            "client_config",
+            json!({ "max_retry_times": 11 }),
+            "'max_retry_times'",
+        ),
+        (
+            "client_config",
+            json!({ "max_connection": 0 }),
+            "'max_connection'",
+        ),
+        (
+            "client_config",
+            json!({ "read_timeout": 1 }),
+            "'read_timeout'",
+        ),
+        ("weight", json!(0), "'weight'"),
+        ("endpoints", json!({}), "'endpoints'"),
+        (
+            "endpoints",
+            json!([{ "url": url, "credential": "sk-canary" }]),
+            "'credential'",
+        ),
+        ("endpoints", json!([{ "weight": 1 }]), "'url'"),
+        (
+            "endpoints",
+            json!([{ "url": url, "fallback": "no" }]),
+            "'fallback'",
+        ),
+        (
+            "endpoints",
+            json!([{ "url": url, "provider": "acme" }]),
+            "'provider'",
+        ),
+    ] {
+        let mut bad = body.clone();
+        bad[field] = value;
+        let create = format!("{PATH}/_create");
+        let reason = edge.post(&create, &bad.to_string()).await.refused(400);
+        assert!(
+            reason.contains(says) && !reason.contains("canary"),
+            "{reason}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_protocol_names_the_provider_and_its_header_takes_the_key() {
     let edge = Edge::start().await;
     let create = format!("{PATH}/_create");

@@ -1,5 +1,6 @@
 //! A server that does what a test says, byte by byte, and tells when its client leaves.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,8 @@ use tokio::sync::{mpsc, oneshot};
 use volley_backend::{Backend, BackendLoader};
 use volley_backend_remote::{RemoteConfig, RemoteLoader};
 use volley_types::registry::{
-    Assignment, BackendKind, ConnectorSpec, ModelSource, ModelVersionSpec, ProviderKind,
+    Assignment, BackendKind, ConnectorPolicy, ConnectorSpec, ModelSource, ModelVersionSpec,
+    ProviderKind,
 };
 use volley_types::*;
 
@@ -171,6 +173,12 @@ pub(crate) fn connector(url: &str, provider: ProviderKind) -> ConnectorSpec {
         headers: std::collections::BTreeMap::new(),
         parameters: Parameters::default(),
         request_body: None,
+        // Most stories are about one call.
+        policy: ConnectorPolicy {
+            max_retries: 0,
+            breaker_window: 0,
+            ..ConnectorPolicy::default()
+        },
     }
 }
 
@@ -192,7 +200,24 @@ pub(crate) async fn load(
         },
         connector: Some(connector),
     };
-    RemoteLoader::new(config)?.load(&assignment).await
+    loader(config)?.load(&assignment).await
+}
+
+thread_local! {
+    /// A loader reads all certificates of the system, which takes a while. Each test has its own
+    /// thread.
+    static LOADERS: RefCell<Vec<(RemoteConfig, RemoteLoader)>> = const { RefCell::new(Vec::new()) };
+}
+
+fn loader(config: RemoteConfig) -> Result<RemoteLoader, PredictError> {
+    LOADERS.with_borrow_mut(|loaders| {
+        if let Some((_, known)) = loaders.iter().find(|(given, _)| *given == config) {
+            return Ok(known.clone());
+        }
+        let made = RemoteLoader::new(config.clone())?;
+        loaders.push((config, made.clone()));
+        Ok(made)
+    })
 }
 
 /// A request with these rows.

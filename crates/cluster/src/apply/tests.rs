@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use volley_types::registry::ProviderKind;
+use volley_types::registry::{ConnectorPolicy, ProviderKind};
 use volley_types::{Parameters, WorkerId};
 
 use super::*;
@@ -38,6 +38,7 @@ fn connector(id: &str, url: &str) -> ConnectorSpec {
         headers: BTreeMap::new(),
         parameters: Parameters::default(),
         request_body: None,
+        policy: ConnectorPolicy::default(),
     }
 }
 

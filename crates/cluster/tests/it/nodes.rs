@@ -10,8 +10,8 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use volley_cluster::{Cluster, ClusterConfig};
 use volley_types::registry::{
-    BackendKind, ConnectorSpec, ModelSource, ModelVersionSpec, ProviderKind, RegistryCommand,
-    RegistryState,
+    BackendKind, ConnectorPolicy, ConnectorSpec, ModelSource, ModelVersionSpec, ProviderKind,
+    RegistryCommand, RegistryState,
 };
 use volley_types::{ConnectorId, ModelName, ModelVersion, NodeId, Parameters};
 
@@ -152,6 +152,7 @@ pub(crate) fn connector(id: &ConnectorId, url: &str) -> RegistryCommand {
         headers: BTreeMap::new(),
         parameters: Parameters::default(),
         request_body: None,
+        policy: ConnectorPolicy::default(),
     })
 }
 

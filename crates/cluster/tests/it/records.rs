@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
+use proptest::sample::select;
 use prost::Message;
 use volley_proto::registry::v1 as wire;
 use volley_proto::registry_records::{
@@ -13,8 +14,9 @@ use volley_proto::registry_records::{
     state_to_wire,
 };
 use volley_types::registry::{
-    Assignment, BackendKind, ConnectorSpec, CredentialRef, Deployment, ModelEntry, ModelSource,
-    ModelVersionSpec, ProviderKind, RegistryCommand, RegistryReply, RegistryState,
+    Assignment, BackendKind, ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, CredentialRef,
+    Deployment, ModelEntry, ModelSource, ModelVersionSpec, ProviderKind, RegistryCommand,
+    RegistryReply, RegistryState,
 };
 use volley_types::{
     ApiKey, ConnectorId, ErrorCode, KeyHash, KeyId, ModelName, ModelScope, ModelVersion,
@@ -62,10 +64,45 @@ fn credential() -> impl Strategy<Value = CredentialRef> {
 }
 
 prop_compose! {
+    fn endpoint()(
+        provider in select(ProviderKind::ALL.to_vec()),
+        texts in (".*", ".*"),
+        credential in option::of(credential()),
+        headers in btree_map(".{0,8}", ".*", 0..4),
+        weight in any::<u32>(),
+        fallback in any::<bool>(),
+    ) -> ConnectorEndpoint {
+        let (url, model) = texts;
+        ConnectorEndpoint { provider, url, model, credential, headers, weight, fallback }
+    }
+}
+
+prop_compose! {
+    fn policy()(
+        limits in (option::of(1..u32::MAX), option::of(1..u32::MAX)),
+        numbers in any::<[u32; 5]>(),
+        endpoints in vec(endpoint(), 0..3),
+    ) -> ConnectorPolicy {
+        let [max_retries, retry_backoff_ms, breaker_window, breaker_open_ms, weight] = numbers;
+        ConnectorPolicy {
+            max_concurrent: limits.0,
+            max_per_minute: limits.1,
+            max_retries,
+            retry_backoff_ms,
+            breaker_window,
+            breaker_open_ms,
+            weight,
+            endpoints,
+        }
+    }
+}
+
+prop_compose! {
     fn connector()(
         id in connector_id(),
         texts in (".*", ".*", ".*"),
-        anthropic in any::<bool>(),
+        provider in select(ProviderKind::ALL.to_vec()),
+        policy in policy(),
         credential in option::of(credential()),
         headers in btree_map(".{0,8}", ".*", 0..4),
         parameters in parameters(),
@@ -74,13 +111,14 @@ prop_compose! {
         ConnectorSpec {
             id,
             name: texts.0,
-            provider: if anthropic { ProviderKind::Anthropic } else { ProviderKind::OpenAi },
+            provider,
             url: texts.1,
             model: texts.2,
             credential,
             headers,
             parameters,
             request_body,
+            policy,
         }
     }
 }

@@ -28,6 +28,53 @@ pub struct Connector {
     /// Empty means the provider's own body.
     #[prost(string, tag = "9")]
     pub request_body: ::prost::alloc::string::String,
+    /// Not there means the defaults.
+    #[prost(message, optional, tag = "10")]
+    pub policy: ::core::option::Option<ConnectorPolicy>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ConnectorPolicy {
+    /// 0 means any number.
+    #[prost(uint32, tag = "1")]
+    pub max_concurrent: u32,
+    /// 0 means any number.
+    #[prost(uint32, tag = "2")]
+    pub max_per_minute: u32,
+    #[prost(uint32, tag = "3")]
+    pub max_retries: u32,
+    #[prost(uint32, tag = "4")]
+    pub retry_backoff_ms: u32,
+    /// 0 means that no server is ever left alone.
+    #[prost(uint32, tag = "5")]
+    pub breaker_window: u32,
+    #[prost(uint32, tag = "6")]
+    pub breaker_open_ms: u32,
+    #[prost(uint32, tag = "7")]
+    pub weight: u32,
+    #[prost(message, repeated, tag = "8")]
+    pub endpoints: ::prost::alloc::vec::Vec<ConnectorEndpoint>,
+}
+/// Another server that answers for the same model. Fields as in Connector.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ConnectorEndpoint {
+    #[prost(string, tag = "1")]
+    pub provider: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub url: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub model: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub credential: ::prost::alloc::string::String,
+    #[prost(btree_map = "string, string", tag = "5")]
+    pub headers: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+    #[prost(uint32, tag = "6")]
+    pub weight: u32,
+    /// Called only when all that are none have failed.
+    #[prost(bool, tag = "7")]
+    pub fallback: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ModelVersion {

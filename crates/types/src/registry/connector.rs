@@ -1,6 +1,10 @@
 //! Connectors: where a remote model is, and how its server is spoken to.
 
+mod policy;
+
 use std::collections::BTreeMap;
+
+pub use self::policy::{ConnectorEndpoint, ConnectorPolicy};
 
 use crate::ids::ConnectorId;
 use crate::params::Parameters;
@@ -152,6 +156,8 @@ pub struct ConnectorSpec {
     pub parameters: Parameters,
     /// A body template with `${parameters.x}`, where the provider's own body does not fit.
     pub request_body: Option<String>,
+    /// How its servers are called, and what is done when they fail.
+    pub policy: ConnectorPolicy,
 }
 
 #[cfg(test)]

@@ -1,0 +1,143 @@
+//! One server's answer to one item, as it comes.
+
+use std::hash::{BuildHasher, RandomState};
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::{Stream, StreamExt};
+use volley_backend::items::Item;
+use volley_types::PredictError;
+
+use crate::answer::{self, Answer, Part};
+use crate::call::{self, Call};
+use crate::credential::Secret;
+use crate::servers::Server;
+use crate::upstream;
+
+type Piece = reqwest::Result<Bytes>;
+
+/// An answer that is being read. Dropping it closes the connection.
+pub(crate) struct Reading {
+    /// What was read and not handed on yet.
+    ready: Option<Part>,
+    /// The rest; none where the answer came whole.
+    rest: Option<Rest>,
+}
+
+struct Rest {
+    pieces: Pin<Box<dyn Stream<Item = Piece> + Send>>,
+    /// The next piece, where it is no bytes.
+    held: Option<Option<Piece>>,
+    answer: Answer,
+    secret: Option<Secret>,
+    /// Until the next piece, and those after it.
+    limits: (Duration, Duration),
+}
+
+impl Reading {
+    /// Calls that server; its answer has a good head then.
+    ///
+    /// # Errors
+    /// Those of [`Call::send`].
+    pub(crate) async fn open(
+        call: &Call,
+        server: &Server,
+        item: &Item,
+    ) -> Result<Self, PredictError> {
+        let secret = match &server.connector.credential {
+            Some(reference) => Some(Secret::read(reference).await?),
+            None => None,
+        };
+        let provider = server.connector.provider;
+        // No two answers of this process make the same ids for their tool calls.
+        let seed = RandomState::new().hash_one(0);
+        let response = call.send(server, secret.as_ref(), item).await?;
+        let config = &call.config;
+        if call::is_json(response.headers()) {
+            let body = call::bounded(response, call::MAX_WHOLE_BYTES, config).await?;
+            let redact = |text: &str| redacted(secret.as_ref(), text);
+            return Ok(Self {
+                ready: Some(answer::whole(provider, seed, &body, redact)?),
+                rest: None,
+            });
+        }
+        let rest = Rest {
+            pieces: Box::pin(response.bytes_stream()),
+            held: None,
+            answer: Answer::new(provider, seed),
+            secret,
+            limits: (config.first_byte_timeout, config.stall_timeout),
+        };
+        Ok(Self {
+            ready: None,
+            rest: Some(rest),
+        })
+    }
+
+    /// Reads until there is something for the caller.
+    ///
+    /// # Errors
+    /// As [`Self::next`].
+    pub(crate) async fn begin(&mut self) -> Result<(), PredictError> {
+        while self.ready.as_ref().is_none_or(Part::is_empty) {
+            match self.read().await {
+                Some(part) => self.ready = Some(part?),
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// The next part of the answer; `None` after its end. Loses nothing when dropped.
+    ///
+    /// # Errors
+    /// What went wrong, after all that was read before.
+    pub(crate) async fn next(&mut self) -> Option<Result<Part, PredictError>> {
+        match self.ready.take() {
+            Some(part) => Some(Ok(part)),
+            None => self.read().await,
+        }
+    }
+
+    async fn read(&mut self) -> Option<Result<Part, PredictError>> {
+        let rest = self.rest.as_mut()?;
+        if let Some(failure) = rest.answer.take_failure() {
+            self.rest = None;
+            return Some(Err(failure));
+        }
+        if rest.answer.has_ended() {
+            self.rest = None;
+            return None;
+        }
+        let part = rest.part().await;
+        if part.is_err() {
+            self.rest = None;
+        }
+        Some(part)
+    }
+}
+
+impl Rest {
+    async fn part(&mut self) -> Result<Part, PredictError> {
+        let piece = match self.held.take() {
+            Some(held) => held,
+            None => call::within(self.limits.0, self.pieces.next()).await?,
+        };
+        self.limits.0 = self.limits.1;
+        let redact = |text: &str| redacted(self.secret.as_ref(), text);
+        Ok(match piece {
+            Some(Ok(first)) => {
+                let piece = call::gather(first, &mut self.pieces, &mut self.held);
+                self.answer.read(Some(piece), redact)
+            }
+            Some(Err(failure)) => self.answer.break_off(upstream::broken(failure)),
+            None => self.answer.read(None, redact),
+        })
+    }
+}
+
+/// `text` without the key, should a server repeat it.
+pub(crate) fn redacted(secret: Option<&Secret>, text: &str) -> String {
+    secret.map_or_else(|| text.to_owned(), |secret| secret.redact(text))
+}

@@ -1,0 +1,231 @@
+//! The servers behind one connector, and the calls to them for one item.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use backon::{BackoffBuilder, ExponentialBuilder};
+use recloser::{AsyncRecloser, Error, Recloser};
+use url::Url;
+use volley_backend::items::Item;
+use volley_types::registry::{ConnectorPolicy, ConnectorSpec};
+use volley_types::{ConnectorId, ErrorCode, PredictError};
+
+use crate::budget::Budget;
+use crate::call::Call;
+use crate::limits::Limits;
+use crate::provider;
+use crate::reading::Reading;
+use crate::tries::{Rank, Tries, blames_request, blames_server};
+
+/// Of so many calls half must fail while a server is given another chance.
+const PROBES: usize = 3;
+
+/// The servers of all connectors in use, so that replicas of one share what is known of them.
+#[derive(Debug, Default)]
+pub(crate) struct AllServers(Mutex<HashMap<ConnectorId, Weak<Servers>>>);
+
+impl AllServers {
+    /// Those of that connector, made where there are none yet, or other ones.
+    ///
+    /// # Errors
+    /// That of `make`.
+    pub(crate) fn of(
+        &self,
+        connector: &ConnectorSpec,
+        make: impl FnOnce() -> Result<Servers, PredictError>,
+    ) -> Result<Arc<Servers>, PredictError> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, servers| servers.strong_count() != 0);
+        let known = all.get(&connector.id).and_then(Weak::upgrade);
+        if let Some(known) = known.filter(|known| known.connector == *connector) {
+            return Ok(known);
+        }
+        let made = Arc::new(make()?);
+        all.insert(connector.id.clone(), Arc::downgrade(&made));
+        Ok(made)
+    }
+}
+
+/// The servers of one connector, and what this worker knows of them.
+#[derive(Debug)]
+pub(crate) struct Servers {
+    connector: ConnectorSpec,
+    pub(crate) limits: Limits,
+    budget: Budget,
+    ranks: Vec<Rank>,
+    list: Vec<Server>,
+}
+
+/// One server, as a connector of its own.
+pub(crate) struct Server {
+    pub(crate) connector: ConnectorSpec,
+    pub(crate) url: Url,
+    breaker: Option<AsyncRecloser>,
+    open_for: Duration,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").finish_non_exhaustive()
+    }
+}
+
+/// An answer that has begun, and the server that gives it.
+pub(crate) struct Opened<'a> {
+    pub(crate) reading: Reading,
+    pub(crate) server: &'a Server,
+}
+
+impl Servers {
+    /// The connector's own and the others that it names; `checked` reads their URLs.
+    ///
+    /// # Errors
+    /// That of `checked`.
+    pub(crate) fn new(
+        connector: &ConnectorSpec,
+        checked: impl Fn(&str) -> Result<Url, PredictError>,
+    ) -> Result<Self, PredictError> {
+        let policy = &connector.policy;
+        let own = Rank {
+            weight: policy.weight,
+            fallback: false,
+        };
+        let mut ranks = vec![own];
+        let mut all = vec![connector.clone()];
+        for endpoint in &policy.endpoints {
+            let Rank { weight, fallback } = Rank {
+                weight: endpoint.weight,
+                fallback: endpoint.fallback,
+            };
+            ranks.push(Rank { weight, fallback });
+            all.push(ConnectorSpec {
+                provider: endpoint.provider,
+                url: endpoint.url.clone(),
+                model: endpoint.model.clone(),
+                credential: endpoint.credential.clone(),
+                headers: endpoint.headers.clone(),
+                // A template is in the form of the connector's own server.
+                request_body: None,
+                ..connector.clone()
+            });
+        }
+        let servers = all.into_iter().map(|connector| {
+            let url = provider::url(connector.provider, checked(&connector.url)?);
+            Ok(Server {
+                breaker: breaker(policy),
+                open_for: Duration::from_millis(policy.breaker_open_ms.into()),
+                connector,
+                url,
+            })
+        });
+        Ok(Self {
+            connector: connector.clone(),
+            limits: Limits::new(policy),
+            budget: Budget::default(),
+            ranks,
+            list: servers.collect::<Result<_, PredictError>>()?,
+        })
+    }
+
+    /// Calls one server after the other until one begins to answer.
+    ///
+    /// # Errors
+    /// The last one's, where there is none left to call.
+    pub(crate) async fn open(&self, call: &Call, item: &Item) -> Result<Opened<'_>, PredictError> {
+        let policy = &self.connector.policy;
+        let mut backoffs = ExponentialBuilder::default()
+            .with_min_delay(Duration::from_millis(policy.retry_backoff_ms.into()))
+            .with_max_times(policy.max_retries as usize)
+            .with_jitter()
+            .build();
+        let draw = |below: u64| fastrand::u64(..below);
+        let mut tries = Tries::new(&self.ranks);
+        let mut failure = None;
+        self.budget.earn();
+        loop {
+            let at = match tries.fresh(draw) {
+                Some(at) => at,
+                None => {
+                    let again = tries.again(draw).zip(backoffs.next());
+                    let again = again.map(|((at, asked), backoff)| (at, asked.max(backoff)));
+                    let again = again.filter(|(_, wait)| *wait <= call.patience(Instant::now()));
+                    match again.filter(|_| self.budget.spend()) {
+                        Some((at, wait)) => {
+                            tokio::time::sleep(wait).await;
+                            at
+                        }
+                        None => return Err(last(failure)),
+                    }
+                }
+            };
+            self.limits.turn(call.patience(Instant::now())).await?;
+            let server = &self.list[at];
+            match server.open(call, item).await {
+                Ok(reading) => return Ok(Opened { reading, server }),
+                Err(Error::Inner(error)) if blames_request(&error) => return Err(error),
+                Err(Error::Inner(error)) => {
+                    let connector = &self.connector.id;
+                    tracing::info!(%connector, server = at, error = error.chain(), "a call failed");
+                    tries.failed(at, &error);
+                    failure = Some(error);
+                }
+                Err(Error::Rejected) => {
+                    tries.out(at);
+                    failure = failure.or_else(|| Some(left_alone(server.open_for)));
+                }
+            }
+        }
+    }
+}
+
+impl Server {
+    /// Calls it, and reads until its answer begins.
+    async fn open(&self, call: &Call, item: &Item) -> Result<Reading, Error<PredictError>> {
+        let begun = async {
+            let mut reading = Reading::open(call, self, item).await?;
+            reading.begin().await?;
+            Ok(reading)
+        };
+        match &self.breaker {
+            Some(breaker) => breaker.call_with(blames_server, begun).await,
+            None => begun.await.map_err(Error::Inner),
+        }
+    }
+
+    /// Its answer failed in the middle.
+    pub(crate) async fn failed(&self, error: &PredictError) {
+        if let Some(breaker) = self.breaker.as_ref().filter(|_| blames_server(error)) {
+            let _: Result<(), Error<()>> = breaker.call(std::future::ready(Err(()))).await;
+        }
+    }
+}
+
+fn breaker(policy: &ConnectorPolicy) -> Option<AsyncRecloser> {
+    let window = (policy.breaker_window != 0).then_some(policy.breaker_window as usize)?;
+    let built = Recloser::custom()
+        .error_rate(0.5)
+        .closed_len(window)
+        .half_open_len(PROBES)
+        .open_wait(Duration::from_millis(policy.breaker_open_ms.into()))
+        .build();
+    Some(AsyncRecloser::from(built))
+}
+
+fn left_alone(open_for: Duration) -> PredictError {
+    PredictError::new(
+        ErrorCode::Unavailable,
+        "the remote model's server has failed too often and is left alone for a while",
+    )
+    .with_retry_after(open_for)
+}
+
+/// What the caller is told in the end. To come back at once would be of no use.
+fn last(failure: Option<PredictError>) -> PredictError {
+    let error = failure.unwrap_or_else(|| left_alone(Duration::from_secs(1)));
+    match (error.code, error.retry_after) {
+        (ErrorCode::Unavailable, None) => error.with_retry_after(Duration::from_secs(1)),
+        _ => error,
+    }
+}
