@@ -4,7 +4,7 @@ use bytes::Bytes;
 use volley_types::registry::ProviderKind;
 use volley_types::{FinishReason, PredictError, Usage};
 
-use crate::provider::{self, Calls, Delta, Step};
+use crate::provider::{self, Calls, Delta, Ending, Step};
 use crate::sse::Parser;
 use crate::upstream;
 
@@ -44,6 +44,9 @@ pub(crate) fn whole(
     let delta = match provider::read_whole(provider, body, &mut Calls::new(seed)) {
         Ok(Step::Delta(delta) | Step::Last(delta)) => delta,
         Ok(Step::Failed(message)) => return Err(upstream::failed(&message, redact)),
+        Ok(Step::Refused(code, message)) => {
+            return Err(upstream::refused(code, &message, redact));
+        }
         Ok(Step::End) | Err(_) => {
             return Err(upstream::not_a_stream("JSON that is no completion"));
         }
@@ -61,6 +64,8 @@ pub(crate) struct Answer {
     calls: Calls,
     usage: Usage,
     finish_reason: Option<FinishReason>,
+    /// Whether the body's end is known to be its own, and no cut.
+    bounded: bool,
     ended: bool,
     failure: Option<PredictError>,
 }
@@ -74,9 +79,15 @@ impl Answer {
             calls: Calls::new(seed),
             usage: Usage::default(),
             finish_reason: None,
+            bounded: false,
             ended: false,
             failure: None,
         }
+    }
+
+    /// The same, of a body whose end HTTP tells from a cut.
+    pub(crate) fn bounded(self, bounded: bool) -> Self {
+        Self { bounded, ..self }
     }
 
     /// Whether the answer's own end was read.
@@ -114,6 +125,10 @@ impl Answer {
                     self.failure = Some(upstream::failed(&message, redact));
                     break;
                 }
+                Ok(Step::Refused(code, message)) => {
+                    self.failure = Some(upstream::refused(code, &message, redact));
+                    break;
+                }
                 // The last event is in pieces because the stream is.
                 Err(_) if at_end => break,
                 Err(cause) => {
@@ -134,6 +149,7 @@ impl Answer {
 
     /// The connection broke: what is whole is read, and a missing end is `error`.
     pub(crate) fn break_off(&mut self, error: PredictError) -> Part {
+        self.bounded = false;
         let part = self.read(None, str::to_owned);
         if !self.ended {
             self.failure = Some(error);
@@ -142,8 +158,12 @@ impl Answer {
     }
 
     fn end_of_body(&mut self, part: &mut Part) -> Option<PredictError> {
-        let is_end = provider::format(self.provider).ends_with_body;
-        if is_end && self.finish_reason.is_some() {
+        let is_end = match provider::format(self.provider).ending {
+            Ending::Event => false,
+            Ending::BodyAfterReason => self.finish_reason.is_some(),
+            Ending::WholeBody => self.bounded,
+        };
+        if is_end {
             self.end(part);
             return None;
         }

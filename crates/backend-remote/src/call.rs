@@ -187,6 +187,14 @@ fn media(headers: &HeaderMap) -> String {
         .to_ascii_lowercase()
 }
 
+/// Whether a body that is cut is told from one that ends. Without a length, and before HTTP/2, it
+/// ends with the connection, however that ends.
+pub(crate) fn is_bounded(response: &Response) -> bool {
+    let lengths = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
+    let has = |name: &HeaderName| response.headers().contains_key(name);
+    http::Version::HTTP_2 <= response.version() || lengths.iter().any(has)
+}
+
 /// Whether the answer is one whole object.
 pub(crate) fn is_json(headers: &HeaderMap) -> bool {
     media(headers) == "application/json"

@@ -10,7 +10,9 @@ mod conversation;
 mod gemini;
 mod mistral;
 mod ollama;
+mod open_inference;
 pub(crate) mod openai;
+pub(crate) mod tgi;
 mod tidy;
 mod typed;
 
@@ -18,7 +20,7 @@ use serde_json::{Map, Value};
 use url::Url;
 use volley_backend::items::Item;
 use volley_types::registry::{ConnectorSpec, ProviderKind};
-use volley_types::{FinishReason, ParamValue, Parameters, PredictError, Usage};
+use volley_types::{ErrorCode, FinishReason, ParamValue, Parameters, PredictError, Usage};
 
 pub(crate) use self::calls::{Calls, deltas};
 pub(crate) use self::conversation::{message, messages};
@@ -36,8 +38,8 @@ pub(crate) struct Format {
     pub(crate) headers: &'static [(&'static str, &'static str)],
     /// Whether `stream` is a field of the body. Elsewhere the URL says it.
     pub(crate) stream_field: bool,
-    /// Whether the body's end is an answer's own, once it has told why it ends.
-    pub(crate) ends_with_body: bool,
+    /// How a good answer ends.
+    pub(crate) ending: Ending,
     /// Whether the server means the request whenever it answers 400.
     pub(crate) blames_request: bool,
     /// The body of a request; the fields are its parameters.
@@ -46,6 +48,17 @@ pub(crate) struct Format {
     pub(crate) read: fn(&str, &mut Calls) -> Result<Step, String>,
     /// Reads a whole answer.
     pub(crate) read_whole: fn(&[u8], &mut Calls) -> Result<Step, String>,
+}
+
+/// How a good answer ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// With an event that says so.
+    Event,
+    /// With its body, once it has told why it ends.
+    BodyAfterReason,
+    /// With its body, where HTTP tells a whole one from one that was cut.
+    WholeBody,
 }
 
 type MakeBody = fn(&str, &Item, Map<String, Value>) -> Result<Value, PredictError>;
@@ -61,6 +74,8 @@ pub(crate) fn format(provider: ProviderKind) -> &'static Format {
         ProviderKind::Gemini => &gemini::FORMAT,
         ProviderKind::Vertex => &gemini::ON_VERTEX,
         ProviderKind::Azure => &azure::FORMAT,
+        ProviderKind::Tgi => &tgi::FORMAT,
+        ProviderKind::OpenInference => &open_inference::FORMAT,
     }
 }
 
@@ -97,6 +112,8 @@ pub(crate) enum Step {
     End,
     /// The server says that it failed; its message.
     Failed(String),
+    /// The server says that it does not do it, and whose fault that is; its message.
+    Refused(ErrorCode, String),
 }
 
 /// Reads an event.

@@ -62,10 +62,11 @@ impl Reading {
                 rest: None,
             });
         }
+        let bounded = call::is_bounded(&response);
         let rest = Rest {
             pieces: Box::pin(response.bytes_stream()),
             held: None,
-            answer: Answer::new(provider, seed),
+            answer: Answer::new(provider, seed).bounded(bounded),
             secret,
             limits: (config.first_byte_timeout, config.stall_timeout),
         };

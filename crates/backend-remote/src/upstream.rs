@@ -9,6 +9,7 @@ use volley_types::{ErrorCode, ErrorOrigin, PredictError};
 
 use crate::egress::Forbidden;
 use crate::provider::openai::error_text;
+use crate::provider::tgi::REQUEST_ERRORS;
 use crate::sse::SseError;
 
 /// How much of a server's own message is passed on, in characters.
@@ -94,6 +95,9 @@ struct Said {
 
 impl Said {
     fn read(body: &[u8]) -> Self {
+        // Triton answers with an event even then.
+        let body = body.trim_ascii();
+        let body = body.strip_prefix(b"data:").unwrap_or(body);
         // Google may put the object into a list.
         let body = match serde_json::from_slice::<Value>(body) {
             Ok(Value::Array(mut list)) if list.len() == 1 => list.remove(0),
@@ -118,6 +122,7 @@ impl Said {
             blames_request: word(error, "type", &kinds)
                 || word(Some(&body), "type", &kinds)
                 || word(error, "status", &["INVALID_ARGUMENT"])
+                || word(Some(&body), "error_type", &REQUEST_ERRORS)
                 || word(error, "code", &["content_filter"])
                 || error.is_some_and(Value::is_array),
             blames_key: details().any(|detail| detail["reason"] == "API_KEY_INVALID"),
@@ -262,6 +267,20 @@ pub(crate) fn failed(message: &str, redact: impl Fn(&str) -> String) -> PredictE
         ErrorCode::UpstreamFailed,
         format!("the remote model's server failed: {message}"),
     )
+}
+
+/// The server says in its answer that it does not do it.
+pub(crate) fn refused(
+    code: ErrorCode,
+    message: &str,
+    redact: impl Fn(&str) -> String,
+) -> PredictError {
+    let message = shortened(&redact(message));
+    let said = match code {
+        ErrorCode::Overloaded => "the remote model's server is limiting requests",
+        _ => "the remote model's server refused the request",
+    };
+    error(code, format!("{said}: {message}"))
 }
 
 /// The stream ended without the provider's own end.

@@ -6,10 +6,10 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde_json::Value;
-use volley_types::FinishReason;
+use volley_types::{ErrorCode, FinishReason};
 
 use super::openai::{error_text, place};
-use super::{Calls, Delta, Format, Step, deltas};
+use super::{Calls, Delta, Ending, Format, Step, deltas};
 use crate::sse::Framing;
 
 pub(super) const FORMAT: Format = Format {
@@ -18,7 +18,7 @@ pub(super) const FORMAT: Format = Format {
     key_prefix: "",
     headers: &[("anthropic-version", "2023-06-01")],
     stream_field: true,
-    ends_with_body: false,
+    ending: Ending::Event,
     blames_request: false,
     body: |model, item, fields| Ok(request::body(model, item, fields)),
     read,
@@ -108,7 +108,15 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
 }
 
 fn failed(error: Option<Value>) -> Step {
-    Step::Failed(error_text(&error.unwrap_or(Value::Null).to_string()))
+    let error = error.unwrap_or(Value::Null);
+    let message = error_text(&error.to_string());
+    match error["type"].as_str() {
+        Some("overloaded_error" | "rate_limit_error") => {
+            Step::Refused(ErrorCode::Overloaded, message)
+        }
+        Some("invalid_request_error") => Step::Refused(ErrorCode::InvalidInput, message),
+        _ => Step::Failed(message),
+    }
 }
 
 /// What was read from a cache or written to one was part of the prompt as well.
@@ -208,7 +216,7 @@ mod tests {
         assert_eq!(step(r#"{"type":"message_stop"}"#), Step::End);
         assert_eq!(
             step(r#"{"type":"error","error":{"type":"overloaded_error","message":"busy"}}"#),
-            Step::Failed("busy".to_owned())
+            Step::Refused(ErrorCode::Overloaded, "busy".to_owned())
         );
     }
 

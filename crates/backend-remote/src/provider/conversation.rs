@@ -2,13 +2,27 @@
 
 use serde_json::{Value, json};
 use volley_backend::items::Item;
-use volley_types::ChatMessage;
+use volley_types::{ChatMessage, PredictError};
 
 /// A plain prompt is one user's message.
 pub(crate) fn messages(item: &Item) -> Vec<ChatMessage> {
     match item {
         Item::Prompt(prompt) => vec![ChatMessage::new("user", prompt)],
         Item::Chat(messages) => messages.clone(),
+    }
+}
+
+/// The prompt, for servers that take nothing else.
+///
+/// # Errors
+/// `InvalidInput` where there is a conversation.
+pub(super) fn prompt(item: &Item) -> Result<&str, PredictError> {
+    match item {
+        Item::Prompt(prompt) => Ok(prompt),
+        Item::Chat(_) => Err(PredictError::invalid(
+            "the remote model's server takes a 'prompt' and no 'messages'; where it has OpenAI's \
+             chat completions too, give the connector their URL",
+        )),
     }
 }
 

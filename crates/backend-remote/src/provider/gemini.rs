@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 use volley_types::FinishReason;
 
 use super::openai::{error_text, place};
-use super::{Calls, Delta, Format, Step, deltas, openai};
+use super::{Calls, Delta, Ending, Format, Step, deltas, openai};
 
 pub(super) const FORMAT: Format = Format {
     key_prefix: "",
     stream_field: false,
-    ends_with_body: true,
+    ending: Ending::BodyAfterReason,
     body: request::body,
     read,
     read_whole,

@@ -9,7 +9,7 @@ use volley_backend::items::Item;
 use volley_types::FinishReason;
 
 use super::calls::numbered;
-use super::{Delta, Format, Step, message, messages};
+use super::{Delta, Ending, Format, Step, message, messages};
 use crate::sse::Framing;
 
 pub(super) const FORMAT: Format = Format {
@@ -18,7 +18,7 @@ pub(super) const FORMAT: Format = Format {
     key_prefix: "Bearer ",
     headers: &[],
     stream_field: true,
-    ends_with_body: false,
+    ending: Ending::Event,
     blames_request: false,
     body: |model, item, fields| Ok(body(model, item, fields)),
     read: |data, calls| read(data).and_then(|step| numbered(step, calls)),

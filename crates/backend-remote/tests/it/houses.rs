@@ -29,6 +29,11 @@ fn house(provider: ProviderKind) -> (&'static str, &'static str) {
             "/v1/projects/p/locations/l/publishers/google/models/the-model:streamGenerateContent",
             "authorization: Bearer sk-canary",
         ),
+        ProviderKind::Tgi => ("/generate_stream", "authorization: Bearer sk-canary"),
+        ProviderKind::OpenInference => (
+            "/v2/models/the-model/generate_stream",
+            "authorization: Bearer sk-canary",
+        ),
         ProviderKind::Azure => (
             "/openai/deployments/the-model/chat/completions?api-version=2024-10-21",
             "api-key: sk-canary",
@@ -43,9 +48,9 @@ fn text_of(provider: ProviderKind) -> Vec<u8> {
         _ => ("text.sse", "text/event-stream"),
     };
     let path = format!("{folder}/{}/{name}", provider.as_str());
-    let mut answer = head("200 OK", media);
-    answer.extend(std::fs::read(path).unwrap());
-    answer
+    let body = std::fs::read(path).unwrap();
+    let status = format!("200 OK\r\ncontent-length: {}", body.len());
+    [head(&status, media), body].concat()
 }
 
 /// A talk with all that there can be in one.
@@ -114,8 +119,18 @@ async fn one_talk_is_sent_in_every_houses_form() {
         let (path, key) = house(provider);
         let model = load(with_key(&format!("{base}{path}"), provider), config());
         let model = model.await.unwrap();
-        let rows = chat::conversations([Some(talk().as_slice())]);
-        let answer = read(ask_rows(&model, "messages", rows, settings()).await).await;
+        let prompts = [ProviderKind::Tgi, ProviderKind::OpenInference].contains(&provider);
+        let answer = if prompts {
+            let rows = Arc::new(StringArray::from(vec!["How is the weather?"]));
+            let mut settings = settings();
+            settings.remove("tools");
+            settings.remove("tool_choice");
+            ask_rows(&model, "prompt", rows, settings).await
+        } else {
+            let rows = chat::conversations([Some(talk().as_slice())]);
+            ask_rows(&model, "messages", rows, settings()).await
+        };
+        let answer = read(answer).await;
         assert_eq!(
             answer.text,
             "Grüße, Fuchs 🦊",
@@ -235,4 +250,39 @@ async fn each_row_is_asked_by_itself_and_one_that_fails_leaves_the_others_whole(
     assert_eq!(texts, ["", "one", "three"]);
     let usage = last.expect("a last row").expect("its usage");
     assert_eq!((usage.prompt_tokens, usage.completion_tokens), (4, 6));
+}
+
+#[tokio::test]
+async fn a_house_that_knows_no_talks_says_where_to_go() {
+    for provider in [ProviderKind::Tgi, ProviderKind::OpenInference] {
+        let mut server = serve(vec![Act::Send(text_of(provider))]).await;
+        let model = load(connector(&server.url, provider), config())
+            .await
+            .unwrap();
+        let rows = chat::conversations([Some(talk().as_slice())]);
+        let chunks = ask_rows(&model, "messages", rows, Parameters::default()).await;
+        let error = read(chunks).await.error.unwrap();
+        assert_eq!(error.code, ErrorCode::InvalidInput);
+        assert!(error.message.contains("chat completions"), "{error:?}");
+        assert!(server.requests.try_recv().is_err(), "nothing was sent");
+    }
+}
+
+#[tokio::test]
+async fn an_end_that_may_be_a_cut_is_no_success() {
+    // Neither a length nor chunks: the body ends with the connection, for whatever reason.
+    let event = "data: {\"text_output\":\"hello\"}\n\n";
+    let open_ended = [head("200 OK", "text/event-stream"), event.into()].concat();
+    let chunked = format!("{:x}\r\n{event}\r\n", event.len());
+    let head = head("200 OK\r\ntransfer-encoding: chunked", "text/event-stream");
+    let cut = [head.clone(), chunked.clone().into()].concat();
+    let whole = [head, format!("{chunked}0\r\n\r\n").into()].concat();
+    for (answer, is_good) in [(open_ended, false), (cut, false), (whole, true)] {
+        let server = serve(vec![Act::Send(answer)]).await;
+        let spec = connector(&server.url, ProviderKind::OpenInference);
+        let answer = read(open(&load(spec, config()).await.unwrap(), &[]).await).await;
+        assert_eq!(answer.text, "hello");
+        let code = answer.error.map(|error| error.code);
+        assert_eq!(code, (!is_good).then_some(ErrorCode::UpstreamIncomplete));
+    }
 }

@@ -28,11 +28,15 @@ pub enum ProviderKind {
     Vertex,
     /// OpenAI's models at Azure.
     Azure,
+    /// Text Generation Inference's own interface.
+    Tgi,
+    /// The Open Inference Protocol, version 2.
+    OpenInference,
 }
 
 impl ProviderKind {
     /// All kinds.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::OpenAi,
         Self::Anthropic,
         Self::Cohere,
@@ -41,6 +45,8 @@ impl ProviderKind {
         Self::Gemini,
         Self::Vertex,
         Self::Azure,
+        Self::Tgi,
+        Self::OpenInference,
     ];
 
     /// The stable name.
@@ -55,6 +61,8 @@ impl ProviderKind {
             Self::Gemini => "gemini",
             Self::Vertex => "vertex",
             Self::Azure => "azure",
+            Self::Tgi => "tgi",
+            Self::OpenInference => "open_inference",
         }
     }
 
@@ -71,9 +79,7 @@ impl ProviderKind {
             Self::Anthropic => "x-api-key",
             Self::Gemini => "x-goog-api-key",
             Self::Azure => "api-key",
-            Self::OpenAi | Self::Cohere | Self::Mistral | Self::Ollama | Self::Vertex => {
-                "authorization"
-            }
+            _ => "authorization",
         }
     }
 
@@ -102,6 +108,11 @@ impl ProviderKind {
             Self::Cohere
         } else if path.ends_with("api/chat") || path.ends_with("api/generate") {
             Self::Ollama
+        } else if path.ends_with("generate_stream") {
+            match path.starts_with("v2/models/") || path.contains("/v2/models/") {
+                true => Self::OpenInference,
+                false => Self::Tgi,
+            }
         } else if path.starts_with("openai/deployments/") || is_of("openai.azure.com") {
             Self::Azure
         } else if is_of("mistral.ai") {
@@ -118,6 +129,9 @@ impl ProviderKind {
         let (after, end) = match self {
             Self::Gemini | Self::Vertex => ("/models/", ':'),
             Self::Azure => ("/openai/deployments/", '/'),
+            Self::OpenInference => ("/v2/models/", '/'),
+            // It serves one, and its OpenAI interface calls that so.
+            Self::Tgi => return Some("tgi"),
             _ => return None,
         };
         let (_, named) = url.split_once(after)?;
@@ -212,6 +226,12 @@ mod tests {
             (&google, ProviderKind::Gemini, Some("gemini-x")),
             (&vertex, ProviderKind::Vertex, Some("gemini-x")),
             (azure, ProviderKind::Azure, Some("d")),
+            (
+                "http://t/v2/models/llm/versions/1/generate_stream",
+                ProviderKind::OpenInference,
+                Some("llm"),
+            ),
+            ("http://t/generate_stream", ProviderKind::Tgi, Some("tgi")),
         ] {
             assert_eq!(ProviderKind::of_url(url), kind, "{url}");
             assert_eq!(kind.model_of_url(url), model, "{url}");
