@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use axum::Router;
 use volley_security::{Gatekeeper, Principal};
+use volley_types::arrow_messages::OpenArrow;
 use volley_types::{Control, Role};
 
 use crate::auth::{Access, Routes, Sealed, delete, get, post, post_stream};
 use crate::opensearch::{connectors, models, predict, tasks};
 use crate::resume::{self, Resume};
-use crate::{ApiConfig, EncodeMetrics, anthropic, keys, oip, openai, ops};
+use crate::{ApiConfig, EncodeMetrics, anthropic, keys, oip, openai, ops, rows};
 
 /// What a handler works with: the cluster, with the rights of who asks.
 pub(crate) struct App {
@@ -19,6 +20,7 @@ pub(crate) struct App {
     pub(crate) principal: Arc<Principal>,
     pub(crate) resume: Resume,
     pub(crate) statistics: Arc<oip::statistics::Statistics>,
+    pub(crate) arrow: Option<OpenArrow>,
 }
 
 /// Health tells nothing but that.
@@ -58,7 +60,7 @@ pub(crate) fn coordinator(sealed: Sealed) -> Router {
         .route("/models/{id}/_predict", post(PREDICT, predict::predict))
         .route(
             "/models/{id}/_predict/stream",
-            post_stream(PREDICT, &sealed, predict::stream),
+            post_stream(PREDICT, &sealed, rows::stream_any),
         )
         .route("/streams/{id}", streams.clone())
         .route("/tasks/{id}", get(VIEWER, tasks::get));

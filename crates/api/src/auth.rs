@@ -18,6 +18,7 @@ use tower::ServiceBuilder;
 use tower_http::compression::CompressionLayer;
 use tower_http::decompression::RequestDecompressionLayer;
 use volley_security::{Gatekeeper, Principal};
+use volley_types::arrow_messages::OpenArrow;
 use volley_types::{Control, ErrorCode, PredictError, Role};
 
 use crate::app::App;
@@ -201,6 +202,7 @@ pub(crate) struct Sealed {
     gate: Arc<Gatekeeper>,
     resume: Resume,
     statistics: Arc<Statistics>,
+    arrow: Option<OpenArrow>,
 }
 
 impl Sealed {
@@ -218,7 +220,14 @@ impl Sealed {
             gate,
             resume,
             statistics: Arc::default(),
+            arrow: None,
         }
+    }
+
+    /// The same with a reader of Arrow streams.
+    pub(crate) fn reading_arrow(mut self, open: Option<OpenArrow>) -> Self {
+        self.arrow = open;
+        self
     }
 
     pub(crate) fn gate(&self) -> Arc<Gatekeeper> {
@@ -240,6 +249,7 @@ impl Sealed {
             principal,
             resume: self.resume.clone(),
             statistics: self.statistics.clone(),
+            arrow: self.arrow.clone(),
         })
     }
 }

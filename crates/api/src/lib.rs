@@ -21,6 +21,7 @@ mod opensearch;
 mod ops;
 mod parameters;
 mod resume;
+mod rows;
 mod serve;
 mod sse;
 mod stall;
@@ -35,6 +36,7 @@ use tokio_util::sync::CancellationToken;
 use volley_security::Gatekeeper;
 use volley_security::tls::EdgeTls;
 use volley_types::Control;
+use volley_types::arrow_messages::OpenArrow;
 
 use crate::auth::Sealed;
 use crate::resume::Resume;
@@ -55,6 +57,7 @@ pub struct ApiServer {
     streams: Streams,
     peers: PeerStreams,
     tls: Option<EdgeTls>,
+    arrow: Option<OpenArrow>,
 }
 
 impl ApiServer {
@@ -75,6 +78,7 @@ impl ApiServer {
             streams: Streams::new(node, config.resume),
             peers: Arc::new(|_| None),
             tls: None,
+            arrow: None,
         }
     }
 
@@ -94,6 +98,13 @@ impl ApiServer {
         self
     }
 
+    /// The same, and it takes bodies that are Arrow streams, which `open` reads.
+    #[must_use]
+    pub fn reading_arrow(mut self, open: OpenArrow) -> Self {
+        self.arrow = Some(open);
+        self
+    }
+
     /// Serves until `shutdown`; then takes no new connections, and returns once every request
     /// has ended, or at the drain timeout.
     pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) {
@@ -101,6 +112,7 @@ impl ApiServer {
         let (config, streams) = (self.config, self.streams.clone());
         let resume = Resume::new(streams.clone(), self.peers);
         let sealed = Sealed::new(self.control, self.metrics, config, self.gate, resume);
+        let sealed = sealed.reading_arrow(self.arrow);
         let router = app::coordinator(sealed);
         let stopping = async {
             shutdown.cancelled().await;

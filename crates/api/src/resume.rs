@@ -195,7 +195,7 @@ fn attached(pieces: EventPieces, keep_alive: Duration, context: &RequestContext)
 }
 
 /// Fills silence with comments.
-fn commented(
+pub(crate) fn commented(
     mut pieces: EventPieces,
     keep_alive: Duration,
 ) -> impl Stream<Item = Result<Bytes, PredictError>> + Send {

@@ -20,6 +20,8 @@ mod responses;
 mod resume;
 #[path = "it/routes.rs"]
 mod routes;
+#[path = "it/rows.rs"]
+mod rows;
 #[path = "it/sockets.rs"]
 mod sockets;
 #[path = "it/streams.rs"]

@@ -14,6 +14,7 @@ use arrow_flight::{FlightData, FlightDescriptor};
 use arrow_ipc::{Message, MessageHeader, MetadataVersion};
 use arrow_schema::{Schema, SchemaRef};
 use bytes::Bytes;
+use volley_types::arrow_messages::{ArrowMessage, ReadArrow};
 use volley_types::{ErrorCode, PredictError};
 
 mod check;
@@ -109,6 +110,16 @@ impl Decoder {
                 "a message that is neither schema nor record batch",
             )),
         }
+    }
+}
+
+impl ReadArrow for Decoder {
+    fn read(&mut self, header: Bytes, body: Bytes) -> Result<ArrowMessage, PredictError> {
+        Ok(match self.decode(&message(header, body))? {
+            Ingress::Schema { schema, .. } => ArrowMessage::Schema(schema),
+            Ingress::Batch { batch, .. } => ArrowMessage::Batch(batch),
+            Ingress::End | Ingress::Empty => ArrowMessage::Other,
+        })
     }
 }
 

@@ -8,6 +8,7 @@
 //! [`access`].
 
 pub mod access;
+pub mod arrow_messages;
 pub mod chat;
 pub mod chunk;
 pub mod control;

@@ -67,7 +67,7 @@ pub(crate) async fn predict(
     Ok(Json(json!({ "inference_results": results })))
 }
 
-async fn request(
+pub(crate) async fn request(
     app: &App,
     model: &str,
     context: &RequestContext,

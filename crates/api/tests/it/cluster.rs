@@ -36,6 +36,10 @@ pub(crate) enum Script {
     Fails(PredictError),
     /// A tensor model.
     Tensors(Signature, Answer),
+    /// Answers each batch with itself as soon as it comes.
+    Echo(Signature),
+    /// Takes no rows and gives none.
+    Deaf(Signature),
     /// A defect.
     Panics,
 }
@@ -144,8 +148,20 @@ impl Predict for Cluster {
             .get(request.model.name.as_str())
             .cloned();
         let script = script.ok_or_else(|| missing(&request.model.name))?;
-        let Input::Batch(rows) = request.input else {
-            panic!("the edge sends whole batches")
+        let rows = match (request.input, &*script) {
+            (Input::Batch(rows), _) => rows,
+            (Input::Stream { batches, .. }, Script::Echo(signature)) => {
+                self.open.fetch_add(1, Ordering::SeqCst);
+                let echo = ChunkStream::new(signature.output.clone(), batches);
+                return Ok(echo.holding(OpenStream(self.open.clone())));
+            }
+            (Input::Stream { batches, .. }, Script::Deaf(signature)) => {
+                self.open.fetch_add(1, Ordering::SeqCst);
+                let never = futures::stream::pending();
+                let deaf = ChunkStream::new(signature.output.clone(), never).holding(batches);
+                return Ok(deaf.holding(OpenStream(self.open.clone())));
+            }
+            (Input::Stream { mut batches, .. }, _) => batches.next().await.expect("rows")?,
         };
         let deadline = request.deadline.expect("the edge sets a deadline");
         self.calls.lock().push(Call {
@@ -179,6 +195,7 @@ impl Predict for Cluster {
                 let stream = futures::stream::once(async { answer });
                 Ok(ChunkStream::new(signature.output.clone(), stream))
             }
+            Script::Echo(_) | Script::Deaf(_) => panic!("rows are streamed to it"),
             Script::Panics => panic!("a defect with a secret"),
         }
     }
@@ -190,7 +207,9 @@ impl Predict for Cluster {
             .get(model.name.as_str())
             .map(Arc::as_ref)
         {
-            Some(Script::Tensors(signature, _)) => Ok(signature.clone()),
+            Some(
+                Script::Tensors(signature, _) | Script::Echo(signature) | Script::Deaf(signature),
+            ) => Ok(signature.clone()),
             Some(_) => Ok(Signature::generation()),
             None if self.registry.lock().models.contains_key(&model.name) => Err(
                 PredictError::new(ErrorCode::NotDeployed, "the model is not deployed"),

@@ -14,6 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use volley_api::{ApiConfig, ApiServer, PeerStreams, Streams};
+use volley_flight::ingress::Decoder;
 use volley_security::{Gatekeeper, ReadRegistry};
 use volley_types::{Control, GenerationChunk};
 
@@ -69,7 +70,9 @@ impl Edge {
         let read = cluster.clone();
         let gate = Arc::new(gate(Arc::new(move || read.registry())));
         let metrics = Arc::new(|| "# EOF\n".to_owned());
-        let server = finish(ApiServer::new(cluster.clone(), metrics, config, gate));
+        let server = ApiServer::new(cluster.clone(), metrics, config, gate)
+            .reading_arrow(Arc::new(|| Box::new(Decoder::default())));
+        let server = finish(server);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();

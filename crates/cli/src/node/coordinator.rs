@@ -15,6 +15,7 @@ use volley_cluster::{Cluster, ClusterConfig};
 use volley_coordinator::streams::OpenChannel;
 use volley_coordinator::{Connect, Coordinator, CoordinatorConfig};
 use volley_flight::client::{FlightClient, FlightClientConfig};
+use volley_flight::ingress::Decoder;
 use volley_flight::server::{FlightServer, FlightServerConfig};
 use volley_flight::transport;
 use volley_security::audit::AuditLog;
@@ -140,7 +141,8 @@ pub(crate) async fn start(
             streams,
             peer_streams(coordinator.clone(), plan.security.dialer()),
         )
-        .with_tls(plan.security.tls.clone());
+        .with_tls(plan.security.tls.clone())
+        .reading_arrow(Arc::new(|| Box::new(Decoder::default())));
     let public = tokio::spawn(api.serve(public, stop_public.clone()));
 
     let joining = tokio::spawn(enter(cluster.clone(), plan.membership));

@@ -1,0 +1,126 @@
+//! Arrow's streaming format as rows: its framing here, its messages by a reader that does not
+//! trust them.
+
+use std::time::Duration;
+
+use axum::body::{Body, BodyDataStream};
+use bytes::{Buf, Bytes, BytesMut};
+use futures::{StreamExt, stream};
+use volley_types::arrow_messages::{ArrowMessage, ReadArrow};
+use volley_types::{ErrorCode, Input, PredictError};
+
+use super::ndjson::late;
+
+/// Stands before each message's length.
+const CONTINUATION: u32 = u32::MAX;
+/// The longest header of a message.
+const MAX_HEADER_BYTES: usize = 256 << 10;
+/// The longest body of a message.
+const MAX_BODY_BYTES: usize = 16 << 20;
+
+/// Reads the schema, and gives the rows behind it.
+///
+/// # Errors
+/// `InvalidInput`, `TooLarge`; `DeadlineExceeded` when no schema comes within `timeout`;
+/// `Unimplemented` without a reader.
+pub(super) async fn read(
+    body: Body,
+    reader: Option<Box<dyn ReadArrow>>,
+    timeout: Duration,
+) -> Result<Input, PredictError> {
+    let reader = reader.ok_or_else(|| {
+        let message = "Arrow streams are not taken here; send JSON lines";
+        PredictError::new(ErrorCode::Unimplemented, message)
+    })?;
+    let mut messages = Messages {
+        body: body.into_data_stream(),
+        buffer: BytesMut::new(),
+        reader,
+    };
+    let first = tokio::time::timeout(timeout, messages.next()).await;
+    let schema = match first.map_err(|_| late())?? {
+        Some(ArrowMessage::Schema(schema)) => schema,
+        _ => return Err(malformed("it does not begin with a schema")),
+    };
+    let batches = stream::unfold(Some(messages), async |messages| {
+        let mut messages = messages?;
+        loop {
+            match messages.next().await {
+                Ok(Some(ArrowMessage::Batch(batch))) => return Some((Ok(batch), Some(messages))),
+                Ok(Some(ArrowMessage::Schema(_) | ArrowMessage::Other)) => {}
+                Ok(None) => return None,
+                Err(error) => return Some((Err(error), None)),
+            }
+        }
+    });
+    let batches = Box::pin(batches);
+    Ok(Input::Stream { schema, batches })
+}
+
+fn malformed(what: &str) -> PredictError {
+    PredictError::invalid(format!(
+        "the body is no Arrow stream as 'application/vnd.apache.arrow.stream' has it: {what}"
+    ))
+}
+
+struct Messages {
+    body: BodyDataStream,
+    buffer: BytesMut,
+    reader: Box<dyn ReadArrow>,
+}
+
+impl Messages {
+    /// The next message; `None` at the stream's end mark. A body that ends without one was cut.
+    async fn next(&mut self) -> Result<Option<ArrowMessage>, PredictError> {
+        self.fill(8).await?;
+        if self.buffer.get_u32_le() != CONTINUATION {
+            return Err(malformed("a message does not begin as one"));
+        }
+        let length = usize::try_from(self.buffer.get_u32_le()).unwrap_or(usize::MAX);
+        if length == 0 {
+            return Ok(None);
+        }
+        if MAX_HEADER_BYTES < length {
+            return Err(too_large());
+        }
+        let header = self.take(length).await?;
+        let body = body_length(&header)?;
+        if MAX_BODY_BYTES < body {
+            return Err(too_large());
+        }
+        let body = self.take(body).await?;
+        self.reader.read(header, body).map(Some)
+    }
+
+    async fn take(&mut self, bytes: usize) -> Result<Bytes, PredictError> {
+        self.fill(bytes).await?;
+        Ok(self.buffer.split_to(bytes).freeze())
+    }
+
+    async fn fill(&mut self, bytes: usize) -> Result<(), PredictError> {
+        while self.buffer.len() < bytes {
+            match self.body.next().await {
+                Some(Ok(piece)) => self.buffer.extend_from_slice(&piece),
+                Some(Err(error)) => {
+                    let message = "the request's body broke off";
+                    return Err(PredictError::invalid(message).with_source(error));
+                }
+                None => return Err(malformed("it ends without its end mark")),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn body_length(header: &[u8]) -> Result<usize, PredictError> {
+    let message = arrow_ipc::root_as_message(header)
+        .map_err(|error| malformed("a header is none").with_source(error.to_string()))?;
+    usize::try_from(message.bodyLength()).map_err(|_| malformed("a body has a negative length"))
+}
+
+fn too_large() -> PredictError {
+    PredictError::new(
+        ErrorCode::TooLarge,
+        "an Arrow message is over 16 MiB, or its header over 256 KiB; send fewer rows in a batch",
+    )
+}
