@@ -45,8 +45,10 @@ pub(crate) fn readiness(ready: bool) -> Response {
     (status, Json(json!({ "ready": ready }))).into_response()
 }
 
-pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
-    open_metrics((app.metrics)())
+pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+    // They name every model.
+    app.principal.reach_all()?;
+    Ok(open_metrics((app.metrics)()))
 }
 
 pub(crate) fn open_metrics(text: String) -> Response {

@@ -50,7 +50,7 @@ fn sizes_are_bytes_or_have_a_binary_unit() {
     let path = directory.path().join("w.toml");
     let budget = |written: &str| {
         let text = format!(
-            "[node]\nid = \"w\"\n[listen]\nflight = \"h:1\"\nhttp = \"h:2\"\n[cluster]\n\
+            "[node]\nid = \"w\"\n[listen]\nflight = \"127.0.0.1:1\"\nhttp = \"127.0.0.1:2\"\n[cluster]\n\
              coordinators = [\"h:3\"]\n[limits]\nmemory_budget = {written}\n"
         );
         std::fs::write(&path, text).unwrap();

@@ -107,7 +107,7 @@ impl GuardedControl {
 
     fn may_change_cluster(&self) -> Result<(), PredictError> {
         self.principal.allow(Role::ClusterAdmin)?;
-        self.principal.change_all()
+        self.principal.reach_all()
     }
 }
 
@@ -239,7 +239,7 @@ fn permit(command: &RegistryCommand, principal: &Principal) -> Result<(), Predic
     match command {
         RegistryCommand::CreateConnector(_) | RegistryCommand::DeleteConnector(_) => {
             principal.allow(Role::ModelAdmin)?;
-            principal.change_all()
+            principal.reach_all()
         }
         RegistryCommand::RegisterModel(model, _)
         | RegistryCommand::Deploy { model, .. }
@@ -253,7 +253,7 @@ fn permit(command: &RegistryCommand, principal: &Principal) -> Result<(), Predic
         | RegistryCommand::RotateKey { .. }
         | RegistryCommand::RevokeKey(_) => {
             principal.allow(Role::ClusterAdmin)?;
-            principal.change_all()
+            principal.reach_all()
         }
     }
 }

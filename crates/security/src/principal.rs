@@ -131,11 +131,11 @@ impl Principal {
         ))
     }
 
-    /// Whether it may change what all models share.
+    /// Whether it may reach what concerns all models.
     ///
     /// # Errors
     /// `PermissionDenied` for a key that is limited to some models.
-    pub fn change_all(&self) -> Result<(), PredictError> {
+    pub fn reach_all(&self) -> Result<(), PredictError> {
         if self.models.is_all() {
             return Ok(());
         }

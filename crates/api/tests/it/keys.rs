@@ -75,6 +75,11 @@ const ROUTES: &[(&str, &str, &str)] = &[
     ("POST", "/_plugins/_ml/models/m/_predict", "predict"),
     ("POST", "/_plugins/_ml/models/m/_predict/stream", "predict"),
     ("GET", "/_plugins/_ml/tasks/t", "viewer"),
+    ("GET", "/_plugins/_ml/streams/s", "predict"),
+    ("DELETE", "/v1/streams/s", "predict"),
+    ("GET", "/v2/models/stats", "viewer"),
+    ("GET", "/v2/models/m/stats", "viewer"),
+    ("GET", "/v2/models/m/config", "viewer"),
     ("POST", "/v1/chat/completions", "predict"),
     ("POST", "/v1/responses", "predict"),
     ("POST", "/v1/completions", "predict"),
@@ -188,6 +193,7 @@ async fn a_key_of_some_models_sees_and_calls_only_those() {
     let ids: Vec<_> = listed["data"].as_array().unwrap().iter().collect();
     assert_eq!(ids.len(), 1);
     assert_eq!(ids[0]["id"], "team-a.chat");
+    send(Method::GET, "/metrics", "").await.refused(403);
     let status = send(Method::GET, "/_volley/status", "").await.ok();
     assert!(!status.to_string().contains("team-b"));
 
