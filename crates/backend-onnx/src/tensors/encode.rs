@@ -1,5 +1,6 @@
 //! ONNX tensors into columns.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use arrow_array::types::{
@@ -10,8 +11,9 @@ use arrow_array::{
     ArrayRef, BooleanArray, FixedSizeListArray, Int32Array, ListArray, PrimitiveArray, StringArray,
     StructArray,
 };
-use arrow_buffer::OffsetBuffer;
+use arrow_buffer::{OffsetBuffer, ScalarBuffer, ToByteSlice};
 use arrow_schema::{ArrowError, DataType};
+use bytes::Bytes;
 use half::slice::HalfFloatSliceExt;
 use ort::value::{DynValue, PrimitiveTensorElementType};
 use volley_types::{ErrorCode, ErrorOrigin, PredictError};
@@ -19,10 +21,13 @@ use volley_types::{ErrorCode, ErrorOrigin, PredictError};
 use super::internal;
 use crate::columns::{Layout, Port, dim, elements};
 
+/// Outputs of so many bytes are handed on as they are; smaller ones are copied for less.
+const LARGE_BYTES: usize = 4_096;
+
 /// The column of an output for `rows` rows.
 pub(super) fn column(
     port: &Port,
-    value: &DynValue,
+    value: DynValue,
     rows: usize,
     batched: bool,
 ) -> Result<ArrayRef, PredictError> {
@@ -81,7 +86,7 @@ pub(super) fn column(
 }
 
 /// An output's shape and all its values.
-fn values(port: &Port, value: &DynValue) -> Result<(Vec<usize>, ArrayRef), PredictError> {
+fn values(port: &Port, value: DynValue) -> Result<(Vec<usize>, ArrayRef), PredictError> {
     match port.element {
         DataType::UInt16 if port.bfloat16 => {
             let extracted = value.try_extract_tensor::<half::bf16>();
@@ -120,7 +125,7 @@ fn values(port: &Port, value: &DynValue) -> Result<(Vec<usize>, ArrayRef), Predi
     }
 }
 
-fn primitive<T>(value: &DynValue) -> Result<(Vec<usize>, ArrayRef), PredictError>
+fn primitive<T>(value: DynValue) -> Result<(Vec<usize>, ArrayRef), PredictError>
 where
     T: ArrowPrimitiveType,
     T::Native: PrimitiveTensorElementType,
@@ -128,8 +133,35 @@ where
     let (shape, values) = value
         .try_extract_tensor::<T::Native>()
         .map_err(unreadable)?;
-    let array = PrimitiveArray::<T>::new(values.to_vec().into(), None);
-    Ok((sizes(shape), Arc::new(array)))
+    let (shape, count) = (sizes(shape), values.len());
+    let values = if size_of_val(values) < LARGE_BYTES {
+        values.to_vec().into()
+    } else {
+        let bytes = Bytes::from_owner(Memory::<T> {
+            value,
+            element: PhantomData,
+        });
+        ScalarBuffer::new(bytes.into(), 0, count)
+    };
+    Ok((shape, Arc::new(PrimitiveArray::<T>::new(values, None))))
+}
+
+/// The memory of an output, which becomes that of a column.
+struct Memory<T> {
+    value: DynValue,
+    element: PhantomData<fn() -> T>,
+}
+
+impl<T> AsRef<[u8]> for Memory<T>
+where
+    T: ArrowPrimitiveType,
+    T::Native: PrimitiveTensorElementType,
+{
+    fn as_ref(&self) -> &[u8] {
+        // It was read as such numbers before it came here.
+        let values = self.value.try_extract_tensor::<T::Native>();
+        values.map_or(&[], |(_, values)| values.to_byte_slice())
+    }
 }
 
 fn sizes(shape: &[i64]) -> Vec<usize> {

@@ -63,13 +63,13 @@ fn run_group(
     for (port, leaves) in ports.inputs.iter().zip(&leaves) {
         tensors.push((&port.name, leaves.tensor(port)?));
     }
-    let outputs = session
+    let mut outputs = session
         .run_with_options(tensors, options)
         .map_err(|error| failure::classify(error.code(), error.message(), ports.are_varied()))?;
     let mut columns = Vec::with_capacity(ports.outputs.len());
     for port in &ports.outputs {
         let value = outputs
-            .get(port.name.as_str())
+            .remove(port.name.as_str())
             .ok_or_else(|| internal("the model gave no such output", port.name.clone()))?;
         columns.push(encode::column(port, value, rows.len(), ports.batched)?);
     }

@@ -273,6 +273,26 @@ async fn what_does_not_fit_is_refused_and_the_model_lives_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_large_answer_is_the_models_own_memory_and_outlives_the_model() {
+    let model = test_model("identity-float32").await;
+    let mut answers = Vec::new();
+    for round in 0..20_u16 {
+        let values: Vec<f32> = (0..20_000_u16)
+            .map(|n| f32::from(n) + f32::from(round))
+            .collect();
+        let batch = pairs(Arc::new(Float32Array::from(values)));
+        answers.push((round, run(&model, batch).await.unwrap()));
+    }
+    drop(model);
+    for (round, answer) in answers {
+        let pairs = answer.column(0).as_fixed_size_list();
+        let values = pairs.values().as_primitive::<Float32Type>();
+        let expected = (0..20_000_u16).map(|n| f32::from(n) + f32::from(round));
+        assert!(values.values().iter().copied().eq(expected));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_run_whose_caller_leaves_is_stopped() {
     let model = test_model("slow").await;
     let values = Arc::new(Float32Array::from(vec![1.0; 64])) as ArrayRef;
