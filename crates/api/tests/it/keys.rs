@@ -53,6 +53,10 @@ fn chat(model: &str) -> String {
 const ROUTES: &[(&str, &str, &str)] = &[
     ("GET", "/", "viewer"),
     ("GET", "/metrics", "viewer"),
+    ("GET", "/v1/streams/x", "predict"),
+    ("DELETE", "/v1/streams/x", "predict"),
+    ("GET", "/_plugins/_ml/streams/x", "predict"),
+    ("DELETE", "/_plugins/_ml/streams/x", "predict"),
     ("GET", "/_volley/status", "viewer"),
     ("GET", "/_volley/whoami", "viewer"),
     ("POST", "/_volley/nodes/join", "cluster-admin"),
@@ -348,4 +352,29 @@ async fn an_expired_key_is_no_key() {
     tokio::time::timeout(crate::support::SOON, ends)
         .await
         .unwrap();
+}
+
+#[tokio::test]
+async fn a_stream_is_taken_up_by_the_key_that_began_it_alone() {
+    let edge = edge().await;
+    let make = async |name: &str| {
+        let body = json!({ "name": name, "role": "predict", "tenant": name });
+        make(&edge, body).await.1
+    };
+    let (mine, other) = (make("mine").await, make("other").await);
+    let path = "/_plugins/_ml/models/team-a.chat/_predict/stream?volley-stream=resumable";
+    let asked = request(Method::POST, path, r#"{"parameters":{"prompt":"hi"}}"#);
+    let told = edge.send(keyed(&mine, asked)).await;
+    assert_eq!(told.status, 200, "{}", told.text());
+    let id = told.headers["x-volley-stream-id"].to_str().unwrap();
+    let path = format!("/v1/streams/{id}");
+    for method in [Method::GET, Method::DELETE] {
+        let theirs = keyed(&other, request(method.clone(), &path, ""));
+        edge.send(theirs).await.refused(410);
+        assert_eq!(edge.send(request(method, &path, "")).await.status, 401);
+    }
+    let again = edge
+        .send(keyed(&mine, request(Method::GET, &path, "")))
+        .await;
+    assert_eq!(again.text(), told.text());
 }
