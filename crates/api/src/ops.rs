@@ -95,6 +95,7 @@ fn worker(worker: &WorkerStatus) -> Value {
         "liveness": worker.liveness.as_str(),
         "last_heard_ms": u64::try_from(worker.last_heard.as_millis()).unwrap_or(u64::MAX),
         "memory_bytes": worker.memory_bytes,
+        "memory_budget_bytes": worker.memory_budget_bytes,
         "replicas": worker.replicas.iter().map(replica).collect::<Vec<_>>(),
     })
 }
@@ -114,6 +115,8 @@ fn replica(replica: &ReplicaStatus) -> Value {
         "active": replica.active,
         "queued": replica.queued,
         "capacity": replica.capacity,
+        "evicted": replica.evicted,
+        "memory_bytes": replica.memory_bytes,
     })
 }
 

@@ -128,6 +128,10 @@ pub(crate) enum Model {
         /// How many workers shall hold it.
         #[arg(long, default_value_t = 1)]
         replicas: u32,
+        /// Workers may unload it while it is idle, to make room for others; the next request
+        /// then waits until it is loaded again.
+        #[arg(long)]
+        overcommit: bool,
         /// Wait until every replica is ready, or loading failed.
         #[arg(long)]
         wait: bool,

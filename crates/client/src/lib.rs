@@ -150,8 +150,26 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn deploy(&self, model: &str, replicas: u32) -> Result<(), ClientError> {
-        let body = json!({ "replicas": replicas });
-        self.call::<Value>(Method::POST, &model_path(model, "/_deploy"), Some(&body))
+        self.deploy_with(model, &json!({ "replicas": replicas }))
+            .await
+    }
+
+    /// As [`Client::deploy`], so that workers may unload it while it is idle, to make room for
+    /// others; the next request then waits until it is loaded again.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn deploy_overcommitted(
+        &self,
+        model: &str,
+        replicas: u32,
+    ) -> Result<(), ClientError> {
+        self.deploy_with(model, &json!({ "replicas": replicas, "overcommit": true }))
+            .await
+    }
+
+    async fn deploy_with(&self, model: &str, body: &Value) -> Result<(), ClientError> {
+        self.call::<Value>(Method::POST, &model_path(model, "/_deploy"), Some(body))
             .await?;
         Ok(())
     }

@@ -58,6 +58,9 @@ pub struct WorkerInfo {
     pub last_heard_ms: u64,
     /// Its resident memory in bytes.
     pub memory_bytes: u64,
+    /// Bytes that all its models together may take.
+    #[serde(default)]
+    pub memory_budget_bytes: u64,
     /// What it holds.
     pub replicas: Vec<ReplicaInfo>,
 }
@@ -80,6 +83,12 @@ pub struct ReplicaInfo {
     pub queued: u32,
     /// How many may run at once.
     pub capacity: u32,
+    /// It is ready and was unloaded to make room; the next request loads it again.
+    #[serde(default)]
+    pub evicted: bool,
+    /// Bytes that it takes of its worker's memory budget now.
+    #[serde(default)]
+    pub memory_bytes: u64,
 }
 
 /// One model in the status.
@@ -123,6 +132,9 @@ pub struct ModelInfo {
     pub deployed_version: Option<u32>,
     /// How many replicas are asked for.
     pub wanted_replicas: u32,
+    /// Whether workers may unload it while it is idle.
+    #[serde(default)]
+    pub overcommit: bool,
     /// The workers with a ready replica.
     pub current_worker_nodes: Vec<String>,
     /// Why replicas failed to load, by worker.

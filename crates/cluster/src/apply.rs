@@ -38,7 +38,8 @@ pub fn apply(
             model,
             version,
             replicas,
-        } => deploy(state, model, *version, *replicas),
+            overcommit,
+        } => deploy(state, model, *version, *replicas, *overcommit),
         RegistryCommand::Undeploy(model) => undeploy(state, model),
         RegistryCommand::DeleteModel(model) => delete_model(state, model),
         RegistryCommand::Place {
@@ -204,6 +205,7 @@ fn deploy(
     model: &ModelName,
     version: Option<ModelVersion>,
     replicas: u32,
+    overcommit: bool,
 ) -> Result<RegistryReply, PredictError> {
     if replicas == 0 || MAX_REPLICAS < replicas {
         return Err(PredictError::invalid(format!(
@@ -225,21 +227,27 @@ fn deploy(
             &format!("{model}:{version}"),
         ));
     }
-    let same = entry
-        .deployment
-        .as_ref()
-        .is_some_and(|current| current.version == version && current.replicas == replicas);
+    let asked = Deployment {
+        version,
+        replicas,
+        revision,
+        overcommit,
+    };
+    let same = entry.deployment.as_ref().is_some_and(|current| {
+        let revision = current.revision;
+        *current
+            == Deployment {
+                revision,
+                ..asked.clone()
+            }
+    });
     if same {
         return Ok(RegistryReply {
             revision: state.revision,
             version: Some(version),
         });
     }
-    entry.deployment = Some(Deployment {
-        version,
-        replicas,
-        revision,
-    });
+    entry.deployment = Some(asked);
     entry.ever_deployed = true;
     changed(state, Some(version))
 }

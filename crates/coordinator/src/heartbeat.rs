@@ -39,6 +39,7 @@ impl Coordinator {
             revision: state.revision,
             assignments: state.assignments(worker),
             coordinators: members.into_iter().map(|member| member.address).collect(),
+            overcommit: state.overcommitted(),
         }
     }
 

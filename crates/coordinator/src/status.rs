@@ -92,6 +92,7 @@ fn worker_status(id: &WorkerId, worker: &LiveWorker, now: Instant) -> WorkerStat
             .map(|replica| replica_status(id, replica))
             .collect(),
         memory_bytes: worker.report.memory_bytes,
+        memory_budget_bytes: worker.report.memory_budget_bytes,
     }
 }
 
@@ -104,5 +105,7 @@ fn replica_status(worker: &WorkerId, replica: &ReplicaReport) -> ReplicaStatus {
         active: replica.active,
         queued: replica.queued,
         capacity: replica.capacity,
+        evicted: replica.evicted,
+        memory_bytes: replica.memory_bytes,
     }
 }

@@ -31,6 +31,7 @@ pub fn report_to_wire(report: &WorkerReport) -> wire::WorkerReport {
             active: report.active,
             queued: report.queued,
             memory_bytes: report.memory_bytes,
+            memory_budget_bytes: report.memory_budget_bytes,
         }),
     }
 }
@@ -61,6 +62,8 @@ fn replica_to_wire(replica: &ReplicaReport) -> wire::Replica {
         }),
         input_schema: schema(|signature| &signature.input).into(),
         output_schema: schema(|signature| &signature.output).into(),
+        evicted: replica.evicted,
+        memory_bytes: replica.memory_bytes,
     }
 }
 
@@ -101,6 +104,7 @@ pub fn report_from_wire(report: wire::WorkerReport) -> Result<WorkerReport, Pred
         active: load.active,
         queued: load.queued,
         memory_bytes: load.memory_bytes,
+        memory_budget_bytes: load.memory_budget_bytes,
     })
 }
 
@@ -131,6 +135,8 @@ fn replica_from_wire(replica: wire::Replica) -> Result<ReplicaReport, PredictErr
         queued: replica.queued,
         capacity: replica.capacity,
         signature,
+        evicted: replica.evicted,
+        memory_bytes: replica.memory_bytes,
     })
 }
 
@@ -141,6 +147,7 @@ pub fn orders_to_wire(orders: &Orders) -> wire::Assignments {
         revision: orders.revision.0,
         assignments: orders.assignments.iter().map(assignment_to_wire).collect(),
         coordinators: orders.coordinators.clone(),
+        overcommit: orders.overcommit.iter().map(ToString::to_string).collect(),
     }
 }
 
@@ -150,10 +157,12 @@ pub fn orders_to_wire(orders: &Orders) -> wire::Assignments {
 /// `InvalidInput` when a field is malformed.
 pub fn orders_from_wire(wire: wire::Assignments) -> Result<Orders, PredictError> {
     let assignments = wire.assignments.into_iter().map(assignment_from_wire);
+    let overcommit = wire.overcommit.into_iter().map(ModelName::new);
     Ok(Orders {
         revision: Revision(wire.revision),
         assignments: assignments.collect::<Result<_, _>>()?,
         coordinators: wire.coordinators,
+        overcommit: overcommit.collect::<Result<_, _>>()?,
     })
 }
 
@@ -173,6 +182,8 @@ mod tests {
             queued: 2,
             capacity: 3,
             signature: Some(Signature::generation()),
+            evicted: true,
+            memory_bytes: 7,
         };
         let report = WorkerReport {
             id: WorkerId::new("w").unwrap(),
@@ -184,6 +195,7 @@ mod tests {
             active: 4,
             queued: 5,
             memory_bytes: 6,
+            memory_budget_bytes: 8,
         };
         let wire = report_to_wire(&report);
         assert_eq!(report_from_wire(wire.clone()).unwrap(), report);

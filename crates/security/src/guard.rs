@@ -268,6 +268,7 @@ fn action_of(command: &RegistryCommand) -> Action {
             model,
             version,
             replicas,
+            ..
         } => {
             let reference = ModelRef {
                 name: model.clone(),

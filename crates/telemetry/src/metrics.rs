@@ -54,6 +54,9 @@ pub(crate) struct Families {
     held_stream_bytes: Gauge,
     streams_taken_up: Counter,
     streams_abandoned: Counter,
+    evicted_replicas: Family<ModelLabel, Gauge>,
+    evictions: Family<ModelLabel, Counter>,
+    reloads: Family<ModelLabel, Counter>,
     raft_term: Gauge,
     raft_leader: Gauge,
     raft_leader_known: Gauge,
@@ -127,6 +130,9 @@ impl Metrics {
             held_stream_bytes: Gauge::default(),
             streams_taken_up: Counter::default(),
             streams_abandoned: Counter::default(),
+            evicted_replicas: Family::default(),
+            evictions: Family::default(),
+            reloads: Family::default(),
             raft_term: Gauge::default(),
             raft_leader: Gauge::default(),
             raft_leader_known: Gauge::default(),
@@ -252,6 +258,28 @@ impl Metrics {
         }
     }
 
+    /// Counts an idle replica that was unloaded to make room.
+    pub fn evicted(&self, model: &ModelName) {
+        let model = model.to_string();
+        self.0.evictions.get_or_create(&ModelLabel { model }).inc();
+    }
+
+    /// Counts a replica that was loaded again for a request.
+    pub fn reloaded(&self, model: &ModelName) {
+        let model = model.to_string();
+        self.0.reloads.get_or_create(&ModelLabel { model }).inc();
+    }
+
+    /// Publishes how many replicas of each model are unloaded for now.
+    pub fn set_evicted_replicas(&self, counts: &BTreeMap<ModelName, usize>) {
+        self.0.evicted_replicas.clear();
+        for (model, count) in counts {
+            let model = model.to_string();
+            let gauge = self.0.evicted_replicas.get_or_create(&ModelLabel { model });
+            gauge.set(i64::try_from(*count).unwrap_or(i64::MAX));
+        }
+    }
+
     /// Publishes how many loads were given up and still hold a thread.
     pub fn set_lingering_loads(&self, count: usize) {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
@@ -326,6 +354,21 @@ impl Families {
             "lingering_loads",
             "Loads that were given up and still hold a thread",
             self.lingering_loads.clone(),
+        );
+        registry.register(
+            "evicted_replicas",
+            "Replicas that are unloaded for now, and loaded again for the next request",
+            self.evicted_replicas.clone(),
+        );
+        registry.register(
+            "evictions",
+            "Idle replicas that were unloaded to make room",
+            self.evictions.clone(),
+        );
+        registry.register(
+            "reloads",
+            "Replicas that were loaded again for a request",
+            self.reloads.clone(),
         );
     }
 
@@ -405,6 +448,9 @@ mod tests {
         metrics.queue_wait(&model, Duration::ZERO);
         metrics.set_workers(WorkerCounts::default());
         metrics.set_memory(2, 1, &BTreeMap::from([(model.clone(), 1)]));
+        metrics.set_evicted_replicas(&BTreeMap::from([(model.clone(), 1)]));
+        metrics.evicted(&model);
+        metrics.reloaded(&model);
         metrics.set_ready_replicas(&BTreeMap::from([(model, 1)]));
         let encoded = metrics.encode();
         let names: Vec<_> = encoded

@@ -84,6 +84,10 @@ pub struct ReplicaStatus {
     pub queued: u32,
     /// How many may run at once.
     pub capacity: u32,
+    /// It is ready and was unloaded to make room; the next request loads it again.
+    pub evicted: bool,
+    /// Bytes that it takes of its worker's memory budget now.
+    pub memory_bytes: u64,
 }
 
 /// Whether a worker can be sent requests.
@@ -129,6 +133,8 @@ pub struct WorkerStatus {
     pub replicas: Vec<ReplicaStatus>,
     /// Resident memory in bytes.
     pub memory_bytes: u64,
+    /// Bytes that all its models together may take; 0 where it does not tell.
+    pub memory_budget_bytes: u64,
 }
 
 /// The cluster as one coordinator sees it.

@@ -3,7 +3,7 @@
 
 mod connector;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub use self::connector::{
     ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, CredentialRef, ProviderKind,
@@ -85,6 +85,9 @@ pub struct Deployment {
     pub replicas: u32,
     /// The revision at which this deployment was asked for; tells its task's id.
     pub revision: Revision,
+    /// Whether workers may unload it while it is idle, to make room for others; the next request
+    /// then waits until it is loaded again.
+    pub overcommit: bool,
 }
 
 /// A model and all its versions.
@@ -154,6 +157,16 @@ impl RegistryState {
     }
 }
 
+impl RegistryState {
+    /// The models whose replicas may be unloaded while they are idle.
+    #[must_use]
+    pub fn overcommitted(&self) -> BTreeSet<ModelName> {
+        let models = self.models.values();
+        let chosen = models.filter(|model| model.deployment.as_ref().is_some_and(|d| d.overcommit));
+        chosen.map(|model| model.name.clone()).collect()
+    }
+}
+
 /// A write to the registry. Preconditions are checked when it is applied.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RegistryCommand {
@@ -172,6 +185,8 @@ pub enum RegistryCommand {
         version: Option<ModelVersion>,
         /// How many workers, at least 1.
         replicas: u32,
+        /// As [`Deployment::overcommit`].
+        overcommit: bool,
     },
     /// Removes the deployment. No error when there is none.
     Undeploy(ModelName),

@@ -1,6 +1,6 @@
 //! What a worker tells every coordinator about itself, twice a second and on every change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::{Incarnation, ModelName, ModelVersion, Revision, WorkerId};
 use crate::registry::{Assignment, ReplicaState};
@@ -27,6 +27,8 @@ pub struct WorkerReport {
     pub queued: u32,
     /// Resident memory of the process in bytes.
     pub memory_bytes: u64,
+    /// Bytes that all its models together may take; 0 where it does not tell.
+    pub memory_budget_bytes: u64,
 }
 
 /// What a coordinator answers: what the worker shall hold, and who else wants to hear of it.
@@ -39,6 +41,8 @@ pub struct Orders {
     pub assignments: Vec<Assignment>,
     /// The internal addresses of all coordinators, `host:port`.
     pub coordinators: Vec<String>,
+    /// The models whose replicas may be unloaded while they are idle, to make room.
+    pub overcommit: BTreeSet<ModelName>,
 }
 
 /// One replica in a [`WorkerReport`].
@@ -58,4 +62,8 @@ pub struct ReplicaReport {
     pub capacity: u32,
     /// What it takes and gives; known once it is loaded.
     pub signature: Option<Signature>,
+    /// It is ready and was unloaded to make room; the next request loads it again.
+    pub evicted: bool,
+    /// Bytes that it takes of the worker's memory budget now.
+    pub memory_bytes: u64,
 }

@@ -113,7 +113,7 @@ impl Worker {
         while let Some(orders) = answers.next().await {
             let orders = orders_from_wire(orders?)?;
             self.report_to(&orders);
-            self.assign(orders.revision, orders.assignments);
+            self.assign(orders);
         }
         Ok(())
     }
@@ -155,6 +155,7 @@ impl Worker {
             queued: replicas.iter().map(|replica| replica.queued).sum(),
             draining: !self.ready(),
             memory_bytes: resident_bytes(),
+            memory_budget_bytes: self.0.ledger.budget(),
             replicas,
         }
     }

@@ -20,6 +20,8 @@ struct Books {
     state: Mutex<State>,
     /// Rings when there may be more room than before.
     freed: watch::Sender<()>,
+    /// Rings when a model that may be unloaded is not used any more.
+    idle: watch::Sender<()>,
 }
 
 #[derive(Debug, Default)]
@@ -56,11 +58,17 @@ impl Shortage {
         self.budget < self.pinned.saturating_add(self.needed)
     }
 
+    /// How much must be given back first.
+    pub(crate) fn missing(self) -> u64 {
+        let wanted = self.held.saturating_add(self.needed);
+        wanted.saturating_sub(self.budget)
+    }
+
     /// What to tell people.
     pub(crate) fn error(self) -> PredictError {
         let free = self.budget.saturating_sub(self.held);
         let advice = if self.is_final() {
-            "undeploy another model, or raise 'limits.memory_budget'"
+            "undeploy another model, deploy some with 'overcommit', or raise 'limits.memory_budget'"
         } else {
             "the models that may be unloaded are in use"
         };
@@ -80,6 +88,7 @@ impl Ledger {
             budget,
             state: Mutex::default(),
             freed: watch::Sender::new(()),
+            idle: watch::Sender::new(()),
         }))
     }
 
@@ -119,6 +128,16 @@ impl Ledger {
     pub(crate) fn freed(&self) -> watch::Receiver<()> {
         self.0.freed.subscribe()
     }
+
+    /// Rings when a model that may be unloaded is not used any more.
+    pub(crate) fn idle(&self) -> watch::Receiver<()> {
+        self.0.idle.subscribe()
+    }
+
+    /// A model that may be unloaded is not used any more.
+    pub(crate) fn ring_idle(&self) {
+        self.0.idle.send_replace(());
+    }
 }
 
 impl State {
@@ -139,6 +158,11 @@ impl Reservation {
     /// already.
     pub(crate) fn resize(&self, bytes: u64) {
         self.change(|entry| entry.bytes = bytes);
+    }
+
+    /// Whether the model is never unloaded to make room.
+    pub(crate) fn set_pinned(&self, pinned: bool) {
+        self.change(|entry| entry.pinned = pinned);
     }
 
     fn change(&self, change: impl FnOnce(&mut Entry)) {
@@ -166,7 +190,7 @@ mod tests {
         let first = ledger.reserve(6 << 20, true).unwrap();
         let second = ledger.reserve(2 << 20, false).unwrap();
         let short = ledger.reserve(4 << 20, true).unwrap_err();
-        assert!(!short.is_final());
+        assert_eq!((short.missing(), short.is_final()), (2 << 20, false));
         let text = short.error().message;
         for part in ["needs 4.0 MiB", "2.0 MiB free", "budget of 10.0 MiB"] {
             assert!(text.contains(part), "{text}");
@@ -199,6 +223,9 @@ mod tests {
                 let free = 100 - ledger.held();
                 let reserved = ledger.reserve(bytes, pinned);
                 proptest::prop_assert_eq!(reserved.is_ok(), bytes <= free);
+                if let Err(short) = &reserved {
+                    proptest::prop_assert_eq!(short.missing(), bytes - free);
+                }
                 held.extend(reserved);
                 proptest::prop_assert!(ledger.held() <= 100);
             }

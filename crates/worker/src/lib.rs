@@ -2,7 +2,8 @@
 //! and tells every coordinator twice a second how it is.
 //!
 //! Reading order: [`Worker`], `predict` (one request), `admission` (the door of a replica),
-//! `table` (what is held), `load` and `ledger` (loading, within the budget), `heartbeat`.
+//! `table` (what is held), `load`, `ledger` and `room` (loading, within the
+//! budget), `heartbeat`.
 
 mod admission;
 mod config;
@@ -14,9 +15,11 @@ mod load;
 mod memory;
 mod predict;
 mod replica;
+mod room;
+mod seat;
 mod table;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -28,7 +31,7 @@ use tokio_util::task::TaskTracker;
 use volley_backend::BackendLoader;
 use volley_telemetry::Metrics;
 use volley_types::registry::{Assignment, BackendKind};
-use volley_types::{Incarnation, Orders, Revision};
+use volley_types::{Incarnation, ModelName, Orders, Revision};
 
 pub use crate::config::WorkerConfig;
 use crate::heartbeat::Streams;
@@ -48,6 +51,10 @@ struct Shared {
     replicas: RwLock<Vec<Arc<Replica>>>,
     /// The newest assignments that any coordinator gave.
     wanted: Mutex<(Revision, Vec<Assignment>)>,
+    /// The models among these whose replicas may be unloaded while they are idle.
+    overcommit: Mutex<BTreeSet<ModelName>>,
+    /// Held while one load looks for room.
+    making_room: Mutex<()>,
     /// Rings when `wanted` changed.
     assigned: tokio::sync::Notify,
     /// Rings when something changed that coordinators should hear at once.
@@ -82,6 +89,8 @@ impl Worker {
             metrics,
             replicas: RwLock::default(),
             wanted: Mutex::default(),
+            overcommit: Mutex::default(),
+            making_room: Mutex::default(),
             assigned: tokio::sync::Notify::new(),
             news: watch::Sender::new(()),
             loads: Semaphore::new(config.concurrent_loads.max(1)),
@@ -102,6 +111,7 @@ impl Worker {
             revision: Revision::default(),
             assignments: Vec::new(),
             coordinators: Vec::new(),
+            overcommit: BTreeSet::new(),
         });
         worker
     }
@@ -184,11 +194,14 @@ impl Worker {
     }
 
     fn publish(&self) {
-        let mut bytes = BTreeMap::new();
+        let (mut bytes, mut evicted) = (BTreeMap::new(), BTreeMap::new());
         for replica in self.0.replicas.read().iter() {
-            let sum = bytes.entry(replica.assignment.model.clone()).or_insert(0);
-            *sum += replica.memory_bytes();
+            let model = &replica.assignment.model;
+            *bytes.entry(model.clone()).or_insert(0) += replica.memory_bytes();
+            let away = replica.seat().is_some_and(|seat| seat.is_evicted());
+            *evicted.entry(model.clone()).or_insert(0) += usize::from(away);
         }
+        self.0.metrics.set_evicted_replicas(&evicted);
         let (budget, held) = (self.0.ledger.budget(), self.0.ledger.held());
         self.0.metrics.set_memory(budget, held, &bytes);
         self.0.metrics.set_lingering_loads(self.0.lingering.count());

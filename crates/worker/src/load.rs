@@ -1,10 +1,10 @@
 //! Loading one replica: room in the budget, a turn, the loader's own work within a limit.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
-use volley_backend::{Backend, BackendLoader};
+use volley_backend::BackendLoader;
 use volley_types::registry::Assignment;
 use volley_types::{ErrorCode, ModelRef, PredictError};
 
@@ -13,6 +13,7 @@ use crate::admission::Admission;
 use crate::ledger::Reservation;
 use crate::lingering::Work;
 use crate::replica::{Loaded, Replica};
+use crate::seat::{Held, Seat};
 
 /// The first and the longest wait before a failed load is tried again.
 const RETRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
@@ -31,7 +32,8 @@ impl Worker {
         let mut wait = RETRY.0;
         loop {
             let mut freed = self.0.ledger.freed();
-            let error = match self.load_once(&replica.assignment).await {
+            freed.mark_unchanged();
+            let error = match self.load_once(replica).await {
                 Ok(loaded) => {
                     tracing::info!(%model, %version, "replica ready");
                     replica.loaded(loaded);
@@ -57,48 +59,55 @@ impl Worker {
         }
     }
 
-    async fn load_once(&self, assignment: &Assignment) -> Result<Loaded, PredictError> {
-        let kind = assignment.spec.backend;
-        let loader = self.0.loaders.get(&kind).cloned().ok_or_else(|| {
-            let message = format!("this worker has no backend for '{}' models", kind.as_str());
-            PredictError::new(ErrorCode::Unimplemented, message)
-        })?;
-        let memory = self.room(&loader, assignment).await?;
-        let _turn = self.0.loads.acquire().await;
-        let queue = self.0.config.queue_per_replica;
-        let (of, by) = (assignment.clone(), loader.clone());
-        self.within_limit(&loader, assignment, async move {
-            let backend: Arc<dyn Backend> = by.load(&of).await?;
-            let model = ModelRef {
-                name: of.model,
-                version: Some(of.spec.version),
-            };
-            memory.resize(backend.memory_bytes());
-            Ok(Loaded {
-                signature: backend.signature(&model).await?,
-                admission: Admission::new(backend.capacity(), queue),
-                backend,
-                memory: Arc::new(memory),
-                cut: CancellationToken::new(),
-            })
-        })
-        .await
-    }
-
-    /// Room for one replica.
-    ///
-    /// # Errors
-    /// The loader's, where it cannot tell how much is needed; `Overloaded` where there is none.
-    async fn room(
-        &self,
-        loader: &Arc<dyn BackendLoader>,
-        assignment: &Assignment,
-    ) -> Result<Reservation, PredictError> {
+    async fn load_once(&self, replica: &Replica) -> Result<Loaded, PredictError> {
+        let assignment = &replica.assignment;
+        let loader = self.loader(assignment)?;
         let (of, by) = (assignment.clone(), loader.clone());
         let estimate = async move { by.estimate(&of).await };
-        let bytes = self.within_limit(loader, assignment, estimate).await?;
-        let reserved = self.0.ledger.reserve(bytes, true);
-        reserved.map_err(|shortage| shortage.error())
+        let bytes = self.within_limit(&loader, assignment, estimate).await?;
+        let overcommit = self.0.overcommit.lock().contains(&assignment.model);
+        let room = self.room(bytes, overcommit);
+        let memory = tokio::time::timeout(self.0.config.load_timeout, room).await;
+        let memory = memory.unwrap_or_else(|_| Err(self.shortage(bytes, overcommit)))?;
+        let _turn = self.0.loads.acquire().await;
+        let held = self.load_backend(assignment, memory).await?;
+        let model = ModelRef {
+            name: assignment.model.clone(),
+            version: Some(assignment.spec.version),
+        };
+        let capacity = held.backend.capacity();
+        Ok(Loaded {
+            signature: held.backend.signature(&model).await?,
+            admission: Admission::new(capacity, self.0.config.queue_per_replica),
+            capacity,
+            seat: Arc::new(Seat::new(&self.0.ledger, held, overcommit)),
+            cut: CancellationToken::new(),
+        })
+    }
+
+    fn loader(&self, assignment: &Assignment) -> Result<Arc<dyn BackendLoader>, PredictError> {
+        let kind = assignment.spec.backend;
+        self.0.loaders.get(&kind).cloned().ok_or_else(|| {
+            let message = format!("this worker has no backend for '{}' models", kind.as_str());
+            PredictError::new(ErrorCode::Unimplemented, message)
+        })
+    }
+
+    /// Loads a backend into the room that was made for it. A load that is given up keeps that
+    /// until it ends.
+    pub(crate) async fn load_backend(
+        &self,
+        assignment: &Assignment,
+        memory: Reservation,
+    ) -> Result<Held, PredictError> {
+        let loader = self.loader(assignment)?;
+        let (of, by) = (assignment.clone(), loader.clone());
+        self.within_limit(&loader, assignment, async move {
+            let since = Instant::now();
+            let backend = by.load(&of).await?;
+            Ok(Held::new(backend, memory, since.elapsed()))
+        })
+        .await
     }
 
     /// A loader's work, given up at the limit.

@@ -45,12 +45,18 @@ impl Predict for Worker {
             cut: loaded.cut.clone(),
         };
         let queue_timeout = self.0.config.queue_timeout;
+        let worker = self.clone();
         let run = try_stream! {
-            let place = limits.within(tokio::time::timeout(queue_timeout, ticket)).await?;
-            let permit = place.map_err(|_| waited_too_long())?;
+            let place = async {
+                let permit = ticket.await;
+                // The place goes last: whoever is next finds the backend.
+                Ok::<_, PredictError>((worker.enter(&loaded.seat).await?, permit))
+            };
+            let place = limits.within(tokio::time::timeout(queue_timeout, place)).await?;
+            let (guest, permit) = place.map_err(|_| waited_too_long())??;
             metrics.queue_wait(&model, waiting_since.elapsed());
-            let begun = limits.within(loaded.backend.predict(request)).await?;
-            let mut chunks = begun?.holding(permit);
+            let begun = limits.within(guest.backend.predict(request)).await?;
+            let mut chunks = begun?.holding((guest, permit));
             let failure = loop {
                 match limits.within(chunks.next()).await {
                     Ok(Some(Ok(batch))) => yield batch,

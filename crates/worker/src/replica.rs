@@ -5,19 +5,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
-use volley_backend::Backend;
 use volley_types::registry::{Assignment, ReplicaState};
 use volley_types::{ReplicaReport, Signature};
 
 use crate::admission::Admission;
-use crate::ledger::Reservation;
+use crate::seat::Seat;
 
 /// What can be called once a replica is loaded.
 #[derive(Clone)]
 pub(crate) struct Loaded {
-    pub(crate) backend: Arc<dyn Backend>,
-    /// What it takes of the budget; given back after the backend is gone.
-    pub(crate) memory: Arc<Reservation>,
+    /// Where the backend is.
+    pub(crate) seat: Arc<Seat>,
+    /// How many streams may run at once.
+    pub(crate) capacity: usize,
     pub(crate) signature: Signature,
     pub(crate) admission: Admission,
     /// Ends every stream of the replica.
@@ -112,7 +112,16 @@ impl Replica {
     /// Bytes that it takes of the budget.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let state = self.state.read();
-        state.1.as_ref().map_or(0, |loaded| loaded.memory.bytes())
+        state
+            .1
+            .as_ref()
+            .map_or(0, |loaded| loaded.seat.held_bytes())
+    }
+
+    /// Where its backend is, once it has been loaded.
+    pub(crate) fn seat(&self) -> Option<Arc<Seat>> {
+        let state = self.state.read();
+        state.1.as_ref().map(|loaded| loaded.seat.clone())
     }
 
     pub(crate) fn report(&self) -> ReplicaReport {
@@ -125,8 +134,10 @@ impl Replica {
             state: state.0.clone(),
             active: loaded.map_or(0, |loaded| count(loaded.admission.running())),
             queued: loaded.map_or(0, |loaded| count(loaded.admission.waiting())),
-            capacity: loaded.map_or(0, |loaded| count(loaded.backend.capacity())),
+            capacity: loaded.map_or(0, |loaded| count(loaded.capacity)),
             signature: loaded.map(|loaded| loaded.signature.clone()),
+            evicted: loaded.is_some_and(|loaded| loaded.seat.is_evicted()),
+            memory_bytes: loaded.map_or(0, |loaded| loaded.seat.held_bytes()),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use volley_types::Revision;
+use volley_types::Orders;
 use volley_types::registry::{Assignment, ReplicaState};
 
 use crate::Worker;
@@ -19,12 +19,13 @@ const UNLOAD_GRACE: Duration = Duration::from_millis(500);
 impl Worker {
     /// Takes assignments from a coordinator. Older ones than the newest known are ignored: that
     /// coordinator lags.
-    pub(crate) fn assign(&self, revision: Revision, assignments: Vec<Assignment>) {
+    pub(crate) fn assign(&self, orders: Orders) {
         let mut wanted = self.0.wanted.lock();
-        if revision < wanted.0 {
+        if orders.revision < wanted.0 {
             return;
         }
-        *wanted = (revision, assignments);
+        *wanted = (orders.revision, orders.assignments);
+        *self.0.overcommit.lock() = orders.overcommit;
         drop(wanted);
         self.0.assigned.notify_one();
     }
@@ -33,6 +34,7 @@ impl Worker {
         loop {
             self.0.assigned.notified().await;
             let wanted = self.0.wanted.lock().1.clone();
+            self.overcommit_as_wanted();
             let held: Vec<_> = {
                 let replicas = self.0.replicas.read();
                 let kept = replicas

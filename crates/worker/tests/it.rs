@@ -6,6 +6,7 @@ mod it {
     mod heartbeats;
     mod loads;
     mod memory;
+    mod overcommit;
     mod replicas;
     mod support;
 }

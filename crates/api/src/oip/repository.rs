@@ -68,6 +68,7 @@ pub(crate) async fn load(
         model: model.clone(),
         version: None,
         replicas: REPLICAS,
+        overcommit: false,
     };
     let work = async {
         app.control.write(deploy).await?;

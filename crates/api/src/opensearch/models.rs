@@ -56,6 +56,7 @@ pub(crate) async fn register(
             model: model.clone(),
             version: Some(version),
             replicas: replicas(&body)?,
+            overcommit: overcommit(&body)?,
         };
         app.control.write(deploy).await?;
     }
@@ -72,9 +73,19 @@ fn replicas(body: &Map<String, Value>) -> Result<u32, PredictError> {
     u32::try_from(replicas).map_err(|_| PredictError::invalid("field 'replicas' is too large"))
 }
 
+fn overcommit(body: &Map<String, Value>) -> Result<bool, PredictError> {
+    match body.get("overcommit") {
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::Bool(overcommit)) => Ok(*overcommit),
+        Some(_) => Err(PredictError::invalid(
+            "field 'overcommit' must be true or false",
+        )),
+    }
+}
+
 /// `version`, `model_group_id` and `model_config` are what OpenSearch's clients send; versions
 /// are counted here, and a model's configuration is read from its directory.
-const FIELDS: [&str; 13] = [
+const FIELDS: [&str; 14] = [
     "name",
     "function_name",
     "description",
@@ -84,6 +95,7 @@ const FIELDS: [&str; 13] = [
     "url",
     "parameters",
     "replicas",
+    "overcommit",
     "model_format",
     "version",
     "model_group_id",
@@ -279,6 +291,7 @@ fn render(entry: &ModelEntry, status: &ModelStatus, version: Option<ModelVersion
         "versions": entry.versions.keys().map(|version| version.0).collect::<Vec<_>>(),
         "deployed_version": status.version.map(|version| version.0),
         "wanted_replicas": status.wanted_replicas,
+        "overcommit": entry.deployment.as_ref().is_some_and(|deployment| deployment.overcommit),
         "planning_worker_node_count": entry.placement.len(),
         "planning_worker_nodes": ids(&entry.placement),
         "current_worker_node_count": ready.len(),
@@ -291,6 +304,7 @@ fn render(entry: &ModelEntry, status: &ModelStatus, version: Option<ModelVersion
 #[serde(deny_unknown_fields)]
 pub(crate) struct DeployQuery {
     replicas: Option<u32>,
+    overcommit: Option<bool>,
 }
 
 pub(crate) async fn deploy(
@@ -307,7 +321,11 @@ pub(crate) async fn deploy(
         let message = "'node_ids' is not taken: placement is the cluster's; give 'replicas'";
         return Err(PredictError::new(ErrorCode::Unimplemented, message).into());
     }
-    body.only("a deployment", &["replicas"])?;
+    body.only("a deployment", &["replicas", "overcommit"])?;
+    let overcommit = match query.overcommit {
+        Some(overcommit) => overcommit,
+        None => overcommit(&body)?,
+    };
     let replicas = match query.replicas {
         Some(replicas) => replicas,
         None => replicas(&body)?,
@@ -317,6 +335,7 @@ pub(crate) async fn deploy(
             model: model.clone(),
             version,
             replicas,
+            overcommit,
         })
         .await?;
     let registry = app.control.registry();

@@ -129,6 +129,7 @@ fn entry(name: &ModelName, revision: Revision) -> ModelEntry {
             version,
             replicas: 1,
             revision,
+            overcommit: false,
         }),
         placement: vec![WorkerId::new("w1").unwrap()],
         ever_deployed: true,
@@ -305,6 +306,7 @@ impl Control for Cluster {
                 last_heard: Duration::from_millis(120),
                 replicas: vec![replica(&model, ModelVersion(1), ReplicaState::Ready)],
                 memory_bytes: 1 << 20,
+                memory_budget_bytes: 1 << 30,
             }],
             active_streams: u32::try_from(self.open.load(Ordering::SeqCst)).unwrap(),
         }
@@ -356,6 +358,8 @@ fn replica(model: &ModelName, version: ModelVersion, state: ReplicaState) -> Rep
         active: 1,
         queued: 0,
         capacity: 8,
+        evicted: false,
+        memory_bytes: 1 << 10,
     }
 }
 
@@ -394,6 +398,7 @@ fn apply(
             model,
             version,
             replicas,
+            overcommit,
         } => {
             let entry = registry
                 .models
@@ -405,6 +410,7 @@ fn apply(
                 version,
                 replicas,
                 revision,
+                overcommit,
             });
             entry.placement = vec![WorkerId::new("w1").unwrap()];
             entry.ever_deployed = true;

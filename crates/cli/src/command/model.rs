@@ -20,9 +20,15 @@ pub(crate) async fn run(client: &Client, command: Model) -> anyhow::Result<()> {
         Model::Deploy {
             model,
             replicas,
+            overcommit,
             wait,
         } => {
-            client.deploy(&model, replicas).await.map_err(explain)?;
+            let deployed = if overcommit {
+                client.deploy_overcommitted(&model, replicas).await
+            } else {
+                client.deploy(&model, replicas).await
+            };
+            deployed.map_err(explain)?;
             if wait {
                 wait_until_deployed(client, &model).await?;
                 return out.line(&format!("{model} is deployed"));

@@ -58,11 +58,12 @@ fn show(out: &mut Terminal, status: &Status) -> anyhow::Result<()> {
                 sum(|replica| replica.active).to_string(),
                 sum(|replica| replica.queued).to_string(),
                 format!("{} MiB", worker.memory_bytes >> 20),
+                models(worker),
             ]
         })
         .collect();
     let head = [
-        "WORKER", "STATE", "ADDRESS", "REPLICAS", "ACTIVE", "QUEUED", "MEMORY",
+        "WORKER", "STATE", "ADDRESS", "REPLICAS", "ACTIVE", "QUEUED", "MEMORY", "MODELS",
     ];
     out.table(&head, &workers)?;
     out.line("")?;
@@ -81,4 +82,23 @@ fn show(out: &mut Terminal, status: &Status) -> anyhow::Result<()> {
         })
         .collect();
     out.table(&["MODEL", "VERSION", "STATE", "REPLICAS"], &models)
+}
+
+/// What its models take of its memory budget, and how many of them are unloaded for now.
+fn models(worker: &volley_client::WorkerInfo) -> String {
+    let bytes: u64 = worker
+        .replicas
+        .iter()
+        .map(|replica| replica.memory_bytes)
+        .sum();
+    let taken = format!("{}/{} MiB", bytes >> 20, worker.memory_budget_bytes >> 20);
+    match worker
+        .replicas
+        .iter()
+        .filter(|replica| replica.evicted)
+        .count()
+    {
+        0 => taken,
+        evicted => format!("{taken}, {evicted} evicted"),
+    }
 }

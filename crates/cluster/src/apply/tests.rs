@@ -67,6 +67,7 @@ fn the_life_of_a_model() {
         model: name("m"),
         version,
         replicas,
+        overcommit: false,
     };
     assert_eq!(
         code(run(deploy(Some(ModelVersion(3)), 1))),
@@ -202,6 +203,7 @@ fn a_placement_names_each_worker_once_and_no_more_than_replicas() {
         model: name("m"),
         version: None,
         replicas: 2,
+        overcommit: false,
     });
     let deployment = deployed.unwrap().revision;
     let mut place = |workers: &[&str]| {
@@ -232,6 +234,7 @@ fn any_command() -> impl Strategy<Value = RegistryCommand> {
                     model,
                     version: version.map(ModelVersion),
                     replicas,
+                    overcommit: replicas % 2 == 0,
                 }
             }
         ),

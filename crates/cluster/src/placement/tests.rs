@@ -14,6 +14,7 @@ fn entry(replicas: u32, placement: &[usize]) -> ModelEntry {
             version: ModelVersion(1),
             replicas,
             revision: Revision(1),
+            overcommit: false,
         }),
         placement: placement.iter().map(|index| id(*index)).collect(),
         ever_deployed: true,

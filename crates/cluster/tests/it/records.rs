@@ -155,14 +155,15 @@ prop_compose! {
     fn entry()(
         name in model(),
         versions in vec(version(), 1..4),
-        deployment in option::of((any::<u32>(), any::<u32>(), any::<u64>())),
+        deployment in option::of((any::<u32>(), any::<u32>(), any::<u64>(), any::<bool>())),
         placement in workers(),
         ever_deployed in any::<bool>(),
     ) -> ModelEntry {
-        let deployment = deployment.map(|(version, replicas, revision)| Deployment {
+        let deployment = deployment.map(|(version, replicas, revision, overcommit)| Deployment {
             version: ModelVersion(version),
             replicas,
             revision: Revision(revision),
+            overcommit,
         });
         let versions = versions.into_iter().map(|version| (version.version, version));
         ModelEntry { name, versions: versions.collect(), deployment, placement, ever_deployed }
@@ -214,18 +215,21 @@ prop_compose! {
 }
 
 fn command() -> impl Strategy<Value = RegistryCommand> {
-    let deploy = (model(), option::of(1_u32..), any::<u32>());
+    let deploy = (model(), option::of(1_u32..), any::<u32>(), any::<bool>());
     let place = (model(), any::<u64>(), workers());
     prop_oneof![
         connector().prop_map(RegistryCommand::CreateConnector),
         connector_id().prop_map(RegistryCommand::DeleteConnector),
         (model(), version())
             .prop_map(|(model, version)| RegistryCommand::RegisterModel(model, version)),
-        deploy.prop_map(|(model, version, replicas)| RegistryCommand::Deploy {
-            model,
-            version: version.map(ModelVersion),
-            replicas,
-        }),
+        deploy.prop_map(
+            |(model, version, replicas, overcommit)| RegistryCommand::Deploy {
+                model,
+                version: version.map(ModelVersion),
+                replicas,
+                overcommit,
+            }
+        ),
         model().prop_map(RegistryCommand::Undeploy),
         model().prop_map(RegistryCommand::DeleteModel),
         place.prop_map(|(model, deployment, workers)| RegistryCommand::Place {

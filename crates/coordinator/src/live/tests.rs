@@ -46,11 +46,14 @@ fn report(incarnation: u64, state: ReplicaState) -> WorkerReport {
             queued: 0,
             capacity: 4,
             signature: Some(Signature::generation()),
+            evicted: false,
+            memory_bytes: 0,
         }],
         draining: false,
         active: 0,
         queued: 0,
         memory_bytes: 0,
+        memory_budget_bytes: 0,
     }
 }
 

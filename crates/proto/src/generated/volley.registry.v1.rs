@@ -116,6 +116,9 @@ pub struct Deployment {
     pub replicas: u32,
     #[prost(uint64, tag = "3")]
     pub revision: u64,
+    /// Whether workers may unload it while it is idle, to make room for others.
+    #[prost(bool, tag = "4")]
+    pub overcommit: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Model {
@@ -239,6 +242,8 @@ pub struct Deploy {
     pub version: u32,
     #[prost(uint32, tag = "3")]
     pub replicas: u32,
+    #[prost(bool, tag = "4")]
+    pub overcommit: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Place {

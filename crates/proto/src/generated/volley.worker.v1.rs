@@ -49,6 +49,12 @@ pub struct Replica {
     pub input_schema: ::prost::alloc::vec::Vec<u8>,
     #[prost(bytes = "vec", tag = "10")]
     pub output_schema: ::prost::alloc::vec::Vec<u8>,
+    /// It is ready and was unloaded to make room; the next request loads it again.
+    #[prost(bool, tag = "11")]
+    pub evicted: bool,
+    /// What it takes of the worker's memory budget now.
+    #[prost(uint64, tag = "12")]
+    pub memory_bytes: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Load {
@@ -59,6 +65,9 @@ pub struct Load {
     pub queued: u32,
     #[prost(uint64, tag = "3")]
     pub memory_bytes: u64,
+    /// What all models together may take; 0 where a worker does not tell.
+    #[prost(uint64, tag = "4")]
+    pub memory_budget_bytes: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Assignments {
@@ -71,6 +80,9 @@ pub struct Assignments {
     /// The internal addresses of all coordinators, host:port: the worker reports to each of them.
     #[prost(string, repeated, tag = "3")]
     pub coordinators: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The models among these whose replicas may be unloaded while they are idle.
+    #[prost(string, repeated, tag = "4")]
+    pub overcommit: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]

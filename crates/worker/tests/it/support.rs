@@ -215,6 +215,7 @@ pub(crate) fn orders(revision: u64, assignments: &[Assignment]) -> Orders {
         revision: Revision(revision),
         assignments: assignments.to_vec(),
         coordinators: Vec::new(),
+        overcommit: Default::default(),
     }
 }
 
@@ -296,11 +297,11 @@ pub(crate) fn config(coordinators: &[&Coordinator]) -> WorkerConfig {
     config
 }
 
-/// Fails the first load of each model as `load_first` says (`error` or `panic`), and then loads
-/// scripted models.
+/// Fails the first load of each model as `load_first` says (`error` or `panic`), and the second
+/// as `load_again` says (`error`), and else loads scripted models.
 #[derive(Debug, Default)]
 pub(crate) struct FlakyLoader {
-    tried: Mutex<std::collections::BTreeSet<ModelName>>,
+    tried: Mutex<std::collections::BTreeMap<ModelName, usize>>,
     inner: FakeLoader,
 }
 
@@ -310,14 +311,25 @@ impl BackendLoader for FlakyLoader {
         BackendKind::Fake
     }
 
+    async fn estimate(&self, assignment: &Assignment) -> Result<u64, PredictError> {
+        self.inner.estimate(assignment).await
+    }
+
     async fn load(
         &self,
         assignment: &Assignment,
     ) -> Result<Arc<dyn volley_backend::Backend>, PredictError> {
-        let first = self.tried.lock().insert(assignment.model.clone());
-        match assignment.spec.parameters.text("load_first").as_deref() {
-            Some("error") if first => Err(PredictError::invalid("the model's file is missing")),
-            Some("panic") if first => panic!("the loader has a defect"),
+        let before = {
+            let mut tried = self.tried.lock();
+            let count = tried.entry(assignment.model.clone()).or_insert(0);
+            *count += 1;
+            *count - 1
+        };
+        let asked = |name| assignment.spec.parameters.text(name);
+        match (before, asked("load_first").as_deref(), asked("load_again")) {
+            (0, Some("error"), _) => Err(PredictError::invalid("the model's file is missing")),
+            (0, Some("panic"), _) => panic!("the loader has a defect"),
+            (1, _, Some(_)) => Err(PredictError::invalid("the model's file is gone")),
             _ => self.inner.load(assignment).await,
         }
     }

@@ -108,6 +108,7 @@ async fn want(
         model: name.clone(),
         version,
         replicas: 1,
+        overcommit: false,
     };
     coordinator.write(deploy).await?;
     Ok(())

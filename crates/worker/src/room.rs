@@ -1,0 +1,196 @@
+//! Making room in the memory budget, and bringing back what had to make room.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use volley_types::{ErrorCode, ErrorOrigin, PredictError};
+
+use crate::Worker;
+use crate::ledger::{Reservation, Shortage};
+use crate::replica::Replica;
+use crate::seat::{self, Found, Guest, Seat};
+
+/// What there is of room now.
+enum Room {
+    Reserved(Reservation),
+    /// There may be some when something changes, or at this instant.
+    Later(Shortage, Option<Instant>),
+}
+
+impl Worker {
+    /// Room for `bytes`. Idle models that may be unloaded make it; where those in use could,
+    /// waits for them.
+    ///
+    /// # Errors
+    /// `Overloaded` when there would be none even then.
+    pub(crate) async fn room(
+        &self,
+        bytes: u64,
+        overcommit: bool,
+    ) -> Result<Reservation, PredictError> {
+        let (mut freed, mut idle) = (self.0.ledger.freed(), self.0.ledger.idle());
+        loop {
+            freed.mark_unchanged();
+            idle.mark_unchanged();
+            let again = match self.room_now(bytes, overcommit) {
+                Room::Reserved(reservation) => return Ok(reservation),
+                Room::Later(shortage, _) if shortage.is_final() => return Err(shortage.error()),
+                Room::Later(_, again) => again,
+            };
+            let stay_ends = async {
+                match again {
+                    Some(instant) => tokio::time::sleep_until(instant.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = freed.changed() => {}
+                _ = idle.changed() => {}
+                () = stay_ends => {}
+            }
+        }
+    }
+
+    /// What [`room`](Self::room) waits for, in the words of a failed load.
+    pub(crate) fn shortage(&self, bytes: u64, overcommit: bool) -> PredictError {
+        match self.room_now(bytes, overcommit) {
+            Room::Later(shortage, _) => shortage.error(),
+            Room::Reserved(_) => {
+                let message = "the room for the model came too late; it is tried again";
+                PredictError::new(ErrorCode::Overloaded, message)
+            }
+        }
+    }
+
+    /// One look. Nobody else takes the room that is made here.
+    fn room_now(&self, bytes: u64, overcommit: bool) -> Room {
+        let _alone = self.0.making_room.lock();
+        let shortage = match self.0.ledger.reserve(bytes, !overcommit) {
+            Ok(reservation) => return Room::Reserved(reservation),
+            Err(shortage) if shortage.is_final() => return Room::Later(shortage, None),
+            Err(shortage) => shortage,
+        };
+        let replicas = self.0.replicas.read().clone();
+        let idle = replicas.iter().filter_map(|replica| {
+            let seat = replica.seat()?;
+            Some((replica, seat.idle()?, seat))
+        });
+        let idle: Vec<_> = idle.collect();
+        let states: Vec<_> = idle.iter().map(|(_, idle, _)| *idle).collect();
+        let chosen = match seat::choose(&states, shortage.missing(), Instant::now()) {
+            Ok(chosen) => chosen,
+            Err(again) => return Room::Later(shortage, again),
+        };
+        for index in chosen {
+            let (replica, _, seat) = &idle[index];
+            if let Some(held) = seat.take() {
+                drop(held);
+                self.evicted(replica);
+            }
+        }
+        match self.0.ledger.reserve(bytes, !overcommit) {
+            Ok(reservation) => Room::Reserved(reservation),
+            // Somebody came to use what was idle a moment ago.
+            Err(shortage) => Room::Later(shortage, Some(Instant::now())),
+        }
+    }
+
+    fn evicted(&self, replica: &Replica) {
+        let (model, version) = (&replica.assignment.model, replica.assignment.spec.version);
+        tracing::info!(%model, %version, "replica unloaded to make room");
+        self.0.metrics.evicted(model);
+        self.0.news.send_replace(());
+    }
+
+    /// The backend of a replica: at once where it is loaded; else it is loaded first. Requests
+    /// that come meanwhile wait for the same load.
+    ///
+    /// # Cancel safety
+    /// A load that nobody waits for any more is not begun; one that runs goes on.
+    ///
+    /// # Errors
+    /// `Unavailable` when it cannot be loaded any more.
+    pub(crate) async fn enter(&self, seat: &Arc<Seat>) -> Result<Guest, PredictError> {
+        loop {
+            let mut outcome = match seat.look() {
+                Found::Here(guest) => return Ok(guest),
+                Found::Coming(outcome) => outcome,
+                Found::Away(outcome) => {
+                    self.spawn(self.clone().bring_back(seat.clone()));
+                    outcome
+                }
+            };
+            let ended = match outcome.wait_for(Option::is_some).await {
+                Ok(ended) => ended.clone(),
+                Err(_) => Some(Err(PredictError::new(
+                    ErrorCode::Unavailable,
+                    "the worker is shutting down",
+                ))),
+            };
+            if let Some(Err(error)) = ended {
+                let message = format!(
+                    "the model had been unloaded and could not be loaded again: {}",
+                    error.message
+                );
+                let error = PredictError::new(ErrorCode::Unavailable, message);
+                return Err(error.with_origin(ErrorOrigin::Worker));
+            }
+        }
+    }
+
+    /// Loads what was unloaded to make room. Where that fails the replica has failed, and is
+    /// tried again as any other.
+    pub(crate) async fn bring_back(self, seat: Arc<Seat>) {
+        let replica = self.0.replicas.read().iter().find_map(|replica| {
+            let same = replica.seat().is_some_and(|held| Arc::ptr_eq(&held, &seat));
+            same.then(|| replica.clone())
+        });
+        let Some(replica) = replica else {
+            let message = "the model is not wanted on this worker any more";
+            return seat.settle(Err(PredictError::new(ErrorCode::Unavailable, message)));
+        };
+        let model = &replica.assignment.model;
+        let room = async {
+            let memory = self.room(seat.bytes(), seat.overcommit()).await?;
+            Ok((memory, self.0.loads.acquire().await))
+        };
+        let room = tokio::select! {
+            // A model that must stay is loaded whether anybody waits or not.
+            () = seat.forsaken(), if seat.overcommit() => return,
+            room = room => room,
+        };
+        let loaded = match room {
+            Ok((memory, _turn)) => self.load_backend(&replica.assignment, memory).await,
+            Err(error) => Err(error),
+        };
+        match loaded {
+            Ok(held) => {
+                self.0.metrics.reloaded(model);
+                tracing::info!(%model, version = %replica.assignment.spec.version, "replica loaded again");
+                seat.settle(Ok(held));
+                self.tell();
+            }
+            Err(error) => {
+                tracing::warn!(%model, error = error.chain(), "replica not loaded again");
+                replica.failed(error.message.clone());
+                seat.settle(Err(error));
+                self.tell();
+                self.spawn(self.clone().load(replica));
+            }
+        }
+    }
+
+    /// Follows what deployments say of being unloaded.
+    pub(crate) fn overcommit_as_wanted(&self) {
+        let wanted = self.0.overcommit.lock().clone();
+        for replica in self.0.replicas.read().iter() {
+            let overcommit = wanted.contains(&replica.assignment.model);
+            let Some(seat) = replica.seat() else { continue };
+            if seat.set_overcommit(overcommit)
+                && let Found::Away(_) = seat.look()
+            {
+                self.spawn(self.clone().bring_back(seat));
+            }
+        }
+    }
+}
