@@ -1,5 +1,7 @@
 //! The knobs of local models.
 
+use std::time::Duration;
+
 /// Where sessions run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Device {
@@ -49,6 +51,8 @@ pub struct OnnxConfig {
     pub tensor_streams: usize,
     /// The most rows of one tensor batch.
     pub max_rows: usize,
+    /// How long one batch of tensors, or one run of a text encoder, may take; then it is stopped.
+    pub run_timeout: Duration,
 }
 
 impl Default for OnnxConfig {
@@ -63,6 +67,7 @@ impl Default for OnnxConfig {
             prefix_reuse: true,
             tensor_streams: 32,
             max_rows: 65_536,
+            run_timeout: Duration::from_secs(300),
         }
     }
 }

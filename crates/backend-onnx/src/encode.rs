@@ -85,7 +85,13 @@ pub(crate) fn load(
     let capacity = config.tensor_streams.max(1);
     let texts = Texts::read(directory, &settings)?;
     let shape = Shape::new(&settings, &texts, runner.width());
-    let queue = Queue::start(&model, runner, settings.budget, capacity)?;
+    let queue = Queue::start(
+        &model,
+        runner,
+        settings.budget,
+        capacity,
+        config.run_timeout,
+    )?;
     let inner = Inner {
         config,
         signature: signature.clone(),

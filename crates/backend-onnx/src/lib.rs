@@ -19,6 +19,7 @@ mod overrides;
 mod runtime;
 mod session;
 mod tensors;
+mod watch;
 
 pub use crate::config::{Device, OnnxConfig};
 pub use crate::inspect::{Description, describe};

@@ -71,7 +71,12 @@ pub(crate) fn load(
         output: ports.output_schema.clone(),
     };
     let runner = run::Runner::new(session, ports);
-    let queue = Queue::start(&model, runner, config.tensor_streams.max(1))?;
+    let queue = Queue::start(
+        &model,
+        runner,
+        config.tensor_streams.max(1),
+        config.run_timeout,
+    )?;
     Ok(Arc::new(TensorModel {
         model,
         signature,

@@ -14,6 +14,8 @@ mod faults;
 mod forms;
 #[path = "it/generate.rs"]
 mod generate;
+#[path = "it/hostile.rs"]
+mod hostile;
 #[path = "it/prefixes.rs"]
 mod prefixes;
 #[path = "it/setup.rs"]

@@ -19,43 +19,46 @@ use crate::seat::{Held, Seat};
 const RETRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 
 impl Worker {
-    /// Loads one replica; tries again for as long as it is wanted.
-    pub(crate) async fn load(self, replica: Arc<Replica>) {
+    /// Loads one replica, after a while where it has `failed` before; tries again for as long as
+    /// it is wanted.
+    pub(crate) async fn load(self, replica: Arc<Replica>, failed: Option<PredictError>) {
         tokio::select! {
             () = replica.unwanted() => {}
-            () = self.load_until_ready(&replica) => {}
+            () = self.load_until_ready(&replica, failed) => {}
         }
     }
 
-    async fn load_until_ready(&self, replica: &Replica) {
+    async fn load_until_ready(&self, replica: &Replica, mut failed: Option<PredictError>) {
         let (model, version) = (&replica.assignment.model, replica.assignment.spec.version);
-        let mut wait = RETRY.0;
+        let (mut freed, mut wait) = (self.0.ledger.freed(), RETRY.0);
         loop {
-            let mut freed = self.0.ledger.freed();
+            if let Some(error) = failed.take() {
+                let short = error.code == ErrorCode::Overloaded;
+                tokio::select! {
+                    () = tokio::time::sleep(wait.mul_f64(0.75 + fastrand::f64() / 2.0)) => {}
+                    // A model that had no room is tried again as soon as there is some.
+                    _ = freed.changed(), if short => {}
+                }
+                wait = (wait * 2).min(RETRY.1);
+            }
             freed.mark_unchanged();
-            let error = match self.load_once(replica).await {
+            match self.load_once(replica).await {
                 Ok(loaded) => {
                     tracing::info!(%model, %version, "replica ready");
                     replica.loaded(loaded);
-                    None
                 }
                 Err(error) => {
                     tracing::warn!(%model, %version, error = error.chain(), "replica not loaded");
                     replica.failed(error.message.clone());
-                    Some(error)
+                    failed = Some(error);
                 }
-            };
+            }
             self.tell();
             // One that was there before it may go now.
             self.0.assigned.notify_one();
-            let Some(error) = error else { return };
-            let short = error.code == ErrorCode::Overloaded;
-            tokio::select! {
-                () = tokio::time::sleep(wait.mul_f64(0.75 + fastrand::f64() / 2.0)) => {}
-                // A model that had no room is tried again as soon as there is some.
-                _ = freed.changed(), if short => {}
+            if failed.is_none() {
+                return;
             }
-            wait = (wait * 2).min(RETRY.1);
         }
     }
 

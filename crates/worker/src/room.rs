@@ -155,6 +155,7 @@ impl Worker {
             Ok((memory, self.0.loads.acquire().await))
         };
         let room = tokio::select! {
+            biased;
             // A model that must stay is loaded whether anybody waits or not.
             () = seat.forsaken(), if seat.overcommit() => return,
             room = room => room,
@@ -173,9 +174,9 @@ impl Worker {
             Err(error) => {
                 tracing::warn!(%model, error = error.chain(), "replica not loaded again");
                 replica.failed(error.message.clone());
-                seat.settle(Err(error));
+                seat.settle(Err(error.clone()));
                 self.tell();
-                self.spawn(self.clone().load(replica));
+                self.spawn(self.clone().load(replica, Some(error)));
             }
         }
     }

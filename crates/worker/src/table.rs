@@ -46,7 +46,7 @@ impl Worker {
             for assignment in actions.load {
                 let replica = Arc::new(Replica::new(assignment));
                 self.0.replicas.write().push(replica.clone());
-                self.spawn(self.clone().load(replica));
+                self.spawn(self.clone().load(replica, None));
             }
             for assignment in &actions.unload {
                 // The version that follows it is loaded first, so that one of them serves.

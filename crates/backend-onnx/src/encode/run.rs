@@ -1,7 +1,9 @@
 //! Runs of a session: rows of tokens, padded to the longest, into numbers for each row.
 
+use std::sync::Arc;
+
 use half::f16;
-use ort::session::{NoSelectedOutputs, RunOptions, Session, SessionInputValue};
+use ort::session::{RunOptions, Session, SessionInputValue};
 use ort::value::{DynValue, Tensor, TensorElementType};
 use volley_types::{PredictError, Task};
 
@@ -9,6 +11,7 @@ use super::settings::{Activation, Pooling, Settings};
 use super::texts::Tokens;
 use crate::session;
 use crate::tensors::internal;
+use crate::watch::Watch;
 
 /// What a model gives for one row.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -22,7 +25,6 @@ pub(super) struct Values {
 /// Owns a session.
 pub(super) struct Runner {
     session: Session,
-    options: RunOptions<NoSelectedOutputs>,
     inputs: Vec<Input>,
     output: String,
     /// Whether the graph itself makes one vector of a row's tokens.
@@ -139,8 +141,6 @@ impl Runner {
             )));
         }
         Ok(Self {
-            options: RunOptions::new()
-                .map_err(|error| internal("a run could not be set up", error.to_string()))?,
             inputs,
             output: output.name().to_owned(),
             pooled,
@@ -177,8 +177,15 @@ impl Runner {
     /// One run over `rows`.
     ///
     /// # Errors
-    /// `Internal` when it fails.
-    pub(super) fn run(&mut self, rows: &[&Tokens]) -> Result<Vec<Values>, PredictError> {
+    /// `Internal` when it fails, `DeadlineExceeded` when `watch` stopped it.
+    pub(super) fn run(
+        &mut self,
+        rows: &[&Tokens],
+        watch: &Watch,
+    ) -> Result<Vec<Values>, PredictError> {
+        let options = RunOptions::new()
+            .map_err(|error| internal("a run could not be set up", error.to_string()))?;
+        let options = Arc::new(options);
         let longest = rows.iter().map(|row| row.ids.len()).max().unwrap_or(0);
         let mut inputs: Vec<(&str, SessionInputValue<'_>)> = Vec::new();
         for input in &self.inputs {
@@ -188,10 +195,12 @@ impl Runner {
                 tensor([rows.len(), longest], values, input.narrow)?,
             ));
         }
-        let outputs = self
-            .session
-            .run_with_options(inputs, &self.options)
-            .map_err(|error| internal("the model could not run", error.to_string()))?;
+        let session = &mut self.session;
+        let outputs = watch.over(&options, |options| {
+            session
+                .run_with_options(inputs, options)
+                .map_err(|error| internal("the model could not run", error.to_string()))
+        })?;
         let output = outputs
             .get(self.output.as_str())
             .ok_or_else(|| internal("the model gave no output", self.output.clone()))?;

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use volley_types::{ModelName, PredictError};
@@ -12,6 +13,7 @@ use super::plan::{self, Budget};
 use super::run::{Runner, Values};
 use super::texts::Tokens;
 use crate::tensors::internal;
+use crate::watch::Watch;
 
 /// Rows that are sorted by length together. More of them sort better, and make others wait.
 const WINDOW_ROWS: usize = 256;
@@ -35,7 +37,7 @@ struct Job {
 }
 
 impl Queue {
-    /// Starts the thread; `places` batches may wait for it.
+    /// Starts the thread; `places` batches may wait for it, and each run may take `limit`.
     ///
     /// # Errors
     /// `Internal` when it cannot be started.
@@ -44,7 +46,9 @@ impl Queue {
         runner: Runner,
         budget: Budget,
         places: usize,
+        limit: Duration,
     ) -> Result<Self, PredictError> {
+        let watch = Watch::new(limit)?;
         let (jobs, queue) = mpsc::channel(places);
         let mut waiting = Waiting {
             queue,
@@ -53,7 +57,7 @@ impl Queue {
         };
         let thread = std::thread::Builder::new()
             .name(format!("encode-{model}"))
-            .spawn(move || serve(runner, &mut waiting, budget))
+            .spawn(move || serve(runner, &mut waiting, budget, &watch))
             .map_err(|error| PredictError::internal("the model's thread could not start", error))?;
         Ok(Self {
             jobs: Some(jobs),
@@ -193,21 +197,21 @@ impl Waiting {
     }
 }
 
-fn serve(mut runner: Runner, waiting: &mut Waiting, budget: Budget) {
+fn serve(mut runner: Runner, waiting: &mut Waiting, budget: Budget, watch: &Watch) {
     while waiting.receive() {
         let window = waiting.window(budget);
         let length = |(job, row): &(usize, usize)| waiting.jobs[*job].rows[*row].ids.len();
         let lengths: Vec<_> = window.iter().map(length).collect();
         for run in plan::runs(&lengths, budget) {
             let places: Vec<_> = run.into_iter().map(|place| window[place]).collect();
-            run_once(&mut runner, waiting, &places);
+            run_once(&mut runner, waiting, &places, watch);
         }
     }
 }
 
 /// Runs the rows at `places` together, but for those that nobody waits for. Where that fails,
 /// only whose rows were in it are told.
-fn run_once(runner: &mut Runner, waiting: &mut Waiting, places: &[(usize, usize)]) {
+fn run_once(runner: &mut Runner, waiting: &mut Waiting, places: &[(usize, usize)], watch: &Watch) {
     let jobs = &mut waiting.jobs;
     let wanted = places.iter().filter(|(job, _)| !jobs[*job].is_over());
     let places: Vec<_> = wanted.copied().collect();
@@ -219,7 +223,7 @@ fn run_once(runner: &mut Runner, waiting: &mut Waiting, places: &[(usize, usize)
         .map(|(job, row)| &jobs[*job].rows[*row])
         .collect();
     // A defect must not take the model away from all others.
-    let result = catch_unwind(AssertUnwindSafe(|| runner.run(&rows)))
+    let result = catch_unwind(AssertUnwindSafe(|| runner.run(&rows, watch)))
         .unwrap_or_else(|_| Err(internal("the run panicked; see the worker's log", "")));
     match result {
         Ok(values) => {

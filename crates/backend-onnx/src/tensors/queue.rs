@@ -7,6 +7,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use arrow_array::RecordBatch;
 use ort::session::RunOptions;
@@ -15,6 +16,7 @@ use volley_types::{ModelName, PredictError};
 
 use super::run::Runner;
 use super::{Options, internal};
+use crate::watch::Watch;
 
 /// The way to a session's thread. Dropping it ends the thread.
 pub(super) struct Queue {
@@ -41,7 +43,7 @@ impl Drop for Terminator {
 }
 
 impl Queue {
-    /// Starts the thread; `places` batches may wait for it.
+    /// Starts the thread; `places` batches may wait for it, and each may run for `limit`.
     ///
     /// # Errors
     /// `Internal` when it cannot be started.
@@ -49,11 +51,13 @@ impl Queue {
         model: &ModelName,
         runner: Runner,
         places: usize,
+        limit: Duration,
     ) -> Result<Self, PredictError> {
+        let watch = Watch::new(limit)?;
         let (jobs, queue) = mpsc::channel(places);
         let thread = std::thread::Builder::new()
             .name(format!("onnx-{model}"))
-            .spawn(move || serve(runner, queue))
+            .spawn(move || serve(runner, queue, &watch))
             .map_err(|error| PredictError::internal("the model's thread could not start", error))?;
         Ok(Self {
             jobs: Some(jobs),
@@ -108,14 +112,14 @@ impl Drop for Queue {
     }
 }
 
-fn serve(mut runner: Runner, mut queue: mpsc::Receiver<Job>) {
+fn serve(mut runner: Runner, mut queue: mpsc::Receiver<Job>, watch: &Watch) {
     while let Some(job) = queue.blocking_recv() {
         if job.answer.is_closed() {
             continue;
         }
         // One batch must not take the model away from all others. A run leaves nothing half
         // done in the runner: what it makes, it owns.
-        let run = || runner.run(&job.rows, &job.options);
+        let run = || watch.over(&job.options, |options| runner.run(&job.rows, options));
         let answer = catch_unwind(AssertUnwindSafe(run))
             .unwrap_or_else(|_| Err(internal("the run panicked; see the worker's log", "")));
         // The caller may have gone in the meantime.

@@ -80,6 +80,7 @@ struct Onnx {
     prefix_reuse: Option<bool>,
     tensor_streams: Option<Count>,
     max_rows: Option<Count>,
+    run_timeout: Option<Span>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -164,6 +165,7 @@ fn onnx_config(section: Onnx) -> anyhow::Result<OnnxConfig> {
     set_count(&mut config.slots, section.slots);
     set_count(&mut config.tensor_streams, section.tensor_streams);
     set_count(&mut config.max_rows, section.max_rows);
+    set_span(&mut config.run_timeout, section.run_timeout);
     set(&mut config.prefix_reuse, section.prefix_reuse);
     config.max_context = section
         .max_context

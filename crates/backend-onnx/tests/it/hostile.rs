@@ -1,0 +1,233 @@
+//! Broken and hostile models: they are refused, or run into a limit, and whoever loads them lives
+//! on. They are made by models/recipes/hostile_models.py.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arrow_array::{ArrayRef, FixedSizeListArray, Float32Array, Int64Array, RecordBatch};
+use arrow_schema::{DataType, Field};
+use futures::StreamExt;
+use volley_backend::Backend;
+use volley_backend_onnx::OnnxConfig;
+use volley_types::{ErrorCode, Input, ModelName, ModelRef, PredictError, PredictRequest};
+
+use crate::setup;
+
+/// Long for a model of a few hundred bytes.
+const LOAD_LIMIT: Duration = Duration::from_secs(60);
+
+fn pairs(kind: &DataType) -> RecordBatch {
+    let item = Arc::new(Field::new("item", kind.clone(), false));
+    let values: ArrayRef = match kind {
+        DataType::Int64 => Arc::new(Int64Array::from(vec![1, 2])),
+        _ => Arc::new(Float32Array::from(vec![1.0, 2.0])),
+    };
+    let column = Arc::new(FixedSizeListArray::new(item, 2, values, None)) as ArrayRef;
+    RecordBatch::try_from_iter([("x", column)]).unwrap()
+}
+
+async fn run(model: &Arc<dyn Backend>, rows: RecordBatch) -> Result<RecordBatch, PredictError> {
+    let name = ModelRef::deployed(ModelName::new("m").unwrap());
+    let mut answer = model
+        .predict(PredictRequest::new(name, Input::Batch(rows)))
+        .await?;
+    answer.next().await.expect("an answer or an error")
+}
+
+async fn hostile(name: &str, config: OnnxConfig) -> Result<Arc<dyn Backend>, PredictError> {
+    let directory = setup::test_model("hostile").join(name);
+    let load = setup::load_with(&directory, config);
+    tokio::time::timeout(LOAD_LIMIT, load).await.expect(name)
+}
+
+async fn still_serves() {
+    let model = setup::load(&setup::test_model("identity-float32"))
+        .await
+        .unwrap();
+    assert!(run(&model, pairs(&DataType::Float32)).await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_valid_model_is_refused_with_a_reason_and_no_path() {
+    let outside = "not in its own directory";
+    let cases = [
+        ("cycle", ""),
+        ("input-missing", ""),
+        ("operator-unknown", ""),
+        ("function-calls-itself", "not valid"),
+        ("dims-2-to-93", ""),
+        ("dims-without-data", ""),
+        ("dims-negative", ""),
+        ("sparse-outside", ""),
+        ("external-absolute", outside),
+        ("external-above", outside),
+        ("external-in-memory", ""),
+        ("external-beyond", ""),
+        ("external-before", ""),
+        ("external-absent", "a file of the model is missing"),
+    ];
+    for (name, reason) in cases {
+        let refused = hostile(name, setup::config()).await.err();
+        let refused = refused.unwrap_or_else(|| panic!("{name} was loaded"));
+        assert_eq!(refused.code, ErrorCode::InvalidInput, "{name}: {refused}");
+        assert!(
+            refused.message.contains("'model.onnx'"),
+            "{name}: {refused}"
+        );
+        assert!(refused.message.contains(reason), "{name}: {refused}");
+        assert!(!refused.message.contains('/'), "{name}: {refused}");
+    }
+    still_serves().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sizes_beyond_all_memory_fail_the_load_or_the_run() {
+    for name in [
+        "fill-64-tib",
+        "expand-64-tib",
+        "pad-256-tib",
+        "tile-2-to-62",
+    ] {
+        let Ok(model) = hostile(name, setup::config()).await else {
+            continue;
+        };
+        let error = run(&model, pairs(&DataType::Float32)).await.unwrap_err();
+        let told = [
+            ErrorCode::TooLarge,
+            ErrorCode::InvalidInput,
+            ErrorCode::Internal,
+        ];
+        assert!(told.contains(&error.code), "{name}: {error}");
+    }
+    still_serves().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_never_ends_is_stopped_at_its_limit_and_others_run() {
+    let config = OnnxConfig {
+        run_timeout: Duration::from_millis(300),
+        ..setup::config()
+    };
+    let model = hostile("loop-for-ever", config).await.unwrap();
+    for _ in 0..2 {
+        let since = Instant::now();
+        let error = run(&model, pairs(&DataType::Float32)).await.unwrap_err();
+        assert_eq!(error.code, ErrorCode::DeadlineExceeded, "{}", error.chain());
+        assert!(error.message.contains("onnx.run_timeout"), "{error}");
+        assert!(since.elapsed() < Duration::from_secs(10));
+    }
+    // Whoever goes away before it stops his run.
+    let patience = Duration::from_millis(100);
+    let model = hostile("loop-for-ever", setup::config()).await.unwrap();
+    for _ in 0..2 {
+        let left = tokio::time::timeout(patience, run(&model, pairs(&DataType::Float32)));
+        assert!(left.await.is_err());
+    }
+    still_serves().await;
+}
+
+/// One change of a file, or several. Most keep its length, and with it the frame of the file, so
+/// that they come far.
+fn mutate(bytes: &mut Vec<u8>, random: &mut fastrand::Rng) {
+    let (changes, kinds) = if random.u8(..10) < 8 { (2, 3) } else { (4, 8) };
+    for _ in 0..random.usize(1..changes) {
+        if bytes.is_empty() {
+            return;
+        }
+        let at = random.usize(..bytes.len());
+        match random.u8(..kinds) {
+            0 => bytes[at] ^= 1 << random.u8(..8),
+            1 => bytes[at] = random.u8(..),
+            2 => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][random.usize(..5)],
+            3 => bytes.truncate(at),
+            4 => bytes.insert(at, random.u8(..)),
+            5 => drop(bytes.remove(at)),
+            6 => {
+                let end = (at + random.usize(1..32)).min(bytes.len());
+                let piece = bytes[at..end].to_vec();
+                let to = random.usize(..bytes.len());
+                bytes.splice(to..to, piece);
+            }
+            _ => {
+                // A large number where a small one was.
+                let large = [0xff, 0xff, 0xff, 0xff, random.u8(..0x80)];
+                bytes.splice(at..=at, large);
+            }
+        }
+    }
+}
+
+/// `VOLLEY_MUTANTS` says how many, `VOLLEY_SEED` which; `docs/worker.md` has the figures of a
+/// long run.
+#[tokio::test(flavor = "multi_thread")]
+async fn mutants_of_models_never_harm_the_process() {
+    let number = |name, default| {
+        let given = std::env::var(name).ok();
+        given.and_then(|text| text.parse().ok()).unwrap_or(default)
+    };
+    let (count, seed) = (number("VOLLEY_MUTANTS", 400), number("VOLLEY_SEED", 7));
+    let seeds = [
+        "identity-float32",
+        "identity-int64",
+        "external",
+        "defective",
+        "nobatch",
+        "picky",
+        "ragged",
+        "hostile/loop-for-ever",
+    ];
+    let files = seeds.map(|name| {
+        let directory = setup::test_model(name);
+        let kind = if name.ends_with("int64") {
+            DataType::Int64
+        } else {
+            DataType::Float32
+        };
+        (
+            directory.clone(),
+            std::fs::read(directory.join("model.onnx")).unwrap(),
+            kind,
+        )
+    });
+    let mut random = fastrand::Rng::with_seed(seed);
+    let kept = tempfile::tempdir().unwrap();
+    let scratch = kept.path().join("mutant");
+    std::fs::create_dir(&scratch).unwrap();
+    let config = OnnxConfig {
+        run_timeout: Duration::from_millis(500),
+        ..setup::config()
+    };
+    let (mut refused, mut loaded, mut ran, mut slowest) = ([0, 0], 0, 0, Duration::ZERO);
+    for index in 0..count {
+        let (directory, bytes, kind) = &files[random.usize(..files.len())];
+        let mut bytes = bytes.clone();
+        mutate(&mut bytes, &mut random);
+        std::fs::write(scratch.join("model.onnx"), &bytes).unwrap();
+        let data = directory.join("model.onnx.data");
+        if data.is_file() {
+            std::fs::copy(data, scratch.join("model.onnx.data")).unwrap();
+        }
+        let since = Instant::now();
+        let load = setup::load_with(&scratch, config);
+        let model = tokio::time::timeout(LOAD_LIMIT, load).await;
+        let model = model.unwrap_or_else(|_| panic!("mutant {index} of seed {seed} hangs"));
+        slowest = slowest.max(since.elapsed());
+        match model {
+            Err(error) => {
+                let by_onnx_runtime = !error.message.contains("not all of one");
+                refused[usize::from(by_onnx_runtime)] += 1;
+                assert_eq!(error.code, ErrorCode::InvalidInput, "{}", error.chain());
+            }
+            Ok(model) => {
+                loaded += 1;
+                ran += u64::from(run(&model, pairs(kind)).await.is_ok());
+            }
+        }
+    }
+    let [before, by] = refused;
+    eprintln!(
+        "{count} mutants: {before} refused by their frame, {by} by ONNX Runtime, {loaded} loaded, \
+         {ran} ran; slowest load {slowest:?}"
+    );
+    still_serves().await;
+}
