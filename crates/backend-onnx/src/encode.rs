@@ -33,6 +33,7 @@ pub(crate) use self::settings::{Activation, Pooling};
 use self::texts::Texts;
 use self::thread::Queue;
 use crate::loader::VARIANT;
+use crate::watch::Watch;
 use crate::{OnnxConfig, Runtime, graph, layout, session};
 
 /// Batches of one streamed request that are under way at a time.
@@ -72,7 +73,8 @@ pub(crate) fn load(
     let outputs: Vec<_> = session.outputs().iter().map(|one| one.name()).collect();
     settings.suit(&outputs);
     let mut runner = Runner::new(session, &settings)?;
-    runner.warm_up()?;
+    let watch = Watch::new(config.run_timeout)?;
+    runner.warm_up(&watch)?;
     settings.name_labels(runner.width());
     let signature = match settings.task {
         Task::Rerank => Signature::rerank(),
@@ -85,13 +87,7 @@ pub(crate) fn load(
     let capacity = config.tensor_streams.max(1);
     let texts = Texts::read(directory, &settings)?;
     let shape = Shape::new(&settings, &texts, runner.width());
-    let queue = Queue::start(
-        &model,
-        runner,
-        settings.budget,
-        capacity,
-        config.run_timeout,
-    )?;
+    let queue = Queue::start(&model, runner, settings.budget, capacity, watch)?;
     let inner = Inner {
         config,
         signature: signature.clone(),

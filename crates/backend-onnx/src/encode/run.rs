@@ -159,13 +159,13 @@ impl Runner {
     ///
     /// # Errors
     /// `InvalidInput` when it cannot run.
-    pub(super) fn warm_up(&mut self) -> Result<(), PredictError> {
+    pub(super) fn warm_up(&mut self, watch: &Watch) -> Result<(), PredictError> {
         let token = Tokens {
             ids: vec![self.pad_token],
             types: vec![0],
             ..Tokens::default()
         };
-        self.run(&[&token]).map_err(session::cannot_run)?;
+        self.run(&[&token], watch).map_err(session::cannot_run)?;
         Ok(())
     }
 

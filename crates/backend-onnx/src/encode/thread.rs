@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use volley_types::{ModelName, PredictError};
@@ -37,7 +36,7 @@ struct Job {
 }
 
 impl Queue {
-    /// Starts the thread; `places` batches may wait for it, and each run may take `limit`.
+    /// Starts the thread; `places` batches may wait for it; `watch` limits its runs.
     ///
     /// # Errors
     /// `Internal` when it cannot be started.
@@ -46,9 +45,8 @@ impl Queue {
         runner: Runner,
         budget: Budget,
         places: usize,
-        limit: Duration,
+        watch: Watch,
     ) -> Result<Self, PredictError> {
-        let watch = Watch::new(limit)?;
         let (jobs, queue) = mpsc::channel(places);
         let mut waiting = Waiting {
             queue,
