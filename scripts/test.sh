@@ -10,6 +10,8 @@ step "pyarrow"
 scripts/get-pyarrow.sh
 step "the official clients of OpenAI and Anthropic"
 scripts/get-sdks.sh
+step "the official clients of Triton and KServe"
+scripts/get-oip-clients.sh
 step "Triton's client"
 scripts/get-triton.sh
 step "the ONNX standard's tests"

@@ -10,7 +10,7 @@ use volley_types::{ChunkStream, ErrorCode, FinishReason, GenerationRow, PredictE
 use crate::sse;
 
 /// The most that an answer which is not streamed may hold, in bytes of Arrow memory.
-const MAX_BYTES: usize = 64 << 20;
+pub(crate) const MAX_BYTES: usize = 64 << 20;
 
 /// All batches of an answer.
 ///

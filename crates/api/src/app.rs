@@ -10,7 +10,7 @@ use volley_types::{Control, Role};
 use crate::auth::{Access, Routes, Sealed, delete, get, post, post_stream};
 use crate::opensearch::{connectors, models, predict, tasks};
 use crate::resume::{self, Resume};
-use crate::{ApiConfig, EncodeMetrics, anthropic, keys, oip, openai, ops, rows};
+use crate::{ApiConfig, EncodeMetrics, GrpcSkin, anthropic, keys, oip, openai, ops, rows};
 
 /// What a handler works with: the cluster, with the rights of who asks.
 pub(crate) struct App {
@@ -107,6 +107,7 @@ pub(crate) fn coordinator(sealed: Sealed) -> Router {
         )
         .route("/keys/{id}/_rotate", post(CLUSTER_ADMIN, keys::rotate));
     let (gate, config) = (sealed.gate(), *sealed.config());
+    let grpc = oip::grpc::routes(&sealed, GrpcSkin::Triton);
     Routes::new()
         .nest("/_plugins/_ml", ml)
         .nest("/v1", v1)
@@ -115,6 +116,7 @@ pub(crate) fn coordinator(sealed: Sealed) -> Router {
         .route("/metrics", get(VIEWER, ops::metrics))
         .route("/", get(VIEWER, ops::about))
         .finish(sealed, gate, config)
+        .merge(grpc)
 }
 
 /// Health and metrics alone.

@@ -230,6 +230,12 @@ impl Sealed {
         self
     }
 
+    /// The same, counting there.
+    pub(crate) fn counting(mut self, statistics: Arc<Statistics>) -> Self {
+        self.statistics = statistics;
+        self
+    }
+
     pub(crate) fn gate(&self) -> Arc<Gatekeeper> {
         self.gate.clone()
     }

@@ -18,7 +18,7 @@ use crate::error::{self, ApiError};
 use crate::resume::Resumable;
 use crate::watch::Watches;
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TIMEOUT_MS: HeaderName = HeaderName::from_static("x-volley-timeout-ms");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
@@ -120,7 +120,7 @@ pub(crate) async fn middleware(
 }
 
 /// The caller's id where it is well formed, else a fresh one.
-fn request_id(headers: &HeaderMap) -> RequestId {
+pub(crate) fn request_id(headers: &HeaderMap) -> RequestId {
     let given = headers
         .get(REQUEST_ID)
         .and_then(|value| value.to_str().ok());
@@ -129,7 +129,8 @@ fn request_id(headers: &HeaderMap) -> RequestId {
         .unwrap_or_else(RequestId::random)
 }
 
-fn trace(headers: &HeaderMap) -> TraceContext {
+/// The caller's trace where it is well formed, else a fresh one.
+pub(crate) fn trace(headers: &HeaderMap) -> TraceContext {
     let given = headers
         .get(TRACEPARENT)
         .and_then(|value| value.to_str().ok());
@@ -152,7 +153,8 @@ fn check_host(request: &Request) -> Result<(), PredictError> {
     }
 }
 
-fn timeout(headers: &HeaderMap, config: &ApiConfig) -> Result<Duration, PredictError> {
+/// How long a prediction may take.
+pub(crate) fn timeout(headers: &HeaderMap, config: &ApiConfig) -> Result<Duration, PredictError> {
     let Some(value) = headers.get(TIMEOUT_MS) else {
         return Ok(config.request_timeout);
     };

@@ -1,4 +1,4 @@
-//! The HTTP edge: bytes into [`volley_types::PredictRequest`]s, chunks into events. It knows
+//! The HTTP and gRPC edges: bytes into [`volley_types::PredictRequest`]s, chunks into events. It knows
 //! the cluster only as a [`Control`], and nothing of workers. The only crate that names `axum`.
 //!
 //! Reading order: [`ApiServer`], `app` (the routes), `auth` (who may call them), `context` (what every request carries),
@@ -39,9 +39,11 @@ use volley_types::Control;
 use volley_types::arrow_messages::OpenArrow;
 
 use crate::auth::Sealed;
+use crate::oip::statistics::Statistics;
 use crate::resume::Resume;
 
 pub use crate::config::{ApiConfig, ResumeConfig};
+pub use crate::oip::grpc::GrpcSkin;
 pub use crate::resume::{HeldCounts, PeerStreams, Streams};
 
 /// Encodes the node's metrics in the OpenMetrics text format.
@@ -58,6 +60,7 @@ pub struct ApiServer {
     peers: PeerStreams,
     tls: Option<EdgeTls>,
     arrow: Option<OpenArrow>,
+    statistics: Arc<Statistics>,
 }
 
 impl ApiServer {
@@ -79,6 +82,7 @@ impl ApiServer {
             peers: Arc::new(|_| None),
             tls: None,
             arrow: None,
+            statistics: Arc::default(),
         }
     }
 
@@ -110,10 +114,7 @@ impl ApiServer {
     pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) {
         let _end = self.streams.end_guard();
         let (config, streams) = (self.config, self.streams.clone());
-        let resume = Resume::new(streams.clone(), self.peers);
-        let sealed = Sealed::new(self.control, self.metrics, config, self.gate, resume);
-        let sealed = sealed.reading_arrow(self.arrow);
-        let router = app::coordinator(sealed);
+        let router = app::coordinator(self.sealed());
         let stopping = async {
             shutdown.cancelled().await;
             Instant::now()
@@ -123,6 +124,29 @@ impl ApiServer {
         // Clients of other coordinators may read still.
         let left = config.drain_timeout.saturating_sub(since.elapsed());
         streams.drain(left).await;
+    }
+
+    /// Serves nothing but gRPC in this skin, as [`ApiServer::serve`] does.
+    pub async fn serve_grpc(
+        self,
+        skin: GrpcSkin,
+        listener: TcpListener,
+        shutdown: CancellationToken,
+    ) {
+        let router = oip::grpc::listener(&self.sealed(), skin);
+        serve::run(router, listener, self.config, self.tls, shutdown).await;
+    }
+
+    fn sealed(&self) -> Sealed {
+        Sealed::new(
+            self.control.clone(),
+            self.metrics.clone(),
+            self.config,
+            self.gate.clone(),
+            Resume::new(self.streams.clone(), self.peers.clone()),
+        )
+        .reading_arrow(self.arrow.clone())
+        .counting(self.statistics.clone())
     }
 }
 

@@ -1,9 +1,11 @@
 //! The Open Inference Protocol, version 2, over REST (`/v2`): as KServe, MLServer and Triton speak
-//! it, with tensors in JSON or in binary form behind it.
+//! it, with tensors in JSON or in binary form behind it; and over gRPC.
 
 mod config;
+mod describe;
 mod events;
 pub(crate) mod generate;
+pub(crate) mod grpc;
 pub(crate) mod infer;
 pub(crate) mod models;
 mod outputs;

@@ -32,8 +32,16 @@ const SEND_BUFFER_BYTES: usize = 64 << 10;
 const MAX_HEADER_BYTES: usize = 64 << 10;
 const MAX_HEADERS: usize = 100;
 const HTTP2_STREAMS: u32 = 256;
+/// What one upload may have in flight.
+const STREAM_WINDOW_BYTES: u32 = 256 << 10;
+/// HTTP/2's maximum: uploads that wait must not stop the others of their connection.
+const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 /// After a failed accept (no file descriptors, most likely).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Told to requests whose client might keep them open for ever: the server shuts down.
+#[derive(Clone, Default)]
+pub(crate) struct Draining(pub(crate) CancellationToken);
 
 /// Serves until `shutdown`, and then until the last request has ended or the drain timeout is
 /// over. Nothing outlives the returned future, even when it is dropped.
@@ -49,6 +57,7 @@ pub(crate) async fn run(
     let tasks = Tasks {
         tracker: TaskTracker::new(),
         end: CancellationToken::new(),
+        draining: Draining(shutdown.clone()),
     };
     let _end = tasks.end.clone().drop_guard();
     loop {
@@ -118,13 +127,14 @@ async fn connection<IO>(
 ) where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let end = tasks.end.clone();
+    let (end, draining) = (tasks.end.clone(), tasks.draining.clone());
     // The connection's HTTP/2 streams end with it.
     let _end = end.clone().drop_guard();
     let (watches, asked) = (Watches::default(), AtomicBool::new(false));
     let service = service_fn(|mut request: Request<Incoming>| {
         asked.store(true, Ordering::Relaxed);
         request.extensions_mut().insert(watches.clone());
+        request.extensions_mut().insert(draining.clone());
         answer(router.clone(), request)
     });
     let io = TokioIo::new(socket);
@@ -164,6 +174,7 @@ async fn answer(router: Router, request: Request<Incoming>) -> Result<Response, 
 struct Tasks {
     tracker: TaskTracker,
     end: CancellationToken,
+    draining: Draining,
 }
 
 impl Tasks {
@@ -171,6 +182,7 @@ impl Tasks {
         Self {
             tracker: self.tracker.clone(),
             end: self.end.child_token(),
+            draining: self.draining.clone(),
         }
     }
 }
@@ -199,6 +211,8 @@ fn builder(config: &ApiConfig, tasks: Tasks) -> Builder<Tasks> {
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(HTTP2_STREAMS)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_header_list_size(MAX_HEADER_BYTES as u32)
         .keep_alive_interval(Duration::from_secs(20))
         .keep_alive_timeout(Duration::from_secs(10));

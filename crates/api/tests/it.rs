@@ -6,6 +6,12 @@ mod anthropic;
 mod cluster;
 #[path = "it/connectors.rs"]
 mod connectors;
+#[path = "it/grpc.rs"]
+mod grpc;
+#[path = "it/grpc_models.rs"]
+mod grpc_models;
+#[path = "it/grpc_streams.rs"]
+mod grpc_streams;
 #[path = "it/keys.rs"]
 mod keys;
 #[path = "it/oip.rs"]

@@ -104,7 +104,7 @@ pub(crate) struct Up {
     /// Where everything is kept [default: the user's data directory, in volley/up].
     #[arg(long, env = "VOLLEY_DATA_DIR")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// The IP address to serve REST on; everything else stays on this machine.
+    /// The IP address to serve REST and gRPC on; everything else stays on this machine.
     #[arg(long, default_value = "127.0.0.1")]
     pub(crate) host: IpAddr,
     /// A file with the first API key; from then on every caller needs one. Also taken from the
@@ -115,6 +115,13 @@ pub(crate) struct Up {
     /// takes any four that are free.
     #[arg(long, default_value_t = 8420)]
     pub(crate) port: u16,
+    /// Another port for gRPC as Triton speaks it, which the REST port does too; Triton's own is
+    /// 8001.
+    #[arg(long)]
+    pub(crate) triton_grpc: Option<u16>,
+    /// A port for gRPC as MLServer and KServe speak it; their own is 8081.
+    #[arg(long)]
+    pub(crate) mlserver_grpc: Option<u16>,
 }
 
 #[derive(Debug, Subcommand)]

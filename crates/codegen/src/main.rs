@@ -1,20 +1,41 @@
 //! Writes `crates/proto/src/generated` from `/proto`. Run by `just codegen`; CI fails when the result
 //! differs from what is committed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+type Done = Result<(), Box<dyn std::error::Error>>;
+
+fn main() -> Done {
     let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
     let proto_dir = crate_dir.join("../../proto");
-    let files = ["predict", "registry", "raft", "streams", "worker"]
-        .map(|name| proto_dir.join(format!("volley/{name}/v1/{name}.proto")));
-    let descriptors = protox::compile(files, [&proto_dir])?;
     let out_dir = crate_dir.join("../proto/src/generated");
-    std::fs::create_dir_all(&out_dir)?;
-    tonic_prost_build::configure()
+    let ours = ["predict", "registry", "raft", "streams", "worker"];
+    let ours = ours.map(|name| proto_dir.join(format!("volley/{name}/v1/{name}.proto")));
+    generate(&proto_dir, &ours, &out_dir, None)?;
+    // Two skins have a service of the same name, so each is compiled by itself. The messages that
+    // they share are generated once, with Triton's.
+    let skin = |name: &str| [proto_dir.join(format!("inference/{name}.proto"))];
+    generate(&proto_dir, &skin("triton"), &out_dir.join("triton"), None)?;
+    let shared = Some("crate::inference::triton");
+    generate(
+        &proto_dir,
+        &skin("mlserver"),
+        &out_dir.join("mlserver"),
+        shared,
+    )
+}
+
+fn generate(root: &Path, files: &[PathBuf], out_dir: &Path, messages: Option<&str>) -> Done {
+    let descriptors = protox::compile(files, [root])?;
+    std::fs::create_dir_all(out_dir)?;
+    let mut builder = tonic_prost_build::configure()
         .build_transport(true)
         .btree_map(".")
-        .out_dir(out_dir)
-        .compile_fds(descriptors)?;
+        .bytes(".inference")
+        .out_dir(out_dir);
+    if let Some(path) = messages {
+        builder = builder.extern_path(".inference", path);
+    }
+    builder.compile_fds(descriptors)?;
     Ok(())
 }

@@ -7,10 +7,8 @@ use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 use volley_proto::predict::v1::ErrorDetail;
 use volley_proto::predict_command::{error_from_wire, error_to_wire};
+use volley_proto::status::{grpc_code, public_message};
 use volley_types::{ErrorCode, PredictError, RequestId};
-
-/// The longest message of a status in bytes: statuses travel in HTTP/2 trailers.
-const MAX_STATUS_MESSAGE_BYTES: usize = 2048;
 
 /// Arrow's C++ clients, and so pyarrow, hand the details to their caller only where this
 /// trailer stands beside them, and only in errors of this class.
@@ -20,41 +18,13 @@ const ARROW_IO_ERROR: &str = "5";
 /// The status of `error`: its public message, and the rest as an `ErrorDetail` in the details.
 #[must_use]
 pub fn to_status(error: &PredictError, request_id: Option<&RequestId>) -> Status {
-    let mut message = error.message.clone();
-    if message.len() > MAX_STATUS_MESSAGE_BYTES {
-        message.truncate(message.floor_char_boundary(MAX_STATUS_MESSAGE_BYTES));
-        message.push('…');
-    }
     let detail = error_to_wire(error, request_id).encode_to_vec();
-    let mut status = Status::with_details(grpc_code(error.code), message, detail.into());
+    let mut status =
+        Status::with_details(grpc_code(error.code), public_message(error), detail.into());
     status
         .metadata_mut()
         .insert(ARROW_STATUS, MetadataValue::from_static(ARROW_IO_ERROR));
     status
-}
-
-/// The gRPC code that stands for `code`, for clients that do not read the details.
-#[must_use]
-pub fn grpc_code(code: ErrorCode) -> Code {
-    match code {
-        ErrorCode::InvalidInput => Code::InvalidArgument,
-        ErrorCode::Unauthenticated => Code::Unauthenticated,
-        ErrorCode::PermissionDenied => Code::PermissionDenied,
-        ErrorCode::NotFound => Code::NotFound,
-        ErrorCode::NotDeployed => Code::FailedPrecondition,
-        ErrorCode::Conflict => Code::Aborted,
-        ErrorCode::TooLarge => Code::OutOfRange,
-        ErrorCode::Overloaded => Code::ResourceExhausted,
-        ErrorCode::Cancelled => Code::Cancelled,
-        ErrorCode::DeadlineExceeded | ErrorCode::UpstreamTimeout => Code::DeadlineExceeded,
-        ErrorCode::Unavailable => Code::Unavailable,
-        // Not `Unavailable`: gRPC clients repeat such calls unasked, and the upstream may have
-        // billed the first one.
-        ErrorCode::UpstreamFailed | ErrorCode::UpstreamIncomplete | ErrorCode::Internal => {
-            Code::Internal
-        }
-        ErrorCode::Unimplemented => Code::Unimplemented,
-    }
 }
 
 /// The error of a status that a call to another node ended with.
@@ -118,13 +88,6 @@ mod tests {
                 (code, "too näive", Some(Duration::from_secs(2)))
             );
         }
-    }
-
-    #[test]
-    fn long_messages_are_cut_at_a_character() {
-        let error = PredictError::invalid("é".repeat(5000));
-        let status = to_status(&error, None);
-        assert!(status.message().len() <= MAX_STATUS_MESSAGE_BYTES + 3);
     }
 
     #[test]

@@ -4,6 +4,14 @@
 #[rustfmt::skip]
 #[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated code")]
 mod generated {
+    pub mod inference {
+        pub mod triton {
+            include!("generated/triton/inference.rs");
+        }
+        pub mod mlserver {
+            include!("generated/mlserver/inference.rs");
+        }
+    }
     pub mod volley {
         pub mod predict {
             pub mod v1 {
@@ -33,11 +41,15 @@ mod generated {
     }
 }
 
+/// The Open Inference Protocol over gRPC: Triton's service with the messages of both skins, and
+/// MLServer's service.
+pub use generated::inference;
 pub use generated::volley::{predict, raft, registry, streams, worker};
 
 pub mod key_records;
 pub mod params;
 pub mod predict_command;
 pub mod registry_records;
+pub mod status;
 pub mod take_up;
 pub mod worker_report;

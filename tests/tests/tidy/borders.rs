@@ -26,7 +26,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
         "coordinator",
         &["types", "proto", "telemetry", "cluster", "security"],
     ),
-    ("api", &["types", "security"]),
+    ("api", &["types", "proto", "security"]),
     ("client", &[]),
     (
         "cli",

@@ -38,16 +38,17 @@ fn ports() -> u16 {
 
 impl Up {
     async fn start() -> Self {
+        Self::with(&[]).await
+    }
+
+    /// With further arguments.
+    async fn with(more: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let port = ports();
         let data = folder.path().join("data");
-        let arguments = [
-            "up",
-            "--port",
-            &port.to_string(),
-            "--data-dir",
-            &data.to_string_lossy(),
-        ];
+        let (port_text, data) = (port.to_string(), data.to_string_lossy());
+        let mut arguments = vec!["up", "--port", &port_text, "--data-dir", &data];
+        arguments.extend(more);
         let process = Process::start("up", &arguments, folder.path());
         let address = |offset| format!("127.0.0.1:{}", port + offset);
         let up = Self {
@@ -227,6 +228,40 @@ async fn a_part_of_the_onnx_standards_own_tests_passes_through_the_served_interf
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{text}{errors}");
     assert!(text.contains("| failed | 0 |"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_grpc_clients_of_triton_and_kserve_find_their_skin() {
+    let mlserver = free_port();
+    let up = Up::with(&["--mlserver-grpc", &mlserver.to_string()]).await;
+    let python = root().join("target/venv-oip/bin/python");
+    assert!(
+        python.exists(),
+        "run scripts/get-oip-clients.sh before the tests"
+    );
+    let kserve = format!("127.0.0.1:{mlserver}");
+    for (skin, address, steps) in [("--triton", &up.rest, 8), ("--kserve", &kserve, 5)] {
+        let run = Command::new(&python)
+            .arg(root().join("examples/sdks/oip.py"))
+            .args([skin, address])
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output();
+        let output = tokio::time::timeout(Duration::from_secs(120), run).await;
+        let output = output.unwrap().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{text}{errors}");
+        assert_eq!(text.lines().count(), steps, "{text}");
+    }
+    // Who left in the middle left nothing behind.
+    until("no stream runs", || async {
+        let request = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        let (_, metrics) = exchange(&up.rest, request).await;
+        let idle = "volley_active_streams{model=\"storyteller\"} 0";
+        metrics.contains(idle).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use arrow_schema::Schema;
 use axum::Json;
 use serde_json::{Value, json};
 
-use super::{Found, Named, tensors};
+use super::describe::{self, TensorForm};
+use super::{Found, Named};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::extract::{Path, State};
@@ -17,26 +17,22 @@ pub(crate) async fn config(
     Path(named): Path<Named>,
 ) -> Result<Json<Value>, ApiError> {
     let found = Found::find(&app, &named).await?;
-    let task = found.signature.task.as_str();
+    let signature = &found.signature;
     Ok(Json(json!({
         "name": found.model.name.as_str(),
-        "platform": format!("volley_{task}"),
-        "backend": "volley",
+        "platform": describe::platform(signature),
+        "backend": describe::SERVER,
         // The rows are a dimension of every tensor, not one that the server adds.
         "max_batch_size": 0,
-        "input": ports(&found.signature.input),
-        "output": ports(&found.signature.output),
+        "input": ports(describe::inputs(signature)),
+        "output": ports(describe::outputs(signature)),
     })))
 }
 
-fn ports(schema: &Schema) -> Vec<Value> {
-    let told = schema.fields().iter().filter_map(|field| {
-        let data_type = match tensors::described(field)? {
-            "BYTES" => "TYPE_STRING".to_owned(),
-            other => format!("TYPE_{other}"),
-        };
-        let dims = tensors::declared_shape(field);
-        Some(json!({ "name": field.name(), "data_type": data_type, "dims": dims }))
+fn ports(forms: Vec<TensorForm>) -> Vec<Value> {
+    let told = forms.into_iter().map(|form| {
+        let data_type = describe::config_type(form.datatype);
+        json!({ "name": form.name, "data_type": data_type, "dims": form.shape })
     });
     told.collect()
 }

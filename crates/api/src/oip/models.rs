@@ -8,7 +8,8 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use volley_types::ErrorCode;
 
-use super::{Found, Named, tensors};
+use super::describe::{self, TensorForm};
+use super::{Found, Named};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::extract::{Path, State};
@@ -16,7 +17,7 @@ use crate::extract::{Path, State};
 /// The server.
 pub(crate) async fn server() -> Json<Value> {
     Json(json!({
-        "name": "volley",
+        "name": describe::SERVER,
         "version": env!("CARGO_PKG_VERSION"),
         "extensions": [
             "binary_tensor_data",
@@ -68,19 +69,17 @@ pub(crate) async fn metadata(
     Path(named): Path<Named>,
 ) -> Result<Json<Value>, ApiError> {
     let found = Found::find(&app, &named).await?;
-    let columns = |schema: &arrow_schema::Schema| -> Vec<Value> {
-        let described = schema.fields().iter().filter_map(|field| {
-            let datatype = tensors::described(field)?;
-            let shape = tensors::declared_shape(field);
-            Some(json!({ "name": field.name(), "datatype": datatype, "shape": shape }))
-        });
-        described.collect()
+    let tensors = |forms: Vec<TensorForm>| -> Vec<Value> {
+        let told = forms.into_iter().map(
+            |form| json!({ "name": form.name, "datatype": form.datatype, "shape": form.shape }),
+        );
+        told.collect()
     };
     Ok(Json(json!({
         "name": found.model.name.as_str(),
         "versions": [found.version],
-        "platform": format!("volley_{}", found.signature.task.as_str()),
-        "inputs": columns(&found.signature.input),
-        "outputs": columns(&found.signature.output),
+        "platform": describe::platform(&found.signature),
+        "inputs": tensors(describe::inputs(&found.signature)),
+        "outputs": tensors(describe::outputs(&found.signature)),
     })))
 }

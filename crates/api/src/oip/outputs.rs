@@ -6,12 +6,12 @@ use serde_json::{Map, Value, json};
 use volley_types::{ErrorCode, PredictError};
 
 use super::raw;
-use super::tensors::{datatype, described, printable};
+use super::tensors::{RawTensor, datatype, described, printable};
 use crate::tensors::append;
 use crate::tensors::columns::{self, different, flat, form};
 
 /// Which outputs a request asks for, and in what form.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
     /// The outputs by name; all of them when empty.
     named: Vec<Named>,
@@ -19,7 +19,7 @@ pub(super) struct Wanted {
     binary: bool,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Named {
     name: String,
     binary: Option<bool>,
@@ -32,6 +32,21 @@ impl Wanted {
             named: Vec::new(),
             binary: true,
         }
+    }
+
+    /// These outputs as binary data, or all of them.
+    ///
+    /// # Errors
+    /// `InvalidInput` for an output that the model does not have.
+    pub(super) fn binary(names: Vec<String>, schema: &SchemaRef) -> Result<Self, PredictError> {
+        let named = names.into_iter().map(|name| {
+            check(&name, schema)?;
+            Ok(Named { name, binary: None })
+        });
+        Ok(Self {
+            named: named.collect::<Result<_, PredictError>>()?,
+            binary: true,
+        })
     }
 
     /// What a request's `outputs` and `parameters` say.
@@ -64,18 +79,9 @@ impl Wanted {
                 .get("name")
                 .and_then(Value::as_str)
                 .ok_or_else(wrong)?;
-            if schema.field_with_name(name).is_err() {
-                let message = format!("'{}' is not an output of this model", printable(name));
-                return Err(PredictError::invalid(message));
-            }
+            check(name, schema)?;
             let parameters = output.get("parameters");
-            for not_served in ["classification", "shared_memory_region"] {
-                if parameters.is_some_and(|given| given.get(not_served).is_some()) {
-                    return Err(PredictError::invalid(format!(
-                        "output parameter '{not_served}' is not served; leave it out"
-                    )));
-                }
-            }
+            check_parameters(|name| parameters.is_some_and(|given| given.get(name).is_some()))?;
             named.push(Named {
                 name: name.to_owned(),
                 binary: flag(parameters, "binary_data")?,
@@ -91,6 +97,34 @@ impl Wanted {
         }
         let named = self.named.iter().find(|named| named.name == output)?;
         Some(named.binary.unwrap_or(self.binary))
+    }
+}
+
+/// Whether a model has an output of that name.
+fn check(name: &str, schema: &SchemaRef) -> Result<(), PredictError> {
+    if schema.field_with_name(name).is_ok() {
+        return Ok(());
+    }
+    Err(no_output(name))
+}
+
+/// A model has no such output.
+pub(super) fn no_output(name: &str) -> PredictError {
+    let message = format!("'{}' is not an output of this model", printable(name));
+    PredictError::invalid(message)
+}
+
+/// Whether the parameters that an output has are served.
+///
+/// # Errors
+/// `InvalidInput` for one that is not.
+pub(super) fn check_parameters(given: impl Fn(&str) -> bool) -> Result<(), PredictError> {
+    let not_served = ["classification", "shared_memory_region"];
+    match not_served.into_iter().find(|name| given(name)) {
+        None => Ok(()),
+        Some(name) => Err(PredictError::invalid(format!(
+            "output parameter '{name}' is not served; leave it out"
+        ))),
     }
 }
 
@@ -137,6 +171,38 @@ pub(super) fn outputs(
             told["data"] = tensor.json()?;
         }
         outputs.told.push(told);
+    }
+    Ok(outputs)
+}
+
+/// The wanted outputs, all in binary, in the order of the model's own.
+///
+/// # Errors
+/// As for [`outputs`].
+pub(super) fn binary(
+    batches: &[RecordBatch],
+    schema: &SchemaRef,
+    wanted: &Wanted,
+    batched: bool,
+) -> Result<Vec<RawTensor>, PredictError> {
+    let mut outputs = Vec::new();
+    for (index, field) in schema.fields().iter().enumerate() {
+        if wanted.form_of(field.name()).is_none() {
+            continue;
+        }
+        let columns = batches.iter().map(|batch| batch.column(index));
+        let tensor = Tensor::read(field, &columns.collect::<Vec<_>>(), batched)?;
+        let mut bytes = Vec::new();
+        for part in &tensor.parts {
+            raw::encode(part, &mut bytes).ok_or_else(|| no_form(field))?;
+        }
+        let datatype = described(field).ok_or_else(|| no_form(field))?;
+        outputs.push(RawTensor {
+            name: field.name().clone(),
+            datatype: datatype.to_owned(),
+            shape: tensor.shape,
+            data: bytes.into(),
+        });
     }
     Ok(outputs)
 }

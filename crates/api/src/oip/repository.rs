@@ -27,6 +27,25 @@ pub(crate) async fn index(
     OwnJsonObject(body): OwnJsonObject,
 ) -> Json<Value> {
     let only_ready = body.get("ready") == Some(&Value::Bool(true));
+    let told = |entry: Entry| {
+        json!({ "name": entry.name, "version": entry.version, "state": entry.state,
+                "reason": entry.reason })
+    };
+    Json(entries(&app, only_ready).into_iter().map(told).collect())
+}
+
+/// A model of the index.
+pub(super) struct Entry {
+    pub(super) name: String,
+    /// The deployed version.
+    pub(super) version: Option<String>,
+    pub(super) state: &'static str,
+    /// Why it does not answer, where that is known.
+    pub(super) reason: String,
+}
+
+/// Every model, or those that answer.
+pub(super) fn entries(app: &App, only_ready: bool) -> Vec<Entry> {
     let registry = app.control.registry();
     let models = registry.models.keys().filter_map(|name| {
         let status = app.control.model_status(name)?;
@@ -37,13 +56,15 @@ pub(crate) async fn index(
                 "UNAVAILABLE"
             }
         };
-        let version = status.version.map(|version| version.0.to_string());
-        let reason = failure(&status).unwrap_or_default();
-        let told =
-            json!({ "name": name.as_str(), "version": version, "state": state, "reason": reason });
-        (!only_ready || state == "READY").then_some(told)
+        let entry = Entry {
+            name: name.as_str().to_owned(),
+            version: status.version.map(|version| version.0.to_string()),
+            state,
+            reason: failure(&status).unwrap_or_default().to_owned(),
+        };
+        (!only_ready || state == "READY").then_some(entry)
     });
-    Json(models.collect())
+    models.collect()
 }
 
 /// Deploys a model's newest version, and answers when it is there.
@@ -54,14 +75,25 @@ pub(crate) async fn load(
     OwnJsonObject(body): OwnJsonObject,
 ) -> Result<StatusCode, ApiError> {
     body.only("a load", &["parameters"])?;
-    if body
+    let given = body
         .object("parameters")?
-        .is_some_and(|given| !given.is_empty())
-    {
-        return Err(ApiError(PredictError::invalid(
+        .is_some_and(|given| !given.is_empty());
+    context.in_time(deploy(&app, model, given)).await?;
+    Ok(StatusCode::OK)
+}
+
+/// Deploys the newest version of the model of that name, and returns when it is there. `given` is
+/// whether the load has parameters.
+///
+/// # Errors
+/// `InvalidInput` for a malformed name, for parameters, or when the model cannot be loaded; the
+/// registry's own.
+pub(super) async fn deploy(app: &App, model: String, given: bool) -> Result<(), PredictError> {
+    if given {
+        return Err(PredictError::invalid(
             "a load takes no configuration and no files; register the model with its path or \
              connector, and load it by name",
-        )));
+        ));
     }
     let model = ModelName::new(model)?;
     let deploy = RegistryCommand::Deploy {
@@ -70,22 +102,19 @@ pub(crate) async fn load(
         replicas: REPLICAS,
         overcommit: false,
     };
-    let work = async {
-        app.control.write(deploy).await?;
-        loop {
-            let status = app
-                .control
-                .model_status(&model)
-                .ok_or_else(|| gone(&model))?;
-            match status.state {
-                ModelState::Deployed | ModelState::PartiallyDeployed => return Ok(StatusCode::OK),
-                ModelState::DeployFailed => return Err(failed(&model, &status)),
-                ModelState::Undeployed => return Err(gone(&model)),
-                ModelState::Registered | ModelState::Deploying => tokio::time::sleep(LOOK).await,
-            }
+    app.control.write(deploy).await?;
+    loop {
+        let status = app
+            .control
+            .model_status(&model)
+            .ok_or_else(|| gone(&model))?;
+        match status.state {
+            ModelState::Deployed | ModelState::PartiallyDeployed => return Ok(()),
+            ModelState::DeployFailed => return Err(failed(&model, &status)),
+            ModelState::Undeployed => return Err(gone(&model)),
+            ModelState::Registered | ModelState::Deploying => tokio::time::sleep(LOOK).await,
         }
-    };
-    Ok(context.in_time(work).await?)
+    }
 }
 
 fn gone(model: &ModelName) -> PredictError {
@@ -116,7 +145,16 @@ pub(crate) async fn unload(
     OwnJsonObject(body): OwnJsonObject,
 ) -> Result<StatusCode, ApiError> {
     body.only("an unload", &["parameters"])?;
+    undeploy(&app, model).await?;
+    Ok(StatusCode::OK)
+}
+
+/// Undeploys the model of that name.
+///
+/// # Errors
+/// `InvalidInput` for a malformed name; the registry's own.
+pub(super) async fn undeploy(app: &App, model: String) -> Result<(), PredictError> {
     let command = RegistryCommand::Undeploy(ModelName::new(model)?);
     app.control.write(command).await?;
-    Ok(StatusCode::OK)
+    Ok(())
 }

@@ -1,4 +1,4 @@
-//! What this coordinator has answered through `infer`, in Triton's terms.
+//! What this coordinator has answered through `infer` and over gRPC, in Triton's terms.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use axum::Json;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use volley_types::ModelName;
+use volley_types::registry::RegistryState;
 
 use super::{Found, Named};
 use crate::app::App;
@@ -24,29 +25,40 @@ pub(crate) async fn model(
 ) -> Result<Json<Value>, ApiError> {
     let found = Found::find(&app, &named).await?;
     let key = (found.model.name, found.version);
-    let counted = app.statistics.0.lock().get(&key).cloned();
-    let told = counted.unwrap_or_default().json(&key);
+    let told = app.statistics.of(&key).json(&key);
     Ok(Json(json!({ "model_stats": [told] })))
 }
 
 /// The figures of all models that were asked, of those that the caller may see.
 pub(crate) async fn all(State(app): State<Arc<App>>) -> Json<Value> {
-    let registry = app.control.registry();
-    let counted = app.statistics.0.lock();
-    let seen = counted
+    let counted = app.statistics.all(&app.control.registry());
+    let told: Vec<_> = counted
         .iter()
-        .filter(|((name, _), _)| registry.models.contains_key(name));
-    let told: Vec<_> = seen.map(|(key, counts)| counts.json(key)).collect();
+        .map(|(key, counts)| counts.json(key))
+        .collect();
     Json(json!({ "model_stats": told }))
 }
 
-type Counted = BTreeMap<(ModelName, String), Counts>;
+pub(super) type Counted = BTreeMap<(ModelName, String), Counts>;
 
 /// The figures of all models, by name and version.
 #[derive(Debug, Default)]
 pub(crate) struct Statistics(Mutex<Counted>);
 
 impl Statistics {
+    /// The figures of one model's version.
+    pub(super) fn of(&self, key: &(ModelName, String)) -> Counts {
+        self.0.lock().get(key).cloned().unwrap_or_default()
+    }
+
+    /// The figures of all models that were asked and that are in `registry`, which is what the
+    /// caller may see.
+    pub(super) fn all(&self, registry: &RegistryState) -> Counted {
+        let mut counted = self.0.lock().clone();
+        counted.retain(|(name, _), _| registry.models.contains_key(name));
+        counted
+    }
+
     /// A request begins. It counts as failed unless [`Run::is_done`] is called.
     pub(super) fn start(&self, model: &ModelName, version: &str) -> Run<'_> {
         Run {
@@ -123,9 +135,9 @@ impl Drop for Run<'_> {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Total {
-    count: u64,
-    time: Duration,
+pub(super) struct Total {
+    pub(super) count: u64,
+    pub(super) time: Duration,
 }
 
 impl Total {
@@ -134,36 +146,43 @@ impl Total {
         self.time += time;
     }
 
+    pub(super) fn ns(self) -> u64 {
+        u64::try_from(self.time.as_nanos()).unwrap_or(u64::MAX)
+    }
+
     fn json(self) -> Value {
-        let ns = u64::try_from(self.time.as_nanos()).unwrap_or(u64::MAX);
-        json!({ "count": self.count, "ns": ns })
+        json!({ "count": self.count, "ns": self.ns() })
     }
 }
 
 #[derive(Clone, Debug, Default)]
-struct Counts {
+pub(super) struct Counts {
     last: Option<SystemTime>,
-    rows: u64,
-    success: Total,
-    fail: Total,
-    input: Total,
-    infer: Total,
-    output: Total,
+    pub(super) rows: u64,
+    pub(super) success: Total,
+    pub(super) fail: Total,
+    pub(super) input: Total,
+    pub(super) infer: Total,
+    pub(super) output: Total,
 }
 
 impl Counts {
-    fn json(&self, (model, version): &(ModelName, String)) -> Value {
+    /// When the last request ended, in milliseconds since 1970; 0 before the first.
+    pub(super) fn last_ms(&self) -> u64 {
         let last = self
             .last
             .and_then(|last| last.duration_since(UNIX_EPOCH).ok());
-        let last_ms = last.map_or(0, |last| {
+        last.map_or(0, |last| {
             u64::try_from(last.as_millis()).unwrap_or(u64::MAX)
-        });
+        })
+    }
+
+    fn json(&self, (model, version): &(ModelName, String)) -> Value {
         let none = Total::default().json();
         json!({
             "name": model.as_str(),
             "version": version,
-            "last_inference": last_ms,
+            "last_inference": self.last_ms(),
             "inference_count": self.rows,
             "execution_count": self.success.count,
             "inference_stats": {

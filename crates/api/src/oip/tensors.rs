@@ -32,24 +32,14 @@ pub(super) fn rows(
     mut raw: Bytes,
     schema: &SchemaRef,
 ) -> Result<Rows, PredictError> {
-    let mut given: Vec<Option<(ArrayRef, usize)>> = vec![None; schema.fields().len()];
-    let mut batched = !inputs.is_empty();
+    let mut columns = Columns::new(schema);
     for input in inputs {
         let name = input.get("name").and_then(Value::as_str);
         let name = name.ok_or_else(|| PredictError::invalid("an input has no 'name'"))?;
-        let Some((index, field)) = schema.fields().find(name) else {
-            return Err(unknown(name, schema));
-        };
-        if given[index].is_some() {
-            let message = format!("input '{}' is given twice", printable(name));
-            return Err(PredictError::invalid(message));
-        }
-        let wrong =
-            |what: String| PredictError::invalid(format!("input '{}': {what}", printable(name)));
-        let bytes = bytes_of(input, &mut raw).map_err(wrong)?;
-        let tensor = Tensor::read(input, field, bytes).map_err(wrong)?;
-        batched &= tensor.batched;
-        given[index] = Some((tensor.column(field, input)?, tensor.rows));
+        columns.add(name, |field| {
+            let bytes = bytes_of(input, &mut raw)?;
+            Tensor::read(input, field, bytes)
+        })?;
     }
     if !raw.is_empty() {
         return Err(PredictError::invalid(format!(
@@ -57,8 +47,80 @@ pub(super) fn rows(
             raw.len()
         )));
     }
-    let batch = together(given, schema)?;
-    Ok(Rows { batch, batched })
+    columns.rows()
+}
+
+/// One tensor in binary.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct RawTensor {
+    pub(super) name: String,
+    pub(super) datatype: String,
+    pub(super) shape: Vec<usize>,
+    pub(super) data: Bytes,
+}
+
+/// Rows from tensors that are all in binary.
+///
+/// # Errors
+/// `InvalidInput` naming the input.
+pub(super) fn binary_rows(
+    inputs: Vec<RawTensor>,
+    schema: &SchemaRef,
+) -> Result<Rows, PredictError> {
+    let mut columns = Columns::new(schema);
+    for input in inputs {
+        let (datatype, shape) = (Some(input.datatype.as_str()), input.shape);
+        columns.add(&input.name, |field| {
+            Tensor::of(field, datatype, shape, |item, size| {
+                Ok(Data::Raw(raw::decode(item, size, input.data)?))
+            })
+        })?;
+    }
+    columns.rows()
+}
+
+/// The columns of a request, as its tensors are read.
+struct Columns<'s> {
+    schema: &'s SchemaRef,
+    given: Vec<Option<(ArrayRef, usize)>>,
+    batched: Option<bool>,
+}
+
+impl<'s> Columns<'s> {
+    fn new(schema: &'s SchemaRef) -> Self {
+        Self {
+            schema,
+            given: vec![None; schema.fields().len()],
+            batched: None,
+        }
+    }
+
+    fn add<'v>(
+        &mut self,
+        name: &str,
+        read: impl FnOnce(&Field) -> Result<Tensor<'v>, String>,
+    ) -> Result<(), PredictError> {
+        let Some((index, field)) = self.schema.fields().find(name) else {
+            return Err(unknown(name, self.schema));
+        };
+        if self.given[index].is_some() {
+            let message = format!("input '{}' is given twice", printable(name));
+            return Err(PredictError::invalid(message));
+        }
+        let wrong =
+            |what: String| PredictError::invalid(format!("input '{}': {what}", printable(name)));
+        let tensor = read(field).map_err(wrong)?;
+        self.batched = Some(self.batched.unwrap_or(true) && tensor.batched);
+        self.given[index] = Some((tensor.column(field, name)?, tensor.rows));
+        Ok(())
+    }
+
+    fn rows(self) -> Result<Rows, PredictError> {
+        Ok(Rows {
+            batch: together(self.given, self.schema)?,
+            batched: self.batched.unwrap_or(false),
+        })
+    }
 }
 
 /// The row of a request that is nothing but one tensor's bytes. Where the model takes rows of one
@@ -187,6 +249,9 @@ fn bytes_of(input: &Value, raw: &mut Bytes) -> Result<Option<Bytes>, String> {
     Ok(Some(raw.split_to(size)))
 }
 
+/// Rows without elements cost memory that nobody sent.
+const MAX_EMPTY_ROWS: usize = 4096;
+
 /// One tensor, checked as far as its shape goes.
 struct Tensor<'v> {
     rows: usize,
@@ -202,10 +267,40 @@ enum Data<'v> {
 
 impl<'v> Tensor<'v> {
     fn read(input: &'v Value, field: &Field, bytes: Option<Bytes>) -> Result<Self, String> {
+        let datatype = input.get("datatype").and_then(Value::as_str);
+        let shape = shape(input).ok_or("'shape' must be a list of sizes")?;
+        let told = shape.clone();
+        Self::of(field, datatype, shape, |item, size| {
+            match (bytes, input.get("data")) {
+                (Some(_), Some(_)) => Err("has 'data' and binary data; give one".to_owned()),
+                (Some(bytes), None) => Ok(Data::Raw(raw::decode(item, size, bytes)?)),
+                (None, Some(data)) => {
+                    let mut flat = Vec::new();
+                    flatten(data, &mut flat);
+                    if size == flat.len() {
+                        return Ok(Data::Json(flat));
+                    }
+                    let found = flat.len();
+                    Err(format!(
+                        "has {found} values, and its shape {told:?} needs others"
+                    ))
+                }
+                (None, None) => Err("has neither 'data' nor a 'binary_data_size'".to_owned()),
+            }
+        })
+    }
+
+    /// A tensor of this shape, whose elements `read` reads once their type and number are known.
+    fn of(
+        field: &Field,
+        given: Option<&str>,
+        shape: Vec<usize>,
+        read: impl FnOnce(&Field, usize) -> Result<Data<'v>, String>,
+    ) -> Result<Self, String> {
         let no_form = || "it cannot be given in this protocol".to_owned();
         let (item, form) = form(field).ok_or_else(no_form)?;
         let wanted = datatype(item).ok_or_else(no_form)?;
-        match input.get("datatype").and_then(Value::as_str) {
+        match given.filter(|given| !given.is_empty()) {
             Some(given) if given == wanted => {}
             Some(given) => {
                 let given = printable(given);
@@ -213,28 +308,10 @@ impl<'v> Tensor<'v> {
             }
             None => return Err("has no 'datatype'".to_owned()),
         }
-        let shape = shape(input).ok_or("'shape' must be a list of sizes")?;
         let mut dims = shape.iter();
         let size = dims.try_fold(1_usize, |size, dim| size.checked_mul(*dim));
         let size = size.ok_or("its shape is too large")?;
-        let data = match (bytes, input.get("data")) {
-            (Some(_), Some(_)) => return Err("has 'data' and binary data; give one".to_owned()),
-            (Some(bytes), None) => Data::Raw(raw::decode(item, size, bytes)?),
-            (None, Some(data)) => {
-                let mut flat = Vec::new();
-                flatten(data, &mut flat);
-                if size != flat.len() {
-                    let found = flat.len();
-                    return Err(format!(
-                        "has {found} values, and its shape {shape:?} needs others"
-                    ));
-                }
-                Data::Json(flat)
-            }
-            (None, None) => {
-                return Err("has neither 'data' nor a 'binary_data_size'".to_owned());
-            }
-        };
+        let data = read(item, size)?;
         let rank = form.rank();
         // A column of numbers is sometimes given as a table with one of them.
         let column = rank == 0 && shape.len() == 2 && shape[1] == 1;
@@ -251,6 +328,9 @@ impl<'v> Tensor<'v> {
             Some((count, rest)) if batched => (*count, rest.to_vec()),
             _ => (1, shape),
         };
+        if MAX_EMPTY_ROWS < rows && size == 0 {
+            return Err(format!("has {rows} rows without elements"));
+        }
         Ok(Self {
             rows,
             row_shape,
@@ -259,11 +339,7 @@ impl<'v> Tensor<'v> {
         })
     }
 
-    fn column(&self, field: &Field, input: &Value) -> Result<ArrayRef, PredictError> {
-        let name = input
-            .get("name")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
+    fn column(&self, field: &Field, name: &str) -> Result<ArrayRef, PredictError> {
         let item = form(field).map_or(field, |(item, _)| item);
         let each = self.row_shape.iter().product();
         let values = match &self.data {

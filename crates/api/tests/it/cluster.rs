@@ -19,7 +19,7 @@ use volley_types::registry::{
 use volley_types::{
     ChunkStream, Control, ErrorCode, GenerationChunk, GenerationChunks, Incarnation, Input,
     ModelName, ModelRef, ModelVersion, NodeId, Parameters, Predict, PredictError, PredictRequest,
-    RequestId, Revision, Signature, TenantId, TraceContext, WorkerId,
+    Priority, RequestId, Revision, Signature, TenantId, TraceContext, WorkerId,
 };
 
 type Answer = Box<dyn Fn(RecordBatch) -> Result<RecordBatch, PredictError> + Send + Sync>;
@@ -52,6 +52,7 @@ pub(crate) struct Call {
     pub(crate) trace: TraceContext,
     pub(crate) remaining: Duration,
     pub(crate) parameters: Parameters,
+    pub(crate) priority: Priority,
     pub(crate) rows: RecordBatch,
     pub(crate) tenant: TenantId,
 }
@@ -171,6 +172,7 @@ impl Predict for Cluster {
             trace: request.trace,
             remaining: deadline.remaining(std::time::Instant::now()),
             parameters: request.parameters,
+            priority: request.priority,
             rows: rows.clone(),
             tenant: request.tenant,
         });

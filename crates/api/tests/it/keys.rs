@@ -14,7 +14,7 @@ use crate::support::{Edge, Reply, Script, last, request, text};
 
 const BOOTSTRAP: &str = "a-bootstrap-key-of-32-characters";
 
-async fn edge() -> Edge {
+pub(crate) async fn edge() -> Edge {
     let gate = |registry| Gatekeeper::keys(registry, Some(BOOTSTRAP)).unwrap();
     let edge = Edge::guarded(ApiConfig::default(), gate).await;
     for model in ["team-a.chat", "team-b.chat"] {
@@ -36,7 +36,7 @@ async fn admin(edge: &Edge, method: Method, path: &str, body: &str) -> Reply {
 }
 
 /// Makes a key and gives its id and itself.
-async fn make(edge: &Edge, body: Value) -> (String, String) {
+pub(crate) async fn make(edge: &Edge, body: Value) -> (String, String) {
     let made = admin(edge, Method::POST, "/_volley/keys", &body.to_string()).await;
     assert_eq!(made.status, 201, "{}", made.text());
     assert_eq!(made.headers["cache-control"], "no-store");

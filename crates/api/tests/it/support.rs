@@ -30,6 +30,7 @@ pub(crate) struct Edge {
     pub(crate) cluster: Arc<Cluster>,
     pub(crate) shutdown: CancellationToken,
     pub(crate) server: JoinHandle<()>,
+    pub(crate) api: ApiServer,
 }
 
 impl Drop for Edge {
@@ -70,18 +71,19 @@ impl Edge {
         let read = cluster.clone();
         let gate = Arc::new(gate(Arc::new(move || read.registry())));
         let metrics = Arc::new(|| "# EOF\n".to_owned());
-        let server = ApiServer::new(cluster.clone(), metrics, config, gate)
+        let api = ApiServer::new(cluster.clone(), metrics, config, gate)
             .reading_arrow(Arc::new(|| Box::new(Decoder::default())));
-        let server = finish(server);
+        let api = finish(api);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();
-        let server = tokio::spawn(server.serve(listener, shutdown.clone()));
+        let server = tokio::spawn(api.clone().serve(listener, shutdown.clone()));
         Self {
             address,
             cluster,
             shutdown,
             server,
+            api,
         }
     }
 

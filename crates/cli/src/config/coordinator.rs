@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde::Deserialize;
-use volley_api::ApiConfig;
+use volley_api::{ApiConfig, GrpcSkin};
 use volley_cluster::ClusterConfig;
 use volley_coordinator::CoordinatorConfig;
 use volley_types::NodeId;
@@ -21,6 +21,8 @@ struct File {
     node: Node,
     listen: Listen,
     cluster: Cluster,
+    #[serde(default)]
+    grpc: Grpc,
     #[serde(default)]
     limits: Limits,
     #[serde(default)]
@@ -51,6 +53,13 @@ struct Cluster {
     join: Vec<String>,
     snapshot_every: Option<Count>,
     write_timeout: Option<Span>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Grpc {
+    triton: Option<String>,
+    mlserver: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -91,12 +100,24 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
         node,
         listen,
         cluster: section,
+        grpc,
         limits,
         security,
     } = file;
     let security = SecurityPlan::coordinator(security, NodeId(node.id))?;
     let key = "'security.bootstrap_key_file' (or put it into VOLLEY_BOOTSTRAP_KEY)";
     security.allow_callers("listen.public", &listen.public, key)?;
+    let skins = [
+        (GrpcSkin::Triton, "grpc.triton", grpc.triton),
+        (GrpcSkin::MlServer, "grpc.mlserver", grpc.mlserver),
+    ];
+    let mut grpc = Vec::new();
+    for (skin, what, address) in skins {
+        if let Some(address) = address {
+            security.allow_callers(what, &address, key)?;
+            grpc.push((skin, address));
+        }
+    }
     security.allow_nodes("listen.internal", &listen.internal)?;
     let advertise = listen.advertise.unwrap_or_else(|| listen.internal.clone());
     ensure!(
@@ -154,6 +175,7 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
         coordinator,
         api,
         public: listen.public,
+        grpc,
         internal: listen.internal,
         drain_timeout,
         security,

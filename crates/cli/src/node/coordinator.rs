@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use async_trait::async_trait;
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::service::interceptor::InterceptedService;
-use volley_api::{ApiConfig, ApiServer, EncodeMetrics, PeerStreams, Streams};
+use volley_api::{ApiConfig, ApiServer, EncodeMetrics, GrpcSkin, PeerStreams, Streams};
 use volley_cluster::{Cluster, ClusterConfig};
 use volley_coordinator::streams::OpenChannel;
 use volley_coordinator::{Connect, Coordinator, CoordinatorConfig};
@@ -50,6 +51,8 @@ pub(crate) struct CoordinatorPlan {
     pub(crate) coordinator: CoordinatorConfig,
     pub(crate) api: ApiConfig,
     pub(crate) public: String,
+    /// Listeners that speak gRPC alone.
+    pub(crate) grpc: Vec<(GrpcSkin, String)>,
     pub(crate) internal: String,
     pub(crate) drain_timeout: Duration,
     pub(crate) security: SecurityPlan,
@@ -59,7 +62,7 @@ pub(crate) struct CoordinatorPlan {
 pub(crate) struct RunningCoordinator {
     pub(crate) coordinator: Coordinator,
     pub(crate) cluster: Cluster,
-    public: tokio::task::JoinHandle<()>,
+    public: JoinSet<()>,
     internal: tokio::task::JoinHandle<anyhow::Result<()>>,
     joining: tokio::task::JoinHandle<()>,
     _renewal: AbortOnDropHandle<()>,
@@ -72,8 +75,9 @@ pub(crate) struct RunningCoordinator {
 pub(crate) async fn run_until_signal(plan: CoordinatorPlan) -> anyhow::Result<()> {
     let shutdown = signals::shutdown()?;
     let public = bind("listen.public, for REST", &plan.public).await?;
+    let grpc = bind_grpc(&plan.grpc).await?;
     let internal = bind("listen.internal, for Flight and Raft", &plan.internal).await?;
-    let mut running = start(plan, public, internal).await?;
+    let mut running = start(plan, public, grpc, internal).await?;
     tokio::select! {
         () = shutdown.cancelled() => {}
         ended = &mut running.internal => {
@@ -85,10 +89,30 @@ pub(crate) async fn run_until_signal(plan: CoordinatorPlan) -> anyhow::Result<()
     Ok(())
 }
 
-/// Starts a coordinator that serves REST on `public`, Flight and Raft on `internal`.
+/// A listener for each skin.
+///
+/// # Errors
+/// As for [`bind`].
+pub(crate) async fn bind_grpc(
+    skins: &[(GrpcSkin, String)],
+) -> anyhow::Result<Vec<(GrpcSkin, TcpListener)>> {
+    let mut listeners = Vec::with_capacity(skins.len());
+    for (skin, address) in skins {
+        let what = match skin {
+            GrpcSkin::Triton => "grpc.triton",
+            GrpcSkin::MlServer => "grpc.mlserver",
+        };
+        listeners.push((*skin, bind(what, address).await?));
+    }
+    Ok(listeners)
+}
+
+/// Starts a coordinator that serves REST and gRPC on `public`, gRPC alone on `grpc`, Flight and
+/// Raft on `internal`.
 pub(crate) async fn start(
     plan: CoordinatorPlan,
     public: TcpListener,
+    grpc: Vec<(GrpcSkin, TcpListener)>,
     internal: TcpListener,
 ) -> anyhow::Result<RunningCoordinator> {
     let (rest, flight_and_raft) = (public.local_addr()?, internal.local_addr()?);
@@ -143,14 +167,20 @@ pub(crate) async fn start(
         )
         .with_tls(plan.security.tls.clone())
         .reading_arrow(Arc::new(|| Box::new(Decoder::default())));
-    let public = tokio::spawn(api.serve(public, stop_public.clone()));
+    let mut served = JoinSet::new();
+    for (skin, listener) in grpc {
+        tracing::info!(skin = ?skin, address = %listener.local_addr()?, "serving gRPC");
+        let api = api.clone();
+        served.spawn(api.serve_grpc(skin, listener, stop_public.clone()));
+    }
+    served.spawn(api.serve(public, stop_public.clone()));
 
     let joining = tokio::spawn(enter(cluster.clone(), plan.membership));
     tracing::info!(%rest, internal = %flight_and_raft, "coordinator started");
     Ok(RunningCoordinator {
         coordinator,
         cluster,
-        public,
+        public: served,
         internal,
         joining,
         _renewal: AbortOnDropHandle::new(tokio::spawn(plan.security.keep_fresh())),
@@ -204,8 +234,10 @@ impl RunningCoordinator {
         self.joining.abort();
         self.coordinator.begin_drain();
         self.stop_public.cancel();
-        if let Err(error) = (&mut self.public).await {
-            tracing::error!(error = %error, "the public listener failed");
+        while let Some(served) = self.public.join_next().await {
+            if let Err(error) = served {
+                tracing::error!(error = %error, "a public listener failed");
+            }
         }
         // What came over Flight is not among the public listener's requests.
         while self.coordinator.active_streams() != 0 && Instant::now() < by {

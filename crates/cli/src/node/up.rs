@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::net::TcpListener;
-use volley_api::ApiConfig;
+use volley_api::{ApiConfig, GrpcSkin};
 use volley_backend_onnx::OnnxConfig;
 use volley_backend_remote::RemoteConfig;
 use volley_cluster::ClusterConfig;
@@ -64,8 +64,10 @@ pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
     let addresses = doors.addresses()?;
     let has_keys = security.keys;
 
-    let plan = coordinator_plan(&data_dir, &addresses, security);
-    let mut coordinator = coordinator::start(plan, doors.rest, doors.internal).await?;
+    let mut plan = coordinator_plan(&data_dir, &addresses, security);
+    plan.grpc = grpc(&up);
+    let grpc = coordinator::bind_grpc(&plan.grpc).await?;
+    let mut coordinator = coordinator::start(plan, doors.rest, grpc, doors.internal).await?;
     let worker = worker::start(worker_plan(&addresses)?, doors.flight, doors.http)?;
     let serve = async {
         demo::deploy(&coordinator.coordinator, &data_dir.join("models")).await?;
@@ -144,10 +146,24 @@ fn coordinator_plan(
             ..ApiConfig::default()
         },
         public: addresses.rest.to_string(),
+        grpc: Vec::new(),
         internal,
         drain_timeout: DRAIN_TIMEOUT,
         security,
     }
+}
+
+/// Where gRPC is served beside the REST port.
+fn grpc(up: &Up) -> Vec<(GrpcSkin, String)> {
+    let skins = [
+        (GrpcSkin::Triton, up.triton_grpc),
+        (GrpcSkin::MlServer, up.mlserver_grpc),
+    ];
+    let wanted = skins
+        .into_iter()
+        .filter_map(|(skin, port)| Some((skin, port?)));
+    let at = |port| SocketAddr::new(up.host, port).to_string();
+    wanted.map(|(skin, port)| (skin, at(port))).collect()
 }
 
 fn worker_plan(addresses: &Addresses) -> anyhow::Result<WorkerPlan> {

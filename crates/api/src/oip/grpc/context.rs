@@ -1,0 +1,272 @@
+//! Around every call: what it carries, how long it may take, how it fails.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use futures::{FutureExt, StreamExt, future};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, header};
+use hyper::body::Body as HttpBody;
+use tonic::Status;
+use tonic::metadata::MetadataValue;
+use tracing::Instrument;
+use volley_proto::status::{grpc_code, public_message};
+use volley_security::Principal;
+use volley_types::{Deadline, ErrorCode, PredictError, Role};
+
+use crate::app::App;
+use crate::auth::Sealed;
+use crate::context::{self, REQUEST_ID, RequestContext};
+use crate::serve::Draining;
+
+const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
+const ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
+const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+/// Tells gRPC clients that repeat calls how long to wait.
+const RETRY_AFTER_MS: &str = "grpc-retry-pushback-ms";
+/// The call whose messages may come for as long as the client likes.
+const STREAM: &str = "/ModelStreamInfer";
+
+/// What a call knows of itself besides its messages.
+#[derive(Clone)]
+pub(super) struct CallContext {
+    /// The cluster.
+    pub(super) app: Arc<App>,
+    /// As over REST, with the deadline of a call that has one request.
+    pub(super) request: RequestContext,
+    /// The deadline that the client gave, which holds for a whole stream.
+    pub(super) deadline: Option<Deadline>,
+    pub(super) draining: Draining,
+}
+
+impl CallContext {
+    /// The context that the middleware made.
+    pub(super) fn of<T>(request: &tonic::Request<T>) -> Result<Self, Status> {
+        let context = request.extensions().get::<Self>().cloned();
+        context.ok_or_else(|| Status::internal("the request was lost"))
+    }
+}
+
+/// An error as the end of a call.
+pub(super) fn status(error: &PredictError) -> Status {
+    if error.code == ErrorCode::Internal {
+        tracing::error!(error = error.chain(), "request failed");
+    }
+    let mut status = Status::new(grpc_code(error.code), public_message(error));
+    if let Some(after) = error.retry_after {
+        let after = MetadataValue::from(u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
+        status.metadata_mut().insert(RETRY_AFTER_MS, after);
+    }
+    status
+}
+
+/// Wraps every call: refuses what is no gRPC, makes the context, bounds the body's time, fences
+/// panics, echoes the id, and cuts an answer that nobody takes.
+pub(super) async fn middleware(
+    State(sealed): State<Sealed>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    // Besides being clear, this keeps web pages of other origins from calling here.
+    if !is_grpc(request.headers()) || request.method() != Method::POST {
+        return bare(StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    }
+    if request.version() != Version::HTTP_2 {
+        return bare(StatusCode::HTTP_VERSION_NOT_SUPPORTED);
+    }
+    let request_id = context::request_id(request.headers());
+    let trace = context::trace(request.headers());
+    let span = tracing::info_span!(
+        "grpc",
+        request_id = %request_id,
+        trace_id = format_args!("{:032x}", trace.trace_id),
+        path = request.uri().path(),
+    );
+    let now = Instant::now();
+    let config = *sealed.config();
+    let limits = context::timeout(request.headers(), &config).and_then(|most| {
+        let given = call_timeout(request.headers())?;
+        Ok((most, given, admit(&sealed, &request)?))
+    });
+    let mut response = match limits {
+        Err(error) => status(&error).into_http(),
+        Ok((most, given, app)) => {
+            let given = given.map(|given| Deadline::after(now, given));
+            let most = Deadline::after(now, most);
+            let context = CallContext {
+                app,
+                request: RequestContext {
+                    request_id: request_id.clone(),
+                    trace,
+                    deadline: given.map_or(most, |given| given.earlier(most)),
+                    span: span.clone(),
+                    watches: request.extensions().get().cloned().unwrap_or_default(),
+                    resume: None,
+                },
+                deadline: given,
+                draining: request.extensions().get().cloned().unwrap_or_default(),
+            };
+            let watches = context.request.watches.clone();
+            request.extensions_mut().insert(context);
+            same_compression(request.headers_mut());
+            if !request.uri().path().ends_with(STREAM) {
+                request = request.map(|body| in_time(body, config.body_timeout));
+            }
+            let answered = AssertUnwindSafe(next.run(request))
+                .catch_unwind()
+                .instrument(span);
+            let answered = answered.await.unwrap_or_else(|_| {
+                let error = PredictError::internal("the request failed unexpectedly", "a panic");
+                status(&error).into_http()
+            });
+            let is_over = answered.body().is_end_stream();
+            answered.map(|body| if is_over { body } else { watches.watch(body) })
+        }
+    };
+    if let Ok(id) = HeaderValue::from_str(request_id.as_str()) {
+        response.headers_mut().insert(REQUEST_ID, id);
+    }
+    response
+}
+
+/// The cluster for who calls, where that is allowed to them. A call that is not listed here needs
+/// the strongest role.
+fn admit(sealed: &Sealed, request: &Request) -> Result<Arc<App>, PredictError> {
+    let call = request.uri().path().rsplit('/').next();
+    let needed = match call.unwrap_or_default() {
+        "ServerLive" | "ServerReady" => return Ok(sealed.open(Arc::new(Principal::nobody()))),
+        "ServerMetadata" | "ModelReady" | "ModelMetadata" | "ModelConfig" | "ModelStatistics"
+        | "RepositoryIndex" => Role::Viewer,
+        "ModelInfer" | "ModelStreamInfer" => Role::Predict,
+        "RepositoryModelLoad" | "RepositoryModelUnload" => Role::ModelAdmin,
+        _ => Role::ClusterAdmin,
+    };
+    let principal = sealed.gate().identify(request.headers())?;
+    principal.allow(needed)?;
+    Ok(sealed.open(Arc::new(principal)))
+}
+
+fn bare(status: StatusCode) -> Response {
+    let mut response = Response::default();
+    *response.status_mut() = status;
+    response
+}
+
+fn is_grpc(headers: &HeaderMap) -> bool {
+    let given = headers.get(header::CONTENT_TYPE);
+    let rest = given.and_then(|value| value.as_bytes().strip_prefix(b"application/grpc"));
+    matches!(rest, Some([] | [b'+' | b';', ..]))
+}
+
+/// A client that compresses gets its answer compressed in the same way, any other one plain: most
+/// could read compressed answers, and few want to wait for them.
+fn same_compression(headers: &mut HeaderMap) {
+    match headers.get(ENCODING).cloned() {
+        Some(encoding) if encoding != "identity" => {
+            headers.insert(ACCEPT_ENCODING, encoding);
+        }
+        _ => {
+            headers.remove(ACCEPT_ENCODING);
+        }
+    }
+}
+
+/// `grpc-timeout`: up to eight digits and a unit.
+fn call_timeout(headers: &HeaderMap) -> Result<Option<Duration>, PredictError> {
+    let Some(value) = headers.get(TIMEOUT) else {
+        return Ok(None);
+    };
+    let read = || {
+        let text = value.to_str().ok()?;
+        let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+        if digits.is_empty() || 8 < digits.len() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+            return None;
+        }
+        let count: u64 = digits.parse().ok()?;
+        match unit {
+            "H" => Some(Duration::from_secs(count * 3_600)),
+            "M" => Some(Duration::from_secs(count * 60)),
+            "S" => Some(Duration::from_secs(count)),
+            "m" => Some(Duration::from_millis(count)),
+            "u" => Some(Duration::from_micros(count)),
+            "n" => Some(Duration::from_nanos(count)),
+            _ => None,
+        }
+    };
+    let malformed = || PredictError::invalid("metadata 'grpc-timeout' is malformed");
+    read().map(Some).ok_or_else(malformed)
+}
+
+/// `body`, which fails when it has not ended in time.
+fn in_time(body: Body, limit: Duration) -> Body {
+    let late = tokio::time::sleep(limit).map(|()| {
+        let error = Status::deadline_exceeded("the request's message did not arrive in time");
+        Some(Err(axum::Error::new(error)))
+    });
+    let data = body.into_data_stream().map(Some);
+    let data = data.chain(futures::stream::once(future::ready(None)));
+    let pieces = futures::stream::select(data, futures::stream::once(late));
+    Body::from_stream(
+        pieces
+            .take_while(|piece| future::ready(piece.is_some()))
+            .filter_map(future::ready),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(text: &str) -> Option<Duration> {
+        let value = HeaderValue::from_str(text).ok()?;
+        call_timeout(&HeaderMap::from_iter([(TIMEOUT, value)])).ok()?
+    }
+
+    #[test]
+    fn a_timeout_is_digits_and_a_unit() {
+        assert_eq!(read("5S"), Some(Duration::from_secs(5)));
+        assert_eq!(read("250m"), Some(Duration::from_millis(250)));
+        assert_eq!(
+            read("99999999H"),
+            Some(Duration::from_secs(99_999_999 * 3_600))
+        );
+        for bad in ["", "S", "5", "5s", "-5S", "123456789S", "5 S", "+5S"] {
+            assert_eq!(read(bad), None, "{bad}");
+        }
+        assert_eq!(call_timeout(&HeaderMap::new()).unwrap(), None);
+    }
+
+    #[test]
+    fn only_grpc_is_grpc() {
+        let given = |value: &'static str| {
+            let value = HeaderValue::from_static(value);
+            is_grpc(&HeaderMap::from_iter([(header::CONTENT_TYPE, value)]))
+        };
+        assert!(given("application/grpc") && given("application/grpc+proto"));
+        assert!(!given("application/grpc-web") && !given("text/plain"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_that_does_not_arrive_is_given_up() {
+        let endless = futures::stream::pending::<Result<bytes::Bytes, axum::Error>>();
+        let mut late =
+            in_time(Body::from_stream(endless), Duration::from_secs(1)).into_data_stream();
+        assert!(late.next().await.unwrap().is_err());
+        let mut whole = in_time(Body::from("x"), Duration::from_secs(1)).into_data_stream();
+        assert_eq!(whole.next().await.unwrap().unwrap(), "x");
+        assert!(whole.next().await.is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn any_timeout_is_read_or_refused(text in "\\PC{0,12}|[0-9]{0,9}[HMSmun]?") {
+            let _ = read(&text);
+        }
+    }
+}

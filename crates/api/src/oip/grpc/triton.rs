@@ -1,0 +1,224 @@
+//! Triton's skin.
+
+use futures::StreamExt;
+use tonic::{Request, Response, Status, Streaming};
+use volley_proto::inference::triton::grpc_inference_service_server::GrpcInferenceService;
+use volley_proto::inference::triton::infer_parameter::ParameterChoice;
+use volley_proto::inference::triton::{
+    DataType, InferStatistics, ModelConfig, ModelConfigRequest, ModelConfigResponse,
+    ModelInferRequest, ModelInferResponse, ModelInput, ModelMetadataRequest, ModelMetadataResponse,
+    ModelOutput, ModelReadyRequest, ModelReadyResponse, ModelStatistics, ModelStatisticsRequest,
+    ModelStatisticsResponse, ModelStreamInferResponse, ModelTransactionPolicy,
+    RepositoryIndexRequest, RepositoryIndexResponse, RepositoryModelLoadRequest,
+    RepositoryModelLoadResponse, RepositoryModelUnloadRequest, RepositoryModelUnloadResponse,
+    ServerLiveRequest, ServerLiveResponse, ServerMetadataRequest, ServerMetadataResponse,
+    ServerReadyRequest, ServerReadyResponse, StatisticDuration,
+};
+use volley_proto::status::public_message;
+use volley_types::{ModelName, Task};
+
+use super::context::{CallContext, status};
+use super::edge::{Answer, Edge, finish, named};
+use super::reply::parameter;
+use super::stream::{self, Message, Responses};
+use crate::oip::statistics::{Counts, Total};
+use crate::oip::{Found, describe};
+
+/// A response parameter: whether it is the last one to its request.
+const FINAL: &str = "triton_final_response";
+/// Metadata of a stream whose first error is to end it.
+const ERRORS_END: &str = "triton_grpc_error";
+
+pub(super) struct Triton(pub(super) Edge);
+
+#[tonic::async_trait]
+impl GrpcInferenceService for Triton {
+    async fn server_live(&self, request: Request<ServerLiveRequest>) -> Answer<ServerLiveResponse> {
+        self.0.server_live(&request)
+    }
+
+    async fn server_ready(
+        &self,
+        request: Request<ServerReadyRequest>,
+    ) -> Answer<ServerReadyResponse> {
+        self.0.server_ready(&request)
+    }
+
+    async fn server_metadata(
+        &self,
+        request: Request<ServerMetadataRequest>,
+    ) -> Answer<ServerMetadataResponse> {
+        self.0.server_metadata(&request)
+    }
+
+    async fn model_ready(&self, request: Request<ModelReadyRequest>) -> Answer<ModelReadyResponse> {
+        self.0.model_ready(request).await
+    }
+
+    async fn model_metadata(
+        &self,
+        request: Request<ModelMetadataRequest>,
+    ) -> Answer<ModelMetadataResponse> {
+        self.0.model_metadata(request).await
+    }
+
+    async fn model_infer(&self, request: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
+        self.0.model_infer(request).await
+    }
+
+    type ModelStreamInferStream = Responses<ModelStreamInferResponse>;
+
+    async fn model_stream_infer(
+        &self,
+        request: Request<Streaming<ModelInferRequest>>,
+    ) -> Answer<Self::ModelStreamInferStream> {
+        let context = CallContext::of(&request)?;
+        let errors_end = request
+            .metadata()
+            .get(ERRORS_END)
+            .is_some_and(|value| value == "true");
+        let said = stream::answers(self.0, context, request.into_inner());
+        let wrapped = said.map(move |said| wrap(said?, errors_end));
+        Ok(Response::new(wrapped.boxed()))
+    }
+
+    async fn model_config(
+        &self,
+        request: Request<ModelConfigRequest>,
+    ) -> Answer<ModelConfigResponse> {
+        let context = CallContext::of(&request)?;
+        let asked = request.into_inner();
+        let named = named(asked.name, asked.version);
+        let work = async {
+            let found = Found::find(&context.app, &named).await?;
+            Ok(ModelConfigResponse {
+                config: Some(config(&found)),
+            })
+        };
+        finish(&context, work).await
+    }
+
+    async fn model_statistics(
+        &self,
+        request: Request<ModelStatisticsRequest>,
+    ) -> Answer<ModelStatisticsResponse> {
+        let context = CallContext::of(&request)?;
+        let asked = request.into_inner();
+        let work = async {
+            let app = &context.app;
+            let counted = if asked.name.is_empty() {
+                app.statistics.all(&app.control.registry())
+            } else {
+                let found = Found::find(app, &named(asked.name, asked.version)).await?;
+                let key = (found.model.name, found.version);
+                [(key.clone(), app.statistics.of(&key))].into()
+            };
+            let model_stats = counted.into_iter().map(statistics).collect();
+            Ok(ModelStatisticsResponse { model_stats })
+        };
+        finish(&context, work).await
+    }
+
+    async fn repository_index(
+        &self,
+        request: Request<RepositoryIndexRequest>,
+    ) -> Answer<RepositoryIndexResponse> {
+        self.0.repository_index(request)
+    }
+
+    async fn repository_model_load(
+        &self,
+        request: Request<RepositoryModelLoadRequest>,
+    ) -> Answer<RepositoryModelLoadResponse> {
+        self.0.load(request).await
+    }
+
+    async fn repository_model_unload(
+        &self,
+        request: Request<RepositoryModelUnloadRequest>,
+    ) -> Answer<RepositoryModelUnloadResponse> {
+        self.0.unload(request).await
+    }
+}
+
+/// One message of a stream. An error is one too, unless the client wants it to end the stream.
+fn wrap(message: Message, errors_end: bool) -> Result<ModelStreamInferResponse, Status> {
+    let (error_message, mut response, last) = match message {
+        Message::Refused { error, .. } if errors_end => return Err(status(&error)),
+        Message::Refused { id, error } => {
+            let response = ModelInferResponse {
+                id,
+                ..ModelInferResponse::default()
+            };
+            // For its log.
+            let _ = status(&error);
+            (public_message(&error), response, true)
+        }
+        Message::Response { response, last } => (String::new(), response, last),
+    };
+    let last = parameter(ParameterChoice::BoolParam(last));
+    response.parameters.insert(FINAL.to_owned(), last);
+    Ok(ModelStreamInferResponse {
+        error_message,
+        infer_response: Some(response),
+    })
+}
+
+fn statistics(((name, version), counts): ((ModelName, String), Counts)) -> ModelStatistics {
+    let told = |total: Total| {
+        Some(StatisticDuration {
+            count: total.count,
+            ns: total.ns(),
+        })
+    };
+    ModelStatistics {
+        name: name.as_str().to_owned(),
+        version,
+        last_inference: counts.last_ms(),
+        inference_count: counts.rows,
+        execution_count: counts.success.count,
+        inference_stats: Some(InferStatistics {
+            success: told(counts.success),
+            fail: told(counts.fail),
+            compute_input: told(counts.input),
+            compute_infer: told(counts.infer),
+            compute_output: told(counts.output),
+        }),
+    }
+}
+
+fn config(found: &Found) -> ModelConfig {
+    let signature = &found.signature;
+    let data_type = |datatype: &str| {
+        DataType::from_str_name(&describe::config_type(datatype))
+            .unwrap_or(DataType::TypeInvalid)
+            .into()
+    };
+    let input = describe::inputs(signature)
+        .into_iter()
+        .map(|form| ModelInput {
+            data_type: data_type(form.datatype),
+            name: form.name,
+            dims: form.shape,
+            optional: form.optional,
+        });
+    let output = describe::outputs(signature)
+        .into_iter()
+        .map(|form| ModelOutput {
+            data_type: data_type(form.datatype),
+            name: form.name,
+            dims: form.shape,
+        });
+    ModelConfig {
+        name: found.model.name.as_str().to_owned(),
+        platform: describe::platform(signature),
+        backend: describe::SERVER.to_owned(),
+        max_batch_size: 0,
+        input: input.collect(),
+        output: output.collect(),
+        version_policy: None,
+        model_transaction_policy: Some(ModelTransactionPolicy {
+            decoupled: signature.task == Task::Generate,
+        }),
+    }
+}
