@@ -75,6 +75,21 @@ def tensors(client, model):
     said("tensors", f"{len(answers)} ways")
 
 
+def classes(client, model):
+    pixels = np.random.default_rng(7).random((2, 8, 8), np.float32)
+    outputs = client.get_model_metadata(model)["outputs"]
+    name = next(output["name"] for output in outputs if output["datatype"] == "FP32")
+    best = {}
+    for count in (0, 3):
+        outputs = [triton.InferRequestedOutput(name, class_count=count)]
+        answer = client.infer(model, [tensor("pixels", pixels, "FP32")], outputs=outputs)
+        best[count] = answer.as_numpy(name)
+    assert best[3].shape == (2, 3), best
+    places = [[int(text.split(b":")[1]) for text in row] for row in best[3]]
+    np.testing.assert_array_equal(places, np.argsort(-best[0], 1, kind="stable")[:, :3])
+    said("classes", best[3][0][0].decode())
+
+
 def later(client, model):
     pixels = np.zeros((1, 8, 8), np.float32)
     asked = [client.async_infer(model, [tensor("pixels", pixels, "FP32")]) for _ in range(4)]
@@ -143,6 +158,7 @@ def main():
     with triton.InferenceServerClient(arguments.url, concurrency=4) as client:
         health(client, arguments.model)
         tensors(client, arguments.model)
+        classes(client, arguments.model)
         later(client, arguments.model)
         raw(client, arguments.model)
         errors(client, arguments.model)

@@ -208,7 +208,7 @@ async fn tritons_own_client_sends_and_reads_binary_tensors() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{text}{errors}");
-    assert_eq!(text.lines().count(), 9, "{text}");
+    assert_eq!(text.lines().count(), 10, "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

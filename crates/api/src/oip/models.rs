@@ -21,6 +21,7 @@ pub(crate) async fn server() -> Json<Value> {
         "version": env!("CARGO_PKG_VERSION"),
         "extensions": [
             "binary_tensor_data",
+            "classification",
             "generate",
             "model_configuration",
             "model_repository",

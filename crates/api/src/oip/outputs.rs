@@ -1,10 +1,13 @@
 //! Rows into tensors of the protocol, in JSON or behind it. Pure.
 
-use arrow_array::{ArrayRef, RecordBatch};
-use arrow_schema::{Field, SchemaRef};
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch, StringArray};
+use arrow_schema::{DataType, Field, SchemaRef};
 use serde_json::{Map, Value, json};
 use volley_types::{ErrorCode, PredictError};
 
+use super::classes::best;
 use super::raw;
 use super::tensors::{RawTensor, datatype, described, printable};
 use crate::tensors::append;
@@ -23,6 +26,8 @@ pub(super) struct Wanted {
 struct Named {
     name: String,
     binary: Option<bool>,
+    /// How many of the best values of each row are told, in place of all.
+    classes: Option<usize>,
 }
 
 impl Wanted {
@@ -41,7 +46,11 @@ impl Wanted {
     pub(super) fn binary(names: Vec<String>, schema: &SchemaRef) -> Result<Self, PredictError> {
         let named = names.into_iter().map(|name| {
             check(&name, schema)?;
-            Ok(Named { name, binary: None })
+            Ok(Named {
+                name,
+                binary: None,
+                classes: None,
+            })
         });
         Ok(Self {
             named: named.collect::<Result<_, PredictError>>()?,
@@ -81,22 +90,42 @@ impl Wanted {
                 .ok_or_else(wrong)?;
             check(name, schema)?;
             let parameters = output.get("parameters");
-            check_parameters(|name| parameters.is_some_and(|given| given.get(name).is_some()))?;
+            if parameters.is_some_and(|given| given.get("shared_memory_region").is_some()) {
+                return Err(PredictError::invalid(
+                    "output parameter 'shared_memory_region' is not served; leave it out",
+                ));
+            }
             named.push(Named {
                 name: name.to_owned(),
                 binary: flag(parameters, "binary_data")?,
+                classes: count(parameters.and_then(|given| given.get("classification")))?,
             });
         }
         Ok(Self { named, binary })
     }
 
-    /// Whether `output` is wanted, and if it is to be binary.
-    fn form_of(&self, output: &str) -> Option<bool> {
+    /// Whether `output` is wanted, and if so whether it is to be binary, and how many classes.
+    fn form_of(&self, output: &str) -> Option<(bool, Option<usize>)> {
         if self.named.is_empty() {
-            return Some(self.binary);
+            return Some((self.binary, None));
         }
         let named = self.named.iter().find(|named| named.name == output)?;
-        Some(named.binary.unwrap_or(self.binary))
+        Some((named.binary.unwrap_or(self.binary), named.classes))
+    }
+}
+
+/// A number of classes.
+fn count(given: Option<&Value>) -> Result<Option<usize>, PredictError> {
+    let wrong =
+        || PredictError::invalid("output parameter 'classification' must be a number of classes");
+    match given {
+        None | Some(Value::Null) => Ok(None),
+        Some(given) => match given.as_u64().and_then(|count| usize::try_from(count).ok()) {
+            // Triton's clients say 0 where no classes are wanted.
+            Some(0) => Ok(None),
+            Some(count) => Ok(Some(count)),
+            None => Err(wrong()),
+        },
     }
 }
 
@@ -150,14 +179,20 @@ pub(super) fn outputs(
 ) -> Result<Outputs, PredictError> {
     let mut outputs = Outputs::default();
     for (index, field) in schema.fields().iter().enumerate() {
-        let Some(binary) = wanted.form_of(field.name()) else {
+        let Some((binary, classes)) = wanted.form_of(field.name()) else {
             continue;
         };
         let columns = batches.iter().map(|batch| batch.column(index));
-        let tensor = Tensor::read(field, &columns.collect::<Vec<_>>(), batched)?;
+        let mut tensor = Tensor::read(field, &columns.collect::<Vec<_>>(), batched)?;
+        let mut datatype = described(field);
+        let texts = Field::new(field.name(), DataType::Utf8, false);
+        if let Some(count) = classes {
+            tensor = tensor.classes(count, batched, &texts)?;
+            datatype = described(&texts);
+        }
         let mut told = json!({
             "name": field.name(),
-            "datatype": described(field),
+            "datatype": datatype,
             "shape": tensor.shape,
         });
         if binary {
@@ -240,6 +275,36 @@ impl<'f> Tensor<'f> {
             item,
             shape: shape.collect(),
             parts,
+        })
+    }
+
+    /// The best `count` values of each row, as texts in a column that `texts` describes.
+    fn classes(self, count: usize, batched: bool, texts: &'f Field) -> Result<Self, PredictError> {
+        if datatype(self.item).is_none_or(|name| matches!(name, "BYTES" | "BOOL")) {
+            let message = "only outputs of numbers have classes; leave 'classification' out";
+            return Err(PredictError::invalid(message));
+        }
+        let Value::Array(values) = self.json()? else {
+            return Err(no_form(self.item));
+        };
+        let rows = if batched {
+            self.shape.first().copied().unwrap_or(0)
+        } else {
+            1
+        };
+        let each = values.len().checked_div(rows).unwrap_or(0);
+        let rows_of = values.chunks(each.max(1));
+        let best: Vec<String> = rows_of.flat_map(|row| best(row, count)).collect();
+        let best: ArrayRef = Arc::new(StringArray::from(best));
+        let shape = if batched {
+            vec![rows, count.min(each)]
+        } else {
+            vec![count.min(each)]
+        };
+        Ok(Self {
+            item: texts,
+            shape,
+            parts: vec![best],
         })
     }
 

@@ -323,6 +323,15 @@ async fn binary_tensors_go_both_ways_as_they_are_asked_for() {
     assert_eq!(answer, &bytes(x, 8)[..16]);
     assert_eq!(outputs[1]["data"], json!([8]));
 
+    let classes = json!({ "outputs": [{ "name": "y", "parameters": { "classification": 2 } }] });
+    let (body, length) = binary([0.5, 4.0, 1.0, 2.0], 7, &classes);
+    let reply = edge.send(post(body, &[(LENGTH, length.to_string())])).await;
+    assert_eq!(
+        reply.ok()["outputs"],
+        json!([{ "name": "y", "datatype": "BYTES", "shape": [1, 2],
+                 "data": ["4.000000:1", "2.000000:3"] }])
+    );
+
     let (body, length) = binary(x, 7, &json!({}));
     for length in [
         "-1".to_owned(),

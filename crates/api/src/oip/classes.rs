@@ -1,0 +1,79 @@
+//! The classification extension: of each row, the best values with their places. Pure.
+
+use std::cmp::{Ordering, Reverse};
+
+use serde_json::Value;
+
+/// The `count` greatest of the numbers of a row, the greatest first, each as `value:place`; fewer
+/// where the row has fewer. What is no number (NaN) comes last.
+pub(super) fn best(row: &[Value], count: usize) -> Vec<String> {
+    let mut places: Vec<usize> = (0..row.len()).collect();
+    // Of equal values the first one wins: the sorts are stable.
+    match row.iter().map(whole).collect::<Option<Vec<i128>>>() {
+        Some(wholes) => places.sort_by_key(|place| Reverse(wholes[*place])),
+        None => places.sort_by(|a, b| descending(&row[*a], &row[*b])),
+    }
+    places.truncate(count);
+    let told = places.into_iter();
+    told.map(|place| format!("{}:{place}", text(&row[place])))
+        .collect()
+}
+
+fn whole(value: &Value) -> Option<i128> {
+    let signed = value.as_i64().map(i128::from);
+    signed.or_else(|| value.as_u64().map(i128::from))
+}
+
+fn descending(a: &Value, b: &Value) -> Ordering {
+    match (a.as_f64(), b.as_f64()) {
+        (Some(a), Some(b)) => b.total_cmp(&a),
+        (a, b) => a.is_none().cmp(&b.is_none()),
+    }
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            format!("{:.6}", number.as_f64().unwrap_or(f64::NAN))
+        }
+        Value::Number(number) => number.to_string(),
+        _ => "nan".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::strategy::Strategy;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_greatest_come_first_and_what_is_no_number_last() {
+        let row = [
+            json!(0.25),
+            json!(null),
+            json!(0.5),
+            json!(0.5),
+            json!(-1.0),
+        ];
+        assert_eq!(best(&row, 3), ["0.500000:2", "0.500000:3", "0.250000:0"]);
+        assert_eq!(best(&row, 9).last().unwrap(), "nan:1");
+        let close = [json!(i64::MAX - 1), json!(i64::MAX)];
+        assert_eq!(best(&close, 1), [format!("{}:1", i64::MAX)]);
+        assert!(best(&[], 2).is_empty());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_row_has_an_order(row in proptest::collection::vec(
+            proptest::prop_oneof![
+                proptest::prelude::any::<f64>().prop_map(|v| json!(v)),
+                proptest::prelude::any::<u64>().prop_map(|v| json!(v)),
+                proptest::prelude::any::<i64>().prop_map(|v| json!(v)),
+            ], 0..40), count in 0_usize..50)
+        {
+            proptest::prop_assert_eq!(best(&row, count).len(), count.min(row.len()));
+        }
+    }
+}
