@@ -31,8 +31,9 @@ use self::run::Runner;
 use self::settings::Settings;
 pub(crate) use self::settings::{Activation, Pooling};
 use self::texts::Texts;
-use self::thread::Queue;
+use self::thread::{Pace, Queue};
 use crate::loader::VARIANT;
+use crate::session::Place;
 use crate::watch::Watch;
 use crate::{OnnxConfig, Runtime, graph, layout, session};
 
@@ -69,7 +70,7 @@ pub(crate) fn load(
 ) -> Result<Arc<dyn Backend>, PredictError> {
     let mut settings = Settings::read(directory)?;
     let path = directory.join(layout::graph(directory, defaults.text(VARIANT).as_deref())?);
-    let session = session::build(runtime, &path, &config)?;
+    let (session, place) = session::build_placed(runtime, &path, &config)?;
     let outputs: Vec<_> = session.outputs().iter().map(|one| one.name()).collect();
     settings.suit(&outputs);
     let mut runner = Runner::new(session, &settings)?;
@@ -87,7 +88,11 @@ pub(crate) fn load(
     let capacity = config.tensor_streams.max(1);
     let texts = Texts::read(directory, &settings)?;
     let shape = Shape::new(&settings, &texts, runner.width());
-    let queue = Queue::start(&model, runner, settings.budget, capacity, watch)?;
+    let pace = Pace {
+        budget: settings.budget(place),
+        window: settings.window,
+    };
+    let queue = Queue::start(&model, runner, pace, capacity, watch)?;
     let inner = Inner {
         config,
         signature: signature.clone(),
@@ -152,8 +157,8 @@ pub(crate) fn details(directory: &Path) -> Result<Vec<(&'static str, String)>, P
     ) {
         details.push(("activation", activation));
     }
-    let budget = settings.budget;
-    let batch = format!("{} tokens, {} rows", budget.tokens, budget.rows);
+    let budget = settings.budget(Place::Host);
+    let batch = format!("{} tokens, {} rows on a CPU", budget.tokens, budget.rows);
     details.push(("largest run", batch));
     Ok(details)
 }

@@ -47,6 +47,9 @@ const VARIANTS: [&str; 9] = [
     "bnb4",
 ];
 
+/// Variants whose numbers have 16 bits, the first to take where sessions run on a GPU.
+const GPU_VARIANTS: [&str; 2] = ["fp16", "q4f16"];
+
 #[derive(Default, Deserialize)]
 struct Config {
     #[serde(default)]
@@ -133,6 +136,13 @@ pub(crate) fn graph(directory: &Path, variant: Option<&str>) -> Result<PathBuf, 
             "the model's directory has no .onnx file and no genai_config.json",
         )),
     }
+}
+
+/// The variant that GPUs are fastest with, where there is one.
+pub(crate) fn gpu_variant(directory: &Path) -> Option<String> {
+    let mut variants = GPU_VARIANTS.iter();
+    let found = variants.find(|variant| graph(directory, Some(variant)).is_ok());
+    found.map(|variant| (*variant).to_owned())
 }
 
 /// Whether `config.json` names a model that generates text.
@@ -256,6 +266,7 @@ mod tests {
             graph(Some("fp16")).unwrap(),
             Path::new("onnx/model_fp16.onnx")
         );
+        assert_eq!(gpu_variant(export.path()).as_deref(), Some("fp16"));
         assert!(graph(Some("int8")).is_err());
         assert!(graph(Some("../q4")).is_err());
     }

@@ -11,7 +11,7 @@ use volley_types::registry::{Assignment, BackendKind, ModelSource};
 
 use crate::layout::{self, Layout};
 use crate::overrides::Overrides;
-use crate::{OnnxConfig, Runtime, encode, generate, graph, tensors};
+use crate::{Device, OnnxConfig, Runtime, encode, generate, graph, tensors};
 
 /// The parameter of a model version that chooses one of several graphs.
 pub(crate) const VARIANT: &str = "variant";
@@ -195,14 +195,18 @@ impl Found {
         } else {
             Overrides::read(&directory, layout.kind())?
         };
-        let variant = variant.map(str::to_owned).or_else(|| own.variant.clone());
+        let config = own.apply(config)?;
+        let mut variant = variant.map(str::to_owned).or_else(|| own.variant.clone());
+        if variant.is_none() && config.device == Device::Cuda && !path.is_file() {
+            variant = layout::gpu_variant(&directory);
+        }
         if let (Layout::Graph(graph), Some(variant), false) =
             (&mut layout, &variant, path.is_file())
         {
             *graph = layout::graph(&directory, Some(variant))?;
         }
         Ok(Self {
-            config: own.apply(config)?,
+            config,
             directory,
             layout,
             own,

@@ -25,7 +25,7 @@ pub(crate) enum Kind {
 const COMMON: [&str; 4] = ["task", "variant", "device", "threads"];
 const DECODER: [&str; 4] = ["max_context", "slots", "prefix_reuse", "parameters"];
 const GRAPH: [&str; 1] = ["max_rows"];
-const ENCODER: [&str; 9] = [
+const ENCODER: [&str; 10] = [
     "pooling",
     "normalize",
     "max_length",
@@ -35,6 +35,7 @@ const ENCODER: [&str; 9] = [
     "activation",
     "max_batch_tokens",
     "max_batch_rows",
+    "batch_window_us",
 ];
 
 impl Kind {
@@ -77,6 +78,7 @@ pub(crate) struct Overrides {
     pub(crate) activation: Option<Activation>,
     pub(crate) max_batch_tokens: Option<usize>,
     pub(crate) max_batch_rows: Option<usize>,
+    pub(crate) batch_window_us: Option<u32>,
 }
 
 impl Overrides {

@@ -9,14 +9,17 @@ pub(super) struct Budget {
     pub(super) rows: usize,
 }
 
-impl Default for Budget {
+impl Budget {
     /// About what a CPU's caches hold of a small model; more tokens a run are slower there.
-    fn default() -> Self {
-        Self {
-            tokens: 1_024,
-            rows: 64,
-        }
-    }
+    pub(super) const CPU: Self = Self {
+        tokens: 1_024,
+        rows: 64,
+    };
+    /// Enough to keep a GPU busy.
+    pub(super) const GPU: Self = Self {
+        tokens: 16_384,
+        rows: 256,
+    };
 }
 
 /// Cuts rows of these lengths into runs: neighbours in length run together, as all rows of a run

@@ -4,6 +4,7 @@
 mod files;
 
 use std::path::Path;
+use std::time::Duration;
 
 use serde::Deserialize;
 use volley_types::{PredictError, Task};
@@ -11,6 +12,7 @@ use volley_types::{PredictError, Task};
 use self::files::{Config, Module, PoolingConfig, Prompts, SentenceConfig, TokenizerConfig, json};
 use super::plan::Budget;
 use crate::overrides::{Kind, Overrides};
+use crate::session::Place;
 
 /// The longest text in tokens, where nothing says less.
 const MAX_LENGTH: usize = 8_192;
@@ -42,7 +44,11 @@ pub(super) struct Settings {
     pub(super) first_position: usize,
     /// The width of a vector, where the graph does not tell.
     pub(super) hidden_size: Option<usize>,
-    pub(super) budget: Budget,
+    /// The largest run, where `model.toml` says.
+    pub(super) batch_tokens: Option<usize>,
+    pub(super) batch_rows: Option<usize>,
+    /// How long a run waits for more rows.
+    pub(super) window: Duration,
 }
 
 /// How the vectors of a text's tokens become one.
@@ -95,7 +101,6 @@ impl Settings {
         };
         let task = told.unwrap_or_else(|| task(&config, known.len()));
         let normalizes = modules.is_none() || kinds.contains(&"Normalize");
-        let budget = Budget::default();
         Ok(Self {
             task,
             guessed: told.is_none(),
@@ -125,11 +130,22 @@ impl Settings {
             pad_token: config.pad_token_id.unwrap_or(0),
             first_position: first_position(&config),
             hidden_size: config.hidden_size,
-            budget: Budget {
-                tokens: own.max_batch_tokens.unwrap_or(budget.tokens).max(1),
-                rows: own.max_batch_rows.unwrap_or(budget.rows).max(1),
-            },
+            batch_tokens: own.max_batch_tokens,
+            batch_rows: own.max_batch_rows,
+            window: Duration::from_micros(own.batch_window_us.unwrap_or(0).into()),
         })
+    }
+
+    /// The largest run at that place.
+    pub(super) fn budget(&self, place: Place) -> Budget {
+        let usual = match place {
+            Place::Host => Budget::CPU,
+            Place::Cuda(_) => Budget::GPU,
+        };
+        Budget {
+            tokens: self.batch_tokens.unwrap_or(usual.tokens).max(1),
+            rows: self.batch_rows.unwrap_or(usual.rows).max(1),
+        }
     }
 
     /// Corrects what was only suggested by what the graph gives. Many embedding models name the
@@ -344,7 +360,7 @@ mod tests {
         let settings = read(&[("config.json", &classifier), ("model.toml", own)]).unwrap();
         assert_eq!((settings.task, settings.max_length), (Task::Rerank, 9));
         assert_eq!(
-            (settings.activation, settings.budget.tokens),
+            (settings.activation, settings.budget(Place::Host).tokens),
             (Activation::None, 7)
         );
     }

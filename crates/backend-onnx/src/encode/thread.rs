@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use volley_types::{ModelName, PredictError};
@@ -21,6 +22,14 @@ const WINDOW_RUNS: usize = 8;
 
 type Rows = Arc<Vec<Tokens>>;
 type Answer = Result<Vec<Values>, PredictError>;
+
+/// How the thread takes what waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    pub(super) budget: Budget,
+    /// How long it waits for more rows after the first that come to an idle model.
+    pub(super) window: Duration,
+}
 
 /// The way to the thread. Dropping it ends the thread.
 pub(super) struct Queue {
@@ -43,7 +52,7 @@ impl Queue {
     pub(super) fn start(
         model: &ModelName,
         runner: Runner,
-        budget: Budget,
+        pace: Pace,
         places: usize,
         watch: Watch,
     ) -> Result<Self, PredictError> {
@@ -52,10 +61,11 @@ impl Queue {
             queue,
             jobs: VecDeque::new(),
             places,
+            window: pace.window,
         };
         let thread = std::thread::Builder::new()
             .name(format!("encode-{model}"))
-            .spawn(move || serve(runner, &mut waiting, budget, &watch))
+            .spawn(move || serve(runner, &mut waiting, pace.budget, &watch))
             .map_err(|error| PredictError::internal("the model's thread could not start", error))?;
         Ok(Self {
             jobs: Some(jobs),
@@ -108,6 +118,7 @@ struct Waiting {
     queue: mpsc::Receiver<Job>,
     jobs: VecDeque<Begun>,
     places: usize,
+    window: Duration,
 }
 
 /// A job of which `taken` rows have run, or are in the window.
@@ -152,6 +163,9 @@ impl Waiting {
             match self.queue.blocking_recv() {
                 Some(job) => self.begin(job),
                 None => return false,
+            }
+            if !self.window.is_zero() {
+                std::thread::sleep(self.window);
             }
         }
         while self.jobs.len() < self.places {
