@@ -98,6 +98,10 @@ def with_responses(client, model):
     assert whole.usage.output_tokens == 20 and not whole.store
     said("response", whole.output_text)
 
+    counted = responses.input_tokens.count(model=model, input=ASKED, instructions="Be brief.")
+    assert counted.input_tokens == whole.usage.input_tokens
+    said("response, tokens", counted.input_tokens)
+
     kinds, text = [], ""
     # The client builds the response from the events, and checks their order.
     with responses.stream(
@@ -140,6 +144,9 @@ def with_anthropic(url, model):
     whole = client.messages.create(model=model, messages=ASKED, max_tokens=20)
     assert whole.stop_reason == "max_tokens" and whole.usage.output_tokens == 20
     said("message", whole.content[0].text)
+    counted = client.messages.count_tokens(model=model, messages=ASKED)
+    assert counted.input_tokens == whole.usage.input_tokens
+    said("tokens", counted.input_tokens)
     with client.messages.stream(model=model, messages=ASKED, max_tokens=20) as stream:
         text = "".join(stream.text_stream)
         assert stream.get_final_message().stop_reason == "max_tokens"

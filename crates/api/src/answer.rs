@@ -90,6 +90,21 @@ pub(crate) fn choices(batches: &[RecordBatch]) -> Result<Vec<Choice>, PredictErr
     }
 }
 
+/// The tokens of the prompts, where nothing else was asked for.
+///
+/// # Errors
+/// As [`choices`]; `Unimplemented` when the model generated instead.
+pub(crate) fn prompt_tokens(batches: &[RecordBatch]) -> Result<u32, PredictError> {
+    let told = usage(&choices(batches)?);
+    match told {
+        Some(usage) if usage.completion_tokens == 0 => Ok(usage.prompt_tokens),
+        _ => Err(PredictError::new(
+            ErrorCode::Unimplemented,
+            "this model cannot count tokens without an answer",
+        )),
+    }
+}
+
 /// The tokens of all choices together.
 pub(crate) fn usage(choices: &[Choice]) -> Option<Usage> {
     let told = choices.iter().filter_map(|choice| choice.usage);

@@ -1,4 +1,4 @@
-//! Anthropic's dialect: `POST /v1/messages`.
+//! Anthropic's dialect: `POST /v1/messages`, and the count of a prompt's tokens.
 //!
 //! Its messages become the pipeline's own form, which is OpenAI's: a block `tool_use` is a call of
 //! an assistant's message, a block `tool_result` a message of the role `tool`.
@@ -11,11 +11,13 @@ use std::sync::Arc;
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
+use volley_types::params::COUNT_TOKENS;
 use volley_types::{
-    ErrorCode, FinishReason, GenerationRow, Input, PredictError, PredictRequest, Task, Usage,
+    ChunkStream, FinishReason, GenerationRow, Input, PredictError, PredictRequest, Task, Usage,
 };
 
 use self::events::MessageEvents;
+use self::request::{Asked, Limit};
 use crate::answer::{self, Choice};
 use crate::app::App;
 use crate::body::JsonObject;
@@ -30,26 +32,9 @@ pub(crate) async fn create(
     context: RequestContext,
     JsonObject(body): JsonObject,
 ) -> Result<Response, ApiError> {
-    let asked = request::read(body)?;
+    let asked = request::read(body, Limit::Needed)?;
     let id = format!("msg_{}", context.request_id);
-    let begun = async {
-        let signature = app.control.signature(&asked.model).await?;
-        if signature.task != Task::Generate {
-            return Err(PredictError::invalid(format!(
-                "model '{}' has the task '{}', and this route needs '{}'",
-                asked.name,
-                signature.task.as_str(),
-                Task::Generate.as_str()
-            )));
-        }
-        let rows = chat::conversation(&asked.messages)?;
-        let mut request = PredictRequest::new(asked.model.clone(), Input::Batch(rows));
-        request.request_id = context.request_id.clone();
-        request.trace = context.trace;
-        request.deadline = Some(context.deadline);
-        request.parameters = parameters::from_json(&asked.parameters)?;
-        app.control.predict(request).await
-    };
+    let begun = begin(&app, &asked, &context);
     if asked.stream {
         let first = async {
             let mut chunks = begun.await?;
@@ -70,10 +55,45 @@ pub(crate) async fn create(
     Ok(Json(message(&id, &asked.name, choice)).into_response())
 }
 
-/// Counting tokens without generating needs the model's tokenizer, which only its worker has.
-pub(crate) async fn count_tokens(JsonObject(_): JsonObject) -> ApiError {
-    let message = "tokens are counted in an answer's usage; counting them alone is not supported";
-    ApiError(PredictError::new(ErrorCode::Unimplemented, message))
+/// The tokens of a message's prompt, as the model's own tokenizer counts them.
+pub(crate) async fn count_tokens(
+    State(app): State<Arc<App>>,
+    context: RequestContext,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    let mut asked = request::read(body, Limit::Open)?;
+    asked
+        .parameters
+        .insert(COUNT_TOKENS.to_owned(), true.into());
+    let counted = async {
+        let chunks = begin(&app, &asked, &context).await?;
+        answer::prompt_tokens(&answer::collect(chunks).await?)
+    };
+    let tokens = context.in_time(counted).await?;
+    Ok(Json(json!({ "input_tokens": tokens })))
+}
+
+async fn begin(
+    app: &App,
+    asked: &Asked,
+    context: &RequestContext,
+) -> Result<ChunkStream, PredictError> {
+    let signature = app.control.signature(&asked.model).await?;
+    if signature.task != Task::Generate {
+        return Err(PredictError::invalid(format!(
+            "model '{}' has the task '{}', and this route needs '{}'",
+            asked.name,
+            signature.task.as_str(),
+            Task::Generate.as_str()
+        )));
+    }
+    let rows = chat::conversation(&asked.messages)?;
+    let mut request = PredictRequest::new(asked.model.clone(), Input::Batch(rows));
+    request.request_id = context.request_id.clone();
+    request.trace = context.trace;
+    request.deadline = Some(context.deadline);
+    request.parameters = parameters::from_json(&asked.parameters)?;
+    app.control.predict(request).await
 }
 
 fn message(id: &str, model: &str, choice: Choice) -> Value {

@@ -74,6 +74,10 @@ pub(crate) fn coordinator(sealed: Sealed) -> Router {
             post_stream(PREDICT, &sealed, openai::responses::create),
         )
         .route(
+            "/responses/input_tokens",
+            post(PREDICT, openai::responses::count),
+        )
+        .route(
             "/completions",
             post_stream(PREDICT, &sealed, openai::completions::complete),
         )

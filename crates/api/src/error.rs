@@ -119,5 +119,6 @@ fn is_final(code: ErrorCode) -> bool {
             | ErrorCode::UpstreamTimeout
             | ErrorCode::DeadlineExceeded
             | ErrorCode::Conflict
+            | ErrorCode::Unimplemented
     )
 }

@@ -24,12 +24,14 @@ mod tools;
 use std::path::Path;
 use std::sync::Arc;
 
+use arrow_array::RecordBatch;
 use async_stream::try_stream;
 use async_trait::async_trait;
 use volley_backend::{Backend, items};
+use volley_types::params::COUNT_TOKENS;
 use volley_types::{
-    ChunkStream, ErrorCode, GenerationChunks, ModelName, ModelRef, Parameters, Predict,
-    PredictError, PredictRequest, Signature,
+    ChunkStream, ErrorCode, FinishReason, GenerationChunk, GenerationChunks, Input, ModelName,
+    ModelRef, Parameters, Predict, PredictError, PredictRequest, Signature, Usage,
 };
 
 use self::constraint::Constraint;
@@ -116,6 +118,11 @@ impl Predict for Generator {
             .or_defaults(&self.defaults)
             .or_defaults(&self.files.recommended);
         let options = Options::read(&parameters, self.files.context)?;
+        if parameters.boolean(COUNT_TOKENS)?.unwrap_or(false) {
+            let batches = count(self.files.clone(), request.input, options);
+            let batches = futures::stream::once(batches);
+            return Ok(ChunkStream::new(Signature::generation().output, batches));
+        }
         let (files, engine, slots) = (self.files.clone(), self.engine.clone(), self.slots);
         let batches = try_stream! {
             let rows = items::collect(request.input).await?;
@@ -169,6 +176,38 @@ impl Predict for Generator {
     async fn models(&self) -> Vec<ModelName> {
         vec![self.model.clone()]
     }
+}
+
+/// The tokens of each item, in answers without text.
+async fn count(
+    files: Arc<ModelFiles>,
+    input: Input,
+    options: Options,
+) -> Result<RecordBatch, PredictError> {
+    let rows = items::collect(input).await?;
+    let mut merge = Merge::new(rows.len());
+    let count = move || {
+        let counts = rows.iter().map(|row| prompt::tokens(&files, row, &options));
+        counts.map(|ids| Ok(ids?.len())).collect::<Vec<_>>()
+    };
+    let counts = tokio::task::spawn_blocking(count)
+        .await
+        .map_err(|error| PredictError::internal("tokenising failed", error))?;
+    let mut chunks = GenerationChunks::default();
+    for (item, count) in (0_u32..).zip(counts) {
+        let chunk = count.map(|count| GenerationChunk {
+            item,
+            finish_reason: Some(FinishReason::Stop),
+            usage: Some(Usage {
+                prompt_tokens: u32::try_from(count).unwrap_or(u32::MAX),
+                completion_tokens: 0,
+            }),
+            last: true,
+            ..GenerationChunk::default()
+        });
+        merge.push((Place { item, choice: 0 }, chunk), &mut chunks)?;
+    }
+    Ok(chunks.finish())
 }
 
 /// How many answers there will be.

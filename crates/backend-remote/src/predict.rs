@@ -8,8 +8,10 @@ use async_trait::async_trait;
 use futures::{Stream, StreamExt, stream};
 use volley_backend::Backend;
 use volley_backend::items::{self, Item};
+use volley_types::params::COUNT_TOKENS;
 use volley_types::{
-    ChunkStream, ModelName, ModelRef, Parameters, Predict, PredictError, PredictRequest, Signature,
+    ChunkStream, ErrorCode, ModelName, ModelRef, Parameters, Predict, PredictError, PredictRequest,
+    Signature,
 };
 
 use crate::answer::Part;
@@ -59,12 +61,13 @@ impl Backend for RemoteModel {
 #[async_trait]
 impl Predict for RemoteModel {
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
-        let parameters = request.parameters.or_defaults(&self.defaults);
+        let mut parameters = request.parameters.or_defaults(&self.defaults);
         let (servers, clients) = (self.servers.clone(), self.clients.clone());
         let (deadline, config) = (request.deadline, self.config.clone());
         let traceparent = request.trace.to_string();
         let input = request.input;
         let batches = try_stream! {
+            refuse_count(&mut parameters)?;
             let items = items::collect(input).await?;
             let fields = provider::fields(&parameters)?;
             let call = Call { fields, traceparent, deadline, clients, config };
@@ -89,6 +92,19 @@ impl Predict for RemoteModel {
     async fn models(&self) -> Vec<ModelName> {
         vec![self.model.clone()]
     }
+}
+
+/// Its provider alone could count tokens, and is not asked to.
+fn refuse_count(parameters: &mut Parameters) -> Result<(), PredictError> {
+    if parameters.boolean(COUNT_TOKENS)?.unwrap_or(false) {
+        return Err(PredictError::new(
+            ErrorCode::Unimplemented,
+            "this model is remote: its tokens are counted by its provider, in the usage of an \
+             answer, and cannot be counted alone",
+        ));
+    }
+    parameters.remove(COUNT_TOKENS);
+    Ok(())
 }
 
 type PartResult = Result<Part, PredictError>;

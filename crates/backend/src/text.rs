@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use async_stream::try_stream;
 use async_trait::async_trait;
+use volley_types::params::COUNT_TOKENS;
 use volley_types::registry::{Assignment, BackendKind};
 use volley_types::{
     ChunkStream, FinishReason, GenerationChunk, GenerationChunks, ModelName, ModelRef, Parameters,
@@ -65,10 +66,18 @@ impl Predict for TextBackend {
             )));
         }
         let delay = Duration::from_millis(delay_ms);
+        let counted = parameters.boolean(COUNT_TOKENS)?.unwrap_or(false);
         let batches = try_stream! {
             let items = items::collect(request.input).await?;
             let mut usage = Usage::default();
             let mut sequence = 0;
+            if counted {
+                let words = items.iter().map(|item| text_of(item).split_inclusive(char::is_whitespace));
+                let words = words.map(Iterator::count).sum::<usize>();
+                usage.prompt_tokens = u32::try_from(words).unwrap_or(u32::MAX);
+                yield GenerationChunks::single(&end(&items, sequence, usage));
+                return;
+            }
             for (item, text) in (0_u32..).zip(items.iter().map(text_of)) {
                 for word in text.split_inclusive(char::is_whitespace) {
                     if !delay.is_zero() {
@@ -84,14 +93,7 @@ impl Predict for TextBackend {
                     tokio::task::consume_budget().await;
                 }
             }
-            yield GenerationChunks::single(&GenerationChunk {
-                item: u32::try_from(items.len() - 1).unwrap_or(u32::MAX),
-                sequence,
-                finish_reason: Some(FinishReason::Stop),
-                usage: Some(usage),
-                last: true,
-                ..GenerationChunk::default()
-            });
+            yield GenerationChunks::single(&end(&items, sequence, usage));
         };
         Ok(ChunkStream::new(Signature::generation().output, batches))
     }
@@ -102,6 +104,17 @@ impl Predict for TextBackend {
 
     async fn models(&self) -> Vec<ModelName> {
         vec![self.model.clone()]
+    }
+}
+
+fn end(items: &[Item], sequence: u32, usage: Usage) -> GenerationChunk {
+    GenerationChunk {
+        item: u32::try_from(items.len() - 1).unwrap_or(u32::MAX),
+        sequence,
+        finish_reason: Some(FinishReason::Stop),
+        usage: Some(usage),
+        last: true,
+        ..GenerationChunk::default()
     }
 }
 

@@ -81,6 +81,9 @@ async fn words_come_back_one_by_one_and_spell_the_prompt() {
     let (texts, end) = read(stream).await;
     assert_eq!(texts, ["one ", " ", "two\n", "three", "four"]);
     assert_eq!(end, Ok(true));
+    let asked = request(&["one two", "three"], &[("count_tokens", "true")]);
+    let (texts, end) = read(text.predict(asked).await.unwrap()).await;
+    assert_eq!((texts.len(), end), (0, Ok(true)), "counted, and not told");
     let refused = text
         .predict(request(&["x"], &[("delay_ms", "soon")]))
         .await

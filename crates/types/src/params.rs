@@ -15,6 +15,10 @@ use crate::error::PredictError;
 /// The most parameters that one request may carry.
 pub const MAX_PARAMETERS: usize = 128;
 
+/// The parameter that, when true, asks a generation model for the tokens of its prompts alone:
+/// nothing is generated, and the answer's usage has their number.
+pub const COUNT_TOKENS: &str = "count_tokens";
+
 /// One parameter: a scalar, or a piece of JSON (arrays and objects) kept as text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ParamValue {

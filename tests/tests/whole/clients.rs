@@ -162,7 +162,7 @@ async fn the_official_clients_of_openai_and_anthropic_find_their_house() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{text}{errors}");
-    assert_eq!(text.lines().count(), 16, "{text}");
+    assert_eq!(text.lines().count(), 18, "{text}");
     // Who left in the middle left nothing behind.
     until("no stream runs", || async {
         let request = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";

@@ -15,14 +15,21 @@ pub(crate) struct Asked {
     pub(crate) stream: bool,
 }
 
+/// Whether a body must say how long the answer may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    Needed,
+    Open,
+}
+
 /// Reads a body.
 ///
 /// # Errors
 /// `InvalidInput` naming the field.
-pub(crate) fn read(mut body: Map<String, Value>) -> Result<Asked, PredictError> {
+pub(crate) fn read(mut body: Map<String, Value>, limit: Limit) -> Result<Asked, PredictError> {
     let name = body.required("model")?.to_owned();
     let model = name.parse()?;
-    if body.count("max_tokens")?.is_none() {
+    if body.count("max_tokens")?.is_none() && limit == Limit::Needed {
         return Err(PredictError::invalid("field 'max_tokens' is missing"));
     }
     let mut messages = Vec::new();
@@ -191,7 +198,7 @@ mod tests {
     use super::*;
 
     fn asked(body: Value) -> Result<Asked, PredictError> {
-        read(body.as_object().unwrap().clone())
+        read(body.as_object().unwrap().clone(), Limit::Needed)
     }
 
     #[test]

@@ -12,8 +12,9 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
-use serde_json::{Map, Value};
-use volley_types::{PredictRequest, Task};
+use serde_json::{Map, Value, json};
+use volley_types::params::COUNT_TOKENS;
+use volley_types::{PredictError, PredictRequest, Task};
 
 use self::events::ResponseEvents;
 use self::output::Draft;
@@ -47,11 +48,28 @@ pub(crate) async fn create(
     Ok(Json(context.in_time(whole).await?).into_response())
 }
 
+/// How many tokens a response's input has, as the model's own tokenizer counts them.
+pub(crate) async fn count(
+    State(app): State<Arc<App>>,
+    context: RequestContext,
+    JsonObject(mut body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    body.insert(COUNT_TOKENS.to_owned(), true.into());
+    let counted = async {
+        let (request, ..) = read(&app, &mut body, &context).await?;
+        let chunks = app.control.predict(request).await?;
+        answer::prompt_tokens(&answer::collect(chunks).await?)
+    };
+    let tokens = context.in_time(counted).await?;
+    let body = json!({ "object": "response.input_tokens", "input_tokens": tokens });
+    Ok(Json(body))
+}
+
 async fn read(
     app: &App,
     body: &mut Map<String, Value>,
     context: &RequestContext,
-) -> Result<(PredictRequest, Draft, bool), volley_types::PredictError> {
+) -> Result<(PredictRequest, Draft, bool), PredictError> {
     let (name, model, signature) = model(app, body).await?;
     super::expect(&name, &signature, Task::Generate)?;
     let asked = request::read(std::mem::take(body))?;

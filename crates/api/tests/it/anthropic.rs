@@ -160,10 +160,6 @@ async fn failures_have_anthropics_shape_and_a_stream_that_fails_does_not_stop() 
         );
     }
     refused(edge.get(MESSAGES).await, 405, "invalid_request_error");
-    let counted = edge
-        .post("/v1/messages/count_tokens", &ask(&json!({})))
-        .await;
-    refused(counted, 501, "api_error");
     let busy = PredictError::new(ErrorCode::Unavailable, "nobody is there");
     edge.cluster.script("m", Script::Refuses(busy));
     refused(
@@ -187,4 +183,47 @@ async fn failures_have_anthropics_shape_and_a_stream_that_fails_does_not_stop() 
         json!({ "type": "api_error", "message": "it was cut" })
     );
     assert!(events.iter().all(|event| event["type"] != "message_stop"));
+}
+
+#[tokio::test]
+async fn tokens_are_counted_by_the_model_that_would_answer() {
+    let edge = Edge::start().await;
+    let counted = GenerationChunk {
+        usage: Some(Usage {
+            prompt_tokens: 12,
+            completion_tokens: 0,
+        }),
+        ..last()
+    };
+    edge.cluster
+        .script("m", Script::Chunks(vec![counted.clone()]));
+    let tokens = format!("{MESSAGES}/count_tokens");
+    let body = json!({ "model": "m", "system": "Be brief.",
+                       "messages": [{ "role": "user", "content": "Hi" }] });
+    let counted = edge.post(&tokens, &body.to_string()).await.ok();
+    assert_eq!(counted, json!({ "input_tokens": 12 }));
+    let called = edge.cluster.last_call();
+    assert!(called.parameters.boolean("count_tokens").unwrap().is_some());
+    let said = conversation(called.rows.column_by_name("messages").unwrap(), 0).unwrap();
+    assert_eq!(said.len(), 2);
+
+    let body = json!({ "model": "m", "input": "Hi" }).to_string();
+    let counted = edge.post("/v1/responses/input_tokens", &body).await.ok();
+    let expected = json!({ "object": "response.input_tokens", "input_tokens": 12 });
+    assert_eq!(counted, expected);
+
+    // A model that generates all the same has not counted.
+    let end = GenerationChunk {
+        usage: Some(Usage {
+            prompt_tokens: 12,
+            completion_tokens: 1,
+        }),
+        ..last()
+    };
+    let chunks = vec![text("On"), end];
+    edge.cluster.script("m", Script::Chunks(chunks));
+    let refusal = edge.post(&tokens, &ask(&json!({}))).await;
+    assert_eq!(refusal.headers["x-should-retry"], "false");
+    assert_eq!(refusal.status, 501);
+    assert_eq!(refusal.json()["error"]["type"], "api_error");
 }

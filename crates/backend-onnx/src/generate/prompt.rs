@@ -6,13 +6,40 @@ use volley_types::{ChatMessage, ErrorCode, PredictError};
 use super::model::ModelFiles;
 use super::options::Options;
 
+/// The tokens of one item, which leave room for an answer.
+///
+/// # Errors
+/// Those of [`tokens`]; `TooLarge` when there is no such room.
+pub(crate) fn encode(
+    files: &ModelFiles,
+    item: &Item,
+    options: &Options,
+) -> Result<Vec<u32>, PredictError> {
+    let ids = tokens(files, item, options)?;
+    if files.context <= ids.len() {
+        return Err(PredictError::new(
+            ErrorCode::TooLarge,
+            format!(
+                "the prompt has {} tokens, and the model's context is {}; shorten it",
+                ids.len(),
+                files.context
+            ),
+        ));
+    }
+    if let Some(id) = ids.iter().find(|id| files.vocabulary <= **id as usize) {
+        let message = "the tokenizer does not belong to the model";
+        return Err(PredictError::internal(message, format!("token {id}")));
+    }
+    Ok(ids)
+}
+
 /// The tokens of one item. Where the model has a chat template, a plain prompt is one user
 /// message, unless the request asks for it raw.
 ///
 /// # Errors
 /// `InvalidInput` when a conversation comes to a model without a template, or does not fit it;
-/// `TooLarge` when the prompt leaves no room for an answer.
-pub(crate) fn encode(
+/// `TooLarge` when the prompt is far too long.
+pub(crate) fn tokens(
     files: &ModelFiles,
     item: &Item,
     options: &Options,
@@ -58,20 +85,6 @@ pub(crate) fn encode(
     let ids = encoding.get_ids().to_vec();
     if ids.is_empty() {
         return Err(PredictError::invalid("the prompt is empty"));
-    }
-    if files.context <= ids.len() {
-        return Err(PredictError::new(
-            ErrorCode::TooLarge,
-            format!(
-                "the prompt has {} tokens, and the model's context is {}; shorten it",
-                ids.len(),
-                files.context
-            ),
-        ));
-    }
-    if let Some(id) = ids.iter().find(|id| files.vocabulary <= **id as usize) {
-        let message = "the tokenizer does not belong to the model";
-        return Err(PredictError::internal(message, format!("token {id}")));
     }
     Ok(ids)
 }

@@ -138,6 +138,26 @@ async fn probabilities_come_with_the_tokens_where_they_are_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn tokens_are_counted_as_a_generation_counts_them() {
+    let model = storyteller().await;
+    let only = ("count_tokens", ParamValue::Bool(true));
+    for prompt in [STORY, "a", &STORY.repeat(9)] {
+        let told = tell(&model, prompt, &[tokens(2)]).await.unwrap();
+        let counted = tell(&model, prompt, std::slice::from_ref(&only)).await;
+        let counted = counted.unwrap();
+        assert_eq!((counted.rows, counted.text().as_str()), (1, ""));
+        let (told, counted) = (told.usage.unwrap(), counted.usage.unwrap());
+        assert_eq!(counted.prompt_tokens, told.prompt_tokens);
+        assert_eq!(counted.completion_tokens, 0);
+    }
+    // One that leaves no room for an answer is counted all the same.
+    let long = "fox ".repeat(1_500);
+    assert!(tell(&model, &long, &[]).await.is_err());
+    let counted = tell(&model, &long, &[only]).await.unwrap();
+    assert!(1_024 < counted.usage.unwrap().prompt_tokens);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn tools_are_refused_where_the_template_takes_none() {
     let model = storyteller().await;
     let tools = json!([{ "type": "function", "function": { "name": "f" } }]);

@@ -103,6 +103,20 @@ async fn the_request_has_the_model_the_key_and_asks_for_a_stream_whatever_the_ca
 }
 
 #[tokio::test]
+async fn tokens_alone_are_not_counted_and_the_upstream_is_not_asked() {
+    let mut server = serve(vec![Act::Send(events(&OPENAI))]).await;
+    let spec = connector(&server.url, ProviderKind::OpenAi);
+    let model = load(spec, config()).await.unwrap();
+    let only = [("count_tokens", ParamValue::Bool(true))];
+    let refused = read(open(&model, &only).await).await.error.unwrap();
+    assert_eq!(refused.code, ErrorCode::Unimplemented);
+    let no = [("count_tokens", ParamValue::Bool(false))];
+    read(open(&model, &no).await).await;
+    let asked = server.requests.recv().await.unwrap();
+    assert!(!asked.contains("count_tokens"), "{asked}");
+}
+
+#[tokio::test]
 async fn a_template_makes_the_body() {
     let mut server = serve(vec![Act::Send(events(&OPENAI))]).await;
     let mut spec = connector(&server.url, ProviderKind::OpenAi);
