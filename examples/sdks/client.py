@@ -145,7 +145,8 @@ def with_anthropic(url, model):
     assert whole.stop_reason == "max_tokens" and whole.usage.output_tokens == 20
     said("message", whole.content[0].text)
     counted = client.messages.count_tokens(model=model, messages=ASKED)
-    assert counted.input_tokens == whole.usage.input_tokens
+    read = whole.usage.input_tokens + (whole.usage.cache_read_input_tokens or 0)
+    assert counted.input_tokens == read
     said("tokens", counted.input_tokens)
     with client.messages.stream(model=model, messages=ASKED, max_tokens=20) as stream:
         text = "".join(stream.text_stream)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use arrow_array::RecordBatch;
 use futures::TryStreamExt;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use volley_types::{ChunkStream, ErrorCode, FinishReason, GenerationRow, PredictError, Usage};
 
 use crate::sse;
@@ -34,13 +34,6 @@ pub(crate) async fn collect(mut chunks: ChunkStream) -> Result<Vec<RecordBatch>,
     Ok(batches)
 }
 
-/// One token of a choice, where the model tells them.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Token {
-    pub(crate) text: String,
-    pub(crate) logprob: f32,
-}
-
 /// One whole answer to one request row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Choice {
@@ -54,7 +47,8 @@ pub(crate) struct Choice {
     pub(crate) tool_calls: Vec<Value>,
     pub(crate) finish_reason: Option<FinishReason>,
     pub(crate) usage: Option<Usage>,
-    pub(crate) tokens: Vec<Token>,
+    /// Its tokens with their probabilities in OpenAI's form, where the model tells them.
+    pub(crate) tokens: Vec<Value>,
 }
 
 /// The choices of a generation, by item and choice.
@@ -76,10 +70,7 @@ pub(crate) fn choices(batches: &[RecordBatch]) -> Result<Vec<Choice>, PredictErr
             }
             choice.finish_reason = row.finish_reason().or(choice.finish_reason);
             choice.usage = row.usage().or(choice.usage);
-            if let Some(logprob) = row.logprob() {
-                let text = row.text().unwrap_or_default().to_owned();
-                choice.tokens.push(Token { text, logprob });
-            }
+            choice.tokens.extend(tokens(&row));
             ended |= row.last();
         }
     }
@@ -88,6 +79,22 @@ pub(crate) fn choices(batches: &[RecordBatch]) -> Result<Vec<Choice>, PredictErr
     } else {
         Err(sse::silent_end())
     }
+}
+
+/// The tokens of a row with their probabilities, in OpenAI's form. Without alternatives, the text
+/// of a row counts as one token.
+pub(crate) fn tokens(row: &GenerationRow<'_>) -> Vec<Value> {
+    let told = row.token_logprobs().map(serde_json::from_str);
+    if let Some(Ok(Value::Array(told))) = told {
+        return told;
+    }
+    let text = row.text().unwrap_or_default();
+    let told = row.logprob().map(|logprob| {
+        json!({
+            "token": text, "logprob": logprob, "bytes": text.as_bytes(), "top_logprobs": [],
+        })
+    });
+    told.into_iter().collect()
 }
 
 /// The tokens of the prompts, where nothing else was asked for.
@@ -170,7 +177,6 @@ fn merge(call: &mut Map<String, Value>, delta: Map<String, Value>) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
     use volley_types::{GenerationChunk, GenerationChunks};
 
     use super::*;

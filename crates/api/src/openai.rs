@@ -18,7 +18,6 @@ use volley_types::{
     ErrorCode, FinishReason, Input, ModelRef, PredictError, PredictRequest, Signature, Task, Usage,
 };
 
-use crate::answer::Choice;
 use crate::app::App;
 use crate::body::Fields;
 use crate::context::RequestContext;
@@ -141,25 +140,12 @@ fn finish_reason(reason: Option<FinishReason>) -> &'static str {
     reason.unwrap_or(FinishReason::Stop).as_str()
 }
 
-/// The probabilities of a choice's tokens as chat completions have them; null without any.
-fn logprobs(choice: &Choice) -> Value {
-    if choice.tokens.is_empty() {
+/// The probabilities of tokens as chat completions have them; null without any.
+fn logprobs(tokens: Vec<Value>) -> Value {
+    if tokens.is_empty() {
         return Value::Null;
     }
-    let tokens = choice
-        .tokens
-        .iter()
-        .map(|token| token_logprob(&token.text, token.logprob));
-    json!({ "content": tokens.collect::<Vec<_>>(), "refusal": null })
-}
-
-fn token_logprob(text: &str, logprob: f32) -> Value {
-    json!({
-        "token": text,
-        "logprob": logprob,
-        "bytes": text.as_bytes(),
-        "top_logprobs": [],
-    })
+    json!({ "content": tokens, "refusal": null })
 }
 
 /// Something that is no part of this interface.

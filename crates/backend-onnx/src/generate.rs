@@ -17,6 +17,7 @@ mod model;
 mod options;
 mod prompt;
 mod sampler;
+mod spelling;
 mod template;
 mod text;
 mod tools;
@@ -118,6 +119,7 @@ impl Predict for Generator {
             .or_defaults(&self.defaults)
             .or_defaults(&self.files.recommended);
         let options = Options::read(&parameters, self.files.context)?;
+        options.check(self.files.vocabulary)?;
         if parameters.boolean(COUNT_TOKENS)?.unwrap_or(false) {
             let batches = count(self.files.clone(), request.input, options);
             let batches = futures::stream::once(batches);
@@ -201,6 +203,7 @@ async fn count(
             usage: Some(Usage {
                 prompt_tokens: u32::try_from(count).unwrap_or(u32::MAX),
                 completion_tokens: 0,
+                ..Usage::default()
             }),
             last: true,
             ..GenerationChunk::default()
@@ -236,6 +239,10 @@ async fn encode_all(
         let prompts = rows.iter().map(|row| prompt::encode(&files, row, &options));
         let prompts = prompts.collect();
         let constraint = options.form.as_ref().map(|form| files.constraint(form));
+        if 0 < options.alternatives() {
+            // Made here once, so that no step waits for it.
+            files.spellings();
+        }
         Ok((prompts, constraint.transpose()?))
     };
     // Tokenising a long prompt takes longer than a runtime's thread should be held.

@@ -205,6 +205,9 @@ pub struct GenerationChunk {
     pub raw: Option<Vec<u8>>,
     /// True on exactly the last row of the stream.
     pub last: bool,
+    /// The row's tokens, one by one, with their probabilities and the likeliest alternatives,
+    /// where those are asked for: a JSON array in OpenAI's form.
+    pub token_logprobs: Option<String>,
 }
 
 static GENERATION_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
@@ -225,6 +228,7 @@ static GENERATION_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
         Field::new("error_message", DataType::Utf8, true),
         Field::new("raw", DataType::Binary, true),
         Field::new("last", DataType::Boolean, false),
+        Field::new("token_logprobs", DataType::Utf8, true),
     ]))
 });
 
@@ -359,6 +363,12 @@ impl<'a> GenerationRow<'a> {
     #[must_use]
     pub fn last(&self) -> bool {
         self.batch.column(15).as_boolean().value(self.row)
+    }
+
+    /// See [`GenerationChunk::token_logprobs`].
+    #[must_use]
+    pub fn token_logprobs(&self) -> Option<&'a str> {
+        self.text_at(16)
     }
 }
 

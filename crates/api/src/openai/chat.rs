@@ -48,6 +48,7 @@ async fn read(
 ) -> Result<Read, PredictError> {
     let (name, model, signature) = model(app, body).await?;
     super::expect(&name, &signature, Task::Generate)?;
+    refuse(body)?;
     let messages = take_messages(body)?;
     let (stream, include_usage) = take_stream(body)?;
     let rows = chat::conversation(&messages)?;
@@ -57,6 +58,25 @@ async fn read(
         stream,
         include_usage,
     })
+}
+
+/// Refuses what would otherwise be passed over: what came before tools, and sound.
+fn refuse(body: &Map<String, Value>) -> Result<(), PredictError> {
+    let given = |name: &str| body.get(name).is_some_and(|value| !value.is_null());
+    for (name, instead) in [("functions", "tools"), ("function_call", "tool_choice")] {
+        if given(name) {
+            return Err(PredictError::invalid(format!(
+                "field '{name}' is not supported; give '{instead}'"
+            )));
+        }
+    }
+    let text = |modalities: &Value| modalities == &json!(["text"]);
+    if given("audio") || given("modalities") && !body.get("modalities").is_some_and(text) {
+        return Err(PredictError::invalid(
+            "field 'modalities' may be [\"text\"] alone: answers are text",
+        ));
+    }
+    Ok(())
 }
 
 fn take_messages(body: &mut Map<String, Value>) -> Result<Vec<ChatMessage>, PredictError> {
@@ -118,7 +138,7 @@ async fn whole(app: &App, read: Read, id: &str) -> Result<Value, PredictError> {
 }
 
 fn choice(choice: Choice) -> Value {
-    let logprobs = logprobs(&choice);
+    let logprobs = logprobs(choice.tokens);
     let calls = !choice.tool_calls.is_empty();
     let content = (!choice.text.is_empty() || !calls).then_some(choice.text);
     let mut message = json!({ "role": "assistant", "content": content, "refusal": null });

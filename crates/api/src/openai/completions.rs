@@ -64,6 +64,7 @@ async fn read(
             return Err(unsupported(&format!("'{name}'")));
         }
     }
+    take_logprobs(body)?;
     let answers = body.count("n")?.unwrap_or(1);
     // The model's own chat template has no place here.
     body.entry("raw").or_insert(Value::Bool(true));
@@ -95,17 +96,49 @@ async fn whole(app: &App, read: Read, id: &str) -> Result<Value, PredictError> {
 }
 
 fn choice(choice: Choice, answers: u32) -> Value {
-    let told = (!choice.tokens.is_empty()).then(|| {
-        let tokens = choice.tokens.iter();
-        let (texts, logprobs): (Vec<_>, Vec<_>) =
-            tokens.map(|token| (&token.text, token.logprob)).unzip();
-        json!({ "tokens": texts, "token_logprobs": logprobs, "top_logprobs": null,
-                "text_offset": [] })
-    });
+    let told = logprobs(&choice.tokens, 0);
     json!({
         "index": choice.item.saturating_mul(answers).saturating_add(choice.choice),
         "text": choice.text,
         "logprobs": told,
         "finish_reason": finish_reason(choice.finish_reason),
     })
+}
+
+/// The probabilities of tokens as plain completions have them, for a text that goes on at the
+/// character `offset`; `None` without any.
+pub(super) fn logprobs(tokens: &[Value], mut offset: usize) -> Option<Value> {
+    let mut told: [Vec<Value>; 4] = Default::default();
+    for token in tokens {
+        let text = token["token"].as_str().unwrap_or_default();
+        let others = token["top_logprobs"].as_array().into_iter().flatten();
+        let others = others.filter_map(|other| {
+            let text = other["token"].as_str()?;
+            Some((text.to_owned(), other["logprob"].clone()))
+        });
+        let others: Map<_, _> = others.collect();
+        told[0].push(text.into());
+        told[1].push(token["logprob"].clone());
+        told[2].push(others.into());
+        told[3].push(offset.into());
+        offset += text.chars().count();
+    }
+    let [texts, logprobs, others, offsets] = told;
+    (!texts.is_empty()).then(|| {
+        json!({ "tokens": texts, "token_logprobs": logprobs, "top_logprobs": others,
+                "text_offset": offsets })
+    })
+}
+
+/// `logprobs` is a number here: of alternatives.
+fn take_logprobs(body: &mut Map<String, Value>) -> Result<(), PredictError> {
+    // Some clients send what chat completions take.
+    if body.get("logprobs").is_some_and(Value::is_boolean) {
+        return Ok(());
+    }
+    if let Some(count) = body.count("logprobs")? {
+        body.insert("logprobs".to_owned(), true.into());
+        body.insert("top_logprobs".to_owned(), count.into());
+    }
+    Ok(())
 }

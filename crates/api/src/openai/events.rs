@@ -1,13 +1,15 @@
 //! The events of streamed completions. Nothing but `data:` lines: OpenAI's own clients fail on
 //! ids, names and empty events.
 
+use std::collections::BTreeMap;
+
 use arrow_array::RecordBatch;
 use bytes::{BufMut, BytesMut};
 use serde_json::{Value, json};
 use volley_types::{GenerationRow, PredictError, Usage};
 
-use super::{finish_reason, token_logprob};
-use crate::answer::failure;
+use super::{completions, finish_reason, logprobs};
+use crate::answer::{self, failure};
 use crate::error::openai_error;
 use crate::sse::{Events, json_string};
 
@@ -34,6 +36,8 @@ pub(crate) struct CompletionEvents {
     /// What is behind them.
     tail: &'static str,
     include_usage: bool,
+    /// How many characters of each choice are written, where they are counted.
+    written: BTreeMap<u32, usize>,
     /// Choices whose first event is written.
     begun: Vec<u32>,
     usage: Option<Usage>,
@@ -65,6 +69,7 @@ impl CompletionEvents {
                 "]}\n\n"
             },
             include_usage,
+            written: BTreeMap::new(),
             begun: Vec::new(),
             usage: None,
             finished: false,
@@ -93,8 +98,9 @@ impl CompletionEvents {
 
     fn chat(&self, index: u32, row: &GenerationRow<'_>, out: &mut BytesMut) {
         let text = row.text().filter(|text| !text.is_empty());
-        if let (Some(text), Some(logprob)) = (text, row.logprob()) {
-            let told = json!({ "content": [token_logprob(text, logprob)], "refusal": null });
+        let told = answer::tokens(row);
+        if let (Some(text), false) = (text, told.is_empty()) {
+            let told = logprobs(told);
             self.event(out, |out| {
                 let choice = json!({
                     "index": index, "delta": { "content": text },
@@ -136,7 +142,7 @@ impl CompletionEvents {
         }
     }
 
-    fn text(&self, index: u32, row: &GenerationRow<'_>, out: &mut BytesMut) {
+    fn text(&mut self, index: u32, row: &GenerationRow<'_>, out: &mut BytesMut) {
         let text = row.text().unwrap_or_default();
         let reason = row
             .finish_reason()
@@ -144,10 +150,10 @@ impl CompletionEvents {
         if text.is_empty() && reason.is_none() {
             return;
         }
-        let told = row.logprob().map(|logprob| {
-            json!({ "tokens": [text], "token_logprobs": [logprob], "top_logprobs": null,
-                    "text_offset": [] })
-        });
+        let told = answer::tokens(row);
+        let offset = self.written.entry(index).or_default();
+        let told = completions::logprobs(&told, *offset);
+        *offset += text.chars().count();
         self.event(out, |out| {
             let choice = json!({
                 "index": index, "text": text, "logprobs": told, "finish_reason": reason,

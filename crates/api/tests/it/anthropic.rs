@@ -192,6 +192,7 @@ async fn tokens_are_counted_by_the_model_that_would_answer() {
         usage: Some(Usage {
             prompt_tokens: 12,
             completion_tokens: 0,
+            ..Usage::default()
         }),
         ..last()
     };
@@ -217,6 +218,7 @@ async fn tokens_are_counted_by_the_model_that_would_answer() {
         usage: Some(Usage {
             prompt_tokens: 12,
             completion_tokens: 1,
+            ..Usage::default()
         }),
         ..last()
     };

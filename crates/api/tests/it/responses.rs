@@ -16,7 +16,7 @@ fn finished(reason: FinishReason) -> GenerationChunk {
         usage: Some(Usage {
             prompt_tokens: 2,
             completion_tokens: 3,
-            cached_tokens: 0,
+            ..Usage::default()
         }),
         ..last()
     }

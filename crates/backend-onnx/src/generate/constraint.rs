@@ -7,11 +7,14 @@ use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
-use tokenizers::Tokenizer;
 use volley_types::{ErrorOrigin, Parameters, PredictError};
+
+use super::spelling::Spellings;
+use super::tools::{self, CallStyle, Function};
 
 /// The longest schema, expression or grammar, in bytes.
 const MAX_FORM_BYTES: usize = 64 << 10;
+const GUIDED: [&str; 3] = ["guided_json", "guided_regex", "guided_grammar"];
 /// White space between two parts of JSON.
 const WHITE_SPACE: &str = r"[\x20\n]{0,16}";
 /// Of what is wrong with a form, at most so many characters.
@@ -26,6 +29,8 @@ pub(crate) enum Form {
     Regex(String),
     /// What a grammar in Lark's notation derives.
     Grammar(String),
+    /// A call of one of these functions.
+    Call(Vec<Function>),
 }
 
 impl Form {
@@ -35,9 +40,8 @@ impl Form {
     /// # Errors
     /// `InvalidInput` when there are several, or one is malformed or too long.
     pub(crate) fn read(parameters: &Parameters) -> Result<Option<Self>, PredictError> {
-        let names = ["guided_json", "guided_regex", "guided_grammar"];
         let mut forms = Vec::new();
-        for name in names {
+        for name in GUIDED {
             let Some(text) = short(parameters, name)? else {
                 continue;
             };
@@ -60,7 +64,13 @@ impl Form {
     }
 }
 
-fn short(parameters: &Parameters, name: &str) -> Result<Option<String>, PredictError> {
+/// Whether a form is asked for that a call cannot have. `response_format` is about an answer's
+/// text, of which a call has none.
+pub(super) fn is_guided(parameters: &Parameters) -> bool {
+    GUIDED.iter().any(|name| parameters.get(name).is_some())
+}
+
+pub(super) fn short(parameters: &Parameters, name: &str) -> Result<Option<String>, PredictError> {
     match parameters.text(name) {
         Some(text) if MAX_FORM_BYTES < text.len() => Err(PredictError::invalid(format!(
             "parameter '{name}' has {} bytes, and may have {MAX_FORM_BYTES}",
@@ -109,11 +119,11 @@ impl Constraints {
     pub(crate) fn make(
         &self,
         form: &Form,
-        tokenizer: &Tokenizer,
-        vocabulary: usize,
+        style: CallStyle,
+        spellings: &Spellings,
         eos: Option<u32>,
     ) -> Result<Constraint, PredictError> {
-        let factory = self.0.get_or_init(|| factory(tokenizer, vocabulary, eos));
+        let factory = self.0.get_or_init(|| factory(spellings, eos));
         let factory = factory.as_ref().map_err(|error| {
             PredictError::invalid("this model's vocabulary cannot be held to a form")
                 .with_source(error.clone())
@@ -122,6 +132,7 @@ impl Constraints {
             Form::Json(schema) => TopLevelGrammar::from_json_schema(with_little_space(schema)),
             Form::Regex(expression) => TopLevelGrammar::from_regex(expression),
             Form::Grammar(grammar) => TopLevelGrammar::from_lark(grammar.clone()),
+            Form::Call(functions) => TopLevelGrammar::from_lark(tools::grammar(functions, style)),
         };
         let parser = factory.create_parser(grammar).map_err(|error| {
             let reason: String = error.to_string().chars().take(MAX_REFUSAL).collect();
@@ -138,7 +149,7 @@ impl Constraints {
 
 /// The schema with an end to white space between its parts: small models are fond of it, and
 /// would go on with it for ever.
-fn with_little_space(schema: &Value) -> Value {
+pub(super) fn with_little_space(schema: &Value) -> Value {
     let mut schema = schema.clone();
     if let Some(fields) = schema.as_object_mut() {
         fields
@@ -148,15 +159,10 @@ fn with_little_space(schema: &Value) -> Value {
     schema
 }
 
-fn factory(
-    tokenizer: &Tokenizer,
-    vocabulary: usize,
-    eos: Option<u32>,
-) -> Result<ParserFactory, String> {
-    let size = u32::try_from(vocabulary).map_err(|error| error.to_string())?;
+fn factory(spellings: &Spellings, eos: Option<u32>) -> Result<ParserFactory, String> {
+    let size = u32::try_from(spellings.all().len()).map_err(|error| error.to_string())?;
     let eos = eos.ok_or("the model has no token that ends an answer")?;
-    let bytes: Vec<_> = (0..size).map(|id| token_bytes(tokenizer, id)).collect();
-    let trie = TokTrie::from(&TokRxInfo::new(size, eos), &bytes);
+    let trie = TokTrie::from(&TokRxInfo::new(size, eos), spellings.all());
     let environment = Arc::new(ApproximateTokEnv::new(trie));
     let mut factory =
         ParserFactory::new_simple(&(environment as _)).map_err(|error| error.to_string())?;
@@ -164,51 +170,6 @@ fn factory(
     // Errors are for the caller, who knows the grammar.
     factory.limits_mut().verbose_errors = false;
     Ok(factory)
-}
-
-/// The bytes that a token writes; those of a special token are behind a byte that no text has.
-fn token_bytes(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
-    let Some(token) = tokenizer.id_to_token(id) else {
-        return Vec::new();
-    };
-    let added = tokenizer.get_added_tokens_decoder();
-    match added.get(&id) {
-        Some(added) if added.special => {
-            let mut bytes = vec![TokTrie::SPECIAL_TOKEN_MARKER];
-            bytes.extend_from_slice(token.as_bytes());
-            bytes
-        }
-        Some(_) => token.into_bytes(),
-        None if is_byte_level(tokenizer) => token.chars().filter_map(byte_of).collect(),
-        None => match token
-            .strip_prefix("<0x")
-            .and_then(|hex| hex.strip_suffix('>'))
-        {
-            Some(hex) if hex.len() == 2 => {
-                u8::from_str_radix(hex, 16).map_or_else(|_| token.into_bytes(), |byte| vec![byte])
-            }
-            _ => token.replace('\u{2581}', " ").into_bytes(),
-        },
-    }
-}
-
-fn is_byte_level(tokenizer: &Tokenizer) -> bool {
-    matches!(
-        tokenizer.get_decoder(),
-        Some(tokenizers::DecoderWrapper::ByteLevel(_))
-    )
-}
-
-/// The byte that a character stands for in a byte-level vocabulary: printable ones for
-/// themselves, the others, in their order, for the characters from U+0100 on.
-fn byte_of(character: char) -> Option<u8> {
-    let printable = |byte: u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
-    let code = u32::from(character);
-    if let Ok(byte) = u8::try_from(code) {
-        return printable(byte).then_some(byte);
-    }
-    let index = usize::try_from(code.checked_sub(256)?).ok()?;
-    (0..=255).filter(|byte| !printable(*byte)).nth(index)
 }
 
 /// Holds one answer to its form.
@@ -300,16 +261,5 @@ mod tests {
         }
         let long = "a".repeat(MAX_FORM_BYTES + 1);
         assert!(read(&[("guided_regex", &long)]).is_err());
-    }
-
-    #[test]
-    fn every_byte_has_its_character() {
-        let mut bytes: Vec<_> = (0..=u32::from('\u{143}'))
-            .filter_map(char::from_u32)
-            .filter_map(byte_of)
-            .collect();
-        bytes.sort_unstable();
-        assert_eq!(bytes, (0..=255).collect::<Vec<u8>>());
-        assert_eq!((byte_of('Ġ'), byte_of('a')), (Some(b' '), Some(b'a')));
     }
 }

@@ -5,6 +5,7 @@ mod genai;
 mod hugging_face;
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -12,8 +13,10 @@ use tokenizers::Tokenizer;
 use volley_types::{ParamValue, Parameters, PredictError};
 
 use super::constraint::{Constraint, Constraints, Form};
+use super::spelling::Spellings;
 use super::template::ChatTemplate;
 use super::text::TokenTexts;
+use super::tools::CallStyle;
 use crate::OnnxConfig;
 
 #[derive(Default, Deserialize)]
@@ -56,6 +59,7 @@ pub(crate) struct ModelFiles {
     pub(crate) texts: TokenTexts,
     pub(crate) chat: Option<ChatTemplate>,
     pub(crate) constraints: Constraints,
+    spellings: OnceLock<Spellings>,
 }
 
 /// A token stands for fewer bytes than this, unless the vocabulary has a longer one.
@@ -114,6 +118,7 @@ impl ModelFiles {
             texts: TokenTexts::new(tokenizer, vocabulary),
             chat: chat_template(directory)?,
             constraints: Constraints::default(),
+            spellings: OnceLock::new(),
         })
     }
 
@@ -122,9 +127,16 @@ impl ModelFiles {
     /// # Errors
     /// `InvalidInput` with what is wrong with the form.
     pub(crate) fn constraint(&self, form: &Form) -> Result<Constraint, PredictError> {
-        let tokenizer = self.texts.tokenizer();
+        let style = self.chat.as_ref().map(ChatTemplate::call_style);
+        let style = style.unwrap_or(CallStyle::Bare);
         let eos = self.eos.first().copied();
-        self.constraints.make(form, tokenizer, self.vocabulary, eos)
+        self.constraints.make(form, style, self.spellings(), eos)
+    }
+
+    /// What each token writes. The first call takes a moment.
+    pub(crate) fn spellings(&self) -> &Spellings {
+        let made = || Spellings::new(self.texts.tokenizer(), self.vocabulary);
+        self.spellings.get_or_init(made)
     }
 
     /// Bytes of a KV cache of `slots` sequences that use the whole context.

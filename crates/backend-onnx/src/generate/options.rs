@@ -1,11 +1,13 @@
 //! What a request asks of its generation.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
-use volley_types::{Parameters, PredictError};
+use volley_types::{ParamValue, Parameters, PredictError};
 
-use super::constraint::Form;
+use super::constraint::{self, Form};
+use super::tools::Function;
 
 /// Tokens generated where the caller does not say.
 const DEFAULT_MAX_TOKENS: usize = 256;
@@ -14,6 +16,10 @@ const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 256;
 /// The most answers to one prompt.
 const MAX_CHOICES: u64 = 16;
+/// The most alternatives of a token that are told.
+const MAX_ALTERNATIVES: u64 = 20;
+/// The most tokens with a bias.
+const MAX_BIASES: usize = 1_024;
 
 /// What a request asks of its generation.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,8 +32,8 @@ pub(crate) struct Options {
     pub(crate) raw: bool,
     /// Answers to each prompt.
     pub(crate) choices: u32,
-    /// Whether each token's probability is told.
-    pub(crate) logprobs: bool,
+    /// Whether each token's probability is told, and with how many alternatives.
+    pub(crate) logprobs: Option<usize>,
     /// The form that the answer must have.
     pub(crate) form: Option<Form>,
     /// What the model may call: a JSON array in OpenAI's form.
@@ -52,6 +58,8 @@ pub(crate) struct Sampling {
     /// Taken as often as the answer has the token; 0 means none.
     pub(crate) frequency_penalty: f32,
     pub(crate) seed: Option<u64>,
+    /// Added to the logits of these tokens.
+    pub(crate) bias: Arc<[(u32, f32)]>,
 }
 
 impl Options {
@@ -81,6 +89,11 @@ impl Options {
                 &format!("at most {MAX_STOPS} strings of 1 to {MAX_STOP_BYTES} bytes"),
             ));
         }
+        let tools = Tools::read(parameters)?;
+        let form = match tools.call {
+            Some(call) => Some(call),
+            None => Form::read(parameters)?,
+        };
         Ok(Self {
             max_tokens,
             sampling: Sampling::read(parameters)?,
@@ -89,13 +102,32 @@ impl Options {
             raw: parameters.boolean("raw")?.unwrap_or(false),
             choices: choices(parameters)?,
             logprobs: logprobs(parameters)?,
-            form: Form::read(parameters)?,
-            tools: tools(parameters)?.map(Arc::new),
+            form,
+            tools: tools.list,
         })
     }
 }
 
 impl Options {
+    /// How many alternatives of each token are told.
+    pub(crate) fn alternatives(&self) -> usize {
+        self.logprobs.unwrap_or(0)
+    }
+
+    /// Refuses tokens that a vocabulary of this size does not have.
+    ///
+    /// # Errors
+    /// `InvalidInput`.
+    pub(crate) fn check(&self, vocabulary: usize) -> Result<(), PredictError> {
+        let unknown = |(id, _): &&(u32, f32)| vocabulary <= *id as usize;
+        match self.sampling.bias.iter().find(unknown) {
+            Some((id, _)) => Err(PredictError::invalid(format!(
+                "parameter 'logit_bias' has token {id}, and the model has {vocabulary} tokens"
+            ))),
+            None => Ok(()),
+        }
+    }
+
     /// Of several answers to one prompt, each draws for itself.
     pub(crate) fn of_choice(&self, choice: u32) -> Self {
         let mut options = self.clone();
@@ -114,34 +146,97 @@ fn choices(parameters: &Parameters) -> Result<u32, PredictError> {
     }
 }
 
-/// `logprobs` as a boolean, or as a number of alternatives, of which none are told.
-fn logprobs(parameters: &Parameters) -> Result<bool, PredictError> {
-    let alternatives = parameters.unsigned("top_logprobs")?.unwrap_or(0);
-    if 0 < alternatives {
-        return Err(range(
-            "top_logprobs",
-            "0: only the chosen tokens' probabilities are told",
-        ));
+/// How many alternatives of each token are told; `None` when no probability is.
+fn logprobs(parameters: &Parameters) -> Result<Option<usize>, PredictError> {
+    let told = parameters.boolean("logprobs")?.unwrap_or(false);
+    match parameters.unsigned("top_logprobs")? {
+        Some(count) if MAX_ALTERNATIVES < count => {
+            Err(range("top_logprobs", &format!("0 to {MAX_ALTERNATIVES}")))
+        }
+        Some(count) if 0 < count => Ok(Some(count as usize)),
+        _ => Ok(told.then_some(0)),
     }
-    Ok(parameters.boolean("logprobs")?.unwrap_or(false))
 }
 
-/// The tools that may be called; `None` where there are none, or the choice is not to.
-fn tools(parameters: &Parameters) -> Result<Option<Value>, PredictError> {
-    let Some(text) = parameters.text("tools") else {
-        return Ok(None);
-    };
-    match parameters.text("tool_choice").as_deref() {
-        None | Some("auto") => {}
-        Some("none") => return Ok(None),
-        Some(_) => {
+/// What may be called, and the call that the answer must be.
+#[derive(Default)]
+struct Tools {
+    list: Option<Arc<Value>>,
+    call: Option<Form>,
+}
+
+impl Tools {
+    fn read(parameters: &Parameters) -> Result<Self, PredictError> {
+        let choice = parameters.text("tool_choice");
+        let choice = choice.as_deref().unwrap_or("auto");
+        let list = match choice {
+            "none" => None,
+            _ => constraint::short(parameters, "tools")?,
+        };
+        let list = list.map(|text| tools(&text)).transpose()?.flatten();
+        let functions = || {
+            let tools = list
+                .as_ref()
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten();
+            tools.map(Function::of).collect::<Option<Vec<_>>>().ok_or_else(|| {
+                PredictError::invalid(
+                    "parameter 'tools' must list functions with a 'name' and, as 'parameters', a \
+                     schema",
+                )
+            })
+        };
+        let call = match choice {
+            "auto" | "none" => None,
+            "required" => Some(functions()?),
+            choice => {
+                let name = chosen(choice)?;
+                Some(
+                    functions()?
+                        .into_iter()
+                        .filter(|function| function.name == name)
+                        .collect(),
+                )
+            }
+        };
+        if call.as_ref().is_some_and(Vec::is_empty) {
             return Err(PredictError::invalid(
-                "parameter 'tool_choice' must be 'auto' or 'none': whether it calls a tool is the \
-                 model's decision",
+                "parameter 'tool_choice' asks for a function that 'tools' does not have",
             ));
         }
+        if call.is_some() && constraint::is_guided(parameters) {
+            return Err(PredictError::invalid(
+                "an answer that must be a call has the form of one: leave 'guided_json', \
+                 'guided_regex' and 'guided_grammar' out, or 'tool_choice'",
+            ));
+        }
+        Ok(Self {
+            list: list.map(Arc::new),
+            call: call.map(Form::Call),
+        })
     }
-    let tools: Value = serde_json::from_str(&text)
+}
+
+/// The function that a `tool_choice` of JSON names.
+fn chosen(choice: &str) -> Result<String, PredictError> {
+    let choice: Option<Value> = serde_json::from_str(choice).ok();
+    let name = choice
+        .as_ref()
+        .and_then(|choice| choice.pointer("/function/name"));
+    name.and_then(Value::as_str)
+        .map(str::to_owned)
+        .ok_or_else(|| {
+            PredictError::invalid(
+                "parameter 'tool_choice' must be 'auto', 'none', 'required', or \
+             {\"type\": \"function\", \"function\": {\"name\": …}}",
+            )
+        })
+}
+
+/// The tools of a JSON list; `None` where it has none.
+fn tools(text: &str) -> Result<Option<Value>, PredictError> {
+    let tools: Value = serde_json::from_str(text)
         .map_err(|error| PredictError::invalid(format!("parameter 'tools' is no JSON: {error}")))?;
     match tools.as_array() {
         Some(list) if list.is_empty() => Ok(None),
@@ -149,6 +244,36 @@ fn tools(parameters: &Parameters) -> Result<Option<Value>, PredictError> {
         _ => Err(PredictError::invalid(
             "parameter 'tools' must be a list of objects",
         )),
+    }
+}
+
+/// What is added to the logits of some tokens, by their ids.
+fn bias(parameters: &Parameters) -> Result<Arc<[(u32, f32)]>, PredictError> {
+    let wrong = || {
+        range(
+            "logit_bias",
+            &format!(
+                "an object of at most {MAX_BIASES} tokens, by their ids, with numbers from -100 to \
+                 100"
+            ),
+        )
+    };
+    let Some(text) = parameters.text("logit_bias") else {
+        return Ok(Arc::default());
+    };
+    let biases: BTreeMap<u32, f32> = serde_json::from_str(&text).map_err(|_| wrong())?;
+    let fits = biases.values().all(|bias| (-100.0..=100.0).contains(bias));
+    if !fits || MAX_BIASES < biases.len() {
+        return Err(wrong());
+    }
+    Ok(biases.into_iter().collect())
+}
+
+/// Seeds may be negative, for some callers draw them from all 64 bits.
+fn seed(parameters: &Parameters) -> Result<Option<u64>, PredictError> {
+    match parameters.get("seed") {
+        Some(ParamValue::Int(seed)) => Ok(Some(seed.cast_unsigned())),
+        _ => parameters.unsigned("seed"),
     }
 }
 
@@ -161,7 +286,7 @@ impl Sampling {
         let presence = number(parameters, "presence_penalty", -2.0, 2.0)?;
         let frequency = number(parameters, "frequency_penalty", -2.0, 2.0)?;
         let top_k = parameters.unsigned("top_k")?;
-        let seed = parameters.unsigned("seed")?;
+        let seed = seed(parameters)?;
         let sampled = top_p.is_some() || min_p.is_some() || top_k.is_some() || seed.is_some();
         Ok(Self {
             temperature: temperature.unwrap_or(if sampled { 1.0 } else { 0.0 }),
@@ -172,6 +297,7 @@ impl Sampling {
             presence_penalty: presence.unwrap_or(0.0),
             frequency_penalty: frequency.unwrap_or(0.0),
             seed,
+            bias: bias(parameters)?,
         })
     }
 }
@@ -194,8 +320,6 @@ fn range(name: &str, allowed: &str) -> PredictError {
 
 #[cfg(test)]
 mod tests {
-    use volley_types::ParamValue;
-
     use super::*;
 
     fn read(pairs: &[(&str, ParamValue)]) -> Result<Options, PredictError> {
@@ -231,7 +355,11 @@ mod tests {
             ("top_p", ParamValue::Float(1.1)),
             ("min_p", ParamValue::Float(-0.5)),
             ("repetition_penalty", ParamValue::Int(0)),
-            ("seed", ParamValue::Int(-1)),
+            ("top_logprobs", ParamValue::Int(21)),
+            ("logit_bias", ParamValue::Json(r#"{"1": 101}"#.into())),
+            ("logit_bias", ParamValue::Json(r#"{"fox": 1}"#.into())),
+            ("tool_choice", ParamValue::Text("required".into())),
+            ("tool_choice", ParamValue::Text("perhaps".into())),
             ("stop", ParamValue::Text(String::new())),
         ] {
             let error = read(&[(name, value)]).unwrap_err();

@@ -13,11 +13,13 @@ use super::options::Sampling;
 const FIRST_SORTED: usize = 64;
 
 /// A token that was chosen.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Chosen {
     pub(crate) token: u32,
     /// Its natural-log probability as the model has it, where asked for.
     pub(crate) logprob: Option<f32>,
+    /// The likeliest tokens with theirs, the likeliest first, as many as were asked for.
+    pub(crate) alternatives: Vec<(f32, u32)>,
     /// Whether the answer's form is complete with it.
     pub(crate) completes: bool,
 }
@@ -25,12 +27,14 @@ pub(crate) struct Chosen {
 /// Chooses tokens for one request.
 pub(crate) struct Sampler {
     options: Sampling,
-    logprobs: bool,
+    /// With how many alternatives probabilities are told, where they are.
+    logprobs: Option<usize>,
     constraint: Option<Constraint>,
     random: fastrand::Rng,
     penalties: Penalties,
     /// Reused from step to step.
     candidates: Vec<(f32, u32)>,
+    biased: Vec<f32>,
 }
 
 impl Sampler {
@@ -41,15 +45,16 @@ impl Sampler {
         Self {
             penalties: Penalties::new(&options, prompt, vocabulary),
             options,
-            logprobs: false,
+            logprobs: None,
             constraint: None,
             random,
             candidates: Vec::new(),
+            biased: Vec::new(),
         }
     }
 
     /// Holds the answer to a form, and tells probabilities.
-    pub(crate) fn with(mut self, constraint: Option<Constraint>, logprobs: bool) -> Self {
+    pub(crate) fn with(mut self, constraint: Option<Constraint>, logprobs: Option<usize>) -> Self {
         self.constraint = constraint;
         self.logprobs = logprobs;
         self
@@ -62,21 +67,32 @@ impl Sampler {
     /// `InvalidInput` when the answer's form is too hard to follow.
     pub(crate) fn choose(&mut self, logits: &[f32]) -> Result<Chosen, PredictError> {
         let mut constraint = self.constraint.take();
+        let mut biased = std::mem::take(&mut self.biased);
+        let bent = bend(logits, &self.options.bias, &mut biased);
         let token = match &mut constraint {
-            Some(constraint) => self.choose_among(constraint.allow(logits)?),
-            None => self.choose_among(logits),
+            Some(constraint) => self.choose_among(constraint.allow(bent)?),
+            None => self.choose_among(bent),
         };
+        self.biased = biased;
         let completes = match &mut constraint {
             Some(constraint) => constraint.take(token)?,
             None => false,
         };
         self.constraint = constraint;
         self.penalties.mark(token);
-        Ok(Chosen {
+        let mut chosen = Chosen {
             token,
-            logprob: self.logprobs.then(|| log_probability(logits, token)),
+            logprob: None,
+            alternatives: Vec::new(),
             completes,
-        })
+        };
+        if let Some(count) = self.logprobs {
+            let total = log_total(logits);
+            let own = logits.get(token as usize).copied();
+            chosen.logprob = Some(own.unwrap_or(f32::NEG_INFINITY) - total);
+            chosen.alternatives = likeliest(logits, total, count);
+        }
+        Ok(chosen)
     }
 
     fn choose_among(&mut self, logits: &[f32]) -> u32 {
@@ -198,13 +214,43 @@ impl Penalties {
     }
 }
 
-/// The natural-log probability of `token`, before anything is done to the logits.
-fn log_probability(logits: &[f32], token: u32) -> f32 {
+/// `logits` with `bias` added where there is one.
+fn bend<'a>(logits: &'a [f32], bias: &[(u32, f32)], biased: &'a mut Vec<f32>) -> &'a [f32] {
+    if bias.is_empty() {
+        return logits;
+    }
+    biased.clear();
+    biased.extend_from_slice(logits);
+    for (id, bias) in bias {
+        if let Some(logit) = biased.get_mut(*id as usize) {
+            *logit += bias;
+        }
+    }
+    biased
+}
+
+/// What is taken from a logit to make it a natural-log probability: the logarithm of the sum of
+/// all their exponentials.
+fn log_total(logits: &[f32]) -> f32 {
     let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weights = logits.iter().map(|logit| (logit - highest).exp());
     let total: f32 = weights.filter(|weight| !weight.is_nan()).sum();
-    let own = logits.get(token as usize).copied();
-    own.unwrap_or(f32::NEG_INFINITY) - highest - total.ln()
+    highest + total.ln()
+}
+
+/// The likeliest tokens with their log probabilities.
+fn likeliest(logits: &[f32], total: f32, count: usize) -> Vec<(f32, u32)> {
+    if count == 0 {
+        return Vec::new();
+    }
+    let tokens = (0_u32..).zip(logits).filter(|(_, logit)| logit.is_finite());
+    let mut tokens: Vec<_> = tokens.map(|(id, logit)| (logit - total, id)).collect();
+    if count < tokens.len() {
+        tokens.select_nth_unstable_by(count - 1, likelier);
+        tokens.truncate(count);
+    }
+    tokens.sort_unstable_by(likelier);
+    tokens
 }
 
 /// The likelier first, the smaller id first among equals.
@@ -263,6 +309,7 @@ mod tests {
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
             seed: Some(3),
+            bias: [].into(),
         }
     }
 
@@ -315,10 +362,13 @@ mod tests {
     #[test]
     fn probabilities_are_the_models_own() {
         let options = sampling(0.0, 0, 1.0, 1.0);
-        let mut sampler = Sampler::new(options, &[], 2).with(None, true);
+        let mut sampler = Sampler::new(options, &[], 2).with(None, Some(2));
         let chosen = sampler.choose(&[0.0, 1.0]).unwrap();
         assert_eq!(chosen.token, 1);
         assert!((chosen.logprob.unwrap() + 0.313_26).abs() < 1e-4);
+        let ids: Vec<_> = chosen.alternatives.iter().map(|(_, id)| *id).collect();
+        assert_eq!(ids, [1, 0], "the likeliest first");
+        assert_eq!(Some(chosen.alternatives[0].0), chosen.logprob);
     }
 
     #[test]

@@ -8,6 +8,8 @@ use minijinja::value::{Serde, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, State, Value, context};
 use volley_types::{ChatMessage, PredictError};
 
+use super::tools::CallStyle;
+
 /// The name of the one template in its environment.
 const TEMPLATE: &str = "chat";
 /// Of what a template says about a conversation that it refuses, at most so many characters.
@@ -19,6 +21,7 @@ pub(crate) struct ChatTemplate {
     bos: String,
     eos: String,
     takes_tools: bool,
+    style: CallStyle,
 }
 
 impl ChatTemplate {
@@ -39,6 +42,10 @@ impl ChatTemplate {
         environment.add_function("raise_exception", refuse);
         environment.set_unknown_method_callback(method);
         let takes_tools = source.contains("tools");
+        let style = match source.contains("<tool_call>") {
+            true => CallStyle::Marked,
+            false => CallStyle::Bare,
+        };
         environment
             .add_template_owned(TEMPLATE, source)
             .map_err(|error| {
@@ -49,7 +56,13 @@ impl ChatTemplate {
             bos,
             eos,
             takes_tools,
+            style,
         })
+    }
+
+    /// How it teaches a model to write calls.
+    pub(crate) fn call_style(&self) -> CallStyle {
+        self.style
     }
 
     /// Whether it writes tools into a prompt.

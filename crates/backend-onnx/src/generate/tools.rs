@@ -5,6 +5,67 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::constraint::with_little_space;
+
+/// How a call is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallStyle {
+    /// JSON between the marks.
+    Marked,
+    /// Nothing but JSON.
+    Bare,
+}
+
+/// A function that may be called.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Function {
+    pub(crate) name: String,
+    /// The schema of its arguments.
+    pub(crate) parameters: Value,
+}
+
+impl Function {
+    /// The function that a tool in OpenAI's form is; `None` when it is none.
+    pub(crate) fn of(tool: &Value) -> Option<Self> {
+        let function = tool.get("function")?;
+        let parameters = match function.get("parameters") {
+            // As OpenAI has it: a function without parameters.
+            None | Some(Value::Null) => {
+                json!({ "type": "object", "properties": {}, "additionalProperties": false })
+            }
+            Some(schema @ Value::Object(_)) => schema.clone(),
+            Some(_) => return None,
+        };
+        Some(Self {
+            name: function.get("name")?.as_str()?.to_owned(),
+            parameters,
+        })
+    }
+}
+
+/// The grammar, in Lark's notation, of one call of one of `functions`.
+pub(crate) fn grammar(functions: &[Function], style: CallStyle) -> String {
+    let (open, close) = match style {
+        CallStyle::Marked => (format!("{OPEN}\n"), format!("\n{CLOSE}")),
+        CallStyle::Bare => (String::new(), String::new()),
+    };
+    let names: Vec<_> = (0..functions.len())
+        .map(|at| format!("call_{at}"))
+        .collect();
+    let mut grammar = format!("start: {}\n", names.join(" | "));
+    for (at, function) in functions.iter().enumerate() {
+        let name = Value::from(function.name.as_str());
+        let before = Value::from(format!("{open}{{\"name\": {name}, \"arguments\": "));
+        let after = Value::from(format!("}}{close}"));
+        let schema = with_little_space(&function.parameters);
+        // Each schema is a document of its own, so that what it refers to is found.
+        grammar.push_str(&format!(
+            "call_{at}: {before} arguments_{at} {after}\narguments_{at}: %json {schema}\n"
+        ));
+    }
+    grammar
+}
+
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 

@@ -1,10 +1,14 @@
 //! What an answer must look like, how many there are, and how likely they were.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
+use volley_backend::Backend;
 use volley_types::chat::conversations;
 use volley_types::*;
 
 use crate::generate::{STORY, Story, read, request, storyteller, tell, tokens};
+use crate::setup;
 
 fn text(name: &'static str, value: &str) -> (&'static str, ParamValue) {
     (name, ParamValue::Text(value.to_owned()))
@@ -133,8 +137,144 @@ async fn probabilities_come_with_the_tokens_where_they_are_asked_for() {
         }
     }
     assert!(0 < told);
-    let error = tell(&model, STORY, &[("top_logprobs", ParamValue::Int(2))]).await;
-    assert!(error.unwrap_err().message.contains("top_logprobs"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn alternatives_come_with_each_token_the_likeliest_first() {
+    let model = storyteller().await;
+    let asked = request(&[STORY], &[("top_logprobs", ParamValue::Int(3)), tokens(6)]);
+    let mut chunks = model.predict(asked).await.unwrap();
+    let (mut text, mut spelled, mut told) = (String::new(), Vec::new(), 0);
+    while let Some(batch) = futures::StreamExt::next(&mut chunks).await {
+        for row in GenerationRow::rows(&batch.unwrap()).unwrap() {
+            text.push_str(row.text().unwrap_or_default());
+            let tokens: Vec<Value> =
+                serde_json::from_str(row.token_logprobs().unwrap_or("[]")).unwrap();
+            for token in &tokens {
+                let bytes: Vec<u8> = serde_json::from_value(token["bytes"].clone()).unwrap();
+                spelled.extend(bytes);
+                let others = token["top_logprobs"].as_array().unwrap();
+                let chances: Vec<_> = others
+                    .iter()
+                    .map(|it| it["logprob"].as_f64().unwrap())
+                    .collect();
+                assert_eq!(chances.len(), 3);
+                assert!(chances.is_sorted_by(|a, b| a >= b), "{chances:?}");
+                // Greedy: the chosen one is the likeliest.
+                assert_eq!(others[0]["token"], token["token"]);
+                assert_eq!(others[0]["logprob"], token["logprob"]);
+            }
+            told += tokens.len();
+        }
+    }
+    assert_eq!(told, 6);
+    assert_eq!(String::from_utf8(spelled).unwrap().trim(), text.trim());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bias_bans_tokens_and_brings_them_about() {
+    let model = storyteller().await;
+    let plain = tell(&model, STORY, &[tokens(8)]).await.unwrap();
+    let first = plain.ids[0];
+    let bias = |bias: &Value| ("logit_bias", ParamValue::Json(bias.to_string()));
+    let banned = bias(&json!({ first.to_string(): -100 }));
+    let other = tell(&model, STORY, &[banned, tokens(8)]).await.unwrap();
+    assert!(!other.ids.contains(&first), "{:?}", other.ids);
+    let wanted = bias(&json!({ first.to_string(): 100 }));
+    let same = tell(&model, STORY, &[wanted, tokens(8)]).await.unwrap();
+    assert!(same.ids.iter().all(|id| *id == first), "{:?}", same.ids);
+    let unknown = bias(&json!({ "4000000000": 1 }));
+    let error = tell(&model, STORY, &[unknown]).await.unwrap_err();
+    assert!(error.message.contains("'logit_bias'"), "{}", error.message);
+}
+
+/// The storyteller with a chat template that takes tools.
+async fn caller(folder: &std::path::Path, template: &str) -> Arc<dyn Backend> {
+    let folder = &folder.join("caller");
+    std::fs::create_dir(folder).unwrap();
+    for file in std::fs::read_dir(setup::model_dir("storyteller")).unwrap() {
+        let file = file.unwrap();
+        if file.file_name() != "chat_template.jinja" {
+            std::fs::copy(file.path(), folder.join(file.file_name())).unwrap();
+        }
+    }
+    std::fs::write(folder.join("chat_template.jinja"), template).unwrap();
+    setup::load(folder).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_required_is_made_with_arguments_of_its_schema() {
+    let schema = json!({
+        "type": "object",
+        "properties": { "animal": { "$ref": "#/$defs/animal" }, "old": { "type": "boolean" } },
+        "required": ["animal", "old"], "additionalProperties": false,
+        "$defs": { "animal": { "enum": ["fox", "crow"] } },
+    });
+    let tool = |name: &str| {
+        let function = json!({ "name": name, "parameters": schema });
+        json!({ "type": "function", "function": function })
+    };
+    let tools =
+        json!([tool("find"), tool("feed"), { "type": "function", "function": { "name": "rest" } }]);
+    let tools = ("tools", ParamValue::Json(tools.to_string()));
+    let named = json!({ "type": "function", "function": { "name": "feed" } }).to_string();
+    let messages = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}";
+    for taught in [
+        "<tool_call>{{ t.function.name }}</tool_call>",
+        "{{ t.function.name }}",
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let template =
+            format!("{{% for t in tools or [] %}}{taught}{{% endfor %}}{messages}<|assistant|>");
+        let model = caller(folder.path(), &template).await;
+        for (choice, names) in [
+            ("required", vec!["find", "feed", "rest"]),
+            (named.as_str(), vec!["feed"]),
+        ] {
+            // What is asked of its text is not asked of a call.
+            let format = text("response_format", r#"{"type":"json_object"}"#);
+            let options = [
+                tools.clone(),
+                text("tool_choice", choice),
+                format,
+                tokens(200),
+            ];
+            let asked = request(&[STORY], &options);
+            let mut chunks = model.predict(asked).await.unwrap();
+            let (mut calls, mut finish) = (Vec::new(), None);
+            while let Some(batch) = futures::StreamExt::next(&mut chunks).await {
+                for row in GenerationRow::rows(&batch.unwrap()).unwrap() {
+                    assert_eq!(row.text(), None, "a call and nothing else");
+                    calls.extend(row.tool_calls().map(str::to_owned));
+                    finish = row.finish_reason().or(finish);
+                }
+            }
+            assert_eq!((calls.len(), finish), (1, Some(FinishReason::ToolCalls)));
+            let calls: Value = serde_json::from_str(&calls[0]).unwrap();
+            let function = &calls[0]["function"];
+            let name = function["name"].as_str().unwrap();
+            assert!(names.contains(&name), "{name}");
+            let arguments: Value =
+                serde_json::from_str(function["arguments"].as_str().unwrap()).unwrap();
+            if name == "rest" {
+                assert_eq!(arguments, json!({}), "it has no parameters");
+            } else {
+                assert!(["fox", "crow"].contains(&arguments["animal"].as_str().unwrap()));
+                assert!(arguments["old"].is_boolean());
+            }
+        }
+        let unknown = text("tool_choice", r#"{"function":{"name":"fly"}}"#);
+        let guided = text("guided_regex", "a");
+        let required = text("tool_choice", "required");
+        for bad in [
+            vec![tools.clone(), unknown],
+            vec![required.clone()],
+            vec![tools.clone(), required, guided],
+        ] {
+            let error = tell(&model, STORY, &bad).await.unwrap_err();
+            assert_eq!(error.code, ErrorCode::InvalidInput, "{}", error.message);
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

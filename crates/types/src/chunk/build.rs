@@ -42,6 +42,7 @@ pub struct GenerationChunks {
     error_message: Column<Texts>,
     raw: Column<Bytes>,
     last: Column<Flags>,
+    token_logprobs: Column<Texts>,
 }
 
 impl GenerationChunks {
@@ -75,6 +76,8 @@ impl GenerationChunks {
             .push(at, error.map(|(_, message)| message.as_str()));
         self.raw.push(at, chunk.raw.as_deref());
         self.last.push(at, chunk.last.then_some(true));
+        self.token_logprobs
+            .push(at, chunk.token_logprobs.as_deref());
     }
 
     /// How many rows are collected.
@@ -109,6 +112,7 @@ impl GenerationChunks {
             self.error_message.finish(rows),
             self.raw.finish(rows),
             self.last.finish(rows),
+            self.token_logprobs.finish(rows),
         ];
         RecordBatch::try_new(generation_schema(), columns)
             .expect("columns are listed in the schema's order and have one row per push")
@@ -261,6 +265,7 @@ mod tests {
                 cached_tokens: numbers.0,
             }),
             error: texts.2.clone().map(|text| (text.clone(), text)),
+            token_logprobs: texts.2.clone(),
             raw: texts.2.map(String::into_bytes),
             last: ends.0,
         })
@@ -288,6 +293,7 @@ mod tests {
                 error: row.error().map(|(code, message)| (code.to_owned(), message.to_owned())),
                 raw: row.raw().map(<[u8]>::to_vec),
                 last: row.last(),
+                token_logprobs: row.token_logprobs().map(str::to_owned),
             }).collect();
             prop_assert_eq!(read, chunks);
         }

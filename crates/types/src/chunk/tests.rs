@@ -20,6 +20,7 @@ fn rows_read_back_what_was_pushed() {
         error: Some(("invalid_input".into(), "too long".into())),
         raw: Some(b"{}".to_vec()),
         last: true,
+        token_logprobs: Some("[]".into()),
         ..GenerationChunk::default()
     };
     let batch = GenerationChunks::single(&chunk);
@@ -36,6 +37,7 @@ fn rows_read_back_what_was_pushed() {
     );
     assert_eq!(row.error(), Some(("invalid_input", "too long")));
     assert_eq!((row.raw(), row.last()), (Some(&b"{}"[..]), true));
+    assert_eq!(row.token_logprobs(), Some("[]"));
 }
 
 #[test]

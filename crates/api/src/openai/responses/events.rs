@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use volley_types::{ErrorCode, FinishReason, GenerationRow, PredictError, Usage};
 
 use super::output::{self, Draft, FunctionCall};
-use crate::answer::failure;
-use crate::openai::{now, token_logprob};
+use crate::answer::{self, failure};
+use crate::openai::now;
 use crate::sse::{Events, json_string};
 
 /// The most text of one response, which its last event says once more.
@@ -102,16 +102,15 @@ impl ResponseEvents {
         if let Some(text) = row.text().filter(|text| !text.is_empty()) {
             let place = self.continued(|kind| matches!(kind, Kind::Message { .. }), out);
             let place = place.unwrap_or_else(|| self.begin_message(out));
-            let told = row.logprob().map(|logprob| token_logprob(text, logprob));
-            self.delta("response.output_text.delta", place, text, Some(told), out)?;
+            let told = Some(answer::tokens(row));
+            self.delta("response.output_text.delta", place, text, told, out)?;
         }
         let calls = row.tool_calls().map(serde_json::from_str::<Vec<Delta>>);
         for call in calls.and_then(Result::ok).unwrap_or_default() {
             self.call(call, out)?;
         }
         if let Some(told) = row.usage() {
-            self.usage.prompt_tokens += told.prompt_tokens;
-            self.usage.completion_tokens += told.completion_tokens;
+            self.usage += told;
         }
         self.reason = row.finish_reason().or(self.reason);
         if row.last() {
@@ -202,7 +201,7 @@ impl ResponseEvents {
         name: &str,
         place: usize,
         text: &str,
-        told: Option<Option<Value>>,
+        told: Option<Vec<Value>>,
         out: &mut BytesMut,
     ) -> Result<(), PredictError> {
         self.bytes += text.len();
@@ -227,9 +226,10 @@ impl ResponseEvents {
         out.put_slice(b"\"delta\":");
         json_string(text, out);
         match (told, &mut item.kind) {
-            (Some(Some(told)), Kind::Message { logprobs }) => {
-                out.put_slice(format!(",\"logprobs\":[{told}]").as_bytes());
-                logprobs.push(told);
+            (Some(told), Kind::Message { logprobs }) if !told.is_empty() => {
+                let json = Value::from(told.as_slice());
+                out.put_slice(format!(",\"logprobs\":{json}").as_bytes());
+                logprobs.extend(told);
             }
             (Some(_), _) => out.put_slice(b",\"logprobs\":[]"),
             (None, _) => {}

@@ -3,8 +3,7 @@
 use serde_json::{Map, Value, json};
 use volley_types::{ErrorCode, FinishReason, PredictError, Usage};
 
-use crate::answer::{Choice, Token};
-use crate::openai::token_logprob;
+use crate::answer::Choice;
 
 /// A response whose output is not there yet.
 #[derive(Clone, Debug)]
@@ -98,8 +97,7 @@ impl Draft {
         }
         if !choice.text.is_empty() || choice.tool_calls.is_empty() {
             let id = self.item_id("msg", output.len());
-            let told: Vec<_> = choice.tokens.iter().map(Token::told).collect();
-            output.push(message(&id, status, &choice.text, told));
+            output.push(message(&id, status, &choice.text, choice.tokens));
         }
         for call in &choice.tool_calls {
             let text = |path| call.pointer(path).and_then(Value::as_str);
@@ -123,12 +121,6 @@ impl Draft {
             fields.extend(more);
         }
         Value::Object(fields)
-    }
-}
-
-impl Token {
-    fn told(&self) -> Value {
-        token_logprob(&self.text, self.logprob)
     }
 }
 
@@ -182,7 +174,9 @@ pub(super) fn function_call(call: &FunctionCall<'_>) -> Value {
 fn usage(usage: Usage) -> Value {
     json!({
         "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": { "cached_tokens": 0, "cache_write_tokens": 0 },
+        "input_tokens_details": {
+            "cached_tokens": usage.cached_tokens, "cache_write_tokens": 0,
+        },
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": { "reasoning_tokens": 0 },
         "total_tokens": u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens),

@@ -28,7 +28,7 @@ pub(super) enum Added {
     /// It is part of this step.
     Taken,
     /// The reader is behind; here it is again.
-    Full(Event),
+    Full(Box<Event>),
     /// The reader has gone.
     Closed,
 }
@@ -51,7 +51,7 @@ impl Delivery {
                 self.step.push((place, event));
                 Added::Taken
             }
-            Err(TrySendError::Full(_)) => Added::Full(event),
+            Err(TrySendError::Full(_)) => Added::Full(Box::new(event)),
             Err(TrySendError::Closed(_)) => Added::Closed,
         }
     }

@@ -2,12 +2,14 @@
 
 use std::collections::VecDeque;
 
+use serde_json::{Value, json};
 use volley_types::{FinishReason, GenerationChunk, Usage};
 
 use super::delivery::{Added, Delivery};
 use super::{Event, Request};
 use crate::generate::model::ModelFiles;
 use crate::generate::sampler::{Chosen, Sampler};
+use crate::generate::spelling::Spellings;
 use crate::generate::text::{Detokenizer, StopFilter};
 use crate::generate::tools::{Found, ToolCalls};
 
@@ -32,6 +34,8 @@ pub(super) struct Running {
     unsaid: u32,
     /// The probability of those, where asked for.
     logprob: Option<f32>,
+    /// The same with alternatives, a token each in OpenAI's form, where those are asked for.
+    told: Vec<Value>,
     /// Rows on their way to the reader.
     held: VecDeque<Event>,
     finished: bool,
@@ -59,6 +63,7 @@ impl Running {
             generated: 0,
             unsaid: 0,
             logprob: None,
+            told: Vec::new(),
             held: VecDeque::new(),
             finished: false,
             request,
@@ -92,7 +97,7 @@ impl Running {
             match delivery.add(sender, event) {
                 Added::Taken => {}
                 Added::Full(event) => {
-                    self.held.push_front(event);
+                    self.held.push_front(*event);
                     self.paused = true;
                     return true;
                 }
@@ -117,6 +122,9 @@ impl Running {
         }
         if let Some(logprob) = chosen.logprob {
             *self.logprob.get_or_insert(0.0) += logprob;
+            if 0 < self.request.options.alternatives() {
+                self.told.push(told(&chosen, logprob, files.spellings()));
+            }
         }
         let text = self.detokenizer.push(token, &files.texts);
         let passed = self.stops.push(&text);
@@ -195,11 +203,14 @@ impl Running {
         let token_id = token.filter(|_| self.unsaid == 1);
         self.unsaid = 0;
         let logprob = self.logprob.take();
+        let told = std::mem::take(&mut self.told);
+        let token_logprobs = (!told.is_empty()).then(|| Value::Array(told).to_string());
         self.hold(GenerationChunk {
             text: Some(text).filter(|text| !text.is_empty()),
             tool_calls: calls,
             token_id,
             logprob,
+            token_logprobs,
             ..GenerationChunk::default()
         });
     }
@@ -209,4 +220,18 @@ impl Running {
         (chunk.item, chunk.choice) = (place.item, place.choice);
         self.held.push_back((place, Ok(chunk)));
     }
+}
+
+/// A chosen token and its alternatives in OpenAI's form.
+fn told(chosen: &Chosen, logprob: f32, spellings: &Spellings) -> Value {
+    let one = |id: u32, logprob: f32| {
+        let bytes = spellings.of(id);
+        let token = String::from_utf8_lossy(bytes);
+        json!({ "token": token, "bytes": bytes, "logprob": logprob })
+    };
+    let others = chosen.alternatives.iter();
+    let others: Vec<_> = others.map(|(logprob, id)| one(*id, *logprob)).collect();
+    let mut told = one(chosen.token, logprob);
+    told["top_logprobs"] = others.into();
+    told
 }
