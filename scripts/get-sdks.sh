@@ -1,13 +1,35 @@
 #!/usr/bin/env bash
-# Makes target/venv-sdks, a Python environment with the official clients of OpenAI and Anthropic,
-# once.
+# Makes target/venv-sdks, a Python environment with the official clients of OpenAI, Anthropic and
+# Cohere and with LangChain's classes; and, where node is at hand, target/node-sdks with the npm
+# packages of examples/sdks/package.json. Once.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
-PACKAGES=(openai==3.52.0 anthropic==2.11.0)
+PACKAGES=(
+  openai==3.52.0 anthropic==2.11.0 cohere==7.3.1 langchain-openai==1.5.2 langchain-core==1.5.6
+)
 venv="$root/target/venv-sdks"
 stamp="$venv/volley-$(IFS=-; echo "${PACKAGES[*]//==/-}")"
 
+fetch_node() {
+  local folder="$root/target/node-sdks"
+  if cmp -s "$root/examples/sdks/package.json" "$folder/volley-package.json"; then
+    return
+  fi
+  if ! command -v npm >/dev/null; then
+    step "npm was not found; the tests with the npm clients say so and do nothing"
+    return
+  fi
+  step "fetching the npm clients (once)"
+  rm -rf "$folder"
+  mkdir -p "$folder"
+  cp "$root/examples/sdks/package.json" "$folder/package.json"
+  npm install --prefix "$folder" --silent --no-audit --no-fund --ignore-scripts || give_up \
+    "the npm clients could not be fetched; is the network there? Run this again when it is."
+  cp "$root/examples/sdks/package.json" "$folder/volley-package.json"
+}
+
+fetch_node
 if [ -f "$stamp" ]; then
   exit 0
 fi

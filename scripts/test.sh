@@ -8,7 +8,7 @@ step "ONNX Runtime"
 scripts/get-ort.sh
 step "pyarrow"
 scripts/get-pyarrow.sh
-step "the official clients of OpenAI and Anthropic"
+step "the official clients of OpenAI, Anthropic and Cohere, LangChain and the npm clients"
 scripts/get-sdks.sh
 step "the official clients of Triton and KServe"
 scripts/get-oip-clients.sh

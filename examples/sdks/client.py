@@ -1,9 +1,11 @@
-"""The official clients of OpenAI and Anthropic, pointed at a Volley cluster.
+"""The official clients of OpenAI, Anthropic and Cohere, and LangChain's classes, pointed at a
+Volley cluster.
 
-    pip install openai anthropic
+    pip install openai anthropic cohere langchain-openai
     python client.py --url http://127.0.0.1:8420 --model storyteller
 
-With --embedder and --reranker it embeds and ranks too. Prints one line for each step; fails on
+With --caller (a model whose template takes tools) it calls functions, with --embedder and
+--reranker it embeds and ranks too. Prints one line for each step; fails on
 the first that is not as it should be.
 """
 
@@ -11,7 +13,9 @@ import argparse
 import json
 
 import anthropic
+import cohere
 import openai
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 
 ASKED = [{"role": "user", "content": "Tell me a story about a fox."}]
 FORM = {
@@ -45,8 +49,12 @@ def with_openai(url, model):
     assert model in [each.id for each in client.models.list()]
     chat = client.chat.completions
 
-    whole = chat.create(model=model, messages=ASKED, max_tokens=20, logprobs=True)
+    whole = chat.create(
+        model=model, messages=ASKED, max_tokens=20, logprobs=True, top_logprobs=2
+    )
     choice = whole.choices[0]
+    assert len(choice.logprobs.content) == 20
+    assert all(len(token.top_logprobs) == 2 for token in choice.logprobs.content)
     assert choice.finish_reason == "length" and whole.usage.completion_tokens == 20
     assert choice.logprobs.content[0].logprob <= 0
     said("chat", choice.message.content)
@@ -160,7 +168,7 @@ def with_anthropic(url, model):
     said("refused", error.body["error"]["message"])
 
 
-def vectors(client, embedder, reranker):
+def vectors(client, embedder):
     texts = ["the quick fox", "a small crow"]
     # The client asks for base64 and reads it.
     given = client.embeddings.create(model=embedder, input=texts)
@@ -169,16 +177,74 @@ def vectors(client, embedder, reranker):
     short = client.embeddings.create(model=embedder, input="the quick fox", dimensions=4)
     assert len(short.data[0].embedding) == 4
     said("embeddings", len(given.data[0].embedding))
-    body = {"model": reranker, "query": "who is quick?", "documents": texts, "top_n": 1}
-    ranked = client.post("/rerank", body=body, cast_to=object)
-    assert len(ranked["results"]) == 1
-    said("rerank", ranked["results"])
+
+
+def with_cohere(url, reranker):
+    texts = ["the quick fox", "a small crow"]
+    asked = {"model": reranker, "query": "who is quick?", "documents": texts, "top_n": 1}
+    first = cohere.Client("unused", base_url=url).rerank(**asked, return_documents=True)
+    assert first.results[0].document.text in texts
+    second = cohere.ClientV2("unused", base_url=url)
+    ranked = second.rerank(**asked)
+    assert len(ranked.results) == 1 and ranked.results[0].index == first.results[0].index
+    assert 0 < ranked.meta.tokens.input_tokens
+    said("rerank", ranked.results[0].relevance_score)
+    error = refused(
+        cohere.errors.NotFoundError, lambda: second.rerank(**(asked | {"model": "nobody"}))
+    )
+    said("refused", error.body["message"])
+
+
+def with_langchain(url, model, embedder):
+    known = {"base_url": f"{url}/v1", "api_key": "unused", "max_retries": 0}
+    chat = ChatOpenAI(model=model, max_tokens=20, **known)
+    whole = chat.invoke(ASKED)
+    assert whole.usage_metadata["output_tokens"] == 20
+    text = "".join(chunk.content for chunk in chat.stream(ASKED))
+    assert text == whole.content
+    said("langchain", text)
+    formed = ChatOpenAI(model=model, max_tokens=200, **known).with_structured_output(
+        FORM["json_schema"]["schema"] | {"title": "animal"}, method="json_schema"
+    )
+    assert set(formed.invoke(ASKED)) == {"animal", "fast"}
+    responses = ChatOpenAI(model=model, max_tokens=20, use_responses_api=True, **known)
+    said("langchain, response", responses.invoke(ASKED).text)
+    # By itself it sends token ids of OpenAI's own models.
+    embeddings = OpenAIEmbeddings(model=embedder, check_embedding_ctx_length=False, **known)
+    assert len(embeddings.embed_documents(["the quick fox", "a small crow"])) == 2
+    said("langchain, embeddings", len(embeddings.embed_query("the quick fox")))
+
+
+def with_tools(client, url, caller):
+    schema = FORM["json_schema"]["schema"]
+    tools = [{"type": "function", "function": {"name": "find", "parameters": schema}}]
+    asked = {"model": caller, "max_tokens": 200, "messages": ASKED}
+    whole = client.chat.completions.create(**asked, tools=tools, tool_choice="required")
+    assert whole.choices[0].finish_reason == "tool_calls"
+    call = whole.choices[0].message.tool_calls[0].function
+    assert call.name == "find" and set(json.loads(call.arguments)) == {"animal", "fast"}
+    said("call", call.arguments)
+    tool = {"type": "function", "name": "find", "parameters": schema, "strict": True}
+    with client.responses.stream(
+        model=caller, input=ASKED, tools=[tool], tool_choice={"type": "function", "name": "find"}
+    ) as stream:
+        done = [event for event in stream if event.type == "response.function_call_arguments.done"]
+        final = stream.get_final_response()
+    assert done[0].arguments == final.output[0].arguments and len(final.output) == 1
+    said("call in a response", done[0].arguments)
+    sdk = anthropic.Anthropic(base_url=url, api_key="unused", max_retries=0)
+    message = sdk.messages.create(
+        **asked, tools=[{"name": "find", "input_schema": schema}], tool_choice={"type": "any"}
+    )
+    assert message.stop_reason == "tool_use" and set(message.content[0].input) == {"animal", "fast"}
+    said("call in a message", message.content[0].input)
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--url", default="http://127.0.0.1:8420")
     parser.add_argument("--model", default="storyteller")
+    parser.add_argument("--caller")
     parser.add_argument("--embedder")
     parser.add_argument("--reranker")
     given = parser.parse_args()
@@ -186,7 +252,11 @@ def main():
     with_responses(client, given.model)
     with_anthropic(given.url, given.model)
     if given.embedder and given.reranker:
-        vectors(client, given.embedder, given.reranker)
+        vectors(client, given.embedder)
+        with_cohere(given.url, given.reranker)
+        with_langchain(given.url, given.model, given.embedder)
+    if given.caller:
+        with_tools(client, given.url, given.caller)
 
 
 if __name__ == "__main__":

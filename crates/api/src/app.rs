@@ -10,7 +10,7 @@ use volley_types::{Control, Role};
 use crate::auth::{Access, Routes, Sealed, delete, get, post, post_stream};
 use crate::opensearch::{connectors, models, predict, tasks};
 use crate::resume::{self, Resume};
-use crate::{ApiConfig, EncodeMetrics, GrpcSkin, anthropic, keys, oip, openai, ops, rows};
+use crate::{ApiConfig, EncodeMetrics, GrpcSkin, anthropic, keys, oip, openai, openapi, ops, rows};
 
 /// What a handler works with: the cluster, with the rights of who asks.
 pub(crate) struct App {
@@ -112,13 +112,16 @@ pub(crate) fn coordinator(sealed: Sealed) -> Router {
         .route("/keys/{id}/_rotate", post(CLUSTER_ADMIN, keys::rotate));
     let (gate, config) = (sealed.gate(), *sealed.config());
     let grpc = oip::grpc::routes(&sealed, GrpcSkin::Triton);
-    Routes::new()
+    let routes = Routes::new()
         .nest("/_plugins/_ml", ml)
         .nest("/v1", v1)
         .nest("/v2", oip::routes(&sealed))
+        .route("/v2/rerank", post(PREDICT, openai::rerank::rerank))
         .nest("/_volley", volley)
         .route("/metrics", get(VIEWER, ops::metrics))
         .route("/", get(VIEWER, ops::about))
+        .route("/docs", get(PUBLIC, openapi::page));
+    openapi::served(routes)
         .finish(sealed, gate, config)
         .merge(grpc)
 }

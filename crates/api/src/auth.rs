@@ -44,7 +44,10 @@ impl From<Role> for Access {
 
 /// The methods of one route, each with its [`Access`].
 #[derive(Clone)]
-pub(crate) struct Methods<S>(MethodRouter<S>);
+pub(crate) struct Methods<S> {
+    router: MethodRouter<S>,
+    listed: Vec<(&'static str, Access)>,
+}
 
 /// A `GET` for whom `access` names.
 pub(crate) fn get<H, T, S>(access: impl Into<Access>, handler: H) -> Methods<S>
@@ -53,7 +56,7 @@ where
     T: 'static,
     S: Clone + Send + Sync + 'static,
 {
-    Methods::guarded(access.into(), routing::get(handler))
+    Methods::guarded("GET", access.into(), routing::get(handler))
 }
 
 /// A `POST` for whom `access` names.
@@ -63,7 +66,7 @@ where
     T: 'static,
     S: Clone + Send + Sync + 'static,
 {
-    Methods::guarded(access.into(), routing::post(handler))
+    Methods::guarded("POST", access.into(), routing::post(handler))
 }
 
 /// A `POST` for whom `access` names, whose answer may be a stream that can be taken up again.
@@ -78,7 +81,7 @@ where
 {
     let resume = from_fn_with_state(sealed.clone(), resume::middleware);
     let methods = routing::post(handler).route_layer(resume);
-    Methods::guarded(access.into(), methods)
+    Methods::guarded("POST", access.into(), methods)
 }
 
 /// A `DELETE` for whom `access` names.
@@ -88,39 +91,83 @@ where
     T: 'static,
     S: Clone + Send + Sync + 'static,
 {
-    Methods::guarded(access.into(), routing::delete(handler))
+    Methods::guarded("DELETE", access.into(), routing::delete(handler))
 }
 
 impl<S: Clone + Send + Sync + 'static> Methods<S> {
-    fn guarded(access: Access, methods: MethodRouter<S>) -> Self {
+    fn guarded(method: &'static str, access: Access, methods: MethodRouter<S>) -> Self {
         let check = from_fn(move |request, next| check(access, request, next));
-        Self(methods.route_layer(check))
+        Self {
+            router: methods.route_layer(check),
+            listed: vec![(method, access)],
+        }
     }
 
     /// These and `others`.
-    pub(crate) fn and(self, others: Self) -> Self {
-        Self(self.0.merge(others.0))
+    pub(crate) fn and(mut self, others: Self) -> Self {
+        self.listed.extend(others.listed);
+        Self {
+            router: self.router.merge(others.router),
+            listed: self.listed,
+        }
     }
 }
 
+/// A route as it is listed: its path, and who may call which of its methods.
+#[derive(Clone, Debug)]
+pub(crate) struct Listed {
+    pub(crate) path: String,
+    pub(crate) methods: Vec<(&'static str, Access)>,
+}
+
 /// Routes whose methods all name who may call them.
-pub(crate) struct Routes<S>(Router<S>);
+pub(crate) struct Routes<S> {
+    router: Router<S>,
+    listed: Vec<Listed>,
+}
 
 impl<S: Clone + Send + Sync + 'static> Routes<S> {
     pub(crate) fn new() -> Self {
-        Self(Router::new())
+        Self {
+            router: Router::new(),
+            listed: Vec::new(),
+        }
     }
 
-    pub(crate) fn route(self, path: &str, methods: Methods<S>) -> Self {
-        Self(self.0.route(path, methods.0))
+    pub(crate) fn route(mut self, path: &str, methods: Methods<S>) -> Self {
+        self.listed.push(Listed {
+            path: path.to_owned(),
+            methods: methods.listed,
+        });
+        Self {
+            router: self.router.route(path, methods.router),
+            listed: self.listed,
+        }
     }
 
-    pub(crate) fn nest(self, prefix: &str, routes: Self) -> Self {
-        Self(self.0.nest(prefix, routes.0))
+    pub(crate) fn nest(mut self, prefix: &str, routes: Self) -> Self {
+        let nested = routes.listed.into_iter().map(|route| Listed {
+            path: format!("{prefix}{}", route.path.trim_end_matches('/')),
+            methods: route.methods,
+        });
+        self.listed.extend(nested);
+        Self {
+            router: self.router.nest(prefix, routes.router),
+            listed: self.listed,
+        }
     }
 
-    pub(crate) fn merge(self, routes: Self) -> Self {
-        Self(self.0.merge(routes.0))
+    pub(crate) fn merge(mut self, routes: Self) -> Self {
+        self.listed.extend(routes.listed);
+        Self {
+            router: self.router.merge(routes.router),
+            listed: self.listed,
+        }
+    }
+
+    /// All routes.
+    pub(crate) fn listed(&self) -> &[Listed] {
+        &self.listed
     }
 
     /// These, with bodies that may be compressed both ways; event streams never are.
@@ -129,12 +176,15 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
             .layer(CompressionLayer::new())
             // What is in another encoding is refused where the body is read.
             .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true));
-        Self(self.0.layer(layers))
+        Self {
+            router: self.router.layer(layers),
+            listed: self.listed,
+        }
     }
 
     /// The router, with what wraps every route: the request's context, and who sent it.
     pub(crate) fn finish(self, state: S, gate: Arc<Gatekeeper>, config: ApiConfig) -> Router {
-        self.0
+        self.router
             .fallback(context::no_route)
             .method_not_allowed_fallback(context::no_method)
             .layer(from_fn_with_state(gate, identify))

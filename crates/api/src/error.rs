@@ -60,17 +60,20 @@ pub(crate) fn respond(error: &PredictError, status: StatusCode) -> Response {
 
 /// Whose clients a route is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum House {
+pub(crate) enum House {
     OpenSearch,
     OpenAi,
     Anthropic,
+    Cohere,
     Oip,
 }
 
 impl House {
-    fn of(path: &str) -> Self {
+    pub(crate) fn of(path: &str) -> Self {
         if path == "/v1/messages" || path.starts_with("/v1/messages/") {
             Self::Anthropic
+        } else if path == "/v2/rerank" {
+            Self::Cohere
         } else if path == "/v2" || path.starts_with("/v2/") {
             Self::Oip
         } else if path.starts_with("/v1/") && !path.starts_with("/v1/streams/") {
@@ -94,6 +97,10 @@ pub(crate) fn render(mut response: Response, path: &str, request_id: &str) -> Re
     }
     let (status, body): (StatusCode, Value) = match house {
         House::OpenSearch => (status, opensearch::body(&error, status)),
+        House::Cohere => (
+            openai::status(&error, status),
+            json!({ "id": request_id, "message": error.message }),
+        ),
         House::Oip => (status, json!({ "error": error.message })),
         House::OpenAi => (openai::status(&error, status), openai::body(&error)),
         House::Anthropic => {

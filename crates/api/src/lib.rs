@@ -17,6 +17,7 @@ mod extract;
 mod keys;
 mod oip;
 mod openai;
+mod openapi;
 mod opensearch;
 mod ops;
 mod parameters;

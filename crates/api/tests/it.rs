@@ -18,8 +18,12 @@ mod keys;
 mod oip;
 #[path = "it/openai.rs"]
 mod openai;
+#[path = "it/openapi.rs"]
+mod openapi;
 #[path = "it/predictions.rs"]
 mod predictions;
+#[path = "it/probabilities.rs"]
+mod probabilities;
 #[path = "it/responses.rs"]
 mod responses;
 #[path = "it/resume.rs"]

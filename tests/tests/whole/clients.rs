@@ -133,16 +133,46 @@ async fn volley_up_serves_its_demo_models_and_stops_cleanly() {
     assert!(up.process.ended().await.success());
 }
 
+/// The storyteller with a chat template that takes tools.
+fn caller(folder: &Path) -> PathBuf {
+    let caller = folder.join("caller");
+    std::fs::create_dir(&caller).unwrap();
+    for file in std::fs::read_dir(root().join("models/storyteller")).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), caller.join(file.file_name())).unwrap();
+    }
+    let template = "{% for t in tools or [] %}<tool_call>{{ t.function.name }}</tool_call>\
+                    {% endfor %}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>\
+                    {% endfor %}<|assistant|>";
+    std::fs::write(caller.join("chat_template.jinja"), template).unwrap();
+    caller
+}
+
+/// Runs a program that prints one line a step; how many lines there were.
+async fn steps(command: &mut Command) -> usize {
+    let run = command.stdin(Stdio::null()).kill_on_drop(true).output();
+    let output = tokio::time::timeout(Duration::from_secs(120), run).await;
+    let output = output.unwrap().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}{errors}");
+    text.lines().count()
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn the_official_clients_of_openai_and_anthropic_find_their_house() {
+async fn the_official_clients_of_every_house_find_it() {
     let up = Up::start().await;
     let client = up.client();
-    for name in ["text-embed", "text-rerank"] {
-        let path = root().join("crates/backend-onnx/tests/models").join(name);
+    let encoders = root().join("crates/backend-onnx/tests/models");
+    for (name, path) in [
+        ("text-embed", encoders.join("text-embed")),
+        ("text-rerank", encoders.join("text-rerank")),
+        ("caller", caller(up._folder.path())),
+    ] {
         let body = json!({ "name": name, "function_name": "onnx", "path": path });
         client.register(&body).await.unwrap();
         client.deploy(name, 1).await.unwrap();
-        until("the encoder is deployed", || async {
+        until("the model is deployed", || async {
             let model = client.model(name).await.ok()?;
             (model.model_state == "DEPLOYED").then_some(())
         })
@@ -150,19 +180,13 @@ async fn the_official_clients_of_openai_and_anthropic_find_their_house() {
     }
     let python = root().join("target/venv-sdks/bin/python");
     assert!(python.exists(), "run scripts/get-sdks.sh before the tests");
-    let run = Command::new(python)
+    let url = format!("http://{}", up.rest);
+    let mut command = Command::new(python);
+    command
         .arg(root().join("examples/sdks/client.py"))
-        .args(["--url", &format!("http://{}", up.rest)])
-        .args(["--embedder", "text-embed", "--reranker", "text-rerank"])
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output();
-    let output = tokio::time::timeout(Duration::from_secs(60), run).await;
-    let output = output.unwrap().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{text}{errors}");
-    assert_eq!(text.lines().count(), 18, "{text}");
+        .args(["--url", &url, "--caller", "caller"])
+        .args(["--embedder", "text-embed", "--reranker", "text-rerank"]);
+    assert_eq!(steps(&mut command).await, 25);
     // Who left in the middle left nothing behind.
     until("no stream runs", || async {
         let request = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
@@ -171,6 +195,18 @@ async fn the_official_clients_of_openai_and_anthropic_find_their_house() {
         metrics.contains(idle).then_some(())
     })
     .await;
+
+    // Modules are looked for beside the program.
+    let node = root().join("target/node-sdks");
+    if !node.join("volley-package.json").exists() {
+        eprintln!("node was not at hand: nothing is known of the npm clients");
+        return;
+    }
+    let program = node.join("client.mjs");
+    std::fs::copy(root().join("examples/sdks/client.mjs"), &program).unwrap();
+    let mut command = Command::new("node");
+    command.arg(program).args([&url, "storyteller"]);
+    assert_eq!(steps(&mut command).await, 7);
 }
 
 #[tokio::test(flavor = "multi_thread")]

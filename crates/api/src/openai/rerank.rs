@@ -1,4 +1,5 @@
-//! `POST /v1/rerank`, as Cohere and Jina have it.
+//! `POST /v1/rerank` and `POST /v2/rerank`, as Cohere has them in its two versions; Jina has the
+//! first.
 
 use std::sync::Arc;
 
@@ -33,6 +34,7 @@ pub(crate) async fn rerank(
         body.remove("query");
         let top_n = body.count("top_n")?;
         body.remove("top_n");
+        refuse_fields(&mut body)?;
         let with_documents = take_flag(&mut body, "return_documents")?;
         let rows = rows(&query, &documents)?;
         let request = request(model, rows, &body, &context)?;
@@ -58,9 +60,24 @@ pub(crate) async fn rerank(
             "model": name,
             "results": results.collect::<Vec<_>>(),
             "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
+            "meta": { "tokens": { "input_tokens": tokens, "output_tokens": 0 } },
         }))
     };
     Ok(Json(context.in_time(work).await?))
+}
+
+/// Takes what says something to Cohere's own servers alone, and refuses to rank by other fields.
+fn refuse_fields(body: &mut Map<String, Value>) -> Result<(), PredictError> {
+    for unused in ["max_tokens_per_doc", "max_chunks_per_doc", "priority"] {
+        body.remove(unused);
+    }
+    match body.remove("rank_fields") {
+        None | Some(Value::Null) => Ok(()),
+        Some(fields) if fields == json!(["text"]) => Ok(()),
+        Some(_) => Err(PredictError::invalid(
+            "field 'rank_fields' may be [\"text\"] alone: documents are ranked by their text",
+        )),
+    }
 }
 
 /// Documents are texts, or objects with a text.

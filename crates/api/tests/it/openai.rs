@@ -18,9 +18,9 @@ use volley_types::{
 
 use super::support::{Edge, Reply, Script, last, request, text};
 
-const CHAT: &str = "/v1/chat/completions";
+pub(crate) const CHAT: &str = "/v1/chat/completions";
 
-fn finished(reason: FinishReason) -> GenerationChunk {
+pub(crate) fn finished(reason: FinishReason) -> GenerationChunk {
     GenerationChunk {
         finish_reason: Some(reason),
         usage: Some(Usage {
@@ -32,7 +32,7 @@ fn finished(reason: FinishReason) -> GenerationChunk {
     }
 }
 
-fn ask(more: &Value) -> String {
+pub(crate) fn ask(more: &Value) -> String {
     let mut body = json!({ "model": "m", "messages": [{ "role": "user", "content": "Hi" }] });
     let fields = body.as_object_mut().unwrap();
     fields.extend(more.as_object().unwrap().clone());
@@ -40,7 +40,7 @@ fn ask(more: &Value) -> String {
 }
 
 /// The payloads of a stream's events; all but the last are JSON.
-fn events(reply: &Reply) -> (Vec<Value>, String) {
+pub(crate) fn events(reply: &Reply) -> (Vec<Value>, String) {
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert_eq!(reply.headers["content-type"], "text/event-stream");
     let mut lines: Vec<_> = reply
@@ -222,71 +222,6 @@ async fn several_choices_are_told_apart_and_probabilities_are_told() {
         events[1]["choices"][0]["logprobs"]["content"][0]["token"],
         "b"
     );
-}
-
-#[tokio::test]
-async fn alternatives_are_told_token_by_token_in_every_form() {
-    let edge = Edge::start().await;
-    let token = |text: &str, other: &str| {
-        json!({ "token": text, "bytes": text.as_bytes(), "logprob": -0.5, "top_logprobs": [
-            { "token": other, "bytes": other.as_bytes(), "logprob": -1.5 },
-        ] })
-    };
-    let told = json!([token("é", "x"), token("b", "y")]);
-    let row = GenerationChunk {
-        logprob: Some(-1.0),
-        token_logprobs: Some(told.to_string()),
-        ..text("éb")
-    };
-    let more = GenerationChunk {
-        token_logprobs: Some(json!([token("c", "z")]).to_string()),
-        ..text("c")
-    };
-    let chunks = vec![row, more, finished(FinishReason::Stop)];
-    edge.cluster.script("m", Script::Chunks(chunks));
-    let body = edge.post(CHAT, &ask(&json!({}))).await.ok();
-    let content = &body["choices"][0]["logprobs"]["content"];
-    assert_eq!((&content[0], &content[1]), (&told[0], &told[1]));
-    assert_eq!(content[2]["token"], "c");
-
-    let plain = json!({ "model": "m", "prompt": "Hi", "logprobs": 1 });
-    let body = edge.post("/v1/completions", &plain.to_string()).await.ok();
-    let expected = json!({
-        "tokens": ["é", "b", "c"], "token_logprobs": [-0.5, -0.5, -0.5],
-        "top_logprobs": [{ "x": -1.5 }, { "y": -1.5 }, { "z": -1.5 }], "text_offset": [0, 1, 2],
-    });
-    assert_eq!(body["choices"][0]["logprobs"], expected);
-    let given = edge.cluster.last_call().parameters;
-    assert_eq!(given.unsigned("top_logprobs").unwrap(), Some(1));
-    assert_eq!(given.boolean("logprobs").unwrap(), Some(true));
-    let mut streamed = plain;
-    streamed["stream"] = true.into();
-    let reply = edge.post("/v1/completions", &streamed.to_string()).await;
-    let (events, _) = events(&reply);
-    let offset = &events[1]["choices"][0]["logprobs"]["text_offset"];
-    assert_eq!(offset, &json!([2]));
-
-    let asked = json!({ "model": "m", "input": "Hi", "top_logprobs": 1 }).to_string();
-    let body = edge.post("/v1/responses", &asked).await.ok();
-    let part = &body["output"][0]["content"][0];
-    assert_eq!(part["logprobs"], *content);
-}
-
-#[tokio::test]
-async fn what_came_before_tools_and_sound_are_refused_by_name() {
-    let edge = Edge::start().await;
-    edge.cluster.script("m", Script::Chunks(vec![last()]));
-    for (field, value) in [
-        ("functions", json!([{ "name": "f" }])),
-        ("function_call", json!("auto")),
-        ("modalities", json!(["text", "audio"])),
-    ] {
-        let reply = edge.post(CHAT, &ask(&json!({ field: value }))).await;
-        reply.refused_openai(400);
-        assert_eq!(reply.json()["error"]["param"], field);
-    }
-    let plain = json!({ "modalities": ["text"], "audio": null });
-    edge.post(CHAT, &ask(&plain)).await.ok();
 }
 
 #[tokio::test]
@@ -500,6 +435,18 @@ async fn documents_are_ranked_the_best_first() {
         .collect();
     assert_eq!(found, [(1, "b"), (2, "c")]);
     assert_eq!(whole["usage"]["total_tokens"], 6);
+    let cohere = edge.post("/v2/rerank", body).await.ok();
+    assert_eq!(cohere["results"], whole["results"]);
+    assert_eq!(cohere["meta"]["tokens"]["input_tokens"], 6);
+    let wrong = r#"{"model":"r","query":"q","documents":["a"],"rank_fields":["title"]}"#;
+    let refused = edge.post("/v2/rerank", wrong).await;
+    assert_eq!(refused.status, 400);
+    assert!(
+        refused.json()["message"]
+            .as_str()
+            .unwrap()
+            .contains("'rank_fields'")
+    );
     for bad in [
         r#"{"model":"r","query":"q","documents":[]}"#,
         r#"{"model":"r","query":"q","documents":[1]}"#,

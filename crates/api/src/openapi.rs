@@ -1,0 +1,203 @@
+//! `GET /openapi.json`: the routes as an OpenAPI document, and `GET /docs`, which renders it.
+//!
+//! The document is made of the router's own list of routes, with who may call them; what each
+//! does and takes is in [`operations`], the forms of bodies in `openapi/schemas.json`. A test
+//! tells a route that is not described; what is described and is no route is told at the start.
+
+mod operations;
+
+use axum::response::{Html, IntoResponse, Response};
+use bytes::Bytes;
+use http::header;
+use serde_json::{Map, Value, json};
+
+use self::operations::{OPERATIONS, Operation};
+use crate::auth::{Access, Listed, Routes, Sealed, get};
+use crate::error::House;
+
+const PATH: &str = "/openapi.json";
+const SCHEMAS: &str = include_str!("openapi/schemas.json");
+const PAGE: &str = include_str!("openapi/docs.html");
+/// The page loads nothing from elsewhere.
+const PAGE_POLICY: &str = "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; \
+                           script-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'";
+/// Statuses of errors that any route may answer with.
+const ERRORS: [u16; 15] = [
+    400, 401, 403, 404, 405, 408, 409, 413, 415, 429, 500, 501, 502, 503, 504,
+];
+
+/// Renders the document. It is the node's own, and asks for it in the reader's name.
+pub(crate) async fn page() -> Response {
+    let policy = [(header::CONTENT_SECURITY_POLICY, PAGE_POLICY)];
+    (policy, Html(PAGE)).into_response()
+}
+
+/// `routes`, and with them their document.
+pub(crate) fn served(routes: Routes<Sealed>) -> Routes<Sealed> {
+    let mut listed = routes.listed().to_vec();
+    listed.push(Listed {
+        path: PATH.to_owned(),
+        methods: vec![("GET", Access::Public)],
+    });
+    let document = Bytes::from(document(&listed).to_string());
+    let serve = move || {
+        let json = [(header::CONTENT_TYPE, "application/json")];
+        let document = document.clone();
+        async move { (json, document).into_response() }
+    };
+    routes.route(PATH, get(Access::Public, serve))
+}
+
+/// The document of these routes.
+fn document(routes: &[Listed]) -> Value {
+    let schemas: Value =
+        serde_json::from_str(SCHEMAS).expect("the file is JSON, as the tests of this module read");
+    let mut paths = Map::new();
+    for route in routes {
+        let methods = paths.entry(route.path.clone()).or_insert_with(|| json!({}));
+        for (method, access) in &route.methods {
+            methods[method.to_ascii_lowercase()] = operation(&route.path, method, *access);
+        }
+    }
+    for gone in OPERATIONS.iter().filter(|it| paths.get(it.path).is_none()) {
+        tracing::error!(path = gone.path, "a route is described and is not there");
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Volley",
+            "version": env!("CARGO_PKG_VERSION"),
+            "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+            "description": "Every coordinator answers every request. Each request may carry \
+                            x-request-id, traceparent and x-volley-timeout-ms.",
+        },
+        "servers": [{ "url": "/" }],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {
+                "bearer": { "type": "http", "scheme": "bearer" },
+                "x-api-key": { "type": "apiKey", "in": "header", "name": "x-api-key" },
+            },
+        },
+    })
+}
+
+fn operation(path: &str, method: &str, access: Access) -> Value {
+    let known = OPERATIONS
+        .iter()
+        .find(|operation| (operation.method, operation.path) == (method, path));
+    let known = known.unwrap_or(&Operation::UNKNOWN);
+    let mut told = json!({
+        "operationId": operation_id(method, path),
+        "tags": [tag(path)],
+        "summary": known.summary,
+        "responses": responses(path, known),
+    });
+    let parameters: Vec<_> = parameters(path).chain(known.queries()).collect();
+    if !parameters.is_empty() {
+        told["parameters"] = parameters.into();
+    }
+    if !known.takes.is_empty() {
+        told["requestBody"] = json!({
+            "required": known.needs_body,
+            "content": { "application/json": { "schema": schema(known.takes) } },
+        });
+    }
+    if let Access::Role(role) = access {
+        // Where no key was ever made, none is needed.
+        told["security"] = json!([{ "bearer": [] }, { "x-api-key": [] }, {}]);
+        told["x-volley-role"] = role.as_str().into();
+    }
+    told
+}
+
+fn operation_id(method: &str, path: &str) -> String {
+    let words = path.split(|c: char| !c.is_ascii_alphanumeric());
+    let words = words.filter(|word| !word.is_empty());
+    let words = std::iter::once(method.to_ascii_lowercase()).chain(words.map(str::to_owned));
+    words.collect::<Vec<_>>().join("_")
+}
+
+/// Whose clients a path is for.
+fn tag(path: &str) -> &'static str {
+    match House::of(path) {
+        House::OpenAi => "OpenAI",
+        House::Anthropic => "Anthropic",
+        House::Cohere => "Cohere",
+        House::Oip => "Open Inference Protocol",
+        House::OpenSearch if path.starts_with("/_plugins/") => "OpenSearch ML",
+        House::OpenSearch => "Operations",
+    }
+}
+
+fn error_schema(path: &str) -> &'static str {
+    match House::of(path) {
+        House::OpenAi => "OpenAiError",
+        House::Anthropic => "AnthropicError",
+        House::Cohere => "CohereError",
+        House::Oip => "OipError",
+        House::OpenSearch => "OpenSearchError",
+    }
+}
+
+fn schema(name: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{name}") })
+}
+
+fn responses(path: &str, known: &Operation) -> Value {
+    let mut content = Map::new();
+    match known.gives {
+        "" => {}
+        text if text.contains('/') => {
+            content.insert(text.to_owned(), json!({ "schema": { "type": "string" } }));
+        }
+        name => {
+            content.insert("application/json".into(), json!({ "schema": schema(name) }));
+        }
+    }
+    if known.streams {
+        let events = json!({ "schema": { "type": "string" } });
+        content.insert("text/event-stream".into(), events);
+    }
+    let mut good = json!({ "description": "Done." });
+    if !content.is_empty() {
+        good["content"] = content.into();
+    }
+    let mut all = Map::new();
+    all.insert(known.status.to_string(), good);
+    let anthropic = matches!(House::of(path), House::Anthropic).then_some(529);
+    for status in ERRORS.into_iter().chain(anthropic) {
+        let status_text = http::StatusCode::from_u16(status).ok();
+        let reason = status_text.and_then(|status| status.canonical_reason());
+        // Health answers with its own body when it is not well.
+        let name = match (status, known.gives) {
+            (503, "Ready") => "Anything",
+            _ => error_schema(path),
+        };
+        let error = json!({
+            "description": reason.unwrap_or("Overloaded"),
+            "content": { "application/json": { "schema": schema(name) } },
+        });
+        all.insert(status.to_string(), error);
+    }
+    all.into()
+}
+
+fn parameters(path: &str) -> impl Iterator<Item = Value> + '_ {
+    path.split('/').filter_map(|part| {
+        let name = part.strip_prefix('{')?.strip_suffix('}')?;
+        Some(json!({
+            "name": name, "in": "path", "required": true,
+            "schema": { "type": "string", "minLength": 1 },
+        }))
+    })
+}
+
+impl Operation {
+    fn queries(&self) -> impl Iterator<Item = Value> + '_ {
+        self.query
+            .iter()
+            .map(|(name, kind)| json!({ "name": name, "in": "query", "schema": { "type": kind } }))
+    }
+}

@@ -1,0 +1,402 @@
+//! What each operation does, takes and gives.
+
+/// One method of one route.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Operation {
+    pub(super) method: &'static str,
+    pub(super) path: &'static str,
+    pub(super) summary: &'static str,
+    /// The schema of its body; empty where it takes none.
+    pub(super) takes: &'static str,
+    pub(super) needs_body: bool,
+    /// The schema of its answer, or the media type of one that is no JSON; empty for no body.
+    pub(super) gives: &'static str,
+    /// Whether the answer may be a stream of events.
+    pub(super) streams: bool,
+    /// The status of a success.
+    pub(super) status: u16,
+    /// Names and types of what may stand in the query.
+    pub(super) query: &'static [(&'static str, &'static str)],
+}
+
+const fn get(path: &'static str, summary: &'static str, gives: &'static str) -> Operation {
+    Operation {
+        method: "GET",
+        path,
+        summary,
+        takes: "",
+        needs_body: false,
+        gives,
+        streams: false,
+        status: 200,
+        query: &[],
+    }
+}
+
+const fn post(
+    path: &'static str,
+    summary: &'static str,
+    takes: &'static str,
+    gives: &'static str,
+) -> Operation {
+    Operation {
+        method: "POST",
+        takes,
+        needs_body: true,
+        ..get(path, summary, gives)
+    }
+}
+
+const fn delete(path: &'static str, summary: &'static str, gives: &'static str) -> Operation {
+    Operation {
+        method: "DELETE",
+        ..get(path, summary, gives)
+    }
+}
+
+impl Operation {
+    const fn streamed(self) -> Self {
+        Self {
+            streams: true,
+            ..self
+        }
+    }
+
+    const fn body_if_any(self) -> Self {
+        Self {
+            needs_body: false,
+            ..self
+        }
+    }
+
+    const fn query(self, query: &'static [(&'static str, &'static str)]) -> Self {
+        Self { query, ..self }
+    }
+
+    const fn status(self, status: u16) -> Self {
+        Self { status, ..self }
+    }
+
+    /// A route that nobody has described yet.
+    pub(super) const UNKNOWN: Self = get("", "", "Anything");
+}
+
+const PAGE: &[(&str, &str)] = &[("from", "integer"), ("size", "integer")];
+
+macro_rules! ml {
+    ($path:literal) => {
+        concat!("/_plugins/_ml", $path)
+    };
+}
+
+/// All of them, in the order of `app.rs`.
+pub(super) const OPERATIONS: &[Operation] = &[
+    post(
+        ml!("/connectors/_create"),
+        "Creates a connector.",
+        "ConnectorRequest",
+        "ConnectorId",
+    ),
+    get(ml!("/connectors/_search"), "All connectors.", "Hits").query(PAGE),
+    post(
+        ml!("/connectors/_search"),
+        "All connectors.",
+        "Search",
+        "Hits",
+    )
+    .body_if_any()
+    .query(PAGE),
+    get(ml!("/connectors/{id}"), "One connector.", "Connector"),
+    delete(ml!("/connectors/{id}"), "Deletes a connector.", "Deleted"),
+    post(
+        ml!("/models/_register"),
+        "Registers a model, or its next version.",
+        "ModelRequest",
+        "Registered",
+    )
+    .query(&[("deploy", "boolean")]),
+    get(ml!("/models/_search"), "All models.", "Hits").query(PAGE),
+    post(ml!("/models/_search"), "All models.", "Search", "Hits")
+        .body_if_any()
+        .query(PAGE),
+    get(
+        ml!("/models/{id}"),
+        "One model, its state and where it runs.",
+        "RegisteredModel",
+    ),
+    delete(
+        ml!("/models/{id}"),
+        "Deletes a model and all its versions.",
+        "Deleted",
+    ),
+    post(
+        ml!("/models/{id}/_deploy"),
+        "Deploys a version.",
+        "Deployment",
+        "Deploying",
+    )
+    .body_if_any()
+    .query(&[("replicas", "integer")]),
+    post(
+        ml!("/models/{id}/_undeploy"),
+        "Undeploys a model.",
+        "Anything",
+        "Anything",
+    )
+    .body_if_any(),
+    post(
+        ml!("/models/{id}/_predict"),
+        "Predicts: tensors, texts or a generation.",
+        "Prediction",
+        "PredictionResult",
+    ),
+    post(
+        ml!("/models/{id}/_predict/stream"),
+        "Generates as a stream.",
+        "Prediction",
+        "",
+    )
+    .streamed(),
+    get(
+        ml!("/tasks/{id}"),
+        "How far a registration or a deployment is.",
+        "Task",
+    ),
+    get(ml!("/streams/{id}"), "The rest of a stream.", "").streamed(),
+    delete(
+        ml!("/streams/{id}"),
+        "Ends a stream that is held.",
+        "Anything",
+    ),
+    post(
+        "/v1/chat/completions",
+        "A chat completion, whole or streamed.",
+        "ChatRequest",
+        "ChatCompletion",
+    )
+    .streamed(),
+    post(
+        "/v1/responses",
+        "A response, whole or as typed events. Nothing is stored.",
+        "ResponseRequest",
+        "Response",
+    )
+    .streamed(),
+    post(
+        "/v1/responses/input_tokens",
+        "How many tokens a response's input has.",
+        "ResponseRequest",
+        "InputTokens",
+    ),
+    post(
+        "/v1/completions",
+        "A plain completion, whole or streamed.",
+        "CompletionRequest",
+        "Completion",
+    )
+    .streamed(),
+    post(
+        "/v1/embeddings",
+        "A vector for each text.",
+        "EmbeddingRequest",
+        "Embeddings",
+    ),
+    post(
+        "/v1/rerank",
+        "Documents by how well they fit a query.",
+        "RerankRequest",
+        "Ranking",
+    ),
+    post(
+        "/v2/rerank",
+        "Documents by how well they fit a query.",
+        "RerankRequest",
+        "Ranking",
+    ),
+    post(
+        "/v1/messages",
+        "A message, whole or streamed.",
+        "MessageRequest",
+        "Message",
+    )
+    .streamed(),
+    post(
+        "/v1/messages/count_tokens",
+        "How many tokens a message's prompt has.",
+        "CountRequest",
+        "TokenCount",
+    ),
+    get("/v1/models", "What is deployed.", "Models"),
+    get("/v1/models/{id}", "One deployed model.", "Model"),
+    get("/v1/streams/{id}", "The rest of a stream.", "").streamed(),
+    delete(
+        "/v1/streams/{id}",
+        "Ends a stream that is held.",
+        "Anything",
+    ),
+    get("/v2", "The server.", "Anything"),
+    get("/v2/health/live", "Whether the process runs.", "Live"),
+    get(
+        "/v2/health/ready",
+        "Whether the node takes requests.",
+        "Ready",
+    ),
+    post(
+        "/v2/repository/index",
+        "All models and their states.",
+        "IndexRequest",
+        "Index",
+    )
+    .body_if_any(),
+    post(
+        "/v2/repository/models/{model}/load",
+        "Deploys a model's newest version.",
+        "Nothing",
+        "",
+    )
+    .body_if_any(),
+    post(
+        "/v2/repository/models/{model}/unload",
+        "Undeploys a model.",
+        "Unload",
+        "",
+    )
+    .body_if_any(),
+    get(
+        "/v2/models/{model}",
+        "What a model takes and gives.",
+        "Metadata",
+    ),
+    get(
+        "/v2/models/{model}/versions/{version}",
+        "What a version takes and gives.",
+        "Metadata",
+    ),
+    get(
+        "/v2/models/{model}/ready",
+        "Whether a model answers.",
+        "Ready",
+    ),
+    get(
+        "/v2/models/{model}/versions/{version}/ready",
+        "Whether a version answers.",
+        "Ready",
+    ),
+    post(
+        "/v2/models/{model}/infer",
+        "Tensors in, tensors out.",
+        "InferRequest",
+        "InferResult",
+    ),
+    post(
+        "/v2/models/{model}/versions/{version}/infer",
+        "Tensors in, tensors out.",
+        "InferRequest",
+        "InferResult",
+    ),
+    post(
+        "/v2/models/{model}/generate",
+        "A text for a text.",
+        "GenerateRequest",
+        "Generated",
+    ),
+    post(
+        "/v2/models/{model}/versions/{version}/generate",
+        "A text for a text.",
+        "GenerateRequest",
+        "Generated",
+    ),
+    post(
+        "/v2/models/{model}/generate_stream",
+        "A text for a text, as a stream.",
+        "GenerateRequest",
+        "",
+    )
+    .streamed(),
+    post(
+        "/v2/models/{model}/versions/{version}/generate_stream",
+        "A text for a text, as a stream.",
+        "GenerateRequest",
+        "",
+    )
+    .streamed(),
+    get(
+        "/v2/models/stats",
+        "Counts and times of all models.",
+        "Anything",
+    ),
+    get(
+        "/v2/models/{model}/config",
+        "A model's configuration.",
+        "Anything",
+    ),
+    get(
+        "/v2/models/{model}/versions/{version}/config",
+        "A version's configuration.",
+        "Anything",
+    ),
+    get(
+        "/v2/models/{model}/stats",
+        "Counts and times of a model.",
+        "Anything",
+    ),
+    get(
+        "/v2/models/{model}/versions/{version}/stats",
+        "Counts and times of a version.",
+        "Anything",
+    ),
+    get(
+        "/_volley/status",
+        "Nodes, roles, leader, replicas, load.",
+        "Anything",
+    ),
+    get("/_volley/health/live", "Whether the process runs.", "Live"),
+    get(
+        "/_volley/health/ready",
+        "Whether the node takes requests.",
+        "Ready",
+    ),
+    post(
+        "/_volley/nodes/join",
+        "Adds a coordinator.",
+        "Join",
+        "Coordinators",
+    ),
+    post(
+        "/_volley/nodes/{id}/leave",
+        "Removes a coordinator.",
+        "Anything",
+        "Coordinators",
+    )
+    .body_if_any(),
+    get(
+        "/_volley/whoami",
+        "What the caller's key allows.",
+        "Anything",
+    ),
+    get("/_volley/keys", "All keys, without their secrets.", "Keys"),
+    post(
+        "/_volley/keys",
+        "Makes a key, which is shown this once.",
+        "KeyRequest",
+        "Key",
+    )
+    .status(201),
+    get("/_volley/keys/{id}", "One key, without its secret.", "Key"),
+    delete("/_volley/keys/{id}", "Revokes a key.", "Key"),
+    post(
+        "/_volley/keys/{id}/_rotate",
+        "Gives a key a new secret.",
+        "Rotation",
+        "Key",
+    )
+    .body_if_any(),
+    get(
+        "/metrics",
+        "Metrics of this node.",
+        "application/openmetrics-text",
+    ),
+    get("/", "The node, and where to go on.", "Anything"),
+    get("/openapi.json", "This document.", "Anything"),
+    get("/docs", "This document, to be read.", "text/html"),
+];

@@ -1,0 +1,82 @@
+// The npm clients of OpenAI and Anthropic, and Vercel's AI SDK, pointed at a Volley cluster.
+//
+//     npm install openai @anthropic-ai/sdk ai @ai-sdk/openai
+//     node client.mjs http://127.0.0.1:8420 storyteller
+//
+// Prints one line for each step; fails on the first that is not as it should be.
+
+import assert from "node:assert/strict";
+
+import Anthropic from "@anthropic-ai/sdk";
+import { createOpenAI } from "@ai-sdk/openai";
+import { generateText, streamText } from "ai";
+import OpenAI from "openai";
+
+const [url = "http://127.0.0.1:8420", model = "storyteller"] = process.argv.slice(2);
+const prompt = "Tell me a story about a fox.";
+const messages = [{ role: "user", content: prompt }];
+const said = (step, text) => console.log(JSON.stringify({ step, text }));
+
+async function withOpenAI() {
+  const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: "unused", maxRetries: 0 });
+  const whole = await client.chat.completions.create({ model, messages, max_tokens: 20 });
+  const told = whole.choices[0].message.content;
+  let text = "";
+  const events = await client.chat.completions.create({
+    model, messages, max_tokens: 20, stream: true,
+  });
+  for await (const event of events) text += event.choices[0]?.delta.content ?? "";
+  assert.equal(text, told);
+  said("openai, chat", text);
+
+  const stream = client.responses.stream({ model, input: prompt, max_output_tokens: 20 });
+  let response = "";
+  for await (const event of stream) {
+    if (event.type === "response.output_text.delta") response += event.delta;
+  }
+  const final = await stream.finalResponse();
+  assert.equal(final.output_text, response);
+  assert.equal(final.status, "incomplete");
+  said("openai, response", response);
+
+  const nobody = client.chat.completions.create({ model: "nobody", messages });
+  const error = await nobody.then(assert.fail, (error) => error);
+  assert.ok(error instanceof OpenAI.NotFoundError, String(error));
+  said("openai, refused", error.code);
+}
+
+async function withAnthropic() {
+  const client = new Anthropic({ baseURL: url, apiKey: "unused", maxRetries: 0 });
+  const whole = await client.messages.create({ model, messages, max_tokens: 20 });
+  const stream = client.messages.stream({ model, messages, max_tokens: 20 });
+  const text = await stream.finalText();
+  assert.equal(text, whole.content[0].text);
+  said("anthropic, message", text);
+  const counted = await client.messages.countTokens({ model, messages });
+  assert.ok(0 < counted.input_tokens);
+  said("anthropic, tokens", counted.input_tokens);
+}
+
+async function withVercel() {
+  const provider = createOpenAI({ baseURL: `${url}/v1`, apiKey: "unused" });
+  for (const [step, chosen] of [
+    ["ai, chat", provider.chat(model)],
+    ["ai, response", provider(model)],
+  ]) {
+    const asked = { model: chosen, prompt, maxOutputTokens: 20, maxRetries: 0 };
+    const whole = await generateText(asked);
+    let text = "";
+    const failures = [];
+    const streamed = streamText({ ...asked, onError: ({ error }) => failures.push(error) });
+    for await (const delta of streamed.textStream) text += delta;
+    assert.deepEqual(failures, []);
+    assert.equal(text, whole.text);
+    assert.equal(whole.finishReason, "length");
+    assert.equal(whole.usage.outputTokens, 20);
+    said(step, text);
+  }
+}
+
+await withOpenAI();
+await withAnthropic();
+await withVercel();
