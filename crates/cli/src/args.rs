@@ -170,6 +170,12 @@ pub(crate) enum Model {
         #[arg(long)]
         json: bool,
     },
+    /// Print the volley-model.json of a directory on this machine: what a directory needs to be
+    /// fetched over HTTP, and to be checked wherever it comes from.
+    Manifest {
+        /// The directory.
+        path: PathBuf,
+    },
     /// Show one model.
     Show {
         /// The model.
@@ -182,13 +188,21 @@ pub(crate) enum Model {
 
 #[derive(Debug, Args)]
 #[group(skip)]
-#[command(group = ArgGroup::new("source").required(true).args(["path", "connector", "text", "fake"]))]
+#[command(group = ArgGroup::new("source").required(true).args(["path", "from", "connector", "text", "fake"]))]
 pub(crate) struct Register {
     /// The model's name, which becomes its id.
     pub(crate) name: String,
     /// An ONNX model: its directory on the workers.
     #[arg(long)]
     pub(crate) path: Option<PathBuf>,
+    /// An ONNX model that workers fetch: an archive (.zip, .tar.gz), a graph (.onnx), or a
+    /// directory (ends in /), at file, https, http, s3, gs or az.
+    // Not `--url`, which is where the cluster is.
+    #[arg(long, value_name = "URL")]
+    pub(crate) from: Option<String>,
+    /// The SHA-256 of what is fetched; of a directory, that of its volley-model.json.
+    #[arg(long, value_name = "HEX", requires = "from")]
+    pub(crate) sha256: Option<String>,
     /// A remote model: its connector.
     #[arg(long)]
     pub(crate) connector: Option<String>,

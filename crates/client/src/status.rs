@@ -120,6 +120,12 @@ pub struct ModelInfo {
     pub description: Option<String>,
     /// Its directory on the workers, for ONNX models.
     pub path: Option<String>,
+    /// Where workers fetch it, for ONNX models that are fetched.
+    #[serde(default)]
+    pub url: Option<String>,
+    /// The SHA-256 of what is at `url`, in hexadecimal.
+    #[serde(default)]
+    pub model_content_hash_value: Option<String>,
     /// Its connector, for remote models.
     pub connector_id: Option<String>,
     /// As [`ModelSummary::state`].

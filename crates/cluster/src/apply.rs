@@ -148,14 +148,14 @@ fn register(
                 return Err(not_found("connector", id));
             }
         }
-        (BackendKind::Onnx, ModelSource::Path(_))
+        (BackendKind::Onnx, ModelSource::Path(_) | ModelSource::Url { .. })
         | (BackendKind::Text | BackendKind::Fake, ModelSource::None) => {}
         (BackendKind::Remote, _) => {
             return Err(PredictError::invalid("a remote model needs a connector"));
         }
         (BackendKind::Onnx, _) => {
             return Err(PredictError::invalid(
-                "an ONNX model needs the path of its directory",
+                "an ONNX model needs the path of its directory, or a URL",
             ));
         }
         (BackendKind::Text | BackendKind::Fake, _) => {

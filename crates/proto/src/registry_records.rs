@@ -2,8 +2,8 @@
 
 use volley_types::registry::{
     Assignment, BackendKind, ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, CredentialRef,
-    Deployment, ModelEntry, ModelSource, ModelVersionSpec, ProviderKind, RegistryCommand,
-    RegistryReply, RegistryState,
+    Deployment, ModelEntry, ModelSource, ModelUrl, ModelVersionSpec, ProviderKind, RegistryCommand,
+    RegistryReply, RegistryState, Sha256,
 };
 use volley_types::{
     ConnectorId, ErrorCode, KeyId, ModelName, ModelVersion, PredictError, Revision, WorkerId,
@@ -149,6 +149,10 @@ pub fn version_to_wire(spec: &ModelVersionSpec) -> wire::ModelVersion {
         source: match &spec.source {
             ModelSource::None => None,
             ModelSource::Path(path) => Some(Source::Path(path.clone())),
+            ModelSource::Url { url, sha256 } => Some(Source::Artifact(wire::Artifact {
+                url: url.to_string(),
+                sha256: sha256.map_or_else(Vec::new, |hash| hash.0.to_vec()),
+            })),
             ModelSource::Connector(id) => Some(Source::Connector(id.to_string())),
         },
         parameters: params::to_wire(&spec.parameters),
@@ -169,11 +173,22 @@ pub fn version_from_wire(spec: wire::ModelVersion) -> Result<ModelVersionSpec, P
         source: match spec.source {
             None => ModelSource::None,
             Some(Source::Path(path)) => ModelSource::Path(path),
+            Some(Source::Artifact(artifact)) => artifact_from_wire(artifact)?,
             Some(Source::Connector(id)) => ModelSource::Connector(ConnectorId::new(id)?),
         },
         parameters: params::from_wire(spec.parameters)?,
         description: spec.description,
         created_ms: spec.created_ms,
+    })
+}
+
+fn artifact_from_wire(artifact: wire::Artifact) -> Result<ModelSource, PredictError> {
+    let malformed = |_: Vec<u8>| PredictError::invalid("the hash of a model is malformed");
+    let hash = Some(artifact.sha256).filter(|hash| !hash.is_empty());
+    let sha256 = hash.map(|hash| hash.try_into().map(Sha256).map_err(malformed));
+    Ok(ModelSource::Url {
+        url: ModelUrl::parse(&artifact.url)?,
+        sha256: sha256.transpose()?,
     })
 }
 

@@ -2,6 +2,7 @@
 //! commands that change them. The cluster replicates these; routing and the edges read them.
 
 mod connector;
+mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,6 +12,8 @@ pub use self::connector::{
 use crate::access::{ApiKey, KeyHash};
 use crate::ids::{ConnectorId, KeyId, ModelName, ModelVersion, NodeId, Revision, WorkerId};
 use crate::params::Parameters;
+
+pub use self::source::{MAX_MODEL_URL_BYTES, ModelUrl, ModelUrlKind, ModelUrlScheme, Sha256};
 
 /// Which kind of executor runs a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -54,6 +57,13 @@ pub enum ModelSource {
     None,
     /// A directory on every worker that may hold a replica.
     Path(String),
+    /// A directory, archive or graph that each worker fetches.
+    Url {
+        /// Where it is.
+        url: ModelUrl,
+        /// The hash of the archive or graph, or of a directory's manifest.
+        sha256: Option<Sha256>,
+    },
     /// A connector.
     Connector(ConnectorId),
 }
@@ -145,7 +155,7 @@ impl RegistryState {
                     .clone();
                 let connector = match &spec.source {
                     ModelSource::Connector(id) => Some(self.connectors.get(id)?.clone()),
-                    ModelSource::None | ModelSource::Path(_) => None,
+                    ModelSource::None | ModelSource::Path(_) | ModelSource::Url { .. } => None,
                 };
                 Some(Assignment {
                     model: model.name.clone(),

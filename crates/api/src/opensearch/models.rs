@@ -9,7 +9,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use volley_types::control::ModelStatus;
 use volley_types::registry::{
-    BackendKind, ModelEntry, ModelSource, ModelVersionSpec, RegistryCommand, ReplicaState,
+    BackendKind, ModelEntry, ModelSource, ModelUrl, ModelUrlKind, ModelVersionSpec,
+    RegistryCommand, ReplicaState,
 };
 use volley_types::{
     ConnectorId, ErrorCode, ModelName, ModelRef, ModelVersion, PredictError, WorkerId,
@@ -93,6 +94,7 @@ const FIELDS: [&str; 14] = [
     "connector",
     "path",
     "url",
+    "model_content_hash_value",
     "parameters",
     "replicas",
     "overcommit",
@@ -110,7 +112,7 @@ fn spec(body: &Map<String, Value>) -> Result<ModelVersionSpec, PredictError> {
         .unwrap_or("")
         .to_ascii_lowercase();
     let connector = body.text("connector_id")?;
-    let path = body.text("path")?.or(body.text("url")?);
+    let has_source = body.contains_key("path") || body.contains_key("url");
     let onnx = body
         .text("model_format")?
         .is_some_and(|format| format.eq_ignore_ascii_case("onnx"));
@@ -121,7 +123,7 @@ fn spec(body: &Map<String, Value>) -> Result<ModelVersionSpec, PredictError> {
         "" if connector.is_some() || body.contains_key("connector") => BackendKind::Remote,
         "" | "onnx" | "text_embedding" | "text_similarity" | "text_generation"
         | "sparse_encoding"
-            if path.is_some() || onnx || function == "onnx" =>
+            if has_source || onnx || function == "onnx" =>
         {
             BackendKind::Onnx
         }
@@ -139,14 +141,7 @@ fn spec(body: &Map<String, Value>) -> Result<ModelVersionSpec, PredictError> {
             None if body.contains_key("connector") => ModelSource::None,
             None => return Err(PredictError::invalid("field 'connector_id' is missing")),
         },
-        BackendKind::Onnx => {
-            let path = path.ok_or_else(|| {
-                PredictError::invalid(
-                    "field 'path' is missing: the model's directory on the workers",
-                )
-            })?;
-            ModelSource::Path(directory(path)?)
-        }
+        BackendKind::Onnx => local_source(body)?,
     };
     let empty = Map::new();
     let parameters = body.object("parameters")?.unwrap_or(&empty);
@@ -160,11 +155,39 @@ fn spec(body: &Map<String, Value>) -> Result<ModelVersionSpec, PredictError> {
     })
 }
 
+/// A directory on the workers, or what they fetch.
+fn local_source(body: &Map<String, Value>) -> Result<ModelSource, PredictError> {
+    let hash = body.text("model_content_hash_value")?;
+    match (body.text("path")?, body.text("url")?) {
+        (Some(_), Some(_)) => Err(PredictError::invalid("give 'path' or 'url', not both")),
+        (Some(_), None) if hash.is_some() => Err(PredictError::invalid(
+            "'model_content_hash_value' goes with 'url': what is at 'path' is not fetched",
+        )),
+        (Some(path), None) => Ok(ModelSource::Path(directory(path)?)),
+        (None, Some(url)) => url_source(url, hash),
+        (None, None) => Err(PredictError::invalid(
+            "field 'path' is missing (the model's directory on the workers), or 'url'",
+        )),
+    }
+}
+
+/// A `file://` URL of a directory is read where it is, unless there is a hash to check.
+fn url_source(url: &str, hash: Option<&str>) -> Result<ModelSource, PredictError> {
+    let is_archive = || ModelUrl::parse(url).is_ok_and(|url| url.kind() != ModelUrlKind::Directory);
+    if url.starts_with("file://") && hash.is_none() && !is_archive() {
+        return Ok(ModelSource::Path(directory(url)?));
+    }
+    Ok(ModelSource::Url {
+        url: ModelUrl::parse(url)?,
+        sha256: hash.map(str::parse).transpose()?,
+    })
+}
+
 fn directory(path: &str) -> Result<String, PredictError> {
     let path = path.strip_prefix("file://").unwrap_or(path);
     if path.contains("://") {
         return Err(PredictError::invalid(
-            "models are loaded from a directory on the workers: give its path, or a file:// URL",
+            "field 'path' is a directory on the workers; what they fetch goes in 'url'",
         ));
     }
     Ok(path.to_owned())
@@ -272,11 +295,19 @@ fn render(entry: &ModelEntry, status: &ModelStatus, version: Option<ModelVersion
             ReplicaState::Loading | ReplicaState::Ready | ReplicaState::Draining => None,
         })
         .collect();
-    let (path, connector) = match spec.map(|spec| &spec.source) {
-        Some(ModelSource::Path(path)) => (Some(path.clone()), None),
-        Some(ModelSource::Connector(id)) => (None, Some(id.to_string())),
-        Some(ModelSource::None) | None => (None, None),
-    };
+    let (mut path, mut url, mut hash, mut connector) = (None, None, None, None);
+    match spec.map(|spec| &spec.source) {
+        Some(ModelSource::Path(source)) => path = Some(source.clone()),
+        Some(ModelSource::Url {
+            url: source,
+            sha256,
+        }) => {
+            url = Some(source.to_string());
+            hash = sha256.map(|hash| hash.to_string());
+        }
+        Some(ModelSource::Connector(id)) => connector = Some(id.to_string()),
+        Some(ModelSource::None) | None => {}
+    }
     json!({
         "name": entry.name.as_str(),
         "model_id": entry.name.as_str(),
@@ -285,6 +316,8 @@ fn render(entry: &ModelEntry, status: &ModelStatus, version: Option<ModelVersion
         "description": spec.map(|spec| spec.description.as_str()),
         "parameters": spec.map(|spec| parameters::to_json(&spec.parameters)),
         "path": path,
+        "url": url,
+        "model_content_hash_value": hash,
         "connector_id": connector,
         "model_state": status.state.as_str(),
         "created_time": spec.map(|spec| spec.created_ms),

@@ -242,8 +242,16 @@ async fn malformed_registrations_say_what_is_wrong() {
             "'replica'",
         ),
         (
-            r#"{"name":"m","function_name":"ONNX","url":"https://example.com/m.zip"}"#,
+            r#"{"name":"m","function_name":"ONNX","path":"https://example.com/m.zip"}"#,
             "directory",
+        ),
+        (
+            r#"{"name":"m","function_name":"ONNX","url":"https://me:key@example.com/m.zip"}"#,
+            "workers' configuration",
+        ),
+        (
+            r#"{"name":"m","url":"https://example.com/m.zip","model_content_hash_value":"7"}"#,
+            "64 hexadecimal digits",
         ),
     ] {
         let reason = edge.post(&path, body).await.refused(400);

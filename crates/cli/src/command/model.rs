@@ -66,7 +66,9 @@ pub(crate) async fn run(client: &Client, command: Model) -> anyhow::Result<()> {
                 &rows,
             )
         }
-        Model::Inspect { .. } => bail!("a directory is inspected without a cluster"),
+        Model::Inspect { .. } | Model::Manifest { .. } => {
+            bail!("a directory is read without a cluster")
+        }
         Model::Show { model, json } => {
             let model = client.model(&model).await.map_err(explain)?;
             if json {
@@ -89,6 +91,12 @@ async fn register(client: &Client, register: Register) -> anyhow::Result<()> {
         let path = std::path::absolute(path).context("the model's path")?;
         body["function_name"] = "onnx".into();
         body["path"] = path.to_string_lossy().into();
+    } else if let Some(url) = register.from {
+        body["function_name"] = "onnx".into();
+        body["url"] = url.into();
+        if let Some(sha256) = register.sha256 {
+            body["model_content_hash_value"] = sha256.into();
+        }
     } else if let Some(connector) = register.connector {
         body["function_name"] = "remote".into();
         body["connector_id"] = connector.into();
@@ -154,6 +162,7 @@ fn show(out: &mut Terminal, model: &ModelInfo) -> anyhow::Result<()> {
     let source = model
         .path
         .as_ref()
+        .or(model.url.as_ref())
         .or(model.connector_id.as_ref())
         .cloned()
         .unwrap_or_default();
@@ -169,6 +178,10 @@ fn show(out: &mut Terminal, model: &ModelInfo) -> anyhow::Result<()> {
             model.algorithm.clone().unwrap_or_default().to_lowercase(),
         ),
         ("source", source),
+        (
+            "sha256",
+            model.model_content_hash_value.clone().unwrap_or_default(),
+        ),
         ("state", model.model_state.clone()),
         (
             "replicas",

@@ -106,6 +106,7 @@ pub(super) fn connector_bytes(spec: &ConnectorSpec) -> usize {
 fn path_bytes(spec: &ModelVersionSpec) -> usize {
     match &spec.source {
         ModelSource::Path(path) => path.len(),
+        ModelSource::Url { url, .. } => url.as_str().len() + 32,
         ModelSource::None | ModelSource::Connector(_) => 0,
     }
 }

@@ -15,8 +15,8 @@ use volley_proto::registry_records::{
 };
 use volley_types::registry::{
     Assignment, BackendKind, ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, CredentialRef,
-    Deployment, ModelEntry, ModelSource, ModelVersionSpec, ProviderKind, RegistryCommand,
-    RegistryReply, RegistryState,
+    Deployment, ModelEntry, ModelSource, ModelUrl, ModelVersionSpec, ProviderKind, RegistryCommand,
+    RegistryReply, RegistryState, Sha256,
 };
 use volley_types::{
     ApiKey, ConnectorId, ErrorCode, KeyHash, KeyId, ModelName, ModelScope, ModelVersion,
@@ -127,6 +127,16 @@ fn source() -> impl Strategy<Value = ModelSource> {
     prop_oneof![
         Just(ModelSource::None),
         ".*".prop_map(ModelSource::Path),
+        ("[a-z0-9/]{0,9}", option::of(any::<[u8; 32]>())).prop_filter_map(
+            "no URL",
+            |(path, hash)| {
+                let url = ModelUrl::parse(&format!("s3://bucket/{path}.zip")).ok()?;
+                Some(ModelSource::Url {
+                    url,
+                    sha256: hash.map(Sha256),
+                })
+            }
+        ),
         connector_id().prop_map(ModelSource::Connector),
     ]
 }

@@ -93,7 +93,7 @@ pub struct ModelVersion {
     /// Milliseconds since 1970.
     #[prost(uint64, tag = "7")]
     pub created_ms: u64,
-    #[prost(oneof = "model_version::Source", tags = "3, 4")]
+    #[prost(oneof = "model_version::Source", tags = "3, 4, 8")]
     pub source: ::core::option::Option<model_version::Source>,
 }
 /// Nested message and enum types in `ModelVersion`.
@@ -106,7 +106,18 @@ pub mod model_version {
         /// A connector's id.
         #[prost(string, tag = "4")]
         Connector(::prost::alloc::string::String),
+        /// Where each worker fetches it from.
+        #[prost(message, tag = "8")]
+        Artifact(super::Artifact),
     }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Artifact {
+    #[prost(string, tag = "1")]
+    pub url: ::prost::alloc::string::String,
+    /// 32 bytes, or none where the hash is not known.
+    #[prost(bytes = "vec", tag = "2")]
+    pub sha256: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Deployment {

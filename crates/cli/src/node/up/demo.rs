@@ -120,7 +120,7 @@ fn is_someone_elses(entry: &ModelEntry, folder: &Path) -> bool {
     let spec = deployed.and_then(|deployment| entry.versions.get(&deployment.version));
     spec.is_some_and(|spec| match &spec.source {
         ModelSource::Path(path) => !Path::new(path).starts_with(folder),
-        ModelSource::None | ModelSource::Connector(_) => true,
+        ModelSource::None | ModelSource::Url { .. } | ModelSource::Connector(_) => true,
     })
 }
 

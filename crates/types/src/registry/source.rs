@@ -1,0 +1,347 @@
+//! Where models are fetched from: checked URLs and hashes. Pure text; fetching is the workers'.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::PredictError;
+
+/// The longest URL of a model, in bytes.
+pub const MAX_MODEL_URL_BYTES: usize = 2_048;
+
+/// Path endings, and what they say is there.
+const ENDINGS: [(&str, ModelUrlKind); 5] = [
+    ("/", ModelUrlKind::Directory),
+    (".zip", ModelUrlKind::Zip),
+    (".tar.gz", ModelUrlKind::TarGz),
+    (".tgz", ModelUrlKind::TarGz),
+    (".onnx", ModelUrlKind::Graph),
+];
+
+/// What a URL leads to, told by its ending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ModelUrlKind {
+    /// `…/`: all files below it.
+    Directory,
+    /// `….zip`: an archive of the model's directory.
+    Zip,
+    /// `….tar.gz` or `….tgz`: an archive of the model's directory.
+    TarGz,
+    /// `….onnx`: one graph with its weights inside.
+    Graph,
+}
+
+/// What is called to fetch a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ModelUrlScheme {
+    /// `file:///…`: a file system that the worker sees.
+    File,
+    /// `http://host/…`: an HTTP server, unencrypted.
+    Http,
+    /// `https://host/…`: an HTTP server.
+    Https,
+    /// `s3://bucket/…`: Amazon S3, or a server that speaks its interface.
+    S3,
+    /// `gs://bucket/…`: Google Cloud Storage.
+    Gcs,
+    /// `az://container/…`: Azure Blob Storage.
+    Azure,
+}
+
+impl ModelUrlScheme {
+    /// All schemes.
+    pub const ALL: [Self; 6] = [
+        Self::File,
+        Self::Http,
+        Self::Https,
+        Self::S3,
+        Self::Gcs,
+        Self::Azure,
+    ];
+
+    /// The scheme as it is written.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Http => "http",
+            Self::Https => "https",
+            Self::S3 => "s3",
+            Self::Gcs => "gs",
+            Self::Azure => "az",
+        }
+    }
+}
+
+/// The URL of a model's directory, archive or graph. It holds no credentials: those are the
+/// workers' own.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct ModelUrl {
+    text: String,
+    scheme: ModelUrlScheme,
+    kind: ModelUrlKind,
+    /// Where the path begins.
+    path: usize,
+}
+
+impl ModelUrl {
+    /// Checks a URL.
+    ///
+    /// # Errors
+    /// `InvalidInput` when it is no URL, of an unknown scheme or ending, has a user, a query or a
+    /// fragment, or a path that climbs.
+    pub fn parse(text: &str) -> Result<Self, PredictError> {
+        if text.len() > MAX_MODEL_URL_BYTES {
+            return Err(wrong("is too long"));
+        }
+        let (scheme, rest) = text
+            .split_once("://")
+            .ok_or_else(|| wrong("has no scheme"))?;
+        let named = |known: &ModelUrlScheme| known.as_str().eq_ignore_ascii_case(scheme);
+        let scheme = ModelUrlScheme::ALL.into_iter().find(named).ok_or_else(|| {
+            wrong("has an unknown scheme; there are file, http, https, s3, gs and az")
+        })?;
+        let slash = rest.find('/').ok_or_else(|| wrong("has no path"))?;
+        let (authority, path) = rest.split_at(slash);
+        check_authority(scheme, authority)?;
+        check_path(path)?;
+        let kind = ENDINGS.into_iter().find(|(ending, _)| {
+            let tail = path.len().checked_sub(ending.len());
+            let tail = tail.and_then(|start| path.get(start..));
+            tail.is_some_and(|tail| tail.eq_ignore_ascii_case(ending))
+        });
+        let (_, kind) = kind.ok_or_else(|| {
+            wrong("must end in '/' for a directory, or in .zip, .tar.gz, .tgz or .onnx")
+        })?;
+        // Hosts have no case; buckets do.
+        let is_host = matches!(scheme, ModelUrlScheme::Http | ModelUrlScheme::Https);
+        let authority = if is_host {
+            authority.to_ascii_lowercase()
+        } else {
+            authority.to_owned()
+        };
+        let origin = format!("{}://{authority}", scheme.as_str());
+        Ok(Self {
+            path: origin.len(),
+            text: origin + path,
+            scheme,
+            kind,
+        })
+    }
+
+    /// The whole URL, scheme and host in lower case.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// What is called to fetch it.
+    #[must_use]
+    pub fn scheme(&self) -> ModelUrlScheme {
+        self.scheme
+    }
+
+    /// What it leads to.
+    #[must_use]
+    pub fn kind(&self) -> ModelUrlKind {
+        self.kind
+    }
+
+    /// The host with its port, the bucket, or the container; empty for files.
+    #[must_use]
+    pub fn authority(&self) -> &str {
+        &self.text[self.scheme.as_str().len() + 3..self.path]
+    }
+
+    /// The path, from its first `/`; percent signs stand as they were written.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.text[self.path..]
+    }
+
+    /// Whether this is below `prefix`, which ends in `/`.
+    #[must_use]
+    pub fn is_below(&self, prefix: &Self) -> bool {
+        prefix.kind == ModelUrlKind::Directory && self.text.starts_with(&prefix.text)
+    }
+}
+
+fn wrong(what: &str) -> PredictError {
+    PredictError::invalid(format!("the model's URL {what}"))
+}
+
+fn check_authority(scheme: ModelUrlScheme, authority: &str) -> Result<(), PredictError> {
+    if authority.contains('@') {
+        return Err(wrong(
+            "holds a user or a password; credentials belong in the workers' configuration",
+        ));
+    }
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || ".-_:[]".contains(c);
+    if !authority.chars().all(is_plain) {
+        return Err(wrong("has a malformed host"));
+    }
+    match (scheme, authority.is_empty()) {
+        (ModelUrlScheme::File, false) => Err(wrong("names a host; write file:///path")),
+        (ModelUrlScheme::File, true) | (_, false) => Ok(()),
+        (_, true) => Err(wrong("has no host or bucket")),
+    }
+}
+
+fn check_path(path: &str) -> Result<(), PredictError> {
+    if path.contains(['?', '#']) {
+        return Err(wrong(
+            "has a query or a fragment; credentials belong in the workers' configuration",
+        ));
+    }
+    let is_odd = |c: char| c.is_control() || c.is_whitespace() || c == '\\';
+    if path.chars().any(is_odd) {
+        return Err(wrong(
+            "has a space, backslash or control character in its path",
+        ));
+    }
+    let lower = path.to_ascii_lowercase();
+    if ["%2f", "%5c", "%00"]
+        .iter()
+        .any(|hidden| lower.contains(hidden))
+    {
+        return Err(wrong("hides a slash or a zero in its path"));
+    }
+    let mut segments: Vec<_> = lower.split('/').skip(1).collect();
+    if segments.last() == Some(&"") {
+        segments.pop();
+    }
+    let climbs = |segment: &&str| matches!(segment.replace("%2e", ".").as_str(), "" | "." | "..");
+    if segments.iter().any(climbs) {
+        return Err(wrong("has an empty, '.' or '..' part in its path"));
+    }
+    Ok(())
+}
+
+impl FromStr for ModelUrl {
+    type Err = PredictError;
+
+    fn from_str(text: &str) -> Result<Self, PredictError> {
+        Self::parse(text)
+    }
+}
+
+impl fmt::Display for ModelUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for ModelUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.text)
+    }
+}
+
+/// A SHA-256 hash, written as 64 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Sha256(pub [u8; 32]);
+
+impl FromStr for Sha256 {
+    type Err = PredictError;
+
+    fn from_str(text: &str) -> Result<Self, PredictError> {
+        let wrong = || PredictError::invalid("a SHA-256 hash has 64 hexadecimal digits");
+        let digits = text.as_bytes();
+        if digits.len() != 64 {
+            return Err(wrong());
+        }
+        let digit = |byte: u8| char::from(byte).to_digit(16).ok_or_else(wrong);
+        let mut hash = [0; 32];
+        for (byte, pair) in hash.iter_mut().zip(digits.chunks_exact(2)) {
+            let value = digit(pair[0])? * 16 + digit(pair[1])?;
+            *byte = u8::try_from(value).map_err(|_| wrong())?;
+        }
+        Ok(Self(hash))
+    }
+}
+
+impl fmt::Display for Sha256 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Sha256 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_url_is_told_apart_into_its_parts() {
+        let url = ModelUrl::parse("HTTPS://Models.Example.com:8443/a/Model.zip").unwrap();
+        assert_eq!(url.as_str(), "https://models.example.com:8443/a/Model.zip");
+        assert_eq!(url.authority(), "models.example.com:8443");
+        assert_eq!(url.path(), "/a/Model.zip");
+        assert_eq!(url.kind(), ModelUrlKind::Zip);
+        let prefix = ModelUrl::parse("https://models.example.com:8443/a/").unwrap();
+        assert!(url.is_below(&prefix));
+        assert!(!prefix.is_below(&url));
+        let bucket = ModelUrl::parse("s3://Bucket/x/").unwrap();
+        assert_eq!(
+            (bucket.authority(), bucket.scheme()),
+            ("Bucket", ModelUrlScheme::S3)
+        );
+        assert_eq!(ModelUrl::parse("file:///m/").unwrap().authority(), "");
+    }
+
+    #[test]
+    fn what_hides_a_credential_or_a_way_out_is_refused() {
+        for (text, says) in [
+            ("/models/a", "scheme"),
+            ("ftp://host/a.zip", "scheme"),
+            ("https://user:key@host/a.zip", "workers' configuration"),
+            ("https://host/a.zip?sig=key", "workers' configuration"),
+            ("https://host/a.zip#x", "fragment"),
+            ("https://host/a", "must end in"),
+            ("https://host", "path"),
+            ("https:///a.zip", "host"),
+            ("file://host/a/", "file:///"),
+            ("https://host/a/../b.zip", "'..'"),
+            ("https://host/a/%2E%2e/b.zip", "'..'"),
+            ("https://host/a//b.zip", "empty"),
+            ("https://host/a%2fb.zip", "slash"),
+            ("https://host/a b.zip", "space"),
+            ("https://ho\u{131}st/a.zip", "host"),
+        ] {
+            let refused = ModelUrl::parse(text).unwrap_err();
+            assert!(
+                refused.message.contains(says),
+                "{text}: {}",
+                refused.message
+            );
+        }
+    }
+
+    #[test]
+    fn a_hash_reads_as_it_is_written() {
+        let text = "00ff".repeat(16);
+        let hash: Sha256 = text.to_uppercase().parse().unwrap();
+        assert_eq!(hash.to_string(), text);
+        assert!("é".repeat(32).parse::<Sha256>().is_err());
+        assert!("0".repeat(63).parse::<Sha256>().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_url_that_reads_the_same_again_or_is_refused(
+            text in "(file|https?|s3|gs|az)?(://)?.{0,12}/.{0,12}(\\.zip|/)?"
+        ) {
+            if let Ok(url) = ModelUrl::parse(&text) {
+                prop_assert_eq!(ModelUrl::parse(url.as_str()).unwrap(), url.clone());
+                prop_assert!(!url.path().split('/').any(|part| part == ".."));
+            }
+            let _ = text.parse::<Sha256>();
+        }
+    }
+}
