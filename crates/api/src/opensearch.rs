@@ -3,6 +3,7 @@
 
 pub(crate) mod connectors;
 pub(crate) mod events;
+pub(crate) mod model_config;
 pub(crate) mod models;
 pub(crate) mod predict;
 pub(crate) mod request;

@@ -117,6 +117,10 @@ fn replica(replica: &ReplicaStatus) -> Value {
         "capacity": replica.capacity,
         "evicted": replica.evicted,
         "memory_bytes": replica.memory_bytes,
+        "fetch": replica.fetch.map(|fetch| json!({
+            "bytes": fetch.bytes,
+            "total_bytes": fetch.total_bytes,
+        })),
     })
 }
 

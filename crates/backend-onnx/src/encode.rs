@@ -33,6 +33,7 @@ pub(crate) use self::settings::{Activation, Pooling};
 use self::texts::Texts;
 use self::thread::{Pace, Queue};
 use crate::loader::VARIANT;
+use crate::registered::Registered;
 use crate::session::Place;
 use crate::watch::Watch;
 use crate::{OnnxConfig, Runtime, graph, layout, session};
@@ -66,14 +67,16 @@ pub(crate) fn load(
     directory: &Path,
     model: ModelName,
     defaults: &Parameters,
+    registered: &Registered,
     config: OnnxConfig,
 ) -> Result<Arc<dyn Backend>, PredictError> {
-    let mut settings = Settings::read(directory)?;
+    let mut settings = Settings::read(directory, registered)?;
     let path = directory.join(layout::graph(directory, defaults.text(VARIANT).as_deref())?);
     let (session, place) = session::build_placed(runtime, &path, &config)?;
     let outputs: Vec<_> = session.outputs().iter().map(|one| one.name()).collect();
     settings.suit(&outputs);
     let mut runner = Runner::new(session, &settings)?;
+    settings.check_width(runner.width())?;
     let watch = Watch::new(config.run_timeout)?;
     runner.warm_up(&watch)?;
     settings.name_labels(runner.width());
@@ -111,7 +114,10 @@ pub(crate) fn load(
 
 /// The tokens of a text, for bare runs.
 pub(crate) fn bare_tokens(directory: &Path, text: &str) -> Result<Vec<i64>, PredictError> {
-    let texts = Texts::read(directory, &Settings::read(directory)?)?;
+    let texts = Texts::read(
+        directory,
+        &Settings::read(directory, &Registered::default())?,
+    )?;
     let column: arrow_array::ArrayRef = Arc::new(arrow_array::StringArray::from(vec![text]));
     let rows = RecordBatch::try_from_iter([(volley_types::signature::TEXT, column)])
         .map_err(|error| PredictError::internal("a row could not be made", error))?;
@@ -128,7 +134,7 @@ pub(crate) fn bare_tokens(directory: &Path, text: &str) -> Result<Vec<i64>, Pred
 /// # Errors
 /// `InvalidInput` when one is malformed.
 pub(crate) fn details(directory: &Path) -> Result<Vec<(&'static str, String)>, PredictError> {
-    let settings = Settings::read(directory)?;
+    let settings = Settings::read(directory, &Registered::default())?;
     let mut details = vec![("longest text", format!("{} tokens", settings.max_length))];
     match settings.task {
         Task::Embed => {

@@ -6,6 +6,7 @@ use volley_types::PredictError;
 
 use crate::layout::{self, Layout};
 use crate::loader::Found;
+use crate::registered::Registered;
 use crate::{OnnxConfig, encode, generate};
 
 /// What a model's directory is understood to be, before anything is loaded.
@@ -32,7 +33,7 @@ pub fn describe(
         config,
         variant,
         ..
-    } = Found::new(path, *config, variant)?;
+    } = Found::new(path, &Registered::default(), *config, variant)?;
     let variant = variant.as_deref();
     let (kind, mut details) = match &layout {
         Layout::Decoder => ("decoder", generate::details(&directory, variant, &config)?),

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use volley_types::PredictError;
 
 use crate::overrides::{self, Kind};
+use crate::registered::Registered;
 
 /// A kind of directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +62,10 @@ struct Config {
 ///
 /// # Errors
 /// `InvalidInput` when it is none that is known.
-pub(crate) fn recognise(path: &Path) -> Result<(PathBuf, Layout), PredictError> {
+pub(crate) fn recognise(
+    path: &Path,
+    registered: &Registered,
+) -> Result<(PathBuf, Layout), PredictError> {
     if path.is_file() {
         return match (path.parent(), path.extension()) {
             (Some(parent), Some(ending)) if ending == "onnx" => {
@@ -78,10 +82,12 @@ pub(crate) fn recognise(path: &Path) -> Result<(PathBuf, Layout), PredictError> 
     if has("genai_config.json") {
         return Ok((directory, Layout::Decoder));
     }
-    if has("config.json") && has("tokenizer.json") {
+    let has_config = has("config.json") || registered.config.is_some();
+    if has_config && has("tokenizer.json") {
         // Some embed with what was a decoder: then the files around it say so.
-        let decodes = is_decoder(&directory) && !has("modules.json");
-        let layout = match task(&directory).as_deref() {
+        let decodes = is_decoder(&directory, registered.all_config()) && !has("modules.json");
+        let told = registered.task.map(|task| task.as_str().to_owned());
+        let layout = match told.or_else(|| task(&directory)).as_deref() {
             Some("generate") => Layout::Decoder,
             Some("tensors") => Layout::Graph(graph(&directory, None)?),
             None if decodes => Layout::Decoder,
@@ -145,10 +151,11 @@ pub(crate) fn gpu_variant(directory: &Path) -> Option<String> {
     found.map(|variant| (*variant).to_owned())
 }
 
-/// Whether `config.json` names a model that generates text.
-fn is_decoder(directory: &Path) -> bool {
-    let text = std::fs::read(directory.join("config.json")).unwrap_or_default();
-    let config: Config = serde_json::from_slice(&text).unwrap_or_default();
+/// Whether `config.json`, or what was registered in its place, names a model that generates text.
+fn is_decoder(directory: &Path, registered: Option<&str>) -> bool {
+    let file = || std::fs::read_to_string(directory.join("config.json")).unwrap_or_default();
+    let text = registered.map_or_else(file, str::to_owned);
+    let config: Config = serde_json::from_str(&text).unwrap_or_default();
     let generates = |name: &String| name.ends_with("ForCausalLM") || name.ends_with("LMHeadModel");
     config.architectures.iter().any(generates)
 }
@@ -202,7 +209,7 @@ mod tests {
 
     fn kind(files: &[(&str, &str)]) -> Result<Layout, String> {
         let directory = directory(files);
-        let found = recognise(directory.path());
+        let found = recognise(directory.path(), &Registered::default());
         found.map(|(_, kind)| kind).map_err(|error| error.message)
     }
 
@@ -243,18 +250,56 @@ mod tests {
     }
 
     #[test]
+    fn what_was_registered_stands_in_for_files_that_are_missing() {
+        let zip = directory(&[("all-MiniLM.onnx", ""), ("tokenizer.json", "")]);
+        let found = |registered: &Registered| recognise(zip.path(), registered).unwrap().1;
+        let graph = Layout::Graph(PathBuf::from("all-MiniLM.onnx"));
+        assert_eq!(found(&Registered::default()), graph);
+        let llama = r#"{"architectures":["LlamaForCausalLM"]}"#;
+        for (all_config, task, layout) in [
+            (None, None, Layout::Encoder),
+            (Some(llama), None, Layout::Decoder),
+            (
+                Some(llama),
+                Some(volley_types::Task::Embed),
+                Layout::Encoder,
+            ),
+        ] {
+            let config = crate::registered::ModelConfig {
+                all_config: all_config.map(str::to_owned),
+                ..Default::default()
+            };
+            let registered = Registered {
+                task,
+                config: Some(config),
+            };
+            assert_eq!(found(&registered), layout);
+        }
+    }
+
+    #[test]
     fn of_numbered_versions_the_newest_is_taken_and_a_file_is_itself() {
         let versions = directory(&[
             ("2/model.onnx", ""),
             ("10/model.onnx", ""),
             ("config.pbtxt", ""),
         ]);
-        let (found, _) = recognise(versions.path()).unwrap();
+        let (found, _) = recognise(versions.path(), &Registered::default()).unwrap();
         assert_eq!(found, versions.path().join("10"));
-        let (found, kind) = recognise(&versions.path().join("2/model.onnx")).unwrap();
+        let (found, kind) = recognise(
+            &versions.path().join("2/model.onnx"),
+            &Registered::default(),
+        )
+        .unwrap();
         assert_eq!(found, versions.path().join("2"));
         assert_eq!(kind, Layout::Graph(PathBuf::from("model.onnx")));
-        assert!(recognise(&versions.path().join("config.pbtxt")).is_err());
+        assert!(
+            recognise(
+                &versions.path().join("config.pbtxt"),
+                &Registered::default()
+            )
+            .is_err()
+        );
     }
 
     #[test]

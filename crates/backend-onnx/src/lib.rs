@@ -16,6 +16,7 @@ mod inspect;
 mod layout;
 mod loader;
 mod overrides;
+mod registered;
 mod runtime;
 mod session;
 mod tensors;

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use async_trait::async_trait;
 use volley_backend::{Backend, BackendLoader};
-use volley_types::PredictError;
 use volley_types::registry::{Assignment, BackendKind, ModelSource};
+use volley_types::{Parameters, PredictError};
 
 use crate::layout::{self, Layout};
 use crate::overrides::Overrides;
+use crate::registered::Registered;
 use crate::{Device, OnnxConfig, Runtime, encode, generate, graph, tensors};
 
 /// The parameter of a model version that chooses one of several graphs.
@@ -58,9 +59,9 @@ impl BackendLoader for OnnxLoader {
 
     async fn estimate(&self, assignment: &Assignment) -> Result<u64, PredictError> {
         let directory = self.directory(assignment)?;
-        let variant = assignment.spec.parameters.text(VARIANT);
+        let parameters = assignment.spec.parameters.clone();
         let config = self.config;
-        on_thread(move || estimate(&directory, variant.as_deref(), &config)).await
+        on_thread(move || estimate(&directory, &parameters, &config)).await
     }
 
     async fn load(&self, assignment: &Assignment) -> Result<Arc<dyn Backend>, PredictError> {
@@ -127,22 +128,24 @@ fn resolve(models_dir: Option<&Path>, path: &Path) -> Result<PathBuf, PredictErr
     }
 }
 
-fn recognise(directory: &Path) -> Result<(PathBuf, Layout), PredictError> {
+fn recognise(directory: &Path, registered: &Registered) -> Result<(PathBuf, Layout), PredictError> {
     if !directory.exists() {
         return Err(PredictError::invalid(
             "the model's directory does not exist on this worker; every worker that may hold the \
              model needs it at the same path",
         ));
     }
-    layout::recognise(directory)
+    layout::recognise(directory, registered)
 }
 
 fn estimate(
     directory: &Path,
-    variant: Option<&str>,
+    parameters: &Parameters,
     config: &OnnxConfig,
 ) -> Result<u64, PredictError> {
-    let found = Found::new(directory, *config, variant)?;
+    let variant = parameters.text(VARIANT);
+    let registered = Registered::read(parameters)?;
+    let found = Found::new(directory, &registered, *config, variant.as_deref())?;
     let (directory, variant) = (&found.directory, found.variant.as_deref());
     let graph = match found.layout {
         Layout::Decoder => return generate::estimate(directory, variant, &found.config),
@@ -158,14 +161,20 @@ fn load(
     assignment: &Assignment,
     config: OnnxConfig,
 ) -> Result<Arc<dyn Backend>, PredictError> {
+    let registered = Registered::read(&assignment.spec.parameters)?;
     let model = assignment.model.clone();
     let defaults = assignment.spec.parameters.clone();
-    let found = Found::new(directory, config, defaults.text(VARIANT).as_deref())?;
+    let found = Found::new(
+        directory,
+        &registered,
+        config,
+        defaults.text(VARIANT).as_deref(),
+    )?;
     let defaults = defaults.or_defaults(&found.own.parameters());
     let (directory, config) = (found.directory, found.config);
     match found.layout {
         Layout::Decoder => generate::load(runtime, &directory, model, defaults, config),
-        Layout::Encoder => encode::load(runtime, &directory, model, &defaults, config),
+        Layout::Encoder => encode::load(runtime, &directory, model, &defaults, &registered, config),
         Layout::Graph(graph) => tensors::load(runtime, &directory.join(graph), model, config),
     }
 }
@@ -186,10 +195,11 @@ impl Found {
     /// `InvalidInput` when it is none that is known, or `model.toml` is not right.
     pub(crate) fn new(
         path: &Path,
+        registered: &Registered,
         config: OnnxConfig,
         variant: Option<&str>,
     ) -> Result<Self, PredictError> {
-        let (directory, mut layout) = recognise(path)?;
+        let (directory, mut layout) = recognise(path, registered)?;
         let own = if path.is_file() {
             Overrides::default()
         } else {

@@ -3,11 +3,12 @@
 
 use std::error::Error;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use url::{Host, Url};
 use volley_types::PredictError;
+use volley_types::address::may_be_called;
 
 use crate::RemoteConfig;
 
@@ -38,67 +39,10 @@ pub(crate) fn check_url(url: &Url, config: &RemoteConfig) -> Result<(), PredictE
         Host::Ipv4(address) => IpAddr::V4(address),
         Host::Ipv6(address) => IpAddr::V6(address),
     };
-    if is_allowed(address, config.allow_private) {
+    if may_be_called(address, config.allow_private) {
         return Ok(());
     }
     refuse("names an address that this worker may not call")
-}
-
-/// Whether an address may be called.
-pub(crate) fn is_allowed(address: IpAddr, allow_private: bool) -> bool {
-    match address {
-        IpAddr::V4(address) => v4_allowed(address, allow_private),
-        IpAddr::V6(address) => match embedded_v4(address) {
-            Some(inner) => v4_allowed(inner, allow_private),
-            None => v6_allowed(address, allow_private),
-        },
-    }
-}
-
-/// Where clouds keep their machines' secrets, beside the link-local addresses.
-const METADATA_V4: [Ipv4Addr; 3] = [
-    Ipv4Addr::new(100, 100, 100, 200),
-    Ipv4Addr::new(168, 63, 129, 16),
-    Ipv4Addr::new(192, 0, 0, 192),
-];
-const METADATA_V6: [Ipv6Addr; 2] = [
-    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
-    Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
-];
-
-fn v4_allowed(address: Ipv4Addr, allow_private: bool) -> bool {
-    let [a, b, ..] = address.octets();
-    let never = address.is_unspecified()
-        || address.is_link_local()
-        || address.is_multicast()
-        || address.is_broadcast()
-        || a == 0
-        || 240 <= a
-        || METADATA_V4.contains(&address);
-    let shared = a == 100 && (64..128).contains(&b);
-    let private = address.is_private() || address.is_loopback() || shared;
-    !never && (allow_private || !private)
-}
-
-fn v6_allowed(address: Ipv6Addr, allow_private: bool) -> bool {
-    let never = address.is_unspecified()
-        || address.is_multicast()
-        || address.is_unicast_link_local()
-        || METADATA_V6.contains(&address);
-    let private = address.is_loopback() || address.is_unique_local();
-    !never && (allow_private || !private)
-}
-
-/// IPv4 addresses in IPv6 clothing: mapped, compatible, translated (NAT64, RFC 6052), 6to4.
-fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
-    let at = |a: u16, b: u16| Some(Ipv4Addr::from((u32::from(a) << 16) | u32::from(b)));
-    match address.segments() {
-        [0, 0, 0, 0, 0, 0xffff, a, b] | [0x64, 0xff9b, 0, 0, 0, 0, a, b] => at(a, b),
-        [0x2002, a, b, ..] => at(a, b),
-        // Below these are `::` and `::1`, which are what they are.
-        [0, 0, 0, 0, 0, 0, a, b] if 1 < (u32::from(a) << 16) | u32::from(b) => at(a, b),
-        _ => None,
-    }
 }
 
 /// The resolver found addresses, and none that may be called.
@@ -131,7 +75,7 @@ impl Resolve for CheckedResolver {
         Box::pin(async move {
             let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
             let allowed: Vec<_> = found
-                .filter(|address| is_allowed(address.ip(), allow_private))
+                .filter(|address| may_be_called(address.ip(), allow_private))
                 .collect();
             if allowed.is_empty() {
                 return Err(Forbidden.into());

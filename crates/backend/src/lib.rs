@@ -3,6 +3,7 @@
 
 pub mod fake;
 pub mod items;
+mod progress;
 pub mod text;
 
 use std::sync::Arc;
@@ -10,6 +11,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use volley_types::registry::{Assignment, BackendKind};
 use volley_types::{Predict, PredictError};
+
+pub use progress::LoadProgress;
+
+/// Keeps what was prepared where it is, until it is dropped.
+pub type Hold = Box<dyn Send + Sync>;
 
 /// One loaded copy of a model. Dropping the last reference unloads it; running streams hold
 /// their own.
@@ -28,6 +34,21 @@ pub trait Backend: Predict {
 pub trait BackendLoader: Send + Sync + 'static {
     /// The kind that this loads.
     fn kind(&self) -> BackendKind;
+
+    /// Brings here what [`BackendLoader::load`] needs of a model and this worker lacks: the slow
+    /// part, before memory is told and a turn is taken. What it gives is held until the load has
+    /// ended. Dropping the future ends it.
+    ///
+    /// # Errors
+    /// As for `load`; and `Unavailable`, `UpstreamFailed` and `DeadlineExceeded` when it cannot be
+    /// brought now.
+    async fn prepare(
+        &self,
+        _assignment: &Assignment,
+        _progress: &LoadProgress,
+    ) -> Result<Option<Hold>, PredictError> {
+        Ok(None)
+    }
 
     /// Memory that one replica will take once it is loaded, in bytes, as its files tell it; 0
     /// where nothing worth counting is held. The worker makes room for as much before it loads.

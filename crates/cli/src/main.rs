@@ -86,6 +86,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
             variant,
             json,
         }) => command::inspect::run(&path, variant, json).await,
+        Command::Model(Model::Manifest { path }) => command::inspect::manifest(&path).await,
         Command::Model(model) => command::model::run(&client()?, model).await,
         Command::Connector(connector) => command::connector::run(&client()?, connector).await,
         Command::Keys(Keys::Bootstrap) => command::keys::bootstrap(),

@@ -89,6 +89,18 @@ pub struct ReplicaInfo {
     /// Bytes that it takes of its worker's memory budget now.
     #[serde(default)]
     pub memory_bytes: u64,
+    /// How far its model has come to the worker, while it is fetched.
+    #[serde(default)]
+    pub fetch: Option<FetchInfo>,
+}
+
+/// How far a fetch has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FetchInfo {
+    /// Bytes that are there.
+    pub bytes: u64,
+    /// Bytes in all.
+    pub total_bytes: u64,
 }
 
 /// One model in the status.

@@ -107,5 +107,6 @@ fn replica_status(worker: &WorkerId, replica: &ReplicaReport) -> ReplicaStatus {
         capacity: replica.capacity,
         evicted: replica.evicted,
         memory_bytes: replica.memory_bytes,
+        fetch: replica.fetch,
     }
 }

@@ -7,8 +7,8 @@ use arrow_ipc::convert::IpcSchemaEncoder;
 use arrow_schema::{Schema, SchemaRef};
 use volley_types::registry::ReplicaState;
 use volley_types::{
-    Incarnation, ModelName, ModelVersion, Orders, PredictError, ReplicaReport, Revision, Signature,
-    Task, WorkerId, WorkerReport,
+    FetchProgress, Incarnation, ModelName, ModelVersion, Orders, PredictError, ReplicaReport,
+    Revision, Signature, Task, WorkerId, WorkerReport,
 };
 
 use crate::registry_records::{assignment_from_wire, assignment_to_wire};
@@ -57,6 +57,10 @@ fn replica_to_wire(replica: &ReplicaReport) -> wire::Replica {
         active: replica.active,
         queued: replica.queued,
         capacity: replica.capacity,
+        fetch: replica.fetch.map(|fetch| wire::Fetch {
+            bytes: fetch.bytes,
+            total_bytes: fetch.total_bytes,
+        }),
         task: signature.map_or(String::new(), |signature| {
             signature.task.as_str().to_owned()
         }),
@@ -134,6 +138,10 @@ fn replica_from_wire(replica: wire::Replica) -> Result<ReplicaReport, PredictErr
         active: replica.active,
         queued: replica.queued,
         capacity: replica.capacity,
+        fetch: replica.fetch.map(|fetch| FetchProgress {
+            bytes: fetch.bytes,
+            total_bytes: fetch.total_bytes,
+        }),
         signature,
         evicted: replica.evicted,
         memory_bytes: replica.memory_bytes,
@@ -181,6 +189,10 @@ mod tests {
             active: 1,
             queued: 2,
             capacity: 3,
+            fetch: Some(FetchProgress {
+                bytes: 7,
+                total_bytes: 8,
+            }),
             signature: Some(Signature::generation()),
             evicted: true,
             memory_bytes: 7,

@@ -30,6 +30,11 @@ pub(crate) struct LivenessLabel {
     pub(crate) liveness: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct CodeLabel {
+    pub(crate) code: &'static str,
+}
+
 /// The metrics of one node. Cloning gives another handle to the same numbers.
 #[derive(Clone)]
 pub struct Metrics(Arc<Families>);
@@ -63,6 +68,9 @@ pub(crate) struct Families {
     raft_log_index: Gauge,
     raft_applied_index: Gauge,
     raft_voters: Gauge,
+    artifact_bytes: Counter,
+    artifact_fetches: Family<CodeLabel, Counter>,
+    artifact_cache_bytes: Gauge,
 }
 
 /// What a coordinator holds of streams that can be taken up again.
@@ -139,10 +147,14 @@ impl Metrics {
             raft_log_index: Gauge::default(),
             raft_applied_index: Gauge::default(),
             raft_voters: Gauge::default(),
+            artifact_bytes: Counter::default(),
+            artifact_fetches: Family::default(),
+            artifact_cache_bytes: Gauge::default(),
         };
         families.register_predictions();
         families.register_memory();
         families.register_cluster();
+        families.register_artifacts();
         Self(Arc::new(families))
     }
 
@@ -186,6 +198,24 @@ impl Metrics {
             .queue_wait
             .get_or_create(&label)
             .observe(wait.as_secs_f64());
+    }
+
+    /// Counts bytes of models that arrived from where they are fetched.
+    pub fn fetched_bytes(&self, bytes: u64) {
+        self.0.artifact_bytes.inc_by(bytes);
+    }
+
+    /// Counts a model's fetch that ended, by its error; `None` when it succeeded.
+    pub fn fetched(&self, error: Option<ErrorCode>) {
+        let code = error.map_or("ok", ErrorCode::as_str);
+        let label = CodeLabel { code };
+        self.0.artifact_fetches.get_or_create(&label).inc();
+    }
+
+    /// Publishes how many bytes of fetched models this worker keeps.
+    pub fn set_artifact_cache_bytes(&self, bytes: u64) {
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.0.artifact_cache_bytes.set(bytes);
     }
 
     /// Publishes this coordinator's view of Raft.
@@ -369,6 +399,25 @@ impl Families {
             "reloads",
             "Replicas that were loaded again for a request",
             self.reloads.clone(),
+        );
+    }
+
+    fn register_artifacts(&mut self) {
+        let registry = &mut self.registry;
+        registry.register(
+            "artifact_bytes",
+            "Bytes of models that were fetched",
+            self.artifact_bytes.clone(),
+        );
+        registry.register(
+            "artifact_fetches",
+            "Fetches of models that ended, by error code ('ok' when none)",
+            self.artifact_fetches.clone(),
+        );
+        registry.register(
+            "artifact_cache_bytes",
+            "Bytes of fetched models that are kept",
+            self.artifact_cache_bytes.clone(),
         );
     }
 

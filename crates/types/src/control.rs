@@ -13,6 +13,7 @@ use crate::registry::{
     CoordinatorMember, ModelState, RaftStatus, RegistryCommand, RegistryReply, RegistryState,
     ReplicaState,
 };
+use crate::worker::FetchProgress;
 
 /// A cluster as its edges see it.
 #[async_trait]
@@ -88,6 +89,8 @@ pub struct ReplicaStatus {
     pub evicted: bool,
     /// Bytes that it takes of its worker's memory budget now.
     pub memory_bytes: u64,
+    /// How far its model has come to the worker, while it is fetched.
+    pub fetch: Option<FetchProgress>,
 }
 
 /// Whether a worker can be sent requests.

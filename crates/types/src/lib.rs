@@ -8,6 +8,7 @@
 //! [`access`].
 
 pub mod access;
+pub mod address;
 pub mod arrow_messages;
 pub mod chat;
 pub mod chunk;
@@ -42,4 +43,4 @@ pub use request::{Input, PredictRequest, Priority};
 pub use signature::{Signature, Task};
 pub use streams::{EventId, EventPieces, HeldStreams, StreamId, StreamOwner, TakenUp};
 pub use trace::TraceContext;
-pub use worker::{Orders, ReplicaReport, WorkerReport};
+pub use worker::{FetchProgress, Orders, ReplicaReport, WorkerReport};

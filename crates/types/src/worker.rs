@@ -60,10 +60,21 @@ pub struct ReplicaReport {
     pub queued: u32,
     /// How many streams may run at once; 0 until it is loaded.
     pub capacity: u32,
+    /// How far its model has come here, while it is fetched.
+    pub fetch: Option<FetchProgress>,
     /// What it takes and gives; known once it is loaded.
     pub signature: Option<Signature>,
     /// It is ready and was unloaded to make room; the next request loads it again.
     pub evicted: bool,
     /// Bytes that it takes of the worker's memory budget now.
     pub memory_bytes: u64,
+}
+
+/// How far a model has come from where it is fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FetchProgress {
+    /// Bytes that are here.
+    pub bytes: u64,
+    /// Bytes in all.
+    pub total_bytes: u64,
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
-use volley_backend::BackendLoader;
+use tokio_util::task::AbortOnDropHandle;
+use volley_backend::{BackendLoader, Hold};
 use volley_types::registry::Assignment;
 use volley_types::{ErrorCode, ModelRef, PredictError};
 
@@ -65,6 +66,7 @@ impl Worker {
     async fn load_once(&self, replica: &Replica) -> Result<Loaded, PredictError> {
         let assignment = &replica.assignment;
         let loader = self.loader(assignment)?;
+        let _hold = prepare(&loader, replica).await?;
         let (of, by) = (assignment.clone(), loader.clone());
         let estimate = async move { by.estimate(&of).await };
         let bytes = self.within_limit(&loader, assignment, estimate).await?;
@@ -140,4 +142,21 @@ impl Worker {
             Err(PredictError::new(ErrorCode::DeadlineExceeded, message))
         })
     }
+}
+
+/// What has to be here first, however long that takes.
+async fn prepare(
+    loader: &Arc<dyn BackendLoader>,
+    replica: &Replica,
+) -> Result<Option<Hold>, PredictError> {
+    let (loader, assignment) = (loader.clone(), replica.assignment.clone());
+    let progress = replica.progress.clone();
+    // Its own task: a loader that panics fails this load and nothing else.
+    let task = tokio::spawn(async move {
+        let prepared = loader.prepare(&assignment, &progress).await;
+        progress.begin(0);
+        prepared
+    });
+    let done = AbortOnDropHandle::new(task).await;
+    done.map_err(|error| PredictError::internal("fetching the model failed unexpectedly", error))?
 }

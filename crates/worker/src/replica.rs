@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
+use volley_backend::LoadProgress;
 use volley_types::registry::{Assignment, ReplicaState};
 use volley_types::{ReplicaReport, Signature};
 
@@ -27,6 +28,8 @@ pub(crate) struct Loaded {
 /// One replica.
 pub(crate) struct Replica {
     pub(crate) assignment: Assignment,
+    /// How far its model has come here.
+    pub(crate) progress: LoadProgress,
     state: RwLock<(ReplicaState, Option<Loaded>)>,
     /// It drains, and everybody has heard of it.
     closed: AtomicBool,
@@ -37,6 +40,7 @@ impl Replica {
     pub(crate) fn new(assignment: Assignment) -> Self {
         Self {
             assignment,
+            progress: LoadProgress::default(),
             state: RwLock::new((ReplicaState::Loading, None)),
             closed: AtomicBool::new(false),
             unwanted: CancellationToken::new(),
@@ -135,6 +139,7 @@ impl Replica {
             active: loaded.map_or(0, |loaded| count(loaded.admission.running())),
             queued: loaded.map_or(0, |loaded| count(loaded.admission.waiting())),
             capacity: loaded.map_or(0, |loaded| count(loaded.capacity)),
+            fetch: self.progress.get(),
             signature: loaded.map(|loaded| loaded.signature.clone()),
             evicted: loaded.is_some_and(|loaded| loaded.seat.is_evicted()),
             memory_bytes: loaded.map_or(0, |loaded| loaded.seat.held_bytes()),

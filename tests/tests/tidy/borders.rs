@@ -15,6 +15,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("security", &["types"]),
     ("flight", &["types", "proto", "security"]),
     ("backend", &["types"]),
+    ("artifacts", &["types", "telemetry", "backend"]),
     ("backend-onnx", &["types", "backend"]),
     ("backend-remote", &["types", "backend"]),
     (
@@ -35,6 +36,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "telemetry",
             "security",
             "flight",
+            "artifacts",
             "backend",
             "backend-onnx",
             "backend-remote",
@@ -55,14 +57,21 @@ const HEAVY: &[(&str, &[&str])] = &[
     ("arrow-flight", &["flight"]),
     ("axum", &["api"]),
     ("datafusion-common", &["types"]),
+    ("object_store", &["artifacts"]),
     ("openraft", &["cluster"]),
     ("ort", &["backend-onnx"]),
     ("prometheus-client", &["telemetry"]),
     ("protox", &["codegen"]),
     ("redb", &["cluster"]),
-    ("reqwest", &["backend-remote", "client", "tests"]),
+    // In artifacts it makes the clients that object_store calls with.
+    (
+        "reqwest",
+        &["artifacts", "backend-remote", "client", "tests"],
+    ),
+    ("tar", &["artifacts"]),
     ("tokenizers", &["backend-onnx"]),
     ("tonic-prost-build", &["codegen"]),
+    ("zip", &["artifacts"]),
 ];
 
 /// What a room may not name although others may.
@@ -73,6 +82,7 @@ const NEVER: &[(&str, &[&str])] = &[
     ),
     ("proto", &["tokio", "axum"]),
     ("backend", &["tonic", "axum", "openraft"]),
+    ("artifacts", &["tonic", "axum", "openraft", "ort"]),
     ("backend-onnx", &["tonic", "axum", "openraft"]),
     ("backend-remote", &["tonic", "axum", "openraft"]),
     ("worker", &["axum", "openraft"]),

@@ -20,7 +20,7 @@ use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::error::ApiError;
 use crate::extract::{Path, Query, State};
-use crate::opensearch::{connectors, tasks};
+use crate::opensearch::{connectors, model_config, tasks};
 use crate::parameters;
 
 /// The most hits of one search.
@@ -84,9 +84,8 @@ fn overcommit(body: &Map<String, Value>) -> Result<bool, PredictError> {
     }
 }
 
-/// `version`, `model_group_id` and `model_config` are what OpenSearch's clients send; versions
-/// are counted here, and a model's configuration is read from its directory.
-const FIELDS: [&str; 14] = [
+/// `version` and `model_group_id` are what OpenSearch's clients send; versions are counted here.
+const FIELDS: [&str; 15] = [
     "name",
     "function_name",
     "description",
@@ -145,11 +144,15 @@ fn spec(body: &Map<String, Value>) -> Result<ModelVersionSpec, PredictError> {
     };
     let empty = Map::new();
     let parameters = body.object("parameters")?.unwrap_or(&empty);
+    let mut parameters = parameters::from_json(parameters)?;
+    if backend == BackendKind::Onnx {
+        model_config::add(&mut parameters, &function, body)?;
+    }
     Ok(ModelVersionSpec {
         version: ModelVersion::default(),
         backend,
         source,
-        parameters: parameters::from_json(parameters)?,
+        parameters,
         description: body.text("description")?.unwrap_or_default().to_owned(),
         created_ms: now_ms(),
     })
@@ -308,13 +311,17 @@ fn render(entry: &ModelEntry, status: &ModelStatus, version: Option<ModelVersion
         Some(ModelSource::Connector(id)) => connector = Some(id.to_string()),
         Some(ModelSource::None) | None => {}
     }
+    let mut parameters = spec.map(|spec| parameters::to_json(&spec.parameters));
+    let fields = parameters.as_mut().and_then(Value::as_object_mut);
+    let config = fields.and_then(|fields| fields.remove(model_config::NAME));
     json!({
         "name": entry.name.as_str(),
         "model_id": entry.name.as_str(),
         "model_version": version.0.to_string(),
         "algorithm": spec.map(|spec| spec.backend.as_str().to_ascii_uppercase()),
         "description": spec.map(|spec| spec.description.as_str()),
-        "parameters": spec.map(|spec| parameters::to_json(&spec.parameters)),
+        "parameters": parameters,
+        "model_config": config,
         "path": path,
         "url": url,
         "model_content_hash_value": hash,

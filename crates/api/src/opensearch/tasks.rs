@@ -52,9 +52,28 @@ pub(crate) async fn get(
     if let Some(error) = error {
         task["error"] = error.into();
     }
+    if let (Kind::Deploy, "RUNNING" | "COMPLETED_WITH_ERROR") = (kind, state) {
+        task["progress"] = progress(&app, entry);
+    }
     Ok(Json(task))
 }
 
+/// What each worker has fetched so far, where it has to.
+fn progress(app: &App, entry: &ModelEntry) -> Value {
+    let status = app.control.model_status(&entry.name);
+    let replicas = status.iter().flat_map(|status| &status.replicas);
+    let fetches = replicas.filter_map(|replica| {
+        let fetch = replica.fetch?;
+        Some(json!({
+            "worker": replica.worker.as_str(),
+            "bytes": fetch.bytes,
+            "total_bytes": fetch.total_bytes,
+        }))
+    });
+    fetches.collect()
+}
+
+#[derive(Clone, Copy)]
 enum Kind {
     Register,
     Deploy,

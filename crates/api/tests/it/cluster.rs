@@ -362,6 +362,7 @@ fn replica(model: &ModelName, version: ModelVersion, state: ReplicaState) -> Rep
         capacity: 8,
         evicted: false,
         memory_bytes: 1 << 10,
+        fetch: None,
     }
 }
 

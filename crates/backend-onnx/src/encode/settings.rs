@@ -12,6 +12,7 @@ use volley_types::{PredictError, Task};
 use self::files::{Config, Module, PoolingConfig, Prompts, SentenceConfig, TokenizerConfig, json};
 use super::plan::Budget;
 use crate::overrides::{Kind, Overrides};
+use crate::registered::{ModelConfig, Registered};
 use crate::session::Place;
 
 /// The longest text in tokens, where nothing says less.
@@ -49,6 +50,8 @@ pub(super) struct Settings {
     pub(super) batch_rows: Option<usize>,
     /// How long a run waits for more rows.
     pub(super) window: Duration,
+    /// The width of a vector as it was registered.
+    embedding_dimension: Option<usize>,
 }
 
 /// How the vectors of a text's tokens become one.
@@ -78,12 +81,19 @@ pub(crate) enum Activation {
 }
 
 impl Settings {
-    /// Reads a directory.
+    /// Reads a directory, and what was registered about it.
     ///
     /// # Errors
     /// `InvalidInput` naming the file that is malformed.
-    pub(super) fn read(directory: &Path) -> Result<Self, PredictError> {
-        let config: Config = json(directory, "config.json")?.unwrap_or_default();
+    pub(super) fn read(directory: &Path, registered: &Registered) -> Result<Self, PredictError> {
+        let told = registered.config.clone().unwrap_or_default();
+        let config: Config = match registered.all_config() {
+            Some(text) => serde_json::from_str(text).map_err(|error| {
+                PredictError::invalid("'model_config.all_config' is no config.json")
+                    .with_source(error)
+            })?,
+            None => json(directory, "config.json")?.unwrap_or_default(),
+        };
         let own = Overrides::read(directory, Kind::Encoder)?;
         let modules: Option<Vec<Module>> = json(directory, "modules.json")?;
         let pooling: PoolingConfig = json(directory, "1_Pooling/config.json")?.unwrap_or_default();
@@ -95,16 +105,21 @@ impl Settings {
         };
         let known = labels(&config);
         let kinds: Vec<&str> = modules.iter().flatten().map(Module::name).collect();
-        let told = match &own.task {
-            Some(name) => Some(task_named(name)?),
-            None => task_of_modules(&kinds),
+        let known_task = match (registered.task, &own.task) {
+            (Some(task), _) => Some(task),
+            (None, Some(name)) => Some(task_named(name)?),
+            (None, None) => task_of_modules(&kinds),
         };
-        let task = told.unwrap_or_else(|| task(&config, known.len()));
-        let normalizes = modules.is_none() || kinds.contains(&"Normalize");
+        let task = known_task.unwrap_or_else(|| task(&config, known.len()));
+        // OpenSearch leaves vectors as they are unless it is told otherwise.
+        let normalizes = match modules {
+            Some(_) => kinds.contains(&"Normalize"),
+            None => registered.config.is_none(),
+        };
         Ok(Self {
             task,
-            guessed: told.is_none(),
-            pooling: match own.pooling {
+            guessed: known_task.is_none(),
+            pooling: match registered_pooling(&told)?.or(own.pooling) {
                 Some(pooling) => pooling,
                 None => pooling.mode()?,
             },
@@ -112,11 +127,21 @@ impl Settings {
                 .iter()
                 .find(|kind| !MODULES.contains(kind))
                 .map(|kind| (*kind).to_owned()),
-            normalize: own.normalize.unwrap_or(normalizes),
-            max_length: length(own.max_length, directory, &config)?,
-            query_prefix: own.query_prefix.unwrap_or_else(|| prompt(&["query"])),
-            passage_prefix: own
+            normalize: told
+                .normalize_result
+                .or(own.normalize)
+                .unwrap_or(normalizes),
+            max_length: match told.model_max_length {
+                Some(length) => length.max(1),
+                None => length(own.max_length, directory, &config)?,
+            },
+            query_prefix: told
+                .query_prefix
+                .or(own.query_prefix)
+                .unwrap_or_else(|| prompt(&["query"])),
+            passage_prefix: told
                 .passage_prefix
+                .or(own.passage_prefix)
                 .unwrap_or_else(|| prompt(&["passage", "document"])),
             default_prefix: prompts
                 .default_prompt_name
@@ -129,7 +154,8 @@ impl Settings {
             labels: own.labels.unwrap_or(known),
             pad_token: config.pad_token_id.unwrap_or(0),
             first_position: first_position(&config),
-            hidden_size: config.hidden_size,
+            hidden_size: config.hidden_size.or(told.embedding_dimension),
+            embedding_dimension: told.embedding_dimension,
             batch_tokens: own.max_batch_tokens,
             batch_rows: own.max_batch_rows,
             window: Duration::from_micros(own.batch_window_us.unwrap_or(0).into()),
@@ -163,12 +189,45 @@ impl Settings {
         }
     }
 
+    /// Refuses vectors of another width than was registered: an index would not take them.
+    ///
+    /// # Errors
+    /// `InvalidInput` with both widths.
+    pub(super) fn check_width(&self, width: usize) -> Result<(), PredictError> {
+        match self.embedding_dimension {
+            Some(told) if self.task == Task::Embed && told != width => {
+                Err(PredictError::invalid(format!(
+                    "'model_config.embedding_dimension' is {told}, but the model's vectors have \
+                     {width} numbers"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Names a classifier's outputs where no file does, as exporters leave them out.
     pub(super) fn name_labels(&mut self, width: usize) {
         let classifies = matches!(self.task, Task::Classify | Task::ClassifyTokens);
         if classifies && self.labels.is_empty() {
             self.labels = (0..width).map(|index| format!("LABEL_{index}")).collect();
         }
+    }
+}
+
+/// How `model_config` would have vectors pooled. With `none` the graph does it.
+fn registered_pooling(config: &ModelConfig) -> Result<Option<Pooling>, PredictError> {
+    let Some(mode) = config.pooling_mode.as_deref() else {
+        return Ok(None);
+    };
+    match mode.to_ascii_lowercase().as_str() {
+        "mean" => Ok(Some(Pooling::Mean)),
+        "cls" => Ok(Some(Pooling::Cls)),
+        "max" => Ok(Some(Pooling::Max)),
+        "lasttoken" => Ok(Some(Pooling::Last)),
+        "none" => Ok(None),
+        _ => Err(PredictError::invalid(
+            "'model_config.pooling_mode' must be mean, cls, max, lasttoken or none",
+        )),
     }
 }
 
@@ -292,140 +351,4 @@ fn max_length(directory: &Path, config: &Config) -> Result<usize, PredictError> 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(files: &[(&str, &str)]) -> Result<Settings, PredictError> {
-        let directory = tempfile::tempdir().unwrap();
-        for (name, text) in files {
-            let path = directory.path().join(name);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        }
-        Settings::read(directory.path())
-    }
-
-    #[test]
-    fn positions_begin_behind_the_padding_where_the_architecture_has_it_so() {
-        let config =
-            r#"{"model_type":"xlm-roberta","pad_token_id":1,"max_position_embeddings":514}"#;
-        let settings = read(&[("config.json", config)]).unwrap();
-        assert_eq!((settings.first_position, settings.max_length), (2, 512));
-        let longer = read(&[("config.json", config), ("model.toml", "max_length = 513")]);
-        assert!(longer.unwrap_err().message.contains("512 tokens"));
-    }
-
-    #[test]
-    fn a_sentence_transformer_is_understood() {
-        let settings = read(&[
-            ("config.json", r#"{"architectures":["BertModel"],"max_position_embeddings":512,"hidden_size":8}"#),
-            ("modules.json", r#"[{"type":"sentence_transformers.models.Transformer"},{"type":"sentence_transformers.models.Pooling"}]"#),
-            ("1_Pooling/config.json", r#"{"pooling_mode_cls_token":true,"pooling_mode_mean_tokens":false}"#),
-            ("sentence_bert_config.json", r#"{"max_seq_length":256}"#),
-            ("tokenizer_config.json", r#"{"model_max_length":1000000000000000019884624838656}"#),
-            ("config_sentence_transformers.json", r#"{"prompts":{"query":"query: ","document":"passage: "}}"#),
-        ])
-        .unwrap();
-        assert_eq!(settings.task, Task::Embed);
-        assert_eq!(settings.pooling, Pooling::Cls);
-        assert!(!settings.normalize, "it has no such module");
-        assert_eq!(settings.max_length, 256);
-        assert_eq!(settings.query_prefix, "query: ");
-        assert_eq!(settings.passage_prefix, "passage: ");
-    }
-
-    #[test]
-    fn architectures_tell_the_task_and_model_toml_has_the_last_word() {
-        let config = |architecture: &str, labels: &str| {
-            format!(r#"{{"architectures":["{architecture}"],"id2label":{labels}}}"#)
-        };
-        let task = |config: &str| read(&[("config.json", config)]).unwrap().task;
-        let one = r#"{"0":"LABEL_0"}"#;
-        let two = r#"{"1":"good","0":"bad"}"#;
-        assert_eq!(
-            task(&config("BertForSequenceClassification", one)),
-            Task::Rerank
-        );
-        let classifier = config("BertForSequenceClassification", two);
-        assert_eq!(task(&classifier), Task::Classify);
-        assert_eq!(
-            task(&config("BertForTokenClassification", two)),
-            Task::ClassifyTokens
-        );
-        assert_eq!(task(&config("BertForMaskedLM", "{}")), Task::EncodeSparse);
-        let settings = read(&[("config.json", &classifier)]).unwrap();
-        assert_eq!(settings.labels, ["bad", "good"]);
-        assert_eq!(settings.activation, Activation::Softmax);
-        let own = "task = \"rerank\"\nactivation = \"none\"\nmax_length = 9\nmax_batch_tokens = 7";
-        let settings = read(&[("config.json", &classifier), ("model.toml", own)]).unwrap();
-        assert_eq!((settings.task, settings.max_length), (Task::Rerank, 9));
-        assert_eq!(
-            (settings.activation, settings.budget(Place::Host).tokens),
-            (Activation::None, 7)
-        );
-    }
-
-    #[test]
-    fn an_embedding_model_that_was_first_trained_on_words_embeds() {
-        let words = r#"{"architectures":["MPNetForMaskedLM"]}"#;
-        let mut settings = read(&[("config.json", words)]).unwrap();
-        assert_eq!(settings.task, Task::EncodeSparse);
-        settings.suit(&["logits"]);
-        assert_eq!(settings.task, Task::EncodeSparse);
-        settings.suit(&["last_hidden_state"]);
-        assert_eq!(settings.task, Task::Embed);
-        let modules = |kind: &str| format!(r#"[{{"type":"sentence_transformers.models.{kind}"}}]"#);
-        for (kind, task) in [
-            ("Pooling", Task::Embed),
-            ("SpladePooling", Task::EncodeSparse),
-        ] {
-            let settings = read(&[("config.json", words), ("modules.json", &modules(kind))]);
-            assert_eq!(settings.unwrap().task, task);
-        }
-        let dense = read(&[("modules.json", &modules("Dense"))]).unwrap();
-        assert_eq!(dense.beyond.as_deref(), Some("Dense"));
-    }
-
-    #[test]
-    fn a_ranker_scores_as_its_files_say_and_nameless_labels_get_names() {
-        let ranker = |more: &str| {
-            let config = format!(
-                r#"{{"architectures":["BertForSequenceClassification"],"id2label":{{"0":"LABEL_0"}}{more}}}"#
-            );
-            read(&[("config.json", &config)]).map(|settings| settings.activation)
-        };
-        assert_eq!(ranker("").unwrap(), Activation::Sigmoid);
-        let newer =
-            r#","sentence_transformers":{"activation_fn":"torch.nn.modules.linear.Identity"}"#;
-        assert_eq!(ranker(newer).unwrap(), Activation::None);
-        let older = r#","sbert_ce_default_activation_function":"torch.nn.modules.linear.Identity""#;
-        assert_eq!(ranker(older).unwrap(), Activation::None);
-        let unknown = r#","sentence_transformers":{"activation_fn":"my.Own"}"#;
-        assert!(ranker(unknown).unwrap_err().message.contains("activation"));
-
-        let config = r#"{"architectures":["BertForSequenceClassification"]}"#;
-        let mut settings = read(&[("config.json", config)]).unwrap();
-        settings.name_labels(2);
-        assert_eq!(settings.labels, ["LABEL_0", "LABEL_1"]);
-    }
-
-    #[test]
-    fn what_is_misspelt_is_refused() {
-        let pooling = "1_Pooling/config.json";
-        for (name, text) in [
-            (pooling, r#"{"pooling_mode_weightedmean_tokens":true}"#),
-            (pooling, r#"{"pooling_mode":"strange"}"#),
-            (
-                pooling,
-                r#"{"pooling_mode_cls_token":true,"pooling_mode_max_tokens":true}"#,
-            ),
-            ("model.toml", "poling = \"mean\""),
-            ("model.toml", "task = \"generate\""),
-            ("model.toml", "pooling = \"sum\""),
-            ("config.json", "{"),
-        ] {
-            let error = read(&[(name, text)]).unwrap_err();
-            assert!(error.message.contains(name), "{}", error.message);
-        }
-    }
-}
+mod tests;

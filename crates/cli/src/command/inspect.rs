@@ -1,4 +1,5 @@
-//! `volley model inspect`: what a directory is, as a worker would understand it.
+//! `volley model inspect`: what a directory is, as a worker would understand it; and `volley model
+//! manifest`: what is in it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -78,6 +79,13 @@ pub(crate) async fn run(path: &Path, variant: Option<String>, as_json: bool) -> 
     rows.push(vec!["at once".to_owned(), backend.capacity().to_string()]);
     rows.push(vec!["memory".to_owned(), memory]);
     out.table(&["", "MODEL"], &rows)
+}
+
+/// Prints the manifest of a directory.
+pub(crate) async fn manifest(path: &Path) -> anyhow::Result<()> {
+    let path = path.to_owned();
+    let text = tokio::task::spawn_blocking(move || volley_artifacts::describe(&path));
+    Terminal::stdout().raw(text.await?.map_err(told)?.as_bytes())
 }
 
 fn size(bytes: u64) -> String {

@@ -1,5 +1,7 @@
 //! A worker's file.
 
+mod artifacts;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -29,6 +31,8 @@ struct File {
     remote: Remote,
     #[serde(default)]
     security: WorkerSection,
+    #[serde(default)]
+    artifacts: artifacts::Section,
 }
 
 #[derive(Debug, Deserialize)]
@@ -112,6 +116,7 @@ fn plan(file: File) -> anyhow::Result<WorkerPlan> {
         onnx,
         remote,
         security,
+        artifacts,
     } = file;
     ensure!(
         !cluster.coordinators.is_empty(),
@@ -150,6 +155,7 @@ fn plan(file: File) -> anyhow::Result<WorkerPlan> {
         onnx: onnx_config(onnx)?,
         remote: remote_config(remote),
         security,
+        artifacts: artifacts.config()?,
     })
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::net::TcpListener;
 use volley_api::{ApiConfig, GrpcSkin};
+use volley_artifacts::ArtifactConfig;
 use volley_backend_onnx::OnnxConfig;
 use volley_backend_remote::RemoteConfig;
 use volley_cluster::ClusterConfig;
@@ -68,7 +69,11 @@ pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
     plan.grpc = grpc(&up);
     let grpc = coordinator::bind_grpc(&plan.grpc).await?;
     let mut coordinator = coordinator::start(plan, doors.rest, grpc, doors.internal).await?;
-    let worker = worker::start(worker_plan(&addresses)?, doors.flight, doors.http)?;
+    let worker = worker::start(
+        worker_plan(&data_dir, &addresses)?,
+        doors.flight,
+        doors.http,
+    )?;
     let serve = async {
         demo::deploy(&coordinator.coordinator, &data_dir.join("models")).await?;
         let text = greeting::greeting(&addresses, &data_dir, has_keys);
@@ -166,7 +171,7 @@ fn grpc(up: &Up) -> Vec<(GrpcSkin, String)> {
     wanted.map(|(skin, port)| (skin, at(port))).collect()
 }
 
-fn worker_plan(addresses: &Addresses) -> anyhow::Result<WorkerPlan> {
+fn worker_plan(data_dir: &Path, addresses: &Addresses) -> anyhow::Result<WorkerPlan> {
     let id = WorkerId::new("local")?;
     let coordinators = vec![addresses.internal.to_string()];
     let mut worker = WorkerConfig::new(id, addresses.flight.to_string(), coordinators);
@@ -182,5 +187,9 @@ fn worker_plan(addresses: &Addresses) -> anyhow::Result<WorkerPlan> {
         onnx: OnnxConfig::default(),
         remote: RemoteConfig::default(),
         security: SecurityPlan::default(),
+        artifacts: ArtifactConfig {
+            cache_dir: Some(data_dir.join("fetched")),
+            ..ArtifactConfig::default()
+        },
     })
 }

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::service::interceptor::InterceptedService;
 use volley_api::ApiConfig;
+use volley_artifacts::ArtifactConfig;
 use volley_backend_onnx::OnnxConfig;
 use volley_backend_remote::RemoteConfig;
 use volley_flight::server::{FlightServer, FlightServerConfig};
@@ -34,6 +35,7 @@ pub(crate) struct WorkerPlan {
     pub(crate) onnx: OnnxConfig,
     pub(crate) remote: RemoteConfig,
     pub(crate) security: SecurityPlan,
+    pub(crate) artifacts: ArtifactConfig,
 }
 
 /// A worker that runs.
@@ -70,7 +72,13 @@ pub(crate) fn start(
 ) -> anyhow::Result<RunningWorker> {
     let addresses = (flight.local_addr()?, http.local_addr()?);
     let metrics = Metrics::new();
-    let loaders = backends::loaders(plan.onnx_library.as_deref(), plan.onnx, plan.remote)?;
+    let loaders = backends::loaders(
+        plan.onnx_library.as_deref(),
+        plan.onnx,
+        plan.remote,
+        plan.artifacts,
+        metrics.clone(),
+    )?;
     let worker = Worker::start(plan.worker, loaders, metrics.clone());
 
     let mut limits = FlightServerConfig::default();

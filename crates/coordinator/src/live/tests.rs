@@ -45,6 +45,7 @@ fn report(incarnation: u64, state: ReplicaState) -> WorkerReport {
             active: 0,
             queued: 0,
             capacity: 4,
+            fetch: None,
             signature: Some(Signature::generation()),
             evicted: false,
             memory_bytes: 0,

@@ -55,6 +55,16 @@ pub struct Replica {
     /// What it takes of the worker's memory budget now.
     #[prost(uint64, tag = "12")]
     pub memory_bytes: u64,
+    /// While its model is fetched.
+    #[prost(message, optional, tag = "13")]
+    pub fetch: ::core::option::Option<Fetch>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Fetch {
+    #[prost(uint64, tag = "1")]
+    pub bytes: u64,
+    #[prost(uint64, tag = "2")]
+    pub total_bytes: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Load {

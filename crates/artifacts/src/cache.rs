@@ -1,0 +1,432 @@
+//! The directory of fetched models, which workers on one machine may share.
+//!
+//! ```text
+//! KEY/         a whole model, moved here in one step
+//! KEY.part/    one that is being fetched, or waits for the next try
+//! KEY.json     what KEY holds, for people
+//! KEY.lock     locked by all who read KEY, or by the one who writes; its time is the last use
+//! KEY.gone/    one that is being removed
+//! ```
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use volley_telemetry::Metrics;
+use volley_types::{ErrorCode, PredictError};
+
+use crate::failure::of_disk;
+
+/// A lock file that was replaced is opened again, this often.
+const MAX_OPENS: usize = 16;
+
+/// A model's name in the cache: 64 hexadecimal digits.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key(pub(crate) String);
+
+/// A lock on one key, held until it is dropped, by this process or until it ends.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    _file: File,
+}
+
+/// What is written beside a model, for people.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Record {
+    pub(crate) url: String,
+    pub(crate) sha256: Option<String>,
+    pub(crate) bytes: u64,
+}
+
+/// The cache.
+#[derive(Clone)]
+pub(crate) struct Cache {
+    root: PathBuf,
+    limits: Limits,
+    /// What fetches that run will take in all.
+    reserved: Arc<Mutex<BTreeMap<Key, u64>>>,
+    metrics: Metrics,
+}
+
+/// How much there may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// The most bytes of all models.
+    pub(crate) cache_bytes: u64,
+    /// The least bytes that stay free on the disk.
+    pub(crate) min_free_bytes: u64,
+}
+
+/// Space that a fetch was promised, until it is dropped.
+pub(crate) struct Reservation {
+    key: Key,
+    reserved: Arc<Mutex<BTreeMap<Key, u64>>>,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.reserved.lock().remove(&self.key);
+    }
+}
+
+/// What the cache holds of one key.
+#[derive(Debug)]
+struct Held {
+    bytes: u64,
+    used: SystemTime,
+}
+
+impl Cache {
+    pub(crate) fn open(
+        root: PathBuf,
+        limits: Limits,
+        metrics: Metrics,
+    ) -> Result<Self, PredictError> {
+        fs::create_dir_all(&root).map_err(of_disk)?;
+        Ok(Self {
+            root: root.canonicalize().map_err(of_disk)?,
+            limits,
+            reserved: Arc::default(),
+            metrics,
+        })
+    }
+
+    fn at(&self, key: &Key, ending: &str) -> PathBuf {
+        self.root.join(format!("{}{ending}", key.0))
+    }
+
+    /// Where the whole model is, once it is.
+    pub(crate) fn entry(&self, key: &Key) -> PathBuf {
+        self.at(key, "")
+    }
+
+    /// Where it is put together.
+    pub(crate) fn partial(&self, key: &Key) -> PathBuf {
+        self.at(key, ".part")
+    }
+
+    /// The right to read, unless somebody writes. Marks the model as used.
+    pub(crate) fn try_read(&self, key: &Key) -> Result<Option<Lock>, PredictError> {
+        let lock = self.try_lock(key, File::try_lock_shared).map_err(of_disk)?;
+        if let Some(lock) = &lock {
+            lock._file
+                .set_modified(SystemTime::now())
+                .map_err(of_disk)?;
+        }
+        Ok(lock)
+    }
+
+    /// The right to write, unless somebody reads or writes. Marks the model as used.
+    pub(crate) fn try_write(&self, key: &Key) -> Result<Option<Lock>, PredictError> {
+        let lock = self.try_lock(key, File::try_lock).map_err(of_disk)?;
+        if let Some(lock) = &lock {
+            lock._file
+                .set_modified(SystemTime::now())
+                .map_err(of_disk)?;
+        }
+        Ok(lock)
+    }
+
+    fn try_lock(
+        &self,
+        key: &Key,
+        lock: impl Fn(&File) -> Result<(), TryLockError>,
+    ) -> io::Result<Option<Lock>> {
+        let path = self.at(key, ".lock");
+        for _ in 0..MAX_OPENS {
+            let mut options = OpenOptions::new();
+            let options = options.read(true).write(true).create(true).truncate(false);
+            let file = options.open(&path)?;
+            match lock(&file) {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+            // The one who removed the model may have removed the file that was opened.
+            let is_there = fs::metadata(&path).is_ok_and(|there| {
+                file.metadata()
+                    .is_ok_and(|held| (held.dev(), held.ino()) == (there.dev(), there.ino()))
+            });
+            if is_there {
+                return Ok(Some(Lock { _file: file }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Makes room for `bytes` of `key` in all, what is there of it included, by removing what was
+    /// not used for the longest time. Blocks on the disk.
+    ///
+    /// # Errors
+    /// `TooLarge` or `Unavailable` when there is none.
+    pub(crate) fn reserve(&self, key: &Key, bytes: u64) -> Result<Reservation, PredictError> {
+        let Limits { cache_bytes, .. } = self.limits;
+        if bytes > cache_bytes {
+            return Err(PredictError::new(
+                ErrorCode::TooLarge,
+                format!("the model takes {bytes} bytes, artifacts.cache_bytes is {cache_bytes}"),
+            ));
+        }
+        let mut reserved = self.reserved.lock();
+        let mut held = self.scan().map_err(of_disk)?;
+        let own = held.remove(key).map_or(0, |held| held.bytes);
+        let mut others: u64 = reserved
+            .iter()
+            .filter(|(other, _)| *other != key)
+            .map(|(other, bytes)| {
+                let there = held.get(other).map_or(0, |held| held.bytes);
+                bytes.saturating_sub(there)
+            })
+            .chain(held.values().map(|held| held.bytes))
+            .fold(0, u64::saturating_add);
+        let mut oldest_first: Vec<_> = held.into_iter().collect();
+        oldest_first.sort_by_key(|(_, held)| held.used);
+        let missing = bytes.saturating_sub(own);
+        let mut candidates = oldest_first.into_iter();
+        loop {
+            let fits = others.saturating_add(bytes) <= cache_bytes;
+            let free = self.free_bytes().map_err(of_disk)?;
+            let is_free = missing.saturating_add(self.limits.min_free_bytes) <= free;
+            if fits && is_free {
+                break;
+            }
+            let Some((other, held)) = candidates.next() else {
+                return Err(no_room(fits));
+            };
+            if self.remove(&other).map_err(of_disk)? {
+                others = others.saturating_sub(held.bytes);
+            }
+        }
+        self.metrics
+            .set_artifact_cache_bytes(others.saturating_add(bytes));
+        reserved.insert(key.clone(), bytes);
+        Ok(Reservation {
+            key: key.clone(),
+            reserved: self.reserved.clone(),
+        })
+    }
+
+    /// Refuses to go on where the disk is nearly full.
+    pub(crate) fn check_free(&self) -> Result<(), PredictError> {
+        let free = self.free_bytes().map_err(of_disk)?;
+        if free < self.limits.min_free_bytes {
+            return Err(no_room(true));
+        }
+        Ok(())
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let disk = rustix::fs::statvfs(&self.root)?;
+        Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
+    }
+
+    /// Moves what was put together at `from`, which is below [`Cache::partial`], to its place.
+    /// Needs the right to write.
+    pub(crate) fn commit(&self, key: &Key, from: &Path, record: &Record) -> io::Result<()> {
+        let text = serde_json::to_vec_pretty(record)?;
+        fs::write(self.at(key, ".json"), text)?;
+        sync(from)?;
+        fs::rename(from, self.entry(key))?;
+        sync(&self.root)?;
+        fs::remove_dir_all(self.partial(key)).or_else(missing_is_fine)
+    }
+
+    /// Removes a model that nobody holds; tells whether it did.
+    fn remove(&self, key: &Key) -> io::Result<bool> {
+        let Some(lock) = self.try_lock(key, File::try_lock)? else {
+            return Ok(false);
+        };
+        let gone = self.at(key, ".gone");
+        fs::remove_dir_all(&gone).or_else(missing_is_fine)?;
+        // In one step, so that no half of it is ever taken for the whole.
+        fs::rename(self.entry(key), &gone).or_else(missing_is_fine)?;
+        fs::remove_dir_all(&gone).or_else(missing_is_fine)?;
+        fs::remove_dir_all(self.partial(key)).or_else(missing_is_fine)?;
+        fs::remove_file(self.at(key, ".json")).or_else(missing_is_fine)?;
+        fs::remove_file(self.at(key, ".lock")).or_else(missing_is_fine)?;
+        drop(lock);
+        tracing::info!(
+            key = key.0,
+            "removed a fetched model that was not used for long"
+        );
+        Ok(true)
+    }
+
+    fn scan(&self) -> io::Result<BTreeMap<Key, Held>> {
+        let mut found = BTreeMap::new();
+        for entry in fs::read_dir(&self.root)? {
+            let name = entry?.file_name();
+            let Some((key, ending)) = name.to_str().and_then(split) else {
+                continue;
+            };
+            if matches!(ending, ".json" | ".lock") {
+                continue;
+            }
+            let path = self.at(&key, ending);
+            let bytes = tree_bytes(&path)?;
+            let lock = fs::metadata(self.at(&key, ".lock"));
+            let used = lock.and_then(|lock| lock.modified());
+            let held = found.entry(key).or_insert(Held {
+                bytes: 0,
+                used: used.unwrap_or(SystemTime::UNIX_EPOCH),
+            });
+            held.bytes = held.bytes.saturating_add(bytes);
+        }
+        Ok(found)
+    }
+}
+
+fn no_room(fits_cache: bool) -> PredictError {
+    let message = if fits_cache {
+        "the disk of this worker's cache has no room for the model: free some, or lower \
+         artifacts.min_free_bytes"
+    } else {
+        "this worker's cache is full of models in use: raise artifacts.cache_bytes, or undeploy one"
+    };
+    PredictError::new(ErrorCode::Unavailable, message)
+}
+
+/// A name in the cache's directory, into its key and what follows.
+fn split(name: &str) -> Option<(Key, &str)> {
+    let (key, ending) = name.split_at_checked(64)?;
+    let is_key = key.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_ours = matches!(ending, "" | ".part" | ".json" | ".lock" | ".gone");
+    (is_key && is_ours).then(|| (Key(key.to_owned()), ending))
+}
+
+/// The bytes of all files in a tree. What goes away meanwhile counts as nothing.
+pub(crate) fn tree_bytes(path: &Path) -> io::Result<u64> {
+    let mut bytes: u64 = 0;
+    let mut folders = vec![path.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        let entries = match fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        for entry in entries {
+            let entry = entry?;
+            match entry.metadata() {
+                Ok(found) if found.is_dir() => folders.push(entry.path()),
+                Ok(found) => bytes = bytes.saturating_add(found.len()),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+fn missing_is_fine(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotFound {
+        Ok(())
+    } else {
+        Err(error)
+    }
+}
+
+/// Makes the entries of a directory last.
+fn sync(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn key(digit: char) -> Key {
+        Key(digit.to_string().repeat(64))
+    }
+
+    fn cache(root: &Path, cache_bytes: u64) -> Cache {
+        let limits = Limits {
+            cache_bytes,
+            min_free_bytes: 0,
+        };
+        Cache::open(root.to_path_buf(), limits, Metrics::new()).unwrap()
+    }
+
+    /// Puts `bytes` at `key`, last used `age` ago.
+    fn put(cache: &Cache, key: &Key, bytes: usize, age: Duration) {
+        let files = cache.partial(key).join("files");
+        fs::create_dir_all(&files).unwrap();
+        fs::write(files.join("model.onnx"), vec![0; bytes]).unwrap();
+        let record = Record {
+            url: "s3://b/m.onnx".to_owned(),
+            sha256: None,
+            bytes: bytes as u64,
+        };
+        let lock = cache.try_write(key).unwrap().unwrap();
+        cache.commit(key, &files, &record).unwrap();
+        lock._file.set_modified(SystemTime::now() - age).unwrap();
+    }
+
+    #[test]
+    fn the_least_recently_used_makes_room_and_what_is_in_use_stays() {
+        let root = tempfile::tempdir().unwrap();
+        let cache = cache(root.path(), 100);
+        let old = Duration::from_secs(3_600);
+        put(&cache, &key('a'), 40, old * 3);
+        put(&cache, &key('b'), 40, old * 2);
+        let used = cache.try_read(&key('a')).unwrap().unwrap();
+        let room = cache.reserve(&key('c'), 50).unwrap();
+        assert!(cache.entry(&key('a')).exists());
+        assert!(!cache.entry(&key('b')).exists());
+        assert!(!cache.at(&key('b'), ".lock").exists());
+        let refused = cache.reserve(&key('d'), 20).err().unwrap();
+        assert!(refused.message.contains("in use"), "{refused:?}");
+        drop(used);
+        let _more = cache.reserve(&key('d'), 20).unwrap();
+        assert!(!cache.entry(&key('a')).exists());
+        drop(room);
+        let refused = cache.reserve(&key('e'), 101).err().unwrap();
+        assert_eq!(refused.code, ErrorCode::TooLarge);
+    }
+
+    #[test]
+    fn a_lock_on_a_file_that_was_removed_is_none() {
+        let root = tempfile::tempdir().unwrap();
+        let cache = cache(root.path(), 100);
+        put(&cache, &key('a'), 10, Duration::ZERO);
+        let held = cache.try_read(&key('a')).unwrap().unwrap();
+        assert!(cache.try_write(&key('a')).unwrap().is_none());
+        assert!(!cache.remove(&key('a')).unwrap());
+        drop(held);
+        assert!(cache.remove(&key('a')).unwrap());
+        let anew = cache.try_write(&key('a')).unwrap().unwrap();
+        assert!(cache.try_read(&key('a')).unwrap().is_none());
+        drop(anew);
+    }
+
+    #[test]
+    fn a_full_disk_is_told_before_anything_is_fetched() {
+        let root = tempfile::tempdir().unwrap();
+        let limits = Limits {
+            cache_bytes: u64::MAX,
+            min_free_bytes: u64::MAX / 2,
+        };
+        let cache = Cache::open(root.path().to_path_buf(), limits, Metrics::new()).unwrap();
+        let refused = cache.reserve(&key('a'), 1).err().unwrap();
+        assert!(refused.message.contains("disk"), "{refused:?}");
+        assert!(cache.check_free().is_err());
+    }
+
+    #[test]
+    fn files_of_others_in_the_directory_are_left_alone() {
+        assert!(split("notes.txt").is_none());
+        assert!(split(&format!("{}.txt", "a".repeat(64))).is_none());
+        assert!(split(&"é".repeat(40)).is_none());
+        let (found, ending) = split(&format!("{}.part", "a".repeat(64)))
+            .map(|(k, e)| (k, e.to_owned()))
+            .unwrap();
+        assert_eq!((found, ending.as_str()), (key('a'), ".part"));
+    }
+}

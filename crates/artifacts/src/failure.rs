@@ -1,0 +1,80 @@
+//! What goes wrong while fetching, into the errors that operators read.
+
+use std::io;
+
+use object_store::client::HttpError;
+use volley_types::{ErrorCode, PredictError};
+
+use crate::caller::{Forbidden, Redirected, cause};
+
+/// An error of a store.
+pub(crate) fn of_store(error: object_store::Error) -> PredictError {
+    let (code, message) = match &error {
+        object_store::Error::NotFound { .. } => (
+            ErrorCode::NotFound,
+            "a file of the model is not there: check the URL",
+        ),
+        object_store::Error::PermissionDenied { .. }
+        | object_store::Error::Unauthenticated { .. } => (
+            ErrorCode::PermissionDenied,
+            "the model's store refused this worker: give it credentials in its environment, \
+             artifacts.options or artifacts.tokens",
+        ),
+        _ if cause::<Forbidden>(&error).is_some() => (
+            ErrorCode::PermissionDenied,
+            "the model's server, or where it redirects to, is at an address that this worker may \
+             not call: see artifacts.allow and artifacts.allow_private",
+        ),
+        _ if cause::<Redirected>(&error).is_some() => (
+            ErrorCode::UpstreamFailed,
+            "the model's store redirects too often, or to where a bucket is not: register the \
+             final URL, or set the region of the bucket",
+        ),
+        _ if is_broken_off(&error) => (
+            ErrorCode::UpstreamFailed,
+            "the model's store cannot be reached or broke off; what has arrived is kept, and the \
+             next try goes on from there",
+        ),
+        _ => (
+            ErrorCode::UpstreamFailed,
+            "the model's store answered with an error",
+        ),
+    };
+    PredictError::new(code, message).with_source(error)
+}
+
+/// Whether it is the connection that failed.
+pub(crate) fn is_broken_off(error: &object_store::Error) -> bool {
+    cause::<HttpError>(error).is_some()
+}
+
+/// An error of the cache's file system.
+pub(crate) fn of_disk(error: io::Error) -> PredictError {
+    let message = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "the disk of this worker's cache is full"
+        }
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            "this worker may not write to its cache: see artifacts.cache_dir"
+        }
+        _ => "this worker's cache cannot be read or written: see artifacts.cache_dir",
+    };
+    PredictError::new(ErrorCode::Unavailable, message).with_source(error)
+}
+
+/// A blocking task that did not come to its end.
+pub(crate) fn of_task(error: tokio::task::JoinError) -> PredictError {
+    PredictError::internal("fetching the model failed", error)
+}
+
+/// The load that wanted this is gone.
+pub(crate) fn cancelled() -> PredictError {
+    PredictError::new(ErrorCode::Cancelled, "the load was given up")
+}
+
+/// What arrived is not what was registered.
+pub(crate) fn wrong_hash() -> PredictError {
+    PredictError::invalid(
+        "what was fetched does not have the SHA-256 that it should have; it was thrown away",
+    )
+}

@@ -1,0 +1,28 @@
+//! SHA-256, by the library that does TLS too.
+
+use ring::digest::{Context, SHA256};
+use volley_types::registry::Sha256;
+
+pub(crate) struct Hasher(Context);
+
+impl Hasher {
+    pub(crate) fn new() -> Self {
+        Self(Context::new(&SHA256))
+    }
+
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    pub(crate) fn finish(self) -> Sha256 {
+        let digest = self.0.finish();
+        let bytes = digest.as_ref().try_into();
+        Sha256(bytes.expect("a SHA-256 digest has 32 bytes"))
+    }
+}
+
+pub(crate) fn sha256(bytes: &[u8]) -> Sha256 {
+    let mut hasher = Hasher::new();
+    hasher.update(bytes);
+    hasher.finish()
+}

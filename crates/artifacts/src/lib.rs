@@ -1,0 +1,25 @@
+//! Models that are not on the worker yet: fetched from a URL, checked, and kept.
+//!
+//! Reading order: [`FetchingLoader`] (the seam), [`Artifacts`] (the walk), `plan` (what is
+//! there), `fetch` (one file), `unpack` (archives), `cache` (what is kept), `store` (the only
+//! place where `object_store`'s stores are made), `caller` (where those may call).
+
+mod artifacts;
+mod cache;
+mod caller;
+mod config;
+mod failure;
+mod fetch;
+mod hash;
+mod loader;
+mod manifest;
+mod plan;
+mod progress;
+mod stop;
+mod store;
+mod unpack;
+
+pub use artifacts::{ArtifactRequest, Artifacts, Lease};
+pub use config::ArtifactConfig;
+pub use loader::FetchingLoader;
+pub use manifest::{MANIFEST, describe};

@@ -1,0 +1,130 @@
+//! The seam to the kinds of models that are loaded from directories.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use volley_backend::{Backend, BackendLoader, Hold, LoadProgress};
+use volley_types::chunk::ChunkStream;
+use volley_types::registry::{Assignment, BackendKind, ModelSource};
+use volley_types::{ModelName, ModelRef, Predict, PredictError, PredictRequest, Signature};
+
+use crate::{ArtifactRequest, Artifacts, Lease};
+
+/// A loader of directories that takes URLs too: it fetches first.
+pub struct FetchingLoader {
+    inner: Arc<dyn BackendLoader>,
+    artifacts: Artifacts,
+}
+
+impl FetchingLoader {
+    /// `inner`, with `artifacts` to fetch for it.
+    #[must_use]
+    pub fn new(inner: Arc<dyn BackendLoader>, artifacts: Artifacts) -> Self {
+        Self { inner, artifacts }
+    }
+}
+
+#[async_trait]
+impl BackendLoader for FetchingLoader {
+    fn kind(&self) -> BackendKind {
+        self.inner.kind()
+    }
+
+    async fn prepare(
+        &self,
+        assignment: &Assignment,
+        progress: &LoadProgress,
+    ) -> Result<Option<Hold>, PredictError> {
+        let Some(wanted) = wanted(assignment) else {
+            return self.inner.prepare(assignment, progress).await;
+        };
+        let lease = self.artifacts.fetch(&wanted, progress).await?;
+        Ok(Some(Box::new(lease)))
+    }
+
+    async fn estimate(&self, assignment: &Assignment) -> Result<u64, PredictError> {
+        let (local, _lease) = self.local(assignment).await?;
+        self.inner.estimate(&local).await
+    }
+
+    fn stops_when_dropped(&self) -> bool {
+        self.inner.stops_when_dropped()
+    }
+
+    async fn load(&self, assignment: &Assignment) -> Result<Arc<dyn Backend>, PredictError> {
+        let (local, lease) = self.local(assignment).await?;
+        let backend = self.inner.load(&local).await?;
+        match lease {
+            Some(lease) => Ok(Arc::new(Leased {
+                backend,
+                _lease: lease,
+            })),
+            None => Ok(backend),
+        }
+    }
+}
+
+impl FetchingLoader {
+    /// The assignment with a directory in place of a URL, which stays there with the lease.
+    async fn local(
+        &self,
+        assignment: &Assignment,
+    ) -> Result<(Assignment, Option<Lease>), PredictError> {
+        let mut local = assignment.clone();
+        let Some(wanted) = wanted(assignment) else {
+            return Ok((local, None));
+        };
+        let progress = LoadProgress::default();
+        let lease = self.artifacts.fetch(&wanted, &progress).await?;
+        let path = lease.path().to_str().ok_or_else(|| {
+            PredictError::invalid("the path of this worker's artifacts.cache_dir is not UTF-8")
+        })?;
+        local.spec.source = ModelSource::Path(path.to_owned());
+        Ok((local, Some(lease)))
+    }
+}
+
+/// What has to be fetched, if anything.
+fn wanted(assignment: &Assignment) -> Option<ArtifactRequest> {
+    let spec = &assignment.spec;
+    let ModelSource::Url { url, sha256 } = &spec.source else {
+        return None;
+    };
+    Some(ArtifactRequest {
+        url: url.clone(),
+        sha256: *sha256,
+        // A version that was deleted and registered anew is another one.
+        identity: format!("{}:{}@{}", assignment.model, spec.version, spec.created_ms),
+    })
+}
+
+/// A model whose files stay for as long as it is loaded.
+struct Leased {
+    backend: Arc<dyn Backend>,
+    _lease: Lease,
+}
+
+#[async_trait]
+impl Predict for Leased {
+    async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
+        self.backend.predict(request).await
+    }
+
+    async fn signature(&self, model: &ModelRef) -> Result<Signature, PredictError> {
+        self.backend.signature(model).await
+    }
+
+    async fn models(&self) -> Vec<ModelName> {
+        self.backend.models().await
+    }
+}
+
+impl Backend for Leased {
+    fn capacity(&self) -> usize {
+        self.backend.capacity()
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.backend.memory_bytes()
+    }
+}

@@ -1,0 +1,201 @@
+//! `volley-model.json`: the files of a model's directory with their sizes and hashes. HTTP has
+//! no listing, so there it is required; elsewhere it makes a directory checkable.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use volley_types::PredictError;
+use volley_types::registry::Sha256;
+
+use crate::hash::Hasher;
+
+/// The manifest's name in the directory that it describes.
+pub const MANIFEST: &str = "volley-model.json";
+/// The largest manifest, in bytes.
+pub(crate) const MAX_MANIFEST_BYTES: u64 = 4 << 20;
+/// The most files of one model.
+pub(crate) const MAX_FILES: usize = 10_000;
+
+const MAX_NAME_BYTES: usize = 255;
+const MAX_PATH_BYTES: usize = 1_024;
+const MAX_DEPTH: usize = 16;
+const BLOCK: usize = 1 << 20;
+
+/// One file of a model's directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// Where it is, from the directory, by `/`.
+    pub(crate) path: String,
+    pub(crate) bytes: u64,
+    pub(crate) sha256: Sha256,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    files: Vec<Record>,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Record {
+    path: String,
+    bytes: u64,
+    sha256: String,
+}
+
+/// Reads a manifest.
+pub(crate) fn parse(text: &[u8]) -> Result<Vec<Entry>, PredictError> {
+    let wrong = |what: &str| PredictError::invalid(format!("the model's {MANIFEST} {what}"));
+    let document: Document = serde_json::from_slice(text).map_err(|error| {
+        wrong("is malformed; `volley model manifest` makes one").with_source(error)
+    })?;
+    if document.files.is_empty() {
+        return Err(wrong("lists no files"));
+    }
+    if document.files.len() > MAX_FILES {
+        return Err(wrong("lists too many files"));
+    }
+    let mut seen = BTreeSet::new();
+    let mut entries = Vec::with_capacity(document.files.len());
+    for record in document.files {
+        relative(&record.path)?;
+        if record.path == MANIFEST || !seen.insert(record.path.clone()) {
+            return Err(wrong("lists a file twice, or itself"));
+        }
+        entries.push(Entry {
+            sha256: record.sha256.parse()?,
+            path: record.path,
+            bytes: record.bytes,
+        });
+    }
+    Ok(entries)
+}
+
+/// The path of a file inside a model's directory, checked to stay there.
+pub(crate) fn relative(path: &str) -> Result<PathBuf, PredictError> {
+    let is_part = |part: &str| {
+        let is_odd = |c: char| c.is_control() || c == '\\';
+        !matches!(part, "" | "." | "..") && part.len() <= MAX_NAME_BYTES && !part.contains(is_odd)
+    };
+    let fits = path.len() <= MAX_PATH_BYTES && path.split('/').count() <= MAX_DEPTH;
+    if fits && path.split('/').all(is_part) {
+        Ok(path.split('/').collect())
+    } else {
+        Err(PredictError::invalid(
+            "a file of the model has a path that is absolute, climbs, or is too long",
+        ))
+    }
+}
+
+/// Makes the manifest of a directory on this machine, as JSON text. Links are refused.
+///
+/// # Errors
+/// `InvalidInput` when it cannot be read, is empty, or has too many files.
+pub fn describe(directory: &Path) -> Result<String, PredictError> {
+    let unreadable = |error| {
+        PredictError::invalid("the directory cannot be read, or holds a link").with_source(error)
+    };
+    let mut files = Vec::new();
+    let mut folders = vec![(directory.to_path_buf(), String::new())];
+    while let Some((folder, prefix)) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).map_err(unreadable)? {
+            let entry = entry.map_err(unreadable)?;
+            let name = entry.file_name().into_string();
+            let name = name.map_err(|_| PredictError::invalid("a file's name is not UTF-8"))?;
+            let path = format!("{prefix}{name}");
+            relative(&path)?;
+            let kind = entry.file_type().map_err(unreadable)?;
+            if kind.is_dir() {
+                folders.push((entry.path(), format!("{path}/")));
+            } else if !kind.is_file() {
+                let error = std::io::Error::other(format!("{path} is no plain file"));
+                return Err(unreadable(error));
+            } else if path != MANIFEST {
+                let (bytes, sha256) = hash_file(&entry.path()).map_err(unreadable)?;
+                let sha256 = sha256.to_string();
+                files.push(Record {
+                    path,
+                    bytes,
+                    sha256,
+                });
+            }
+        }
+    }
+    if files.is_empty() || files.len() > MAX_FILES {
+        return Err(PredictError::invalid(format!(
+            "a model has between 1 and {MAX_FILES} files; this directory has {}",
+            files.len()
+        )));
+    }
+    files.sort_by(|one, other| one.path.cmp(&other.path));
+    serde_json::to_string_pretty(&Document { files })
+        .map(|text| text + "\n")
+        .map_err(|error| PredictError::internal("the manifest could not be written", error))
+}
+
+fn hash_file(path: &Path) -> std::io::Result<(u64, Sha256)> {
+    let mut file = File::open(path)?;
+    let (mut hasher, mut bytes, mut block) = (Hasher::new(), 0, vec![0; BLOCK]);
+    loop {
+        let read = file.read(&mut block)?;
+        if read == 0 {
+            return Ok((bytes, hasher.finish()));
+        }
+        hasher.update(&block[..read]);
+        bytes += read as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_is_described_and_read_again() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("1")).unwrap();
+        std::fs::write(directory.path().join("1/model.onnx"), "abc").unwrap();
+        std::fs::write(directory.path().join(MANIFEST), "an older one").unwrap();
+        let text = describe(directory.path()).unwrap();
+        let entries = parse(text.as_bytes()).unwrap();
+        assert_eq!(entries.len(), 1);
+        assert_eq!(entries[0].path, "1/model.onnx");
+        assert_eq!(entries[0].bytes, 3);
+        let known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(entries[0].sha256.to_string(), known);
+        std::os::unix::fs::symlink("/etc/passwd", directory.path().join("link")).unwrap();
+        assert!(describe(directory.path()).is_err());
+    }
+
+    #[test]
+    fn paths_that_leave_the_directory_are_refused() {
+        for path in [
+            "", "/etc/x", "../x", "a/../x", "a//b", "./a", "a\\b", "a\0b", "a/",
+        ] {
+            assert!(relative(path).is_err(), "{path:?}");
+        }
+        assert!(relative(&"a/".repeat(20)).is_err());
+        assert_eq!(relative("a/b.onnx").unwrap(), Path::new("a/b.onnx"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_manifest_or_is_refused(text in ".*", path in ".*", bytes: u64) {
+            let _ = parse(text.as_bytes());
+            let sha256 = "0".repeat(64);
+            let record = Record { path, bytes, sha256 };
+            let text = serde_json::to_vec(&Document { files: vec![record] }).unwrap();
+            if let Ok(entries) = parse(&text) {
+                let inside = relative(&entries[0].path).unwrap();
+                let stays = |part| matches!(part, std::path::Component::Normal(_));
+                prop_assert!(inside.components().all(stays));
+            }
+        }
+    }
+}

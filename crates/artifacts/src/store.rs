@@ -1,0 +1,127 @@
+//! From a URL to the store behind it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::http::HttpBuilder;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path as ObjectPath;
+use object_store::{ClientOptions, ObjectStore, RetryConfig};
+use volley_types::registry::{ModelUrl, ModelUrlScheme};
+use volley_types::{ErrorCode, PredictError};
+
+use crate::ArtifactConfig;
+use crate::caller::Caller;
+
+/// Waiting between tries must end before the credentials of a request do.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(180);
+
+/// A store, and where in it a model is.
+pub(crate) struct Place {
+    pub(crate) store: Arc<dyn ObjectStore>,
+    pub(crate) path: ObjectPath,
+}
+
+/// Whether `artifacts.options` may hold this key.
+pub(crate) fn knows_option(key: &str) -> bool {
+    (key.starts_with("aws_") && key.parse::<AmazonS3ConfigKey>().is_ok())
+        || (key.starts_with("google_") && key.parse::<GoogleConfigKey>().is_ok())
+        || (key.starts_with("azure_") && key.parse::<AzureConfigKey>().is_ok())
+}
+
+/// Opens the store of a URL. Blocks, where clients are made.
+pub(crate) fn open(url: &ModelUrl, config: &ArtifactConfig) -> Result<Place, PredictError> {
+    let path = ObjectPath::from_url_path(url.path()).map_err(|error| {
+        PredictError::invalid("the model's URL has a malformed path").with_source(error)
+    })?;
+    let store = build(url, config)?;
+    Ok(Place { store, path })
+}
+
+/// Whether the configuration allows a URL.
+pub(crate) fn check_allowed(url: &ModelUrl, config: &ArtifactConfig) -> Result<(), PredictError> {
+    let is_local = url.scheme() == ModelUrlScheme::File;
+    let listed = |allow: &Vec<ModelUrl>| allow.iter().any(|prefix| url.is_below(prefix));
+    if is_local || config.allow.as_ref().is_none_or(listed) {
+        return Ok(());
+    }
+    let origin = format!("{}://{}/", url.scheme().as_str(), url.authority());
+    Err(PredictError::new(
+        ErrorCode::PermissionDenied,
+        format!(
+            "this worker may not fetch from there; allow it in the worker's configuration: \
+             artifacts.allow = [\"{origin}\"]"
+        ),
+    ))
+}
+
+fn build(url: &ModelUrl, config: &ArtifactConfig) -> Result<Arc<dyn ObjectStore>, PredictError> {
+    let retry = RetryConfig {
+        max_retries: config.retries,
+        retry_timeout: RETRY_TIMEOUT,
+        ..RetryConfig::default()
+    };
+    let caller = Caller::new(url, config)?;
+    let bucket = url.authority();
+    let chosen = |prefix: &'static str| {
+        let options = config.options.iter();
+        options.filter(move |(key, _)| key.starts_with(prefix))
+    };
+    let wrong = |error: object_store::Error| {
+        PredictError::invalid(
+            "the model's store cannot be set up: the worker's environment or artifacts.options \
+             lack something, or hold something wrong",
+        )
+        .with_source(error)
+    };
+    let store: Arc<dyn ObjectStore> = match url.scheme() {
+        ModelUrlScheme::File => Arc::new(LocalFileSystem::new()),
+        ModelUrlScheme::Http | ModelUrlScheme::Https => {
+            let origin = format!("{}://{bucket}/", url.scheme().as_str());
+            let allow_http = url.scheme() == ModelUrlScheme::Http;
+            let store = HttpBuilder::new()
+                .with_url(origin)
+                .with_client_options(ClientOptions::new().with_allow_http(allow_http))
+                .with_retry(retry)
+                .with_http_connector(caller);
+            Arc::new(store.build().map_err(wrong)?)
+        }
+        ModelUrlScheme::S3 => {
+            let mut store = AmazonS3Builder::from_env();
+            for (key, value) in chosen("aws_") {
+                store = store.with_config(key.parse().map_err(wrong)?, value);
+            }
+            let store = store
+                .with_bucket_name(bucket)
+                .with_retry(retry)
+                .with_http_connector(caller);
+            Arc::new(store.build().map_err(wrong)?)
+        }
+        ModelUrlScheme::Gcs => {
+            let mut store = GoogleCloudStorageBuilder::from_env();
+            for (key, value) in chosen("google_") {
+                store = store.with_config(key.parse().map_err(wrong)?, value);
+            }
+            let store = store
+                .with_bucket_name(bucket)
+                .with_retry(retry)
+                .with_http_connector(caller);
+            Arc::new(store.build().map_err(wrong)?)
+        }
+        ModelUrlScheme::Azure => {
+            let mut store = MicrosoftAzureBuilder::from_env();
+            for (key, value) in chosen("azure_") {
+                store = store.with_config(key.parse().map_err(wrong)?, value);
+            }
+            let store = store
+                .with_container_name(bucket)
+                .with_retry(retry)
+                .with_http_connector(caller);
+            Arc::new(store.build().map_err(wrong)?)
+        }
+    };
+    Ok(store)
+}

@@ -1,0 +1,251 @@
+//! A server of files that breaks as it is told: HTTP with ranges and tags, and the listing of an
+//! S3 bucket.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+const DATE: &str = "Wed, 21 Oct 2015 07:28:00 GMT";
+
+/// What happens to a GET instead of a whole answer.
+#[derive(Clone, Debug)]
+pub enum Act {
+    /// The connection is cut after this many bytes of the body.
+    Cut(usize),
+    /// Nothing comes after this many bytes of the body.
+    Hang(usize),
+    /// An answer with this status and no body.
+    Status(u16),
+    /// The whole body, whatever range was asked for.
+    NoRange,
+}
+
+/// A request as it arrived, header names in lower case.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub method: String,
+    pub target: String,
+    pub headers: BTreeMap<String, String>,
+}
+
+#[derive(Default)]
+struct State {
+    files: BTreeMap<String, Vec<u8>>,
+    redirects: BTreeMap<String, String>,
+    acts: VecDeque<Act>,
+    seen: Vec<Seen>,
+}
+
+/// A running server.
+pub struct Server {
+    pub port: u16,
+    state: Arc<Mutex<State>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Server {
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let state = Arc::new(Mutex::new(State::default()));
+        let shared = state.clone();
+        let task = tokio::spawn(async move {
+            let mut sockets = tokio::task::JoinSet::new();
+            while let Ok((socket, _)) = listener.accept().await {
+                sockets.spawn(serve(socket, shared.clone()));
+            }
+        });
+        Self { port, state, task }
+    }
+
+    /// Where a path is.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.port)
+    }
+
+    /// Puts a file at a path, replacing an older one.
+    pub fn put(&self, path: &str, bytes: impl Into<Vec<u8>>) {
+        self.state
+            .lock()
+            .files
+            .insert(path.to_owned(), bytes.into());
+    }
+
+    /// Leads from a path to a URL.
+    pub fn redirect(&self, path: &str, to: impl Into<String>) {
+        let mut state = self.state.lock();
+        state.redirects.insert(path.to_owned(), to.into());
+    }
+
+    /// What happens to the next GETs, one after the other.
+    pub fn act(&self, acts: impl IntoIterator<Item = Act>) {
+        self.state.lock().acts.extend(acts);
+    }
+
+    /// The requests so far.
+    pub fn seen(&self) -> Vec<Seen> {
+        self.state.lock().seen.clone()
+    }
+
+    /// The ranges of the GETs of a path so far; an empty one where none was asked for.
+    pub fn ranges(&self, path: &str) -> Vec<String> {
+        let seen = self.seen();
+        let gets = seen
+            .iter()
+            .filter(|seen| seen.method == "GET" && seen.target == path);
+        gets.map(|seen| seen.headers.get("range").cloned().unwrap_or_default())
+            .collect()
+    }
+}
+
+async fn serve(mut socket: TcpStream, state: Arc<Mutex<State>>) {
+    let mut head = Vec::new();
+    let mut byte = [0; 1];
+    while !head.ends_with(b"\r\n\r\n") {
+        match socket.read(&mut byte).await {
+            Ok(1) => head.push(byte[0]),
+            _ => return,
+        }
+    }
+    let seen = parse(&String::from_utf8_lossy(&head));
+    let (answer, then) = {
+        let mut state = state.lock();
+        state.seen.push(seen.clone());
+        answer(&mut state, &seen)
+    };
+    let _ = socket.write_all(&answer).await;
+    if then == Then::Hang {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+    }
+}
+
+fn parse(head: &str) -> Seen {
+    let mut lines = head.lines();
+    let mut words = lines.next().unwrap_or_default().split(' ');
+    let mut word = || words.next().unwrap_or_default().to_owned();
+    let (method, target) = (word(), word());
+    let headers = lines.filter_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        Some((name.to_ascii_lowercase(), value.trim().to_owned()))
+    });
+    Seen {
+        method,
+        target,
+        headers: headers.collect(),
+    }
+}
+
+#[derive(PartialEq)]
+enum Then {
+    Close,
+    Hang,
+}
+
+fn answer(state: &mut State, seen: &Seen) -> (Vec<u8>, Then) {
+    let (path, query) = seen.target.split_once('?').unwrap_or((&seen.target, ""));
+    // Some clients write every full stop so.
+    let path = &*path.replace("%2E", ".");
+    if query.contains("list-type=2") {
+        return (listing(state, path, query), Then::Close);
+    }
+    if let Some(to) = state.redirects.get(path) {
+        let head = format!("HTTP/1.1 302 Found\r\nlocation: {to}\r\n");
+        return (plain(&head), Then::Close);
+    }
+    let Some(whole) = state.files.get(path).cloned() else {
+        return (plain("HTTP/1.1 404 Not Found\r\n"), Then::Close);
+    };
+    let tag = format!(
+        "\"{}-{}\"",
+        whole.len(),
+        whole.iter().map(|b| u64::from(*b)).sum::<u64>()
+    );
+    let differs = |wanted: &String| *wanted != tag;
+    if seen.headers.get("if-match").is_some_and(differs) {
+        return (plain("HTTP/1.1 412 Precondition Failed\r\n"), Then::Close);
+    }
+    if seen.method == "HEAD" {
+        return (head("200 OK", &tag, whole.len(), ""), Then::Close);
+    }
+    let act = state.acts.pop_front();
+    if let Some(Act::Status(status)) = act {
+        return (plain(&format!("HTTP/1.1 {status} Told\r\n")), Then::Close);
+    }
+    let from = match (seen.headers.get("range"), &act) {
+        (_, Some(Act::NoRange)) | (None, _) => None,
+        (Some(range), _) => range
+            .strip_prefix("bytes=")
+            .and_then(|range| range.split('-').next()?.parse::<usize>().ok()),
+    };
+    let body = &whole[from.unwrap_or(0)..];
+    let mut answer = match from {
+        None => head("200 OK", &tag, body.len(), ""),
+        Some(from) => {
+            let range = format!(
+                "content-range: bytes {from}-{}/{}\r\n",
+                whole.len() - 1,
+                whole.len()
+            );
+            head("206 Partial Content", &tag, body.len(), &range)
+        }
+    };
+    let (bytes, then) = match act {
+        Some(Act::Cut(bytes)) => (bytes, Then::Close),
+        Some(Act::Hang(bytes)) => (bytes, Then::Hang),
+        _ => (body.len(), Then::Close),
+    };
+    answer.extend_from_slice(&body[..bytes.min(body.len())]);
+    (answer, then)
+}
+
+fn plain(head: &str) -> Vec<u8> {
+    format!("{head}content-length: 0\r\nconnection: close\r\n\r\n").into_bytes()
+}
+
+fn head(status: &str, tag: &str, bytes: usize, more: &str) -> Vec<u8> {
+    format!(
+        "HTTP/1.1 {status}\r\netag: {tag}\r\nlast-modified: {DATE}\r\ncontent-length: {bytes}\r\n\
+         accept-ranges: bytes\r\n{more}connection: close\r\n\r\n"
+    )
+    .into_bytes()
+}
+
+/// What S3 answers when it is asked what a bucket holds below a prefix.
+fn listing(state: &State, bucket: &str, query: &str) -> Vec<u8> {
+    let prefix = query
+        .split('&')
+        .find_map(|part| part.strip_prefix("prefix="));
+    let prefix = prefix.unwrap_or_default().replace("%2F", "/");
+    let base = format!("{}/", bucket.trim_end_matches('/'));
+    let entries: String = state
+        .files
+        .iter()
+        .filter_map(|(path, bytes)| Some((path.strip_prefix(&base)?, bytes)))
+        .filter(|(key, _)| key.starts_with(&prefix))
+        .map(|(key, bytes)| {
+            format!(
+                "<Contents><Key>{key}</Key><Size>{}</Size>\
+                 <LastModified>2015-10-21T07:28:00.000Z</LastModified></Contents>",
+                bytes.len()
+            )
+        })
+        .collect();
+    let body =
+        format!("<ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>");
+    format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/xml\r\ncontent-length: {}\r\n\
+         connection: close\r\n\r\n{body}",
+        body.len()
+    )
+    .into_bytes()
+}

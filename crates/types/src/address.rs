@@ -1,0 +1,92 @@
+//! Which addresses nodes may call when somebody else has chosen them. Pure; resolving is the
+//! callers'.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Whether an address may be called: private and loopback addresses where `allow_private`,
+/// link-local ones and those where clouds keep their machines' secrets never.
+#[must_use]
+pub fn may_be_called(address: IpAddr, allow_private: bool) -> bool {
+    match address {
+        IpAddr::V4(address) => v4_allowed(address, allow_private),
+        IpAddr::V6(address) => match embedded_v4(address) {
+            Some(inner) => v4_allowed(inner, allow_private),
+            None => v6_allowed(address, allow_private),
+        },
+    }
+}
+
+/// Where clouds keep their machines' secrets, beside the link-local addresses.
+const METADATA_V4: [Ipv4Addr; 3] = [
+    Ipv4Addr::new(100, 100, 100, 200),
+    Ipv4Addr::new(168, 63, 129, 16),
+    Ipv4Addr::new(192, 0, 0, 192),
+];
+const METADATA_V6: [Ipv6Addr; 2] = [
+    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
+    Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
+];
+
+fn v4_allowed(address: Ipv4Addr, allow_private: bool) -> bool {
+    let [a, b, ..] = address.octets();
+    let never = address.is_unspecified()
+        || address.is_link_local()
+        || address.is_multicast()
+        || address.is_broadcast()
+        || a == 0
+        || 240 <= a
+        || METADATA_V4.contains(&address);
+    let shared = a == 100 && (64..128).contains(&b);
+    let private = address.is_private() || address.is_loopback() || shared;
+    !never && (allow_private || !private)
+}
+
+fn v6_allowed(address: Ipv6Addr, allow_private: bool) -> bool {
+    let never = address.is_unspecified()
+        || address.is_multicast()
+        || address.is_unicast_link_local()
+        || METADATA_V6.contains(&address);
+    let private = address.is_loopback() || address.is_unique_local();
+    !never && (allow_private || !private)
+}
+
+/// IPv4 addresses in IPv6 clothing: mapped, compatible, translated (NAT64, RFC 6052), 6to4.
+fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    let at = |a: u16, b: u16| Some(Ipv4Addr::from((u32::from(a) << 16) | u32::from(b)));
+    match address.segments() {
+        [0, 0, 0, 0, 0, 0xffff, a, b] | [0x64, 0xff9b, 0, 0, 0, 0, a, b] => at(a, b),
+        [0x2002, a, b, ..] => at(a, b),
+        // Below these are `::` and `::1`, which are what they are.
+        [0, 0, 0, 0, 0, 0, a, b] if 1 < (u32::from(a) << 16) | u32::from(b) => at(a, b),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn may(address: &str, allow_private: bool) -> bool {
+        may_be_called(address.parse().unwrap(), allow_private)
+    }
+
+    #[test]
+    fn machines_secrets_are_never_called_and_private_addresses_when_allowed() {
+        for never in [
+            "169.254.169.254",
+            "fe80::1",
+            "0.0.0.0",
+            "::ffff:169.254.169.254",
+            "64:ff9b::a9fe:a9fe",
+            "2002:a9fe:a9fe::",
+            "fd00:ec2::254",
+            "100.100.100.200",
+        ] {
+            assert!(!may(never, true), "{never}");
+        }
+        for private in ["127.0.0.1", "10.1.2.3", "::1", "fd00::1", "::ffff:10.0.0.1"] {
+            assert!(may(private, true) && !may(private, false), "{private}");
+        }
+        assert!(may("93.184.216.34", false));
+    }
+}
