@@ -2,6 +2,7 @@
 //! configuration files of their own and ports that were free.
 
 pub mod cluster;
+pub mod files;
 pub mod http;
 pub mod process;
 pub mod upstream;

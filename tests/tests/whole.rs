@@ -10,3 +10,5 @@ mod faults;
 mod life;
 #[path = "whole/resumed.rs"]
 mod resumed;
+#[path = "whole/sources.rs"]
+mod sources;

@@ -71,7 +71,7 @@ const HEAVY: &[(&str, &[&str])] = &[
     ("tar", &["artifacts"]),
     ("tokenizers", &["backend-onnx"]),
     ("tonic-prost-build", &["codegen"]),
-    ("zip", &["artifacts"]),
+    ("zip", &["artifacts", "tests"]),
 ];
 
 /// What a room may not name although others may.

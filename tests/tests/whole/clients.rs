@@ -14,9 +14,9 @@ use volley_tests::process::{Process, free_port, run};
 use volley_tests::until;
 
 /// `volley up` with ports of its own.
-struct Up {
-    process: Process,
-    rest: String,
+pub(crate) struct Up {
+    pub(crate) process: Process,
+    pub(crate) rest: String,
     internal: String,
     _folder: TempDir,
 }
@@ -37,7 +37,7 @@ fn ports() -> u16 {
 }
 
 impl Up {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::with(&[]).await
     }
 
@@ -64,7 +64,7 @@ impl Up {
         up
     }
 
-    fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         client(&[&self.rest])
     }
 }

@@ -253,6 +253,22 @@ async fn malformed_registrations_say_what_is_wrong() {
             r#"{"name":"m","url":"https://example.com/m.zip","model_content_hash_value":"7"}"#,
             "64 hexadecimal digits",
         ),
+        (
+            r#"{"name":"m","path":"/m","model_config":{"pooling_mode":"weightedmean"}}"#,
+            "'pooling_mode'",
+        ),
+        (
+            r#"{"name":"m","path":"/m","model_config":{"normalize_result":"yes"}}"#,
+            "'normalize_result'",
+        ),
+        (
+            r#"{"name":"m","path":"/m","model_config":{"all_config":"{"}}"#,
+            "'all_config'",
+        ),
+        (
+            r#"{"name":"m","path":"/m","model_config":{"dimension":3}}"#,
+            "embedding_dimension",
+        ),
     ] {
         let reason = edge.post(&path, body).await.refused(400);
         assert!(reason.contains(says), "{body}: {reason}");

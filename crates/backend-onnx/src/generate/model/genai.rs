@@ -33,6 +33,14 @@ struct Decoder {
     num_key_value_heads: usize,
     inputs: Inputs,
     outputs: Outputs,
+    #[serde(default)]
+    session_options: SessionOptions,
+}
+
+#[derive(Default, Deserialize)]
+struct SessionOptions {
+    #[serde(default)]
+    custom_ops_library: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -74,6 +82,12 @@ pub(super) fn describe(directory: &Path) -> Result<Described, PredictError> {
     if decoder.filename.contains(['/', '\\']) {
         return Err(PredictError::invalid(format!(
             "{FILE}: 'filename' must be a plain name"
+        )));
+    }
+    if decoder.session_options.custom_ops_library.is_some() {
+        return Err(PredictError::invalid(format!(
+            "{FILE}: the model needs a library of operators of its own, and workers load no code \
+             that comes with a model"
         )));
     }
     let (inputs, outputs) = (&decoder.inputs, &decoder.outputs);
