@@ -13,7 +13,7 @@ const DATE: &str = "Wed, 21 Oct 2015 07:28:00 GMT";
 
 /// What happens to a GET instead of a whole answer.
 #[derive(Clone, Debug)]
-pub enum Act {
+pub(crate) enum Act {
     /// The connection is cut after this many bytes of the body.
     Cut(usize),
     /// Nothing comes after this many bytes of the body.
@@ -26,10 +26,10 @@ pub enum Act {
 
 /// A request as it arrived, header names in lower case.
 #[derive(Clone, Debug)]
-pub struct Seen {
-    pub method: String,
-    pub target: String,
-    pub headers: BTreeMap<String, String>,
+pub(crate) struct Seen {
+    pub(crate) method: String,
+    pub(crate) target: String,
+    pub(crate) headers: BTreeMap<String, String>,
 }
 
 #[derive(Default)]
@@ -41,8 +41,8 @@ struct State {
 }
 
 /// A running server.
-pub struct Server {
-    pub port: u16,
+pub(crate) struct Server {
+    pub(crate) port: u16,
     state: Arc<Mutex<State>>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -54,7 +54,7 @@ impl Drop for Server {
 }
 
 impl Server {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let state = Arc::new(Mutex::new(State::default()));
@@ -69,12 +69,12 @@ impl Server {
     }
 
     /// Where a path is.
-    pub fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.port)
     }
 
     /// Puts a file at a path, replacing an older one.
-    pub fn put(&self, path: &str, bytes: impl Into<Vec<u8>>) {
+    pub(crate) fn put(&self, path: &str, bytes: impl Into<Vec<u8>>) {
         self.state
             .lock()
             .files
@@ -82,23 +82,23 @@ impl Server {
     }
 
     /// Leads from a path to a URL.
-    pub fn redirect(&self, path: &str, to: impl Into<String>) {
+    pub(crate) fn redirect(&self, path: &str, to: impl Into<String>) {
         let mut state = self.state.lock();
         state.redirects.insert(path.to_owned(), to.into());
     }
 
     /// What happens to the next GETs, one after the other.
-    pub fn act(&self, acts: impl IntoIterator<Item = Act>) {
+    pub(crate) fn act(&self, acts: impl IntoIterator<Item = Act>) {
         self.state.lock().acts.extend(acts);
     }
 
     /// The requests so far.
-    pub fn seen(&self) -> Vec<Seen> {
+    pub(crate) fn seen(&self) -> Vec<Seen> {
         self.state.lock().seen.clone()
     }
 
     /// The ranges of the GETs of a path so far; an empty one where none was asked for.
-    pub fn ranges(&self, path: &str) -> Vec<String> {
+    pub(crate) fn ranges(&self, path: &str) -> Vec<String> {
         let seen = self.seen();
         let gets = seen
             .iter()

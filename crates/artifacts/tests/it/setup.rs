@@ -14,17 +14,17 @@ use volley_types::PredictError;
 use volley_types::registry::{ModelUrl, Sha256};
 
 /// A worker's fetcher, with a cache of its own.
-pub struct Bench {
-    pub artifacts: Artifacts,
-    pub metrics: Metrics,
-    pub progress: LoadProgress,
-    pub config: ArtifactConfig,
+pub(crate) struct Bench {
+    pub(crate) artifacts: Artifacts,
+    pub(crate) metrics: Metrics,
+    pub(crate) progress: LoadProgress,
+    pub(crate) config: ArtifactConfig,
     folder: TempDir,
 }
 
 impl Bench {
     /// One that gives up soon, changed by `change`.
-    pub fn new(change: impl FnOnce(&mut ArtifactConfig)) -> Self {
+    pub(crate) fn new(change: impl FnOnce(&mut ArtifactConfig)) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let folder = tempfile::tempdir().unwrap();
         let mut config = ArtifactConfig {
@@ -46,27 +46,31 @@ impl Bench {
     }
 
     /// The same after a restart of its process.
-    pub fn restarted(&self) -> Artifacts {
+    pub(crate) fn restarted(&self) -> Artifacts {
         Artifacts::new(self.config.clone(), Metrics::new()).unwrap()
     }
 
     /// A folder that goes away with it.
-    pub fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    pub async fn fetch(&self, url: &str) -> Result<Lease, PredictError> {
+    pub(crate) async fn fetch(&self, url: &str) -> Result<Lease, PredictError> {
         let wanted = wanted(url, None);
         self.artifacts.fetch(&wanted, &self.progress).await
     }
 
-    pub async fn fetch_hashed(&self, url: &str, sha256: Sha256) -> Result<Lease, PredictError> {
+    pub(crate) async fn fetch_hashed(
+        &self,
+        url: &str,
+        sha256: Sha256,
+    ) -> Result<Lease, PredictError> {
         let wanted = wanted(url, Some(sha256));
         self.artifacts.fetch(&wanted, &self.progress).await
     }
 
     /// Everything in the cache whose name ends so.
-    pub fn cached(&self, ending: &str) -> Vec<PathBuf> {
+    pub(crate) fn cached(&self, ending: &str) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.config.cache_dir.as_ref().unwrap()).unwrap();
         entries
             .map(|entry| entry.unwrap().path())
@@ -75,7 +79,7 @@ impl Bench {
     }
 }
 
-pub fn wanted(url: &str, sha256: Option<Sha256>) -> ArtifactRequest {
+pub(crate) fn wanted(url: &str, sha256: Option<Sha256>) -> ArtifactRequest {
     ArtifactRequest {
         url: ModelUrl::parse(url).unwrap(),
         sha256,
@@ -83,17 +87,17 @@ pub fn wanted(url: &str, sha256: Option<Sha256>) -> ArtifactRequest {
     }
 }
 
-pub fn sha256(bytes: &[u8]) -> Sha256 {
+pub(crate) fn sha256(bytes: &[u8]) -> Sha256 {
     Sha256(digest(&SHA256, bytes).as_ref().try_into().unwrap())
 }
 
 /// Bytes that differ from place to place.
-pub fn bytes(count: usize) -> Vec<u8> {
+pub(crate) fn bytes(count: usize) -> Vec<u8> {
     (0..count).map(|at| (at * 31 % 251) as u8).collect()
 }
 
 /// A zip of these files.
-pub fn zip(files: &[(&str, &[u8])]) -> Vec<u8> {
+pub(crate) fn zip(files: &[(&str, &[u8])]) -> Vec<u8> {
     let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
     for (name, bytes) in files {
         let options = zip::write::SimpleFileOptions::default();
@@ -104,7 +108,7 @@ pub fn zip(files: &[(&str, &[u8])]) -> Vec<u8> {
 }
 
 /// A gzipped tar of these files.
-pub fn tarball(files: &[(&str, &[u8])]) -> Vec<u8> {
+pub(crate) fn tarball(files: &[(&str, &[u8])]) -> Vec<u8> {
     let gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     let mut tar = tar::Builder::new(gz);
     for (name, bytes) in files {
@@ -117,7 +121,7 @@ pub fn tarball(files: &[(&str, &[u8])]) -> Vec<u8> {
 }
 
 /// The files below a directory.
-pub fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
+pub(crate) fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![directory.to_path_buf()];
     while let Some(folder) = folders.pop() {
