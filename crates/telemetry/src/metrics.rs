@@ -1,5 +1,7 @@
 //! The metrics of one node, and their text form.
 
+mod artifacts;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -200,24 +202,6 @@ impl Metrics {
             .observe(wait.as_secs_f64());
     }
 
-    /// Counts bytes of models that arrived from where they are fetched.
-    pub fn fetched_bytes(&self, bytes: u64) {
-        self.0.artifact_bytes.inc_by(bytes);
-    }
-
-    /// Counts a model's fetch that ended, by its error; `None` when it succeeded.
-    pub fn fetched(&self, error: Option<ErrorCode>) {
-        let code = error.map_or("ok", ErrorCode::as_str);
-        let label = CodeLabel { code };
-        self.0.artifact_fetches.get_or_create(&label).inc();
-    }
-
-    /// Publishes how many bytes of fetched models this worker keeps.
-    pub fn set_artifact_cache_bytes(&self, bytes: u64) {
-        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        self.0.artifact_cache_bytes.set(bytes);
-    }
-
     /// Publishes this coordinator's view of Raft.
     pub fn set_raft(&self, status: &RaftStatus) {
         let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
@@ -399,25 +383,6 @@ impl Families {
             "reloads",
             "Replicas that were loaded again for a request",
             self.reloads.clone(),
-        );
-    }
-
-    fn register_artifacts(&mut self) {
-        let registry = &mut self.registry;
-        registry.register(
-            "artifact_bytes",
-            "Bytes of models that were fetched",
-            self.artifact_bytes.clone(),
-        );
-        registry.register(
-            "artifact_fetches",
-            "Fetches of models that ended, by error code ('ok' when none)",
-            self.artifact_fetches.clone(),
-        );
-        registry.register(
-            "artifact_cache_bytes",
-            "Bytes of fetched models that are kept",
-            self.artifact_cache_bytes.clone(),
         );
     }
 
