@@ -314,11 +314,17 @@ mod tests {
         let plan = r#"{"type":"tool-plan-delta","delta":{"message":{"tool_plan":"I look"}}}"#;
         assert_eq!(delta(plan, calls).thinking.as_deref(), Some("I look"));
         let begun = r#"{"type":"tool-call-start","index":0,"delta":{"message":{"tool_calls":{"id":"c","type":"function","function":{"name":"f","arguments":""}}}}}"#;
-        let begun = delta(begun, calls).tool_calls.unwrap();
-        assert!(begun.contains(r#""id":"c","index":0"#), "{begun}");
+        let begun: Value = serde_json::from_str(&delta(begun, calls).tool_calls.unwrap()).unwrap();
+        assert_eq!(
+            (&begun[0]["id"], &begun[0]["index"]),
+            (&json!("c"), &json!(0))
+        );
         let more = r#"{"type":"tool-call-delta","index":0,"delta":{"message":{"tool_calls":{"function":{"arguments":"{}"}}}}}"#;
-        let more = delta(more, calls).tool_calls.unwrap();
-        assert_eq!(more, r#"[{"function":{"arguments":"{}"},"index":0}]"#);
+        let more: Value = serde_json::from_str(&delta(more, calls).tool_calls.unwrap()).unwrap();
+        assert_eq!(
+            more,
+            json!([{ "function": { "arguments": "{}" }, "index": 0 }])
+        );
         let cited = r#"{"type":"citation-start","index":0,"delta":{"message":{"citations":{"start":0,"end":1,"text":"h"}}}}"#;
         assert_eq!(delta(cited, calls), Delta::default());
         let end = r#"{"type":"message-end","delta":{"finish_reason":"TOOL_CALL","usage":{"billed_units":{"input_tokens":1.0},"tokens":{"input_tokens":9.0,"output_tokens":4.0}}}}"#;

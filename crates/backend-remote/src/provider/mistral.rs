@@ -71,7 +71,10 @@ mod tests {
         let Step::Delta(delta) = (FORMAT.read)(data, &mut calls).unwrap() else {
             panic!()
         };
-        let more = delta.tool_calls.unwrap();
-        assert_eq!(more, r#"[{"function":{"arguments":"}"},"index":1}]"#);
+        let more: Value = serde_json::from_str(&delta.tool_calls.unwrap()).unwrap();
+        assert_eq!(
+            more,
+            json!([{ "function": { "arguments": "}" }, "index": 1 }])
+        );
     }
 }
