@@ -31,3 +31,11 @@ cluster *arguments:
 # Make the generated code from proto/.
 codegen:
     scripts/codegen.sh
+
+# Runs the tests and the rates of local models on a GPU; fails without one.
+gpu:
+    scripts/gpu.sh
+
+# Measures Volley beside other servers and loops: `just bench-peers encoders`, `decoders`, `bulk`.
+bench-peers *arguments:
+    scripts/bench-peers.sh {{arguments}}
