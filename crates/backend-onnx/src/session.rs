@@ -110,12 +110,12 @@ fn refusal(code: OrtCode) -> &'static str {
 }
 
 /// Threads for the model at `path`, where the configuration leaves it open: one for each 32 MiB
-/// of weights, and no more than there are cores. Waking a thread for each operator of a small
+/// of weights, the last ones too, and no more than there are cores. Waking a thread for each operator of a small
 /// model costs more than it gains.
 fn threads(config: &OnnxConfig, path: &Path) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     match config.threads {
-        0 => usize::try_from(weight_bytes(path) / THREAD_BYTES)
+        0 => usize::try_from(weight_bytes(path).div_ceil(THREAD_BYTES))
             .unwrap_or(cores)
             .clamp(1, cores),
         threads => threads,
