@@ -56,6 +56,9 @@ class GenAI:
         self.model = genai.Model(config)
 
     def rate(self, sequences, context, tokens):
+        if 32 < sequences:
+            # It takes no larger batch.
+            return float("nan")
         parameters = genai.GeneratorParams(self.model)
         length = context + tokens
         parameters.set_search_options(
