@@ -41,7 +41,7 @@ use self::merge::Merge;
 use self::model::ModelFiles;
 use self::options::Options;
 use crate::loader::VARIANT;
-use crate::{OnnxConfig, Runtime, graph};
+use crate::{Device, OnnxConfig, Runtime, graph};
 
 /// Rows of one record batch, at most.
 const MAX_BATCH: usize = 64;
@@ -95,10 +95,14 @@ pub(crate) fn estimate(
     variant: Option<&str>,
     config: &OnnxConfig,
 ) -> Result<u64, PredictError> {
-    let (graph, cache_bytes) = model::sizes(directory, variant, config)?;
-    memory::check_fits(cache_bytes)?;
-    let weights = graph::outline(&directory.join(graph))?.bytes;
-    Ok(weights.saturating_add(cache_bytes as u64))
+    let (graph, numbers) = model::sizes(directory, variant, config)?;
+    let outline = graph::outline(&directory.join(graph))?;
+    let value_bytes = if outline.half_inputs { 2 } else { 4 };
+    let cache_bytes = numbers.saturating_mul(value_bytes);
+    if config.device != Device::Cuda {
+        memory::check_fits(cache_bytes)?;
+    }
+    Ok(outline.bytes.saturating_add(cache_bytes as u64))
 }
 
 impl Backend for Generator {

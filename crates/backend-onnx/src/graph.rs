@@ -25,6 +25,9 @@ pub(crate) struct Outline {
     pub(crate) bytes: u64,
     /// Those files, from the graph's directory on.
     pub(crate) external: BTreeSet<PathBuf>,
+    /// Whether an input holds floating-point numbers of 16 bits. Of a decoder's inputs, only keys
+    /// and values hold such numbers at all.
+    pub(crate) half_inputs: bool,
 }
 
 /// Reads the outline of the graph at `path`.
@@ -49,10 +52,10 @@ pub(crate) fn outline(path: &Path) -> Result<Outline, PredictError> {
         .metadata()
         .map_err(|error| told(Flaw::Io(error)))?
         .len();
-    let external = locations(BufReader::new(file), length).map_err(told)?;
+    let walked = walk(BufReader::new(file), length).map_err(told)?;
     let directory = path.parent().unwrap_or(Path::new(""));
     let mut bytes = length;
-    for location in &external {
+    for location in &walked.found {
         let data = std::fs::metadata(directory.join(location));
         let data = data.map_err(|_| told(Flaw::Missing))?;
         if !data.is_file() {
@@ -60,7 +63,11 @@ pub(crate) fn outline(path: &Path) -> Result<Outline, PredictError> {
         }
         bytes = bytes.saturating_add(data.len());
     }
-    Ok(Outline { bytes, external })
+    Ok(Outline {
+        bytes,
+        external: walked.found,
+        half_inputs: walked.half_inputs,
+    })
 }
 
 /// What is wrong with a file.
@@ -99,6 +106,11 @@ impl From<std::io::Error> for Flaw {
     }
 }
 
+/// How deep the types of the model's own inputs lie; those of graphs inside it lie deeper.
+const INPUT_DEPTH: usize = 4;
+/// `FLOAT16` and `BFLOAT16` of ONNX's `TensorProto.DataType`.
+const HALVES: [u64; 2] = [10, 16];
+
 /// A kind of message on the way to a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
@@ -110,10 +122,13 @@ enum Part {
     Sparse,
     Tensor,
     External,
+    Input,
+    Type,
+    TensorType,
 }
 
 impl Part {
-    /// What its field `number` holds, where a tensor may lie in it.
+    /// What its field `number` holds, where a tensor or an input's type may lie in it.
     fn within(self, number: u64) -> Option<Self> {
         match (self, number) {
             (Self::Model, 7) | (Self::Attribute, 6 | 11) => Some(Self::Graph),
@@ -125,26 +140,32 @@ impl Part {
                 Some(Self::Tensor)
             }
             (Self::Tensor, 13) => Some(Self::External),
+            (Self::Graph, 11) => Some(Self::Input),
+            (Self::Input, 2) => Some(Self::Type),
+            (Self::Type, 1) => Some(Self::TensorType),
             _ => None,
         }
     }
 }
 
-/// The files that the tensors of a model of `length` bytes lie in.
-fn locations<R: Read + Seek>(reader: BufReader<R>, length: u64) -> Result<BTreeSet<PathBuf>, Flaw> {
+/// Walks through a model of `length` bytes.
+fn walk<R: Read + Seek>(reader: BufReader<R>, length: u64) -> Result<Walk<R>, Flaw> {
     let mut walk = Walk {
         reader,
         at: 0,
         found: BTreeSet::new(),
+        half_inputs: false,
     };
     walk.message(Part::Model, length, 0)?;
-    Ok(walk.found)
+    Ok(walk)
 }
 
 struct Walk<R> {
     reader: BufReader<R>,
     at: u64,
+    /// The files that tensors lie in.
     found: BTreeSet<PathBuf>,
+    half_inputs: bool,
 }
 
 impl<R: Read + Seek> Walk<R> {
@@ -158,7 +179,12 @@ impl<R: Read + Seek> Walk<R> {
             let tag = self.number(end)?;
             let (number, wire) = (tag >> 3, tag & 7);
             match wire {
-                0 => drop(self.number(end)?),
+                0 => {
+                    let value = self.number(end)?;
+                    if (part, number, depth) == (Part::TensorType, 1, INPUT_DEPTH) {
+                        self.half_inputs |= HALVES.contains(&value);
+                    }
+                }
                 1 => self.skip(8, end)?,
                 5 => self.skip(4, end)?,
                 2 => {
@@ -262,7 +288,7 @@ mod tests {
     }
 
     fn read(bytes: &[u8]) -> Result<BTreeSet<PathBuf>, Flaw> {
-        locations(BufReader::new(Cursor::new(bytes)), bytes.len() as u64)
+        walk(BufReader::new(Cursor::new(bytes)), bytes.len() as u64).map(|walk| walk.found)
     }
 
     #[test]
@@ -311,5 +337,14 @@ mod tests {
             let _ = read(&bytes);
             let _ = read(&field(7, &field(5, &bytes)));
         }
+    }
+
+    #[test]
+    fn the_numbers_of_a_decoders_cache_are_told_by_its_inputs() {
+        let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models");
+        let half = |graph: &str| outline(&models.join(graph)).unwrap().half_inputs;
+        assert!(half("half-decoder/model.onnx"));
+        assert!(half("plain-decoder/onnx/model_fp16.onnx"));
+        assert!(!half("plain-decoder/onnx/model.onnx"));
     }
 }

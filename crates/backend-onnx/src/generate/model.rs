@@ -157,8 +157,7 @@ fn product(first: usize, sizes: &[usize]) -> usize {
     each.fold(first, |product, size| product.saturating_mul(*size))
 }
 
-/// The graph of a directory, and the bytes of its KV cache once all of it is in use, at four
-/// bytes a number: what the graph really has is known only when it is loaded.
+/// The graph of a directory, and how many numbers its KV cache holds once all of it is in use.
 ///
 /// # Errors
 /// `InvalidInput` when the file that describes the model is missing or malformed.
@@ -174,7 +173,6 @@ pub(crate) fn sizes(
         described.kv_heads,
         described.context.min(context),
         described.head_size,
-        size_of::<f32>(),
     ];
     Ok((described.onnx, product(config.slots.max(1), &sizes)))
 }
