@@ -105,7 +105,8 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
         security,
     } = file;
     let security = SecurityPlan::coordinator(security, NodeId(node.id))?;
-    let key = "'security.bootstrap_key_file' (or put it into VOLLEY_BOOTSTRAP_KEY)";
+    let key = "'security.bootstrap_key_file' (or put it into VOLLEY_BOOTSTRAP_KEY); or, where the \
+               network itself keeps strangers out, set 'security.insecure = true'";
     security.allow_callers("listen.public", &listen.public, key)?;
     let skins = [
         (GrpcSkin::Triton, "grpc.triton", grpc.triton),

@@ -214,8 +214,7 @@ impl SecurityPlan {
             self.keys || self.insecure || is_local(address),
             "{what}: everybody who reaches {address} could call this node; write a key with \
              `volley keys bootstrap > key` and name the file as {key_setting}; or listen on \
-             127.0.0.1 only; or, where the network itself keeps strangers out, set \
-             'security.insecure = true'"
+             127.0.0.1 only"
         );
         Ok(())
     }

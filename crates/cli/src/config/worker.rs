@@ -130,7 +130,8 @@ fn plan(file: File) -> anyhow::Result<WorkerPlan> {
     let id =
         WorkerId::new(node.id).map_err(|error| anyhow::anyhow!("'node.id': {}", error.message))?;
     let security = SecurityPlan::worker(security, id.clone())?;
-    let key = "'security.metrics_key_file'";
+    let key = "'security.metrics_key_file'; or, where the \
+               network itself keeps strangers out, set 'security.insecure = true'";
     security.allow_callers("listen.http", &listen.http, key)?;
     security.allow_nodes("listen.flight", &listen.flight)?;
     let mut worker = WorkerConfig::new(id, advertise, cluster.coordinators);
