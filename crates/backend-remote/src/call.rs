@@ -1,7 +1,7 @@
 //! One call to a remote model's server.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use futures::{FutureExt, Stream, StreamExt};
@@ -54,9 +54,14 @@ impl Call {
     ) -> Result<Response, PredictError> {
         let connector = &server.connector;
         let body = provider::body(connector, item, &self.fields)?;
-        let headers = headers(connector, secret, &self.traceparent)?;
+        let body = serde_json::to_vec(&body)
+            .map_err(|error| PredictError::internal("the request cannot be written", error))?;
+        let mut headers = headers(connector, secret, &self.traceparent)?;
+        if let (Some(signer), Some(Secret::Keys(keys))) = (&server.signer, secret) {
+            signer.sign(keys, &server.url, &mut headers, &body, SystemTime::now())?;
+        }
         let call = self.clients.next().post(server.url.clone());
-        let call = call.headers(headers).json(&body).send();
+        let call = call.headers(headers).body(body).send();
         let response = within(self.config.first_byte_timeout, call)
             .await?
             .map_err(upstream::call)?;
@@ -159,9 +164,12 @@ fn headers(
         headers.insert(name, value);
     }
     headers.insert(header::ACCEPT, HeaderValue::from_static(format.media));
-    if let Some(secret) = secret {
+    let json = HeaderValue::from_static("application/json");
+    headers.entry(header::CONTENT_TYPE).or_insert(json);
+    let key = secret.map(|secret| secret.header(format.key_prefix));
+    if let Some(key) = key.transpose()?.flatten() {
         let name = HeaderName::from_static(connector.provider.key_header());
-        headers.insert(name, secret.header(format.key_prefix)?);
+        headers.insert(name, key);
     }
     for (name, value) in format.headers {
         let name = HeaderName::from_static(name);

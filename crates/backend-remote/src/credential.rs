@@ -1,5 +1,7 @@
 //! Secrets: read where they are used, on the worker, each time.
 
+mod keys;
+
 use std::fmt;
 
 use http::HeaderValue;
@@ -7,12 +9,23 @@ use tokio::io::AsyncReadExt;
 use volley_types::PredictError;
 use volley_types::registry::CredentialRef;
 
+pub(crate) use self::keys::Keys;
+
 /// The longest secret, in bytes: a reference to something endless must not fill memory.
 const MAX_BYTES: u64 = 64 << 10;
 
 /// A secret. It shows itself to nobody but the header that it goes into.
 #[derive(Clone)]
-pub(crate) struct Secret(String);
+pub(crate) enum Secret {
+    /// What stands in a header.
+    Text(String),
+    /// What requests are signed with.
+    Keys(Keys),
+}
+
+/// What the name of a variable ends with that holds the first of several keys; the others' names
+/// end with the two after it.
+const KEY_VARIABLES: [&str; 3] = ["ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN"];
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -26,39 +39,82 @@ impl Secret {
     /// # Errors
     /// `InvalidInput` that says which kind of reference leads nowhere, and not where.
     pub(crate) async fn read(reference: &CredentialRef) -> Result<Self, PredictError> {
-        let (value, what) = match reference {
-            CredentialRef::Env(name) => (std::env::var(name).ok(), "environment variable"),
-            CredentialRef::File(path) => (read_file(path).await, "file"),
+        read_text(reference).await.map(Self::Text)
+    }
+
+    /// Reads what `reference` names as the keys that requests are signed with: a variable
+    /// `…ACCESS_KEY_ID` and those beside it, or all of them in one place. What is none of these is
+    /// a token that stands in a header.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub(crate) async fn read_keys(reference: &CredentialRef) -> Result<Self, PredictError> {
+        let text = read_text(reference).await?;
+        let [access, secret, token] = KEY_VARIABLES;
+        let prefix = match reference {
+            CredentialRef::Env(name) => name.strip_suffix(access),
+            CredentialRef::File(_) => None,
         };
-        let value = value
-            .map(|value| value.trim().to_owned())
-            .filter(|value| !value.is_empty());
-        value.map(Self).ok_or_else(|| {
-            PredictError::invalid(format!(
-                "the connector's credential cannot be read: its {what} is missing or empty on \
-                 this worker"
-            ))
+        let Some(prefix) = prefix else {
+            return Ok(Keys::parse(&text).map_or(Self::Text(text), Self::Keys));
+        };
+        let beside = |name: &str| std::env::var(format!("{prefix}{name}")).ok();
+        let (secret, token) = (beside(secret), beside(token));
+        let keys = secret.and_then(|secret| Keys::of(&text, &secret, token.as_deref()));
+        keys.map(Self::Keys).ok_or_else(|| {
+            PredictError::invalid(
+                "the connector's credential cannot be read: beside the variable of its access \
+                 key there is none of its secret key on this worker",
+            )
         })
     }
 
-    /// A header value, marked so that it is never logged.
+    /// A header value, marked so that it is never logged; `None` for keys that sign.
     ///
     /// # Errors
     /// `InvalidInput` when the secret cannot stand in a header.
-    pub(crate) fn header(&self, prefix: &str) -> Result<HeaderValue, PredictError> {
-        let mut value = HeaderValue::from_str(&format!("{prefix}{}", self.0)).map_err(|_| {
+    pub(crate) fn header(&self, prefix: &str) -> Result<Option<HeaderValue>, PredictError> {
+        let Self::Text(text) = self else {
+            return Ok(None);
+        };
+        let mut value = HeaderValue::from_str(&format!("{prefix}{text}")).map_err(|_| {
             PredictError::invalid(
                 "the connector's credential has characters that no header can carry",
             )
         })?;
         value.set_sensitive(true);
-        Ok(value)
+        Ok(Some(value))
     }
 
     /// `text` with the secret taken out, should a server repeat it.
     pub(crate) fn redact(&self, text: &str) -> String {
-        text.replace(&self.0, "[redacted]")
+        match self {
+            Self::Text(secret) => text.replace(secret, "[redacted]"),
+            Self::Keys(keys) => {
+                let parts = [Some(&keys.secret_key), keys.session_token.as_ref()];
+                let parts = parts.into_iter().flatten();
+                parts.fold(text.to_owned(), |text, part| {
+                    text.replace(part.as_str(), "[redacted]")
+                })
+            }
+        }
     }
+}
+
+async fn read_text(reference: &CredentialRef) -> Result<String, PredictError> {
+    let (value, what) = match reference {
+        CredentialRef::Env(name) => (std::env::var(name).ok(), "environment variable"),
+        CredentialRef::File(path) => (read_file(path).await, "file"),
+    };
+    let value = value
+        .map(|value| value.trim().to_owned())
+        .filter(|value| !value.is_empty());
+    value.ok_or_else(|| {
+        PredictError::invalid(format!(
+            "the connector's credential cannot be read: its {what} is missing or empty on this \
+             worker"
+        ))
+    })
 }
 
 async fn read_file(path: &str) -> Option<String> {
@@ -83,13 +139,31 @@ mod tests {
         let reference = CredentialRef::File(path.to_string_lossy().into_owned());
         let secret = Secret::read(&reference).await.unwrap();
         std::fs::remove_file(&path).unwrap();
-        let header = secret.header("Bearer ").unwrap();
+        let header = secret.header("Bearer ").unwrap().unwrap();
         assert_eq!(header.as_bytes(), b"Bearer sk-canary");
         assert!(!format!("{secret:?}{header:?}").contains("canary"));
         assert_eq!(secret.redact("bad key sk-canary"), "bad key [redacted]");
         let error = Secret::read(&reference).await.unwrap_err();
         assert!(error.message.contains("file") && !error.message.contains("secret-"));
+        let none = CredentialRef::Env("VOLLEY_TEST_NO_SUCH_ACCESS_KEY_ID".to_owned());
+        assert!(Secret::read_keys(&none).await.is_err());
         let endless = CredentialRef::File("/dev/zero".to_owned());
         assert!(Secret::read(&endless).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn keys_that_sign_are_in_one_file_and_none_of_them_is_shown() {
+        let path = std::env::temp_dir().join(format!("volley-keys-{}", std::process::id()));
+        let reference = CredentialRef::File(path.to_string_lossy().into_owned());
+        std::fs::write(&path, "AKID:canary:token\n").unwrap();
+        let secret = Secret::read_keys(&reference).await.unwrap();
+        assert!(secret.header("Bearer ").unwrap().is_none());
+        assert_eq!(secret.redact("canary, token"), "[redacted], [redacted]");
+        assert!(!format!("{secret:?}").contains("canary"));
+        std::fs::write(&path, "one-token\n").unwrap();
+        let secret = Secret::read_keys(&reference).await.unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let header = secret.header("Bearer ").unwrap().unwrap();
+        assert_eq!(header.as_bytes(), b"Bearer one-token");
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Reading order: [`RemoteLoader`], `predict` (one request), `servers` (who is called for an item
 //! of it, and again), `call` (one call), `reading` and `answer` (what comes back), `merge` (the
-//! answers as one stream), `provider` (a wire format each), `sse` (the events), `upstream`
-//! (failures into errors), `egress` (where calls may go).
+//! answers as one stream), `provider` (a wire format each), `sse` and `frames` (the events),
+//! `upstream` (failures into errors), `egress` (where calls may go).
 
 mod answer;
 mod budget;
@@ -11,12 +11,14 @@ mod call;
 mod config;
 mod credential;
 mod egress;
+mod frames;
 mod limits;
 mod merge;
 mod predict;
 mod provider;
 mod reading;
 mod servers;
+mod signing;
 mod sse;
 mod template;
 mod tries;

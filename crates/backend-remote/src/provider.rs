@@ -4,6 +4,7 @@
 
 pub(crate) mod anthropic;
 mod azure;
+mod bedrock;
 mod calls;
 mod cohere;
 mod conversation;
@@ -76,6 +77,7 @@ pub(crate) fn format(provider: ProviderKind) -> &'static Format {
         ProviderKind::Azure => &azure::FORMAT,
         ProviderKind::Tgi => &tgi::FORMAT,
         ProviderKind::OpenInference => &open_inference::FORMAT,
+        ProviderKind::Bedrock => &bedrock::FORMAT,
     }
 }
 

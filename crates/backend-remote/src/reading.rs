@@ -46,6 +46,7 @@ impl Reading {
         item: &Item,
     ) -> Result<Self, PredictError> {
         let secret = match &server.connector.credential {
+            Some(reference) if server.signer.is_some() => Some(Secret::read_keys(reference).await?),
             Some(reference) => Some(Secret::read(reference).await?),
             None => None,
         };

@@ -17,6 +17,7 @@ use crate::call::Call;
 use crate::limits::Limits;
 use crate::provider;
 use crate::reading::Reading;
+use crate::signing::Signer;
 use crate::tries::{Rank, Tries, blames_request, blames_server};
 
 /// Of so many calls half must fail while a server is given another chance.
@@ -62,6 +63,8 @@ pub(crate) struct Servers {
 pub(crate) struct Server {
     pub(crate) connector: ConnectorSpec,
     pub(crate) url: Url,
+    /// What signs its requests, where it wants them signed.
+    pub(crate) signer: Option<Signer>,
     breaker: Option<AsyncRecloser>,
     open_for: Duration,
 }
@@ -82,7 +85,7 @@ impl Servers {
     /// The connector's own and the others that it names; `checked` reads their URLs.
     ///
     /// # Errors
-    /// That of `checked`.
+    /// That of `checked`; `InvalidInput` where a server's requests cannot be signed.
     pub(crate) fn new(
         connector: &ConnectorSpec,
         checked: impl Fn(&str) -> Result<Url, PredictError>,
@@ -116,6 +119,7 @@ impl Servers {
             Ok(Server {
                 breaker: breaker(policy),
                 open_for: Duration::from_millis(policy.breaker_open_ms.into()),
+                signer: Signer::of(&connector, &url)?,
                 connector,
                 url,
             })

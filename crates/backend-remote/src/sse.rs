@@ -7,6 +7,8 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
+use crate::frames::Frames;
+
 /// The longest line, and the most data of one event, in bytes.
 /// What comes of one still fits into a message between nodes, which holds 16 MiB.
 pub(crate) const MAX_EVENT_BYTES: usize = 12 << 20;
@@ -21,6 +23,8 @@ pub(crate) enum Framing {
     Sse,
     /// Each line that is not blank is one.
     Lines,
+    /// Amazon's binary frames.
+    Frames,
 }
 
 /// One event that has data.
@@ -39,6 +43,8 @@ pub(crate) enum SseError {
     TooLong,
     /// An event is no UTF-8.
     NotText,
+    /// A frame's checksum does not fit, or its headers are none.
+    Damaged,
 }
 
 /// Reads events out of bytes that come in pieces.
@@ -46,6 +52,7 @@ pub(crate) enum SseError {
 pub(crate) struct Parser {
     framing: Framing,
     bare: Bare,
+    frames: Frames,
     /// A line whose end has not come yet.
     partial: BytesMut,
     name: BytesMut,
@@ -74,6 +81,9 @@ impl Parser {
         mut piece: Bytes,
         events: &mut Vec<Event>,
     ) -> Result<(), SseError> {
+        if self.framing == Framing::Frames {
+            return self.frames.push(&piece, events);
+        }
         while !piece.is_empty() {
             if std::mem::take(&mut self.after_cr) && piece[0] == b'\n' {
                 piece.advance(1);

@@ -117,7 +117,10 @@ impl Said {
             message: match error {
                 Some(Value::Array(faults)) => Some(faults_text(faults)),
                 Some(error) => Some(error_text(&error.to_string())),
-                None => body["message"].as_str().map(str::to_owned),
+                None => {
+                    let message = body["message"].as_str().or(body["Message"].as_str());
+                    message.map(str::to_owned)
+                }
             },
             blames_request: word(error, "type", &kinds)
                 || word(Some(&body), "type", &kinds)
@@ -246,6 +249,7 @@ pub(crate) fn unreadable(failure: SseError) -> PredictError {
         match failure {
             SseError::TooLong => "the remote model's server sent an event over the limit of 12 MiB",
             SseError::NotText => "the remote model's server sent an event that is not UTF-8",
+            SseError::Damaged => "the remote model's server sent a damaged frame",
         },
     )
 }
@@ -278,6 +282,7 @@ pub(crate) fn refused(
     let message = shortened(&redact(message));
     let said = match code {
         ErrorCode::Overloaded => "the remote model's server is limiting requests",
+        ErrorCode::Unavailable => "the remote model's server is not available",
         _ => "the remote model's server refused the request",
     };
     error(code, format!("{said}: {message}"))

@@ -182,7 +182,7 @@ async fn a_protocol_names_the_provider_and_its_header_takes_the_key() {
         let reason = edge.post(&create, &secret).await.refused(400);
         assert!(!reason.contains("sk-canary"), "{reason}");
     }
-    let unknown = json!({ "protocol": "aws_sigv4", "url": "https://llm.example/", "model": "m" });
+    let unknown = json!({ "protocol": "mcp_sse", "url": "https://llm.example/", "model": "m" });
     let reason = edge.post(&create, &unknown.to_string()).await.refused(400);
     assert!(
         reason.contains("'protocol'") && reason.contains("http, openai"),

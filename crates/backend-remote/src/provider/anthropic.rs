@@ -29,6 +29,9 @@ pub(super) const FORMAT: Format = Format {
 struct Body<'a> {
     #[serde(borrow, rename = "type")]
     kind: Cow<'a, str>,
+    /// Which block it is about.
+    #[serde(default)]
+    index: u64,
     #[serde(borrow, default)]
     delta: Option<Inner<'a>>,
     #[serde(borrow, default)]
@@ -87,16 +90,19 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
         "content_block_start" => {
             let block = body.content_block.unwrap_or_default();
             delta.text = block["text"].as_str().map(str::to_owned);
-            calls.close();
-            delta.tool_calls = tool_start(&block, calls);
+            if block["type"] == "tool_use" {
+                let name = block["name"].as_str().unwrap_or_default();
+                let call = calls.begin_in(body.index, block["id"].as_str(), name, "");
+                delta.tool_calls = deltas(vec![call]);
+            }
         }
         "content_block_delta" | "message_delta" => {
             tokens(&mut delta, body.usage);
             if let Some(inner) = body.delta {
                 delta.text = inner.text.map(Cow::into_owned);
                 delta.thinking = inner.thinking.map(Cow::into_owned);
-                // Blocks come one after the other: a piece belongs to the last that began.
-                let more = inner.partial_json.and_then(|json| calls.more(&json));
+                let json = inner.partial_json;
+                let more = json.and_then(|json| calls.more_in(body.index, &json));
                 delta.tool_calls = deltas(more.into_iter().collect());
                 delta.finish_reason = reason(inner.stop_reason.as_deref());
             }
@@ -134,14 +140,9 @@ fn tokens(delta: &mut Delta, tokens: Option<Tokens>) {
     delta.cached_tokens = tokens.cache_read_input_tokens;
 }
 
-fn tool_start(block: &Value, calls: &mut Calls) -> Option<String> {
-    let begins = block["type"] == "tool_use";
-    begins.then(|| deltas(vec![tool_call(block, calls, "")]))?
-}
-
-fn tool_call(block: &Value, calls: &mut Calls, arguments: &str) -> Value {
+fn tool_call(block: &Value, calls: &mut Calls) -> Value {
     let name = block["name"].as_str().unwrap_or_default();
-    calls.begin(block["id"].as_str(), name, arguments)
+    calls.begin(block["id"].as_str(), name, &block["input"].to_string())
 }
 
 fn reason(reason: Option<&str>) -> Option<FinishReason> {
@@ -171,7 +172,7 @@ fn read_whole(body: &[u8], calls: &mut Calls) -> Result<Step, String> {
     delta.text = Some(texts("text"));
     delta.thinking = Some(texts("thinking"));
     let uses = blocks.iter().filter(|block| block["type"] == "tool_use");
-    let uses = uses.map(|block| tool_call(block, calls, &block["input"].to_string()));
+    let uses = uses.map(|block| tool_call(block, calls));
     delta.tool_calls = deltas(uses.collect());
     Ok(Step::Delta(delta))
 }

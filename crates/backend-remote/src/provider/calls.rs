@@ -5,12 +5,12 @@ use serde_json::{Value, json};
 use super::{Delta, Step};
 
 /// The tool calls of one answer, for formats that do not number or name them.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Calls {
     /// How many have begun.
     begun: u32,
-    /// Whether what comes now belongs to the last of them.
-    open: bool,
+    /// The server's numbers of those that it numbers.
+    blocks: Vec<(u64, u32)>,
     /// Makes their ids differ from those of other answers.
     seed: u64,
 }
@@ -28,7 +28,6 @@ impl Calls {
     pub(crate) fn begin(&mut self, id: Option<&str>, name: &str, arguments: &str) -> Value {
         let index = self.begun;
         self.begun = index.saturating_add(1);
-        self.open = true;
         let id = match id {
             Some(id) if !id.is_empty() => id.to_owned(),
             _ => format!("call_{:016x}_{index}", self.seed),
@@ -41,22 +40,41 @@ impl Calls {
         })
     }
 
-    /// More arguments of the call that began last; `None` where they are not a call's of the
-    /// caller, as those of tools that run at the provider.
+    /// As [`Self::begin`], where the server has numbers of its own for what it sends: pieces of
+    /// several calls may come in turns.
+    pub(crate) fn begin_in(
+        &mut self,
+        block: u64,
+        id: Option<&str>,
+        name: &str,
+        arguments: &str,
+    ) -> Value {
+        self.blocks.push((block, self.begun));
+        self.begin(id, name, arguments)
+    }
+
+    /// More arguments of the call that began last; `None` where there is none.
     pub(crate) fn more(&self, arguments: &str) -> Option<Value> {
-        let index = self.begun.checked_sub(1).filter(|_| self.open)?;
-        Some(json!({ "index": index, "function": { "arguments": arguments } }))
+        let index = self.begun.checked_sub(1)?;
+        Some(more_of(index, arguments))
+    }
+
+    /// More arguments of the call with the server's number `block`; `None` where that is no call
+    /// of the caller, as those of tools that run at the provider.
+    pub(crate) fn more_in(&self, block: u64, arguments: &str) -> Option<Value> {
+        let mut known = self.blocks.iter().rev();
+        let (_, index) = known.find(|(known, _)| *known == block)?;
+        Some(more_of(*index, arguments))
     }
 
     /// Whether there are any.
     pub(crate) fn any(&self) -> bool {
         0 < self.begun
     }
+}
 
-    /// Something else than a call begins.
-    pub(crate) fn close(&mut self) {
-        self.open = false;
-    }
+fn more_of(index: u32, arguments: &str) -> Value {
+    json!({ "index": index, "function": { "arguments": arguments } })
 }
 
 /// Tool-call deltas as a chunk has them; `None` for none.

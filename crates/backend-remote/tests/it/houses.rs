@@ -10,7 +10,7 @@ use volley_types::{
 };
 
 use crate::server::{
-    Act, ask_rows, config, connector, events, head, load, open, read, serve, serve_each,
+    Act, ask_rows, config, connector, events, frames, head, load, open, read, serve, serve_each,
 };
 
 /// Where each server listens, the header that carries the key, and the model of the body.
@@ -38,6 +38,11 @@ fn house(provider: ProviderKind) -> (&'static str, &'static str) {
             "/openai/deployments/the-model/chat/completions?api-version=2024-10-21",
             "api-key: sk-canary",
         ),
+        // A key that is one token is sent as it is; others sign.
+        ProviderKind::Bedrock => (
+            "/model/the-model/converse-stream",
+            "authorization: Bearer sk-canary",
+        ),
     }
 }
 
@@ -45,10 +50,15 @@ fn text_of(provider: ProviderKind) -> Vec<u8> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
     let (name, media) = match provider {
         ProviderKind::Ollama => ("text.ndjson", "application/x-ndjson"),
+        ProviderKind::Bedrock => ("text.frames", "application/vnd.amazon.eventstream"),
         _ => ("text.sse", "text/event-stream"),
     };
     let path = format!("{folder}/{}/{name}", provider.as_str());
-    let body = std::fs::read(path).unwrap();
+    let body = std::fs::read_to_string(path).unwrap();
+    let body = match name {
+        "text.frames" => frames(&body),
+        _ => body.into_bytes(),
+    };
     let status = format!("200 OK\r\ncontent-length: {}", body.len());
     [head(&status, media), body].concat()
 }
@@ -156,6 +166,7 @@ async fn one_talk_is_sent_in_every_houses_form() {
         assert_eq!(keys, 1, "no other header has the key");
         let accept = match provider {
             ProviderKind::Ollama => "accept: application/x-ndjson",
+            ProviderKind::Bedrock => "accept: application/vnd.amazon.eventstream",
             _ => "accept: text/event-stream",
         };
         assert!(head.contains(accept), "{head}");

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
+use aws_smithy_eventstream::frame::write_message_to;
+use aws_smithy_types::event_stream::{Header, HeaderValue, Message};
 use futures::StreamExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -57,6 +59,28 @@ pub(crate) fn events(events: &[&str]) -> Vec<u8> {
     for event in events {
         bytes.extend_from_slice(event.as_bytes());
         bytes.extend_from_slice(b"\n\n");
+    }
+    bytes
+}
+
+/// The frames of lines: each has an event's type, or an exception's after `!`, and a payload.
+pub(crate) fn frames(lines: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for line in lines.lines() {
+        let (kind, payload) = line.split_once(' ').unwrap();
+        let (message, of, kind) = match kind.strip_prefix('!') {
+            Some(kind) => ("exception", ":exception-type", kind),
+            None => ("event", ":event-type", kind),
+        };
+        let pairs = [
+            (of, kind),
+            (":content-type", "application/json"),
+            (":message-type", message),
+        ];
+        let headers = pairs
+            .map(|(name, value)| Header::new(name, HeaderValue::String(value.to_owned().into())));
+        let message = Message::new_from_parts(headers.to_vec(), payload.as_bytes().to_vec());
+        write_message_to(&message, &mut bytes).unwrap();
     }
     bytes
 }
@@ -163,6 +187,12 @@ pub(crate) fn config() -> RemoteConfig {
 }
 
 pub(crate) fn connector(url: &str, provider: ProviderKind) -> ConnectorSpec {
+    let region = (
+        "region".to_owned(),
+        ParamValue::Text("us-east-1".to_owned()),
+    );
+    let is_signed = provider == ProviderKind::Bedrock;
+    let parameters = is_signed.then_some(region).into_iter().collect();
     ConnectorSpec {
         id: ConnectorId::new("c").unwrap(),
         name: "c".to_owned(),
@@ -171,7 +201,7 @@ pub(crate) fn connector(url: &str, provider: ProviderKind) -> ConnectorSpec {
         model: "the-model".to_owned(),
         credential: None,
         headers: std::collections::BTreeMap::new(),
-        parameters: Parameters::default(),
+        parameters,
         request_body: None,
         // Most stories are about one call.
         policy: ConnectorPolicy {

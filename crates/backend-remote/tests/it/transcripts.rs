@@ -8,7 +8,7 @@ use serde_json::Value;
 use volley_types::registry::ProviderKind;
 use volley_types::{ErrorCode, PredictError};
 
-use crate::server::{Act, Read, config, connector, head, load, open, read, serve_each};
+use crate::server::{Act, Read, config, connector, frames, head, load, open, read, serve_each};
 
 struct Transcript {
     provider: ProviderKind,
@@ -26,6 +26,18 @@ impl Transcript {
         self.name.ends_with(".sse")
     }
 
+    fn is_framed(&self) -> bool {
+        self.name.ends_with(".frames")
+    }
+
+    /// What goes over the network for this text of it.
+    fn wire(&self, text: &str) -> Vec<u8> {
+        match self.is_framed() {
+            true => frames(text),
+            false => text.as_bytes().to_vec(),
+        }
+    }
+
     fn has_failed(&self) -> bool {
         self.expected["error"].is_object()
     }
@@ -34,6 +46,7 @@ impl Transcript {
         match self.name.rsplit_once('.').unwrap().1 {
             "sse" => "text/event-stream",
             "ndjson" => "application/x-ndjson",
+            "frames" => "application/vnd.amazon.eventstream",
             _ => "application/json; charset=utf-8",
         }
     }
@@ -165,13 +178,13 @@ async fn every_transcript_reads_the_same_however_it_comes() {
     for transcript in transcripts() {
         let body = transcript.body.as_str();
         let whole = |body: &str| vec![Act::Send(transcript.answer(body.as_bytes()))];
-        let good = transcript.answer(body.as_bytes());
+        let good = transcript.answer(&transcript.wire(body));
         let mut ways = vec![
-            ("whole", whole(body)),
+            ("whole", vec![Act::Send(good.clone())]),
             ("byte by byte", vec![Act::Drip(good.clone())]),
             ("in pieces", pieces(&good)),
         ];
-        if !transcript.is_whole() {
+        if !transcript.is_whole() && !transcript.is_framed() {
             ways.push(("with CRLF", whole(&body.replace('\n', "\r\n"))));
             ways.push(("with a BOM", whole(&format!("\u{feff}{body}"))));
             let split = [
@@ -212,24 +225,26 @@ async fn a_cut_answer_is_never_a_success_and_what_came_before_the_cut_is_kept() 
             Some(end) if end.contains("finishReason") || end.contains("blockReason") => 1,
             _ => events.len().min(2),
         };
-        let starts = (0..events.len()).map(|count| events[..count].concat());
-        let mut scripts: Vec<_> = starts.collect();
+        let whole = |count: usize| transcript.wire(&events[..count].concat());
+        let mut scripts: Vec<_> = (0..events.len()).map(whole).collect();
         // And inside the last ones.
-        for event in &events[events.len() - last..] {
-            let start = transcript.body.find(event).unwrap();
-            scripts.push(transcript.body[..start + event.len() / 2 - 1].to_owned());
+        for count in events.len() - last..events.len() {
+            let (start, end) = (whole(count).len(), whole(count + 1).len());
+            let mut bytes = whole(count + 1);
+            bytes.truncate(start + (end - start) / 2 - 1);
+            scripts.push(bytes);
         }
-        let acts = scripts.iter().map(|body| {
-            vec![Act::Send(
-                transcript.begun(body.as_bytes(), transcript.body.len()),
-            )]
-        });
+        let length = transcript.wire(&transcript.body).len();
+        let acts = scripts
+            .iter()
+            .map(|body| vec![Act::Send(transcript.begun(body, length))]);
         let all = play(transcript.provider, acts.collect()).await;
         for (script, read) in scripts.iter().zip(&all) {
             let what = format!(
-                "{} {}: {script}",
+                "{} {}: {}",
                 transcript.provider.as_str(),
-                transcript.name
+                transcript.name,
+                String::from_utf8_lossy(script)
             );
             let code = read.error.as_ref().map(|error| error.code);
             assert_eq!(code, Some(ErrorCode::UpstreamIncomplete), "{what}");
@@ -252,8 +267,8 @@ async fn silence_in_the_middle_is_a_timeout_after_what_was_said() {
             continue;
         }
         let events = transcript.events();
-        let start = events[..events.len() - 1].concat();
-        let start = transcript.begun(start.as_bytes(), transcript.body.len());
+        let start = transcript.wire(&events[..events.len() - 1].concat());
+        let start = transcript.begun(&start, transcript.wire(&transcript.body).len());
         let all = play(transcript.provider, vec![vec![Act::Send(start), Act::Hang]]).await;
         let code = all[0].error.as_ref().map(|error| error.code);
         assert_eq!(

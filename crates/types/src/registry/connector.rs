@@ -32,11 +32,13 @@ pub enum ProviderKind {
     Tgi,
     /// The Open Inference Protocol, version 2.
     OpenInference,
+    /// Amazon Bedrock's Converse.
+    Bedrock,
 }
 
 impl ProviderKind {
     /// All kinds.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::OpenAi,
         Self::Anthropic,
         Self::Cohere,
@@ -47,6 +49,7 @@ impl ProviderKind {
         Self::Azure,
         Self::Tgi,
         Self::OpenInference,
+        Self::Bedrock,
     ];
 
     /// The stable name.
@@ -63,12 +66,16 @@ impl ProviderKind {
             Self::Azure => "azure",
             Self::Tgi => "tgi",
             Self::OpenInference => "open_inference",
+            Self::Bedrock => "bedrock",
         }
     }
 
-    /// The kind of that name.
+    /// The kind of that name. OpenSearch calls Bedrock by how its requests are signed.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
+        if name == "aws_sigv4" {
+            return Some(Self::Bedrock);
+        }
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
 
@@ -104,6 +111,8 @@ impl ProviderKind {
             }
         } else if path.ends_with("/messages") {
             Self::Anthropic
+        } else if path.ends_with("/converse-stream") || path.ends_with("/converse") {
+            Self::Bedrock
         } else if path.ends_with("v2/chat") {
             Self::Cohere
         } else if path.ends_with("api/chat") || path.ends_with("api/generate") {
@@ -130,6 +139,7 @@ impl ProviderKind {
             Self::Gemini | Self::Vertex => ("/models/", ':'),
             Self::Azure => ("/openai/deployments/", '/'),
             Self::OpenInference => ("/v2/models/", '/'),
+            Self::Bedrock => ("/model/", '/'),
             // It serves one, and its OpenAI interface calls that so.
             Self::Tgi => return Some("tgi"),
             _ => return None,
@@ -230,6 +240,11 @@ mod tests {
                 "http://t/v2/models/llm/versions/1/generate_stream",
                 ProviderKind::OpenInference,
                 Some("llm"),
+            ),
+            (
+                "https://bedrock-runtime.eu-west-1.amazonaws.com/model/acme.x-v1:0/converse-stream",
+                ProviderKind::Bedrock,
+                Some("acme.x-v1:0"),
             ),
             ("http://t/generate_stream", ProviderKind::Tgi, Some("tgi")),
         ] {
