@@ -1,11 +1,10 @@
 //! What comes back for one item, read piece by piece. Pure.
 
 use bytes::Bytes;
-use volley_types::registry::ProviderKind;
 use volley_types::{FinishReason, PredictError, Usage};
 
-use crate::provider::{self, Calls, Delta, Ending, Step};
-use crate::sse::Parser;
+use crate::provider::{self, Calls, Delta, Ending, Step, Wire};
+use crate::sse::{Framing, Parser};
 use crate::upstream;
 
 /// What one read of an answer brings.
@@ -36,12 +35,12 @@ pub(crate) struct End {
 /// # Errors
 /// `UpstreamFailed` when it is none, or says that the server failed.
 pub(crate) fn whole(
-    provider: ProviderKind,
+    wire: &Wire,
     seed: u64,
     body: &[u8],
     redact: impl Fn(&str) -> String,
 ) -> Result<Part, PredictError> {
-    let delta = match provider::read_whole(provider, body, &mut Calls::new(seed)) {
+    let delta = match wire.read_whole(body, &mut Calls::new(seed)) {
         Ok(Step::Delta(delta) | Step::Last(delta)) => delta,
         Ok(Step::Failed(message)) => return Err(upstream::failed(&message, redact)),
         Ok(Step::Refused(code, message)) => {
@@ -51,38 +50,51 @@ pub(crate) fn whole(
             return Err(upstream::not_a_stream("JSON that is no completion"));
         }
     };
-    let (mut answer, mut part) = (Answer::new(provider, seed), Part::default());
+    let (mut answer, mut part) = (Answer::new(wire.clone(), seed), Part::default());
     answer.take(delta, &mut part);
     answer.end(&mut part);
-    Ok(part)
+    match answer.take_failure() {
+        Some(failure) => Err(failure),
+        None => Ok(part),
+    }
 }
 
 /// An answer as it is read.
 pub(crate) struct Answer {
-    provider: ProviderKind,
+    wire: Wire,
     parser: Parser,
     calls: Calls,
     usage: Usage,
     finish_reason: Option<FinishReason>,
     /// Whether the body's end is known to be its own, and no cut.
     bounded: bool,
+    /// Whether any of it was something that an answer has.
+    found: bool,
     ended: bool,
     failure: Option<PredictError>,
 }
 
 impl Answer {
     /// `seed` makes ids of tool calls that the server does not name.
-    pub(crate) fn new(provider: ProviderKind, seed: u64) -> Self {
+    pub(crate) fn new(wire: impl Into<Wire>, seed: u64) -> Self {
+        let wire = wire.into();
         Self {
-            provider,
-            parser: Parser::new(provider::format(provider).framing),
+            parser: Parser::new(provider::format(wire.provider).framing),
+            wire,
             calls: Calls::new(seed),
             usage: Usage::default(),
             finish_reason: None,
             bounded: false,
+            found: false,
             ended: false,
             failure: None,
         }
+    }
+
+    /// The same, of a body that is cut in another way.
+    pub(crate) fn framed(self, framing: Framing) -> Self {
+        let parser = Parser::new(framing);
+        Self { parser, ..self }
     }
 
     /// The same, of a body whose end HTTP tells from a cut.
@@ -110,7 +122,7 @@ impl Answer {
         };
         let mut part = Part::default();
         for event in &events {
-            match provider::read(self.provider, event, &mut self.calls) {
+            match self.wire.read(event, &mut self.calls) {
                 Ok(Step::Delta(delta)) => self.take(delta, &mut part),
                 Ok(Step::Last(delta)) => {
                     self.take(delta, &mut part);
@@ -158,14 +170,14 @@ impl Answer {
     }
 
     fn end_of_body(&mut self, part: &mut Part) -> Option<PredictError> {
-        let is_end = match provider::format(self.provider).ending {
+        let is_end = match self.wire.ending() {
             Ending::Event => false,
             Ending::BodyAfterReason => self.finish_reason.is_some(),
             Ending::WholeBody => self.bounded,
         };
         if is_end {
             self.end(part);
-            return None;
+            return self.failure.take();
         }
         Some(upstream::incomplete())
     }
@@ -173,12 +185,17 @@ impl Answer {
     fn take(&mut self, delta: Delta, part: &mut Part) {
         provider::usage(&mut self.usage, &delta);
         self.finish_reason = delta.finish_reason.or(self.finish_reason);
+        self.found |= delta.text.is_some() || delta.has_content();
         if delta.has_content() {
             part.deltas.push(delta);
         }
     }
 
     fn end(&mut self, part: &mut Part) {
+        if self.wire.is_custom() && !self.found {
+            self.failure = Some(upstream::not_found());
+            return;
+        }
         self.ended = true;
         part.end = Some(End {
             finish_reason: self.finish_reason.unwrap_or(FinishReason::Stop),
@@ -191,6 +208,7 @@ impl Answer {
 mod tests {
     use proptest::prelude::*;
     use volley_types::ErrorCode;
+    use volley_types::registry::ProviderKind;
 
     use super::*;
 

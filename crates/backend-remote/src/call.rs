@@ -10,9 +10,10 @@ use reqwest::Response;
 use serde_json::{Map, Value};
 use volley_backend::items::Item;
 use volley_types::registry::{ConnectorSpec, ProviderKind};
-use volley_types::{Deadline, PredictError};
+use volley_types::{Deadline, ParamValue, PredictError};
 
 use crate::credential::Secret;
+use crate::provider::{Shape, Wire};
 use crate::reading::redacted;
 use crate::servers::Server;
 use crate::sse::MAX_EVENT_BYTES;
@@ -51,7 +52,7 @@ impl Call {
         server: &Server,
         secret: Option<&Secret>,
         item: &Item,
-    ) -> Result<Response, PredictError> {
+    ) -> Result<(Response, Shape), PredictError> {
         let connector = &server.connector;
         let body = provider::body(connector, item, &self.fields)?;
         let body = serde_json::to_vec(&body)
@@ -70,18 +71,18 @@ impl Call {
             status = response.status().as_u16(),
             "the remote model's server answered"
         );
-        self.checked(connector.provider, secret, response).await
+        self.checked(&server.wire, secret, response).await
     }
 
     /// The answer, if it is a success of a kind that can be read.
     async fn checked(
         &self,
-        provider: ProviderKind,
+        wire: &Wire,
         secret: Option<&Secret>,
         response: Response,
-    ) -> Result<Response, PredictError> {
+    ) -> Result<(Response, Shape), PredictError> {
         let (status, headers) = (response.status(), response.headers().clone());
-        let format = provider::format(provider);
+        let format = provider::format(wire.provider);
         if !status.is_success() {
             // Without its body an error is still an error, and it should not be long in coming.
             let limit = self.config.stall_timeout.min(ERROR_BODY_TIMEOUT);
@@ -96,11 +97,11 @@ impl Call {
             };
             return Err(refusal.error(|text| redacted(secret, text)));
         }
-        match media(&headers).as_str() {
-            "application/json" => Ok(response),
-            media if media == format.media => Ok(response),
-            "text/html" => Err(upstream::not_a_stream("a web page")),
-            _ => Err(upstream::not_a_stream("something else")),
+        let media = media(&headers);
+        match wire.shape(&media) {
+            Some(shape) => Ok((response, shape)),
+            None if media == "text/html" => Err(upstream::not_a_stream("a web page")),
+            None => Err(upstream::not_a_stream("something else")),
         }
     }
 }
@@ -166,9 +167,9 @@ fn headers(
     headers.insert(header::ACCEPT, HeaderValue::from_static(format.media));
     let json = HeaderValue::from_static("application/json");
     headers.entry(header::CONTENT_TYPE).or_insert(json);
-    let key = secret.map(|secret| secret.header(format.key_prefix));
+    let (name, prefix) = key_header(connector)?;
+    let key = secret.map(|secret| secret.header(prefix));
     if let Some(key) = key.transpose()?.flatten() {
-        let name = HeaderName::from_static(connector.provider.key_header());
         headers.insert(name, key);
     }
     for (name, value) in format.headers {
@@ -180,6 +181,33 @@ fn headers(
         headers.insert("traceparent", value);
     }
     Ok(headers)
+}
+
+/// The header that carries the key, and what stands before it there. Only servers of no known
+/// provider may want another, which the connector's parameter `credential_header` names.
+///
+/// # Errors
+/// `InvalidInput` when that is no header's name.
+fn key_header(connector: &ConnectorSpec) -> Result<(HeaderName, &'static str), PredictError> {
+    let prefix = provider::format(connector.provider).key_prefix;
+    match connector.parameters.get(provider::KEY_HEADER) {
+        Some(ParamValue::Text(name)) if connector.provider == ProviderKind::Http => {
+            let name = HeaderName::try_from(name.as_str()).map_err(|_| {
+                let message = "parameter 'credential_header' is no name of a header";
+                PredictError::invalid(message)
+            })?;
+            let prefix = if name == header::AUTHORIZATION {
+                prefix
+            } else {
+                ""
+            };
+            Ok((name, prefix))
+        }
+        _ => Ok((
+            HeaderName::from_static(connector.provider.key_header()),
+            prefix,
+        )),
+    }
 }
 
 fn media(headers: &HeaderMap) -> String {
@@ -201,11 +229,6 @@ pub(crate) fn is_bounded(response: &Response) -> bool {
     let lengths = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
     let has = |name: &HeaderName| response.headers().contains_key(name);
     http::Version::HTTP_2 <= response.version() || lengths.iter().any(has)
-}
-
-/// Whether the answer is one whole object.
-pub(crate) fn is_json(headers: &HeaderMap) -> bool {
-    media(headers) == "application/json"
 }
 
 /// A body of at most `limit` bytes.

@@ -14,6 +14,7 @@ mod egress;
 mod frames;
 mod limits;
 mod merge;
+mod paths;
 mod predict;
 mod provider;
 mod reading;

@@ -37,6 +37,7 @@ impl Merge {
                 text: filled(delta.text),
                 thinking: filled(delta.thinking),
                 tool_calls: delta.tool_calls,
+                token_logprobs: delta.logprobs,
                 ..GenerationChunk::default()
             });
         }

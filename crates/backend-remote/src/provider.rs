@@ -8,14 +8,18 @@ mod bedrock;
 mod calls;
 mod cohere;
 mod conversation;
+mod custom;
 mod gemini;
 mod mistral;
 mod ollama;
 mod open_inference;
 pub(crate) mod openai;
+mod responses;
 pub(crate) mod tgi;
 mod tidy;
 mod typed;
+
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use url::Url;
@@ -25,6 +29,8 @@ use volley_types::{ErrorCode, FinishReason, ParamValue, Parameters, PredictError
 
 pub(crate) use self::calls::{Calls, deltas};
 pub(crate) use self::conversation::{message, messages};
+use self::custom::Custom;
+pub(crate) use self::custom::Shape;
 use crate::sse::{Event, Framing};
 use crate::template;
 
@@ -37,8 +43,9 @@ pub(crate) struct Format {
     pub(crate) key_prefix: &'static str,
     /// Headers that the server demands; a connector may have others in their place.
     pub(crate) headers: &'static [(&'static str, &'static str)],
-    /// Whether `stream` is a field of the body. Elsewhere the URL says it.
-    pub(crate) stream_field: bool,
+    /// Whether `stream` is a field of the body, always true. Where it is none, something else asks
+    /// for a stream; where neither is said, the connector's template does.
+    pub(crate) stream_field: Option<bool>,
     /// How a good answer ends.
     pub(crate) ending: Ending,
     /// Whether the server means the request whenever it answers 400.
@@ -50,6 +57,9 @@ pub(crate) struct Format {
     /// Reads a whole answer.
     pub(crate) read_whole: fn(&[u8], &mut Calls) -> Result<Step, String>,
 }
+
+/// The parameter of a connector that names the header of its key.
+pub(crate) const KEY_HEADER: &str = "credential_header";
 
 /// How a good answer ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +88,89 @@ pub(crate) fn format(provider: ProviderKind) -> &'static Format {
         ProviderKind::Tgi => &tgi::FORMAT,
         ProviderKind::OpenInference => &open_inference::FORMAT,
         ProviderKind::Bedrock => &bedrock::FORMAT,
+        ProviderKind::OpenAiResponses => &responses::FORMAT,
+        ProviderKind::Http => &custom::FORMAT,
+    }
+}
+
+/// How the answers of one server are read: its provider's format, or what its connector says.
+#[derive(Clone, Debug)]
+pub(crate) struct Wire {
+    pub(crate) provider: ProviderKind,
+    custom: Option<Arc<Custom>>,
+}
+
+impl From<ProviderKind> for Wire {
+    fn from(provider: ProviderKind) -> Self {
+        Self {
+            provider,
+            custom: None,
+        }
+    }
+}
+
+impl Wire {
+    /// That of a connector's server.
+    ///
+    /// # Errors
+    /// `InvalidInput` where the connector does not say how its server is spoken to, and has to.
+    pub(crate) fn of(connector: &ConnectorSpec) -> Result<Self, PredictError> {
+        let is_custom = connector.provider == ProviderKind::Http;
+        if is_custom && connector.request_body.is_none() {
+            return Err(custom::no_template());
+        }
+        let custom = is_custom.then(|| Custom::of(&connector.parameters));
+        Ok(Self {
+            provider: connector.provider,
+            custom: custom.transpose()?.map(Arc::new),
+        })
+    }
+
+    /// How a body of that media type is cut; `None` where it cannot be an answer.
+    pub(crate) fn shape(&self, media: &str) -> Option<Shape> {
+        let format = format(self.provider);
+        match (&self.custom, media) {
+            (Some(custom), media) => custom.shape(media),
+            (None, "application/json") => Some(Shape::Whole),
+            (None, media) => (media == format.media).then_some(Shape::Stream(format.framing)),
+        }
+    }
+
+    /// How a good answer ends.
+    pub(crate) fn ending(&self) -> Ending {
+        let custom = self.custom.as_ref().map(|custom| custom.ending());
+        custom.unwrap_or(format(self.provider).ending)
+    }
+
+    /// Whether an answer with nothing in it tells that the connector is wrong.
+    pub(crate) fn is_custom(&self) -> bool {
+        self.custom.is_some()
+    }
+
+    /// Reads an event.
+    ///
+    /// # Errors
+    /// `Err` with what is wrong when it is not of the format; never with what the event says.
+    pub(crate) fn read(&self, event: &Event, calls: &mut Calls) -> Result<Step, String> {
+        let data = event.data.trim();
+        if data.is_empty() {
+            return Ok(Step::Delta(Delta::default()));
+        }
+        match &self.custom {
+            Some(custom) => custom.read(data, calls),
+            None => (format(self.provider).read)(data, calls),
+        }
+    }
+
+    /// Reads an answer that is one whole JSON object, from a server that does not stream.
+    ///
+    /// # Errors
+    /// `Err` with what is wrong when it is not of the format.
+    pub(crate) fn read_whole(&self, body: &[u8], calls: &mut Calls) -> Result<Step, String> {
+        match &self.custom {
+            Some(custom) => custom.read_whole(body, calls),
+            None => (format(self.provider).read_whole)(body, calls),
+        }
     }
 }
 
@@ -93,13 +186,15 @@ pub(crate) struct Delta {
     pub(crate) completion_tokens: Option<u32>,
     /// Those of the prompt that a cache had.
     pub(crate) cached_tokens: Option<u32>,
+    /// The probabilities of the text's tokens, as a JSON array in OpenAI's form.
+    pub(crate) logprobs: Option<String>,
 }
 
 impl Delta {
     /// Whether it has something for the caller by itself.
     pub(crate) fn has_content(&self) -> bool {
         let some = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
-        some(&self.text) || some(&self.thinking) || some(&self.tool_calls)
+        some(&self.text) || some(&self.thinking) || some(&self.tool_calls) || some(&self.logprobs)
     }
 }
 
@@ -116,34 +211,6 @@ pub(crate) enum Step {
     Failed(String),
     /// The server says that it does not do it, and whose fault that is; its message.
     Refused(ErrorCode, String),
-}
-
-/// Reads an event.
-///
-/// # Errors
-/// `Err` with what is wrong when it is not of the format; never with what the event says.
-pub(crate) fn read(
-    provider: ProviderKind,
-    event: &Event,
-    calls: &mut Calls,
-) -> Result<Step, String> {
-    let data = event.data.trim();
-    if data.is_empty() {
-        return Ok(Step::Delta(Delta::default()));
-    }
-    (format(provider).read)(data, calls)
-}
-
-/// Reads an answer that is one whole JSON object, from a server that does not stream.
-///
-/// # Errors
-/// `Err` with what is wrong when it is not of the format.
-pub(crate) fn read_whole(
-    provider: ProviderKind,
-    body: &[u8],
-    calls: &mut Calls,
-) -> Result<Step, String> {
-    (format(provider).read_whole)(body, calls)
 }
 
 /// Where to call: what the connector says, with what the format needs to be asked for a stream.
@@ -174,11 +241,11 @@ pub(crate) fn body(
         None => (format.body)(&connector.model, item, fields.clone())?,
     };
     if let Value::Object(fields) = &mut body {
-        if format.stream_field {
+        match format.stream_field {
             // Whatever the caller or a template says: this worker reads streams.
-            fields.insert("stream".to_owned(), true.into());
-        } else {
-            fields.remove("stream");
+            Some(true) => _ = fields.insert("stream".to_owned(), true.into()),
+            Some(false) => _ = fields.remove("stream"),
+            None => {}
         }
     }
     Ok(body)

@@ -12,6 +12,7 @@ use volley_types::PredictError;
 use crate::answer::{self, Answer, Part};
 use crate::call::{self, Call};
 use crate::credential::Secret;
+use crate::provider::Shape;
 use crate::servers::Server;
 use crate::upstream;
 
@@ -50,24 +51,25 @@ impl Reading {
             Some(reference) => Some(Secret::read(reference).await?),
             None => None,
         };
-        let provider = server.connector.provider;
         // No two answers of this process make the same ids for their tool calls.
         let seed = RandomState::new().hash_one(0);
-        let response = call.send(server, secret.as_ref(), item).await?;
+        let (response, shape) = call.send(server, secret.as_ref(), item).await?;
         let config = &call.config;
-        if call::is_json(response.headers()) {
+        let Shape::Stream(framing) = shape else {
             let body = call::bounded(response, call::MAX_WHOLE_BYTES, config).await?;
             let redact = |text: &str| redacted(secret.as_ref(), text);
             return Ok(Self {
-                ready: Some(answer::whole(provider, seed, &body, redact)?),
+                ready: Some(answer::whole(&server.wire, seed, &body, redact)?),
                 rest: None,
             });
-        }
+        };
         let bounded = call::is_bounded(&response);
         let rest = Rest {
             pieces: Box::pin(response.bytes_stream()),
             held: None,
-            answer: Answer::new(provider, seed).bounded(bounded),
+            answer: Answer::new(server.wire.clone(), seed)
+                .framed(framing)
+                .bounded(bounded),
             secret,
             limits: (config.first_byte_timeout, config.stall_timeout),
         };

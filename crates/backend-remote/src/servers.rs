@@ -9,13 +9,13 @@ use backon::{BackoffBuilder, ExponentialBuilder};
 use recloser::{AsyncRecloser, Error, Recloser};
 use url::Url;
 use volley_backend::items::Item;
-use volley_types::registry::{ConnectorPolicy, ConnectorSpec};
+use volley_types::registry::{ConnectorPolicy, ConnectorSpec, ProviderKind};
 use volley_types::{ConnectorId, ErrorCode, PredictError};
 
 use crate::budget::Budget;
 use crate::call::Call;
 use crate::limits::Limits;
-use crate::provider;
+use crate::provider::{self, Wire};
 use crate::reading::Reading;
 use crate::signing::Signer;
 use crate::tries::{Rank, Tries, blames_request, blames_server};
@@ -63,6 +63,8 @@ pub(crate) struct Servers {
 pub(crate) struct Server {
     pub(crate) connector: ConnectorSpec,
     pub(crate) url: Url,
+    /// How its answers are read.
+    pub(crate) wire: Wire,
     /// What signs its requests, where it wants them signed.
     pub(crate) signer: Option<Signer>,
     breaker: Option<AsyncRecloser>,
@@ -110,7 +112,10 @@ impl Servers {
                 credential: endpoint.credential.clone(),
                 headers: endpoint.headers.clone(),
                 // A template is in the form of the connector's own server.
-                request_body: None,
+                request_body: connector
+                    .request_body
+                    .clone()
+                    .filter(|_| [connector.provider, endpoint.provider] == [ProviderKind::Http; 2]),
                 ..connector.clone()
             });
         }
@@ -120,6 +125,7 @@ impl Servers {
                 breaker: breaker(policy),
                 open_for: Duration::from_millis(policy.breaker_open_ms.into()),
                 signer: Signer::of(&connector, &url)?,
+                wire: Wire::of(&connector)?,
                 connector,
                 url,
             })

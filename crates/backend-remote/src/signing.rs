@@ -37,6 +37,7 @@ impl Signer {
         };
         let service = match connector.provider {
             ProviderKind::Bedrock => Some(text("service_name").unwrap_or("bedrock".to_owned())),
+            ProviderKind::Http => text("service_name"),
             _ => None,
         };
         let Some(service) = service else {

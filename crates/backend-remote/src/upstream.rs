@@ -288,6 +288,15 @@ pub(crate) fn refused(
     error(code, format!("{said}: {message}"))
 }
 
+/// Nothing of an answer is where the connector says.
+pub(crate) fn not_found() -> PredictError {
+    error(
+        ErrorCode::UpstreamFailed,
+        "the remote model's server answered with nothing at the connector's response paths; check \
+         its parameters 'response' and 'response_filter'",
+    )
+}
+
 /// The stream ended without the provider's own end.
 pub(crate) fn incomplete() -> PredictError {
     error(

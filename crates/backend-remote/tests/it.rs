@@ -1,6 +1,8 @@
 //! Remote models against servers on loopback: scripted ones that misbehave in every way, and a
 //! real LLM proxy.
 
+#[path = "it/anything.rs"]
+mod anything;
 #[path = "it/bedrock.rs"]
 mod bedrock;
 #[path = "it/houses.rs"]

@@ -17,7 +17,7 @@ pub(super) const FORMAT: Format = Format {
     media: "text/event-stream",
     key_prefix: "",
     headers: &[("anthropic-version", "2023-06-01")],
-    stream_field: true,
+    stream_field: Some(true),
     ending: Ending::Event,
     blames_request: false,
     body: |model, item, fields| Ok(request::body(model, item, fields)),

@@ -19,7 +19,7 @@ pub(super) const FORMAT: Format = Format {
     media: "application/vnd.amazon.eventstream",
     key_prefix: "Bearer ",
     headers: &[],
-    stream_field: false,
+    stream_field: Some(false),
     ending: Ending::Event,
     blames_request: true,
     body: request::body,

@@ -16,7 +16,7 @@ use super::{Calls, Delta, Ending, Format, Step, deltas, openai};
 
 pub(super) const FORMAT: Format = Format {
     key_prefix: "",
-    stream_field: false,
+    stream_field: Some(false),
     ending: Ending::BodyAfterReason,
     body: request::body,
     read,

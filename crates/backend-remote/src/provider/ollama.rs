@@ -9,7 +9,7 @@ use volley_backend::items::Item;
 use volley_types::{ChatMessage, FinishReason, PredictError};
 
 use super::conversation::{arguments, called, calls as calls_of, messages};
-use super::openai::{error_text, place};
+use super::openai::{error_text, place, probabilities};
 use super::tidy::{Choice, Form, nest, take_choice, take_form, tidy};
 use super::{Calls, Delta, Format, Step, deltas, openai};
 use crate::sse::Framing;
@@ -97,6 +97,9 @@ struct Line<'a> {
     /// The text, where a connector calls `/api/generate`.
     #[serde(borrow, default)]
     response: Option<Cow<'a, str>>,
+    /// Already in OpenAI's form.
+    #[serde(borrow, default)]
+    logprobs: Option<&'a RawValue>,
     #[serde(default)]
     done: Option<bool>,
     #[serde(borrow, default)]
@@ -131,6 +134,7 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
         text: line.response.map(Cow::into_owned),
         prompt_tokens: line.prompt_eval_count,
         completion_tokens: line.eval_count,
+        logprobs: line.logprobs.map(RawValue::get).and_then(probabilities),
         ..Delta::default()
     };
     if let Some(message) = line.message {

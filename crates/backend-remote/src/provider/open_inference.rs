@@ -16,7 +16,7 @@ use super::tidy::{rename, tidy};
 use super::{Delta, Ending, Format, Step, openai};
 
 pub(super) const FORMAT: Format = Format {
-    stream_field: false,
+    stream_field: Some(false),
     ending: Ending::WholeBody,
     body,
     read: |data, _| read(data.as_bytes()),

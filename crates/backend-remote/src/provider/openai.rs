@@ -17,7 +17,7 @@ pub(super) const FORMAT: Format = Format {
     media: "text/event-stream",
     key_prefix: "Bearer ",
     headers: &[],
-    stream_field: true,
+    stream_field: Some(true),
     ending: Ending::Event,
     blames_request: false,
     body: |model, item, fields| Ok(body(model, item, fields)),
@@ -78,6 +78,14 @@ struct Choice<'a> {
     finish_reason: Option<Cow<'a, str>>,
     #[serde(default)]
     index: Option<u32>,
+    #[serde(borrow, default)]
+    logprobs: Option<Logprobs<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Logprobs<'a> {
+    #[serde(borrow, default)]
+    content: Option<&'a RawValue>,
 }
 
 #[derive(Default, Deserialize)]
@@ -157,7 +165,15 @@ fn step(chunk: Chunk<'_>) -> Result<Step, String> {
         .filter(|calls| *calls != "[]")
         .map(str::to_owned);
     delta.finish_reason = choice.finish_reason.and_then(|reason| reason_of(&reason));
+    let told = choice.logprobs.and_then(|told| told.content);
+    delta.logprobs = told.map(RawValue::get).and_then(probabilities);
     Ok(Step::Delta(delta))
+}
+
+/// A list of tokens with their probabilities, unless it is empty or null.
+pub(super) fn probabilities(json: &str) -> Option<String> {
+    let is_list = json.starts_with('[') && json != "[]";
+    is_list.then(|| json.to_owned())
 }
 
 /// Content is text or, with some servers, a list of typed parts.
@@ -248,6 +264,15 @@ mod tests {
         };
         assert!(tools.tool_calls.unwrap().starts_with("[{\"index\""));
         assert_eq!(step("[DONE]"), Step::End);
+        let Step::Delta(told) = step(
+            r#"{"choices":[{"delta":{"content":"a"},"logprobs":{"content":[{"token":"a","logprob":-0.5,"bytes":[97],"top_logprobs":[]}],"refusal":null}}]}"#,
+        ) else {
+            panic!()
+        };
+        let told: Value = serde_json::from_str(&told.logprobs.unwrap()).unwrap();
+        assert_eq!(told[0]["logprob"], -0.5);
+        let none = step(r#"{"choices":[{"delta":{},"logprobs":{"content":null}}]}"#);
+        assert_eq!(none, Step::Delta(Delta::default()));
         assert_eq!(
             step(r#"{"error":{"message":"no","code":500}}"#),
             Step::Failed("no".to_owned())

@@ -3,22 +3,44 @@
 
 use volley_types::{ParamValue, Parameters, PredictError};
 
-const NUMBERS: [&str; 4] = [
+/// Beside OpenAI's those of vLLM, SGLang and llama.cpp's server.
+const NUMBERS: [&str; 11] = [
     "temperature",
     "top_p",
     "presence_penalty",
     "frequency_penalty",
+    "min_p",
+    "typical_p",
+    "repetition_penalty",
+    "repeat_penalty",
+    "length_penalty",
+    "dynatemp_range",
+    "xtc_probability",
 ];
-const COUNTS: [&str; 5] = [
+/// `top_k` may be -1 where it means all.
+const COUNTS: [&str; 6] = [
     "max_tokens",
     "max_completion_tokens",
     "max_new_tokens",
-    "top_k",
+    "min_tokens",
+    "max_output_tokens",
     "top_logprobs",
 ];
-const FLAGS: [&str; 2] = ["logprobs", "parallel_tool_calls"];
+const FLAGS: [&str; 9] = [
+    "logprobs",
+    "parallel_tool_calls",
+    "ignore_eos",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "include_stop_str_in_output",
+    "add_generation_prompt",
+    "separate_reasoning",
+    "cache_prompt",
+];
+/// They may be negative, which counts may not.
+const WHOLE: [&str; 3] = ["seed", "top_k", "truncate_prompt_tokens"];
 /// These may be plain text as well, as a stop sequence or `auto`.
-const JSON: [&str; 8] = [
+const JSON: [&str; 20] = [
     "stop",
     "stop_sequences",
     "tools",
@@ -27,6 +49,18 @@ const JSON: [&str; 8] = [
     "logit_bias",
     "thinking",
     "metadata",
+    "stop_token_ids",
+    "bad_words",
+    "chat_template_kwargs",
+    "structured_outputs",
+    "guided_json",
+    "guided_choice",
+    "json_schema",
+    "logit_processors",
+    "reasoning",
+    "text",
+    "include",
+    "lora",
 ];
 
 /// `parameters`, with those that are known in their own type and all others as they are.
@@ -61,12 +95,14 @@ fn one(
         return Ok(parameters.boolean(name)?.map(ParamValue::Bool));
     }
     Ok(match value {
-        // Seeds may be negative, which counts may not.
-        ParamValue::Text(text) if name == "seed" => {
-            let seed = text.trim().parse().map(ParamValue::Int);
-            Some(
-                seed.map_err(|_| PredictError::invalid("parameter 'seed' must be a whole number"))?,
-            )
+        ParamValue::Float(number) if WHOLE.contains(&name) && number.fract() == 0.0 => {
+            Some(ParamValue::Int(*number as i64))
+        }
+        ParamValue::Text(text) if WHOLE.contains(&name) => {
+            let whole = text.trim().parse().map(ParamValue::Int);
+            Some(whole.map_err(|_| {
+                PredictError::invalid(format!("parameter '{name}' must be a whole number"))
+            })?)
         }
         ParamValue::Text(text) if JSON.contains(&name) && is_nested_json(text) => {
             Some(ParamValue::Json(text.clone()))
@@ -105,6 +141,15 @@ mod tests {
             ("tool_choice", text("auto"), text("auto")),
             ("stop", text("[END"), text("[END")),
             ("stop", text("0.5"), text("0.5")),
+            ("top_k", text("-1"), ParamValue::Int(-1)),
+            ("min_p", text("0.05"), ParamValue::Float(0.05)),
+            ("ignore_eos", text("true"), ParamValue::Bool(true)),
+            (
+                "guided_choice",
+                text("[\"a\"]"),
+                ParamValue::Json("[\"a\"]".to_owned()),
+            ),
+            ("guided_regex", text("[ab]+"), text("[ab]+")),
             ("of_the_servers_own", text("0.7"), text("0.7")),
         ] {
             assert_eq!(typed_one(name, given).unwrap(), expected, "{name}");

@@ -38,6 +38,8 @@ fn house(provider: ProviderKind) -> (&'static str, &'static str) {
             "/openai/deployments/the-model/chat/completions?api-version=2024-10-21",
             "api-key: sk-canary",
         ),
+        ProviderKind::OpenAiResponses => ("/v1/responses", "authorization: Bearer sk-canary"),
+        ProviderKind::Http => ("/infer?x=1", "x-key: sk-canary"),
         // A key that is one token is sent as it is; others sign.
         ProviderKind::Bedrock => (
             "/model/the-model/converse-stream",

@@ -186,13 +186,24 @@ pub(crate) fn config() -> RemoteConfig {
     }
 }
 
+/// What the server of no known provider is sent, and where its answers have what.
+const TEMPLATE: &str = r#"{ "talk": ${parameters.messages}, "name": "${parameters.model}",
+    "heat": ${parameters.temperature:-1}, "stream": true }"#;
+const PATHS: &str = r#"{ "text": "$.out[*].piece", "thinking": "$.thought", "tool_calls": "$.calls",
+    "finish_reason": "$.why", "prompt_tokens": "$.count.in", "completion_tokens": "$.count['out']",
+    "error": "$.fault", "done": "$.final" }"#;
+
 pub(crate) fn connector(url: &str, provider: ProviderKind) -> ConnectorSpec {
-    let region = (
-        "region".to_owned(),
-        ParamValue::Text("us-east-1".to_owned()),
-    );
-    let is_signed = provider == ProviderKind::Bedrock;
-    let parameters = is_signed.then_some(region).into_iter().collect();
+    let text = |name: &str, text: &str| (name.to_owned(), ParamValue::Text(text.to_owned()));
+    let (parameters, request_body) = match provider {
+        ProviderKind::Bedrock => (vec![text("region", "us-east-1")], None),
+        ProviderKind::Http => (
+            vec![text("response", PATHS), text("credential_header", "x-key")],
+            Some(TEMPLATE.to_owned()),
+        ),
+        _ => (Vec::new(), None),
+    };
+    let parameters = parameters.into_iter().collect();
     ConnectorSpec {
         id: ConnectorId::new("c").unwrap(),
         name: "c".to_owned(),
@@ -202,7 +213,7 @@ pub(crate) fn connector(url: &str, provider: ProviderKind) -> ConnectorSpec {
         credential: None,
         headers: std::collections::BTreeMap::new(),
         parameters,
-        request_body: None,
+        request_body,
         // Most stories are about one call.
         policy: ConnectorPolicy {
             max_retries: 0,

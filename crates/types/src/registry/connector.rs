@@ -34,11 +34,15 @@ pub enum ProviderKind {
     OpenInference,
     /// Amazon Bedrock's Converse.
     Bedrock,
+    /// OpenAI's responses.
+    OpenAiResponses,
+    /// Any HTTP server: the connector's template makes the body, and its paths find the answer.
+    Http,
 }
 
 impl ProviderKind {
     /// All kinds.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::OpenAi,
         Self::Anthropic,
         Self::Cohere,
@@ -50,6 +54,8 @@ impl ProviderKind {
         Self::Tgi,
         Self::OpenInference,
         Self::Bedrock,
+        Self::OpenAiResponses,
+        Self::Http,
     ];
 
     /// The stable name.
@@ -67,6 +73,8 @@ impl ProviderKind {
             Self::Tgi => "tgi",
             Self::OpenInference => "open_inference",
             Self::Bedrock => "bedrock",
+            Self::OpenAiResponses => "openai_responses",
+            Self::Http => "http",
         }
     }
 
@@ -113,6 +121,8 @@ impl ProviderKind {
             Self::Anthropic
         } else if path.ends_with("/converse-stream") || path.ends_with("/converse") {
             Self::Bedrock
+        } else if path.ends_with("v1/responses") {
+            Self::OpenAiResponses
         } else if path.ends_with("v2/chat") {
             Self::Cohere
         } else if path.ends_with("api/chat") || path.ends_with("api/generate") {
@@ -245,6 +255,11 @@ mod tests {
                 "https://bedrock-runtime.eu-west-1.amazonaws.com/model/acme.x-v1:0/converse-stream",
                 ProviderKind::Bedrock,
                 Some("acme.x-v1:0"),
+            ),
+            (
+                "https://llm.example/v1/responses",
+                ProviderKind::OpenAiResponses,
+                None,
             ),
             ("http://t/generate_stream", ProviderKind::Tgi, Some("tgi")),
         ] {
