@@ -15,6 +15,7 @@ use volley_types::{Deadline, ParamValue, PredictError};
 use crate::credential::Secret;
 use crate::provider::{Shape, Wire};
 use crate::reading::redacted;
+use crate::rows::{Answered, Group, RowsForm};
 use crate::servers::Server;
 use crate::sse::MAX_EVENT_BYTES;
 use crate::{Clients, RemoteConfig, provider, upstream};
@@ -53,11 +54,41 @@ impl Call {
         secret: Option<&Secret>,
         item: &Item,
     ) -> Result<(Response, Shape), PredictError> {
+        let body = provider::body(&server.connector, item, &self.fields)?;
+        let accept = provider::format(server.wire.provider).media;
+        self.post(server, secret, &body, accept).await
+    }
+
+    /// Asks for the rows of a group, and reads what comes back.
+    pub(crate) async fn rows(
+        &self,
+        server: &Server,
+        form: &RowsForm,
+        group: &Group,
+    ) -> Result<Answered, PredictError> {
+        let secret = server.secret().await?;
+        let body = form.body(&server.connector, group, &self.fields)?;
+        let sent = self.post(server, secret.as_ref(), &body, "application/json");
+        let (response, shape) = sent.await?;
+        if shape != Shape::Whole {
+            return Err(upstream::not_a_stream("a stream"));
+        }
+        let body = bounded(response, MAX_WHOLE_BYTES, &self.config).await?;
+        let read = form.post.read(&body, group.texts.len());
+        read.map_err(upstream::malformed)
+    }
+
+    async fn post(
+        &self,
+        server: &Server,
+        secret: Option<&Secret>,
+        body: &Value,
+        accept: &'static str,
+    ) -> Result<(Response, Shape), PredictError> {
         let connector = &server.connector;
-        let body = provider::body(connector, item, &self.fields)?;
-        let body = serde_json::to_vec(&body)
+        let body = serde_json::to_vec(body)
             .map_err(|error| PredictError::internal("the request cannot be written", error))?;
-        let mut headers = headers(connector, secret, &self.traceparent)?;
+        let mut headers = headers(connector, secret, &self.traceparent, accept)?;
         if let (Some(signer), Some(Secret::Keys(keys))) = (&server.signer, secret) {
             signer.sign(keys, &server.url, &mut headers, &body, SystemTime::now())?;
         }
@@ -153,6 +184,7 @@ fn headers(
     connector: &ConnectorSpec,
     secret: Option<&Secret>,
     traceparent: &str,
+    accept: &'static str,
 ) -> Result<HeaderMap, PredictError> {
     let format = provider::format(connector.provider);
     let mut headers = HeaderMap::new();
@@ -164,7 +196,7 @@ fn headers(
             .ok_or_else(|| PredictError::invalid("one of the connector's headers is malformed"))?;
         headers.insert(name, value);
     }
-    headers.insert(header::ACCEPT, HeaderValue::from_static(format.media));
+    headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
     let json = HeaderValue::from_static("application/json");
     headers.entry(header::CONTENT_TYPE).or_insert(json);
     let (name, prefix) = key_header(connector)?;

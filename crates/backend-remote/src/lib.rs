@@ -1,7 +1,7 @@
 //! Remote models: one replica holds no model but the way to one, a connector.
 //!
 //! Reading order: [`RemoteLoader`], `predict` (one request), `servers` (who is called for an item
-//! of it, and again), `call` (one call), `reading` and `answer` (what comes back), `merge` (the
+//! of it, and again), `call` (one call), `rows` (models that embed or rerank), `reading` and `answer` (what comes back), `merge` (the
 //! answers as one stream), `provider` (a wire format each), `sse` and `frames` (the events),
 //! `upstream` (failures into errors), `egress` (where calls may go).
 
@@ -18,6 +18,7 @@ mod paths;
 mod predict;
 mod provider;
 mod reading;
+mod rows;
 mod servers;
 mod signing;
 mod sse;
@@ -37,6 +38,7 @@ use volley_types::registry::{Assignment, BackendKind};
 
 pub use crate::config::RemoteConfig;
 use crate::predict::RemoteModel;
+use crate::rows::RemoteRows;
 use crate::servers::{AllServers, Servers};
 
 /// One client speaks HTTP/2 over one connection for each host, which carries some hundred
@@ -162,6 +164,16 @@ impl BackendLoader for RemoteLoader {
             .or_defaults(&connector.parameters);
         let make = || Servers::new(&connector, |url| self.checked(url));
         let servers = self.servers.of(&connector, make)?;
+        if let Some(task) = servers.task() {
+            return Ok(Arc::new(RemoteRows::new(
+                assignment.model.clone(),
+                servers,
+                task,
+                defaults,
+                self.clients.clone(),
+                self.config.clone(),
+            )?));
+        }
         Ok(Arc::new(RemoteModel::new(
             assignment.model.clone(),
             servers,

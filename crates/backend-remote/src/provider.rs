@@ -266,6 +266,16 @@ fn template_value(
     })
 }
 
+/// The parameters that say nothing to a server.
+const NOT_SENT: [&str; 6] = [
+    "raw",
+    KEY_HEADER,
+    "response_filter",
+    "pre_process_function",
+    "post_process_function",
+    "input_docs_processed_step_size",
+];
+
 /// All parameters as fields of a body. Names are the server's business.
 ///
 /// # Errors
@@ -278,8 +288,11 @@ pub(crate) fn fields(parameters: &Parameters) -> Result<Map<String, Value>, Pred
             "parameter 'n' must be 1: a request to a remote model has one answer",
         ));
     }
-    // `raw` is about chat templates, which are the upstream's business.
-    let given = parameters.iter().filter(|(name, _)| *name != "raw");
+    // `raw` is about chat templates, which are the upstream's business; the others are about the
+    // connector.
+    let given = parameters
+        .iter()
+        .filter(|(name, _)| !NOT_SENT.contains(name));
     let fields = given.map(|(name, value)| {
         let value = match name {
             "stop" => parameters.strings(name)?.into(),

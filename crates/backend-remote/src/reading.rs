@@ -46,11 +46,7 @@ impl Reading {
         server: &Server,
         item: &Item,
     ) -> Result<Self, PredictError> {
-        let secret = match &server.connector.credential {
-            Some(reference) if server.signer.is_some() => Some(Secret::read_keys(reference).await?),
-            Some(reference) => Some(Secret::read(reference).await?),
-            None => None,
-        };
+        let secret = server.secret().await?;
         // No two answers of this process make the same ids for their tool calls.
         let seed = RandomState::new().hash_one(0);
         let (response, shape) = call.send(server, secret.as_ref(), item).await?;

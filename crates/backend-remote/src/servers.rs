@@ -6,17 +6,21 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use recloser::{AsyncRecloser, Error, Recloser};
 use url::Url;
 use volley_backend::items::Item;
 use volley_types::registry::{ConnectorPolicy, ConnectorSpec, ProviderKind};
-use volley_types::{ConnectorId, ErrorCode, PredictError};
+use volley_types::{ConnectorId, ErrorCode, PredictError, Task};
 
 use crate::budget::Budget;
 use crate::call::Call;
+use crate::credential::Secret;
 use crate::limits::Limits;
 use crate::provider::{self, Wire};
 use crate::reading::Reading;
+use crate::rows::{Answered, Group, RowsForm};
 use crate::signing::Signer;
 use crate::tries::{Rank, Tries, blames_request, blames_server};
 
@@ -65,6 +69,8 @@ pub(crate) struct Server {
     pub(crate) url: Url,
     /// How its answers are read.
     pub(crate) wire: Wire,
+    /// How rows are sent to it, where it embeds or reranks.
+    rows: Option<RowsForm>,
     /// What signs its requests, where it wants them signed.
     pub(crate) signer: Option<Signer>,
     breaker: Option<AsyncRecloser>,
@@ -121,22 +127,55 @@ impl Servers {
         }
         let servers = all.into_iter().map(|connector| {
             let url = provider::url(connector.provider, checked(&connector.url)?);
+            let rows = RowsForm::of(&connector)?;
             Ok(Server {
                 breaker: breaker(policy),
                 open_for: Duration::from_millis(policy.breaker_open_ms.into()),
                 signer: Signer::of(&connector, &url)?,
-                wire: Wire::of(&connector)?,
+                wire: match rows {
+                    Some(_) => Wire::from(connector.provider),
+                    None => Wire::of(&connector)?,
+                },
+                rows,
                 connector,
                 url,
             })
         });
+        let list = servers.collect::<Result<Vec<Server>, PredictError>>()?;
+        let task = |server: &Server| server.rows.map(|rows| rows.task());
+        if list.iter().any(|server| task(server) != task(&list[0])) {
+            return Err(PredictError::invalid(
+                "the connector's servers do different things: some embed, rerank or generate, and \
+                 others do not",
+            ));
+        }
         Ok(Self {
             connector: connector.clone(),
             limits: Limits::new(policy),
             budget: Budget::default(),
             ranks,
-            list: servers.collect::<Result<_, PredictError>>()?,
+            list,
         })
+    }
+
+    /// What they do, where that is not to generate.
+    pub(crate) fn task(&self) -> Option<Task> {
+        self.list[0].rows.map(|rows| rows.task())
+    }
+
+    /// How many rows one call may have.
+    pub(crate) fn step(&self) -> usize {
+        let steps = self.list.iter().filter_map(|server| server.rows);
+        steps.map(|rows| rows.step).min().unwrap_or(1)
+    }
+
+    /// Asks one server after the other for these rows, until one answers.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(crate) async fn ask(&self, call: &Call, group: &Group) -> Result<Answered, PredictError> {
+        let asked = self.first(call, |server| server.rows(call, group).boxed());
+        asked.await.map(|(_, answered)| answered)
     }
 
     /// Calls one server after the other until one begins to answer.
@@ -144,6 +183,17 @@ impl Servers {
     /// # Errors
     /// The last one's, where there is none left to call.
     pub(crate) async fn open(&self, call: &Call, item: &Item) -> Result<Opened<'_>, PredictError> {
+        let begun = self.first(call, |server| server.begin(call, item).boxed());
+        let (server, reading) = begun.await?;
+        Ok(Opened { reading, server })
+    }
+
+    /// What the first server gives that does not fail.
+    async fn first<'a: 'f, 'f, T>(
+        &'a self,
+        call: &Call,
+        ask: impl Fn(&'a Server) -> BoxFuture<'f, Result<T, PredictError>>,
+    ) -> Result<(&'a Server, T), PredictError> {
         let policy = &self.connector.policy;
         let mut backoffs = ExponentialBuilder::default()
             .with_min_delay(Duration::from_millis(policy.retry_backoff_ms.into()))
@@ -172,8 +222,8 @@ impl Servers {
             };
             self.limits.turn(call.patience(Instant::now())).await?;
             let server = &self.list[at];
-            match server.open(call, item).await {
-                Ok(reading) => return Ok(Opened { reading, server }),
+            match server.guarded(ask(server)).await {
+                Ok(given) => return Ok((server, given)),
                 Err(Error::Inner(error)) if blames_request(&error) => return Err(error),
                 Err(Error::Inner(error)) => {
                     let connector = &self.connector.id;
@@ -192,15 +242,40 @@ impl Servers {
 
 impl Server {
     /// Calls it, and reads until its answer begins.
-    async fn open(&self, call: &Call, item: &Item) -> Result<Reading, Error<PredictError>> {
-        let begun = async {
-            let mut reading = Reading::open(call, self, item).await?;
-            reading.begin().await?;
-            Ok(reading)
-        };
+    async fn begin(&self, call: &Call, item: &Item) -> Result<Reading, PredictError> {
+        let mut reading = Reading::open(call, self, item).await?;
+        reading.begin().await?;
+        Ok(reading)
+    }
+
+    /// Asks it for rows.
+    async fn rows(&self, call: &Call, group: &Group) -> Result<Answered, PredictError> {
+        let form = self.rows.as_ref().ok_or_else(|| {
+            PredictError::internal("a remote model was asked for rows", "it generates")
+        })?;
+        call.rows(self, form, group).await
+    }
+
+    /// The secret that it is called with.
+    ///
+    /// # Errors
+    /// `InvalidInput` where the connector's reference leads nowhere.
+    pub(crate) async fn secret(&self) -> Result<Option<Secret>, PredictError> {
+        Ok(match &self.connector.credential {
+            Some(reference) if self.signer.is_some() => Some(Secret::read_keys(reference).await?),
+            Some(reference) => Some(Secret::read(reference).await?),
+            None => None,
+        })
+    }
+
+    /// Unless it has failed too often and is left alone.
+    async fn guarded<T>(
+        &self,
+        work: impl Future<Output = Result<T, PredictError>>,
+    ) -> Result<T, Error<PredictError>> {
         match &self.breaker {
-            Some(breaker) => breaker.call_with(blames_server, begun).await,
-            None => begun.await.map_err(Error::Inner),
+            Some(breaker) => breaker.call_with(blames_server, work).await,
+            None => work.await.map_err(Error::Inner),
         }
     }
 

@@ -11,6 +11,8 @@ mod houses;
 mod litellm;
 #[path = "it/resilience.rs"]
 mod resilience;
+#[path = "it/rows.rs"]
+mod rows;
 #[path = "it/server.rs"]
 mod server;
 #[path = "it/stories.rs"]

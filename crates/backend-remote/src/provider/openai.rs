@@ -206,7 +206,7 @@ fn reason_of(reason: &str) -> Option<FinishReason> {
 }
 
 /// Where JSON is not as it should be, without what it says: that is the caller's.
-pub(super) fn place(error: &serde_json::Error) -> String {
+pub(crate) fn place(error: &serde_json::Error) -> String {
     let (kind, line, column) = (error.classify(), error.line(), error.column());
     format!("{kind:?} error in JSON at line {line}, column {column}")
 }

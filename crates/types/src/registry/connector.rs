@@ -119,7 +119,10 @@ impl ProviderKind {
             }
         } else if path.ends_with("/messages") {
             Self::Anthropic
-        } else if path.ends_with("/converse-stream") || path.ends_with("/converse") {
+        } else if path.ends_with("/converse-stream")
+            || path.ends_with("/converse")
+            || host.starts_with("bedrock-runtime")
+        {
             Self::Bedrock
         } else if path.ends_with("v1/responses") {
             Self::OpenAiResponses

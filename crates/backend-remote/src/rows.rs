@@ -1,0 +1,148 @@
+//! Remote models that embed or rerank: each row of a request has a row of the answer. Several rows
+//! are one call, where the server takes several.
+
+mod answer;
+mod form;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use arrow_array::builder::{Float32Builder, ListBuilder};
+use arrow_array::{ArrayRef, Float32Array, RecordBatch, UInt32Array};
+use arrow_schema::{DataType, Field, Schema};
+use async_stream::try_stream;
+use async_trait::async_trait;
+use futures::{StreamExt, TryStreamExt, stream};
+use volley_backend::Backend;
+use volley_types::{
+    ChunkStream, ModelName, ModelRef, Parameters, Predict, PredictError, PredictRequest, Signature,
+    Task,
+};
+
+pub(crate) use self::answer::Answered;
+pub(crate) use self::form::{Group, RowsForm};
+use crate::call::Call;
+use crate::servers::Servers;
+use crate::{Clients, RemoteConfig, provider};
+
+/// Calls for one request that are made at a time.
+const CALLS_AT_ONCE: usize = 8;
+
+/// The way to a remote model that embeds or reranks.
+pub(crate) struct RemoteRows {
+    model: ModelName,
+    servers: Arc<Servers>,
+    signature: Signature,
+    defaults: Parameters,
+    clients: Arc<Clients>,
+    config: RemoteConfig,
+}
+
+impl RemoteRows {
+    /// # Errors
+    /// `InvalidInput` when parameter `dimensions` is no number.
+    pub(crate) fn new(
+        model: ModelName,
+        servers: Arc<Servers>,
+        task: Task,
+        defaults: Parameters,
+        clients: Arc<Clients>,
+        config: RemoteConfig,
+    ) -> Result<Self, PredictError> {
+        let signature = match (task, defaults.unsigned("dimensions")?) {
+            (Task::Rerank, _) => Signature::rerank(),
+            (_, Some(dimensions)) => {
+                Signature::embed(usize::try_from(dimensions).unwrap_or(usize::MAX))
+            }
+            (_, None) => of_unknown_length(Signature::embed(0)),
+        };
+        Ok(Self {
+            model,
+            servers,
+            signature,
+            defaults,
+            clients,
+            config,
+        })
+    }
+}
+
+/// The signature of vectors whose length only their server knows.
+fn of_unknown_length(signature: Signature) -> Signature {
+    let fields = signature.output.fields().iter();
+    let fields = fields.map(|field| field.as_ref().clone().with_metadata(Default::default()));
+    Signature {
+        output: Arc::new(Schema::new(fields.collect::<Vec<Field>>())),
+        ..signature
+    }
+}
+
+impl Backend for RemoteRows {
+    fn capacity(&self) -> usize {
+        self.config.max_streams.max(1)
+    }
+}
+
+#[async_trait]
+impl Predict for RemoteRows {
+    async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
+        self.signature.check_input(&request.input.schema())?;
+        let parameters = request.parameters.or_defaults(&self.defaults);
+        let call = Arc::new(Call {
+            fields: provider::fields(&parameters)?,
+            traceparent: request.trace.to_string(),
+            deadline: request.deadline,
+            clients: self.clients.clone(),
+            config: self.config.clone(),
+        });
+        let (servers, signature) = (self.servers.clone(), self.signature.clone());
+        let batches = try_stream! {
+            let mut input = request.input.into_stream();
+            while let Some(rows) = input.try_next().await? {
+                let groups = form::groups(&rows, signature.task, servers.step())?;
+                let asked = groups.into_iter().map(|group| ask(&servers, &call, group));
+                let mut answered = stream::iter(asked).buffered(CALLS_AT_ONCE);
+                while let Some(answered) = answered.next().await {
+                    yield columns(&signature, answered?)?;
+                }
+            }
+        };
+        Ok(ChunkStream::new(self.signature.output.clone(), batches))
+    }
+
+    async fn signature(&self, _: &ModelRef) -> Result<Signature, PredictError> {
+        Ok(self.signature.clone())
+    }
+
+    async fn models(&self) -> Vec<ModelName> {
+        vec![self.model.clone()]
+    }
+}
+
+/// One call for several rows.
+async fn ask(servers: &Servers, call: &Call, group: Group) -> Result<Answered, PredictError> {
+    let _permit = servers.limits.permit(call.patience(Instant::now())).await?;
+    servers.ask(call, &group).await
+}
+
+fn columns(signature: &Signature, answered: Answered) -> Result<RecordBatch, PredictError> {
+    let tokens = UInt32Array::from_iter_values(answered.tokens());
+    let values: ArrayRef = if signature.task == Task::Rerank {
+        let scores = answered.values.iter().map(|values| values.first().copied());
+        Arc::new(Float32Array::from_iter_values(
+            scores.map(|score| score.unwrap_or(0.0)),
+        ))
+    } else {
+        let mut lists = ListBuilder::new(Float32Builder::new());
+        if let DataType::List(item) = signature.output.field(0).data_type() {
+            lists = lists.with_field(item.clone());
+        }
+        for vector in &answered.values {
+            lists.values().append_slice(vector);
+            lists.append(true);
+        }
+        Arc::new(lists.finish())
+    };
+    RecordBatch::try_new(signature.output.clone(), vec![values, Arc::new(tokens)])
+        .map_err(|error| PredictError::internal("the answer does not fit its schema", error))
+}
