@@ -15,9 +15,11 @@ use crate::until;
 pub struct Node {
     /// The process.
     pub process: Option<Process>,
-    name: String,
+    /// Its name; a coordinator's data are in a folder of that name.
+    pub name: String,
     role: &'static str,
-    config: PathBuf,
+    /// Its configuration file.
+    pub config: PathBuf,
     /// The public address of a coordinator, the health address of a worker.
     pub http: String,
     /// The internal address of a coordinator, the Flight address of a worker.
@@ -163,20 +165,34 @@ impl Cluster {
         std::fs::write(&node.config, text).expect("a configuration");
     }
 
+    /// Where the nodes keep their files.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// Adds a coordinator that will ask to join; gives its place.
     pub fn add_coordinator(&mut self) -> usize {
+        let seeds: Vec<_> = self
+            .coordinators
+            .iter()
+            .map(|node| &node.internal)
+            .collect();
+        let section = format!("[cluster]\njoin = {seeds:?}\n");
+        self.add_coordinator_with(|_, _| section)
+    }
+
+    /// Adds a coordinator whose `[cluster]` is made of its id and internal address; gives its
+    /// place.
+    pub fn add_coordinator_with(&mut self, section: impl FnOnce(usize, &str) -> String) -> usize {
         let id = self.coordinators.len() + 1;
         let node = Node::new(
             format!("coordinator-{id}"),
             "coordinator",
             self.folder.path(),
         );
-        let seeds: Vec<_> = self
-            .coordinators
-            .iter()
-            .map(|node| &node.internal)
-            .collect();
-        self.write_coordinator(&node, id, &format!("[cluster]\njoin = {seeds:?}\n"));
+        let section = section(id, &node.internal);
+        self.write_coordinator(&node, id, &section);
         self.coordinators.push(node);
         id - 1
     }

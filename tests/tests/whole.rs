@@ -8,6 +8,8 @@ mod clients;
 mod faults;
 #[path = "whole/life.rs"]
 mod life;
+#[path = "whole/membership.rs"]
+mod membership;
 #[path = "whole/resumed.rs"]
 mod resumed;
 #[path = "whole/sources.rs"]

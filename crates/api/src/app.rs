@@ -10,7 +10,9 @@ use volley_types::{Control, Role};
 use crate::auth::{Access, Routes, Sealed, delete, get, post, post_stream};
 use crate::opensearch::{connectors, models, predict, tasks};
 use crate::resume::{self, Resume};
-use crate::{ApiConfig, EncodeMetrics, GrpcSkin, anthropic, keys, oip, openai, openapi, ops, rows};
+use crate::{
+    ApiConfig, EncodeMetrics, GrpcSkin, admin, anthropic, keys, oip, openai, openapi, ops, rows,
+};
 
 /// What a handler works with: the cluster, with the rights of who asks.
 pub(crate) struct App {
@@ -98,8 +100,11 @@ pub(crate) fn coordinator(sealed: Sealed) -> Router {
         .route("/status", get(VIEWER, ops::status))
         .route("/health/live", get(PUBLIC, ops::live))
         .route("/health/ready", get(PUBLIC, ops::ready))
-        .route("/nodes/join", post(CLUSTER_ADMIN, ops::join))
-        .route("/nodes/{id}/leave", post(CLUSTER_ADMIN, ops::leave))
+        .route("/nodes/join", post(CLUSTER_ADMIN, admin::join))
+        .route("/nodes/{id}/leave", post(CLUSTER_ADMIN, admin::leave))
+        .route("/nodes/{id}/replace", post(CLUSTER_ADMIN, admin::replace))
+        .route("/leader/hand_over", post(CLUSTER_ADMIN, admin::hand_over))
+        .route("/backup", get(CLUSTER_ADMIN, admin::backup))
         .route("/whoami", get(VIEWER, keys::whoami))
         .route(
             "/keys",

@@ -4,6 +4,7 @@
 //! Reading order: [`ApiServer`], `app` (the routes), `auth` (who may call them), `context` (what every request carries),
 //! `opensearch` (the dialect), `sse` (the stream), `tensors` (JSON ⇄ Arrow), `serve` (sockets).
 
+mod admin;
 mod answer;
 mod anthropic;
 mod app;

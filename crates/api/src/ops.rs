@@ -1,4 +1,4 @@
-//! Health, metrics, status and membership.
+//! Health, metrics and status.
 
 use std::sync::Arc;
 
@@ -8,12 +8,10 @@ use http::{StatusCode, header};
 use serde_json::{Value, json};
 use volley_types::control::{ReplicaStatus, WorkerStatus};
 use volley_types::registry::{CoordinatorMember, ReplicaState};
-use volley_types::{NodeId, PredictError};
 
 use crate::app::App;
-use crate::body::{Fields, JsonObject};
 use crate::error::ApiError;
-use crate::extract::{Path, State};
+use crate::extract::State;
 
 pub(crate) async fn about(State(app): State<Arc<App>>) -> Json<Value> {
     Json(json!({
@@ -124,34 +122,11 @@ fn replica(replica: &ReplicaStatus) -> Value {
     })
 }
 
-fn members(members: &[CoordinatorMember]) -> Vec<Value> {
+pub(crate) fn members(members: &[CoordinatorMember]) -> Vec<Value> {
     let members = members.iter();
     members
         .map(
             |member| json!({ "id": member.id.0, "address": member.address, "voter": member.voter }),
         )
         .collect()
-}
-
-pub(crate) async fn join(
-    State(app): State<Arc<App>>,
-    JsonObject(body): JsonObject,
-) -> Result<Json<Value>, ApiError> {
-    let id = body
-        .count("id")?
-        .ok_or_else(|| PredictError::invalid("field 'id' is missing"))?;
-    let address = body.required("address")?.to_owned();
-    let joined = app.control.join(NodeId(id), address).await?;
-    Ok(Json(json!({ "coordinators": members(&joined) })))
-}
-
-pub(crate) async fn leave(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-) -> Result<Json<Value>, ApiError> {
-    let id = id
-        .parse()
-        .map_err(|_| PredictError::invalid("a node id is a whole number"))?;
-    let left = app.control.leave(NodeId(id)).await?;
-    Ok(Json(json!({ "coordinators": members(&left) })))
 }

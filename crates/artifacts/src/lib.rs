@@ -2,7 +2,8 @@
 //!
 //! Reading order: [`FetchingLoader`] (the seam), [`Artifacts`] (the walk), `plan` (what is
 //! there), `fetch` (one file), `unpack` (archives), `cache` (what is kept), `store` (the only
-//! place where `object_store`'s stores are made), `caller` (where those may call).
+//! place where `object_store`'s stores are made), `caller` (where those may call). Apart from
+//! models, [`keep`] puts single files into the same stores.
 
 mod artifacts;
 mod cache;
@@ -11,6 +12,7 @@ mod config;
 mod failure;
 mod fetch;
 mod hash;
+pub mod keep;
 mod loader;
 mod manifest;
 mod plan;

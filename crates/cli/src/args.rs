@@ -1,5 +1,7 @@
 //! The command line.
 
+pub(crate) mod ops;
+
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -76,6 +78,15 @@ pub(crate) enum Command {
     /// Add and remove coordinators.
     #[command(subcommand)]
     Node(Node),
+    /// Show, add, remove and replace coordinators, and choose who leads them.
+    #[command(subcommand)]
+    Cluster(ops::Cluster),
+    /// Keep the registry (models, connectors, deployments, keys) in a file or an object store.
+    Backup(ops::Backup),
+    /// Make a new cluster of a backup: its first coordinator's data, on this machine.
+    Restore(ops::Restore),
+    /// Make a new cluster of what one coordinator has left, when most of them are lost for ever.
+    Recover(ops::Recover),
     /// Make, list, rotate and revoke API keys.
     #[command(subcommand)]
     Keys(Keys),

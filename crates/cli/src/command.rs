@@ -1,5 +1,7 @@
 //! The commands that call a running cluster.
 
+pub(crate) mod backup;
+pub(crate) mod cluster;
 pub(crate) mod connector;
 pub(crate) mod inspect;
 pub(crate) mod keys;

@@ -13,6 +13,7 @@
 //! # }
 //! ```
 
+mod admin;
 mod error;
 mod status;
 mod stream;
@@ -250,25 +251,6 @@ impl Client {
         let path = format!("{ML}/connectors/{}", segment(id));
         self.call::<Value>(Method::DELETE, &path, None).await?;
         Ok(())
-    }
-
-    /// Adds the coordinator `id` at an internal address.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub async fn join(&self, id: u64, address: &str) -> Result<Value, ClientError> {
-        let body = json!({ "id": id, "address": address });
-        self.call(Method::POST, "/_volley/nodes/join", Some(&body))
-            .await
-    }
-
-    /// Removes the coordinator `id`.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub async fn leave(&self, id: u64) -> Result<Value, ClientError> {
-        self.call(Method::POST, &format!("/_volley/nodes/{id}/leave"), None)
-            .await
     }
 
     /// Makes an API key; `body` as the REST interface takes it. The key is in the answer, and

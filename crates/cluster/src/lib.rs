@@ -3,10 +3,13 @@
 //! library; none of its types is in this crate's interface.
 //!
 //! Reading order: [`apply`], [`placement`], [`Cluster`] (what others call), `write` (how a
-//! write finds the leader), `membership`, `store`, `network`, `service`.
+//! write finds the leader), `membership`, `store`, `network`, `service`; [`backup`] for what
+//! is kept elsewhere, and `lineage` for what must not come back.
 
 pub mod apply;
+pub mod backup;
 mod config;
+mod lineage;
 mod membership;
 mod network;
 pub mod placement;
@@ -17,6 +20,7 @@ mod write;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use openraft::ServerState;
@@ -31,6 +35,7 @@ use volley_types::registry::{CoordinatorMember, RaftStatus, RegistryState};
 use volley_types::{ErrorCode, NodeId, PredictError};
 
 pub use crate::config::{ClusterConfig, RaftTiming};
+use crate::lineage::Lineage;
 use crate::raft_types::{Node, Raft};
 use crate::service::{MembershipDoor, RaftDoor};
 use crate::store::disk::{Disk, Found};
@@ -60,6 +65,15 @@ struct Shared {
     places: Arc<Semaphore>,
     /// Connections to other coordinators, for forwarding.
     peers: Mutex<BTreeMap<String, Channel>>,
+    lineage: Arc<Lineage>,
+    /// Until this node stops; the file is let go of with the last handle.
+    disk: parking_lot::Mutex<Option<Disk>>,
+    /// One at a time.
+    hand_over: Mutex<()>,
+    /// Proposes nothing: the log must not grow while another voter takes over.
+    handing_over: AtomicBool,
+    /// Is about to stop, and takes over from nobody.
+    retiring: AtomicBool,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -87,13 +101,17 @@ impl Cluster {
         let raft_config = config.raft().validate().map_err(|error| {
             PredictError::invalid("the Raft timing is not consistent").with_source(error)
         })?;
+        let lineage = Arc::new(Lineage::new(found.lineage));
         let log = LogStore::new(disk.clone(), &mut found);
-        let machine = Machine::new(disk, &mut found)?;
+        let machine = Machine::new(disk.clone(), &mut found)?;
         let registry = machine.registry();
         let raft = Raft::new(
             config.node_id.0,
             Arc::new(raft_config),
-            network::Peers(config.dialer.clone()),
+            network::Peers {
+                dialer: config.dialer.clone(),
+                lineage: lineage.clone(),
+            },
             log,
             machine,
         )
@@ -106,6 +124,11 @@ impl Cluster {
             gate: Semaphore::new(WRITES_IN_FLIGHT),
             places: Arc::new(Semaphore::new(WRITES_HELD)),
             peers: Mutex::default(),
+            lineage,
+            disk: parking_lot::Mutex::new(Some(disk)),
+            hand_over: Mutex::default(),
+            handing_over: AtomicBool::new(false),
+            retiring: AtomicBool::new(false),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
             config,
@@ -195,6 +218,7 @@ impl Cluster {
         }
         self.0.tasks.close();
         self.0.tasks.wait().await;
+        self.0.disk.lock().take();
     }
 
     pub(crate) fn raft_node(&self) -> &Raft {

@@ -1,5 +1,7 @@
 //! Coordinators come and go.
 
+mod hand_over;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -68,6 +70,34 @@ impl Cluster {
             .map_err(|status| failed_call(&status))
     }
 
+    /// Puts the coordinator `node`, reached at `address`, in the place of `old`: it catches up
+    /// as a learner, and then one change of the voters lets it in and `old` out. More than half
+    /// of the voters before and after must be there; `old` need not.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no `old`, else as [`Cluster::join`].
+    pub async fn replace(
+        &self,
+        old: NodeId,
+        node: NodeId,
+        address: String,
+    ) -> Result<Vec<CoordinatorMember>, PredictError> {
+        if self.is_leader() {
+            return self.replace_here(old, node, address).await;
+        }
+        let request = wire::ReplaceRequest {
+            old_id: old.0,
+            node_id: node.0,
+            address,
+            forwarded: true,
+        };
+        let leader = self.leader_channel().await?;
+        let reply = membership_client(leader).replace(request).await;
+        reply
+            .map(|reply| from_reply(reply.into_inner()))
+            .map_err(|status| failed_call(&status))
+    }
+
     /// Asks the coordinators at `seeds` (`host:port`), one after the other and again and again,
     /// to add this node. Returns once it is a voter. Dropping the future stops asking.
     pub async fn request_join(&self, seeds: &[String]) {
@@ -112,30 +142,57 @@ impl Cluster {
         if !self.is_leader() {
             return Err(no_leader());
         }
-        let known = self.members().into_iter().find(|member| member.id == node);
-        match known {
-            Some(known) if known.address != address => {
-                return Err(PredictError::new(
-                    ErrorCode::Conflict,
-                    format!(
-                        "node {node} is known at another address; an id is never reused: give \
-                         the new coordinator a new one"
-                    ),
-                ));
-            }
-            Some(known) if known.voter => return Ok(self.members()),
-            _ => {}
+        if self.known_voter(node, &address)? {
+            return Ok(self.members());
         }
         let by = Instant::now() + CATCH_UP;
-        let learner = Node::new(address);
-        self.change(by, || {
-            self.0.raft.add_learner(node.0, learner.clone(), true)
-        })
-        .await?;
+        self.add_learner(node, address, by).await?;
         let voters = ChangeMembers::AddVoterIds(BTreeSet::from([node.0]));
         self.change(by, || self.0.raft.change_membership(voters.clone(), false))
             .await?;
         tracing::info!(node = %node, "coordinator joined");
+        Ok(self.members())
+    }
+
+    pub(crate) async fn replace_here(
+        &self,
+        old: NodeId,
+        node: NodeId,
+        address: String,
+    ) -> Result<Vec<CoordinatorMember>, PredictError> {
+        if !self.is_leader() {
+            return Err(no_leader());
+        }
+        if old == node {
+            return Err(PredictError::invalid(
+                "a coordinator is replaced by one of another id; an id is never reused",
+            ));
+        }
+        let is_in = self.known_voter(node, &address)?;
+        let members = self.members();
+        let Some(known) = members.iter().find(|member| member.id == old) else {
+            if is_in {
+                // It was done before.
+                return Ok(members);
+            }
+            return Err(unknown_member(old));
+        };
+        if is_in || !known.voter {
+            self.join_here(node, address).await?;
+            return self.leave_here(old).await;
+        }
+        let by = Instant::now() + CATCH_UP;
+        self.add_learner(node, address, by).await?;
+        let voters = members.iter().filter(|member| member.voter);
+        let voters: BTreeSet<u64> = voters
+            .map(|member| member.id.0)
+            .filter(|id| *id != old.0)
+            .chain([node.0])
+            .collect();
+        let voters = ChangeMembers::ReplaceAllVoters(voters);
+        self.change(by, || self.0.raft.change_membership(voters.clone(), false))
+            .await?;
+        tracing::info!(old = %old, node = %node, "coordinator replaced");
         Ok(self.members())
     }
 
@@ -146,10 +203,13 @@ impl Cluster {
         if !self.is_leader() {
             return Err(no_leader());
         }
+        if node == self.0.config.node_id && self.hand_over_here(None).await.is_ok() {
+            // Who leads now lets this one go. Without anybody who could, it lets itself go.
+            return Box::pin(self.leave(node)).await;
+        }
         let members = self.members();
         let Some(known) = members.iter().find(|member| member.id == node) else {
-            let message = format!("no coordinator {node} is in the cluster");
-            return Err(PredictError::new(ErrorCode::NotFound, message));
+            return Err(unknown_member(node));
         };
         let by = Instant::now() + CATCH_UP;
         if known.voter {
@@ -167,6 +227,37 @@ impl Cluster {
         }
         tracing::info!(node = %node, "coordinator left");
         Ok(self.members())
+    }
+
+    /// Whether `node` votes already.
+    ///
+    /// # Errors
+    /// `Conflict` when its id is known at another address.
+    fn known_voter(&self, node: NodeId, address: &str) -> Result<bool, PredictError> {
+        match self.members().into_iter().find(|member| member.id == node) {
+            Some(known) if known.address != address => Err(PredictError::new(
+                ErrorCode::Conflict,
+                format!(
+                    "node {node} is known at another address; an id is never reused: give the \
+                     new coordinator a new one"
+                ),
+            )),
+            known => Ok(known.is_some_and(|known| known.voter)),
+        }
+    }
+
+    /// Lets `node` receive the log, and waits until it has it.
+    async fn add_learner(
+        &self,
+        node: NodeId,
+        address: String,
+        by: Instant,
+    ) -> Result<(), PredictError> {
+        let learner = Node::new(address);
+        self.change(by, || {
+            self.0.raft.add_learner(node.0, learner.clone(), true)
+        })
+        .await
     }
 
     /// Makes one membership change, waiting while another is under way.
@@ -206,6 +297,11 @@ impl Cluster {
         let peer = tokio::time::timeout_at(by, self.peer(&address)).await;
         peer.ok().flatten().ok_or_else(no_leader)
     }
+}
+
+fn unknown_member(node: NodeId) -> PredictError {
+    let message = format!("no coordinator {node} is in the cluster");
+    PredictError::new(ErrorCode::NotFound, message)
 }
 
 fn not_changed() -> PredictError {

@@ -1,5 +1,6 @@
 //! Raft's messages between coordinators, over gRPC.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use openraft::error::{
@@ -19,6 +20,7 @@ use volley_proto::raft::v1::raft_service_client::RaftServiceClient;
 use volley_proto::raft::v1::snapshot_part::Part;
 use volley_security::nodes::{Dialer, NodeKind};
 
+use crate::lineage::Lineage;
 use crate::raft_types::{Node, RaftError, Snapshot, TypeConfig, Vote};
 
 /// The largest message between coordinators.
@@ -39,13 +41,17 @@ pub(crate) fn endpoint(address: &str) -> Result<Endpoint, tonic::transport::Erro
 
 /// Makes a [`Peer`] for each other coordinator.
 #[derive(Debug)]
-pub(crate) struct Peers(pub(crate) Dialer);
+pub(crate) struct Peers {
+    pub(crate) dialer: Dialer,
+    pub(crate) lineage: Arc<Lineage>,
+}
 
 /// The way to one other coordinator.
 pub(crate) struct Peer {
     target: u64,
     node: Node,
     client: Option<RaftServiceClient<Channel>>,
+    lineage: Arc<Lineage>,
 }
 
 impl RaftNetworkFactory<TypeConfig> for Peers {
@@ -53,7 +59,7 @@ impl RaftNetworkFactory<TypeConfig> for Peers {
 
     async fn new_client(&mut self, target: u64, node: &Node) -> Peer {
         let client = endpoint(&node.addr).map(|endpoint| {
-            RaftServiceClient::new(self.0.lazy(&endpoint, NodeKind::Coordinator))
+            RaftServiceClient::new(self.dialer.lazy(&endpoint, NodeKind::Coordinator))
                 .max_decoding_message_size(MAX_MESSAGE_BYTES)
                 .max_encoding_message_size(MAX_MESSAGE_BYTES)
         });
@@ -64,6 +70,7 @@ impl RaftNetworkFactory<TypeConfig> for Peers {
             target,
             node: node.clone(),
             client: client.ok(),
+            lineage: self.lineage.clone(),
         }
     }
 }
@@ -100,6 +107,13 @@ impl Peer {
             .ok_or_else(|| CallError::Unreachable(malformed()))
     }
 
+    fn request<T>(&self, message: T, option: &RPCOption) -> Request<T> {
+        let mut request = Request::new(message);
+        request.set_timeout(option.hard_ttl());
+        self.lineage.mark(request.metadata_mut());
+        request
+    }
+
     fn remote<E: std::error::Error>(&self, error: E) -> RemoteError<u64, Node, E> {
         RemoteError::new_with_node(self.target, self.node.clone(), error)
     }
@@ -112,12 +126,6 @@ pub(crate) fn encode(value: &impl Serialize) -> Result<wire::Payload, AnyError> 
 
 pub(crate) fn decode<T: DeserializeOwned>(payload: &wire::Payload) -> Result<T, AnyError> {
     serde_json::from_slice(&payload.data).map_err(|error| AnyError::new(&error))
-}
-
-fn request<T>(message: T, option: &RPCOption) -> Request<T> {
-    let mut request = Request::new(message);
-    request.set_timeout(option.hard_ttl());
-    request
 }
 
 /// Cuts a snapshot as it is sent, so that only a few parts exist twice.
@@ -138,7 +146,10 @@ impl RaftNetwork<TypeConfig> for Peer {
     ) -> Result<AppendEntriesResponse<u64>, RPCError<u64, Node, RaftError>> {
         let answer: Result<Result<AppendEntriesResponse<u64>, RaftError>, CallError> = async {
             let payload = encode(&rpc).map_err(CallError::Failed)?;
-            let answer = self.client()?.append(request(payload, &option)).await?;
+            let answer = self
+                .client()?
+                .append(self.request(payload, &option))
+                .await?;
             decode(answer.get_ref()).map_err(CallError::Failed)
         }
         .await;
@@ -154,7 +165,7 @@ impl RaftNetwork<TypeConfig> for Peer {
     ) -> Result<VoteResponse<u64>, RPCError<u64, Node, RaftError>> {
         let answer: Result<Result<VoteResponse<u64>, RaftError>, CallError> = async {
             let payload = encode(&rpc).map_err(CallError::Failed)?;
-            let answer = self.client()?.vote(request(payload, &option)).await?;
+            let answer = self.client()?.vote(self.request(payload, &option)).await?;
             decode(answer.get_ref()).map_err(CallError::Failed)
         }
         .await;
@@ -176,7 +187,7 @@ impl RaftNetwork<TypeConfig> for Peer {
                 part: Some(Part::Header(header.data)),
             };
             let parts = std::iter::once(header).chain(data_parts(*snapshot.snapshot));
-            let parts = request(futures::stream::iter(parts), &option);
+            let parts = self.request(futures::stream::iter(parts), &option);
             let answer = self.client()?.install_snapshot(parts).await?;
             decode(answer.get_ref()).map_err(CallError::Failed)
         };

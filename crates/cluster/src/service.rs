@@ -41,6 +41,7 @@ impl RaftService for RaftDoor {
         &self,
         request: Request<wire::Payload>,
     ) -> Result<Response<wire::Payload>, Status> {
+        self.0.check_lineage(request.metadata()).await?;
         let rpc = decode(request.get_ref()).map_err(malformed)?;
         let answer = self.0.raft_node().append_entries(rpc).await;
         Ok(Response::new(encode(&answer).map_err(unanswered)?))
@@ -50,6 +51,7 @@ impl RaftService for RaftDoor {
         &self,
         request: Request<wire::Payload>,
     ) -> Result<Response<wire::Payload>, Status> {
+        self.0.check_lineage(request.metadata()).await?;
         let rpc = decode(request.get_ref()).map_err(malformed)?;
         let answer = self.0.raft_node().vote(rpc).await;
         Ok(Response::new(encode(&answer).map_err(unanswered)?))
@@ -59,6 +61,7 @@ impl RaftService for RaftDoor {
         &self,
         request: Request<Streaming<wire::SnapshotPart>>,
     ) -> Result<Response<wire::Payload>, Status> {
+        self.0.check_lineage(request.metadata()).await?;
         let mut parts = request.into_inner();
         let mut header: Option<(Vote, SnapshotMeta)> = None;
         let mut data = Vec::new();
@@ -142,6 +145,44 @@ impl MembershipService for MembershipDoor {
             self.0.leave(node).await
         };
         members.map(to_reply).map_err(|error| to_status(&error))
+    }
+
+    async fn replace(
+        &self,
+        request: Request<wire::ReplaceRequest>,
+    ) -> Result<Response<wire::MembershipReply>, Status> {
+        let request = request.into_inner();
+        let (old, node) = (NodeId(request.old_id), NodeId(request.node_id));
+        let members = if request.forwarded {
+            self.0.replace_here(old, node, request.address).await
+        } else {
+            self.0.replace(old, node, request.address).await
+        };
+        members.map(to_reply).map_err(|error| to_status(&error))
+    }
+
+    async fn hand_over(
+        &self,
+        request: Request<wire::HandOverRequest>,
+    ) -> Result<Response<wire::HandOverReply>, Status> {
+        let request = request.into_inner();
+        let to = (request.node_id != 0).then_some(NodeId(request.node_id));
+        let leader = if request.forwarded {
+            self.0.hand_over_here(to).await
+        } else {
+            self.0.hand_over(to).await
+        };
+        let reply = |leader: NodeId| Response::new(wire::HandOverReply { node_id: leader.0 });
+        leader.map(reply).map_err(|error| to_status(&error))
+    }
+
+    async fn take_over(
+        &self,
+        request: Request<wire::TakeOverRequest>,
+    ) -> Result<Response<wire::TakeOverReply>, Status> {
+        let taken = self.0.take_over_here(request.get_ref().term).await;
+        let reply = |()| Response::new(wire::TakeOverReply {});
+        taken.map(reply).map_err(|error| to_status(&error))
     }
 }
 

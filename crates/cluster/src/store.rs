@@ -9,6 +9,7 @@
 pub(crate) mod disk;
 pub(crate) mod log;
 pub(crate) mod machine;
+pub(crate) mod seed;
 
 #[cfg(test)]
 mod tests;

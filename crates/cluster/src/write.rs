@@ -1,5 +1,6 @@
 //! How a write finds the leader and its answer.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use openraft::error::{ClientWriteError, RaftError};
@@ -122,6 +123,9 @@ impl Cluster {
     }
 
     async fn propose(&self, command: &RegistryCommand, by: Instant) -> Attempt {
+        if self.0.handing_over.load(Ordering::Acquire) {
+            return Attempt::NotProposed;
+        }
         let proposal = self.0.raft.client_write(LogCommand::encode(command));
         match tokio::time::timeout_at(by, proposal).await {
             Ok(Ok(written)) => Attempt::Answered(written.data.into_result()),

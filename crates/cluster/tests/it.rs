@@ -1,5 +1,7 @@
 //! Stories of real clusters: several nodes in one process, real sockets, real files.
 
+#[path = "it/disasters.rs"]
+mod disasters;
 #[path = "it/nodes.rs"]
 mod nodes;
 #[path = "it/records.rs"]

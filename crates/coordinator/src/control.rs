@@ -1,9 +1,10 @@
 //! [`Control`] for the edges: the registry, writes, membership and status.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use async_trait::async_trait;
+use volley_cluster::backup;
 use volley_types::control::{ClusterStatus, ModelStatus};
 use volley_types::registry::{CoordinatorMember, RegistryCommand, RegistryReply, RegistryState};
 use volley_types::{Control, ModelName, NodeId, PredictError};
@@ -44,6 +45,28 @@ impl Control for Coordinator {
 
     async fn leave(&self, node: NodeId) -> Result<Vec<CoordinatorMember>, PredictError> {
         self.0.cluster.leave(node).await
+    }
+
+    async fn replace(
+        &self,
+        old: NodeId,
+        node: NodeId,
+        address: String,
+    ) -> Result<Vec<CoordinatorMember>, PredictError> {
+        self.0.cluster.replace(old, node, address).await
+    }
+
+    async fn hand_over(&self, to: Option<NodeId>) -> Result<NodeId, PredictError> {
+        self.0.cluster.hand_over(to).await
+    }
+
+    async fn backup(&self) -> Result<Vec<u8>, PredictError> {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let now_ms = since.map_or(0, |since| since.as_millis());
+        Ok(backup::encode(
+            &self.registry(),
+            u64::try_from(now_ms).unwrap_or(u64::MAX),
+        ))
     }
 
     fn ready(&self) -> bool {

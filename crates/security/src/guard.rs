@@ -197,6 +197,47 @@ impl Control for GuardedControl {
         self.note(action, outcome).await
     }
 
+    async fn replace(
+        &self,
+        old: NodeId,
+        node: NodeId,
+        address: String,
+    ) -> Result<Vec<CoordinatorMember>, PredictError> {
+        let action = Action {
+            name: "node.replace",
+            target: format!("{old} by {node}"),
+        };
+        let outcome = match self.may_change_cluster() {
+            Ok(()) => self.inner.replace(old, node, address).await,
+            Err(error) => Err(error),
+        };
+        self.note(action, outcome).await
+    }
+
+    async fn hand_over(&self, to: Option<NodeId>) -> Result<NodeId, PredictError> {
+        let action = Action {
+            name: "leader.hand_over",
+            target: to.map_or_else(|| "any".to_owned(), |node| node.to_string()),
+        };
+        let outcome = match self.may_change_cluster() {
+            Ok(()) => self.inner.hand_over(to).await,
+            Err(error) => Err(error),
+        };
+        self.note(action, outcome).await
+    }
+
+    async fn backup(&self) -> Result<Vec<u8>, PredictError> {
+        let action = Action {
+            name: "registry.backup",
+            target: "all".to_owned(),
+        };
+        let outcome = match self.may_change_cluster() {
+            Ok(()) => self.inner.backup().await,
+            Err(error) => Err(error),
+        };
+        self.note(action, outcome).await
+    }
+
     fn ready(&self) -> bool {
         self.inner.ready()
     }

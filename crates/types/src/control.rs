@@ -51,6 +51,32 @@ pub trait Control: Predict {
     /// `NotFound`, `Conflict` when it is the last voter, `Unavailable` without a leader.
     async fn leave(&self, node: NodeId) -> Result<Vec<CoordinatorMember>, PredictError>;
 
+    /// Puts a coordinator at an internal address in the place of another, in one change of the
+    /// voters; returns the new membership. `old` need not run any more.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no `old`, else as for `join`.
+    async fn replace(
+        &self,
+        old: NodeId,
+        node: NodeId,
+        address: String,
+    ) -> Result<Vec<CoordinatorMember>, PredictError>;
+
+    /// Makes `to` the leader, or whoever is furthest where none is named; returns who leads.
+    ///
+    /// # Errors
+    /// `NotFound` when `to` does not vote, `Conflict` when nobody else does, `Unavailable`
+    /// without a leader or when nobody could take over.
+    async fn hand_over(&self, to: Option<NodeId>) -> Result<NodeId, PredictError>;
+
+    /// The registry at one revision, as a file that a new cluster can be made of. Holds no
+    /// secrets, but the hashes of all API keys.
+    ///
+    /// # Errors
+    /// Only refusals of who asks.
+    async fn backup(&self) -> Result<Vec<u8>, PredictError>;
+
     /// Whether this node takes new requests: it is not draining and its Raft node runs.
     fn ready(&self) -> bool;
 }

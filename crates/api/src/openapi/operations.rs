@@ -369,6 +369,24 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "Coordinators",
     )
     .body_if_any(),
+    post(
+        "/_volley/nodes/{id}/replace",
+        "Puts a new coordinator in the place of another.",
+        "Join",
+        "Coordinators",
+    ),
+    post(
+        "/_volley/leader/hand_over",
+        "Makes another coordinator the leader.",
+        "Anything",
+        "Anything",
+    )
+    .body_if_any(),
+    get(
+        "/_volley/backup",
+        "The registry as a file that a new cluster can be made of.",
+        "application/octet-stream",
+    ),
     get(
         "/_volley/whoami",
         "What the caller's key allows.",

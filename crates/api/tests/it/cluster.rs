@@ -338,6 +338,34 @@ impl Control for Cluster {
         Ok(members())
     }
 
+    async fn replace(
+        &self,
+        old: NodeId,
+        node: NodeId,
+        address: String,
+    ) -> Result<Vec<CoordinatorMember>, PredictError> {
+        if old != NodeId(1) {
+            return Err(PredictError::new(
+                ErrorCode::NotFound,
+                "no such coordinator",
+            ));
+        }
+        let voter = true;
+        Ok(vec![CoordinatorMember {
+            id: node,
+            address,
+            voter,
+        }])
+    }
+
+    async fn hand_over(&self, to: Option<NodeId>) -> Result<NodeId, PredictError> {
+        Ok(to.unwrap_or(NodeId(1)))
+    }
+
+    async fn backup(&self) -> Result<Vec<u8>, PredictError> {
+        Ok(b"volley-backup 1\n".to_vec())
+    }
+
     fn ready(&self) -> bool {
         !self.draining.load(Ordering::SeqCst)
     }

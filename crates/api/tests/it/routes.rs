@@ -375,6 +375,23 @@ async fn coordinators_join_and_leave() {
     edge.post("/_volley/nodes/2/leave", "").await.ok();
     edge.post("/_volley/nodes/1/leave", "").await.refused(409);
     edge.post("/_volley/nodes/one/leave", "").await.refused(400);
+    let replaced = edge
+        .post(
+            "/_volley/nodes/1/replace",
+            r#"{"id":4,"address":"127.0.0.1:7104"}"#,
+        )
+        .await
+        .ok();
+    assert_eq!(replaced["coordinators"][0]["id"], 4);
+    let path = "/_volley/nodes/7/replace";
+    edge.post(path, r#"{"id":4,"address":"127.0.0.1:7104"}"#)
+        .await
+        .refused(404);
+    edge.post(path, "{}").await.refused(400);
+    let leader = "/_volley/leader/hand_over";
+    assert_eq!(edge.post(leader, "").await.ok()["leader"], 1);
+    assert_eq!(edge.post(leader, r#"{"to":2}"#).await.ok()["leader"], 2);
+    edge.post(leader, r#"{"to":"x"}"#).await.refused(400);
     edge.post("/_volley/nodes/join", r#"{"id":2}"#)
         .await
         .refused(400);

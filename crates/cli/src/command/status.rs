@@ -29,19 +29,7 @@ fn show(out: &mut Terminal, status: &Status) -> anyhow::Result<()> {
         status.active_streams,
     ))?;
     out.line("")?;
-    let coordinators: Vec<_> = status
-        .coordinators
-        .iter()
-        .map(|node| {
-            let role = match (Some(node.id) == status.node.leader, node.voter) {
-                (true, _) => "leader",
-                (false, true) => "voter",
-                (false, false) => "learner",
-            };
-            vec![node.id.to_string(), role.to_owned(), node.address.clone()]
-        })
-        .collect();
-    out.table(&["COORDINATOR", "ROLE", "ADDRESS"], &coordinators)?;
+    super::cluster::show(out, status)?;
     out.line("")?;
     let workers: Vec<_> = status
         .workers

@@ -51,6 +51,8 @@ struct Cluster {
     bootstrap: BTreeMap<String, String>,
     #[serde(default)]
     join: Vec<String>,
+    #[serde(default)]
+    wait: bool,
     snapshot_every: Option<Count>,
     write_timeout: Option<Span>,
 }
@@ -132,8 +134,13 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
         section.snapshot_every.map(|count| count.0 as u64),
     );
     set_span(&mut cluster.write_timeout, section.write_timeout);
-    let membership = match (section.bootstrap.is_empty(), section.join.is_empty()) {
-        (false, true) => {
+    let given = (
+        !section.bootstrap.is_empty(),
+        !section.join.is_empty(),
+        section.wait,
+    );
+    let membership = match given {
+        (true, false, false) => {
             let mut members = BTreeMap::new();
             for (id, address) in section.bootstrap {
                 let id = id
@@ -153,10 +160,12 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
             );
             Membership::Bootstrap(members)
         }
-        (true, false) => Membership::Join(section.join),
+        (false, true, false) => Membership::Join(section.join),
+        (false, false, true) => Membership::Wait,
         _ => anyhow::bail!(
-            "give either 'cluster.bootstrap' (the first members of a new cluster) or \
-             'cluster.join' (coordinators of a cluster that runs)"
+            "give either 'cluster.bootstrap' (the first members of a new cluster), \
+             'cluster.join' (coordinators of a cluster that runs), or 'cluster.wait = true' (it \
+             is let in with `volley cluster add` or `replace`)"
         ),
     };
     let (mut coordinator, mut api) = (CoordinatorConfig::default(), ApiConfig::default());

@@ -41,6 +41,8 @@ pub(crate) enum Membership {
     Bootstrap(BTreeMap<NodeId, String>),
     /// It asks these to let it in.
     Join(Vec<String>),
+    /// It waits until somebody lets it in.
+    Wait,
 }
 
 /// Everything that a coordinator needs to know.
@@ -224,6 +226,7 @@ async fn enter(cluster: Cluster, membership: Membership) {
             }
         }
         Membership::Join(seeds) => cluster.request_join(&seeds).await,
+        Membership::Wait => {}
     }
 }
 
@@ -233,6 +236,8 @@ impl RunningCoordinator {
         let by = Instant::now() + self.drain_timeout;
         self.joining.abort();
         self.coordinator.begin_drain();
+        // First of all: writes wait as long as nobody leads.
+        self.cluster.retire().await;
         self.stop_public.cancel();
         while let Some(served) = self.public.join_next().await {
             if let Err(error) = served {

@@ -13,10 +13,12 @@ use volley_types::{ErrorCode, NodeId, PredictError};
 
 use crate::raft_types::{Entry, LogId, SnapshotMeta, TypeConfig, Vote};
 
-const META: TableDefinition<&str, &[u8]> = TableDefinition::new("meta");
-const LOG: TableDefinition<u64, &[u8]> = TableDefinition::new("log");
+pub(super) const META: TableDefinition<&str, &[u8]> = TableDefinition::new("meta");
+pub(super) const LOG: TableDefinition<u64, &[u8]> = TableDefinition::new("log");
 
-const FORMAT: &str = "1";
+/// Where a node keeps everything, in its data directory.
+pub(super) const FILE: &str = "raft.redb";
+pub(super) const FORMAT: &str = "1";
 /// Operations that may wait for the writer.
 const QUEUE: usize = 1_024;
 /// Operations that share one transaction.
@@ -24,7 +26,7 @@ const BATCH: usize = 256;
 /// An earlier life in this process may take a moment to let go of the file.
 const OPEN_PATIENCE: Duration = Duration::from_secs(5);
 
-type DiskError = Box<dyn std::error::Error + Send + Sync>;
+pub(super) type DiskError = Box<dyn std::error::Error + Send + Sync>;
 type Done = oneshot::Sender<Result<(), String>>;
 
 enum Write {
@@ -35,6 +37,7 @@ enum Write {
     Truncate(u64, Done),
     Purge(u64, Vec<u8>, Done),
     Snapshot(Vec<u8>, Vec<u8>, Done),
+    Lineage(u64, Done),
 }
 
 /// The way to the writer thread. It ends, and lets go of the file, when the last of these is
@@ -52,6 +55,7 @@ pub(crate) struct Found {
     pub(crate) purged: Option<LogId>,
     pub(crate) entries: Vec<Entry>,
     pub(crate) snapshot: Option<(SnapshotMeta, Vec<u8>)>,
+    pub(crate) lineage: u64,
 }
 
 impl Disk {
@@ -109,6 +113,10 @@ impl Disk {
         self.wait(|done| Write::Snapshot(meta, data, done)).await
     }
 
+    pub(crate) async fn lineage(&self, mark: u64) -> Result<(), DiskError> {
+        self.wait(|done| Write::Lineage(mark, done)).await
+    }
+
     /// Few writes are ever in flight (consensus waits for each), so the queue does not fill.
     fn send(&self, write: Write) -> Result<(), DiskError> {
         self.queue.try_send(write).map_err(|error| match error {
@@ -127,15 +135,22 @@ impl Disk {
     }
 }
 
-fn unavailable(message: &str, source: DiskError) -> PredictError {
+pub(super) fn unavailable(message: &str, source: DiskError) -> PredictError {
     PredictError::new(ErrorCode::Unavailable, message).with_source(source)
 }
 
 fn open_database(directory: &Path) -> Result<Database, DiskError> {
     std::fs::create_dir_all(directory)?;
+    patiently(|| Database::create(directory.join(FILE)))
+}
+
+/// Opens a store that may be held for another moment.
+pub(super) fn patiently(
+    open: impl Fn() -> Result<Database, redb::DatabaseError>,
+) -> Result<Database, DiskError> {
     let started = Instant::now();
     loop {
-        match Database::create(directory.join("raft.redb")) {
+        match open() {
             Err(redb::DatabaseError::DatabaseAlreadyOpen) if started.elapsed() < OPEN_PATIENCE => {
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -185,7 +200,7 @@ fn claim(database: &Database, node: NodeId) -> Result<(), PredictError> {
     }
 }
 
-fn read_all(database: &Database) -> Result<Found, DiskError> {
+pub(super) fn read_all(database: &Database) -> Result<Found, DiskError> {
     let transaction = database.begin_read()?;
     let meta = transaction.open_table(META)?;
     let log = transaction.open_table(LOG)?;
@@ -204,6 +219,7 @@ fn read_all(database: &Database) -> Result<Found, DiskError> {
         vote: read(&meta, "vote")?,
         committed: read::<Option<LogId>>(&meta, "committed")?.flatten(),
         purged: read(&meta, "purged")?,
+        lineage: read(&meta, "lineage")?.unwrap_or_default(),
         entries: entries.collect::<Result<_, DiskError>>()?,
         snapshot,
     })
@@ -245,7 +261,8 @@ fn write_all(database: &Database, writes: &mpsc::Receiver<Write>) {
                 Write::Vote(_, done)
                 | Write::Truncate(_, done)
                 | Write::Purge(_, _, done)
-                | Write::Snapshot(_, _, done) => {
+                | Write::Snapshot(_, _, done)
+                | Write::Lineage(_, done) => {
                     // Who asked may have gone; the write stands.
                     let _ = done.send(result.clone());
                 }
@@ -286,6 +303,9 @@ fn write_batch(database: &Database, batch: &[Write]) -> Result<(), DiskError> {
                 Write::Snapshot(about, data, _) => {
                     meta.insert("snapshot-meta", about.as_slice())?;
                     meta.insert("snapshot-data", data.as_slice())?;
+                }
+                Write::Lineage(mark, _) => {
+                    meta.insert("lineage", serde_json::to_vec(mark)?.as_slice())?;
                 }
             }
         }

@@ -60,7 +60,29 @@ impl Machine {
     }
 }
 
-fn decode(data: &[u8]) -> Result<RegistryState, volley_types::PredictError> {
+/// The registry after the snapshot and every log entry that was found.
+///
+/// # Errors
+/// `Internal` when one of them is malformed.
+pub(crate) fn replay(found: Found) -> Result<RegistryState, volley_types::PredictError> {
+    let mut state = RegistryState::default();
+    let mut after = None;
+    if let Some((meta, data)) = found.snapshot {
+        state = decode(&data)?;
+        after = meta.last_log_id;
+    }
+    for entry in found.entries {
+        if let EntryPayload::Normal(command) = entry.payload
+            && after < Some(entry.log_id)
+        {
+            // A refusal was one when the entry was first applied, too.
+            let _ = apply(&mut state, &command.decode()?);
+        }
+    }
+    Ok(state)
+}
+
+pub(crate) fn decode(data: &[u8]) -> Result<RegistryState, volley_types::PredictError> {
     let wire = wire::State::decode(data).map_err(|error| {
         volley_types::PredictError::internal("a registry snapshot is malformed", error)
     })?;

@@ -44,6 +44,42 @@ pub struct LeaveRequest {
     #[prost(bool, tag = "2")]
     pub forwarded: bool,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReplaceRequest {
+    /// Who goes.
+    #[prost(uint64, tag = "1")]
+    pub old_id: u64,
+    /// Who comes.
+    #[prost(uint64, tag = "2")]
+    pub node_id: u64,
+    /// Its internal address, host:port.
+    #[prost(string, tag = "3")]
+    pub address: ::prost::alloc::string::String,
+    #[prost(bool, tag = "4")]
+    pub forwarded: bool,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HandOverRequest {
+    /// Who shall lead; 0 leaves the choice to the leader.
+    #[prost(uint64, tag = "1")]
+    pub node_id: u64,
+    #[prost(bool, tag = "2")]
+    pub forwarded: bool,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HandOverReply {
+    /// Who leads now.
+    #[prost(uint64, tag = "1")]
+    pub node_id: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TakeOverRequest {
+    /// The term of the leader that asks.
+    #[prost(uint64, tag = "1")]
+    pub term: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TakeOverReply {}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct MembershipReply {
     #[prost(message, repeated, tag = "1")]
@@ -662,6 +698,75 @@ pub mod membership_service_client {
                 .insert(GrpcMethod::new("volley.raft.v1.MembershipService", "Leave"));
             self.inner.unary(req, path, codec).await
         }
+        /// Puts a new coordinator in the place of another, in one change of the voters.
+        pub async fn replace(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ReplaceRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::MembershipReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/volley.raft.v1.MembershipService/Replace",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("volley.raft.v1.MembershipService", "Replace"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Asks the leader to make another voter the leader.
+        pub async fn hand_over(
+            &mut self,
+            request: impl tonic::IntoRequest<super::HandOverRequest>,
+        ) -> std::result::Result<tonic::Response<super::HandOverReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/volley.raft.v1.MembershipService/HandOver",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("volley.raft.v1.MembershipService", "HandOver"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// From the leader to the voter that it has chosen: stand for election now.
+        pub async fn take_over(
+            &mut self,
+            request: impl tonic::IntoRequest<super::TakeOverRequest>,
+        ) -> std::result::Result<tonic::Response<super::TakeOverReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/volley.raft.v1.MembershipService/TakeOver",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("volley.raft.v1.MembershipService", "TakeOver"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -694,6 +799,21 @@ pub mod membership_service_server {
             &self,
             request: tonic::Request<super::LeaveRequest>,
         ) -> std::result::Result<tonic::Response<super::MembershipReply>, tonic::Status>;
+        /// Puts a new coordinator in the place of another, in one change of the voters.
+        async fn replace(
+            &self,
+            request: tonic::Request<super::ReplaceRequest>,
+        ) -> std::result::Result<tonic::Response<super::MembershipReply>, tonic::Status>;
+        /// Asks the leader to make another voter the leader.
+        async fn hand_over(
+            &self,
+            request: tonic::Request<super::HandOverRequest>,
+        ) -> std::result::Result<tonic::Response<super::HandOverReply>, tonic::Status>;
+        /// From the leader to the voter that it has chosen: stand for election now.
+        async fn take_over(
+            &self,
+            request: tonic::Request<super::TakeOverRequest>,
+        ) -> std::result::Result<tonic::Response<super::TakeOverReply>, tonic::Status>;
     }
     /// Writes and membership changes, sent to any coordinator; one that does not lead forwards once
     /// to the leader that it knows, or answers UNAVAILABLE.
@@ -890,6 +1010,141 @@ pub mod membership_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = LeaveSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/volley.raft.v1.MembershipService/Replace" => {
+                    #[allow(non_camel_case_types)]
+                    struct ReplaceSvc<T: MembershipService>(pub Arc<T>);
+                    impl<
+                        T: MembershipService,
+                    > tonic::server::UnaryService<super::ReplaceRequest>
+                    for ReplaceSvc<T> {
+                        type Response = super::MembershipReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ReplaceRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as MembershipService>::replace(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ReplaceSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/volley.raft.v1.MembershipService/HandOver" => {
+                    #[allow(non_camel_case_types)]
+                    struct HandOverSvc<T: MembershipService>(pub Arc<T>);
+                    impl<
+                        T: MembershipService,
+                    > tonic::server::UnaryService<super::HandOverRequest>
+                    for HandOverSvc<T> {
+                        type Response = super::HandOverReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::HandOverRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as MembershipService>::hand_over(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = HandOverSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/volley.raft.v1.MembershipService/TakeOver" => {
+                    #[allow(non_camel_case_types)]
+                    struct TakeOverSvc<T: MembershipService>(pub Arc<T>);
+                    impl<
+                        T: MembershipService,
+                    > tonic::server::UnaryService<super::TakeOverRequest>
+                    for TakeOverSvc<T> {
+                        type Response = super::TakeOverReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::TakeOverRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as MembershipService>::take_over(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = TakeOverSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

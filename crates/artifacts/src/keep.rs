@@ -1,0 +1,121 @@
+//! Single files in the stores that models come from: what a cluster keeps elsewhere.
+//!
+//! Buckets are reached with the settings of this machine's environment, as `AWS_REGION` or
+//! `GOOGLE_SERVICE_ACCOUNT`; URLs hold no credentials.
+
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+use object_store::{ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use volley_types::registry::ModelUrl;
+use volley_types::{ErrorCode, PredictError};
+
+use crate::store::{self, Place};
+use crate::{ArtifactConfig, failure};
+
+/// Puts a file at `url`, whole or not at all.
+///
+/// # Errors
+/// `InvalidInput` for a URL that cannot be used, `Conflict` when there is something already and
+/// `overwrite` was not said, `Unavailable` and `PermissionDenied` from the store.
+pub async fn put(url: &str, bytes: Vec<u8>, overwrite: bool) -> Result<(), PredictError> {
+    let place = open(url).await?;
+    let options = PutOptions::from(if overwrite {
+        PutMode::Overwrite
+    } else {
+        PutMode::Create
+    });
+    let payload = PutPayload::from(Bytes::from(bytes));
+    let put = place.store.put_opts(&place.path, payload, options).await;
+    match put {
+        Ok(_) => Ok(()),
+        Err(object_store::Error::AlreadyExists { .. }) => Err(PredictError::new(
+            ErrorCode::Conflict,
+            "there is something at this URL already",
+        )),
+        Err(error) => Err(failure::of_store(error)),
+    }
+}
+
+/// Gets the file at `url`.
+///
+/// # Errors
+/// As [`put`]; `NotFound`, and `TooLarge` when it is over `limit` bytes.
+pub async fn get(url: &str, limit: usize) -> Result<Vec<u8>, PredictError> {
+    let place = open(url).await?;
+    let found = place.store.get(&place.path).await;
+    let mut pieces = found.map_err(failure::of_store)?.into_stream();
+    let mut bytes = BytesMut::new();
+    while let Some(piece) = pieces.next().await {
+        let piece = piece.map_err(failure::of_store)?;
+        if limit < bytes.len() + piece.len() {
+            let message = format!("the file is over the limit of {limit} bytes");
+            return Err(PredictError::new(ErrorCode::TooLarge, message));
+        }
+        bytes.extend_from_slice(&piece);
+    }
+    Ok(bytes.into())
+}
+
+async fn open(url: &str) -> Result<Place, PredictError> {
+    let (folder, name) = split(url)?;
+    let folder = ModelUrl::parse(folder)?;
+    let opened =
+        tokio::task::spawn_blocking(move || store::open(&folder, &ArtifactConfig::default()));
+    let place = opened
+        .await
+        .map_err(|error| PredictError::internal("opening the store failed", error))??;
+    Ok(Place {
+        path: place.path.join(name),
+        store: place.store,
+    })
+}
+
+/// A URL's folder, with its slash, and the name of the file in it.
+fn split(url: &str) -> Result<(&str, &str), PredictError> {
+    let slash = url.rfind('/').map(|slash| url.split_at(slash + 1));
+    let plain = |name: &str| {
+        let mut bytes = name.bytes();
+        !name.is_empty() && bytes.all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+    };
+    slash.filter(|(_, name)| plain(name)).ok_or_else(|| {
+        PredictError::invalid(
+            "a file's URL ends in its name, of letters, digits, '.', '_' and '-': \
+             s3://bucket/folder/name.backup",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_is_put_once_and_read_back_within_a_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("file://{}/registry.backup", folder.path().display());
+        put(&url, b"all of it".to_vec(), false).await.unwrap();
+        let again = put(&url, b"other".to_vec(), false).await.unwrap_err();
+        assert_eq!(again.code, ErrorCode::Conflict);
+        assert_eq!(get(&url, 9).await.unwrap(), b"all of it");
+        assert_eq!(get(&url, 8).await.unwrap_err().code, ErrorCode::TooLarge);
+        put(&url, b"other".to_vec(), true).await.unwrap();
+        assert_eq!(get(&url, 9).await.unwrap(), b"other");
+        let missing = get(&format!("{url}2"), 9).await.unwrap_err();
+        assert_eq!(missing.code, ErrorCode::NotFound);
+    }
+
+    #[tokio::test]
+    async fn a_url_names_a_file() {
+        for bad in [
+            "",
+            "/",
+            "s3://bucket/",
+            "s3://bucket/a b",
+            "nowhere",
+            "ftp://host/x",
+        ] {
+            let refused = get(bad, 1).await.unwrap_err();
+            assert_eq!(refused.code, ErrorCode::InvalidInput, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! `volley backup`, `volley restore` and `volley recover`.
+
+use std::io::{Read, Write};
+use std::path::Path;
+
+use anyhow::{Context, bail, ensure};
+use volley_artifacts::keep;
+use volley_client::Client;
+use volley_cluster::backup::{self, BackupHead, Beginning, MAX_BACKUP_BYTES, Survivor};
+
+use super::explain;
+use crate::args::ops::{Backup, Recover, Restore};
+use crate::config;
+use crate::node::coordinator::{CoordinatorPlan, Membership};
+use crate::terminal::Terminal;
+
+/// Takes a backup, checks it, and puts it where it shall be.
+pub(crate) async fn take(client: &Client, arguments: Backup) -> anyhow::Result<()> {
+    let bytes = client.backup(MAX_BACKUP_BYTES).await.map_err(explain)?;
+    let (head, _) = backup::decode(&bytes).context("the coordinator's answer")?;
+    let size = bytes.len();
+    match arguments.target.as_str() {
+        "-" => return Terminal::stdout().raw(&bytes),
+        url if is_url(url) => keep::put(url, bytes, arguments.overwrite)
+            .await
+            .map_err(|error| anyhow::anyhow!("{}", error.chain()))?,
+        file => write(Path::new(file), &bytes, arguments.overwrite)?,
+    }
+    Terminal::stdout().line(&format!("{}, {size} bytes", tell(&head)))
+}
+
+/// Makes the first coordinator's data of a backup, or only looks at it.
+pub(crate) async fn restore(arguments: Restore) -> anyhow::Result<()> {
+    let bytes = read(&arguments.source).await?;
+    let mut out = Terminal::stdout();
+    let Some(config) = arguments.config else {
+        let (head, _) = backup::decode(&bytes)?;
+        return out.line(&format!("whole: {}", tell(&head)));
+    };
+    let plan = config::coordinator::read(&config)?;
+    let head = backup::restore(&bytes, &beginning(&plan)?)?;
+    out.line(&format!("restored {}", tell(&head)))?;
+    next_steps(&mut out, &plan, &config)
+}
+
+/// Makes a new cluster's first coordinator of what another has left.
+pub(crate) fn recover(arguments: &Recover) -> anyhow::Result<()> {
+    let plan = config::coordinator::read(&arguments.config)?;
+    let from = &arguments.from;
+    let read = || format!("reading what is left in {}", from.display());
+    let survivor = backup::examine(from).with_context(read)?;
+    let mut out = Terminal::stdout();
+    out.line(&warning(&survivor))?;
+    ensure!(
+        arguments.the_others_are_lost,
+        "nothing was done; where all this is understood, say --the-others-are-lost"
+    );
+    backup::recover(from, &beginning(&plan)?).with_context(read)?;
+    out.line("recovered.")?;
+    next_steps(&mut out, &plan, &arguments.config)
+}
+
+fn warning(survivor: &Survivor) -> String {
+    format!(
+        "Coordinator {} has left a registry of revision {} with {} models; {} entries at the end \
+         of its log were perhaps never acknowledged, and will be kept.\n\
+         \n\
+         THIS ENDS THE OLD CLUSTER. What was acknowledged and had not reached this coordinator \
+         is lost. Never start another coordinator of the old cluster again, not even once: wipe \
+         their data directories, and let their machines join under new ids. While more than half \
+         of the old coordinators could still be started, do that instead.\n",
+        survivor.node, survivor.revision, survivor.models, survivor.unconfirmed,
+    )
+}
+
+/// Where the new cluster begins, by its first coordinator's configuration.
+fn beginning(plan: &CoordinatorPlan) -> anyhow::Result<Beginning<'_>> {
+    if let Membership::Bootstrap(members) = &plan.membership {
+        ensure!(
+            members.len() == 1,
+            "'cluster.bootstrap' names {} members, but a new cluster begins with one: leave this \
+             node alone in it, and let the others come with 'cluster.join'",
+            members.len()
+        );
+    }
+    Ok(Beginning {
+        data_dir: &plan.cluster.data_dir,
+        node: plan.cluster.node_id,
+        advertise: plan.cluster.advertise.clone(),
+    })
+}
+
+fn next_steps(out: &mut Terminal, plan: &CoordinatorPlan, config: &Path) -> anyhow::Result<()> {
+    out.line(&format!(
+        "Start it:     volley coordinator --config {}\n\
+         Then let others join: start each with an empty data directory, an id that was never \
+         used, and 'cluster.join = [\"{}\"]'. Workers come by themselves once their \
+         'cluster.coordinators' name the new coordinators.",
+        config.display(),
+        plan.cluster.advertise,
+    ))
+}
+
+fn tell(head: &BackupHead) -> String {
+    let seconds = std::time::Duration::from_millis(head.created_ms);
+    let when = std::time::SystemTime::UNIX_EPOCH + seconds;
+    format!(
+        "revision {} of {} (Volley {}): {} models, {} connectors, {} keys",
+        head.revision,
+        humantime::format_rfc3339_seconds(when),
+        head.volley,
+        head.models,
+        head.connectors,
+        head.keys,
+    )
+}
+
+fn is_url(text: &str) -> bool {
+    text.contains("://")
+}
+
+async fn read(source: &str) -> anyhow::Result<Vec<u8>> {
+    if is_url(source) {
+        return keep::get(source, MAX_BACKUP_BYTES)
+            .await
+            .map_err(|error| anyhow::anyhow!("{}", error.chain()));
+    }
+    let input: Box<dyn Read> = if source == "-" {
+        Box::new(std::io::stdin())
+    } else {
+        let file = std::fs::File::open(source);
+        Box::new(file.with_context(|| format!("opening the backup {source}"))?)
+    };
+    let mut bytes = Vec::new();
+    let limit = MAX_BACKUP_BYTES as u64;
+    input
+        .take(limit + 1)
+        .read_to_end(&mut bytes)
+        .with_context(|| format!("reading the backup {source}"))?;
+    ensure!(
+        bytes.len() as u64 <= limit,
+        "{source} is no backup: it is too large"
+    );
+    Ok(bytes)
+}
+
+/// Writes a file whole or not at all, for its owner's eyes only.
+fn write(path: &Path, bytes: &[u8], overwrite: bool) -> anyhow::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+
+    if !overwrite && path.exists() {
+        bail!(
+            "{} is there already; say --overwrite, or choose another name",
+            path.display()
+        );
+    }
+    let mut name = path
+        .file_name()
+        .context("the target is no file")?
+        .to_owned();
+    name.push(".part");
+    let draft = path.with_file_name(name);
+    let written = (|| {
+        let options = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&draft);
+        let mut file = options?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&draft, path)
+    })();
+    if written.is_err() {
+        // The draft may not even be there.
+        let _ = std::fs::remove_file(&draft);
+    }
+    written.with_context(|| format!("writing {}", path.display()))
+}

@@ -1,0 +1,70 @@
+//! `volley cluster`.
+
+use serde_json::Value;
+use volley_client::{Client, Status};
+
+use super::explain;
+use crate::args::ops::Cluster;
+use crate::terminal::Terminal;
+
+pub(crate) async fn run(client: &Client, command: Cluster) -> anyhow::Result<()> {
+    let mut out = Terminal::stdout();
+    let changed = match command {
+        Cluster::Members { json } => {
+            let status = client.status().await.map_err(explain)?;
+            return if json {
+                out.json(&status.coordinators)
+            } else {
+                show(&mut out, &status)
+            };
+        }
+        Cluster::Add { id, address } => client.join(id, &address).await,
+        Cluster::Remove { id } => client.leave(id).await,
+        Cluster::Replace { old, id, address } => client.replace(old, id, &address).await,
+        Cluster::HandOver { to } => {
+            let answer = client.hand_over(to).await.map_err(explain)?;
+            return out.line(&format!("coordinator {} leads", answer["leader"]));
+        }
+    };
+    table(&mut out, &changed.map_err(explain)?)
+}
+
+/// The coordinators of a status.
+pub(crate) fn show(out: &mut Terminal, status: &Status) -> anyhow::Result<()> {
+    let rows: Vec<_> = status
+        .coordinators
+        .iter()
+        .map(|node| {
+            let role = match (Some(node.id) == status.node.leader, node.voter) {
+                (true, _) => "leader",
+                (false, true) => "voter",
+                (false, false) => "learner",
+            };
+            vec![node.id.to_string(), role.to_owned(), node.address.clone()]
+        })
+        .collect();
+    out.table(&["COORDINATOR", "ROLE", "ADDRESS"], &rows)
+}
+
+/// The coordinators that a change has left.
+fn table(out: &mut Terminal, changed: &Value) -> anyhow::Result<()> {
+    let members = changed["coordinators"].as_array();
+    let rows: Vec<_> = members
+        .into_iter()
+        .flatten()
+        .map(|member| {
+            let role = if member["voter"] == true {
+                "voter"
+            } else {
+                "learner"
+            };
+            let address = member["address"].as_str().unwrap_or_default();
+            vec![
+                member["id"].to_string(),
+                role.to_owned(),
+                address.to_owned(),
+            ]
+        })
+        .collect();
+    out.table(&["COORDINATOR", "ROLE", "ADDRESS"], &rows)
+}

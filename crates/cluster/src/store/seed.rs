@@ -1,0 +1,161 @@
+//! A new store around a registry that is there already.
+
+use std::path::Path;
+
+use openraft::{CommittedLeaderId, Membership, Vote as RaftVote};
+use prost::Message;
+use redb::{Database, ReadableDatabase};
+use volley_proto::registry_records::state_to_wire;
+use volley_types::registry::RegistryState;
+use volley_types::{ErrorCode, NodeId, PredictError};
+
+use super::disk::{self, DiskError, FILE, FORMAT, Found, LOG, META};
+use super::machine::replay;
+use crate::raft_types::{LogId, Node, SnapshotMeta, StoredMembership, Vote};
+
+/// What is in the store of a node that is not running.
+pub(crate) struct Remains {
+    /// The registry after everything that the node has in its log.
+    pub(crate) state: RegistryState,
+    /// Whose store it is.
+    pub(crate) node: NodeId,
+    /// Where the log ends.
+    pub(crate) last: Option<LogId>,
+    /// Entries at its end that this node does not know to be committed.
+    pub(crate) unconfirmed: u64,
+    /// The highest term that the node has seen.
+    pub(crate) term: u64,
+}
+
+/// Reads the store in `directory`, and changes nothing.
+///
+/// # Errors
+/// `NotFound` without a store, `Unavailable` when it cannot be read or is in use, `Conflict`
+/// when another version of Volley wrote it.
+pub(crate) fn remains(directory: &Path) -> Result<Remains, PredictError> {
+    let file = directory.join(FILE);
+    if !file.exists() {
+        let message = "there is no coordinator's data in this directory";
+        return Err(PredictError::new(ErrorCode::NotFound, message));
+    }
+    let (owner, found) = read(&file).map_err(|error| {
+        disk::unavailable(
+            "the coordinator's data cannot be read; does its process still run?",
+            error,
+        )
+    })?;
+    let node = owner
+        .and_then(|owner| owner.parse().ok())
+        .ok_or_else(other_format)?;
+    let committed = found.committed.map_or(0, |log| log.index);
+    let snapshot = found.snapshot.as_ref();
+    let from = snapshot.and_then(|(meta, _)| meta.last_log_id);
+    let last = found.entries.last().map(|entry| entry.log_id).or(from);
+    let unconfirmed = last.map_or(0, |last| last.index).saturating_sub(committed);
+    let voted = found.vote.as_ref().map_or(0, |vote| vote.leader_id.term);
+    let logged = last.map_or(0, |last| last.leader_id.term);
+    Ok(Remains {
+        state: replay(found)?,
+        node: NodeId(node),
+        last,
+        unconfirmed,
+        term: voted.max(logged),
+    })
+}
+
+fn other_format() -> PredictError {
+    PredictError::new(
+        ErrorCode::Conflict,
+        "the data directory was written by another version of Volley",
+    )
+}
+
+fn read(file: &Path) -> Result<(Option<String>, Found), DiskError> {
+    let database = disk::patiently(|| Database::open(file))?;
+    let transaction = database.begin_read()?;
+    let meta = transaction.open_table(META)?;
+    let text = |key: &str| -> Result<Option<String>, DiskError> {
+        let value = meta.get(key)?;
+        Ok(value.map(|value| String::from_utf8_lossy(value.value()).into_owned()))
+    };
+    let known = text("format")?.as_deref() == Some(FORMAT);
+    let owner = text("node")?.filter(|_| known);
+    Ok((owner, disk::read_all(&database)?))
+}
+
+/// What a new store begins with.
+pub(crate) struct Seed<'a> {
+    /// Whose store it will be.
+    pub(crate) node: NodeId,
+    /// Where other coordinators will reach it, `host:port`.
+    pub(crate) address: String,
+    /// The registry.
+    pub(crate) state: &'a RegistryState,
+    /// Of what it was taken from: the new log goes on after it.
+    pub(crate) last_index: u64,
+    /// Of what it was taken from: new terms are higher.
+    pub(crate) term: u64,
+    /// The mark of the new history.
+    pub(crate) lineage: u64,
+}
+
+/// Makes a store in `directory`, in which `node` is the only voter.
+///
+/// # Errors
+/// `Conflict` when there is a store already, `Unavailable` when it cannot be written.
+pub(crate) fn sow(directory: &Path, seed: &Seed<'_>) -> Result<(), PredictError> {
+    let failed =
+        |error: DiskError| disk::unavailable("the data directory cannot be written", error);
+    std::fs::create_dir_all(directory).map_err(|error| failed(error.into()))?;
+    if directory.join(FILE).exists() {
+        return Err(PredictError::new(
+            ErrorCode::Conflict,
+            "the data directory holds a coordinator's data already, which is never overwritten; \
+             give a directory of its own",
+        ));
+    }
+    // Under another name until it is whole: half a store is no store.
+    let draft = directory.join("raft.redb.new");
+    let write = || -> Result<(), DiskError> {
+        if draft.exists() {
+            std::fs::remove_file(&draft)?;
+        }
+        fill(&draft, seed)?;
+        std::fs::rename(&draft, directory.join(FILE))?;
+        std::fs::File::open(directory)?.sync_all()?;
+        Ok(())
+    };
+    write().map_err(failed)
+}
+
+fn fill(file: &Path, seed: &Seed<'_>) -> Result<(), DiskError> {
+    let (node, term) = (seed.node.0, seed.term + 1);
+    let last = LogId::new(CommittedLeaderId::new(term, node), seed.last_index + 1);
+    let members = [(node, Node::new(seed.address.clone()))];
+    let membership = Membership::new(
+        vec![[node].into()],
+        std::collections::BTreeMap::from(members),
+    );
+    let about = SnapshotMeta {
+        last_log_id: Some(last),
+        last_membership: StoredMembership::new(Some(last), membership),
+        snapshot_id: last.to_string(),
+    };
+    let vote: Vote = RaftVote::new(term, node);
+    let data = state_to_wire(seed.state).encode_to_vec();
+    let database = Database::create(file)?;
+    let transaction = database.begin_write()?;
+    {
+        let mut meta = transaction.open_table(META)?;
+        transaction.open_table(LOG)?;
+        meta.insert("format", FORMAT.as_bytes())?;
+        meta.insert("node", node.to_string().as_bytes())?;
+        meta.insert("vote", disk::encode(&vote)?.as_slice())?;
+        meta.insert("purged", disk::encode(&last)?.as_slice())?;
+        meta.insert("snapshot-meta", disk::encode(&about)?.as_slice())?;
+        meta.insert("snapshot-data", data.as_slice())?;
+        meta.insert("lineage", disk::encode(&seed.lineage)?.as_slice())?;
+    }
+    transaction.commit()?;
+    Ok(())
+}
