@@ -16,6 +16,8 @@ step "Triton's client"
 scripts/get-triton.sh
 step "the ONNX standard's tests"
 scripts/get-onnx.sh
+step "the packages of RisingWave and Databend for functions"
+scripts/get-udf.sh
 step "LiteLLM"
 scripts/get-litellm.sh
 

@@ -14,3 +14,5 @@ mod membership;
 mod resumed;
 #[path = "whole/sources.rs"]
 mod sources;
+#[path = "whole/udf.rs"]
+mod udf;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use arrow_flight::flight_service_client::FlightServiceClient;
 use async_trait::async_trait;
+use tonic::metadata::{AsciiMetadataValue, MetadataMap};
 use tonic::transport::Channel;
 use volley_security::nodes::{Dialer, NodeKind};
 use volley_types::{
@@ -14,8 +15,12 @@ use volley_types::{
 
 mod discovery;
 mod exchange;
+mod function;
 mod input;
 
+pub use self::function::FunctionType;
+
+use self::exchange::Opening;
 use crate::{MAX_MESSAGE_BYTES, transport};
 
 /// Limits of a [`FlightClient`].
@@ -49,6 +54,26 @@ pub struct FlightClient {
     channels: Arc<[Channel]>,
     turn: Arc<AtomicUsize>,
     accept_timeout: Duration,
+    key: Option<AsciiMetadataValue>,
+}
+
+/// How a caller from outside the cluster shows itself, and knows whom it calls.
+#[derive(Clone, Default)]
+pub struct Access {
+    /// The API key that goes with every call.
+    pub key: Option<String>,
+    /// The certificates (PEM) of the authority that the coordinator's own is checked by; without
+    /// them the connection is not under TLS.
+    pub authority: Option<Vec<u8>>,
+}
+
+impl std::fmt::Debug for Access {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Access")
+            .field("key", &self.key.is_some())
+            .field("tls", &self.authority.is_some())
+            .finish()
+    }
 }
 
 impl FlightClient {
@@ -65,7 +90,46 @@ impl FlightClient {
                 .collect(),
             turn: Arc::default(),
             accept_timeout: config.accept_timeout,
+            key: None,
         })
+    }
+
+    /// A client from outside the cluster, of the coordinator at `address` (`host:port`).
+    /// Connects when first used. Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// `InvalidInput` when the address or the key is malformed, or the authority is no PEM.
+    pub fn outside(
+        address: &str,
+        config: FlightClientConfig,
+        access: Access,
+    ) -> Result<Self, PredictError> {
+        let endpoint = match &access.authority {
+            None => transport::endpoint(address, config.connect_timeout)?,
+            Some(pem) => transport::tls_endpoint(address, config.connect_timeout, pem)?,
+        };
+        let key = access.key.map(|key| {
+            let mut header = AsciiMetadataValue::try_from(format!("Bearer {key}"))
+                .map_err(|_| PredictError::invalid("the API key is malformed"))?;
+            header.set_sensitive(true);
+            Ok(header)
+        });
+        let connections = config.connections.max(1);
+        Ok(Self {
+            channels: (0..connections).map(|_| endpoint.connect_lazy()).collect(),
+            turn: Arc::default(),
+            accept_timeout: config.accept_timeout,
+            key: key.transpose()?,
+        })
+    }
+
+    /// The headers of every call.
+    fn headers(&self) -> MetadataMap {
+        let mut headers = MetadataMap::new();
+        if let Some(key) = &self.key {
+            headers.insert("authorization", key.clone());
+        }
+        headers
     }
 
     fn service(&self) -> FlightServiceClient<Channel> {
@@ -87,20 +151,26 @@ impl Predict for FlightClient {
     /// after that (a full queue, bad rows) come as the stream's first item.
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
         let now = Instant::now();
-        exchange::open(self.service(), request, now, self.accept_by(now)).await
+        let opening = Opening::of(request, now, self.headers());
+        exchange::open(self.service(), opening, now, self.accept_by(now)).await
     }
 
     async fn signature(&self, model: &ModelRef) -> Result<Signature, PredictError> {
-        discovery::signature(self.service(), model, self.accept_by(Instant::now())).await
+        let by = self.accept_by(Instant::now());
+        discovery::signature(self.service(), model, self.headers(), by).await
     }
 
     /// Empty when the node cannot be reached.
     async fn models(&self) -> Vec<ModelName> {
-        discovery::models(self.service(), self.accept_by(Instant::now()))
-            .await
-            .unwrap_or_else(|error| {
-                tracing::warn!(error = %error.chain(), "listing the models of a node failed");
-                Vec::new()
-            })
+        discovery::models(
+            self.service(),
+            self.headers(),
+            self.accept_by(Instant::now()),
+        )
+        .await
+        .unwrap_or_else(|error| {
+            tracing::warn!(error = %error.chain(), "listing the models of a node failed");
+            Vec::new()
+        })
     }
 }

@@ -4,8 +4,11 @@ use std::time::Instant;
 
 use arrow_flight::FlightDescriptor;
 use arrow_flight::flight_descriptor::DescriptorType;
+use volley_proto::predict::v1::PredictCommand;
 use volley_proto::predict_command::{self, PredictHead};
-use volley_types::{ModelName, ModelRef, ModelVersion, PredictError};
+use volley_types::{ModelName, ModelRef, ModelVersion, Parameters, PredictError};
+
+use crate::udf::function;
 
 /// Which of a model's two schemas a path descriptor names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +17,16 @@ pub(crate) enum Side {
     Input,
     /// The response's rows.
     Output,
+}
+
+/// A command that names `model` and no more: it describes the model's own rows.
+pub(crate) fn command_of(model: &ModelRef) -> FlightDescriptor {
+    let command = PredictCommand {
+        model: model.name.to_string(),
+        version: model.version.map_or(0, |version| version.0),
+        ..PredictCommand::default()
+    };
+    FlightDescriptor::new_cmd(predict_command::encode(&command))
 }
 
 /// A descriptor for `model`: `[name]` or `[name:version]`.
@@ -33,8 +46,43 @@ pub(crate) fn head(
         DescriptorType::Cmd => {
             predict_command::from_wire(predict_command::decode(&descriptor.cmd)?, now)
         }
-        DescriptorType::Path => Ok(PredictHead::plain(model_of_path(&descriptor.path)?)),
+        DescriptorType::Path => {
+            let (model, parameters) = called(&descriptor.path)?;
+            let head = PredictHead::plain(model);
+            Ok(PredictHead { parameters, ..head })
+        }
         DescriptorType::Unknown => Err(untyped()),
+    }
+}
+
+/// The name that a path descriptor calls, with its options; `None` for commands.
+pub(crate) fn name(descriptor: &FlightDescriptor) -> Option<&str> {
+    match (descriptor.r#type(), descriptor.path.as_slice()) {
+        (DescriptorType::Path, [name, ..]) => Some(name),
+        _ => None,
+    }
+}
+
+/// The model that a path names, and the options of a function's name.
+fn called(path: &[String]) -> Result<(ModelRef, Parameters), PredictError> {
+    match path {
+        [name] => function::parse_name(name),
+        _ => Ok((model_of_path(path)?, Parameters::default())),
+    }
+}
+
+/// The model of a function's descriptor, its options, and the side that `GetSchema` asks for.
+///
+/// # Errors
+/// `InvalidInput`: what is wrong with it.
+pub(crate) fn function_of(
+    descriptor: &FlightDescriptor,
+) -> Result<(ModelRef, Parameters, Side), PredictError> {
+    match descriptor.path.split_last() {
+        Some((last, name)) if !name.is_empty() && last == "output" => {
+            called(name).map(|(model, options)| (model, options, Side::Output))
+        }
+        _ => called(&descriptor.path).map(|(model, options)| (model, options, Side::Input)),
     }
 }
 

@@ -70,6 +70,38 @@ impl Encoder {
         if rows > MAX_ROWS {
             return self.halves(batch, messages);
         }
+        let data = self.message(batch)?;
+        let bytes = data.data_body.len();
+        if bytes > self.split_bytes && rows > 1 {
+            return self.halves(batch, messages);
+        }
+        if bytes > MAX_MESSAGE_BYTES - HEADER_ROOM {
+            return Err(PredictError::new(
+                ErrorCode::TooLarge,
+                "one row is over the 15 MiB that a message can carry",
+            ));
+        }
+        messages.push(data);
+        Ok(())
+    }
+
+    /// The one message of `batch`, also where it has no rows.
+    ///
+    /// # Errors
+    /// `TooLarge` when it does not fit into a message, `Internal` when Arrow cannot write it.
+    pub fn whole(&mut self, batch: &RecordBatch) -> Result<FlightData, PredictError> {
+        let data = self.message(batch)?;
+        if data.data_body.len() > MAX_MESSAGE_BYTES - HEADER_ROOM || batch.num_rows() > MAX_ROWS {
+            return Err(PredictError::new(
+                ErrorCode::TooLarge,
+                "the answer to one batch is over the 15 MiB that a message can carry; send fewer \
+                 rows in one batch",
+            ));
+        }
+        Ok(data)
+    }
+
+    fn message(&mut self, batch: &RecordBatch) -> Result<FlightData, PredictError> {
         let (dictionaries, encoded) = self
             .generator
             .encode(
@@ -85,19 +117,7 @@ impl Encoder {
                 "dictionary-encoded columns cannot be sent; use plain values",
             ));
         }
-        let data = FlightData::from(encoded);
-        let bytes = data.data_body.len();
-        if bytes > self.split_bytes && rows > 1 {
-            return self.halves(batch, messages);
-        }
-        if bytes > MAX_MESSAGE_BYTES - HEADER_ROOM {
-            return Err(PredictError::new(
-                ErrorCode::TooLarge,
-                "one row is over the 15 MiB that a message can carry",
-            ));
-        }
-        messages.push(data);
-        Ok(())
+        Ok(FlightData::from(encoded))
     }
 
     fn halves(

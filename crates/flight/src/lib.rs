@@ -16,6 +16,7 @@ pub mod transport;
 
 mod describe;
 mod descriptor;
+mod udf;
 
 /// The largest Flight message, in bytes, that either side sends or takes.
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;

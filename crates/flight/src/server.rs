@@ -24,6 +24,7 @@ mod incoming;
 
 use crate::MAX_MESSAGE_BYTES;
 use crate::status::to_status;
+use crate::udf::{self, caller::Caller};
 
 /// Limits of a [`FlightServer`].
 #[derive(Clone, Debug)]
@@ -39,6 +40,9 @@ pub struct FlightServerConfig {
     /// How long the first record batch waits for a sign that it is the only one, where it does
     /// not say so itself. A request known to be whole can be tried again on another replica.
     pub whole_request_grace: Duration,
+    /// How long a call by path waits for the request's schema, whose names tell whether it wants
+    /// rows or a function's values, before it is taken for one that wants rows.
+    pub function_grace: Duration,
 }
 
 impl Default for FlightServerConfig {
@@ -49,6 +53,7 @@ impl Default for FlightServerConfig {
             max_exchange_time: Duration::from_secs(3600),
             stall_timeout: Duration::from_secs(60),
             whole_request_grace: Duration::from_millis(2),
+            function_grace: Duration::from_secs(1),
         }
     }
 }
@@ -86,14 +91,20 @@ impl FlightServer {
         self
     }
 
-    /// The models as the sender of `request` may call them.
-    fn admit<T>(&self, request: &Request<T>) -> Result<Arc<dyn Predict>, Status> {
+    /// The sender of `request`, and the models as it may call them.
+    fn admit<T>(&self, request: &Request<T>) -> Result<(Arc<dyn Predict>, Caller), Status> {
+        let caller = Caller::of(request.metadata()).map_err(|error| to_status(&error, None))?;
+        match self.identify(request) {
+            Ok(predict) => Ok((predict, caller)),
+            Err(error) => Err(render(&error, &caller)),
+        }
+    }
+
+    fn identify<T>(&self, request: &Request<T>) -> Result<Arc<dyn Predict>, PredictError> {
         let headers = request.metadata().clone().into_headers();
         let peer = request.extensions().get::<Peer>();
         let node = peer.and_then(|peer| peer.identity.as_ref());
-        let known = self.gate.identify_call(&headers, node);
-        let principal = known.map_err(|error| to_status(&error, None))?;
-        let principal = Arc::new(principal);
+        let principal = Arc::new(self.gate.identify_call(&headers, node)?);
         Ok(self.gate.guard_predict(self.predict.clone(), principal))
     }
 
@@ -111,6 +122,14 @@ impl std::fmt::Debug for FlightServer {
         f.debug_struct("FlightServer")
             .field("config", &self.config)
             .finish_non_exhaustive()
+    }
+}
+
+/// An error in the form that the sender of the call reads.
+fn render(error: &PredictError, caller: &Caller) -> Status {
+    match caller.engine() {
+        Some(engine) => udf::status::to_status(error, None, engine),
+        None => to_status(error, None),
     }
 }
 
@@ -140,50 +159,48 @@ impl arrow_flight::flight_service_server::FlightService for FlightServer {
         &self,
         request: Request<Streaming<FlightData>>,
     ) -> Result<Response<Self::DoExchangeStream>, Status> {
-        let predict = self.admit(&request)?;
+        let (predict, caller) = self.admit(&request)?;
         let Ok(place) = self.places.clone().try_acquire_owned() else {
             let error = PredictError::new(
                 ErrorCode::Overloaded,
                 "this node runs as many exchanges as it may; try again",
             )
             .with_retry_after(Duration::from_secs(1));
-            return Err(to_status(&error, None));
+            return Err(render(&error, &caller));
         };
-        Ok(Response::new(exchange::start(
-            predict,
-            self.config.clone(),
-            request,
-            place,
-        )))
+        let config = self.config.clone();
+        let replies = exchange::start(predict, caller, config, request, place);
+        Ok(Response::new(replies))
     }
 
     async fn get_flight_info(
         &self,
         request: Request<FlightDescriptor>,
     ) -> Result<Response<FlightInfo>, Status> {
-        let predict = self.admit(&request)?;
-        discovery::flight_info(predict.as_ref(), &request.into_inner())
+        let (predict, caller) = self.admit(&request)?;
+        discovery::flight_info(predict.as_ref(), &request.into_inner(), &caller)
             .await
             .map(Response::new)
-            .map_err(|error| to_status(&error, None))
+            .map_err(|error| render(&error, &caller))
     }
 
     async fn get_schema(
         &self,
         request: Request<FlightDescriptor>,
     ) -> Result<Response<SchemaResult>, Status> {
-        let predict = self.admit(&request)?;
-        discovery::schema(predict.as_ref(), &request.into_inner())
+        let (predict, caller) = self.admit(&request)?;
+        discovery::schema(predict.as_ref(), &request.into_inner(), &caller)
             .await
             .map(Response::new)
-            .map_err(|error| to_status(&error, None))
+            .map_err(|error| render(&error, &caller))
     }
 
     async fn list_flights(
         &self,
         request: Request<Criteria>,
     ) -> Result<Response<Self::ListFlightsStream>, Status> {
-        let flights = discovery::flights(self.admit(&request)?).await;
+        let (predict, caller) = self.admit(&request)?;
+        let flights = discovery::flights(predict, caller).await;
         Ok(Response::new(Box::pin(flights)))
     }
 
@@ -191,14 +208,14 @@ impl arrow_flight::flight_service_server::FlightService for FlightServer {
         &self,
         request: Request<Action>,
     ) -> Result<Response<Self::DoActionStream>, Status> {
-        let predict = self.admit(&request)?;
+        let (predict, caller) = self.admit(&request)?;
         discovery::act(predict.as_ref(), &request.into_inner())
             .await
             .map(|body| {
                 let result = ActionResult { body };
                 Response::new(Box::pin(futures::stream::iter([Ok(result)])) as _)
             })
-            .map_err(|error| to_status(&error, None))
+            .map_err(|error| render(&error, &caller))
     }
 
     async fn list_actions(

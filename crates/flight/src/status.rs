@@ -18,9 +18,18 @@ const ARROW_IO_ERROR: &str = "5";
 /// The status of `error`: its public message, and the rest as an `ErrorDetail` in the details.
 #[must_use]
 pub fn to_status(error: &PredictError, request_id: Option<&RequestId>) -> Status {
-    let detail = error_to_wire(error, request_id).encode_to_vec();
-    let mut status =
-        Status::with_details(grpc_code(error.code), public_message(error), detail.into());
+    let message = public_message(error);
+    status_of(grpc_code(error.code), message, details(error, request_id))
+}
+
+/// The bytes of the `ErrorDetail` of `error`.
+pub(crate) fn details(error: &PredictError, request_id: Option<&RequestId>) -> Vec<u8> {
+    error_to_wire(error, request_id).encode_to_vec()
+}
+
+/// A status whose details Arrow's C++ clients pass on.
+pub(crate) fn status_of(code: Code, message: impl Into<String>, details: Vec<u8>) -> Status {
+    let mut status = Status::with_details(code, message, details.into());
     status
         .metadata_mut()
         .insert(ARROW_STATUS, MetadataValue::from_static(ARROW_IO_ERROR));

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::Stream;
 use tokio::net::{TcpListener, TcpStream};
 use tonic::transport::server::TcpIncoming;
-use tonic::transport::{Endpoint, Server};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Server};
 use volley_types::{ErrorCode, PredictError};
 
 /// Bytes that one stream may have in flight.
@@ -49,14 +49,39 @@ pub fn incoming(listener: TcpListener) -> impl Stream<Item = io::Result<TcpStrea
 /// # Errors
 /// `InvalidInput` when the address is not of the form `host:port`.
 pub fn endpoint(address: &str, connect_timeout: Duration) -> Result<Endpoint, PredictError> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| {
+    Ok(tuned(at("http", address)?, connect_timeout))
+}
+
+/// The same under TLS, for callers without a certificate of their own. The node's is checked by
+/// `authority` (PEM) and by the host of `address`.
+///
+/// # Errors
+/// `InvalidInput` when the address is not of the form `host:port`, or the authority no PEM.
+pub fn tls_endpoint(
+    address: &str,
+    connect_timeout: Duration,
+    authority: &[u8],
+) -> Result<Endpoint, PredictError> {
+    let config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authority));
+    let endpoint = at("https", address)?.tls_config(config).map_err(|error| {
+        PredictError::invalid("the authority's file holds no certificates that can be used")
+            .with_source(error)
+    })?;
+    Ok(tuned(endpoint, connect_timeout))
+}
+
+fn at(scheme: &str, address: &str) -> Result<Endpoint, PredictError> {
+    Endpoint::from_shared(format!("{scheme}://{address}")).map_err(|error| {
         PredictError::new(
             ErrorCode::InvalidInput,
             "a node's address must have the form host:port",
         )
         .with_source(error)
-    })?;
-    Ok(endpoint
+    })
+}
+
+fn tuned(endpoint: Endpoint, connect_timeout: Duration) -> Endpoint {
+    endpoint
         .connect_timeout(connect_timeout)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
@@ -64,5 +89,5 @@ pub fn endpoint(address: &str, connect_timeout: Duration) -> Result<Endpoint, Pr
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         .keep_alive_while_idle(true)
-        .tcp_nodelay(true))
+        .tcp_nodelay(true)
 }

@@ -17,11 +17,11 @@ use volley_tests::until;
 pub(crate) struct Up {
     pub(crate) process: Process,
     pub(crate) rest: String,
-    internal: String,
+    pub(crate) internal: String,
     _folder: TempDir,
 }
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
@@ -42,7 +42,7 @@ impl Up {
     }
 
     /// With further arguments.
-    async fn with(more: &[&str]) -> Self {
+    pub(crate) async fn with(more: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let port = ports();
         let data = folder.path().join("data");

@@ -7,8 +7,9 @@ use arrow_flight::flight_service_client::FlightServiceClient;
 use arrow_flight::{Criteria, FlightInfo};
 use futures::{StreamExt, TryStreamExt};
 use tokio::time::timeout_at;
-use tonic::Status;
+use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
+use tonic::{Request, Status};
 use volley_types::{ErrorCode, ModelName, ModelRef, PredictError, Signature};
 
 use crate::status::from_status;
@@ -20,11 +21,13 @@ const MAX_MODELS: usize = 100_000;
 pub(super) async fn signature(
     mut service: FlightServiceClient<Channel>,
     model: &ModelRef,
+    headers: MetadataMap,
     by: Instant,
 ) -> Result<Signature, PredictError> {
-    let info = within(by, service.get_flight_info(descriptor::of_model(model)))
-        .await?
-        .into_inner();
+    let mut call = Request::new(descriptor::command_of(model));
+    *call.metadata_mut() = headers;
+    let info = within(by, service.get_flight_info(call)).await?;
+    let info = info.into_inner();
     ingress::decode_schema_bytes(&info.schema)
         .ok()
         .and_then(|schema| describe::signature_of(&schema))
@@ -37,24 +40,33 @@ pub(super) async fn signature(
 }
 
 pub(super) async fn models(
-    mut service: FlightServiceClient<Channel>,
+    service: FlightServiceClient<Channel>,
+    headers: MetadataMap,
     by: Instant,
 ) -> Result<Vec<ModelName>, PredictError> {
-    let infos: Vec<FlightInfo> = within(by, async {
-        let infos = service
-            .list_flights(Criteria::default())
-            .await?
-            .into_inner();
-        infos.take(MAX_MODELS).try_collect().await
-    })
-    .await?;
+    let infos = listed(service, headers, by).await?;
     Ok(infos
         .into_iter()
         .filter_map(|info| ModelName::new(info.flight_descriptor?.path.into_iter().next()?).ok())
         .collect())
 }
 
-async fn within<T>(
+/// What the node lists for a caller with these headers.
+pub(super) async fn listed(
+    mut service: FlightServiceClient<Channel>,
+    headers: MetadataMap,
+    by: Instant,
+) -> Result<Vec<FlightInfo>, PredictError> {
+    let mut call = Request::new(Criteria::default());
+    *call.metadata_mut() = headers;
+    within(by, async {
+        let infos = service.list_flights(call).await?.into_inner();
+        infos.take(MAX_MODELS).try_collect().await
+    })
+    .await
+}
+
+pub(super) async fn within<T>(
     by: Instant,
     call: impl Future<Output = Result<T, Status>>,
 ) -> Result<T, PredictError> {

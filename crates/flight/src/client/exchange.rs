@@ -4,34 +4,56 @@ use std::pin::Pin;
 use std::time::Instant;
 
 use arrow_array::RecordBatch;
-use arrow_flight::FlightData;
 use arrow_flight::flight_service_client::FlightServiceClient;
+use arrow_flight::{FlightData, FlightDescriptor};
 use arrow_schema::SchemaRef;
 use futures::{Stream, stream};
 use tokio::time::{Sleep, sleep_until, timeout_at};
+use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 use tonic::{CancellationHandle, Request, Streaming};
 use volley_proto::predict_command;
-use volley_types::{ChunkStream, ErrorCode, PredictError, PredictRequest};
+use volley_types::{ChunkStream, Deadline, ErrorCode, Input, PredictError, PredictRequest};
 
 use super::input::{self, InputError, Messages};
 use crate::ingress::{Decoder, Ingress};
 use crate::status::from_status;
 
+/// One call, before it is sent.
+pub(super) struct Opening {
+    pub(super) descriptor: FlightDescriptor,
+    pub(super) input: Input,
+    pub(super) deadline: Option<Deadline>,
+    pub(super) headers: MetadataMap,
+}
+
+impl Opening {
+    /// The call of a request, as sent at `now`.
+    pub(super) fn of(request: PredictRequest, now: Instant, headers: MetadataMap) -> Self {
+        let command = predict_command::encode(&predict_command::to_wire(&request, now));
+        Self {
+            descriptor: FlightDescriptor::new_cmd(command),
+            input: request.input,
+            deadline: request.deadline,
+            headers,
+        }
+    }
+}
+
 /// Sends the call and waits for the response's schema.
 pub(super) async fn open(
     service: FlightServiceClient<Channel>,
-    request: PredictRequest,
+    opening: Opening,
     now: Instant,
     accept_by: Instant,
 ) -> Result<ChunkStream, PredictError> {
-    let deadline = request.deadline;
+    let deadline = opening.deadline;
     if deadline.is_some_and(|deadline| deadline.remaining(now).is_zero()) {
         return Err(deadline_passed());
     }
-    let command = predict_command::encode(&predict_command::to_wire(&request, now));
-    let (messages, input_error) = input::messages(command, request.input)?;
+    let (messages, input_error) = input::messages(opening.descriptor, opening.input)?;
     let mut call = Request::new(messages);
+    *call.metadata_mut() = opening.headers;
     let cancel = CancelOnDrop(Some(call.cancellation_handle()));
 
     let by = deadline.map_or(accept_by, |deadline| deadline.instant().min(accept_by));

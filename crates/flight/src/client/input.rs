@@ -5,7 +5,6 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use arrow_flight::{FlightData, FlightDescriptor};
-use arrow_schema::Schema;
 use futures::{Stream, StreamExt, stream};
 use volley_types::request::BatchStream;
 use volley_types::{Input, PredictError};
@@ -29,17 +28,17 @@ impl Stream for Messages {
     }
 }
 
-/// All messages of `input`, the first of which carries `command`, the last the end marker.
+/// All messages of `input`, the first of which carries `descriptor`, the last the end marker.
 ///
 /// # Errors
 /// Those of [`Encoder::batch`], for rows that are here already.
 pub(super) fn messages(
-    command: Vec<u8>,
+    descriptor: FlightDescriptor,
     input: Input,
 ) -> Result<(Messages, InputError), PredictError> {
     let mut encoder = Encoder::new(REQUEST_MESSAGE_BYTES);
     let failed = InputError::default();
-    let first = opening(&encoder, command, &input.schema());
+    let first = encoder.schema(&input.schema()).with_descriptor(descriptor);
     let messages: Pin<Box<dyn Stream<Item = FlightData> + Send>> = match input {
         Input::Batch(batch) => {
             let mut messages = vec![first];
@@ -55,12 +54,6 @@ pub(super) fn messages(
         }
     };
     Ok((Messages(messages), failed))
-}
-
-fn opening(encoder: &Encoder, command: Vec<u8>, schema: &Schema) -> FlightData {
-    encoder
-        .schema(schema)
-        .with_descriptor(FlightDescriptor::new_cmd(command))
 }
 
 fn streamed(

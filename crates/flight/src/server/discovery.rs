@@ -4,15 +4,18 @@ use std::sync::Arc;
 
 use arrow_flight::{Action, ActionType, FlightDescriptor, FlightInfo, SchemaAsIpc, SchemaResult};
 use arrow_ipc::writer::IpcWriteOptions;
-use arrow_schema::Schema;
+use arrow_schema::{Fields, Schema};
 use bytes::Bytes;
 use futures::{Stream, StreamExt, stream};
 use serde_json::{Value, json};
 use tonic::Status;
-use volley_types::{ErrorCode, ModelRef, Predict, PredictError, Signature};
+use volley_types::{ErrorCode, ModelRef, Parameters, Predict, PredictError, Signature};
 
 use crate::describe::describe;
 use crate::descriptor::{self, Side};
+use crate::udf::airport;
+use crate::udf::caller::{ARGUMENTS, Caller};
+use crate::udf::function::Function;
 
 const HEALTH: &str = "health";
 const MODEL: &str = "model";
@@ -21,56 +24,136 @@ const PROTOCOL_VERSION: &str = "protocol_version";
 /// The version of the Arrow UDF protocol that path descriptors follow.
 const UDF_PROTOCOL: u8 = 2;
 
-/// One model as a flight: its signature as one schema, no endpoints.
+/// One model as a flight: its function for callers by path, else its signature as one schema.
+/// There are no endpoints.
 pub(super) async fn flight_info(
     predict: &dyn Predict,
     descriptor: &FlightDescriptor,
+    caller: &Caller,
 ) -> Result<FlightInfo, PredictError> {
-    let model = descriptor::model(descriptor)?;
+    let Some(name) = descriptor::name(descriptor).filter(|_| !caller.wants_rows()) else {
+        let model = descriptor::model(descriptor)?;
+        let signature = predict.signature(&model).await?;
+        return rows_info(&model, &signature);
+    };
+    if let Some(function) = Function::builtin(name) {
+        return function_info(&function, descriptor.clone());
+    }
+    let (model, mut options, _) = descriptor::function_of(descriptor)?;
     let signature = predict.signature(&model).await?;
-    info(&model, &signature)
+    let function = Function::of_model(&model, &signature, &mut options)?;
+    if caller.is_airport() {
+        return airport::info(&model.name, &signature, &function, caller);
+    }
+    function_info(&function, descriptor.clone())
 }
 
-/// One side of a model's signature.
+/// One side of a model's signature, or of its function for callers who ask for functions.
 pub(super) async fn schema(
     predict: &dyn Predict,
     descriptor: &FlightDescriptor,
+    caller: &Caller,
 ) -> Result<SchemaResult, PredictError> {
-    let (model, side) = descriptor::schema_of(descriptor)?;
-    let signature = predict.signature(&model).await?;
-    let schema = match side {
-        Side::Input => signature.input,
-        Side::Output => signature.output,
+    let by_function = caller.engine().and_then(|_| descriptor::name(descriptor));
+    let schema = if by_function.is_some() {
+        let (model, mut options, side) = descriptor::function_of(descriptor)?;
+        let function = match Function::builtin(model.name.as_str()) {
+            Some(function) => function,
+            None => {
+                let signature = predict.signature(&model).await?;
+                Function::of_model(&model, &signature, &mut options)?
+            }
+        };
+        match side {
+            Side::Input => function.args,
+            Side::Output => function.result,
+        }
+    } else {
+        let (model, side) = descriptor::schema_of(descriptor)?;
+        let signature = predict.signature(&model).await?;
+        match side {
+            Side::Input => signature.input,
+            Side::Output => signature.output,
+        }
     };
     SchemaAsIpc::new(&schema, &IpcWriteOptions::default())
         .try_into()
         .map_err(unwritable)
 }
 
-/// Every model that can be called here. One that vanishes meanwhile is left out.
+/// Every model that can be called here, as the caller reads them. One that vanishes meanwhile is
+/// left out; one that cannot be a function is described by its signature, and left out for
+/// DuckDB.
 pub(super) async fn flights(
     predict: Arc<dyn Predict>,
+    caller: Caller,
 ) -> impl Stream<Item = Result<FlightInfo, Status>> + Send {
-    let models = predict.models().await;
+    let here = caller
+        .schema
+        .as_deref()
+        .is_none_or(|it| it == airport::SCHEMA);
+    let models = match here {
+        true => predict.models().await,
+        false => Vec::new(),
+    };
     stream::iter(models).filter_map(move |name| {
-        let predict = predict.clone();
+        let (predict, caller) = (predict.clone(), caller.clone());
         async move {
             let model = ModelRef::deployed(name);
             let signature = predict.signature(&model).await.ok()?;
-            info(&model, &signature).ok().map(Ok)
+            listed(&model, &signature, &caller).map(Ok)
         }
     })
 }
 
-fn info(model: &ModelRef, signature: &Signature) -> Result<FlightInfo, PredictError> {
-    let inputs = i64::try_from(signature.input.fields().len()).unwrap_or(i64::MAX);
+fn listed(model: &ModelRef, signature: &Signature, caller: &Caller) -> Option<FlightInfo> {
+    if caller.wants_rows() {
+        return rows_info(model, signature).ok();
+    }
+    let function = Function::of_model(model, signature, &mut Parameters::default()).ok();
+    match (function, caller.is_airport()) {
+        (Some(function), true) => airport::info(&model.name, signature, &function, caller).ok(),
+        (Some(function), false) => function_info(&function, descriptor::of_model(model)).ok(),
+        (None, true) => None,
+        (None, false) => rows_info(model, signature).ok(),
+    }
+}
+
+fn rows_info(model: &ModelRef, signature: &Signature) -> Result<FlightInfo, PredictError> {
+    let inputs = signature.input.fields().len();
+    info(
+        &describe(signature),
+        descriptor::of_model(model),
+        inputs,
+        -1,
+    )
+}
+
+/// Arguments first, then the result. The Arrow UDF protocol reads the number of arguments in the
+/// number of records, Databend's clients in the schema's metadata.
+fn function_info(
+    function: &Function,
+    descriptor: FlightDescriptor,
+) -> Result<FlightInfo, PredictError> {
+    let (args, result) = (function.args.fields(), function.result.fields());
+    let fields: Fields = args.iter().chain(result).cloned().collect();
+    let metadata = [(ARGUMENTS.to_owned(), args.len().to_string())];
+    let schema = Schema::new_with_metadata(fields, metadata.into());
+    info(&schema, descriptor, args.len(), 0)
+}
+
+fn info(
+    schema: &Schema,
+    descriptor: FlightDescriptor,
+    inputs: usize,
+    bytes: i64,
+) -> Result<FlightInfo, PredictError> {
     let info = FlightInfo::new()
-        .try_with_schema(&describe(signature))
+        .try_with_schema(schema)
         .map_err(unwritable)?
-        .with_descriptor(descriptor::of_model(model))
-        // The Arrow UDF protocol reads the number of inputs here.
-        .with_total_records(inputs)
-        .with_total_bytes(-1);
+        .with_descriptor(descriptor)
+        .with_total_records(i64::try_from(inputs).unwrap_or(i64::MAX))
+        .with_total_bytes(bytes);
     Ok(info)
 }
 
@@ -89,6 +172,7 @@ pub(super) fn actions() -> impl Iterator<Item = ActionType> {
         ),
     ]
     .into_iter()
+    .chain(airport::ACTIONS)
     .map(|(name, description)| ActionType {
         r#type: name.to_owned(),
         description: description.to_owned(),
@@ -107,10 +191,14 @@ pub(super) async fn act(predict: &dyn Predict, action: &Action) -> Result<Bytes,
             Ok(model_json(&model, &signature).to_string().into())
         }
         PROTOCOL_VERSION => Ok(Bytes::from_static(&[UDF_PROTOCOL])),
-        _ => Err(PredictError::new(
-            ErrorCode::Unimplemented,
-            "no such action; ListActions names those that there are",
-        )),
+        other => airport::act(other, &predict.models().await)
+            .map(Bytes::from)
+            .ok_or_else(|| {
+                PredictError::new(
+                    ErrorCode::Unimplemented,
+                    "no such action; ListActions names those that there are",
+                )
+            }),
     }
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use arrow_flight::FlightData;
-use arrow_schema::Schema;
+use arrow_flight::{FlightData, FlightDescriptor};
+use arrow_schema::{Schema, SchemaRef};
 use futures::{FutureExt, Stream, StreamExt};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
@@ -26,6 +26,11 @@ use super::incoming::{Incoming, read_descriptor};
 use crate::descriptor;
 use crate::egress::{Coalesce, Encoder, RESPONSE_MESSAGE_BYTES};
 use crate::status::to_status;
+use crate::udf::caller::{self, Caller, Door, Engine};
+use crate::udf::function::Function;
+use crate::udf::{self, airport};
+
+mod function;
 
 /// Messages that wait for the connection to take them.
 const READY_MESSAGES: usize = 2;
@@ -34,6 +39,7 @@ const READY_MESSAGES: usize = 2;
 /// ends with the stream that is returned.
 pub(super) fn start(
     predict: Arc<dyn Predict>,
+    caller: Caller,
     config: FlightServerConfig,
     request: Request<Streaming<FlightData>>,
     place: OwnedSemaphorePermit,
@@ -42,6 +48,7 @@ pub(super) fn start(
     let (metadata, _, requests) = request.into_parts();
     let exchange = Exchange {
         predict,
+        caller,
         config,
         replies,
     };
@@ -96,8 +103,19 @@ impl std::fmt::Debug for Outgoing {
 
 struct Exchange {
     predict: Arc<dyn Predict>,
+    caller: Caller,
     config: FlightServerConfig,
     replies: mpsc::Sender<FlightData>,
+}
+
+/// What a descriptor and the headers with it ask for.
+struct Called {
+    head: PredictHead,
+    /// The descriptor's message, with what else it carried.
+    first: FlightData,
+    /// The name in a path.
+    name: String,
+    door: Door,
 }
 
 impl Exchange {
@@ -107,71 +125,138 @@ impl Exchange {
         mut requests: Streaming<FlightData>,
     ) -> Result<(), Status> {
         let opened = timeout(self.config.open_timeout, read_descriptor(&mut requests)).await;
-        let (head, first) = opened
+        let engine = self.caller.engine();
+        let called = opened
             .unwrap_or_else(|_| {
                 Err(PredictError::new(
                     ErrorCode::DeadlineExceeded,
                     "the client sent no descriptor in time",
                 ))
             })
-            .and_then(|(descriptor, first)| {
-                let now = Instant::now();
-                let mut head = descriptor::head(&descriptor, now)?;
-                adopt_headers(&mut head, &descriptor, metadata);
-                let longest = Deadline::after(now, self.config.max_exchange_time);
-                head.deadline = Some(head.deadline.map_or(longest, |it| it.earlier(longest)));
-                Ok((head, first))
-            })
-            .map_err(|error| refuse(&error, None))?;
-        let request_id = head.request_id.clone();
+            .and_then(|(descriptor, first)| self.called(metadata, &descriptor, first))
+            .map_err(|error| refuse(&error, None, engine))?;
+        let request_id = called.head.request_id.clone();
+        let engine = match called.door {
+            Door::Function(engine) => Some(engine),
+            Door::Rows | Door::Undecided => None,
+        };
         let span = tracing::info_span!(
             "exchange",
-            request_id = %head.request_id,
-            model = %head.model,
-            traceparent = %head.trace,
+            request_id = %called.head.request_id,
+            model = %called.head.model,
+            traceparent = %called.head.trace,
         );
-        self.bounded(head, requests, first)
+        self.bounded(called, requests)
             .instrument(span.clone())
             .await
-            .map_err(|error| span.in_scope(|| refuse(&error, Some(&request_id))))
+            .map_err(|error| span.in_scope(|| refuse(&error, Some(&request_id), engine)))
+    }
+
+    fn called(
+        &self,
+        metadata: &MetadataMap,
+        descriptor: &FlightDescriptor,
+        first: FlightData,
+    ) -> Result<Called, PredictError> {
+        let now = Instant::now();
+        let mut head = descriptor::head(descriptor, now)?;
+        adopt_headers(&mut head, descriptor, metadata);
+        let longest = Deadline::after(now, self.config.max_exchange_time);
+        head.deadline = Some(head.deadline.map_or(longest, |it| it.earlier(longest)));
+        let name = descriptor::name(descriptor);
+        let door = name.map_or(Door::Rows, |name| self.caller.door(name));
+        if door == Door::Function(Engine::Airport) {
+            airport::check_operation(&self.caller)?;
+        }
+        Ok(Called {
+            head,
+            first,
+            name: name.unwrap_or_default().to_owned(),
+            door,
+        })
     }
 
     /// Everything after the descriptor, within the deadline.
     async fn bounded(
         &self,
-        head: PredictHead,
+        called: Called,
         requests: Streaming<FlightData>,
-        first: FlightData,
     ) -> Result<(), PredictError> {
-        let Some(deadline) = head.deadline else {
-            return self.answer(head, requests, first).await;
+        let Some(deadline) = called.head.deadline else {
+            return self.answer(called, requests).await;
         };
-        timeout_at(
-            deadline.instant().into(),
-            self.answer(head, requests, first),
-        )
-        .await
-        .unwrap_or_else(|_| {
-            Err(PredictError::new(
-                ErrorCode::DeadlineExceeded,
-                "the deadline passed before the model was done",
-            ))
-        })
+        let answer = self.answer(called, requests);
+        timeout_at(deadline.instant().into(), answer)
+            .await
+            .unwrap_or_else(|_| {
+                Err(PredictError::new(
+                    ErrorCode::DeadlineExceeded,
+                    "the deadline passed before the model was done",
+                ))
+            })
     }
 
-    /// The schema goes out before the input is read: many clients wait for it.
+    /// Chooses between rows and values. Whoever is not known by its headers is known by the
+    /// names of its columns, which clients of functions send at once.
     async fn answer(
         &self,
-        head: PredictHead,
+        called: Called,
         requests: Streaming<FlightData>,
-        first: FlightData,
     ) -> Result<(), PredictError> {
+        let Called {
+            mut head,
+            first,
+            name,
+            door,
+        } = called;
+        let marked = head.end_marker;
+        if let (Door::Function(engine), Some(function)) = (door, Function::builtin(&name)) {
+            let incoming = Incoming::new(requests, first, function.args.clone(), marked);
+            return self
+                .answer_function(head, function, incoming, None, engine)
+                .await;
+        }
         let signature = self.predict.signature(&head.model).await?;
+        let mut incoming = Incoming::new(requests, first, signature.input.clone(), marked);
+        let (engine, schema) = match door {
+            Door::Rows => (None, None),
+            Door::Function(engine) => (Some(engine), None),
+            Door::Undecided => {
+                let grace = self.config.function_grace;
+                let schema = timeout(grace, incoming.schema()).await.ok().transpose()?;
+                let schema = schema.flatten();
+                let call = |schema| caller::is_call(schema, &signature);
+                let is_call = schema.as_ref().is_some_and(|schema| call(schema));
+                (is_call.then_some(Engine::ArrowUdf), schema)
+            }
+        };
+        match engine {
+            None => self.answer_rows(head, &signature, incoming, schema).await,
+            Some(engine) => {
+                let function = Function::of_model(&head.model, &signature, &mut head.parameters)?;
+                self.answer_function(head, function, incoming, schema, engine)
+                    .await
+            }
+        }
+    }
+
+    /// The schema goes out before the input is read: many clients wait for it. `schema` is the
+    /// request's, where it has been read already.
+    async fn answer_rows(
+        &self,
+        head: PredictHead,
+        signature: &Signature,
+        mut incoming: Incoming,
+        schema: Option<SchemaRef>,
+    ) -> Result<(), PredictError> {
         let mut encoder = Encoder::new(RESPONSE_MESSAGE_BYTES);
         self.send(encoder.schema(&signature.output)).await?;
 
-        let mut incoming = Incoming::new(requests, first, &signature, head.end_marker);
-        let Some(schema) = incoming.schema().await? else {
+        let schema = match schema {
+            Some(schema) => Some(schema),
+            None => incoming.schema().await?,
+        };
+        let Some(schema) = schema else {
             return no_rows(signature.task);
         };
         signature.check_input(&schema)?;
@@ -180,7 +265,7 @@ impl Exchange {
             return no_rows(signature.task);
         };
         let chunks = self.predict.predict(head.with_input(input)).await?;
-        check_output(&chunks, &signature)?;
+        check_output(&chunks, signature)?;
         self.send_chunks(chunks, &mut encoder).await
     }
 
@@ -221,11 +306,7 @@ impl Exchange {
 }
 
 /// Plain calls may carry trace and request id in headers; a command has its own.
-fn adopt_headers(
-    head: &mut PredictHead,
-    descriptor: &arrow_flight::FlightDescriptor,
-    metadata: &MetadataMap,
-) {
+fn adopt_headers(head: &mut PredictHead, descriptor: &FlightDescriptor, metadata: &MetadataMap) {
     if !descriptor.cmd.is_empty() {
         return;
     }
@@ -267,7 +348,7 @@ fn check_output(chunks: &ChunkStream, signature: &Signature) -> Result<(), Predi
     ))
 }
 
-fn refuse(error: &PredictError, request_id: Option<&RequestId>) -> Status {
+fn refuse(error: &PredictError, request_id: Option<&RequestId>, engine: Option<Engine>) -> Status {
     let request_id_text = request_id.map(ToString::to_string).unwrap_or_default();
     tracing::info!(
         code = %error.code,
@@ -275,5 +356,8 @@ fn refuse(error: &PredictError, request_id: Option<&RequestId>) -> Status {
         request_id = request_id_text,
         "exchange failed"
     );
-    to_status(error, request_id)
+    match engine {
+        Some(engine) => udf::status::to_status(error, request_id, engine),
+        None => to_status(error, request_id),
+    }
 }

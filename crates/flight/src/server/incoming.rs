@@ -8,7 +8,7 @@ use arrow_schema::SchemaRef;
 use futures::{Stream, StreamExt, stream};
 use tokio::time::timeout;
 use tonic::Streaming;
-use volley_types::{ErrorCode, Input, PredictError, Signature};
+use volley_types::{ErrorCode, Input, PredictError};
 
 use crate::ingress::{Decoder, Ingress};
 
@@ -42,14 +42,14 @@ impl Incoming {
     pub(super) fn new(
         messages: Streaming<FlightData>,
         first: FlightData,
-        signature: &Signature,
+        input: SchemaRef,
         must_mark_end: bool,
     ) -> Self {
         Self {
             messages,
             decoder: Decoder::default(),
             first: Some(first),
-            input: signature.input.clone(),
+            input,
             must_mark_end,
             ended: false,
         }
@@ -112,14 +112,30 @@ impl Incoming {
 
     /// The next batch that has rows. Cancel-safe.
     async fn next(&mut self) -> Result<Option<RecordBatch>, PredictError> {
+        while let Some(batch) = self.batch().await? {
+            if batch.num_rows() > 0 {
+                check_nulls(&batch, &self.input)?;
+                return Ok(Some(batch));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Every batch after [`Self::schema`] as it is, with nulls, and where it has no rows.
+    pub(super) fn batches(self) -> impl Stream<Item = Result<RecordBatch, PredictError>> + Send {
+        stream::try_unfold(self, |mut incoming| async move {
+            let batch = incoming.batch().await?;
+            Ok(batch.map(|batch| (batch, incoming)))
+        })
+    }
+
+    /// The next batch. Cancel-safe.
+    async fn batch(&mut self) -> Result<Option<RecordBatch>, PredictError> {
         while !self.ended {
             match self.message().await? {
                 Some(Ingress::Batch { batch, end }) => {
                     self.ended = end;
-                    if batch.num_rows() > 0 {
-                        check_nulls(&batch, &self.input)?;
-                        return Ok(Some(batch));
-                    }
+                    return Ok(Some(batch));
                 }
                 Some(Ingress::Empty) => {}
                 Some(Ingress::End) | None => self.ended = true,

@@ -4,7 +4,8 @@ use arrow_flight::{Action, Empty, FlightData, FlightDescriptor, Ticket};
 use arrow_schema::Schema;
 use futures::channel::mpsc;
 use futures::{SinkExt, StreamExt, TryStreamExt, stream};
-use tonic::Code;
+use tonic::metadata::MetadataValue;
+use tonic::{Code, Request};
 use volley_flight::egress::Encoder;
 use volley_flight::ingress::{Decoder, Ingress};
 
@@ -105,11 +106,10 @@ async fn schemas_and_actions_describe_models() {
         let result = client.get_schema(path(&parts)).await.unwrap().into_inner();
         assert_eq!(Schema::try_from(result).unwrap().field(0).name(), field);
     }
-    let info = client
-        .get_flight_info(path(&["double"]))
-        .await
-        .unwrap()
-        .into_inner();
+    let mut call = Request::new(path(&["double"]));
+    let rows = MetadataValue::from_static("rows");
+    call.metadata_mut().insert("volley-door", rows);
+    let info = client.get_flight_info(call).await.unwrap().into_inner();
     assert_eq!(
         info.total_records, 1,
         "one of the described columns is an input"
@@ -119,7 +119,7 @@ async fn schemas_and_actions_describe_models() {
     assert_eq!(schema.fields().len(), 3);
 
     let known = client.list_actions(Empty {}).await.unwrap().into_inner();
-    assert_eq!(known.count().await, 3);
+    assert_eq!(known.count().await, 6);
     for (action, expected) in [("health", "\"ok\""), ("model", "\"tensors\"")] {
         let replies = client
             .do_action(Action::new(action, "double"))

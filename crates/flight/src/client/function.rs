@@ -1,0 +1,123 @@
+//! Models as functions: what they take and give, and their calls.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_flight::{FlightDescriptor, FlightInfo};
+use arrow_schema::{DataType, Field, Fields, Schema};
+use futures::TryStreamExt;
+use tonic::Request;
+use tonic::metadata::{MetadataMap, MetadataValue};
+use volley_types::{Deadline, ErrorCode, Input, PredictError};
+
+use super::exchange::{self, Opening};
+use super::{FlightClient, discovery};
+use crate::ingress;
+use crate::udf::caller::{ARGUMENTS, DOOR, argument};
+
+/// A model as a function of its arguments.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FunctionType {
+    /// Its name: the model's.
+    pub name: String,
+    /// The types of its arguments, of which each may be null.
+    pub arguments: Vec<DataType>,
+    /// The type of its result, null where an argument is.
+    pub result: DataType,
+}
+
+impl FlightClient {
+    /// The function `name`: a model's name, with `:version` and `?option=value&…` as wanted.
+    ///
+    /// # Errors
+    /// `NotFound` and others as the node says; `Unavailable` when it cannot be reached.
+    pub async fn function(&self, name: &str) -> Result<FunctionType, PredictError> {
+        let mut call = Request::new(FlightDescriptor::new_path(vec![name.to_owned()]));
+        *call.metadata_mut() = self.function_headers();
+        let mut service = self.service();
+        let by = self.accept_by(Instant::now());
+        let info = discovery::within(by, service.get_flight_info(call)).await?;
+        function_type(&info.into_inner()).ok_or_else(unreadable)
+    }
+
+    /// Every model that can be called as a function here.
+    ///
+    /// # Errors
+    /// `Unavailable` when the node cannot be reached, and others as it says.
+    pub async fn functions(&self) -> Result<Vec<FunctionType>, PredictError> {
+        let by = self.accept_by(Instant::now());
+        let infos = discovery::listed(self.service(), self.function_headers(), by).await?;
+        Ok(infos.iter().filter_map(function_type).collect())
+    }
+
+    /// The values of the function `name` for `rows` rows of `arguments`, columns of that length,
+    /// within `timeout`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future stops the work behind it.
+    ///
+    /// # Errors
+    /// As the node says; `InvalidInput` when the columns differ in length.
+    pub async fn call(
+        &self,
+        name: &str,
+        arguments: Vec<ArrayRef>,
+        rows: usize,
+        timeout: Duration,
+    ) -> Result<ArrayRef, PredictError> {
+        let named = |(index, column): (usize, &ArrayRef)| {
+            Field::new(argument(index), column.data_type().clone(), true)
+        };
+        let fields: Fields = arguments.iter().enumerate().map(named).collect();
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        let schema = Arc::new(Schema::new(fields));
+        let batch = RecordBatch::try_new_with_options(schema, arguments, &options)
+            .map_err(|error| PredictError::invalid("the columns differ").with_source(error))?;
+        let now = Instant::now();
+        let opening = Opening {
+            descriptor: FlightDescriptor::new_path(vec![name.to_owned()]),
+            input: Input::Batch(batch),
+            deadline: Some(Deadline::after(now, timeout)),
+            headers: self.function_headers(),
+        };
+        let accept_by = self.accept_by(now);
+        let answer = exchange::open(self.service(), opening, now, accept_by).await?;
+        let schema = answer.schema();
+        let batches: Vec<RecordBatch> = answer.try_collect().await?;
+        let answer = arrow_select::concat::concat_batches(&schema, &batches);
+        match answer.map(|answer| (answer.num_rows(), answer.columns().first().cloned())) {
+            Ok((got, Some(values))) if got == rows => Ok(values),
+            _ => Err(unreadable()),
+        }
+    }
+
+    fn function_headers(&self) -> MetadataMap {
+        let mut headers = self.headers();
+        headers.insert(DOOR, MetadataValue::from_static("function"));
+        headers
+    }
+}
+
+fn function_type(info: &FlightInfo) -> Option<FunctionType> {
+    let schema = ingress::decode_schema_bytes(&info.schema).ok()?;
+    // What cannot be a function is described by its own rows.
+    let arguments = schema.metadata().get(ARGUMENTS)?.parse().ok()?;
+    let (arguments, results) = schema.fields().split_at_checked(arguments)?;
+    let [result] = results else {
+        return None;
+    };
+    let kind = |field: &Arc<Field>| field.data_type().clone();
+    Some(FunctionType {
+        name: info.flight_descriptor.as_ref()?.path.first()?.clone(),
+        arguments: arguments.iter().map(kind).collect(),
+        result: kind(result),
+    })
+}
+
+fn unreadable() -> PredictError {
+    PredictError::new(
+        ErrorCode::Internal,
+        "the node described or answered the function in a form that cannot be read",
+    )
+}

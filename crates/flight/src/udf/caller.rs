@@ -1,0 +1,214 @@
+//! Who calls: what headers, path and request schema tell of it.
+
+use arrow_schema::Schema;
+use tonic::metadata::{KeyRef, MetadataMap};
+use volley_types::{PredictError, Signature};
+
+/// The header by which a caller says what it wants: `rows` or `function`.
+pub(crate) const DOOR: &str = "volley-door";
+/// The metadata in which Databend's clients, and ours, read how many of a function's fields are
+/// arguments.
+pub(crate) const ARGUMENTS: &str = "x-databend-udf-input-count";
+const DATABEND: &str = "x-databend-";
+const AIRPORT: &str = "airport-";
+
+/// The engine whose wire a function's caller speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Engine {
+    /// RisingWave, and whoever else speaks Arrow UDF's protocol.
+    ArrowUdf,
+    /// Databend.
+    Databend,
+    /// DuckDB with the extension Airport: one answer for each message, and errors of its own.
+    Airport,
+}
+
+/// What a call by path wants of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Door {
+    /// The model's own rows.
+    Rows,
+    /// One value for each row.
+    Function(Engine),
+    /// The names of the request's columns will tell; see [`is_call`].
+    Undecided,
+}
+
+/// What the headers of a call tell of its sender.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    door: Door,
+    /// The catalogue that Airport was told to attach.
+    pub(crate) catalog: String,
+    /// The one schema that Airport asks for.
+    pub(crate) schema: Option<String>,
+    /// What Airport is about.
+    pub(crate) operation: Option<String>,
+}
+
+impl Caller {
+    /// The sender of a call with these headers.
+    ///
+    /// # Errors
+    /// `InvalidInput` where the door that it names is none.
+    pub(crate) fn of(headers: &MetadataMap) -> Result<Self, PredictError> {
+        let text = |name: &str| {
+            let value = headers.get(name).and_then(|value| value.to_str().ok());
+            value.map(str::to_owned)
+        };
+        let begins = |prefix: &str| {
+            headers.keys().any(|key| match key {
+                KeyRef::Ascii(key) => key.as_str().starts_with(prefix),
+                KeyRef::Binary(_) => false,
+            })
+        };
+        let door = match text(DOOR).as_deref() {
+            Some("rows") => Door::Rows,
+            Some("function") => Door::Function(Engine::ArrowUdf),
+            Some(_) => {
+                return Err(PredictError::invalid(
+                    "the header 'volley-door' must be 'rows' or 'function'",
+                ));
+            }
+            None if begins(AIRPORT) => Door::Function(Engine::Airport),
+            None if begins(DATABEND) => Door::Function(Engine::Databend),
+            None => Door::Undecided,
+        };
+        Ok(Self {
+            door,
+            catalog: text("airport-list-flights-filter-catalog")
+                .or_else(|| text("airport-catalog"))
+                .unwrap_or_default(),
+            schema: text("airport-list-flights-filter-schema"),
+            operation: text("airport-operation"),
+        })
+    }
+
+    /// What a call of `name` wants. Only functions have options or are built in.
+    pub(crate) fn door(&self, name: &str) -> Door {
+        match self.door {
+            Door::Undecided if name.contains('?') || super::function::is_builtin(name) => {
+                Door::Function(Engine::ArrowUdf)
+            }
+            door => door,
+        }
+    }
+
+    /// Whether the call comes from DuckDB.
+    pub(crate) fn is_airport(&self) -> bool {
+        self.door == Door::Function(Engine::Airport)
+    }
+
+    /// Whether the caller asks for the model's own rows.
+    pub(crate) fn wants_rows(&self) -> bool {
+        self.door == Door::Rows
+    }
+
+    /// The engine that errors are rendered for; `None` for callers of rows.
+    pub(crate) fn engine(&self) -> Option<Engine> {
+        match self.door {
+            Door::Function(engine) => Some(engine),
+            Door::Rows | Door::Undecided => None,
+        }
+    }
+}
+
+/// Whether a request with these columns is a function's call: they have no names, or the names
+/// `arg1`, `arg2` … that functions are described with, and are not the model's own columns.
+pub(crate) fn is_call(schema: &Schema, signature: &Signature) -> bool {
+    let fields = schema.fields();
+    let own = |name: &str| signature.input.field_with_name(name).is_ok();
+    let named = |(index, name): (usize, &str)| name.is_empty() || name == argument(index);
+    !fields.is_empty()
+        && fields
+            .iter()
+            .map(|f| f.name().as_str())
+            .enumerate()
+            .all(named)
+        && !fields.iter().all(|field| own(field.name()))
+}
+
+/// The name of a function's argument, from 0.
+pub(crate) fn argument(index: usize) -> String {
+    format!("arg{}", index + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_schema::{DataType, Field};
+    use tonic::metadata::MetadataValue;
+
+    use super::*;
+
+    fn caller(header: &'static str, value: &'static str) -> Result<Caller, PredictError> {
+        let mut headers = MetadataMap::new();
+        headers.insert(header, MetadataValue::from_static(value));
+        Caller::of(&headers)
+    }
+
+    #[test]
+    fn headers_and_path_tell_who_calls() {
+        let cases = [
+            ("volley-door", "rows", "m", Door::Rows),
+            (
+                "volley-door",
+                "function",
+                "m",
+                Door::Function(Engine::ArrowUdf),
+            ),
+            (
+                "airport-operation",
+                "x",
+                "m",
+                Door::Function(Engine::Airport),
+            ),
+            (
+                "x-databend-tenant",
+                "t",
+                "m",
+                Door::Function(Engine::Databend),
+            ),
+            ("user-agent", "tonic", "m", Door::Undecided),
+            (
+                "user-agent",
+                "tonic",
+                "m?a=1",
+                Door::Function(Engine::ArrowUdf),
+            ),
+            (
+                "user-agent",
+                "tonic",
+                "builtin_echo",
+                Door::Function(Engine::ArrowUdf),
+            ),
+        ];
+        for (header, value, name, door) in cases {
+            assert_eq!(
+                caller(header, value).unwrap().door(name),
+                door,
+                "{header} {name}"
+            );
+        }
+        assert!(caller("volley-door", "back").is_err());
+    }
+
+    #[test]
+    fn columns_without_names_of_their_own_are_arguments() {
+        let schema = |names: &[&str]| {
+            let field = |name: &&str| Field::new(*name, DataType::Utf8, true);
+            Schema::new(names.iter().map(field).collect::<Vec<_>>())
+        };
+        let signature = Signature::rerank();
+        for (names, call) in [
+            (&["", ""][..], true),
+            (&["arg1", "arg2"], true),
+            (&["arg1"], true),
+            (&["arg2", "arg1"], false),
+            (&["query", "text"], false),
+            (&["qeury", "text"], false),
+            (&[], false),
+        ] {
+            assert_eq!(is_call(&schema(names), &signature), call, "{names:?}");
+        }
+    }
+}

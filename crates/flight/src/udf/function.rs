@@ -1,0 +1,366 @@
+//! What a model is as a function: its arguments, its result, and the rows that it is asked for.
+
+use std::sync::Arc;
+
+use arrow_array::{
+    Array, ArrayRef, BooleanArray, Int32Array, RecordBatch, RecordBatchOptions, StringArray,
+    UInt32Array,
+};
+use arrow_buffer::NullBuffer;
+use arrow_schema::{DataType, FieldRef, Fields, Schema, SchemaRef};
+use arrow_select::filter::filter_record_batch;
+use arrow_select::take::take;
+use volley_types::signature::PROMPT;
+use volley_types::{ErrorCode, ModelRef, ParamValue, Parameters, PredictError, Signature, Task};
+
+use super::caller::argument;
+use super::gather::Answer;
+use super::types::{convert, engine_field, engine_type, fits};
+
+/// The functions that Databend expects of every server.
+const ECHO: &str = "builtin_echo";
+const HEALTHY: &str = "builtin_healthy";
+
+/// The metadata of an argument that says which of the model's columns it is.
+const COLUMN: &str = "volley.column";
+
+/// Rows of one call of the model: a large batch is answered piece by piece.
+const ROWS_AT_ONCE: usize = 1024;
+/// The same where each row is a generation.
+const GENERATIONS_AT_ONCE: usize = 64;
+
+/// A model, or one of the functions that are built in, as a function of its arguments.
+#[derive(Debug)]
+pub(crate) struct Function {
+    /// The arguments, which may all be null.
+    pub(crate) args: SchemaRef,
+    /// The one column of the result, null where an argument is.
+    pub(crate) result: SchemaRef,
+    /// The most rows that one call of the model is given.
+    pub(crate) rows_at_once: usize,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Echo,
+    Healthy,
+    Model(Model),
+}
+
+#[derive(Debug)]
+struct Model {
+    /// The model's columns that the arguments fill, in their order.
+    columns: Vec<FieldRef>,
+    /// Text columns that are the same in every row.
+    constants: Vec<(FieldRef, String)>,
+    answer: Answer,
+}
+
+/// What a batch of arguments asks a model.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    /// The rows without nulls, in the model's columns; `None` where there are none.
+    pub(crate) input: Option<RecordBatch>,
+    /// For each row of the batch which row of the answer is its value; `None` where each is.
+    places: Option<UInt32Array>,
+}
+
+/// Whether a function of this name is built in.
+pub(crate) fn is_builtin(name: &str) -> bool {
+    matches!(name, ECHO | HEALTHY)
+}
+
+/// The model and the options of a function's name: `model`, or `model?name=value&…`. A value is
+/// read as JSON, and as text where it is none.
+///
+/// # Errors
+/// `InvalidInput`: what is wrong with the name.
+pub(crate) fn parse_name(name: &str) -> Result<(ModelRef, Parameters), PredictError> {
+    let (model, options) = name.split_once('?').unwrap_or((name, ""));
+    let mut parameters = Parameters::default();
+    for option in options.split('&').filter(|option| !option.is_empty()) {
+        let (name, value) = option
+            .split_once('=')
+            .filter(|(name, _)| !name.is_empty())
+            .ok_or_else(|| {
+                PredictError::invalid(
+                    "the options of a function must have the form name=value, joined by '&'",
+                )
+            })?;
+        parameters.set(name, value_of(value))?;
+    }
+    Ok((model.parse()?, parameters))
+}
+
+fn value_of(text: &str) -> ParamValue {
+    let text = || text.to_owned();
+    match serde_json::from_str::<serde_json::Value>(&text()) {
+        Ok(serde_json::Value::Bool(value)) => ParamValue::Bool(value),
+        Ok(serde_json::Value::Number(number)) => match (number.as_i64(), number.as_f64()) {
+            (Some(value), _) => ParamValue::Int(value),
+            (None, Some(value)) => ParamValue::Float(value),
+            (None, None) => ParamValue::Text(text()),
+        },
+        Ok(serde_json::Value::Array(_) | serde_json::Value::Object(_)) => ParamValue::Json(text()),
+        Ok(serde_json::Value::String(value)) => ParamValue::Text(value),
+        Ok(serde_json::Value::Null) | Err(_) => ParamValue::Text(text()),
+    }
+}
+
+impl Function {
+    /// The function that is built in under this name.
+    pub(crate) fn builtin(name: &str) -> Option<Self> {
+        let (args, result, kind) = match name {
+            ECHO => (vec![DataType::Utf8], DataType::Utf8, Kind::Echo),
+            HEALTHY => (Vec::new(), DataType::Int32, Kind::Healthy),
+            _ => return None,
+        };
+        let args = args.into_iter().enumerate();
+        let args = args.map(|(index, kind)| engine_field(&argument(index), kind));
+        Some(Self {
+            args: Arc::new(Schema::new(args.collect::<Fields>())),
+            result: schema_of(name, result),
+            rows_at_once: ROWS_AT_ONCE,
+            kind,
+        })
+    }
+
+    /// `model` as a function. Options that are text columns of its own leave `options` for
+    /// every row; the others are parameters of the call.
+    ///
+    /// # Errors
+    /// `Unimplemented` where a column is of a type that engines do not have.
+    pub(crate) fn of_model(
+        model: &ModelRef,
+        signature: &Signature,
+        options: &mut Parameters,
+    ) -> Result<Self, PredictError> {
+        let columns: Vec<FieldRef> = match signature.task {
+            Task::Generate => vec![column(signature, PROMPT)?],
+            Task::Tensors => signature.input.fields().to_vec(),
+            Task::Embed
+            | Task::Rerank
+            | Task::Classify
+            | Task::ClassifyTokens
+            | Task::EncodeSparse => {
+                let required = signature.input.fields().iter();
+                required
+                    .filter(|field| !field.is_nullable())
+                    .cloned()
+                    .collect()
+            }
+        };
+        let args = columns.iter().enumerate().map(|(index, column)| {
+            let field = engine_field(&argument(index), engine_type(column)?);
+            let named = [(COLUMN.to_owned(), column.name().clone())];
+            Some(field.as_ref().clone().with_metadata(named.into()))
+        });
+        let args: Option<Vec<_>> = args.collect();
+        let answer = Answer::of(signature);
+        let (Some(args), Some(result)) = (args, answer.engine_type(signature)) else {
+            return Err(PredictError::new(
+                ErrorCode::Unimplemented,
+                "this model has columns of types that SQL engines do not have; call it with the \
+                 header 'volley-door: rows'",
+            ));
+        };
+        Ok(Self {
+            args: Arc::new(Schema::new(args)),
+            result: schema_of(model.name.as_str(), result),
+            rows_at_once: match signature.task {
+                Task::Generate => GENERATIONS_AT_ONCE,
+                _ => ROWS_AT_ONCE,
+            },
+            kind: Kind::Model(Model {
+                constants: constants(signature, &columns, options),
+                columns,
+                answer,
+            }),
+        })
+    }
+
+    /// How the answer becomes the result; `None` for what is built in.
+    pub(crate) fn answer(&self) -> Option<&Answer> {
+        match &self.kind {
+            Kind::Model(model) => Some(&model.answer),
+            Kind::Echo | Kind::Healthy => None,
+        }
+    }
+
+    /// The type of the result.
+    pub(crate) fn result_type(&self) -> &DataType {
+        self.result.field(0).data_type()
+    }
+
+    /// Checks the columns of a call, by position.
+    ///
+    /// # Errors
+    /// `InvalidInput`: what the function takes.
+    pub(crate) fn check(&self, given: &Schema) -> Result<(), PredictError> {
+        let wanted = self.args.fields();
+        let matches = given.fields().len() == wanted.len()
+            && given
+                .fields()
+                .iter()
+                .zip(wanted)
+                .all(|(given, wanted)| fits(given.data_type(), wanted.data_type()));
+        if matches {
+            return Ok(());
+        }
+        let types = |fields: &Fields| {
+            let types: Vec<_> = fields.iter().map(|f| f.data_type().to_string()).collect();
+            types.join(", ")
+        };
+        Err(PredictError::invalid(format!(
+            "the function '{}' takes ({}), it was called with ({}); a call for the model's own \
+             rows names its columns: {}",
+            self.result.field(0).name(),
+            types(wanted),
+            types(given.fields()),
+            self.columns(),
+        )))
+    }
+
+    fn columns(&self) -> String {
+        let names = self.args.fields().iter();
+        let names: Vec<_> = names
+            .filter_map(|field| field.metadata().get(COLUMN))
+            .map(|name| format!("'{name}'"))
+            .collect();
+        names.join(", ")
+    }
+
+    /// The result of what is built in; `None` for a model.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a value that does not fit.
+    pub(crate) fn built_in_result(
+        &self,
+        args: &RecordBatch,
+    ) -> Result<Option<RecordBatch>, PredictError> {
+        let column: ArrayRef = match &self.kind {
+            Kind::Model(_) => return Ok(None),
+            Kind::Echo => convert(args.column(0), self.result_type())?,
+            Kind::Healthy => Arc::new(Int32Array::from(vec![1; args.num_rows()])),
+        };
+        self.batch(column).map(Some)
+    }
+
+    /// What `args`, of columns that passed [`Self::check`], asks the model.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a value that does not fit the model's type.
+    pub(crate) fn ask(&self, args: &RecordBatch) -> Result<Asked, PredictError> {
+        let Kind::Model(model) = &self.kind else {
+            return Ok(Asked {
+                input: None,
+                places: None,
+            });
+        };
+        let (args, places) = without_nulls(args)?;
+        let rows = args.num_rows();
+        if rows == 0 {
+            return Ok(Asked {
+                input: None,
+                places,
+            });
+        }
+        let mut fields = model.columns.clone();
+        let mut columns = Vec::with_capacity(fields.len());
+        for (field, column) in model.columns.iter().zip(args.columns()) {
+            columns.push(convert(column, field.data_type())?);
+        }
+        for (field, value) in &model.constants {
+            let same = StringArray::from_iter_values(std::iter::repeat_n(value, rows));
+            fields.push(field.clone());
+            columns.push(Arc::new(same));
+        }
+        let input =
+            RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).map_err(|error| {
+                PredictError::invalid("the arguments hold nulls").with_source(error)
+            })?;
+        Ok(Asked {
+            input: Some(input),
+            places,
+        })
+    }
+
+    /// The result for each row of a batch, from the values of those that were asked for.
+    ///
+    /// # Errors
+    /// `Internal` where they are not as many.
+    pub(crate) fn result(
+        &self,
+        values: &ArrayRef,
+        asked: &Asked,
+    ) -> Result<RecordBatch, PredictError> {
+        let column = match &asked.places {
+            None => values.clone(),
+            Some(places) => take(values, places, None).map_err(|error| {
+                PredictError::internal("the answer could not be put in order", error)
+            })?,
+        };
+        self.batch(column)
+    }
+
+    fn batch(&self, column: ArrayRef) -> Result<RecordBatch, PredictError> {
+        let options = RecordBatchOptions::new().with_row_count(Some(column.len()));
+        RecordBatch::try_new_with_options(self.result.clone(), vec![column], &options).map_err(
+            |error| PredictError::internal("the answer is not of the function's type", error),
+        )
+    }
+}
+
+fn schema_of(name: &str, result: DataType) -> SchemaRef {
+    Arc::new(Schema::new(vec![engine_field(name, result)]))
+}
+
+fn column(signature: &Signature, name: &str) -> Result<FieldRef, PredictError> {
+    let field = signature.input.field_with_name(name);
+    field
+        .map(|field| Arc::new(field.clone()))
+        .map_err(|error| PredictError::internal("the model has not the columns of its task", error))
+}
+
+/// Takes the options out of `options` that are text columns which no argument fills.
+fn constants(
+    signature: &Signature,
+    columns: &[FieldRef],
+    options: &mut Parameters,
+) -> Vec<(FieldRef, String)> {
+    let fields = signature.input.fields().iter();
+    fields
+        .filter(|field| *field.data_type() == DataType::Utf8 && !columns.contains(field))
+        .filter_map(|field| {
+            let value = options.text(field.name())?;
+            options.remove(field.name());
+            Some((field.clone(), value))
+        })
+        .collect()
+}
+
+/// The rows of `args` in which nothing is null, and which of them each row is.
+fn without_nulls(args: &RecordBatch) -> Result<(RecordBatch, Option<UInt32Array>), PredictError> {
+    let nulls = args.columns().iter().fold(None, |nulls, column| {
+        NullBuffer::union(nulls.as_ref(), column.logical_nulls().as_ref())
+    });
+    let Some(nulls) = nulls.filter(|nulls| nulls.null_count() > 0) else {
+        return Ok((args.clone(), None));
+    };
+    let mut next = 0;
+    let places = nulls.iter().map(|valid| {
+        valid.then(|| {
+            next += 1;
+            next - 1
+        })
+    });
+    let places: UInt32Array = places.collect();
+    let kept = BooleanArray::new(nulls.into_inner(), None);
+    let rows = filter_record_batch(args, &kept)
+        .map_err(|error| PredictError::internal("nulls could not be left out", error))?;
+    Ok((rows, Some(places)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,240 @@
+//! A model's answer as one column: one value for each row that was asked for.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float32Type, UInt32Type};
+use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, StructArray};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use serde_json::{Map, Value, json};
+use volley_types::signature::{EMBEDDING, SCORE};
+use volley_types::{ErrorCode, GenerationRow, PredictError, Signature, Task};
+
+use super::types::{convert, engine_type, items};
+
+/// The most bytes that the answer to one piece of a batch may hold.
+const MAX_ANSWER_BYTES: usize = 64 << 20;
+
+/// Which value an answer's row has for an engine.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    /// The text of a generation.
+    Text,
+    /// One column.
+    Column(&'static str),
+    /// The best of the labels.
+    Label,
+    /// The entities, as a JSON array.
+    Entities,
+    /// The terms with their weights, as a JSON object.
+    Terms,
+    /// The output column, or all of them as a struct.
+    Outputs(SchemaRef),
+}
+
+impl Answer {
+    /// The value of a model of this signature.
+    pub(crate) fn of(signature: &Signature) -> Self {
+        match signature.task {
+            Task::Generate => Self::Text,
+            Task::Embed => Self::Column(EMBEDDING),
+            Task::Rerank => Self::Column(SCORE),
+            Task::Classify => Self::Label,
+            Task::ClassifyTokens => Self::Entities,
+            Task::EncodeSparse => Self::Terms,
+            Task::Tensors => Self::Outputs(signature.output.clone()),
+        }
+    }
+
+    /// The type of the value; `None` where engines have none for it.
+    pub(crate) fn engine_type(&self, signature: &Signature) -> Option<DataType> {
+        match self {
+            Self::Text | Self::Label | Self::Entities | Self::Terms => Some(DataType::Utf8),
+            Self::Column(name) => engine_type(signature.output.field_with_name(name).ok()?),
+            Self::Outputs(schema) => match schema.fields().as_ref() {
+                [] => None,
+                [one] => engine_type(one),
+                several => {
+                    let all = DataType::Struct(several.into());
+                    engine_type(&Field::new("", all, true))
+                }
+            },
+        }
+    }
+}
+
+/// Takes an answer's batches as they come.
+#[derive(Debug)]
+pub(crate) struct Gather<'a> {
+    answer: &'a Answer,
+    rows: usize,
+    bytes: usize,
+    texts: Vec<String>,
+    batches: Vec<RecordBatch>,
+    complete: bool,
+}
+
+impl<'a> Gather<'a> {
+    /// For the answer to `rows` rows.
+    pub(crate) fn new(answer: &'a Answer, rows: usize) -> Self {
+        let texts = match answer {
+            Answer::Text => vec![String::new(); rows],
+            _ => Vec::new(),
+        };
+        Self {
+            answer,
+            rows,
+            bytes: 0,
+            texts,
+            batches: Vec::new(),
+            complete: false,
+        }
+    }
+
+    /// Takes the next batch.
+    ///
+    /// # Errors
+    /// `TooLarge` past 64 MiB; the error of a row that failed.
+    pub(crate) fn add(&mut self, batch: RecordBatch) -> Result<(), PredictError> {
+        match self.answer {
+            Answer::Text => {
+                for row in GenerationRow::rows(&batch)? {
+                    self.add_text(&row)?;
+                }
+            }
+            _ => {
+                self.bytes += batch.get_array_memory_size();
+                self.batches.push(batch);
+            }
+        }
+        if self.bytes > MAX_ANSWER_BYTES {
+            return Err(PredictError::new(
+                ErrorCode::TooLarge,
+                "the answer is over 64 MiB; call the function on fewer rows at a time",
+            ));
+        }
+        Ok(())
+    }
+
+    fn add_text(&mut self, row: &GenerationRow<'_>) -> Result<(), PredictError> {
+        self.complete |= row.last();
+        if let Some((code, message)) = row.error() {
+            let code = ErrorCode::from_name(code).unwrap_or(ErrorCode::Internal);
+            return Err(PredictError::new(code, message));
+        }
+        let item = usize::try_from(row.item()).ok();
+        let text = item.and_then(|item| self.texts.get_mut(item));
+        if let (Some(text), Some(more), 0) = (text, row.text(), row.choice()) {
+            self.bytes += more.len();
+            text.push_str(more);
+        }
+        Ok(())
+    }
+
+    /// The values, as `kind`.
+    ///
+    /// # Errors
+    /// `UpstreamIncomplete` where a generation did not end, `Internal` where the answer has not
+    /// one row for each.
+    pub(crate) fn finish(self, kind: &DataType) -> Result<ArrayRef, PredictError> {
+        if matches!(self.answer, Answer::Text) {
+            if !self.complete {
+                return Err(PredictError::new(
+                    ErrorCode::UpstreamIncomplete,
+                    "the answer ended before its last row",
+                ));
+            }
+            return Ok(Arc::new(StringArray::from(self.texts)));
+        }
+        let schema = self.batches.first().map(RecordBatch::schema);
+        let rows = arrow_select::concat::concat_batches(
+            &schema.unwrap_or_else(|| Arc::new(Schema::empty())),
+            &self.batches,
+        )
+        .map_err(broken)?;
+        if rows.num_rows() != self.rows {
+            return Err(broken(format!(
+                "{} rows for {}",
+                rows.num_rows(),
+                self.rows
+            )));
+        }
+        let values = values(self.answer, &rows)?;
+        convert(&values, kind).map_err(broken)
+    }
+}
+
+fn values(answer: &Answer, rows: &RecordBatch) -> Result<ArrayRef, PredictError> {
+    let column = |name: &str| {
+        let column = rows.column_by_name(name).cloned();
+        column.ok_or_else(|| broken(format!("no column '{name}'")))
+    };
+    let texts = |value: &dyn Fn(usize) -> Option<String>| -> ArrayRef {
+        Arc::new((0..rows.num_rows()).map(value).collect::<StringArray>())
+    };
+    Ok(match answer {
+        Answer::Text => return Err(broken("a generation has no such rows")),
+        Answer::Column(name) => column(name)?,
+        Answer::Label => {
+            let labels = column("labels")?;
+            texts(&|row| {
+                let labels = items(&labels, row)?;
+                let labels = labels.as_string_opt::<i32>()?;
+                (!labels.is_empty()).then(|| labels.value(0).to_owned())
+            })
+        }
+        Answer::Entities => {
+            let entities = column("entities")?;
+            texts(&|row| Some(entities_json(items(&entities, row)?.as_struct_opt()?).to_string()))
+        }
+        Answer::Terms => {
+            let (terms, weights) = (column("terms")?, column("weights")?);
+            texts(&|row| {
+                let (terms, weights) = (items(&terms, row)?, items(&weights, row)?);
+                let terms = terms.as_string_opt::<i32>()?.iter().flatten();
+                let weights = weights.as_primitive_opt::<Float32Type>()?.iter();
+                let pairs = terms
+                    .zip(weights)
+                    .map(|(term, weight)| (term.to_owned(), json!(weight)));
+                Some(Value::Object(pairs.collect::<Map<_, _>>()).to_string())
+            })
+        }
+        Answer::Outputs(schema) => match rows.columns() {
+            [one] => one.clone(),
+            several => {
+                let fields = schema.fields().clone();
+                let all = StructArray::try_new(fields, several.to_vec(), None);
+                Arc::new(all.map_err(broken)?)
+            }
+        },
+    })
+}
+
+fn entities_json(entities: &StructArray) -> Value {
+    let text = |name: &str, row: usize| -> Value {
+        let column = entities.column_by_name(name);
+        let column = column.and_then(|column| column.as_string_opt::<i32>());
+        column.map_or(Value::Null, |column| json!(column.value(row)))
+    };
+    let number = |name: &str, row: usize| -> Value {
+        let column = entities.column_by_name(name);
+        let column = column.and_then(|column| column.as_primitive_opt::<UInt32Type>());
+        column.map_or(Value::Null, |column| json!(column.value(row)))
+    };
+    let scores = entities.column_by_name("score");
+    let scores = scores.and_then(|column| column.as_primitive_opt::<Float32Type>());
+    let entity = |row: usize| {
+        json!({
+            "label": text("label", row),
+            "score": scores.map(|scores| scores.value(row)),
+            "text": text("text", row),
+            "start": number("start", row),
+            "end": number("end", row),
+        })
+    };
+    (0..entities.len()).map(entity).collect()
+}
+
+fn broken(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> PredictError {
+    PredictError::internal("the model's answer has not one value for each row", cause)
+}

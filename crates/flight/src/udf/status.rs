@@ -1,0 +1,77 @@
+//! Errors as each engine's client reads them.
+
+use tonic::{Code, Status};
+use volley_proto::status::{grpc_code, public_message};
+use volley_types::{ErrorCode, PredictError, RequestId};
+
+use super::caller::Engine;
+use super::msgpack::{Value, encode};
+use crate::status::{details, status_of};
+
+/// The status of `error` for a caller from `engine`.
+///
+/// What may pass by itself is UNAVAILABLE: RisingWave tries again on that alone. DuckDB raises an
+/// exception of the class that the details name, and an I/O error with the message where there
+/// are none.
+pub(crate) fn to_status(
+    error: &PredictError,
+    request_id: Option<&RequestId>,
+    engine: Engine,
+) -> Status {
+    let code = match error.code {
+        ErrorCode::Overloaded => Code::Unavailable,
+        code => grpc_code(code),
+    };
+    let details = match engine {
+        Engine::ArrowUdf | Engine::Databend => details(error, request_id),
+        Engine::Airport => exception(error).unwrap_or_default(),
+    };
+    status_of(code, public_message(error), details)
+}
+
+/// What Airport raises, where it knows a class for it.
+fn exception(error: &PredictError) -> Option<Vec<u8>> {
+    let class = match error.code {
+        ErrorCode::InvalidInput
+        | ErrorCode::NotFound
+        | ErrorCode::NotDeployed
+        | ErrorCode::Conflict
+        | ErrorCode::TooLarge
+        | ErrorCode::Unimplemented => "InvalidInputException",
+        ErrorCode::Unauthenticated | ErrorCode::PermissionDenied => "PermissionException",
+        ErrorCode::Overloaded
+        | ErrorCode::Cancelled
+        | ErrorCode::DeadlineExceeded
+        | ErrorCode::Unavailable
+        | ErrorCode::UpstreamFailed
+        | ErrorCode::UpstreamTimeout
+        | ErrorCode::UpstreamIncomplete
+        | ErrorCode::Internal => return None,
+    };
+    Some(encode(&Value::Map(vec![
+        ("exception_type", class.into()),
+        ("message", Value::Text(public_message(error).to_string())),
+    ])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_engine_reads_its_own_errors() {
+        let full = PredictError::new(ErrorCode::Overloaded, "all places are taken");
+        let wrong = PredictError::invalid("no such column");
+        let status = to_status(&full, None, Engine::ArrowUdf);
+        assert_eq!(status.code(), Code::Unavailable);
+        assert_eq!(
+            crate::status::from_status(status).code,
+            ErrorCode::Overloaded
+        );
+        assert!(to_status(&full, None, Engine::Airport).details().is_empty());
+        let status = to_status(&wrong, None, Engine::Airport);
+        let details = String::from_utf8_lossy(status.details()).into_owned();
+        assert!(details.contains("InvalidInputException"), "{details}");
+        assert!(details.contains("no such column"), "{details}");
+    }
+}

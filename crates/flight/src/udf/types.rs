@@ -1,0 +1,140 @@
+//! The types that SQL engines have, and columns in them.
+
+use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef, UInt32Array};
+use arrow_cast::{CastOptions, cast_with_options};
+use arrow_schema::{ArrowError, DataType, Field};
+use arrow_select::take::take;
+use volley_types::PredictError;
+use volley_types::signature::is_bfloat16;
+
+/// The type that stands for a column's in every engine: signed integers of at least 16 bits,
+/// lists without a fixed size whose items may be null. `None` where there is no such type.
+pub(crate) fn engine_type(field: &Field) -> Option<DataType> {
+    if is_bfloat16(field) {
+        return None;
+    }
+    let item = |item: &Field| engine_type(item).map(|item| DataType::new_list(item, true));
+    Some(match field.data_type() {
+        DataType::Int8 | DataType::UInt8 | DataType::Int16 => DataType::Int16,
+        DataType::UInt16 | DataType::Int32 => DataType::Int32,
+        DataType::UInt32 | DataType::UInt64 | DataType::Int64 => DataType::Int64,
+        DataType::Float16 | DataType::Float32 => DataType::Float32,
+        DataType::Utf8 | DataType::LargeUtf8 => DataType::Utf8,
+        DataType::Binary | DataType::LargeBinary => DataType::Binary,
+        DataType::Boolean | DataType::Float64 | DataType::Date32 => field.data_type().clone(),
+        DataType::Timestamp(_, _) => field.data_type().clone(),
+        DataType::List(of) | DataType::LargeList(of) | DataType::FixedSizeList(of, _) => item(of)?,
+        DataType::Struct(fields) => {
+            let fields = fields
+                .iter()
+                .map(|field| engine_type(field).map(|kind| Field::new(field.name(), kind, true)));
+            DataType::Struct(fields.collect::<Option<_>>()?)
+        }
+        _ => return None,
+    })
+}
+
+/// Whether an argument of type `given` can be passed as `wanted`, an engine's type, without
+/// losing anything but by a value that does not fit, which is refused.
+pub(crate) fn fits(given: &DataType, wanted: &DataType) -> bool {
+    let field = Field::new("", given.clone(), true);
+    let Some(given) = engine_type(&field) else {
+        return false;
+    };
+    match (&given, wanted) {
+        (given, wanted) if given == wanted => true,
+        (given, wanted) if given.is_integer() => wanted.is_numeric(),
+        (given, wanted) if given.is_floating() => wanted.is_floating(),
+        (DataType::List(given), DataType::List(wanted)) => {
+            fits(given.data_type(), wanted.data_type())
+        }
+        _ => false,
+    }
+}
+
+/// `column` as `kind`; a value that does not fit is an error.
+///
+/// # Errors
+/// `InvalidInput` with what Arrow says of it.
+pub(crate) fn convert(column: &ArrayRef, kind: &DataType) -> Result<ArrayRef, PredictError> {
+    if column.data_type() == kind {
+        return Ok(column.clone());
+    }
+    let options = CastOptions {
+        safe: false,
+        ..CastOptions::default()
+    };
+    let unfit = |error| {
+        PredictError::invalid(format!("a value does not fit the type {kind}")).with_source(error)
+    };
+    let column = match kind.is_nested() {
+        true => &rebased(column).map_err(unfit)?,
+        false => column,
+    };
+    cast_with_options(column, kind, &options).map_err(unfit)
+}
+
+/// `column` with lists that begin at their values' beginning. Arrow's cast to lists of a fixed
+/// size takes a slice's values from the beginning of what it is a slice of.
+fn rebased(column: &ArrayRef) -> Result<ArrayRef, ArrowError> {
+    let rows = u32::try_from(column.len()).unwrap_or(u32::MAX);
+    take(column, &UInt32Array::from_iter_values(0..rows), None)
+}
+
+/// The items of each row of a list; `None` where the row is null or the column no list.
+pub(crate) fn items(column: &ArrayRef, row: usize) -> Option<ArrayRef> {
+    let list = column.as_any().downcast_ref::<arrow_array::ListArray>()?;
+    list.is_valid(row).then(|| list.value(row))
+}
+
+/// A field of an engine's type, which may be null as all of them may.
+pub(crate) fn engine_field(name: &str, kind: DataType) -> Arc<Field> {
+    Arc::new(Field::new(name, kind, true))
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::cast::AsArray;
+    use arrow_array::types::Float32Type;
+    use arrow_array::{Int64Array, ListArray};
+
+    use super::*;
+
+    #[test]
+    fn a_slice_of_lists_keeps_its_own_values() {
+        let rows = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]];
+        let rows = rows.map(|row| Some(row.map(Some)));
+        let lists = ListArray::from_iter_primitive::<Float32Type, _, _>(rows);
+        let slice: ArrayRef = Arc::new(lists.slice(1, 2));
+        let vectors = DataType::new_fixed_size_list(DataType::Float32, 2, true);
+        let vectors = convert(&slice, &vectors).unwrap();
+        let first = vectors.as_fixed_size_list().value(0);
+        assert_eq!(first.as_primitive::<Float32Type>().values(), &[3.0, 4.0]);
+    }
+
+    #[test]
+    fn every_engine_has_these_types() {
+        let vector = DataType::new_fixed_size_list(DataType::Float16, 3, false);
+        for (given, wanted) in [
+            (DataType::UInt8, Some(DataType::Int16)),
+            (DataType::LargeUtf8, Some(DataType::Utf8)),
+            (vector, Some(DataType::new_list(DataType::Float32, true))),
+            (DataType::Utf8View, None),
+        ] {
+            assert_eq!(engine_type(&Field::new("f", given, false)), wanted);
+        }
+    }
+
+    #[test]
+    fn values_that_do_not_fit_are_refused_not_changed() {
+        assert!(fits(&DataType::Int32, &DataType::Float32));
+        assert!(fits(&DataType::LargeUtf8, &DataType::Utf8));
+        assert!(!fits(&DataType::Float64, &DataType::Int64));
+        assert!(!fits(&DataType::Int64, &DataType::Utf8));
+        let large: ArrayRef = Arc::new(Int64Array::from(vec![1 << 40]));
+        assert!(convert(&large, &DataType::Int32).is_err());
+        assert_eq!(convert(&large, &DataType::Float64).unwrap().len(), 1);
+    }
+}
