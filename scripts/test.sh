@@ -8,7 +8,7 @@ step "ONNX Runtime"
 scripts/get-ort.sh
 step "pyarrow"
 scripts/get-pyarrow.sh
-step "the official clients of OpenAI, Anthropic and Cohere, LangChain and the npm clients"
+step "the official clients of OpenAI, Anthropic, Cohere, OpenSearch and Ollama, LangChain, npm clients"
 scripts/get-sdks.sh
 step "the official clients of Triton and KServe"
 scripts/get-oip-clients.sh
@@ -18,6 +18,8 @@ step "the ONNX standard's tests"
 scripts/get-onnx.sh
 step "the packages of RisingWave and Databend for functions"
 scripts/get-udf.sh
+step "schemathesis"
+scripts/schemathesis.sh --fetch
 step "LiteLLM"
 scripts/get-litellm.sh
 

@@ -1,6 +1,6 @@
-// The npm clients of OpenAI and Anthropic, and Vercel's AI SDK, pointed at a Volley cluster.
+// The npm clients of OpenAI, Anthropic and Ollama, and Vercel's AI SDK, pointed at a Volley cluster.
 //
-//     npm install openai @anthropic-ai/sdk ai @ai-sdk/openai
+//     npm install openai @anthropic-ai/sdk ai @ai-sdk/openai ollama
 //     node client.mjs http://127.0.0.1:8420 storyteller
 //
 // Prints one line for each step; fails on the first that is not as it should be.
@@ -10,6 +10,7 @@ import assert from "node:assert/strict";
 import Anthropic from "@anthropic-ai/sdk";
 import { createOpenAI } from "@ai-sdk/openai";
 import { generateText, streamText } from "ai";
+import { Ollama } from "ollama";
 import OpenAI from "openai";
 
 const [url = "http://127.0.0.1:8420", model = "storyteller"] = process.argv.slice(2);
@@ -77,6 +78,26 @@ async function withVercel() {
   }
 }
 
+async function withOllama() {
+  const client = new Ollama({ host: url });
+  const asked = { model, messages, options: { num_predict: 20, temperature: 0 } };
+  const whole = await client.chat(asked);
+  assert.equal(whole.eval_count, 20);
+  let text = "";
+  for await (const part of await client.chat({ ...asked, stream: true })) text += part.message.content;
+  assert.equal(text, whole.message.content);
+  await assert.rejects(client.chat({ ...asked, model: "nobody" }), { status_code: 404 });
+  await assert.rejects(client.chat({ ...asked, format: "xml" }), { status_code: 400 });
+  const left = await client.chat({ ...asked, options: { num_predict: 900 }, stream: true });
+  for await (const part of left) {
+    assert.ok(!part.done);
+    left.abort();
+    break;
+  }
+  said("ollama, chat", text);
+}
+
 await withOpenAI();
 await withAnthropic();
 await withVercel();
+await withOllama();

@@ -4,6 +4,8 @@
 mod bad_input;
 #[path = "whole/clients.rs"]
 mod clients;
+#[path = "whole/dialects.rs"]
+mod dialects;
 #[path = "whole/faults.rs"]
 mod faults;
 #[path = "whole/life.rs"]

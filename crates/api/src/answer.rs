@@ -135,7 +135,7 @@ pub(crate) fn failure(row: &GenerationRow<'_>) -> Result<(), PredictError> {
 
 /// Adds deltas in OpenAI's form: those of one `index` are one call, whose `arguments` are joined.
 /// A delta without an index belongs to the last call, unless it has an `id` of its own.
-fn merge_tool_calls(calls: &mut Vec<Value>, deltas: &str) {
+pub(crate) fn merge_tool_calls(calls: &mut Vec<Value>, deltas: &str) {
     let Ok(Value::Array(deltas)) = serde_json::from_str(deltas) else {
         return;
     };

@@ -8,10 +8,10 @@ use volley_types::arrow_messages::OpenArrow;
 use volley_types::{Control, Role};
 
 use crate::auth::{Access, Routes, Sealed, delete, get, post, post_stream};
-use crate::opensearch::{connectors, models, predict, tasks};
 use crate::resume::{self, Resume};
 use crate::{
-    ApiConfig, EncodeMetrics, GrpcSkin, admin, anthropic, keys, oip, openai, openapi, ops, rows,
+    ApiConfig, EncodeMetrics, GrpcSkin, admin, anthropic, keys, oip, ollama, openai, openapi,
+    opensearch, ops,
 };
 
 /// What a handler works with: the cluster, with the rights of who asks.
@@ -30,42 +30,12 @@ pub(crate) const PUBLIC: Access = Access::Public;
 pub(crate) const VIEWER: Role = Role::Viewer;
 pub(crate) const PREDICT: Role = Role::Predict;
 pub(crate) const MODEL_ADMIN: Role = Role::ModelAdmin;
-const CLUSTER_ADMIN: Role = Role::ClusterAdmin;
+pub(crate) const CLUSTER_ADMIN: Role = Role::ClusterAdmin;
 
 /// The public interface of a coordinator.
 pub(crate) fn coordinator(sealed: Sealed) -> Router {
     let streams = get(PREDICT, resume::get).and(delete(PREDICT, resume::delete));
-    let ml = Routes::new()
-        .route("/connectors/_create", post(MODEL_ADMIN, connectors::create))
-        .route(
-            "/connectors/_search",
-            get(VIEWER, connectors::search).and(post(VIEWER, connectors::search)),
-        )
-        .route(
-            "/connectors/{id}",
-            get(VIEWER, connectors::get).and(delete(MODEL_ADMIN, connectors::delete)),
-        )
-        .route("/models/_register", post(MODEL_ADMIN, models::register))
-        .route(
-            "/models/_search",
-            get(VIEWER, models::search).and(post(VIEWER, models::search)),
-        )
-        .route(
-            "/models/{id}",
-            get(VIEWER, models::get).and(delete(MODEL_ADMIN, models::delete)),
-        )
-        .route("/models/{id}/_deploy", post(MODEL_ADMIN, models::deploy))
-        .route(
-            "/models/{id}/_undeploy",
-            post(MODEL_ADMIN, models::undeploy),
-        )
-        .route("/models/{id}/_predict", post(PREDICT, predict::predict))
-        .route(
-            "/models/{id}/_predict/stream",
-            post_stream(PREDICT, &sealed, rows::stream_any),
-        )
-        .route("/streams/{id}", streams.clone())
-        .route("/tasks/{id}", get(VIEWER, tasks::get));
+    let ml = opensearch::routes(&sealed, streams.clone());
     let v1 = Routes::new()
         .route(
             "/chat/completions",
@@ -120,9 +90,11 @@ pub(crate) fn coordinator(sealed: Sealed) -> Router {
     let routes = Routes::new()
         .nest("/_plugins/_ml", ml)
         .nest("/v1", v1)
+        .nest("/api", ollama::routes())
         .nest("/v2", oip::routes(&sealed))
         .route("/v2/rerank", post(PREDICT, openai::rerank::rerank))
         .nest("/_volley", volley)
+        .route("/_cluster/settings", opensearch::cluster_settings())
         .route("/metrics", get(VIEWER, ops::metrics))
         .route("/", get(VIEWER, ops::about))
         .route("/docs", get(PUBLIC, openapi::page));

@@ -84,6 +84,16 @@ where
     Methods::guarded("POST", access.into(), methods)
 }
 
+/// A `PUT` for whom `access` names.
+pub(crate) fn put<H, T, S>(access: impl Into<Access>, handler: H) -> Methods<S>
+where
+    H: Handler<T, S>,
+    T: 'static,
+    S: Clone + Send + Sync + 'static,
+{
+    Methods::guarded("PUT", access.into(), routing::put(handler))
+}
+
 /// A `DELETE` for whom `access` names.
 pub(crate) fn delete<H, T, S>(access: impl Into<Access>, handler: H) -> Methods<S>
 where

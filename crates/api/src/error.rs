@@ -66,6 +66,7 @@ pub(crate) enum House {
     Anthropic,
     Cohere,
     Oip,
+    Ollama,
 }
 
 impl House {
@@ -74,6 +75,8 @@ impl House {
             Self::Anthropic
         } else if path == "/v2/rerank" {
             Self::Cohere
+        } else if path.starts_with("/api/") {
+            Self::Ollama
         } else if path == "/v2" || path.starts_with("/v2/") {
             Self::Oip
         } else if path.starts_with("/v1/") && !path.starts_with("/v1/streams/") {
@@ -102,6 +105,11 @@ pub(crate) fn render(mut response: Response, path: &str, request_id: &str) -> Re
             json!({ "id": request_id, "message": error.message }),
         ),
         House::Oip => (status, json!({ "error": error.message })),
+        // Where Ollama runs, what is not deployed is not there.
+        House::Ollama if error.code == ErrorCode::NotDeployed => {
+            (StatusCode::NOT_FOUND, json!({ "error": error.message }))
+        }
+        House::Ollama => (status, json!({ "error": error.message })),
         House::OpenAi => (openai::status(&error, status), openai::body(&error)),
         House::Anthropic => {
             let mut body = anthropic::error(&error);

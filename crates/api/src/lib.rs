@@ -17,6 +17,7 @@ mod error;
 mod extract;
 mod keys;
 mod oip;
+mod ollama;
 mod openai;
 mod openapi;
 mod opensearch;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::header;
 use serde_json::{Map, Value, json};
 
-use self::operations::{OPERATIONS, Operation};
+use self::operations::Operation;
 use crate::auth::{Access, Listed, Routes, Sealed, get};
 use crate::error::House;
 
@@ -59,7 +59,7 @@ fn document(routes: &[Listed]) -> Value {
             methods[method.to_ascii_lowercase()] = operation(&route.path, method, *access);
         }
     }
-    for gone in OPERATIONS.iter().filter(|it| paths.get(it.path).is_none()) {
+    for gone in operations::all().filter(|it| paths.get(it.path).is_none()) {
         tracing::error!(path = gone.path, "a route is described and is not there");
     }
     json!({
@@ -84,9 +84,8 @@ fn document(routes: &[Listed]) -> Value {
 }
 
 fn operation(path: &str, method: &str, access: Access) -> Value {
-    let known = OPERATIONS
-        .iter()
-        .find(|operation| (operation.method, operation.path) == (method, path));
+    let known =
+        operations::all().find(|operation| (operation.method, operation.path) == (method, path));
     let known = known.unwrap_or(&Operation::UNKNOWN);
     let mut told = json!({
         "operationId": operation_id(method, path),
@@ -126,6 +125,7 @@ fn tag(path: &str) -> &'static str {
         House::Anthropic => "Anthropic",
         House::Cohere => "Cohere",
         House::Oip => "Open Inference Protocol",
+        House::Ollama => "Ollama",
         House::OpenSearch if path.starts_with("/_plugins/") => "OpenSearch ML",
         House::OpenSearch => "Operations",
     }
@@ -136,7 +136,7 @@ fn error_schema(path: &str) -> &'static str {
         House::OpenAi => "OpenAiError",
         House::Anthropic => "AnthropicError",
         House::Cohere => "CohereError",
-        House::Oip => "OipError",
+        House::Oip | House::Ollama => "OipError",
         House::OpenSearch => "OpenSearchError",
     }
 }
@@ -159,6 +159,10 @@ fn responses(path: &str, known: &Operation) -> Value {
     if known.streams {
         let events = json!({ "schema": { "type": "string" } });
         content.insert("text/event-stream".into(), events);
+    }
+    if known.lines {
+        let lines = json!({ "schema": { "type": "string" } });
+        content.insert("application/x-ndjson".into(), lines);
     }
     let mut good = json!({ "description": "Done." });
     if !content.is_empty() {

@@ -3,9 +3,16 @@
 
 pub(crate) mod connectors;
 pub(crate) mod events;
+pub(crate) mod groups;
 pub(crate) mod model_config;
 pub(crate) mod models;
 pub(crate) mod predict;
 pub(crate) mod request;
+mod routes;
+pub(crate) mod search;
+pub(crate) mod settings;
+pub(crate) mod stats;
 pub(crate) mod tasks;
 pub(crate) mod texts;
+
+pub(crate) use self::routes::{cluster_settings, routes};

@@ -77,6 +77,21 @@ pub(crate) fn response(
     body(pieces.map(Ok::<_, Infallible>), context)
 }
 
+/// A response that streams lines, until the deadline. Lines have no comments, and cannot be taken
+/// up again.
+pub(crate) fn lines(
+    first: RecordBatch,
+    chunks: ChunkStream,
+    events: impl Events,
+    context: &RequestContext,
+) -> Response {
+    let pieces = pieces(first, chunks, events, None, context.until());
+    let mut response = body(pieces.map(Ok::<_, Infallible>), context);
+    let media = HeaderValue::from_static("application/x-ndjson");
+    response.headers_mut().insert(header::CONTENT_TYPE, media);
+    response
+}
+
 /// A response of these pieces.
 pub(crate) fn body<E>(
     pieces: impl Stream<Item = Result<Bytes, E>> + Send + 'static,

@@ -14,12 +14,18 @@ mod grpc_models;
 mod grpc_streams;
 #[path = "it/keys.rs"]
 mod keys;
+#[path = "it/mutants.rs"]
+mod mutants;
 #[path = "it/oip.rs"]
 mod oip;
+#[path = "it/ollama.rs"]
+mod ollama;
 #[path = "it/openai.rs"]
 mod openai;
 #[path = "it/openapi.rs"]
 mod openapi;
+#[path = "it/opensearch.rs"]
+mod opensearch;
 #[path = "it/predictions.rs"]
 mod predictions;
 #[path = "it/probabilities.rs"]

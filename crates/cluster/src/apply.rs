@@ -2,6 +2,8 @@
 //! same commands in the same order and must come to the same state, so nothing here may look
 //! at a clock, a random number or the machine. A refused command changes nothing.
 
+mod changes;
+mod groups;
 mod keys;
 mod limits;
 
@@ -16,8 +18,9 @@ use volley_types::{
 };
 
 pub use limits::{
-    MAX_CONNECTORS, MAX_DESCRIPTION, MAX_HEADERS, MAX_KEY_MODELS, MAX_KEYS, MAX_MODELS,
-    MAX_PARAMETERS, MAX_REGISTRY_BYTES, MAX_REPLICAS, MAX_TEMPLATE, MAX_TEXT, MAX_VERSIONS,
+    MAX_CONNECTORS, MAX_DELETED_TASKS, MAX_DESCRIPTION, MAX_GROUPS, MAX_HEADERS, MAX_KEY_MODELS,
+    MAX_KEYS, MAX_MODELS, MAX_PARAMETERS, MAX_REGISTRY_BYTES, MAX_REPLICAS, MAX_SETTINGS,
+    MAX_TEMPLATE, MAX_TEXT, MAX_VERSIONS,
 };
 use limits::{connector_bytes, connector_fits, registry_fits, version_bytes, version_fits, within};
 
@@ -39,7 +42,17 @@ pub fn apply(
             version,
             replicas,
             overcommit,
-        } => deploy(state, model, *version, *replicas, *overcommit),
+            workers,
+        } => {
+            let wanted = Deployment {
+                version: version.unwrap_or_default(),
+                replicas: *replicas,
+                revision: next(state),
+                overcommit: *overcommit,
+                workers: workers.clone(),
+            };
+            deploy(state, model, *version, wanted)
+        }
         RegistryCommand::Undeploy(model) => undeploy(state, model),
         RegistryCommand::DeleteModel(model) => delete_model(state, model),
         RegistryCommand::Place {
@@ -54,6 +67,17 @@ pub fn apply(
             previous_until_ms,
         } => keys::rotate(state, id, *hash, *previous_until_ms),
         RegistryCommand::RevokeKey(id) => keys::revoke(state, id),
+        RegistryCommand::UpdateConnector(spec) => changes::update_connector(state, spec),
+        RegistryCommand::UpdateModel {
+            model,
+            description,
+            group,
+        } => changes::update_model(state, model, description.as_deref(), group.as_ref()),
+        RegistryCommand::DeleteTask { model, task } => changes::delete_task(state, model, task),
+        RegistryCommand::ChangeSettings(settings) => changes::settings(state, settings),
+        RegistryCommand::CreateGroup(group) => groups::create(state, group),
+        RegistryCommand::UpdateGroup(group) => groups::update(state, group),
+        RegistryCommand::DeleteGroup(id) => groups::delete(state, id),
     }
 }
 
@@ -178,6 +202,8 @@ fn register(
             deployment: None,
             placement: Vec::new(),
             ever_deployed: false,
+            group: None,
+            deleted_tasks: BTreeSet::new(),
         });
     within(
         "the number of the model's versions",
@@ -204,15 +230,25 @@ fn deploy(
     state: &mut RegistryState,
     model: &ModelName,
     version: Option<ModelVersion>,
-    replicas: u32,
-    overcommit: bool,
+    wanted: Deployment,
 ) -> Result<RegistryReply, PredictError> {
-    if replicas == 0 || MAX_REPLICAS < replicas {
+    if wanted.replicas == 0 || MAX_REPLICAS < wanted.replicas {
         return Err(PredictError::invalid(format!(
             "replicas must be 1 to {MAX_REPLICAS}"
         )));
     }
-    let revision = next(state);
+    let distinct: BTreeSet<_> = wanted.workers.iter().collect();
+    let enough = wanted.workers.is_empty() || wanted.replicas as usize <= distinct.len();
+    if distinct.len() != wanted.workers.len() || !enough {
+        return Err(PredictError::invalid(
+            "a list of workers names each once, and at least as many as there are replicas",
+        ));
+    }
+    within(
+        "the number of workers",
+        distinct.len(),
+        MAX_REPLICAS as usize,
+    )?;
     let entry = state
         .models
         .get_mut(model)
@@ -227,12 +263,7 @@ fn deploy(
             &format!("{model}:{version}"),
         ));
     }
-    let asked = Deployment {
-        version,
-        replicas,
-        revision,
-        overcommit,
-    };
+    let asked = Deployment { version, ..wanted };
     let same = entry.deployment.as_ref().is_some_and(|current| {
         let revision = current.revision;
         *current

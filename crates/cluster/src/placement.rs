@@ -20,7 +20,7 @@ pub struct PlacementWorker {
 }
 
 /// Where the replicas of `entry` go: at most as many workers as the deployment asks for, each
-/// once. Replicas stay where they are while they can; new ones go to the workers with the
+/// once, of those that it allows. Replicas stay where they are while they can; new ones go to the workers with the
 /// fewest replicas, and where loading has failed only when no other worker is left.
 #[must_use]
 pub fn plan(entry: &ModelEntry, workers: &[PlacementWorker]) -> Vec<WorkerId> {
@@ -28,6 +28,10 @@ pub fn plan(entry: &ModelEntry, workers: &[PlacementWorker]) -> Vec<WorkerId> {
         return Vec::new();
     };
     let wanted = deployment.replicas as usize;
+    let may = |worker: &&PlacementWorker| {
+        deployment.workers.is_empty() || deployment.workers.contains(&worker.id)
+    };
+    let workers: Vec<_> = workers.iter().filter(may).cloned().collect();
     let find = |id: &WorkerId| workers.iter().find(|worker| worker.id == *id);
 
     let held = entry

@@ -58,9 +58,13 @@ impl Coordinator {
             .values()
             .filter(|entry| entry.deployment.is_some());
         let mut load = placed_replicas(state);
+        let most = state.max_models_on_worker();
         deployed
             .filter_map(|entry| {
-                let workers = placement_workers(entry, &live, &load, failures, settling, now);
+                let mut workers = placement_workers(entry, &live, &load, failures, settling, now);
+                for worker in &mut workers {
+                    worker.placeable &= most.is_none_or(|most| worker.replicas < most);
+                }
                 let placed = placement::plan(entry, &workers);
                 if placed == entry.placement {
                     return None;

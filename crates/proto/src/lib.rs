@@ -46,6 +46,7 @@ mod generated {
 pub use generated::inference;
 pub use generated::volley::{predict, raft, registry, streams, worker};
 
+pub mod group_records;
 pub mod key_records;
 pub mod params;
 pub mod predict_command;

@@ -6,9 +6,13 @@ use volley_types::registry::{
     RegistryReply, RegistryState, Sha256,
 };
 use volley_types::{
-    ConnectorId, ErrorCode, KeyId, ModelName, ModelVersion, PredictError, Revision, WorkerId,
+    ConnectorId, ErrorCode, KeyId, ModelGroupId, ModelName, ModelVersion, PredictError, Revision,
+    WorkerId,
 };
 
+use crate::group_records::{
+    group_from_wire, group_of, group_to_wire, settings_from_wire, settings_to_wire, update_to_wire,
+};
 use crate::key_records::{hash_from_wire, key_from_wire, key_to_wire};
 use crate::params;
 use crate::registry::v1 as wire;
@@ -206,9 +210,16 @@ pub fn model_to_wire(entry: &ModelEntry) -> wire::Model {
                 replicas: deployment.replicas,
                 revision: deployment.revision.0,
                 overcommit: deployment.overcommit,
+                workers: deployment.workers.iter().map(ToString::to_string).collect(),
             }),
         placement: entry.placement.iter().map(ToString::to_string).collect(),
         ever_deployed: entry.ever_deployed,
+        group: entry
+            .group
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
+        deleted_tasks: entry.deleted_tasks.iter().cloned().collect(),
     }
 }
 
@@ -224,14 +235,21 @@ pub fn model_from_wire(model: wire::Model) -> Result<ModelEntry, PredictError> {
     Ok(ModelEntry {
         name: ModelName::new(model.name)?,
         versions: versions.collect::<Result<_, PredictError>>()?,
-        deployment: model.deployment.map(|deployment| Deployment {
-            version: ModelVersion(deployment.version),
-            replicas: deployment.replicas,
-            revision: Revision(deployment.revision),
-            overcommit: deployment.overcommit,
-        }),
+        deployment: model.deployment.map(deployment_from_wire).transpose()?,
         placement: worker_ids(model.placement)?,
         ever_deployed: model.ever_deployed,
+        group: group_of(model.group)?,
+        deleted_tasks: model.deleted_tasks.into_iter().collect(),
+    })
+}
+
+fn deployment_from_wire(deployment: wire::Deployment) -> Result<Deployment, PredictError> {
+    Ok(Deployment {
+        version: ModelVersion(deployment.version),
+        replicas: deployment.replicas,
+        revision: Revision(deployment.revision),
+        overcommit: deployment.overcommit,
+        workers: worker_ids(deployment.workers)?,
     })
 }
 
@@ -247,6 +265,8 @@ pub fn state_to_wire(state: &RegistryState) -> wire::State {
         models: state.models.values().map(model_to_wire).collect(),
         connectors: state.connectors.values().map(connector_to_wire).collect(),
         keys: state.keys.values().map(key_to_wire).collect(),
+        groups: state.groups.values().map(group_to_wire).collect(),
+        settings: state.settings.clone().into_iter().collect(),
     }
 }
 
@@ -258,6 +278,7 @@ pub fn state_from_wire(state: wire::State) -> Result<RegistryState, PredictError
     let models = state.models.into_iter().map(model_from_wire);
     let connectors = state.connectors.into_iter().map(connector_from_wire);
     let keys = state.keys.into_iter().map(key_from_wire);
+    let groups = state.groups.into_iter().map(group_from_wire);
     Ok(RegistryState {
         revision: Revision(state.revision),
         models: models
@@ -269,6 +290,10 @@ pub fn state_from_wire(state: wire::State) -> Result<RegistryState, PredictError
         keys: keys
             .map(|key| key.map(|key| (key.id.clone(), key)))
             .collect::<Result<_, _>>()?,
+        groups: groups
+            .map(|group| group.map(|group| (group.id.clone(), group)))
+            .collect::<Result<_, _>>()?,
+        settings: state.settings.into_iter().collect(),
     })
 }
 
@@ -311,11 +336,13 @@ pub fn command_to_wire(command: &RegistryCommand) -> wire::Command {
             version,
             replicas,
             overcommit,
+            workers,
         } => Command::Deploy(wire::Deploy {
             model: model.to_string(),
             version: version.map_or(0, |version| version.0),
             replicas: *replicas,
             overcommit: *overcommit,
+            workers: workers.iter().map(ToString::to_string).collect(),
         }),
         RegistryCommand::Undeploy(model) => Command::Undeploy(model.to_string()),
         RegistryCommand::DeleteModel(model) => Command::DeleteModel(model.to_string()),
@@ -339,6 +366,20 @@ pub fn command_to_wire(command: &RegistryCommand) -> wire::Command {
             previous_until_ms: *previous_until_ms,
         }),
         RegistryCommand::RevokeKey(id) => Command::RevokeKey(id.to_string()),
+        RegistryCommand::UpdateConnector(spec) => Command::UpdateConnector(connector_to_wire(spec)),
+        RegistryCommand::UpdateModel {
+            model,
+            description,
+            group,
+        } => update_to_wire(model, description.as_deref(), group.as_ref()),
+        RegistryCommand::DeleteTask { model, task } => Command::DeleteTask(wire::DeleteTask {
+            model: model.to_string(),
+            task: task.clone(),
+        }),
+        RegistryCommand::CreateGroup(group) => Command::CreateGroup(group_to_wire(group)),
+        RegistryCommand::UpdateGroup(group) => Command::UpdateGroup(group_to_wire(group)),
+        RegistryCommand::DeleteGroup(id) => Command::DeleteGroup(id.to_string()),
+        RegistryCommand::ChangeSettings(settings) => settings_to_wire(settings),
     };
     wire::Command {
         command: Some(command),
@@ -364,6 +405,7 @@ pub fn command_from_wire(command: wire::Command) -> Result<RegistryCommand, Pred
             version: Some(ModelVersion(deploy.version)).filter(|version| version.0 != 0),
             replicas: deploy.replicas,
             overcommit: deploy.overcommit,
+            workers: worker_ids(deploy.workers)?,
         },
         Command::Undeploy(model) => RegistryCommand::Undeploy(ModelName::new(model)?),
         Command::DeleteModel(model) => RegistryCommand::DeleteModel(ModelName::new(model)?),
@@ -379,6 +421,22 @@ pub fn command_from_wire(command: wire::Command) -> Result<RegistryCommand, Pred
             previous_until_ms: rotate.previous_until_ms,
         },
         Command::RevokeKey(id) => RegistryCommand::RevokeKey(KeyId::new(id)?),
+        Command::UpdateConnector(spec) => {
+            RegistryCommand::UpdateConnector(connector_from_wire(spec)?)
+        }
+        Command::UpdateModel(update) => RegistryCommand::UpdateModel {
+            model: ModelName::new(update.model)?,
+            description: update.description,
+            group: update.group.map(group_of).transpose()?,
+        },
+        Command::DeleteTask(task) => RegistryCommand::DeleteTask {
+            model: ModelName::new(task.model)?,
+            task: task.task,
+        },
+        Command::CreateGroup(group) => RegistryCommand::CreateGroup(group_from_wire(group)?),
+        Command::UpdateGroup(group) => RegistryCommand::UpdateGroup(group_from_wire(group)?),
+        Command::DeleteGroup(id) => RegistryCommand::DeleteGroup(ModelGroupId::new(id)?),
+        Command::ChangeSettings(change) => settings_from_wire(change),
     })
 }
 

@@ -266,10 +266,17 @@ fn limited(registry: &RegistryState, principal: &Principal) -> RegistryState {
             .collect::<Vec<_>>()
     };
     let connectors = models.values().flat_map(used).collect();
+    let grouped = models.values().filter_map(|model| model.group.as_ref());
+    let groups = grouped.filter_map(|id| registry.groups.get_key_value(id));
+    let groups = groups
+        .map(|(id, group)| (id.clone(), group.clone()))
+        .collect();
     RegistryState {
         revision: registry.revision,
         models,
         connectors,
+        groups,
+        settings: registry.settings.clone(),
         ..RegistryState::default()
     }
 }
@@ -278,18 +285,26 @@ fn limited(registry: &RegistryState, principal: &Principal) -> RegistryState {
 /// compile until somebody has decided who may give it.
 fn permit(command: &RegistryCommand, principal: &Principal) -> Result<(), PredictError> {
     match command {
-        RegistryCommand::CreateConnector(_) | RegistryCommand::DeleteConnector(_) => {
+        RegistryCommand::CreateConnector(_)
+        | RegistryCommand::UpdateConnector(_)
+        | RegistryCommand::DeleteConnector(_)
+        | RegistryCommand::CreateGroup(_)
+        | RegistryCommand::UpdateGroup(_)
+        | RegistryCommand::DeleteGroup(_) => {
             principal.allow(Role::ModelAdmin)?;
             principal.reach_all()
         }
         RegistryCommand::RegisterModel(model, _)
         | RegistryCommand::Deploy { model, .. }
         | RegistryCommand::Undeploy(model)
+        | RegistryCommand::UpdateModel { model, .. }
+        | RegistryCommand::DeleteTask { model, .. }
         | RegistryCommand::DeleteModel(model) => {
             principal.allow(Role::ModelAdmin)?;
             principal.change(model)
         }
         RegistryCommand::Place { .. }
+        | RegistryCommand::ChangeSettings(_)
         | RegistryCommand::CreateKey(_)
         | RegistryCommand::RotateKey { .. }
         | RegistryCommand::RevokeKey(_) => {
@@ -323,6 +338,16 @@ fn action_of(command: &RegistryCommand) -> Action {
         RegistryCommand::CreateKey(key) => ("key.create", format!("{} role {}", key.id, key.role)),
         RegistryCommand::RotateKey { id, .. } => ("key.rotate", id.to_string()),
         RegistryCommand::RevokeKey(id) => ("key.revoke", id.to_string()),
+        RegistryCommand::UpdateConnector(spec) => ("connector.update", spec.id.to_string()),
+        RegistryCommand::UpdateModel { model, .. } => ("model.update", model.to_string()),
+        RegistryCommand::DeleteTask { task, .. } => ("task.delete", task.clone()),
+        RegistryCommand::CreateGroup(group) => ("group.create", group.id.to_string()),
+        RegistryCommand::UpdateGroup(group) => ("group.update", group.id.to_string()),
+        RegistryCommand::DeleteGroup(id) => ("group.delete", id.to_string()),
+        RegistryCommand::ChangeSettings(settings) => {
+            let names: Vec<_> = settings.keys().map(String::as_str).collect();
+            ("settings.change", names.join(" "))
+        }
     };
     Action { name, target }
 }

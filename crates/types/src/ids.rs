@@ -84,6 +84,10 @@ string_id!(
     TenantId, "tenant id"
 );
 string_id!(
+    /// The id of a model group.
+    ModelGroupId, "model group id"
+);
+string_id!(
     /// The id of an API key.
     KeyId, "key id"
 );

@@ -34,8 +34,8 @@ pub use control::Control;
 pub use deadline::Deadline;
 pub use error::{ErrorCode, ErrorOrigin, PredictError};
 pub use ids::{
-    ConnectorId, Incarnation, KeyId, ModelName, ModelRef, ModelVersion, NodeId, RequestId,
-    Revision, TenantId, WorkerId,
+    ConnectorId, Incarnation, KeyId, ModelGroupId, ModelName, ModelRef, ModelVersion, NodeId,
+    RequestId, Revision, TenantId, WorkerId,
 };
 pub use params::{ParamValue, Parameters};
 pub use predict::Predict;

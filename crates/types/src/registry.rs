@@ -2,6 +2,7 @@
 //! commands that change them. The cluster replicates these; routing and the edges read them.
 
 mod connector;
+mod group;
 mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,10 +11,16 @@ pub use self::connector::{
     ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, CredentialRef, ProviderKind,
 };
 use crate::access::{ApiKey, KeyHash};
-use crate::ids::{ConnectorId, KeyId, ModelName, ModelVersion, NodeId, Revision, WorkerId};
+use crate::ids::{
+    ConnectorId, KeyId, ModelGroupId, ModelName, ModelVersion, NodeId, Revision, WorkerId,
+};
 use crate::params::Parameters;
 
+pub use self::group::ModelGroup;
 pub use self::source::{MAX_MODEL_URL_BYTES, ModelUrl, ModelUrlKind, ModelUrlScheme, Sha256};
+
+/// The cluster setting that bounds how many models a worker is given.
+pub const MAX_MODEL_ON_NODE: &str = "plugins.ml_commons.max_model_on_node";
 
 /// Which kind of executor runs a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -98,6 +105,8 @@ pub struct Deployment {
     /// Whether workers may unload it while it is idle, to make room for others; the next request
     /// then waits until it is loaded again.
     pub overcommit: bool,
+    /// The only workers that may hold a copy; any when empty.
+    pub workers: Vec<WorkerId>,
 }
 
 /// A model and all its versions.
@@ -113,6 +122,10 @@ pub struct ModelEntry {
     pub placement: Vec<WorkerId>,
     /// Whether any version was ever deployed; tells `UNDEPLOYED` from `REGISTERED`.
     pub ever_deployed: bool,
+    /// The group that it is in.
+    pub group: Option<ModelGroupId>,
+    /// Ids of its tasks that users have deleted.
+    pub deleted_tasks: BTreeSet<String>,
 }
 
 /// The whole replicated state.
@@ -126,6 +139,10 @@ pub struct RegistryState {
     pub connectors: BTreeMap<ConnectorId, ConnectorSpec>,
     /// API keys by id; only hashes of them.
     pub keys: BTreeMap<KeyId, ApiKey>,
+    /// Model groups by id.
+    pub groups: BTreeMap<ModelGroupId, ModelGroup>,
+    /// Cluster settings that somebody has set: their full names, and values as JSON.
+    pub settings: BTreeMap<String, String>,
 }
 
 /// A replica that a worker shall hold: all that a worker needs to load it.
@@ -177,6 +194,20 @@ impl RegistryState {
     }
 }
 
+impl RegistryState {
+    /// The value of a cluster setting that somebody has set, as JSON.
+    #[must_use]
+    pub fn setting(&self, name: &str) -> Option<&str> {
+        self.settings.get(name).map(String::as_str)
+    }
+
+    /// How many models a worker may be given at most.
+    #[must_use]
+    pub fn max_models_on_worker(&self) -> Option<usize> {
+        self.setting(MAX_MODEL_ON_NODE)?.parse().ok()
+    }
+}
+
 /// A write to the registry. Preconditions are checked when it is applied.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RegistryCommand {
@@ -184,6 +215,9 @@ pub enum RegistryCommand {
     CreateConnector(ConnectorSpec),
     /// Deletes a connector; `Conflict` while a model version uses it.
     DeleteConnector(ConnectorId),
+    /// Replaces a connector; `NotFound` when there is none, `InvalidInput` while a deployed model
+    /// uses it.
+    UpdateConnector(ConnectorSpec),
     /// Registers the next version of a model (version 1 of a new one). The `version` inside
     /// is ignored. `NotFound` when it names an unknown connector.
     RegisterModel(ModelName, ModelVersionSpec),
@@ -197,7 +231,34 @@ pub enum RegistryCommand {
         replicas: u32,
         /// As [`Deployment::overcommit`].
         overcommit: bool,
+        /// As [`Deployment::workers`]; at least as many as `replicas`, or none.
+        workers: Vec<WorkerId>,
     },
+    /// Changes what may be changed of a model; what is `None` stays. `NotFound` when there is no
+    /// such model or group.
+    UpdateModel {
+        /// The model.
+        model: ModelName,
+        /// The description of its newest version.
+        description: Option<String>,
+        /// The group that it goes into; the inner `None` means into none.
+        group: Option<Option<ModelGroupId>>,
+    },
+    /// Marks a task of a model as deleted. No error when it is already.
+    DeleteTask {
+        /// The model.
+        model: ModelName,
+        /// The task's whole id.
+        task: String,
+    },
+    /// Creates a model group; `Conflict` when its id or name is taken.
+    CreateGroup(ModelGroup),
+    /// Replaces a model group; `NotFound` when there is none, `Conflict` when another has its name.
+    UpdateGroup(ModelGroup),
+    /// Deletes a model group; `Conflict` while models are in it.
+    DeleteGroup(ModelGroupId),
+    /// Sets cluster settings, or takes them back where the value is `None`.
+    ChangeSettings(BTreeMap<String, Option<String>>),
     /// Removes the deployment. No error when there is none.
     Undeploy(ModelName),
     /// Deletes a model and its versions; `Conflict` while deployed.

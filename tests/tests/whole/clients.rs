@@ -18,7 +18,7 @@ pub(crate) struct Up {
     pub(crate) process: Process,
     pub(crate) rest: String,
     pub(crate) internal: String,
-    _folder: TempDir,
+    pub(crate) folder: TempDir,
 }
 
 pub(crate) fn root() -> PathBuf {
@@ -55,7 +55,7 @@ impl Up {
             process,
             rest: address(0),
             internal: address(1),
-            _folder: folder,
+            folder,
         };
         until("volley up says that it is ready", || async {
             up.process.output().contains("Ctrl-C").then_some(())
@@ -134,7 +134,7 @@ async fn volley_up_serves_its_demo_models_and_stops_cleanly() {
 }
 
 /// The storyteller with a chat template that takes tools.
-fn caller(folder: &Path) -> PathBuf {
+pub(crate) fn caller(folder: &Path) -> PathBuf {
     let caller = folder.join("caller");
     std::fs::create_dir(&caller).unwrap();
     for file in std::fs::read_dir(root().join("models/storyteller")).unwrap() {
@@ -149,7 +149,7 @@ fn caller(folder: &Path) -> PathBuf {
 }
 
 /// Runs a program that prints one line a step; how many lines there were.
-async fn steps(command: &mut Command) -> usize {
+pub(crate) async fn steps(command: &mut Command) -> usize {
     let run = command.stdin(Stdio::null()).kill_on_drop(true).output();
     let output = tokio::time::timeout(Duration::from_secs(120), run).await;
     let output = output.unwrap().unwrap();
@@ -167,7 +167,7 @@ async fn the_official_clients_of_every_house_find_it() {
     for (name, path) in [
         ("text-embed", encoders.join("text-embed")),
         ("text-rerank", encoders.join("text-rerank")),
-        ("caller", caller(up._folder.path())),
+        ("caller", caller(up.folder.path())),
     ] {
         let body = json!({ "name": name, "function_name": "onnx", "path": path });
         client.register(&body).await.unwrap();
@@ -206,7 +206,7 @@ async fn the_official_clients_of_every_house_find_it() {
     std::fs::copy(root().join("examples/sdks/client.mjs"), &program).unwrap();
     let mut command = Command::new("node");
     command.arg(program).args([&url, "storyteller"]);
-    assert_eq!(steps(&mut command).await, 7);
+    assert_eq!(steps(&mut command).await, 8);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -101,6 +101,7 @@ pub(super) async fn deploy(app: &App, model: String, given: bool) -> Result<(), 
         version: None,
         replicas: REPLICAS,
         overcommit: false,
+        workers: Vec::new(),
     };
     app.control.write(deploy).await?;
     loop {

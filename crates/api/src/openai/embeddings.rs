@@ -102,13 +102,13 @@ fn append(batch: &RecordBatch, base64: bool, data: &mut Vec<Value>) -> Result<()
 }
 
 /// The tokens of a batch's rows.
-pub(super) fn count(batch: &RecordBatch) -> u64 {
+pub(crate) fn count(batch: &RecordBatch) -> u64 {
     let tokens = batch.column_by_name(TOKENS);
     let tokens = tokens.and_then(|column| column.as_primitive_opt::<UInt32Type>());
     let tokens = tokens.map(|tokens| tokens.iter().flatten().map(u64::from).sum());
     tokens.unwrap_or(0)
 }
 
-pub(super) fn malformed(cause: &str) -> PredictError {
+pub(crate) fn malformed(cause: &str) -> PredictError {
     PredictError::internal("the model's answer is malformed", cause.to_owned())
 }

@@ -1,5 +1,8 @@
 //! What each operation does, takes and gives.
 
+mod ollama;
+mod opensearch;
+
 /// One method of one route.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Operation {
@@ -13,6 +16,8 @@ pub(super) struct Operation {
     pub(super) gives: &'static str,
     /// Whether the answer may be a stream of events.
     pub(super) streams: bool,
+    /// Whether the answer may be lines of JSON.
+    pub(super) lines: bool,
     /// The status of a success.
     pub(super) status: u16,
     /// Names and types of what may stand in the query.
@@ -28,6 +33,7 @@ const fn get(path: &'static str, summary: &'static str, gives: &'static str) -> 
         needs_body: false,
         gives,
         streams: false,
+        lines: false,
         status: 200,
         query: &[],
     }
@@ -54,10 +60,29 @@ const fn delete(path: &'static str, summary: &'static str, gives: &'static str) 
     }
 }
 
+const fn put(
+    path: &'static str,
+    summary: &'static str,
+    takes: &'static str,
+    gives: &'static str,
+) -> Operation {
+    Operation {
+        method: "PUT",
+        ..post(path, summary, takes, gives)
+    }
+}
+
 impl Operation {
     const fn streamed(self) -> Self {
         Self {
             streams: true,
+            ..self
+        }
+    }
+
+    const fn lines(self) -> Self {
+        Self {
+            lines: true,
             ..self
         }
     }
@@ -81,93 +106,14 @@ impl Operation {
     pub(super) const UNKNOWN: Self = get("", "", "Anything");
 }
 
-const PAGE: &[(&str, &str)] = &[("from", "integer"), ("size", "integer")];
-
-macro_rules! ml {
-    ($path:literal) => {
-        concat!("/_plugins/_ml", $path)
-    };
+/// All of them.
+pub(super) fn all() -> impl Iterator<Item = &'static Operation> {
+    let dialects = [opensearch::OPERATIONS, ollama::OPERATIONS, OPERATIONS];
+    dialects.into_iter().flatten()
 }
 
-/// All of them, in the order of `app.rs`.
-pub(super) const OPERATIONS: &[Operation] = &[
-    post(
-        ml!("/connectors/_create"),
-        "Creates a connector.",
-        "ConnectorRequest",
-        "ConnectorId",
-    ),
-    get(ml!("/connectors/_search"), "All connectors.", "Hits").query(PAGE),
-    post(
-        ml!("/connectors/_search"),
-        "All connectors.",
-        "Search",
-        "Hits",
-    )
-    .body_if_any()
-    .query(PAGE),
-    get(ml!("/connectors/{id}"), "One connector.", "Connector"),
-    delete(ml!("/connectors/{id}"), "Deletes a connector.", "Deleted"),
-    post(
-        ml!("/models/_register"),
-        "Registers a model, or its next version.",
-        "ModelRequest",
-        "Registered",
-    )
-    .query(&[("deploy", "boolean")]),
-    get(ml!("/models/_search"), "All models.", "Hits").query(PAGE),
-    post(ml!("/models/_search"), "All models.", "Search", "Hits")
-        .body_if_any()
-        .query(PAGE),
-    get(
-        ml!("/models/{id}"),
-        "One model, its state and where it runs.",
-        "RegisteredModel",
-    ),
-    delete(
-        ml!("/models/{id}"),
-        "Deletes a model and all its versions.",
-        "Deleted",
-    ),
-    post(
-        ml!("/models/{id}/_deploy"),
-        "Deploys a version.",
-        "Deployment",
-        "Deploying",
-    )
-    .body_if_any()
-    .query(&[("replicas", "integer")]),
-    post(
-        ml!("/models/{id}/_undeploy"),
-        "Undeploys a model.",
-        "Anything",
-        "Anything",
-    )
-    .body_if_any(),
-    post(
-        ml!("/models/{id}/_predict"),
-        "Predicts: tensors, texts or a generation.",
-        "Prediction",
-        "PredictionResult",
-    ),
-    post(
-        ml!("/models/{id}/_predict/stream"),
-        "Generates as a stream.",
-        "Prediction",
-        "",
-    )
-    .streamed(),
-    get(
-        ml!("/tasks/{id}"),
-        "How far a registration or a deployment is.",
-        "Task",
-    ),
-    get(ml!("/streams/{id}"), "The rest of a stream.", "").streamed(),
-    delete(
-        ml!("/streams/{id}"),
-        "Ends a stream that is held.",
-        "Anything",
-    ),
+/// Those that have no file of their own.
+const OPERATIONS: &[Operation] = &[
     post(
         "/v1/chat/completions",
         "A chat completion, whole or streamed.",

@@ -13,9 +13,13 @@ use volley_types::{ConnectorId, ErrorCode, PredictError};
 use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::error::ApiError;
-use crate::extract::{Path, State};
+use crate::extract::{Path, Query, State};
+use crate::opensearch::search::{Search, SearchQuery};
+use crate::opensearch::settings;
 use crate::parameters;
 
+/// The index that holds connectors in OpenSearch.
+const INDEX: &str = ".plugins-ml-connector";
 const FIELDS: [&str; 17] = [
     "connector_id",
     "id",
@@ -45,6 +49,7 @@ pub(crate) async fn create(
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let spec = read(&body)?;
+    settings::trust_connector(&app.control.registry(), &spec)?;
     let id = spec.id.to_string();
     app.control
         .write(RegistryCommand::CreateConnector(spec))
@@ -58,20 +63,92 @@ pub(crate) async fn get(
 ) -> Result<Json<Value>, ApiError> {
     let id = ConnectorId::new(id)?;
     let registry = app.control.registry();
-    let spec = registry.connectors.get(&id).ok_or_else(|| {
-        PredictError::new(ErrorCode::NotFound, format!("no connector '{id}' exists"))
-    })?;
+    let spec = registry.connectors.get(&id).ok_or_else(|| unknown(&id))?;
     Ok(Json(render(spec)))
 }
 
-pub(crate) async fn search(State(app): State<Arc<App>>) -> Json<Value> {
+fn unknown(id: &ConnectorId) -> PredictError {
+    PredictError::new(ErrorCode::NotFound, format!("no connector '{id}' exists"))
+}
+
+pub(crate) async fn search(
+    State(app): State<Arc<App>>,
+    Query(query): Query<SearchQuery>,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    let search = Search::read(&body, &query)?;
     let registry = app.control.registry();
-    let hits: Vec<_> = registry
-        .connectors
-        .values()
-        .map(|spec| json!({ "_id": spec.id.as_str(), "_source": render(spec) }))
-        .collect();
-    Json(json!({ "hits": { "total": { "value": hits.len(), "relation": "eq" }, "hits": hits } }))
+    let ids = registry.connectors.keys().map(ToString::to_string);
+    let show = |id: &str| {
+        let spec = registry.connectors.get(&ConnectorId::new(id).ok()?)?;
+        Some(render(spec))
+    };
+    Ok(Json(search.run(INDEX, ids, show)))
+}
+
+/// Changes the fields that the body has; the others stay.
+pub(crate) async fn update(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    let id = ConnectorId::new(id)?;
+    let registry = app.control.registry();
+    let current = registry.connectors.get(&id).ok_or_else(|| unknown(&id))?;
+    let spec = read(&changed(current, &body)?)?;
+    if spec.id != id {
+        let message = "a connector's id cannot be changed: make another one";
+        return Err(PredictError::invalid(message).into());
+    }
+    settings::trust_connector(&registry, &spec)?;
+    app.control
+        .write(RegistryCommand::UpdateConnector(spec))
+        .await?;
+    Ok(Json(
+        json!({ "_index": INDEX, "_id": id.as_str(), "result": "updated" }),
+    ))
+}
+
+/// The body of a connector with what `body` changes of it.
+fn changed(
+    current: &ConnectorSpec,
+    body: &Map<String, Value>,
+) -> Result<Map<String, Value>, PredictError> {
+    let Value::Object(mut whole) = render(current) else {
+        return Err(PredictError::internal(
+            "the connector was lost",
+            "it is no object",
+        ));
+    };
+    // What these say is said anew: by the URL, or by the actions.
+    let renewed: &[&str] = match (body.contains_key("actions"), body.contains_key("url")) {
+        (true, _) => &["url", "headers", "request_body", "provider"],
+        (false, true) => &["provider"],
+        (false, false) => &[],
+    };
+    for name in renewed {
+        whole.remove(*name);
+    }
+    let model_in_parameters = |it: &Map<String, Value>| it.contains_key("model");
+    if body.object("parameters")?.is_some_and(model_in_parameters) && !body.contains_key("model") {
+        whole.remove("model");
+    }
+    if body.contains_key("protocol") && !body.contains_key("provider") {
+        whole.remove("provider");
+    }
+    for (name, value) in body {
+        match (whole.get_mut(name), value) {
+            (Some(Value::Object(old)), Value::Object(new))
+                if name == "parameters" || name == "client_config" =>
+            {
+                old.extend(new.clone());
+            }
+            _ => {
+                whole.insert(name.clone(), value.clone());
+            }
+        }
+    }
+    Ok(whole)
 }
 
 pub(crate) async fn delete(
@@ -82,7 +159,9 @@ pub(crate) async fn delete(
     app.control
         .write(RegistryCommand::DeleteConnector(id.clone()))
         .await?;
-    Ok(Json(json!({ "_id": id.as_str(), "result": "deleted" })))
+    Ok(Json(
+        json!({ "_index": INDEX, "_id": id.as_str(), "result": "deleted" }),
+    ))
 }
 
 fn render(spec: &ConnectorSpec) -> Value {

@@ -1,5 +1,7 @@
-//! Models: register, get, search, deploy, undeploy, delete. A model's id is its unique name;
-//! registering it again makes its next version.
+//! Models: register, get, search; what comes after is in [`life`]. A model's id is its unique
+//! name; registering it again makes its next version.
+
+mod life;
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,21 +12,23 @@ use serde_json::{Map, Value, json};
 use volley_types::control::ModelStatus;
 use volley_types::registry::{
     BackendKind, ModelEntry, ModelSource, ModelUrl, ModelUrlKind, ModelVersionSpec,
-    RegistryCommand, ReplicaState,
+    RegistryCommand, RegistryState, ReplicaState,
 };
 use volley_types::{
     ConnectorId, ErrorCode, ModelName, ModelRef, ModelVersion, PredictError, WorkerId,
 };
 
+pub(crate) use self::life::{delete, deploy, undeploy, undeploy_many, update};
 use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::error::ApiError;
 use crate::extract::{Path, Query, State};
-use crate::opensearch::{connectors, model_config, tasks};
+use crate::opensearch::search::{Search, SearchQuery};
+use crate::opensearch::{connectors, model_config, settings, tasks};
 use crate::parameters;
 
-/// The most hits of one search.
-const MAX_HITS: u64 = 1_000;
+/// The index that holds models in OpenSearch.
+const INDEX: &str = ".plugins-ml-model";
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -40,8 +44,13 @@ pub(crate) async fn register(
 ) -> Result<Json<Value>, ApiError> {
     let model = ModelName::new(body.required("name")?)?;
     let mut spec = spec(&body)?;
+    let registry = app.control.registry();
+    let group = life::group(&registry, &body)?;
+    life::allowed(&registry, &spec)?;
+    origin_allowed(&registry, &spec.source)?;
     if let Some(connector) = body.object("connector")? {
         let connector = connectors::read(connector)?;
+        settings::trust_connector(&registry, &connector)?;
         spec.source = ModelSource::Connector(connector.id.clone());
         app.control
             .write(RegistryCommand::CreateConnector(connector))
@@ -52,12 +61,21 @@ pub(crate) async fn register(
         .write(RegistryCommand::RegisterModel(model.clone(), spec))
         .await?;
     let version = registered.version.unwrap_or_default();
+    if group.is_some() {
+        let update = RegistryCommand::UpdateModel {
+            model: model.clone(),
+            description: None,
+            group: Some(group),
+        };
+        app.control.write(update).await?;
+    }
     if query.deploy {
         let deploy = RegistryCommand::Deploy {
             model: model.clone(),
             version: Some(version),
             replicas: replicas(&body)?,
             overcommit: overcommit(&body)?,
+            workers: Vec::new(),
         };
         app.control.write(deploy).await?;
     }
@@ -67,6 +85,22 @@ pub(crate) async fn register(
         "model_id": model.as_str(),
         "model_version": version.0.to_string(),
     })))
+}
+
+/// Whether models may come from there.
+fn origin_allowed(registry: &RegistryState, source: &ModelSource) -> Result<(), PredictError> {
+    match source {
+        ModelSource::Url { .. } => settings::demand(
+            registry,
+            settings::VIA_URL,
+            "Registering a model by its URL",
+        ),
+        ModelSource::Path(_) => {
+            let what = "Registering a model by its path";
+            settings::demand(registry, settings::VIA_LOCAL_FILE, what)
+        }
+        ModelSource::None | ModelSource::Connector(_) => Ok(()),
+    }
 }
 
 fn replicas(body: &Map<String, Value>) -> Result<u32, PredictError> {
@@ -84,7 +118,7 @@ fn overcommit(body: &Map<String, Value>) -> Result<bool, PredictError> {
     }
 }
 
-/// `version` and `model_group_id` are what OpenSearch's clients send; versions are counted here.
+/// `version` is what OpenSearch's clients send; versions are counted here.
 const FIELDS: [&str; 15] = [
     "name",
     "function_name",
@@ -196,7 +230,7 @@ fn directory(path: &str) -> Result<String, PredictError> {
     Ok(path.to_owned())
 }
 
-fn now_ms() -> u64 {
+pub(crate) fn now_ms() -> u64 {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
@@ -232,46 +266,20 @@ pub(crate) async fn get(
     Ok(Json(render(entry, &status, model.version)))
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct SearchQuery {
-    size: Option<u64>,
-    from: Option<u64>,
-}
-
 pub(crate) async fn search(
     State(app): State<Arc<App>>,
     Query(query): Query<SearchQuery>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
-    let all = body
-        .object("query")?
-        .is_none_or(|query| query.len() == 1 && query.contains_key("match_all"));
-    if !all {
-        return Err(PredictError::invalid("the only query that is understood is match_all").into());
-    }
-    let size = body
-        .count("size")?
-        .or(query.size)
-        .unwrap_or(MAX_HITS)
-        .min(MAX_HITS);
-    let from = body.count("from")?.or(query.from).unwrap_or(0);
+    let search = Search::read(&body, &query)?;
     let registry = app.control.registry();
-    let (skip, take) = (usize::try_from(from).unwrap_or(usize::MAX), size as usize);
-    let hits = registry
-        .models
-        .values()
-        .skip(skip)
-        .take(take)
-        .filter_map(|entry| {
-            let status = app.control.model_status(&entry.name)?;
-            Some(json!({ "_id": entry.name.as_str(), "_source": render(entry, &status, None) }))
-        });
-    let hits: Vec<_> = hits.collect();
-    let total = registry.models.len();
-    Ok(Json(
-        json!({ "hits": { "total": { "value": total, "relation": "eq" }, "hits": hits } }),
-    ))
+    let ids = registry.models.keys().map(ToString::to_string);
+    let show = |id: &str| {
+        let entry = registry.models.get(&ModelName::new(id).ok()?)?;
+        let status = app.control.model_status(&entry.name)?;
+        Some(render(entry, &status, None))
+    };
+    Ok(Json(search.run(INDEX, ids, show)))
 }
 
 /// A model as users see it: of the version asked for, else the deployed, else the newest.
@@ -317,6 +325,7 @@ fn render(entry: &ModelEntry, status: &ModelStatus, version: Option<ModelVersion
     json!({
         "name": entry.name.as_str(),
         "model_id": entry.name.as_str(),
+        "model_group_id": entry.group.as_ref().map(|group| group.as_str()),
         "model_version": version.0.to_string(),
         "algorithm": spec.map(|spec| spec.backend.as_str().to_ascii_uppercase()),
         "description": spec.map(|spec| spec.description.as_str()),
@@ -332,90 +341,11 @@ fn render(entry: &ModelEntry, status: &ModelStatus, version: Option<ModelVersion
         "deployed_version": status.version.map(|version| version.0),
         "wanted_replicas": status.wanted_replicas,
         "overcommit": entry.deployment.as_ref().is_some_and(|deployment| deployment.overcommit),
+        "deploy_to_all_nodes": entry.deployment.as_ref().is_none_or(|it| it.workers.is_empty()),
         "planning_worker_node_count": entry.placement.len(),
         "planning_worker_nodes": ids(&entry.placement),
         "current_worker_node_count": ready.len(),
         "current_worker_nodes": ids(&ready),
         "failures": failures,
     })
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct DeployQuery {
-    replicas: Option<u32>,
-    overcommit: Option<bool>,
-}
-
-pub(crate) async fn deploy(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    Query(query): Query<DeployQuery>,
-    JsonObject(body): JsonObject,
-) -> Result<Json<Value>, ApiError> {
-    let ModelRef {
-        name: model,
-        version,
-    } = id.parse()?;
-    if body.contains_key("node_ids") {
-        let message = "'node_ids' is not taken: placement is the cluster's; give 'replicas'";
-        return Err(PredictError::new(ErrorCode::Unimplemented, message).into());
-    }
-    body.only("a deployment", &["replicas", "overcommit"])?;
-    let overcommit = match query.overcommit {
-        Some(overcommit) => overcommit,
-        None => overcommit(&body)?,
-    };
-    let replicas = match query.replicas {
-        Some(replicas) => replicas,
-        None => replicas(&body)?,
-    };
-    app.control
-        .write(RegistryCommand::Deploy {
-            model: model.clone(),
-            version,
-            replicas,
-            overcommit,
-        })
-        .await?;
-    let registry = app.control.registry();
-    let deployment = registry
-        .models
-        .get(&model)
-        .and_then(|entry| entry.deployment.clone());
-    let task = deployment.map(|deployment| tasks::deploy_id(&model, deployment.revision));
-    Ok(Json(
-        json!({ "task_id": task, "task_type": "DEPLOY_MODEL", "status": "CREATED" }),
-    ))
-}
-
-pub(crate) async fn undeploy(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-) -> Result<Json<Value>, ApiError> {
-    let model = ModelName::new(id)?;
-    let registry = app.control.registry();
-    let placed = registry
-        .models
-        .get(&model)
-        .map(|entry| entry.placement.clone());
-    app.control
-        .write(RegistryCommand::Undeploy(model.clone()))
-        .await?;
-    let nodes = placed.unwrap_or_default().into_iter().map(|worker| {
-        let stats = json!({ "stats": { model.as_str(): "UNDEPLOYED" } });
-        (worker.to_string(), stats)
-    });
-    Ok(Json(Value::Object(nodes.collect())))
-}
-
-pub(crate) async fn delete(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-) -> Result<Json<Value>, ApiError> {
-    let model = ModelName::new(id)?;
-    app.control
-        .write(RegistryCommand::DeleteModel(model.clone()))
-        .await?;
-    Ok(Json(json!({ "_id": model.as_str(), "result": "deleted" })))
 }

@@ -16,7 +16,7 @@ use crate::error::ApiError;
 use crate::extract::{Path, State};
 use crate::opensearch::events::OpenSearchEvents;
 use crate::opensearch::request;
-use crate::opensearch::texts;
+use crate::opensearch::{settings, texts};
 use crate::{answer, sse, tensors};
 
 /// Streams a generation. The status is 200 only once the first chunk is there.
@@ -27,6 +27,9 @@ pub(crate) async fn stream(
     JsonObject(body): JsonObject,
 ) -> Result<Response, ApiError> {
     let begun = async {
+        let registry = app.control.registry();
+        settings::demand(&registry, settings::STREAM_ENABLED, "Streaming")?;
+        request::known_interface(&body)?;
         let (signature, request) = request(&app, &model, &context, &body).await?;
         if signature.task != Task::Generate {
             return Err(PredictError::invalid(
@@ -65,6 +68,17 @@ pub(crate) async fn predict(
     };
     let results = context.in_time(whole).await?;
     Ok(Json(json!({ "inference_results": results })))
+}
+
+/// The same under the name of the algorithm, as the plugin's older clients call it. What the model
+/// is tells how it is called.
+pub(crate) async fn predict_as(
+    app: State<Arc<App>>,
+    Path((_algorithm, model)): Path<(String, String)>,
+    context: RequestContext,
+    body: JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    predict(app, Path(model), context, body).await
 }
 
 pub(crate) async fn request(

@@ -11,6 +11,40 @@ use crate::{chat, parameters, tensors};
 /// Fields of `parameters` that tell an ml-commons server how to stream; here it is known.
 const STREAM_HINTS: [&str; 2] = ["stream", "_llm_interface"];
 
+/// The interfaces that a stream's request may name. Which one the model's server has is known
+/// from its connector; a local model has none.
+const INTERFACES: [&str; 5] = [
+    "openai/v1/chat/completions",
+    "bedrock/converse",
+    "bedrock/converse/claude",
+    "bedrock/converse/deepseek_r1",
+    "gemini/v1beta/generatecontent",
+];
+
+/// Refuses a stream of an interface that nobody has heard of.
+///
+/// # Errors
+/// `InvalidInput` with the list of those that are known.
+pub(crate) fn known_interface(body: &Map<String, Value>) -> Result<(), PredictError> {
+    let parameters = body.object("parameters")?;
+    let named = parameters.and_then(|parameters| parameters.get("_llm_interface"));
+    let known = match named {
+        None | Some(Value::Null) => true,
+        Some(Value::String(text)) => {
+            let text = text.trim().to_ascii_lowercase();
+            INTERFACES.contains(&text.as_str())
+        }
+        Some(_) => false,
+    };
+    if known {
+        return Ok(());
+    }
+    Err(PredictError::invalid(format!(
+        "'parameters._llm_interface' may be left out, or be one of {}",
+        INTERFACES.join(", ")
+    )))
+}
+
 /// What a body holds: rows for the model, and parameters.
 pub(crate) fn read(
     body: &Map<String, Value>,

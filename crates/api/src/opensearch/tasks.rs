@@ -5,12 +5,18 @@ use std::sync::Arc;
 
 use axum::Json;
 use serde_json::{Value, json};
-use volley_types::registry::{ModelEntry, ModelState, RegistryState, ReplicaState};
+use volley_types::registry::{
+    ModelEntry, ModelState, RegistryCommand, RegistryState, ReplicaState,
+};
 use volley_types::{ErrorCode, ModelName, ModelVersion, PredictError, Revision};
 
 use crate::app::App;
+use crate::body::JsonObject;
 use crate::error::ApiError;
-use crate::extract::{Path, State};
+use crate::extract::{Path, Query, State};
+use crate::opensearch::search::{Search, SearchQuery};
+
+const INDEX: &str = ".plugins-ml-task";
 
 /// The task of registering a version: done as soon as it exists.
 pub(crate) fn register_id(model: &ModelName, version: ModelVersion) -> String {
@@ -26,36 +32,97 @@ pub(crate) async fn get(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
+    let task = show(&app, &app.control.registry(), &id);
+    Ok(Json(task.ok_or_else(unknown)?))
+}
+
+/// Searches the registrations, and the deployments that stand.
+pub(crate) async fn search(
+    State(app): State<Arc<App>>,
+    Query(query): Query<SearchQuery>,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    let search = Search::read(&body, &query)?;
     let registry = app.control.registry();
-    let (kind, entry, number) = find(&registry, &id).ok_or_else(|| {
-        PredictError::new(
-            ErrorCode::NotFound,
-            "no such task; its model may have been deleted",
-        )
-    })?;
+    let ids = ids(&registry).filter(|id| find(&registry, id).is_some());
+    Ok(Json(search.run(INDEX, ids, |id| show(&app, &registry, id))))
+}
+
+/// Forgets a task; what it did stays.
+pub(crate) async fn delete(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let registry = app.control.registry();
+    let task = show(&app, &registry, &id).ok_or_else(unknown)?;
+    let (_, entry, _) = find(&registry, &id).ok_or_else(unknown)?;
+    if task["state"] == "RUNNING" {
+        let message = "Task cannot be deleted in running state. Try after sometime";
+        return Err(PredictError::new(ErrorCode::Conflict, message).into());
+    }
+    let delete = RegistryCommand::DeleteTask {
+        model: entry.name.clone(),
+        task: id.clone(),
+    };
+    app.control.write(delete).await?;
+    Ok(Json(
+        json!({ "_index": INDEX, "_id": id, "result": "deleted" }),
+    ))
+}
+
+fn unknown() -> PredictError {
+    let message = "no such task; it or its model may have been deleted";
+    PredictError::new(ErrorCode::NotFound, message)
+}
+
+/// All tasks that there may be.
+pub(crate) fn ids(registry: &RegistryState) -> impl Iterator<Item = String> + '_ {
+    registry.models.values().flat_map(|entry| {
+        let versions = entry.versions.keys();
+        let registered = versions.map(|version| register_id(&entry.name, *version));
+        let deployed = entry.deployment.iter();
+        registered.chain(deployed.map(|it| deploy_id(&entry.name, it.revision)))
+    })
+}
+
+/// A task as users see it; `None` when there is none of that id.
+pub(crate) fn show(app: &App, registry: &RegistryState, id: &str) -> Option<Value> {
+    let (kind, entry, number) = find(registry, id)?;
     let (task_type, state, error) = match kind {
         Kind::Register => ("REGISTER_MODEL", "COMPLETED", None),
         Kind::Deploy => {
-            let (state, error) = deploy_state(&app, entry, number);
+            let (state, error) = deploy_state(app, entry, number);
             ("DEPLOY_MODEL", state, error)
         }
+    };
+    let version = match (kind, &entry.deployment) {
+        (Kind::Register, _) => entry
+            .versions
+            .get(&ModelVersion(u32::try_from(number).ok()?)),
+        (Kind::Deploy, Some(deployment)) => entry.versions.get(&deployment.version),
+        (Kind::Deploy, None) => None,
     };
     let workers: Vec<_> = entry.placement.iter().map(ToString::to_string).collect();
     let mut task = json!({
         "task_id": id,
         "task_type": task_type,
         "model_id": entry.name.as_str(),
+        "function_name": version.map(|spec| spec.backend.as_str().to_ascii_uppercase()),
         "state": state,
         "worker_node": workers,
         "is_async": true,
     });
+    if let (Kind::Register, Some(spec)) = (kind, version) {
+        task["create_time"] = spec.created_ms.into();
+        task["last_update_time"] = spec.created_ms.into();
+    }
     if let Some(error) = error {
         task["error"] = error.into();
     }
     if let (Kind::Deploy, "RUNNING" | "COMPLETED_WITH_ERROR") = (kind, state) {
-        task["progress"] = progress(&app, entry);
+        task["progress"] = progress(app, entry);
     }
-    Ok(Json(task))
+    Some(task)
 }
 
 /// What each worker has fetched so far, where it has to.
@@ -84,6 +151,9 @@ fn find<'a>(registry: &'a RegistryState, id: &str) -> Option<(Kind, &'a ModelEnt
     let (model, number) = rest.rsplit_once('-')?;
     let number: u64 = number.parse().ok()?;
     let entry = registry.models.get(&ModelName::new(model).ok()?)?;
+    if entry.deleted_tasks.contains(id) {
+        return None;
+    }
     match kind {
         "register" => {
             let version = ModelVersion(u32::try_from(number).ok()?);

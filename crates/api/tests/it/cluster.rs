@@ -1,6 +1,9 @@
 //! A cluster that does what its script says.
 
-use std::collections::{BTreeMap, HashMap};
+#[path = "cluster/apply.rs"]
+mod apply;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -131,9 +134,12 @@ fn entry(name: &ModelName, revision: Revision) -> ModelEntry {
             replicas: 1,
             revision,
             overcommit: false,
+            workers: Vec::new(),
         }),
         placement: vec![WorkerId::new("w1").unwrap()],
         ever_deployed: true,
+        group: None,
+        deleted_tasks: BTreeSet::new(),
     }
 }
 
@@ -248,7 +254,7 @@ impl Control for Cluster {
         let mut guard = self.registry.lock();
         let mut registry = RegistryState::clone(&guard);
         registry.revision.0 += 1;
-        let version = apply(&mut registry, command)?;
+        let version = apply::apply(&mut registry, command)?;
         let revision = registry.revision;
         *guard = Arc::new(registry);
         Ok(RegistryReply { revision, version })
@@ -392,85 +398,4 @@ fn replica(model: &ModelName, version: ModelVersion, state: ReplicaState) -> Rep
         memory_bytes: 1 << 10,
         fetch: None,
     }
-}
-
-/// The registry's rules that the edge's stories need.
-fn apply(
-    registry: &mut RegistryState,
-    command: RegistryCommand,
-) -> Result<Option<ModelVersion>, PredictError> {
-    let revision = registry.revision;
-    match command {
-        RegistryCommand::CreateConnector(spec) => {
-            registry.connectors.insert(spec.id.clone(), spec);
-        }
-        RegistryCommand::DeleteConnector(id) => {
-            registry.connectors.remove(&id).ok_or_else(|| {
-                PredictError::new(ErrorCode::NotFound, format!("no connector '{id}' exists"))
-            })?;
-        }
-        RegistryCommand::RegisterModel(name, mut spec) => {
-            let model = registry
-                .models
-                .entry(name.clone())
-                .or_insert_with(|| ModelEntry {
-                    name,
-                    versions: BTreeMap::new(),
-                    deployment: None,
-                    placement: Vec::new(),
-                    ever_deployed: false,
-                });
-            let version = ModelVersion(u32::try_from(model.versions.len()).unwrap() + 1);
-            spec.version = version;
-            model.versions.insert(version, spec);
-            return Ok(Some(version));
-        }
-        RegistryCommand::Deploy {
-            model,
-            version,
-            replicas,
-            overcommit,
-        } => {
-            let entry = registry
-                .models
-                .get_mut(&model)
-                .ok_or_else(|| missing(&model))?;
-            let newest = *entry.versions.keys().next_back().unwrap();
-            let version = version.unwrap_or(newest);
-            entry.deployment = Some(Deployment {
-                version,
-                replicas,
-                revision,
-                overcommit,
-            });
-            entry.placement = vec![WorkerId::new("w1").unwrap()];
-            entry.ever_deployed = true;
-            return Ok(Some(version));
-        }
-        RegistryCommand::Undeploy(model) => {
-            let entry = registry
-                .models
-                .get_mut(&model)
-                .ok_or_else(|| missing(&model))?;
-            entry.deployment = None;
-            entry.placement.clear();
-        }
-        RegistryCommand::DeleteModel(model) => {
-            registry
-                .models
-                .remove(&model)
-                .ok_or_else(|| missing(&model))?;
-        }
-        RegistryCommand::Place { .. } => panic!("the edge does not place"),
-        RegistryCommand::CreateKey(key) => {
-            registry.keys.insert(key.id.clone(), key);
-        }
-        RegistryCommand::RotateKey { id, hash, .. } => {
-            registry.keys.get_mut(&id).expect("the key is there").hash = hash;
-        }
-        RegistryCommand::RevokeKey(id) => {
-            registry.keys.remove(&id);
-        }
-    }
-    Ok(None)
 }

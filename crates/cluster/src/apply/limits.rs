@@ -12,6 +12,12 @@ pub const MAX_MODELS: usize = 10_000;
 pub const MAX_VERSIONS: usize = 1_000;
 /// The most connectors in a registry.
 pub const MAX_CONNECTORS: usize = 10_000;
+/// The most model groups in a registry.
+pub const MAX_GROUPS: usize = 10_000;
+/// The most cluster settings.
+pub const MAX_SETTINGS: usize = 256;
+/// The most tasks of one model that users may have deleted.
+pub const MAX_DELETED_TASKS: usize = 1_000;
 /// The most API keys in a registry.
 pub const MAX_KEYS: usize = 10_000;
 /// The most model names and prefixes of one API key.

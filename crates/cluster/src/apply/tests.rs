@@ -68,6 +68,7 @@ fn the_life_of_a_model() {
         version,
         replicas,
         overcommit: false,
+        workers: Vec::new(),
     };
     assert_eq!(
         code(run(deploy(Some(ModelVersion(3)), 1))),
@@ -204,6 +205,7 @@ fn a_placement_names_each_worker_once_and_no_more_than_replicas() {
         version: None,
         replicas: 2,
         overcommit: false,
+        workers: Vec::new(),
     });
     let deployment = deployed.unwrap().revision;
     let mut place = |workers: &[&str]| {
@@ -235,6 +237,7 @@ fn any_command() -> impl Strategy<Value = RegistryCommand> {
                     version: version.map(ModelVersion),
                     replicas,
                     overcommit: replicas % 2 == 0,
+                    workers: Vec::new(),
                 }
             }
         ),
@@ -281,4 +284,120 @@ proptest! {
         let wire = volley_proto::registry_records::state_to_wire(&state);
         prop_assert_eq!(volley_proto::registry_records::state_from_wire(wire).unwrap(), state);
     }
+}
+
+#[test]
+fn a_connector_is_changed_while_nothing_runs_on_it() {
+    let mut state = RegistryState::default();
+    let url = "https://llm.example/v1";
+    apply(
+        &mut state,
+        &RegistryCommand::CreateConnector(connector("c", url)),
+    )
+    .unwrap();
+    apply(
+        &mut state,
+        &RegistryCommand::RegisterModel(name("m"), remote_model("c")),
+    )
+    .unwrap();
+    let change = RegistryCommand::UpdateConnector(connector("c", "https://other.example/v1"));
+    let deploy = RegistryCommand::Deploy {
+        model: name("m"),
+        version: None,
+        replicas: 1,
+        overcommit: false,
+        workers: Vec::new(),
+    };
+    apply(&mut state, &deploy).unwrap();
+    let refused = apply(&mut state, &change).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::InvalidInput);
+    assert!(
+        refused.message.contains("undeploy the models first: [m]"),
+        "{refused}"
+    );
+    apply(&mut state, &RegistryCommand::Undeploy(name("m"))).unwrap();
+    apply(&mut state, &change).unwrap();
+    let revision = state.revision;
+    apply(&mut state, &change).unwrap();
+    assert_eq!(state.revision, revision, "nothing changed");
+    let unknown = RegistryCommand::UpdateConnector(connector("d", url));
+    assert_eq!(code(apply(&mut state, &unknown)), Some(ErrorCode::NotFound));
+}
+
+#[test]
+fn groups_have_names_of_their_own_and_stay_while_models_are_in_them() {
+    let mut state = RegistryState::default();
+    let group = |id: &str, name: &str| volley_types::registry::ModelGroup {
+        id: volley_types::ModelGroupId::new(id).unwrap(),
+        name: name.to_owned(),
+        description: String::new(),
+        created_ms: 1,
+        updated_ms: 1,
+    };
+    let into = |group: Option<&str>| RegistryCommand::UpdateModel {
+        model: name("m"),
+        description: Some("described".to_owned()),
+        group: Some(group.map(|id| volley_types::ModelGroupId::new(id).unwrap())),
+    };
+    apply(
+        &mut state,
+        &RegistryCommand::CreateGroup(group("g", "search")),
+    )
+    .unwrap();
+    let twice = RegistryCommand::CreateGroup(group("h", "search"));
+    assert_eq!(code(apply(&mut state, &twice)), Some(ErrorCode::Conflict));
+    let renamed = RegistryCommand::UpdateGroup(group("g", "find"));
+    apply(&mut state, &renamed).unwrap();
+    apply(&mut state, &twice).unwrap();
+    assert_eq!(
+        code(apply(&mut state, &into(Some("g")))),
+        Some(ErrorCode::NotFound)
+    );
+    apply(
+        &mut state,
+        &RegistryCommand::RegisterModel(name("m"), text_model()),
+    )
+    .unwrap();
+    assert_eq!(
+        code(apply(&mut state, &into(Some("x")))),
+        Some(ErrorCode::NotFound)
+    );
+    apply(&mut state, &into(Some("g"))).unwrap();
+    let entry = &state.models[&name("m")];
+    assert_eq!(entry.versions[&ModelVersion(1)].description, "described");
+    let delete = RegistryCommand::DeleteGroup(volley_types::ModelGroupId::new("g").unwrap());
+    assert_eq!(code(apply(&mut state, &delete)), Some(ErrorCode::Conflict));
+    apply(&mut state, &into(None)).unwrap();
+    apply(&mut state, &delete).unwrap();
+    assert_eq!(code(apply(&mut state, &renamed)), Some(ErrorCode::NotFound));
+}
+
+#[test]
+fn settings_are_set_and_taken_back_and_tasks_are_forgotten() {
+    let mut state = RegistryState::default();
+    let set = |value: Option<&str>| {
+        let name = volley_types::registry::MAX_MODEL_ON_NODE.to_owned();
+        let change = BTreeMap::from([(name, value.map(str::to_owned))]);
+        RegistryCommand::ChangeSettings(change)
+    };
+    apply(&mut state, &set(Some("3"))).unwrap();
+    assert_eq!(state.max_models_on_worker(), Some(3));
+    apply(&mut state, &set(None)).unwrap();
+    assert_eq!(state.max_models_on_worker(), None);
+    let delete = RegistryCommand::DeleteTask {
+        model: name("m"),
+        task: "register-m-1".to_owned(),
+    };
+    assert_eq!(code(apply(&mut state, &delete)), Some(ErrorCode::NotFound));
+    apply(
+        &mut state,
+        &RegistryCommand::RegisterModel(name("m"), text_model()),
+    )
+    .unwrap();
+    apply(&mut state, &delete).unwrap();
+    assert!(
+        state.models[&name("m")]
+            .deleted_tasks
+            .contains("register-m-1")
+    );
 }

@@ -15,9 +15,12 @@ fn entry(replicas: u32, placement: &[usize]) -> ModelEntry {
             replicas,
             revision: Revision(1),
             overcommit: false,
+            workers: Vec::new(),
         }),
         placement: placement.iter().map(|index| id(*index)).collect(),
         ever_deployed: true,
+        group: None,
+        deleted_tasks: BTreeSet::new(),
     }
 }
 
@@ -109,4 +112,12 @@ proptest! {
             placed.into_iter().collect::<BTreeSet<_>>()
         );
     }
+}
+
+#[test]
+fn a_list_of_workers_is_kept_to() {
+    let mut entry = entry(2, &[0, 3]);
+    entry.deployment.as_mut().unwrap().workers = vec![id(2), id(3)];
+    let workers = [alive(0, 0), alive(1, 0), alive(2, 9), alive(3, 9)];
+    assert_eq!(plan(&entry, &workers), [id(3), id(2)]);
 }

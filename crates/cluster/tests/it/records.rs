@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use proptest::collection::{btree_map, vec};
+use proptest::collection::{btree_map, btree_set, vec};
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -15,12 +15,12 @@ use volley_proto::registry_records::{
 };
 use volley_types::registry::{
     Assignment, BackendKind, ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, CredentialRef,
-    Deployment, ModelEntry, ModelSource, ModelUrl, ModelVersionSpec, ProviderKind, RegistryCommand,
-    RegistryReply, RegistryState, Sha256,
+    Deployment, ModelEntry, ModelGroup, ModelSource, ModelUrl, ModelVersionSpec, ProviderKind,
+    RegistryCommand, RegistryReply, RegistryState, Sha256,
 };
 use volley_types::{
-    ApiKey, ConnectorId, ErrorCode, KeyHash, KeyId, ModelName, ModelScope, ModelVersion,
-    ParamValue, Parameters, PredictError, Revision, Role, TenantId, WorkerId,
+    ApiKey, ConnectorId, ErrorCode, KeyHash, KeyId, ModelGroupId, ModelName, ModelScope,
+    ModelVersion, ParamValue, Parameters, PredictError, Revision, Role, TenantId, WorkerId,
 };
 
 fn id() -> impl Strategy<Value = String> {
@@ -165,18 +165,29 @@ prop_compose! {
     fn entry()(
         name in model(),
         versions in vec(version(), 1..4),
-        deployment in option::of((any::<u32>(), any::<u32>(), any::<u64>(), any::<bool>())),
+        deployment in option::of((any::<u32>(), any::<u32>(), any::<u64>(), any::<bool>(), workers())),
         placement in workers(),
         ever_deployed in any::<bool>(),
+        group in option::of(group_id()),
+        deleted_tasks in btree_set(".{0,9}", 0..4),
     ) -> ModelEntry {
-        let deployment = deployment.map(|(version, replicas, revision, overcommit)| Deployment {
+        let deployment = deployment.map(|(version, replicas, revision, overcommit, workers)| Deployment {
             version: ModelVersion(version),
             replicas,
             revision: Revision(revision),
             overcommit,
+            workers,
         });
         let versions = versions.into_iter().map(|version| (version.version, version));
-        ModelEntry { name, versions: versions.collect(), deployment, placement, ever_deployed }
+        ModelEntry {
+            name,
+            versions: versions.collect(),
+            deployment,
+            placement,
+            ever_deployed,
+            group,
+            deleted_tasks,
+        }
     }
 }
 
@@ -186,6 +197,8 @@ prop_compose! {
         models in vec(entry(), 0..4),
         connectors in vec(connector(), 0..4),
         keys in vec(key(), 0..4),
+        groups in vec(group(), 0..4),
+        settings in btree_map(".{0,9}", ".*", 0..4),
     ) -> RegistryState {
         let models = models.into_iter().map(|model| (model.name.clone(), model));
         let connectors = connectors.into_iter().map(|spec| (spec.id.clone(), spec));
@@ -194,7 +207,23 @@ prop_compose! {
             models: models.collect(),
             connectors: connectors.collect::<BTreeMap<_, _>>(),
             keys: keys.into_iter().map(|key| (key.id.clone(), key)).collect(),
+            groups: groups.into_iter().map(|group| (group.id.clone(), group)).collect(),
+            settings,
         }
+    }
+}
+
+fn group_id() -> impl Strategy<Value = ModelGroupId> {
+    "[a-z0-9]{1,9}".prop_map(|id| ModelGroupId::new(id).unwrap())
+}
+
+prop_compose! {
+    fn group()(
+        id in group_id(),
+        (name, description) in (".*", ".*"),
+        (created_ms, updated_ms) in any::<(u64, u64)>(),
+    ) -> ModelGroup {
+        ModelGroup { id, name, description, created_ms, updated_ms }
     }
 }
 
@@ -225,21 +254,27 @@ prop_compose! {
 }
 
 fn command() -> impl Strategy<Value = RegistryCommand> {
-    let deploy = (model(), option::of(1_u32..), any::<u32>(), any::<bool>());
+    let deploy = (
+        model(),
+        option::of(1_u32..),
+        any::<(u32, bool)>(),
+        workers(),
+    );
     let place = (model(), any::<u64>(), workers());
     prop_oneof![
         connector().prop_map(RegistryCommand::CreateConnector),
         connector_id().prop_map(RegistryCommand::DeleteConnector),
         (model(), version())
             .prop_map(|(model, version)| RegistryCommand::RegisterModel(model, version)),
-        deploy.prop_map(
-            |(model, version, replicas, overcommit)| RegistryCommand::Deploy {
+        deploy.prop_map(|(model, version, (replicas, overcommit), workers)| {
+            RegistryCommand::Deploy {
                 model,
                 version: version.map(ModelVersion),
                 replicas,
                 overcommit,
+                workers,
             }
-        ),
+        }),
         model().prop_map(RegistryCommand::Undeploy),
         model().prop_map(RegistryCommand::DeleteModel),
         place.prop_map(|(model, deployment, workers)| RegistryCommand::Place {
@@ -256,6 +291,29 @@ fn command() -> impl Strategy<Value = RegistryCommand> {
             }
         }),
         key_id().prop_map(RegistryCommand::RevokeKey),
+        change(),
+    ]
+}
+
+/// Changes of what stands already, and model groups.
+fn change() -> impl Strategy<Value = RegistryCommand> {
+    let update = (
+        model(),
+        option::of(".*"),
+        option::of(option::of(group_id())),
+    );
+    prop_oneof![
+        connector().prop_map(RegistryCommand::UpdateConnector),
+        update.prop_map(|(model, description, group)| RegistryCommand::UpdateModel {
+            model,
+            description,
+            group,
+        }),
+        (model(), ".*").prop_map(|(model, task)| RegistryCommand::DeleteTask { model, task }),
+        group().prop_map(RegistryCommand::CreateGroup),
+        group().prop_map(RegistryCommand::UpdateGroup),
+        group_id().prop_map(RegistryCommand::DeleteGroup),
+        btree_map(".{0,9}", option::of(".*"), 0..4).prop_map(RegistryCommand::ChangeSettings),
     ]
 }
 

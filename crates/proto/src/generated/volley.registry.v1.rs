@@ -119,7 +119,7 @@ pub struct Artifact {
     #[prost(bytes = "vec", tag = "2")]
     pub sha256: ::prost::alloc::vec::Vec<u8>,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Deployment {
     #[prost(uint32, tag = "1")]
     pub version: u32,
@@ -130,6 +130,9 @@ pub struct Deployment {
     /// Whether workers may unload it while it is idle, to make room for others.
     #[prost(bool, tag = "4")]
     pub overcommit: bool,
+    /// The only workers that may hold a copy; none means any.
+    #[prost(string, repeated, tag = "5")]
+    pub workers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Model {
@@ -144,6 +147,27 @@ pub struct Model {
     pub placement: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(bool, tag = "5")]
     pub ever_deployed: bool,
+    /// A model group's id; empty means none.
+    #[prost(string, tag = "6")]
+    pub group: ::prost::alloc::string::String,
+    /// Ids of tasks that users have deleted.
+    #[prost(string, repeated, tag = "7")]
+    pub deleted_tasks: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ModelGroup {
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub description: ::prost::alloc::string::String,
+    /// Milliseconds since 1970.
+    #[prost(uint64, tag = "4")]
+    pub created_ms: u64,
+    /// Milliseconds since 1970.
+    #[prost(uint64, tag = "5")]
+    pub updated_ms: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct State {
@@ -155,6 +179,14 @@ pub struct State {
     pub connectors: ::prost::alloc::vec::Vec<Connector>,
     #[prost(message, repeated, tag = "4")]
     pub keys: ::prost::alloc::vec::Vec<ApiKey>,
+    #[prost(message, repeated, tag = "5")]
+    pub groups: ::prost::alloc::vec::Vec<ModelGroup>,
+    /// Cluster settings: full names, and values as JSON.
+    #[prost(btree_map = "string, string", tag = "6")]
+    pub settings: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
 }
 /// An API key; never its secret.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -199,7 +231,10 @@ pub struct Assignment {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Command {
-    #[prost(oneof = "command::Command", tags = "1, 2, 3, 4, 5, 6, 7, 20, 21, 22")]
+    #[prost(
+        oneof = "command::Command",
+        tags = "1, 2, 3, 4, 5, 6, 7, 30, 31, 32, 33, 34, 35, 36, 20, 21, 22"
+    )]
     pub command: ::core::option::Option<command::Command>,
 }
 /// Nested message and enum types in `Command`.
@@ -220,6 +255,20 @@ pub mod command {
         DeleteModel(::prost::alloc::string::String),
         #[prost(message, tag = "7")]
         Place(super::Place),
+        #[prost(message, tag = "30")]
+        UpdateConnector(super::Connector),
+        #[prost(message, tag = "31")]
+        UpdateModel(super::UpdateModel),
+        #[prost(message, tag = "32")]
+        DeleteTask(super::DeleteTask),
+        #[prost(message, tag = "33")]
+        CreateGroup(super::ModelGroup),
+        #[prost(message, tag = "34")]
+        UpdateGroup(super::ModelGroup),
+        #[prost(string, tag = "35")]
+        DeleteGroup(::prost::alloc::string::String),
+        #[prost(message, tag = "36")]
+        ChangeSettings(super::ChangeSettings),
         #[prost(message, tag = "20")]
         CreateKey(super::ApiKey),
         #[prost(message, tag = "21")]
@@ -255,6 +304,40 @@ pub struct Deploy {
     pub replicas: u32,
     #[prost(bool, tag = "4")]
     pub overcommit: bool,
+    /// The only workers that may hold a copy; none means any.
+    #[prost(string, repeated, tag = "5")]
+    pub workers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UpdateModel {
+    #[prost(string, tag = "1")]
+    pub model: ::prost::alloc::string::String,
+    /// Not there means that it stays.
+    #[prost(string, optional, tag = "2")]
+    pub description: ::core::option::Option<::prost::alloc::string::String>,
+    /// Not there means that it stays; empty means no group.
+    #[prost(string, optional, tag = "3")]
+    pub group: ::core::option::Option<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeleteTask {
+    #[prost(string, tag = "1")]
+    pub model: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub task: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ChangeSettings {
+    #[prost(message, repeated, tag = "1")]
+    pub settings: ::prost::alloc::vec::Vec<Setting>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Setting {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// JSON; not there means that the setting is taken back.
+    #[prost(string, optional, tag = "2")]
+    pub value: ::core::option::Option<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Place {

@@ -109,6 +109,7 @@ async fn want(
         version,
         replicas: 1,
         overcommit: false,
+        workers: Vec::new(),
     };
     coordinator.write(deploy).await?;
     Ok(())

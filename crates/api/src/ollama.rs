@@ -1,0 +1,147 @@
+//! Ollama's dialect (`/api`): chats, plain generations, embeddings, and what there is. Streams
+//! are lines of JSON, and are the default.
+
+mod embed;
+mod events;
+mod generate;
+mod models;
+mod request;
+mod routes;
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Map, Value, json};
+use volley_types::{FinishReason, ModelRef, PredictError, Usage};
+
+pub(crate) use self::routes::routes;
+use crate::body::Fields;
+
+/// The model that a body names, in `model` or, as older clients do, in `name`.
+fn named(body: &Map<String, Value>) -> Result<(String, ModelRef), PredictError> {
+    let name = match body.text("model")?.filter(|name| !name.is_empty()) {
+        Some(name) => name,
+        None => body.text("name")?.unwrap_or_default(),
+    };
+    if name.is_empty() {
+        return Err(PredictError::invalid("field 'model' is missing"));
+    }
+    Ok((name.to_owned(), reference(name)?))
+}
+
+/// `latest` is what clients write who mean no version.
+fn reference(name: &str) -> Result<ModelRef, PredictError> {
+    name.strip_suffix(":latest").unwrap_or(name).parse()
+}
+
+/// What takes time, in nanoseconds as the last line tells it.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    begun: Instant,
+    first: Option<Instant>,
+}
+
+impl Times {
+    fn begin() -> Self {
+        Self {
+            begun: Instant::now(),
+            first: None,
+        }
+    }
+
+    fn heard(&mut self) {
+        self.first.get_or_insert_with(Instant::now);
+    }
+
+    /// Adds the durations and counts of a finished answer.
+    fn tell(&self, usage: Usage, into: &mut Value) {
+        let end = Instant::now();
+        let first = self.first.unwrap_or(end);
+        let nanos = |from: Instant, to: Instant| {
+            let span = to.saturating_duration_since(from).as_nanos();
+            u64::try_from(span).unwrap_or(u64::MAX)
+        };
+        into["total_duration"] = nanos(self.begun, end).into();
+        into["load_duration"] = 0.into();
+        into["prompt_eval_count"] = usage.prompt_tokens.into();
+        into["prompt_eval_duration"] = nanos(self.begun, first).into();
+        into["eval_count"] = usage.completion_tokens.into();
+        into["eval_duration"] = nanos(first, end).into();
+    }
+}
+
+/// Why an answer ended, in Ollama's words.
+fn done_reason(reason: Option<FinishReason>) -> &'static str {
+    match reason {
+        Some(FinishReason::Length) => "length",
+        _ => "stop",
+    }
+}
+
+/// Calls in OpenAI's form as Ollama has them: with arguments that are objects, and without ids.
+fn calls(calls: &[Value]) -> Value {
+    let calls = calls.iter().map(|call| {
+        let function = &call["function"];
+        let arguments = function["arguments"].as_str().unwrap_or_default();
+        let arguments = serde_json::from_str(arguments).unwrap_or_else(|_| json!({}));
+        json!({ "function": { "name": function["name"], "arguments": arguments } })
+    });
+    calls.collect()
+}
+
+/// This moment, as RFC 3339 has it.
+fn now() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let millis = since.map_or(0, |since| since.as_millis());
+    time(u64::try_from(millis).unwrap_or(u64::MAX))
+}
+
+/// A moment in milliseconds since 1970, as RFC 3339 has it.
+fn time(millis: u64) -> String {
+    // What is past the year 9999 is no time that anybody means.
+    let millis = millis.min(253_402_300_799_999);
+    let (days, rest) = (millis / 86_400_000, millis % 86_400_000);
+    let (year, month, day) = date(days);
+    let (seconds, millis) = (rest / 1_000, rest % 1_000);
+    let (hour, minute, second) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+}
+
+/// The date of a day since 1970. Eras of 400 years begin on a first of March, so that the day
+/// that comes and goes is a year's last.
+fn date(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day_of_month = day - (153 * month + 2) / 5 + 1;
+    let january_on = u64::from(9 < month);
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    (era * 400 + year + january_on, month, day_of_month)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_written_as_they_should() {
+        for (millis, text) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_400_000, "2000-02-29T00:00:00.000Z"),
+            (1_763_692_800_123, "2025-11-21T02:40:00.123Z"),
+            (4_107_542_399_999, "2100-02-28T23:59:59.999Z"),
+            (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
+            (u64::MAX, "9999-12-31T23:59:59.999Z"),
+        ] {
+            assert_eq!(time(millis), text);
+        }
+    }
+
+    #[test]
+    fn latest_is_no_version() {
+        assert_eq!(reference("m:latest").unwrap(), "m".parse().unwrap());
+        assert_eq!(reference("m:2").unwrap(), "m:2".parse().unwrap());
+        assert!(reference("library/m:7b").is_err());
+    }
+}

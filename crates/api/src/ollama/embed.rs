@@ -1,0 +1,126 @@
+//! `POST /api/embed`, and `POST /api/embeddings` as it was before.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::Float32Type;
+use arrow_array::{Array, ArrayRef, RecordBatch, StringArray};
+use axum::Json;
+use serde_json::{Map, Value, json};
+use volley_types::signature::{EMBEDDING, TEXT};
+use volley_types::{Input, ModelRef, Parameters, PredictError, PredictRequest, Task};
+
+use super::{Times, named};
+use crate::answer;
+use crate::app::App;
+use crate::body::{Fields, JsonObject};
+use crate::context::RequestContext;
+use crate::error::ApiError;
+use crate::extract::State;
+use crate::openai::embeddings;
+
+/// A vector for each text.
+pub(crate) async fn embed(
+    State(app): State<Arc<App>>,
+    context: RequestContext,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    let known = [
+        "model",
+        "name",
+        "input",
+        "truncate",
+        "options",
+        "keep_alive",
+        "dimensions",
+    ];
+    body.only("an embedding", &known)?;
+    let times = Times::begin();
+    let (name, model) = named(&body)?;
+    let texts = match body.get("input") {
+        Some(Value::String(text)) => Some(vec![text.as_str()]),
+        Some(Value::Array(texts)) => texts.iter().map(Value::as_str).collect(),
+        _ => None,
+    };
+    let texts = texts
+        .ok_or_else(|| PredictError::invalid("field 'input' must be a text or a list of texts"))?;
+    if texts.is_empty() {
+        return Ok(Json(json!({ "model": name, "embeddings": [] })));
+    }
+    let mut parameters = Map::new();
+    if let Some(dimensions) = body.count("dimensions")? {
+        parameters.insert("dimensions".to_owned(), dimensions.into());
+    }
+    let parameters = crate::parameters::from_json(&parameters)?;
+    let work = vectors(&app, &name, model, &texts, parameters, &context);
+    let (vectors, tokens) = context.in_time(work).await?;
+    let mut told = json!({ "model": name, "embeddings": vectors });
+    times.tell(volley_types::Usage::default(), &mut told);
+    told["prompt_eval_count"] = tokens.into();
+    for name in ["prompt_eval_duration", "eval_count", "eval_duration"] {
+        told.as_object_mut().map(|told| told.remove(name));
+    }
+    Ok(Json(told))
+}
+
+/// One vector for one text.
+pub(crate) async fn embeddings(
+    State(app): State<Arc<App>>,
+    context: RequestContext,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    body.only(
+        "an embedding",
+        &["model", "name", "prompt", "options", "keep_alive"],
+    )?;
+    let (name, model) = named(&body)?;
+    let prompt = body.text("prompt")?.unwrap_or_default();
+    if prompt.is_empty() {
+        return Ok(Json(json!({ "embedding": [] })));
+    }
+    let texts = [prompt];
+    let work = vectors(&app, &name, model, &texts, Parameters::default(), &context);
+    let (mut vectors, _) = context.in_time(work).await?;
+    Ok(Json(
+        json!({ "embedding": vectors.pop().unwrap_or_default() }),
+    ))
+}
+
+/// A vector for each text, and the tokens of all.
+async fn vectors(
+    app: &App,
+    name: &str,
+    model: ModelRef,
+    texts: &[&str],
+    parameters: Parameters,
+    context: &RequestContext,
+) -> Result<(Vec<Vec<f32>>, u64), PredictError> {
+    let signature = app.control.signature(&model).await?;
+    if signature.task != Task::Embed {
+        let message = format!("\"{name}\" does not support embeddings");
+        return Err(PredictError::invalid(message));
+    }
+    let texts = Arc::new(StringArray::from(texts.to_vec())) as ArrayRef;
+    let rows = RecordBatch::try_from_iter([(TEXT, texts)])
+        .map_err(|error| PredictError::internal("the request's rows cannot be built", error))?;
+    let mut request = PredictRequest::new(model, Input::Batch(rows));
+    request.request_id = context.request_id.clone();
+    request.trace = context.trace;
+    request.deadline = Some(context.deadline);
+    request.parameters = parameters;
+    let batches = answer::collect(app.control.predict(request).await?).await?;
+    let (mut all, mut tokens) = (Vec::new(), 0);
+    for batch in &batches {
+        tokens += embeddings::count(batch);
+        let column = batch.column_by_name(EMBEDDING);
+        let column = column.and_then(|column| column.as_list_opt::<i32>());
+        let column = column.ok_or_else(|| embeddings::malformed("no embeddings"))?;
+        for row in 0..column.len() {
+            let vector = column.value(row);
+            let vector = vector.as_primitive_opt::<Float32Type>();
+            let vector = vector.ok_or_else(|| embeddings::malformed("embeddings are no f32"))?;
+            all.push(vector.values().to_vec());
+        }
+    }
+    Ok((all, tokens))
+}

@@ -1,0 +1,91 @@
+//! The routes of the dialect, under `/_plugins/_ml`.
+
+use super::{connectors, groups, models, predict, settings, stats, tasks};
+use crate::app::{CLUSTER_ADMIN, MODEL_ADMIN, PREDICT, VIEWER};
+use crate::auth::{Methods, Routes, Sealed, delete, get, post, post_stream, put};
+use crate::rows;
+
+/// Both methods of a search.
+macro_rules! search {
+    ($handler:path) => {
+        get(VIEWER, $handler).and(post(VIEWER, $handler))
+    };
+}
+
+pub(crate) fn routes(sealed: &Sealed, streams: Methods<Sealed>) -> Routes<Sealed> {
+    let routes = Routes::new()
+        .route("/connectors/_create", post(MODEL_ADMIN, connectors::create))
+        .route("/connectors/_search", search!(connectors::search))
+        .route(
+            "/connectors/{id}",
+            get(VIEWER, connectors::get)
+                .and(put(MODEL_ADMIN, connectors::update))
+                .and(delete(MODEL_ADMIN, connectors::delete)),
+        )
+        .route(
+            "/model_groups/_register",
+            post(MODEL_ADMIN, groups::register),
+        )
+        .route("/model_groups/_search", search!(groups::search))
+        .route(
+            "/model_groups/{id}",
+            get(VIEWER, groups::get)
+                .and(put(MODEL_ADMIN, groups::update))
+                .and(delete(MODEL_ADMIN, groups::delete)),
+        )
+        .route("/tasks/_search", search!(tasks::search))
+        .route(
+            "/tasks/{id}",
+            get(VIEWER, tasks::get).and(delete(MODEL_ADMIN, tasks::delete)),
+        )
+        .route("/streams/{id}", streams);
+    figures(of_models(routes, sealed))
+}
+
+fn of_models(routes: Routes<Sealed>, sealed: &Sealed) -> Routes<Sealed> {
+    let stream = || post_stream(PREDICT, sealed, rows::stream_any);
+    routes
+        .route("/models/_register", post(MODEL_ADMIN, models::register))
+        .route("/models/_search", search!(models::search))
+        .route(
+            "/models/_undeploy",
+            post(MODEL_ADMIN, models::undeploy_many),
+        )
+        .route(
+            "/models/{id}",
+            get(VIEWER, models::get)
+                .and(put(MODEL_ADMIN, models::update))
+                .and(delete(MODEL_ADMIN, models::delete)),
+        )
+        .route("/models/{id}/_deploy", post(MODEL_ADMIN, models::deploy))
+        .route("/models/{id}/_load", post(MODEL_ADMIN, models::deploy))
+        .route(
+            "/models/{id}/_undeploy",
+            post(MODEL_ADMIN, models::undeploy),
+        )
+        .route("/models/{id}/_unload", post(MODEL_ADMIN, models::undeploy))
+        .route("/models/{id}/_predict", post(PREDICT, predict::predict))
+        .route("/models/{id}/_predict/stream", stream())
+        .route(
+            "/_predict/{algorithm}/{id}",
+            post(PREDICT, predict::predict_as),
+        )
+}
+
+fn figures(routes: Routes<Sealed>) -> Routes<Sealed> {
+    routes
+        .route("/stats", get(VIEWER, stats::all))
+        .route("/stats/{stat}", get(VIEWER, stats::some))
+        .route("/{node}/stats", get(VIEWER, stats::some))
+        .route("/{node}/stats/{stat}", get(VIEWER, stats::some))
+        .route("/profile", get(VIEWER, stats::profile))
+        .route("/profile/models", get(VIEWER, stats::profile_models))
+        .route("/profile/models/{id}", get(VIEWER, stats::profile_model))
+        .route("/profile/tasks", get(VIEWER, stats::profile_tasks))
+        .route("/profile/tasks/{id}", get(VIEWER, stats::profile_task))
+}
+
+/// `/_cluster/settings`.
+pub(crate) fn cluster_settings() -> Methods<Sealed> {
+    get(VIEWER, settings::get).and(put(CLUSTER_ADMIN, settings::change))
+}

@@ -1,0 +1,127 @@
+//! The settings that are known, and what each means here.
+
+use volley_types::registry::MAX_MODEL_ON_NODE;
+
+macro_rules! ml {
+    ($name:literal) => {
+        concat!("plugins.ml_commons.", $name)
+    };
+}
+
+pub(crate) const TRUSTED_ENDPOINTS: &str = ml!("trusted_connector_endpoints_regex");
+pub(crate) const TRUSTED_URLS: &str = ml!("trusted_url_regex");
+pub(crate) const VIA_URL: &str = ml!("allow_registering_model_via_url");
+pub(crate) const VIA_LOCAL_FILE: &str = ml!("allow_registering_model_via_local_file");
+pub(crate) const CUSTOM_PLAN: &str = ml!("allow_custom_deployment_plan");
+pub(crate) const STREAM_ENABLED: &str = ml!("stream_enabled");
+pub(crate) const REMOTE_ENABLED: &str = ml!("remote_inference.enabled");
+pub(crate) const LOCAL_ENABLED: &str = ml!("local_model.enabled");
+
+/// What may be said of a setting.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    /// True or false, and it takes effect.
+    Flag,
+    /// A number, and it takes effect.
+    Count { least: u64 },
+    /// A pattern, and it takes effect.
+    Pattern,
+    /// Patterns, and they take effect.
+    Patterns,
+    /// Kept and shown; there is nothing here that it could change.
+    ReadOver,
+    /// Only what is the case anyway.
+    Only { value: bool, why: &'static str },
+    /// What it asks for is said elsewhere.
+    Refused { why: &'static str },
+}
+
+/// A setting.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Setting {
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    /// As JSON.
+    pub(super) default: &'static str,
+}
+
+const fn setting(name: &'static str, kind: Kind, default: &'static str) -> Setting {
+    Setting {
+        name,
+        kind,
+        default,
+    }
+}
+
+const fn read_over(name: &'static str, default: &'static str) -> Setting {
+    setting(name, Kind::ReadOver, default)
+}
+
+const KEYS: &str = "may be false alone: who may use which models is said by keys";
+const WORKERS: &str = "is no setting of the cluster: each worker's own file says it";
+
+/// All of them. Defaults are what Volley does, which is not always what OpenSearch does.
+pub(super) const SETTINGS: &[Setting] = &[
+    setting(TRUSTED_ENDPOINTS, Kind::Patterns, "[\".*\"]"),
+    setting(TRUSTED_URLS, Kind::Pattern, "\".*\""),
+    setting(MAX_MODEL_ON_NODE, Kind::Count { least: 1 }, "10000"),
+    setting(VIA_URL, Kind::Flag, "true"),
+    setting(VIA_LOCAL_FILE, Kind::Flag, "true"),
+    setting(CUSTOM_PLAN, Kind::Flag, "true"),
+    setting(STREAM_ENABLED, Kind::Flag, "true"),
+    setting(REMOTE_ENABLED, Kind::Flag, "true"),
+    setting(LOCAL_ENABLED, Kind::Flag, "true"),
+    setting(
+        ml!("model_access_control_enabled"),
+        Kind::Only {
+            value: false,
+            why: KEYS,
+        },
+        "false",
+    ),
+    setting(
+        ml!("connector_access_control_enabled"),
+        Kind::Only {
+            value: false,
+            why: KEYS,
+        },
+        "false",
+    ),
+    setting(
+        ml!("connector.private_ip_enabled"),
+        Kind::Refused { why: WORKERS },
+        "false",
+    ),
+    setting(
+        ml!("max_ml_task_per_node"),
+        Kind::Refused { why: WORKERS },
+        "10",
+    ),
+    setting(
+        ml!("exclude_nodes._name"),
+        Kind::Refused { why: WORKERS },
+        "\"\"",
+    ),
+    read_over(ml!("only_run_on_ml_node"), "true"),
+    read_over(ml!("task_dispatch_policy"), "\"least_load\""),
+    read_over(ml!("sync_up_job_interval_in_seconds"), "0"),
+    read_over(ml!("monitoring_request_count"), "100"),
+    read_over(ml!("max_register_model_tasks_per_node"), "10"),
+    read_over(ml!("max_deploy_model_tasks_per_node"), "10"),
+    read_over(ml!("ml_task_timeout_in_seconds"), "600"),
+    read_over(ml!("native_memory_threshold"), "90"),
+    read_over(ml!("jvm_heap_memory_threshold"), "85"),
+    read_over(ml!("disk_free_space_threshold"), "\"5gb\""),
+    read_over(ml!("model_auto_redeploy.enable"), "true"),
+    read_over(ml!("model_auto_redeploy.lifetime_retry_times"), "3"),
+    read_over(ml!("model_auto_redeploy_success_ratio"), "0.8"),
+    read_over(ml!("model_auto_deploy.enable"), "false"),
+    read_over(ml!("safe_delete_model"), "false"),
+    read_over(ml!("metrics_collection_enabled"), "true"),
+    read_over(ml!("metrics_static_collection_enabled"), "true"),
+    read_over(ml!("max_batch_inference_tasks"), "100"),
+    read_over(ml!("memory_feature_enabled"), "false"),
+    read_over(ml!("rag_pipeline_feature_enabled"), "false"),
+    read_over(ml!("agent_framework_enabled"), "false"),
+    read_over(ml!("controller_enabled"), "false"),
+];

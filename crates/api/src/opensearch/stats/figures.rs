@@ -1,0 +1,141 @@
+//! What this coordinator has counted of each model, read from its own metrics.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+/// What was counted of one model since the start.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Figures {
+    /// Predictions that ended.
+    pub(super) requests: u64,
+    /// Those that failed.
+    pub(super) failures: u64,
+    /// Those that run now.
+    pub(super) active: u64,
+    /// How many durations were measured, and their sum in seconds.
+    measured: u64,
+    seconds: f64,
+    /// Upper ends of durations in seconds, and how many were at most so long.
+    buckets: Vec<(f64, u64)>,
+}
+
+/// The figures of each model in a text of OpenMetrics.
+pub(super) fn read(text: &str) -> BTreeMap<String, Figures> {
+    let mut all: BTreeMap<String, Figures> = BTreeMap::new();
+    for line in text.lines().filter(|line| line.starts_with("volley_")) {
+        let Some((name, labels, value)) = sample(line) else {
+            continue;
+        };
+        let Some(model) = label(labels, "model") else {
+            continue;
+        };
+        let figures = all.entry(model.to_owned()).or_default();
+        // Counters are whole numbers; the format writes them as any.
+        let count = value as u64;
+        match name {
+            "volley_requests_total" => {
+                figures.requests += count;
+                if label(labels, "code") != Some("ok") {
+                    figures.failures += count;
+                }
+            }
+            "volley_active_streams" => figures.active = count,
+            "volley_request_duration_seconds_count" => figures.measured = count,
+            "volley_request_duration_seconds_sum" => figures.seconds = value,
+            "volley_request_duration_seconds_bucket" => {
+                let end = label(labels, "le").and_then(|end| end.parse().ok());
+                figures.buckets.push((end.unwrap_or(f64::INFINITY), count));
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
+/// The name, labels and value of a line.
+fn sample(line: &str) -> Option<(&str, &str, f64)> {
+    let (name, rest) = line.split_once('{')?;
+    let (labels, value) = rest.rsplit_once("} ")?;
+    let value = value.split(' ').next()?.parse().ok()?;
+    Some((name, labels, value))
+}
+
+/// Model names have no quotes, so a label ends at the next one.
+fn label<'l>(labels: &'l str, name: &str) -> Option<&'l str> {
+    labels.split(',').find_map(|label| {
+        let value = label.strip_prefix(name)?.strip_prefix("=\"")?;
+        value.strip_suffix('"')
+    })
+}
+
+impl Figures {
+    /// `predict_request_stats` in milliseconds; `None` when nothing was measured. Percentiles are
+    /// read off the buckets.
+    pub(super) fn latency(&self) -> Option<Value> {
+        if self.measured == 0 {
+            return None;
+        }
+        let average = self.seconds * 1_000.0 / self.measured as f64;
+        Some(json!({
+            "count": self.measured,
+            "average": average,
+            "p50": self.percentile(0.5),
+            "p90": self.percentile(0.9),
+            "p99": self.percentile(0.99),
+        }))
+    }
+
+    fn percentile(&self, share: f64) -> f64 {
+        let wanted = share * self.measured as f64;
+        let (mut start, mut before) = (0.0, 0);
+        for (end, count) in &self.buckets {
+            if wanted <= *count as f64 {
+                if !end.is_finite() {
+                    break;
+                }
+                let inside = (*count - before).max(1) as f64;
+                let part = (wanted - before as f64).max(0.0) / inside;
+                return (start + (end - start) * part) * 1_000.0;
+            }
+            (start, before) = (*end, *count);
+        }
+        // Longer than the last bucket's end: that is all that is known.
+        start * 1_000.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_and_durations_are_read_and_percentiles_lie_in_their_buckets() {
+        let text = "# TYPE volley_requests counter\n\
+            volley_requests_total{model=\"m\",code=\"ok\"} 8\n\
+            volley_requests_total{model=\"m\",code=\"overloaded\"} 2\n\
+            volley_active_streams{model=\"m\"} 3\n\
+            volley_request_duration_seconds_sum{model=\"m\"} 0.5\n\
+            volley_request_duration_seconds_count{model=\"m\"} 10\n\
+            volley_request_duration_seconds_bucket{le=\"0.01\",model=\"m\"} 5\n\
+            volley_request_duration_seconds_bucket{le=\"0.1\",model=\"m\"} 9\n\
+            volley_request_duration_seconds_bucket{le=\"+Inf\",model=\"m\"} 10\n\
+            volley_workers{liveness=\"alive\"} 1\n# EOF\n";
+        let all = read(text);
+        assert_eq!(all.keys().collect::<Vec<_>>(), ["m"]);
+        let figures = &all["m"];
+        assert_eq!(
+            (figures.requests, figures.failures, figures.active),
+            (10, 2, 3)
+        );
+        let told = figures.latency().unwrap();
+        assert_eq!(
+            (&told["count"], &told["average"]),
+            (&json!(10), &json!(50.0))
+        );
+        assert_eq!(told["p50"], json!(10.0));
+        assert_eq!(told["p90"], json!(100.0));
+        assert_eq!(told["p99"], json!(100.0), "no more is known");
+        assert_eq!(Figures::default().latency(), None);
+    }
+}

@@ -1,0 +1,123 @@
+//! The registry's rules that the edge's stories need.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use volley_types::registry::{Deployment, ModelEntry, RegistryCommand, RegistryState};
+use volley_types::{ErrorCode, ModelVersion, PredictError, WorkerId};
+
+use super::missing;
+
+pub(super) fn apply(
+    registry: &mut RegistryState,
+    command: RegistryCommand,
+) -> Result<Option<ModelVersion>, PredictError> {
+    let revision = registry.revision;
+    match command {
+        RegistryCommand::CreateConnector(spec) => {
+            registry.connectors.insert(spec.id.clone(), spec);
+        }
+        RegistryCommand::DeleteConnector(id) => {
+            registry.connectors.remove(&id).ok_or_else(|| {
+                PredictError::new(ErrorCode::NotFound, format!("no connector '{id}' exists"))
+            })?;
+        }
+        RegistryCommand::RegisterModel(name, mut spec) => {
+            let model = registry
+                .models
+                .entry(name.clone())
+                .or_insert_with(|| ModelEntry {
+                    name,
+                    versions: BTreeMap::new(),
+                    deployment: None,
+                    placement: Vec::new(),
+                    ever_deployed: false,
+                    group: None,
+                    deleted_tasks: BTreeSet::new(),
+                });
+            let version = ModelVersion(u32::try_from(model.versions.len()).unwrap() + 1);
+            spec.version = version;
+            model.versions.insert(version, spec);
+            return Ok(Some(version));
+        }
+        RegistryCommand::Deploy {
+            model,
+            version,
+            replicas,
+            overcommit,
+            workers,
+        } => {
+            let entry = registry
+                .models
+                .get_mut(&model)
+                .ok_or_else(|| missing(&model))?;
+            let newest = *entry.versions.keys().next_back().unwrap();
+            let version = version.unwrap_or(newest);
+            entry.deployment = Some(Deployment {
+                version,
+                replicas,
+                revision,
+                overcommit,
+                workers,
+            });
+            entry.placement = vec![WorkerId::new("w1").unwrap()];
+            entry.ever_deployed = true;
+            return Ok(Some(version));
+        }
+        RegistryCommand::Undeploy(model) => {
+            let entry = registry
+                .models
+                .get_mut(&model)
+                .ok_or_else(|| missing(&model))?;
+            entry.deployment = None;
+            entry.placement.clear();
+        }
+        RegistryCommand::DeleteModel(model) => {
+            registry
+                .models
+                .remove(&model)
+                .ok_or_else(|| missing(&model))?;
+        }
+        RegistryCommand::UpdateConnector(spec) => {
+            registry.connectors.insert(spec.id.clone(), spec);
+        }
+        RegistryCommand::UpdateModel { model, group, .. } => {
+            let entry = registry.models.get_mut(&model);
+            let entry = entry.ok_or_else(|| missing(&model))?;
+            if let Some(group) = group {
+                entry.group = group;
+            }
+        }
+        RegistryCommand::DeleteTask { model, task } => {
+            let entry = registry.models.get_mut(&model);
+            entry
+                .ok_or_else(|| missing(&model))?
+                .deleted_tasks
+                .insert(task);
+        }
+        RegistryCommand::CreateGroup(group) | RegistryCommand::UpdateGroup(group) => {
+            registry.groups.insert(group.id.clone(), group);
+        }
+        RegistryCommand::DeleteGroup(id) => {
+            registry.groups.remove(&id);
+        }
+        RegistryCommand::ChangeSettings(settings) => {
+            for (name, value) in settings {
+                match value {
+                    Some(value) => registry.settings.insert(name, value),
+                    None => registry.settings.remove(&name),
+                };
+            }
+        }
+        RegistryCommand::Place { .. } => panic!("the edge does not place"),
+        RegistryCommand::CreateKey(key) => {
+            registry.keys.insert(key.id.clone(), key);
+        }
+        RegistryCommand::RotateKey { id, hash, .. } => {
+            registry.keys.get_mut(&id).expect("the key is there").hash = hash;
+        }
+        RegistryCommand::RevokeKey(id) => {
+            registry.keys.remove(&id);
+        }
+    }
+    Ok(None)
+}
