@@ -39,3 +39,11 @@ gpu:
 # Measures Volley beside other servers and loops: `just bench-peers encoders`, `decoders`, `bulk`.
 bench-peers *arguments:
     scripts/bench-peers.sh {{arguments}}
+
+# Check alerts, units and chart, each where its tool is there.
+verify-deploy:
+    scripts/verify-deploy.sh
+
+# Write a bill of materials of the binary.
+sbom:
+    scripts/sbom.sh

@@ -33,5 +33,7 @@ scripts/codegen.sh --check
 step "borders between crates, sizes of files, links of documents"
 cargo test --locked --quiet --package volley-tests --test tidy
 
+scripts/verify-deploy.sh
+
 step "documentation"
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet

@@ -4,6 +4,7 @@
 pub mod cluster;
 pub mod files;
 pub mod http;
+pub mod metrics;
 pub mod process;
 pub mod upstream;
 

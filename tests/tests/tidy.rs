@@ -3,6 +3,8 @@
 
 #[path = "tidy/borders.rs"]
 mod borders;
+#[path = "tidy/deploy.rs"]
+mod deploy;
 #[path = "tidy/documents.rs"]
 mod documents;
 #[path = "tidy/sources.rs"]

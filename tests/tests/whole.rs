@@ -12,6 +12,8 @@ mod faults;
 mod life;
 #[path = "whole/membership.rs"]
 mod membership;
+#[path = "whole/operations.rs"]
+mod operations;
 #[path = "whole/resumed.rs"]
 mod resumed;
 #[path = "whole/sources.rs"]

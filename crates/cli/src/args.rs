@@ -103,6 +103,10 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Show who works on what right now: requests, queues, times to first chunk.
+    Top(ops::Top),
+    /// Check this machine, a node's configuration and the coordinators, and say what to do.
+    Doctor(ops::Doctor),
     /// Print completions for a shell.
     Completions {
         /// The shell.

@@ -3,12 +3,14 @@
 pub(crate) mod backup;
 pub(crate) mod cluster;
 pub(crate) mod connector;
+pub(crate) mod doctor;
 pub(crate) mod inspect;
 pub(crate) mod keys;
 pub(crate) mod model;
 pub(crate) mod node;
 pub(crate) mod predict;
 pub(crate) mod status;
+pub(crate) mod top;
 
 use std::path::Path;
 
@@ -36,6 +38,23 @@ pub(crate) fn connect(
         Some(key) => Ok(client.with_key(key)?),
         None => Ok(client),
     }
+}
+
+/// A client for each of the coordinators at `urls`, with its URL.
+///
+/// # Errors
+/// As [`connect`].
+pub(crate) fn connect_each(
+    urls: &[String],
+    key: Option<&str>,
+    authority: Option<&Path>,
+) -> anyhow::Result<Vec<(String, Client)>> {
+    urls.iter()
+        .map(|url| {
+            let client = connect(std::slice::from_ref(url), key, authority)?;
+            Ok((url.clone(), client))
+        })
+        .collect()
 }
 
 /// Says what to do about an error, where that is known.

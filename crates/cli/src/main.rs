@@ -71,7 +71,13 @@ fn fail(error: &anyhow::Error) -> ExitCode {
 async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let key = arguments.api_key.as_deref();
     let client = || command::connect(&arguments.url, key, arguments.ca_file.as_deref());
+    let each = || command::connect_each(&arguments.url, key, arguments.ca_file.as_deref());
     match arguments.command {
+        Command::Top(top) => command::top::run(&each()?, top.interval, top.count).await,
+        Command::Doctor(doctor) => {
+            let clients = if doctor.offline { Vec::new() } else { each()? };
+            command::doctor::run(&clients, doctor.config.as_deref()).await
+        }
         Command::Up(up) => node::up::run(up).await,
         Command::Coordinator { config } => {
             let file = config::coordinator::read(&config)?;

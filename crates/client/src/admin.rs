@@ -77,6 +77,17 @@ impl Client {
             .map_err(|_| ClientError::Timeout)?
     }
 
+    /// The clock of the first coordinator that can be reached: the `Date` of an answer, to the
+    /// second.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn date(&self) -> Result<Option<String>, ClientError> {
+        let response = self.send(Method::GET, "/_volley/health/live", None).await?;
+        let date = response.headers().get("date");
+        Ok(date.and_then(|date| date.to_str().ok()).map(str::to_owned))
+    }
+
     /// The metrics of the first coordinator that can be reached, as OpenMetrics text.
     ///
     /// # Errors

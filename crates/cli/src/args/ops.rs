@@ -1,6 +1,7 @@
 //! The arguments of day-two commands.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
@@ -38,6 +39,26 @@ pub(crate) enum Cluster {
         /// Who shall lead [default: whoever has most of the log].
         to: Option<u64>,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Top {
+    /// Between two looks.
+    #[arg(long, default_value = "2s", value_parser = humantime::parse_duration)]
+    pub(crate) interval: Duration,
+    /// End after so many looks [default: when stopped].
+    #[arg(long)]
+    pub(crate) count: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// A node's configuration file to check, with what it names: certificates, ports, disks.
+    #[arg(long, short)]
+    pub(crate) config: Option<PathBuf>,
+    /// Call no coordinator.
+    #[arg(long)]
+    pub(crate) offline: bool,
 }
 
 #[derive(Debug, Args)]

@@ -1,0 +1,163 @@
+//! What the machine gives a node: open files, disk, ports.
+
+use std::io::{ErrorKind, Write};
+use std::net::TcpListener;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::{Finding, Verdict};
+
+/// A coordinator with its default limits holds 20,000 connections, each a file.
+const OPEN_FILES: u64 = 32_768;
+const MIN_FREE_BYTES: u64 = 1 << 30;
+const FEW_FREE_BYTES: u64 = 10 << 30;
+const SYNCS: usize = 20;
+/// A write waits for one sync on each of two disks; a slower disk is felt, a very slow one costs
+/// leaders their office.
+const SLOW_SYNC: Duration = Duration::from_millis(25);
+const BAD_SYNC: Duration = Duration::from_millis(250);
+
+/// How many files a process of this user may open.
+pub(super) fn limits() -> Vec<Finding> {
+    let Ok(text) = std::fs::read_to_string("/proc/self/limits") else {
+        return Vec::new();
+    };
+    open_files(&text).into_iter().collect()
+}
+
+fn open_files(text: &str) -> Option<Finding> {
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))?;
+    let soft = line.split_whitespace().next()?;
+    let what = "open files";
+    let limit = match soft.parse::<u64>() {
+        Ok(limit) => limit,
+        Err(_) => return Some(Finding::good(what, soft)),
+    };
+    Some(if limit < OPEN_FILES {
+        Finding::new(
+            Verdict::Notice,
+            what,
+            format!("{limit} for one process; each connection takes one"),
+            "raise it: `ulimit -n 1048576`, or LimitNOFILE= in the systemd unit",
+        )
+    } else {
+        Finding::good(what, limit.to_string())
+    })
+}
+
+/// Whether a node's own address can be listened on.
+pub(super) fn port(key: &str, address: &str) -> Finding {
+    let what = "port";
+    match TcpListener::bind(address) {
+        Ok(_) => Finding::good(what, format!("listen.{key}: {address} is free")),
+        Err(error) if error.kind() == ErrorKind::AddrInUse => Finding::new(
+            Verdict::Notice,
+            what,
+            format!("listen.{key}: {address} is in use"),
+            "fine while the node runs; otherwise end what uses it, or choose another port",
+        ),
+        Err(error) => Finding::new(
+            Verdict::Bad,
+            what,
+            format!("listen.{key}: {address}: {error}"),
+            "give an address of this machine, and a port that this user may listen on",
+        ),
+    }
+}
+
+/// Whether a folder can be written, how much room there is, and how long a sync takes.
+pub(super) fn disk(folder: &Path) -> Vec<Finding> {
+    // A node makes its folder itself; until then, the disk is that of the nearest one.
+    let there = folder.ancestors().find(|folder| folder.is_dir());
+    let place = there.unwrap_or(Path::new("."));
+    let mut findings = vec![match syncs(place) {
+        Ok(median) => latency(place, median),
+        Err(error) => Finding::new(
+            Verdict::Bad,
+            "disk",
+            format!("{} cannot be written: {error}", place.display()),
+            "let this user write there, or make room",
+        ),
+    }];
+    if let Ok(room) = rustix::fs::statvfs(place) {
+        findings.push(free(place, room.f_bavail.saturating_mul(room.f_frsize)));
+    }
+    findings
+}
+
+fn latency(place: &Path, median: Duration) -> Finding {
+    let detail = format!("{}: a sync takes {median:.1?}", place.display());
+    let advice = "take a disk that is local and fast: each write to the registry waits for it";
+    match median {
+        median if median < SLOW_SYNC => Finding::good("disk", detail),
+        median if median < BAD_SYNC => Finding::new(Verdict::Notice, "disk", detail, advice),
+        _ => Finding::new(Verdict::Bad, "disk", detail, advice),
+    }
+}
+
+fn free(place: &Path, bytes: u64) -> Finding {
+    let detail = format!("{}: {} MiB free", place.display(), bytes >> 20);
+    let advice = "make room, or move the directory; a full disk stops the node's writes";
+    match bytes {
+        bytes if bytes < MIN_FREE_BYTES => Finding::new(Verdict::Bad, "room", detail, advice),
+        bytes if bytes < FEW_FREE_BYTES => Finding::new(Verdict::Notice, "room", detail, advice),
+        _ => Finding::good("room", detail),
+    }
+}
+
+/// The median time of a small write that is synced.
+fn syncs(folder: &Path) -> std::io::Result<Duration> {
+    let path = folder.join(format!(".volley-doctor-{}", std::process::id()));
+    let measured = (|| {
+        let mut file = std::fs::File::create(&path)?;
+        let mut times = Vec::with_capacity(SYNCS);
+        for _ in 0..SYNCS {
+            let began = Instant::now();
+            file.write_all(&[0; 4_096])?;
+            file.sync_data()?;
+            times.push(began.elapsed());
+        }
+        times.sort_unstable();
+        Ok(times[SYNCS / 2])
+    })();
+    // It may not have been made at all.
+    let _ = std::fs::remove_file(&path);
+    measured
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_judged() {
+        let text = "Limit  Soft Limit  Hard Limit  Units\nMax open files  1024  1048576  files\n";
+        assert_eq!(open_files(text).unwrap().verdict, Verdict::Notice);
+        let many = text.replace("1024 ", "1048576 ");
+        assert_eq!(open_files(&many).unwrap().verdict, Verdict::Good);
+        let place = Path::new("/x");
+        let verdicts = [3, 30, 300].map(|ms| latency(place, Duration::from_millis(ms)).verdict);
+        assert_eq!(verdicts, [Verdict::Good, Verdict::Notice, Verdict::Bad]);
+        let verdicts = [100, 5, 0].map(|gib| free(place, gib << 30).verdict);
+        assert_eq!(verdicts, [Verdict::Good, Verdict::Notice, Verdict::Bad]);
+    }
+
+    #[test]
+    fn a_taken_port_and_a_folder_that_is_not_there_yet() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap().to_string();
+        assert_eq!(port("public", &address).verdict, Verdict::Notice);
+        assert_eq!(port("public", "192.0.2.1:1").verdict, Verdict::Bad);
+        let folder = tempfile::tempdir().unwrap();
+        let findings = disk(&folder.path().join("not/yet"));
+        assert_eq!(findings.len(), 2);
+        assert!(findings[0].detail.contains("a sync takes"), "{findings:?}");
+        assert_eq!(
+            std::fs::read_dir(folder.path()).unwrap().count(),
+            0,
+            "nothing is left"
+        );
+    }
+}

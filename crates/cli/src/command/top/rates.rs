@@ -1,0 +1,232 @@
+//! From two readings of the metrics to rates. Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What coordinators have counted since their start, by model.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Counts(BTreeMap<String, Count>);
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Count {
+    requests: f64,
+    failures: f64,
+    chunks: f64,
+    /// Requests whose first chunk came within so many seconds, by the bound's bits: bounds are
+    /// not negative, so their bits are in their order.
+    first_chunks: BTreeMap<u64, f64>,
+}
+
+/// What happened in between, each second.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Rates {
+    /// Over all models.
+    pub(super) all: Rate,
+    models: BTreeMap<String, Rate>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Rate {
+    pub(super) requests: f64,
+    pub(super) failures: f64,
+    pub(super) chunks: f64,
+    first_chunks: Vec<(f64, f64)>,
+}
+
+impl Counts {
+    /// Adds one coordinator's metrics. Lines that are not understood are passed over: they are
+    /// of other metrics, or of a later version.
+    pub(super) fn add(&mut self, text: &str) {
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let Some(sample) = Sample::parse(line) else {
+                continue;
+            };
+            let Some(model) = sample.label("model") else {
+                continue;
+            };
+            let count = self.0.entry(model.to_owned()).or_default();
+            match sample.name {
+                "volley_requests_total" => {
+                    count.requests += sample.value;
+                    if !matches!(sample.label("code"), Some("ok" | "cancelled")) {
+                        count.failures += sample.value;
+                    }
+                }
+                "volley_chunks_total" => count.chunks += sample.value,
+                "volley_time_to_first_chunk_seconds_bucket" => {
+                    let bound = sample.label("le").and_then(|bound| match bound {
+                        "+Inf" => Some(f64::INFINITY),
+                        bound => bound.parse().ok(),
+                    });
+                    if let Some(bound) = bound.filter(|bound: &f64| 0.0 <= *bound) {
+                        *count.first_chunks.entry(bound.to_bits()).or_default() += sample.value;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The rates since an earlier reading. A coordinator that started anew counts from zero, which
+    /// is no negative rate.
+    pub(super) fn since(&self, before: &Self, elapsed: Duration) -> Rates {
+        let seconds = elapsed.as_secs_f64().max(0.001);
+        let nothing = Count::default();
+        let mut rates = Rates::default();
+        for (model, now) in &self.0 {
+            let before = before.0.get(model).unwrap_or(&nothing);
+            let per_second = |now: f64, before: f64| (now - before).max(0.0) / seconds;
+            let rate = Rate {
+                requests: per_second(now.requests, before.requests),
+                failures: per_second(now.failures, before.failures),
+                chunks: per_second(now.chunks, before.chunks),
+                first_chunks: now
+                    .first_chunks
+                    .iter()
+                    .map(|(bound, count)| {
+                        let earlier = before.first_chunks.get(bound).copied().unwrap_or(0.0);
+                        (f64::from_bits(*bound), (count - earlier).max(0.0))
+                    })
+                    .collect(),
+            };
+            rates.all.requests += rate.requests;
+            rates.all.failures += rate.failures;
+            rates.all.chunks += rate.chunks;
+            rates.models.insert(model.clone(), rate);
+        }
+        rates
+    }
+}
+
+impl Rates {
+    pub(super) fn model(&self, model: &str) -> Rate {
+        self.models.get(model).cloned().unwrap_or_default()
+    }
+}
+
+impl Rate {
+    /// The time within which a share of first chunks came, in seconds: the upper bound of the
+    /// bucket that it falls into. `None` when there were none.
+    pub(super) fn first_chunk(&self, share: f64) -> Option<f64> {
+        let all = self.first_chunks.last().map(|(_, count)| *count)?;
+        if all <= 0.0 {
+            return None;
+        }
+        let enough = |(_, count): &&(f64, f64)| share * all <= *count;
+        self.first_chunks
+            .iter()
+            .find(enough)
+            .map(|(bound, _)| *bound)
+    }
+}
+
+/// One line of OpenMetrics text.
+struct Sample<'a> {
+    name: &'a str,
+    labels: Vec<(&'a str, String)>,
+    value: f64,
+}
+
+impl<'a> Sample<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        let name_end = line.find(['{', ' '])?;
+        let (name, rest) = line.split_at(name_end);
+        let (labels, rest) = match rest.strip_prefix('{') {
+            Some(rest) => read_labels(rest)?,
+            None => (Vec::new(), rest),
+        };
+        let value = rest.split_whitespace().next()?.parse().ok()?;
+        Some(Self {
+            name,
+            labels,
+            value,
+        })
+    }
+
+    fn label(&self, name: &str) -> Option<&str> {
+        let found = self.labels.iter().find(|(label, _)| *label == name);
+        found.map(|(_, value)| value.as_str())
+    }
+}
+
+type Labels<'a> = Vec<(&'a str, String)>;
+
+/// `a="x",b="y"} …`, with what follows the brace.
+fn read_labels(mut text: &str) -> Option<(Labels<'_>, &str)> {
+    let mut labels = Vec::new();
+    loop {
+        if let Some(rest) = text.strip_prefix('}') {
+            return Some((labels, rest));
+        }
+        let (name, rest) = text.split_once("=\"")?;
+        let mut value = String::new();
+        let mut chars = rest.char_indices();
+        let end = loop {
+            match chars.next()? {
+                (at, '"') => break at + 1,
+                (_, '\\') => value.push(match chars.next()?.1 {
+                    'n' => '\n',
+                    other => other,
+                }),
+                (_, other) => value.push(other),
+            }
+        };
+        labels.push((name.trim_start_matches(','), value));
+        text = &rest[end..];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn text(requests: u32, failed: u32, fast: u32) -> String {
+        let all = requests + failed;
+        format!(
+            "# TYPE volley_requests counter\n\
+             volley_requests_total{{model=\"m\",code=\"ok\"}} {requests}\n\
+             volley_requests_total{{model=\"m\",code=\"overloaded\"}} {failed}\n\
+             volley_chunks_total{{model=\"m\"}} 50\n\
+             volley_time_to_first_chunk_seconds_bucket{{le=\"0.001\",model=\"m\"}} {fast}\n\
+             volley_time_to_first_chunk_seconds_bucket{{le=\"0.004\",model=\"m\"}} {all}\n\
+             volley_time_to_first_chunk_seconds_bucket{{le=\"+Inf\",model=\"m\"}} {all}\n\
+             volley_raft_term 3\n# EOF\n"
+        )
+    }
+
+    #[test]
+    fn rates_are_differences_over_time() {
+        let (mut before, mut now) = (Counts::default(), Counts::default());
+        before.add(&text(10, 0, 10));
+        // Two coordinators.
+        now.add(&text(20, 10, 20));
+        now.add(&text(10, 0, 10));
+        let rates = now.since(&before, Duration::from_secs(2));
+        let rate = rates.model("m");
+        assert_eq!((rate.requests, rate.failures), (15.0, 5.0));
+        assert_eq!(rates.all.requests, 15.0);
+        assert_eq!(rate.first_chunk(0.5), Some(0.001));
+        assert_eq!(rate.first_chunk(0.95), Some(0.004));
+        assert_eq!(rates.model("other").first_chunk(0.5), None);
+        let restarted = before.since(&now, Duration::from_secs(2));
+        assert_eq!(restarted.model("m").requests, 0.0);
+    }
+
+    #[test]
+    fn labels_may_hold_anything() {
+        let sample = Sample::parse(r#"x{a="1",b="q\"}, \\ \n"} 2 1700000000"#).unwrap();
+        assert_eq!(sample.label("b"), Some("q\"}, \\ \n"));
+        assert_eq!(sample.value, 2.0);
+    }
+
+    proptest! {
+        #[test]
+        fn nonsense_is_passed_over(text: String) {
+            let mut counts = Counts::default();
+            counts.add(&text);
+            let _ = Sample::parse(&text);
+        }
+    }
+}

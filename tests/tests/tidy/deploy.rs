@@ -1,0 +1,100 @@
+//! What is in `deploy/`: alerts have runbooks, the dashboard can be read, and both name metrics
+//! that there are.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde_json::Value;
+use volley_tests::metrics::{expressions, names};
+
+use crate::{assert_none, read};
+
+const RULES: &str = "deploy/prometheus/volley.rules.yaml";
+const DASHBOARD: &str = "deploy/grafana/volley.json";
+const RUNBOOKS: &str = "docs/operations.md";
+
+/// The values of a key in a YAML file whose lines are plain.
+fn values<'a>(text: &'a str, key: &str) -> Vec<&'a str> {
+    let lines = text
+        .lines()
+        .map(|line| line.trim().trim_start_matches("- "));
+    lines
+        .filter_map(|line| line.strip_prefix(key)?.strip_prefix(':'))
+        .map(str::trim)
+        .collect()
+}
+
+#[test]
+fn every_alert_has_a_runbook_and_every_runbook_an_alert() {
+    let rules = read(Path::new(RULES));
+    let runbooks = read(Path::new(RUNBOOKS));
+    let (_, runbooks) = runbooks
+        .split_once("\n## Alerts\n")
+        .expect("a chapter of alerts");
+    let alerts = values(&rules, "alert");
+    let links = values(&rules, "runbook_url");
+    assert_eq!(alerts.len(), links.len(), "one link for each alert");
+    let mut problems = Vec::new();
+    let mut linked = BTreeSet::new();
+    for (alert, link) in alerts.iter().zip(links) {
+        let anchor = link.strip_prefix("docs/operations.md#").unwrap_or_default();
+        let told = runbooks.split("\n### ").find(|part| {
+            let heading = part.lines().next().unwrap_or_default();
+            heading.to_lowercase().replace(' ', "-") == anchor
+        });
+        match told {
+            Some(part) if part.contains(&format!("`{alert}`")) => {
+                linked.insert(anchor);
+            }
+            Some(_) => problems.push(format!("{link} does not name {alert}")),
+            None => problems.push(format!("{alert}: {link} leads nowhere")),
+        }
+    }
+    let headings = runbooks
+        .lines()
+        .filter(|line| line.starts_with("### "))
+        .count();
+    if headings != linked.len() {
+        problems.push(format!(
+            "{headings} runbooks, and {} are linked",
+            linked.len()
+        ));
+    }
+    assert_none(&problems);
+}
+
+#[test]
+fn alerts_and_dashboard_name_metrics_that_are_documented() {
+    let documented = names(&read(Path::new("docs/metrics.md")));
+    let mut problems = Vec::new();
+    for file in [RULES, DASHBOARD] {
+        let text = read(Path::new(file));
+        let used = if file == DASHBOARD {
+            names(&expressions(&serde_json::from_str(&text).expect("JSON")).join("\n"))
+        } else {
+            names(&text)
+        };
+        assert!(10 < used.len(), "{file} uses {used:?}");
+        let unknown = used.difference(&documented);
+        problems.extend(unknown.map(|name| format!("{file}: {name} is not in docs/metrics.md")));
+    }
+    assert_none(&problems);
+}
+
+#[test]
+fn the_dashboard_has_panels_that_do_not_overlap() {
+    let dashboard: Value = serde_json::from_str(&read(Path::new(DASHBOARD))).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let ids: BTreeSet<_> = panels.iter().map(|panel| panel["id"].as_u64()).collect();
+    assert_eq!(ids.len(), panels.len(), "ids are unique");
+    let mut taken = BTreeSet::new();
+    for panel in panels {
+        let of = |key: &str| panel["gridPos"][key].as_u64().expect("a place");
+        assert!(of("x") + of("w") <= 24, "{}", panel["title"]);
+        for x in of("x")..of("x") + of("w") {
+            for y in of("y")..of("y") + of("h") {
+                assert!(taken.insert((x, y)), "{} overlaps", panel["title"]);
+            }
+        }
+    }
+}
