@@ -4,6 +4,7 @@ use bytes::Bytes;
 use volley_types::{FinishReason, PredictError, Usage};
 
 use crate::provider::{self, Calls, Delta, Ending, Step, Wire};
+use crate::sight::Sight;
 use crate::sse::{Framing, Parser};
 use crate::upstream;
 
@@ -63,6 +64,7 @@ pub(crate) fn whole(
 pub(crate) struct Answer {
     wire: Wire,
     parser: Parser,
+    sight: Sight,
     calls: Calls,
     usage: Usage,
     finish_reason: Option<FinishReason>,
@@ -81,6 +83,7 @@ impl Answer {
         Self {
             parser: Parser::new(provider::format(wire.provider).framing),
             wire,
+            sight: Sight::default(),
             calls: Calls::new(seed),
             usage: Usage::default(),
             finish_reason: None,
@@ -122,31 +125,24 @@ impl Answer {
         };
         let mut part = Part::default();
         for event in &events {
-            match self.wire.read(event, &mut self.calls) {
-                Ok(Step::Delta(delta)) => self.take(delta, &mut part),
-                Ok(Step::Last(delta)) => {
-                    self.take(delta, &mut part);
-                    self.end(&mut part);
-                    break;
-                }
-                Ok(Step::End) => {
-                    self.end(&mut part);
-                    break;
-                }
-                Ok(Step::Failed(message)) => {
-                    self.failure = Some(upstream::failed(&message, redact));
-                    break;
-                }
-                Ok(Step::Refused(code, message)) => {
-                    self.failure = Some(upstream::refused(code, &message, redact));
-                    break;
-                }
+            let text = match event.text() {
+                Ok(text) => text,
                 // The last event is in pieces because the stream is.
                 Err(_) if at_end => break,
-                Err(cause) => {
-                    self.failure = Some(upstream::malformed(cause));
+                Err(error) => {
+                    self.failure = Some(upstream::unreadable(error));
                     break;
                 }
+            };
+            if let Some(piece) = self.sight.text(text) {
+                part.deltas.push(Delta {
+                    text: Some(piece.to_owned()),
+                    ..Delta::default()
+                });
+                continue;
+            }
+            if !self.event(text, at_end, &mut part, &redact) {
+                break;
             }
         }
         if !self.ended && self.failure.is_none() {
@@ -157,6 +153,38 @@ impl Answer {
             };
         }
         part
+    }
+
+    /// Reads an event, and tells whether more may follow.
+    fn event(
+        &mut self,
+        data: &str,
+        at_end: bool,
+        part: &mut Part,
+        redact: impl Fn(&str) -> String,
+    ) -> bool {
+        match self.wire.read(data, &mut self.calls) {
+            Ok(Step::Delta(delta)) => {
+                self.sight.learn(&self.wire, &self.calls, data, &delta);
+                self.take(delta, part);
+                return true;
+            }
+            Ok(Step::Last(delta)) => {
+                self.take(delta, part);
+                self.end(part);
+            }
+            Ok(Step::End) => self.end(part),
+            Ok(Step::Failed(message)) => {
+                self.failure = Some(upstream::failed(&message, redact));
+            }
+            Ok(Step::Refused(code, message)) => {
+                self.failure = Some(upstream::refused(code, &message, redact));
+            }
+            // The last event is in pieces because the stream is.
+            Err(_) if at_end => {}
+            Err(cause) => self.failure = Some(upstream::malformed(cause)),
+        }
+        false
     }
 
     /// The connection broke: what is whole is read, and a missing end is `error`.

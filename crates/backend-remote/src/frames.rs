@@ -60,26 +60,21 @@ fn event(message: &Message) -> Result<Event, SseError> {
             let code = header(message, ":error-code");
             let text = header(message, ":error-message");
             let data = json!({ "error": { "code": code, "message": text.or(code) } });
-            return Ok(Event {
-                name: "error".to_owned(),
-                data: data.to_string(),
-            });
+            return Ok(Event(data.to_string().into()));
         }
         _ => header(message, ":event-type"),
     };
     let kind = kind.filter(|kind| kind.bytes().all(|byte| byte.is_ascii_alphanumeric()));
-    let name = kind.ok_or(SseError::Damaged)?.to_owned();
-    let data = union(&name, message.payload())?;
-    Ok(Event { name, data })
+    union(kind.ok_or(SseError::Damaged)?, message.payload())
 }
 
-fn union(name: &str, payload: &Bytes) -> Result<String, SseError> {
+fn union(name: &str, payload: &Bytes) -> Result<Event, SseError> {
     let payload = std::str::from_utf8(payload).map_err(|_| SseError::NotText)?;
     let payload = match payload.trim_ascii() {
         "" => "{}",
         payload => payload,
     };
-    Ok(format!("{{\"{name}\":{payload}}}"))
+    Ok(Event(format!("{{\"{name}\":{payload}}}").into()))
 }
 
 #[cfg(test)]
@@ -116,7 +111,8 @@ mod tests {
         for piece in pieces {
             frames.push(piece, &mut events)?;
         }
-        Ok(events.into_iter().map(|event| event.data).collect())
+        let texts = events.iter().map(|event| event.text().map(str::to_owned));
+        texts.collect()
     }
 
     #[test]

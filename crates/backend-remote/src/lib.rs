@@ -5,10 +5,13 @@
 //! answers as one stream), `provider` (a wire format each), `sse` and `frames` (the events),
 //! `upstream` (failures into errors), `egress` (where calls may go).
 
+mod account;
 mod answer;
 mod budget;
 mod call;
 mod config;
+#[cfg(test)]
+mod cost;
 mod credential;
 mod egress;
 mod frames;
@@ -20,6 +23,7 @@ mod provider;
 mod reading;
 mod rows;
 mod servers;
+mod sight;
 mod signing;
 mod sse;
 mod template;
@@ -33,9 +37,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use url::Url;
 use volley_backend::{Backend, BackendLoader};
+use volley_telemetry::Metrics;
 use volley_types::PredictError;
 use volley_types::registry::{Assignment, BackendKind};
 
+use crate::account::Account;
 pub use crate::config::RemoteConfig;
 use crate::predict::RemoteModel;
 use crate::rows::RemoteRows;
@@ -60,6 +66,7 @@ pub struct RemoteLoader {
     no_tls: Option<PredictError>,
     /// What is known of servers is shared by all replicas of a connector.
     servers: Arc<AllServers>,
+    metrics: Metrics,
     config: RemoteConfig,
 }
 
@@ -90,8 +97,15 @@ impl RemoteLoader {
             clients: Arc::new(clients),
             no_tls,
             servers: Arc::default(),
+            metrics: Metrics::default(),
             config,
         })
+    }
+
+    /// The same, which counts its calls in `metrics`.
+    #[must_use]
+    pub fn counted_by(self, metrics: Metrics) -> Self {
+        Self { metrics, ..self }
     }
 
     /// A URL that may be called.
@@ -162,7 +176,8 @@ impl BackendLoader for RemoteLoader {
             .parameters
             .clone()
             .or_defaults(&connector.parameters);
-        let make = || Servers::new(&connector, |url| self.checked(url));
+        let account = Account::of(&connector, self.metrics.clone())?;
+        let make = || Servers::new(&connector, account, |url| self.checked(url));
         let servers = self.servers.of(&connector, make)?;
         if let Some(task) = servers.task() {
             return Ok(Arc::new(RemoteRows::new(
@@ -185,7 +200,7 @@ impl BackendLoader for RemoteLoader {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::collections::BTreeMap;
 
     use volley_types::registry::{
@@ -195,7 +210,7 @@ mod tests {
 
     use super::*;
 
-    fn assignment(url: &str) -> Assignment {
+    pub(crate) fn assignment(url: &str) -> Assignment {
         let id = ConnectorId::new("c").unwrap();
         Assignment {
             model: ModelName::new("m").unwrap(),
@@ -231,6 +246,7 @@ mod tests {
             clients: Arc::new(clients),
             no_tls: Some(PredictError::invalid("no certificates")),
             servers: Arc::default(),
+            metrics: Metrics::default(),
             config,
         };
         let plain = assignment("http://127.0.0.1:1/v1/chat/completions");

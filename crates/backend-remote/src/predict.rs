@@ -14,6 +14,7 @@ use volley_types::{
     Signature,
 };
 
+use crate::account::UnderWay;
 use crate::answer::Part;
 use crate::call::Call;
 use crate::merge::Merge;
@@ -133,9 +134,18 @@ fn answer(
     try_stream! {
         let _permit = servers.limits.permit(call.patience(Instant::now())).await?;
         let mut opened = servers.open(&call, &item).await?;
+        let mut under_way = UnderWay::new(&servers.account, &opened.server.connector);
         while let Some(part) = opened.reading.next().await {
-            if let Err(error) = &part {
-                opened.server.failed(error).await;
+            match &part {
+                Err(error) => {
+                    under_way.ended(Some(error.code));
+                    opened.server.failed(error).await;
+                }
+                Ok(Part { end: Some(end), .. }) => {
+                    under_way.ended(None);
+                    servers.account.used(end.usage);
+                }
+                Ok(_) => {}
             }
             yield part?;
         }

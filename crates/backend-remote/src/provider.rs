@@ -31,7 +31,8 @@ pub(crate) use self::calls::{Calls, deltas};
 pub(crate) use self::conversation::{message, messages};
 use self::custom::Custom;
 pub(crate) use self::custom::Shape;
-use crate::sse::{Event, Framing};
+use crate::account;
+use crate::sse::Framing;
 use crate::template;
 
 /// A provider's wire format.
@@ -147,12 +148,12 @@ impl Wire {
         self.custom.is_some()
     }
 
-    /// Reads an event.
+    /// Reads an event's data.
     ///
     /// # Errors
     /// `Err` with what is wrong when it is not of the format; never with what the event says.
-    pub(crate) fn read(&self, event: &Event, calls: &mut Calls) -> Result<Step, String> {
-        let data = event.data.trim();
+    pub(crate) fn read(&self, data: &str, calls: &mut Calls) -> Result<Step, String> {
+        let data = data.trim();
         if data.is_empty() {
             return Ok(Step::Delta(Delta::default()));
         }
@@ -267,8 +268,9 @@ fn template_value(
 }
 
 /// The parameters that say nothing to a server.
-const NOT_SENT: [&str; 6] = [
+const NOT_SENT: [&str; 7] = [
     "raw",
+    account::PRICES,
     KEY_HEADER,
     "response_filter",
     "pre_process_function",

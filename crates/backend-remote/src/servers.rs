@@ -14,6 +14,7 @@ use volley_backend::items::Item;
 use volley_types::registry::{ConnectorPolicy, ConnectorSpec, ProviderKind};
 use volley_types::{ConnectorId, ErrorCode, PredictError, Task};
 
+use crate::account::Account;
 use crate::budget::Budget;
 use crate::call::Call;
 use crate::credential::Secret;
@@ -58,6 +59,7 @@ impl AllServers {
 pub(crate) struct Servers {
     connector: ConnectorSpec,
     pub(crate) limits: Limits,
+    pub(crate) account: Account,
     budget: Budget,
     ranks: Vec<Rank>,
     list: Vec<Server>,
@@ -96,6 +98,7 @@ impl Servers {
     /// That of `checked`; `InvalidInput` where a server's requests cannot be signed.
     pub(crate) fn new(
         connector: &ConnectorSpec,
+        account: Account,
         checked: impl Fn(&str) -> Result<Url, PredictError>,
     ) -> Result<Self, PredictError> {
         let policy = &connector.policy;
@@ -152,6 +155,7 @@ impl Servers {
         Ok(Self {
             connector: connector.clone(),
             limits: Limits::new(policy),
+            account,
             budget: Budget::default(),
             ranks,
             list,
@@ -175,7 +179,10 @@ impl Servers {
     /// As [`Self::open`].
     pub(crate) async fn ask(&self, call: &Call, group: &Group) -> Result<Answered, PredictError> {
         let asked = self.first(call, |server| server.rows(call, group).boxed());
-        asked.await.map(|(_, answered)| answered)
+        let (server, answered) = asked.await?;
+        self.account.called(&server.connector, None);
+        self.account.used(answered.usage());
+        Ok(answered)
     }
 
     /// Calls one server after the other until one begins to answer.
@@ -214,6 +221,7 @@ impl Servers {
                     match again.filter(|_| self.budget.spend()) {
                         Some((at, wait)) => {
                             tokio::time::sleep(wait).await;
+                            self.account.retried();
                             at
                         }
                         None => return Err(last(failure)),
@@ -222,10 +230,17 @@ impl Servers {
             };
             self.limits.turn(call.patience(Instant::now())).await?;
             let server = &self.list[at];
+            if self.ranks[at].fallback {
+                self.account.fell_back();
+            }
             match server.guarded(ask(server)).await {
                 Ok(given) => return Ok((server, given)),
-                Err(Error::Inner(error)) if blames_request(&error) => return Err(error),
+                Err(Error::Inner(error)) if blames_request(&error) => {
+                    self.account.called(&server.connector, Some(error.code));
+                    return Err(error);
+                }
                 Err(Error::Inner(error)) => {
+                    self.account.called(&server.connector, Some(error.code));
                     let connector = &self.connector.id;
                     tracing::info!(%connector, server = at, error = error.chain(), "a call failed");
                     tries.failed(at, &error);
@@ -233,6 +248,7 @@ impl Servers {
                 }
                 Err(Error::Rejected) => {
                     tries.out(at);
+                    self.account.left_alone();
                     failure = failure.or_else(|| Some(left_alone(server.open_for)));
                 }
             }

@@ -27,13 +27,20 @@ pub(crate) enum Framing {
     Frames,
 }
 
-/// One event that has data.
+/// The data of one event: the values of its `data` fields, joined by line feeds. Where it came in
+/// one piece it is a part of that piece, and not copied. Names of events say nothing that the data
+/// of the formats does not, and are passed over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Event {
-    /// The value of the last `event` field; empty where there was none.
-    pub(crate) name: String,
-    /// The values of the `data` fields, joined by line feeds.
-    pub(crate) data: String,
+pub(crate) struct Event(pub(crate) Bytes);
+
+impl Event {
+    /// The data as text.
+    ///
+    /// # Errors
+    /// [`SseError::NotText`].
+    pub(crate) fn text(&self) -> Result<&str, SseError> {
+        std::str::from_utf8(&self.0).map_err(|_| SseError::NotText)
+    }
 }
 
 /// Why a stream cannot be read on.
@@ -55,13 +62,50 @@ pub(crate) struct Parser {
     frames: Frames,
     /// A line whose end has not come yet.
     partial: BytesMut,
-    name: BytesMut,
-    data: BytesMut,
-    has_data: bool,
+    data: Data,
     /// Something of the stream was read, so a byte order mark can no longer come.
     begun: bool,
     /// The last line ended in CR: an LF that follows belongs to it.
     after_cr: bool,
+}
+
+/// The data of an event that has not ended.
+#[derive(Debug, Default)]
+enum Data {
+    #[default]
+    None,
+    /// One line, where it came.
+    Line(Bytes),
+    /// Several, joined.
+    Lines(BytesMut),
+}
+
+impl Data {
+    fn len(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Line(line) => line.len(),
+            Self::Lines(lines) => lines.len(),
+        }
+    }
+
+    fn add(&mut self, value: Bytes) {
+        *self = match std::mem::take(self) {
+            Self::None => Self::Line(value),
+            Self::Line(line) => {
+                let mut lines = BytesMut::with_capacity(line.len() + value.len() + 1);
+                lines.extend_from_slice(&line);
+                lines.extend_from_slice(b"\n");
+                lines.extend_from_slice(&value);
+                Self::Lines(lines)
+            }
+            Self::Lines(mut lines) => {
+                lines.extend_from_slice(b"\n");
+                lines.extend_from_slice(&value);
+                Self::Lines(lines)
+            }
+        };
+    }
 }
 
 impl Parser {
@@ -96,11 +140,11 @@ impl Parser {
             let line = piece.split_to(end);
             piece.advance(1);
             if self.partial.is_empty() {
-                self.line(&line, events)?;
+                self.line(line, events)?;
             } else {
                 self.hold(&line)?;
-                let line = self.partial.split();
-                self.line(&line, events)?;
+                let line = self.partial.split().freeze();
+                self.line(line, events)?;
             }
         }
         Ok(())
@@ -113,10 +157,11 @@ impl Parser {
     /// [`SseError`].
     pub(crate) fn finish(&mut self, events: &mut Vec<Event>) -> Result<(), SseError> {
         if !self.partial.is_empty() {
-            let line = self.partial.split();
-            self.line(&line, events)?;
+            let line = self.partial.split().freeze();
+            self.line(line, events)?;
         }
-        self.dispatch(events)
+        self.dispatch(events);
+        Ok(())
     }
 
     fn hold(&mut self, bytes: &[u8]) -> Result<(), SseError> {
@@ -127,69 +172,50 @@ impl Parser {
         Ok(())
     }
 
-    fn line(&mut self, line: &[u8], events: &mut Vec<Event>) -> Result<(), SseError> {
-        let line = match self.begun {
-            true => line,
-            false => line.strip_prefix(BOM).unwrap_or(line),
-        };
+    fn line(&mut self, mut line: Bytes, events: &mut Vec<Event>) -> Result<(), SseError> {
+        if !self.begun && line.starts_with(BOM) {
+            line.advance(BOM.len());
+        }
         self.begun = true;
         if self.framing == Framing::Lines {
             if !line.trim_ascii().is_empty() {
-                events.push(event(BytesMut::new(), BytesMut::from(line))?);
+                events.push(Event(line));
             }
             return Ok(());
         }
         let opens = matches!(line.first(), Some(b'{' | b'['));
         if (self.bare.is_open() || opens) && !line.starts_with(b"data:") {
-            events.extend(self.bare.take(line)?);
+            events.extend(self.bare.take(&line)?);
             return Ok(());
         }
-        self.bare = Bare::default();
+        if self.bare.is_open() {
+            self.bare = Bare::default();
+        }
         if line.is_empty() {
-            return self.dispatch(events);
-        }
-        let (field, value) = match memchr::memchr(b':', line) {
-            Some(colon) => (&line[..colon], &line[colon + 1..]),
-            None => (line, &[][..]),
-        };
-        let value = value.strip_prefix(b" ").unwrap_or(value);
-        match field {
-            b"data" => {
-                if MAX_EVENT_BYTES < self.data.len() + value.len() + 1 {
-                    return Err(SseError::TooLong);
-                }
-                if self.has_data {
-                    self.data.extend_from_slice(b"\n");
-                }
-                self.data.extend_from_slice(value);
-                self.has_data = true;
-            }
-            b"event" => {
-                self.name.clear();
-                self.name.extend_from_slice(value);
-            }
-            // Comments have an empty field name; ids and retry times mean nothing here.
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn dispatch(&mut self, events: &mut Vec<Event>) -> Result<(), SseError> {
-        let (name, data) = (self.name.split(), self.data.split());
-        if !std::mem::take(&mut self.has_data) {
+            self.dispatch(events);
             return Ok(());
         }
-        events.push(event(name, data)?);
+        // Comments have an empty field name; names, ids and retry times mean nothing here.
+        let value = match line.strip_prefix(b"data") {
+            Some(b"") => line.split_off(line.len()),
+            Some([b':', b' ', ..]) => line.split_off(b"data: ".len()),
+            Some([b':', ..]) => line.split_off(b"data:".len()),
+            _ => return Ok(()),
+        };
+        if MAX_EVENT_BYTES < self.data.len() + value.len() + 1 {
+            return Err(SseError::TooLong);
+        }
+        self.data.add(value);
         Ok(())
     }
-}
 
-fn event(name: BytesMut, data: BytesMut) -> Result<Event, SseError> {
-    let text = |bytes: BytesMut| String::from_utf8(bytes.to_vec()).map_err(|_| SseError::NotText);
-    Ok(Event {
-        name: text(name)?,
-        data: text(data)?,
-    })
+    fn dispatch(&mut self, events: &mut Vec<Event>) {
+        match std::mem::take(&mut self.data) {
+            Data::None => {}
+            Data::Line(line) => events.push(Event(line)),
+            Data::Lines(lines) => events.push(Event(lines.freeze())),
+        }
+    }
 }
 
 /// JSON among the events that is none of them, until its last bracket.
@@ -225,7 +251,7 @@ impl Bare {
             return Ok(None);
         }
         let text = std::mem::take(self).text;
-        event(BytesMut::new(), text).map(Some)
+        Ok(Some(Event(text.freeze())))
     }
 }
 
@@ -237,27 +263,21 @@ mod tests {
 
     use super::*;
 
-    fn read(pieces: &[&[u8]]) -> Result<Vec<(String, String)>, SseError> {
+    fn read(pieces: &[&[u8]]) -> Result<Vec<String>, SseError> {
         read_as(Framing::Sse, pieces)
     }
 
-    fn read_as(framing: Framing, pieces: &[&[u8]]) -> Result<Vec<(String, String)>, SseError> {
+    fn read_as(framing: Framing, pieces: &[&[u8]]) -> Result<Vec<String>, SseError> {
         let (mut parser, mut events) = (Parser::new(framing), Vec::new());
         for piece in pieces {
             parser.push(Bytes::copy_from_slice(piece), &mut events)?;
         }
-        Ok(events
-            .into_iter()
-            .map(|event| (event.name, event.data))
-            .collect())
+        let texts = events.iter().map(|event| event.text().map(str::to_owned));
+        texts.collect()
     }
 
     fn datas(text: &[u8]) -> Vec<String> {
-        read(&[text])
-            .unwrap()
-            .into_iter()
-            .map(|(_, data)| data)
-            .collect()
+        read(&[text]).unwrap()
     }
 
     #[test]
@@ -268,9 +288,8 @@ mod tests {
         );
         assert_eq!(datas(b"\xef\xbb\xbfdata: x\n\n"), ["x"]);
         assert_eq!(datas(b"data: one\ndata: two\ndata\n\n"), ["one\ntwo\n"]);
-        let named = read(&[b"event: message_stop\ndata: {}\n\ndata: n\n\n"]).unwrap();
-        assert_eq!(named[0].0, "message_stop");
-        assert_eq!(named[1].0, "", "a name holds for one event");
+        let named = datas(b"event: message_stop\ndata: {}\n\ndatax: y\ndata: n\n\n");
+        assert_eq!(named, ["{}", "n"]);
     }
 
     #[test]
@@ -295,14 +314,13 @@ mod tests {
             .unwrap();
         assert!(events.is_empty());
         parser.finish(&mut events).unwrap();
-        assert_eq!(events[0].data, "[DONE]");
+        assert_eq!(events[0].text(), Ok("[DONE]"));
     }
 
     #[test]
     fn lines_of_json_are_events() {
         let text = b"\xef\xbb\xbf{\"a\":1}\r\n\n  \n{\"b\":\"\\n\"}\n{\"c\"";
-        let events = read_as(Framing::Lines, &[text]).unwrap();
-        let datas: Vec<_> = events.into_iter().map(|(_, data)| data).collect();
+        let datas = read_as(Framing::Lines, &[text]).unwrap();
         assert_eq!(
             datas,
             ["{\"a\":1}", "{\"b\":\"\\n\"}"],
@@ -337,7 +355,7 @@ mod tests {
         }
         let took = started.elapsed();
         eprintln!("8 MiB in reads of 1460 bytes: {took:?}");
-        assert_eq!(events[0].data.len(), 8 << 20);
+        assert_eq!(events[0].0.len(), 8 << 20);
         // A parser that looks at bytes again takes many times as long, even in a debug build.
         assert!(took < std::time::Duration::from_secs(2), "{took:?}");
     }
@@ -369,16 +387,9 @@ mod tests {
             let whole = read(&[text.as_bytes()]).unwrap();
             prop_assert_eq!(&read(&cut(text.as_bytes(), &places)).unwrap(), &whole);
             let judge = futures::stream::iter([Ok::<_, std::io::Error>(text.clone())]).eventsource();
-            let judged = futures::executor::block_on(judge.map(|event| {
-                let event = event.unwrap();
-                let name = if event.event == "message" { String::new() } else { event.event };
-                (name, event.data)
-            }).collect::<Vec<_>>());
-            let whole: Vec<_> = whole.into_iter().map(|(name, data)| {
-                (if name == "message" { String::new() } else { name }, data)
-            }).filter(|(_, data)| !data.is_empty()).collect();
-            let judged: Vec<_> = judged.into_iter().filter(|(_, data)| !data.is_empty()).collect();
-            prop_assert_eq!(whole, judged);
+            let judged = futures::executor::block_on(judge.map(|event| event.unwrap().data).collect::<Vec<_>>());
+            let filled = |datas: Vec<String>| datas.into_iter().filter(|data| !data.is_empty()).collect::<Vec<_>>();
+            prop_assert_eq!(filled(whole), filled(judged));
         }
 
         #[test]

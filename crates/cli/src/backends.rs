@@ -29,10 +29,10 @@ pub(crate) fn loaders(
         tracing::warn!(error = error.chain(), "ONNX models cannot be loaded");
     }
     let onnx = Arc::new(OnnxLoader::new(runtime, onnx));
-    let artifacts = Artifacts::new(artifacts, metrics)?;
+    let artifacts = Artifacts::new(artifacts, metrics.clone())?;
     Ok(vec![
         Arc::new(FetchingLoader::new(onnx, artifacts)),
-        Arc::new(RemoteLoader::new(remote)?),
+        Arc::new(RemoteLoader::new(remote)?.counted_by(metrics)),
         Arc::new(TextLoader),
         Arc::new(FakeLoader::default()),
     ])

@@ -1,6 +1,7 @@
 //! The metrics of one node, and their text form.
 
 mod artifacts;
+mod upstream;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,6 +16,8 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use volley_types::registry::RaftStatus;
 use volley_types::{ErrorCode, ModelName};
+
+use self::upstream::Upstream;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct ModelLabel {
@@ -73,6 +76,7 @@ pub(crate) struct Families {
     artifact_bytes: Counter,
     artifact_fetches: Family<CodeLabel, Counter>,
     artifact_cache_bytes: Gauge,
+    upstream: Upstream,
 }
 
 /// What a coordinator holds of streams that can be taken up again.
@@ -152,11 +156,13 @@ impl Metrics {
             artifact_bytes: Counter::default(),
             artifact_fetches: Family::default(),
             artifact_cache_bytes: Gauge::default(),
+            upstream: Upstream::default(),
         };
         families.register_predictions();
         families.register_memory();
         families.register_cluster();
         families.register_artifacts();
+        families.upstream.register(&mut families.registry);
         Self(Arc::new(families))
     }
 

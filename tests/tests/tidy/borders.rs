@@ -17,7 +17,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("backend", &["types"]),
     ("artifacts", &["types", "telemetry", "backend"]),
     ("backend-onnx", &["types", "backend"]),
-    ("backend-remote", &["types", "backend"]),
+    ("backend-remote", &["types", "telemetry", "backend"]),
     (
         "worker",
         &["types", "proto", "telemetry", "backend", "security"],

@@ -1,8 +1,10 @@
 //! OpenAI chat completions, and the many servers that speak them.
 
 use std::borrow::Cow;
+use std::fmt;
 
-use serde::Deserialize;
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
@@ -91,7 +93,7 @@ struct Logprobs<'a> {
 #[derive(Default, Deserialize)]
 struct Content<'a> {
     #[serde(borrow, default)]
-    content: Option<&'a RawValue>,
+    content: Option<Said<'a>>,
     #[serde(borrow, default)]
     reasoning_content: Option<Cow<'a, str>>,
     /// What newer servers call the former; some send both.
@@ -99,6 +101,44 @@ struct Content<'a> {
     reasoning: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     tool_calls: Option<&'a RawValue>,
+}
+
+/// Content is text or, with some servers, a list of typed parts.
+enum Said<'a> {
+    Text(Cow<'a, str>),
+    Parts(Vec<Value>),
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Said<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(SaidVisitor)
+    }
+}
+
+struct SaidVisitor;
+
+impl<'de> Visitor<'de> for SaidVisitor {
+    type Value = Said<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("text or a list of parts")
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(Said::Text(Cow::Borrowed(text)))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Said::Text(Cow::Owned(text.to_owned())))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Self::Value, A::Error> {
+        let mut all = Vec::new();
+        while let Some(part) = parts.next_element()? {
+            all.push(part);
+        }
+        Ok(Said::Parts(all))
+    }
 }
 
 #[derive(Deserialize)]
@@ -154,8 +194,10 @@ fn step(chunk: Chunk<'_>) -> Result<Step, String> {
         return Ok(Step::Failed(message.to_owned()));
     }
     let content = choice.delta.unwrap_or_default();
-    if let Some(raw) = content.content {
-        text(raw.get(), &mut delta)?;
+    match content.content {
+        Some(Said::Text(text)) => delta.text = Some(text.into_owned()),
+        Some(Said::Parts(parts)) => split(&parts, &mut delta),
+        None => {}
     }
     let thinking = content.reasoning_content.or(content.reasoning);
     delta.thinking = thinking.map(Cow::into_owned).or(delta.thinking);
@@ -176,22 +218,16 @@ pub(super) fn probabilities(json: &str) -> Option<String> {
     is_list.then(|| json.to_owned())
 }
 
-/// Content is text or, with some servers, a list of typed parts.
-fn text(raw: &str, delta: &mut Delta) -> Result<(), String> {
-    if !raw.starts_with('[') {
-        delta.text = Some(serde_json::from_str(raw).map_err(|error| place(&error))?);
-        return Ok(());
-    }
-    let parts: Vec<Value> = serde_json::from_str(raw).map_err(|error| place(&error))?;
+/// The text of typed parts, and what was thought among them.
+fn split(parts: &[Value], delta: &mut Delta) {
     let texts = |parts: &[Value]| -> String {
         let texts = parts.iter().filter_map(|part| part["text"].as_str());
         texts.collect()
     };
     let inner = parts.iter().filter_map(|part| part["thinking"].as_array());
     let thinking: String = inner.map(|parts| texts(parts)).collect();
-    delta.text = Some(texts(&parts));
+    delta.text = Some(texts(parts));
     delta.thinking = Some(thinking);
-    Ok(())
 }
 
 fn reason_of(reason: &str) -> Option<FinishReason> {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use volley_types::Usage;
 
 use crate::provider::openai::place;
 
@@ -17,6 +18,14 @@ pub(crate) struct Answered {
 }
 
 impl Answered {
+    /// What the call used, where its server told.
+    pub(crate) fn usage(&self) -> Option<Usage> {
+        (self.total != 0).then(|| Usage {
+            prompt_tokens: self.total,
+            ..Usage::default()
+        })
+    }
+
     /// The tokens of each row: servers tell their sum, of which each row has an equal part.
     pub(crate) fn tokens(&self) -> impl Iterator<Item = u32> + '_ {
         let rows = u32::try_from(self.values.len()).unwrap_or(u32::MAX).max(1);

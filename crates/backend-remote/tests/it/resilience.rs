@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use serde_json::Value;
-use volley_backend::Backend;
-use volley_backend_remote::RemoteConfig;
-use volley_types::ErrorCode;
+use volley_backend::{Backend, BackendLoader};
+use volley_backend_remote::{RemoteConfig, RemoteLoader};
 use volley_types::registry::{ConnectorEndpoint, ConnectorPolicy, ProviderKind};
+use volley_types::{ErrorCode, ParamValue};
 
 use crate::server::{
-    Act, Read, Server, config, connector, events, head, load, open, read, serve_each,
+    Act, Read, Server, assignment, config, connector, events, head, load, open, read, serve_each,
 };
 
 fn text(text: &str) -> String {
@@ -278,4 +278,42 @@ async fn a_caller_that_leaves_during_a_wait_is_not_called_for() {
     drop(chunks);
     tokio::time::sleep(Duration::from_millis(900)).await;
     assert_eq!(requests(&mut server), 1);
+}
+
+#[tokio::test]
+async fn calls_tokens_and_cost_are_counted_for_each_connector() {
+    let failing = vec![Act::Send(head("503 Busy", "text/plain"))];
+    let end = r#"data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1000,"completion_tokens":500,"prompt_tokens_details":{"cached_tokens":400}}}"#;
+    let good = || vec![Act::Send(events(&[end, "data: [DONE]"]))];
+    let cut = vec![Act::Send(events(&[end]))];
+    let server = serve_each([failing, good(), good(), cut]).await;
+    let mut spec = connector(&server.url, ProviderKind::OpenAi);
+    spec.policy.max_retries = 1;
+    spec.policy.retry_backoff_ms = 1;
+    let prices = ParamValue::Json(r#"{"prompt":2,"cached":0.5,"completion":8}"#.to_owned());
+    spec.parameters.set("prices", prices).unwrap();
+    let metrics = volley_telemetry::Metrics::new();
+    let loader = RemoteLoader::new(config()).unwrap();
+    let loader = loader.counted_by(metrics.clone());
+    let model = loader.load(&assignment(spec)).await.unwrap();
+    for _ in 0..3 {
+        read(open(&model, &[]).await).await;
+    }
+    let told = metrics.encode();
+    for line in [
+        r#"volley_upstream_calls_total{connector="c",provider="openai",code="unavailable"} 1"#,
+        r#"volley_upstream_calls_total{connector="c",provider="openai",code="ok"} 2"#,
+        r#"volley_upstream_calls_total{connector="c",provider="openai",code="upstream_incomplete"} 1"#,
+        r#"volley_upstream_retries_total{connector="c"} 1"#,
+        r#"volley_upstream_tokens_total{connector="c",kind="prompt"} 2000"#,
+        r#"volley_upstream_tokens_total{connector="c",kind="cached"} 800"#,
+        r#"volley_upstream_tokens_total{connector="c",kind="completion"} 1000"#,
+    ] {
+        assert!(told.contains(line), "{line}\n{told}");
+    }
+    let cost = told
+        .lines()
+        .find_map(|line| line.strip_prefix(r#"volley_upstream_cost_total{connector="c"} "#));
+    let cost: f64 = cost.unwrap().parse().unwrap();
+    assert!((cost - 0.0108).abs() < 1e-9, "{cost}");
 }

@@ -229,7 +229,12 @@ pub(crate) async fn load(
 ) -> Result<Arc<dyn Backend>, PredictError> {
     // The second test to come here finds it installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let assignment = Assignment {
+    loader(config)?.load(&assignment(connector)).await
+}
+
+/// What a worker is told to load.
+pub(crate) fn assignment(connector: ConnectorSpec) -> Assignment {
+    Assignment {
         model: ModelName::new("m").unwrap(),
         spec: ModelVersionSpec {
             version: ModelVersion(1),
@@ -240,8 +245,7 @@ pub(crate) async fn load(
             created_ms: 0,
         },
         connector: Some(connector),
-    };
-    loader(config)?.load(&assignment).await
+    }
 }
 
 thread_local! {

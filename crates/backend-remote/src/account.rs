@@ -1,0 +1,182 @@
+//! What the calls of one connector come to: how they ended, what they used, and what that cost.
+
+use serde::Deserialize;
+use volley_telemetry::Metrics;
+use volley_types::registry::ConnectorSpec;
+use volley_types::{ConnectorId, ErrorCode, ParamValue, PredictError, Usage};
+
+/// The parameter of a connector that tells prices.
+pub(crate) const PRICES: &str = "prices";
+
+/// Tokens that a price is for.
+const PER: f64 = 1_000_000.0;
+
+/// Prices of a million tokens each, in any currency.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+struct Prices {
+    #[serde(default)]
+    prompt: f64,
+    /// Of those of the prompt that a cache had; as the others where none is given.
+    #[serde(default)]
+    cached: Option<f64>,
+    #[serde(default)]
+    completion: f64,
+}
+
+impl Prices {
+    fn of(connector: &ConnectorSpec) -> Result<Option<Self>, PredictError> {
+        let wrong = || {
+            PredictError::invalid(
+                "parameter 'prices' must be an object of prices of a million tokens, not \
+                 negative: 'prompt', 'cached' and 'completion'",
+            )
+        };
+        let given = match connector.parameters.get(PRICES) {
+            None => return Ok(None),
+            Some(ParamValue::Json(text) | ParamValue::Text(text)) => text,
+            Some(_) => return Err(wrong()),
+        };
+        let prices: Self = serde_json::from_str(given).map_err(|_| wrong())?;
+        let all = [
+            prices.prompt,
+            prices.cached.unwrap_or(0.0),
+            prices.completion,
+        ];
+        let good = all.iter().all(|price| 0.0 <= *price && price.is_finite());
+        good.then_some(Some(prices)).ok_or_else(wrong)
+    }
+
+    fn cost(&self, usage: Usage) -> f64 {
+        let cached = usage.cached_tokens.min(usage.prompt_tokens);
+        let read = f64::from(usage.prompt_tokens - cached) * self.prompt
+            + f64::from(cached) * self.cached.unwrap_or(self.prompt);
+        (read + f64::from(usage.completion_tokens) * self.completion) / PER
+    }
+}
+
+/// Counts for one connector.
+#[derive(Clone, Debug)]
+pub(crate) struct Account {
+    connector: ConnectorId,
+    prices: Option<Prices>,
+    metrics: Metrics,
+}
+
+impl Account {
+    /// # Errors
+    /// `InvalidInput` where the connector's prices are none.
+    pub(crate) fn of(connector: &ConnectorSpec, metrics: Metrics) -> Result<Self, PredictError> {
+        Ok(Self {
+            connector: connector.id.clone(),
+            prices: Prices::of(connector)?,
+            metrics,
+        })
+    }
+
+    /// A call to one of its servers ended.
+    pub(crate) fn called(&self, server: &ConnectorSpec, error: Option<ErrorCode>) {
+        self.metrics.upstream_called(server, error);
+    }
+
+    /// A call is made again.
+    pub(crate) fn retried(&self) {
+        self.metrics.upstream_retried(&self.connector);
+    }
+
+    /// A server is called because others failed.
+    pub(crate) fn fell_back(&self) {
+        self.metrics.upstream_fell_back(&self.connector);
+    }
+
+    /// A server that failed too often is not called.
+    pub(crate) fn left_alone(&self) {
+        self.metrics.upstream_left_alone(&self.connector);
+    }
+
+    /// A whole answer used this, where its server told.
+    pub(crate) fn used(&self, usage: Option<Usage>) {
+        let Some(usage) = usage else {
+            self.metrics.upstream_usage_missing(&self.connector);
+            return;
+        };
+        for (kind, tokens) in [
+            ("prompt", usage.prompt_tokens),
+            ("cached", usage.cached_tokens),
+            ("completion", usage.completion_tokens),
+        ] {
+            let tokens = u64::from(tokens);
+            self.metrics.upstream_tokens(&self.connector, kind, tokens);
+        }
+        if let Some(prices) = &self.prices {
+            let cost = prices.cost(usage);
+            self.metrics.upstream_cost(&self.connector, cost);
+        }
+    }
+}
+
+/// A call whose answer has begun. Where it ends in no other way, its caller has left.
+pub(crate) struct UnderWay<'a> {
+    account: &'a Account,
+    server: &'a ConnectorSpec,
+    error: Option<ErrorCode>,
+}
+
+impl<'a> UnderWay<'a> {
+    pub(crate) fn new(account: &'a Account, server: &'a ConnectorSpec) -> Self {
+        Self {
+            account,
+            server,
+            error: Some(ErrorCode::Cancelled),
+        }
+    }
+
+    /// The answer ended so.
+    pub(crate) fn ended(&mut self, error: Option<ErrorCode>) {
+        self.error = error;
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.account.called(self.server, self.error);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prices(text: &str) -> Result<Option<Prices>, PredictError> {
+        let mut connector = crate::tests::assignment("http://h/").connector.unwrap();
+        let given = ParamValue::Json(text.to_owned());
+        connector.parameters.set(PRICES, given).unwrap();
+        Prices::of(&connector)
+    }
+
+    #[test]
+    fn cached_tokens_have_a_price_of_their_own_where_it_is_given() {
+        let usage = Usage {
+            prompt_tokens: 1_000,
+            completion_tokens: 500,
+            cached_tokens: 400,
+        };
+        let cost = |text: &str| prices(text).unwrap().unwrap().cost(usage);
+        let near = |one: f64, other: f64| (one - other).abs() < 1e-12;
+        assert!(near(cost(r#"{"prompt":2,"completion":8}"#), 0.006));
+        assert!(near(
+            cost(r#"{"prompt":2,"cached":0.5,"completion":8}"#),
+            0.0054
+        ));
+        assert!(near(cost("{}"), 0.0));
+        for bad in [
+            "[-1]",
+            "7",
+            r#"{"prompt":-1}"#,
+            r#"{"promt":1}"#,
+            r#"{"prompt":"2"}"#,
+        ] {
+            assert!(prices(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What a chunk of a stream costs: run with
+//! `cargo test --release -p volley-backend-remote --lib -- --ignored --nocapture cost`.
+
+use std::fmt::Write;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use volley_types::registry::ProviderKind;
+
+use crate::answer::Answer;
+use crate::merge::Merge;
+
+const CHUNKS: usize = 20_000;
+const ROUNDS: usize = 7;
+
+fn openai(escaped: bool) -> String {
+    let mut body = String::new();
+    for chunk in 0..CHUNKS {
+        // An escape in a piece makes it one that must be read.
+        let text = if escaped { "\\ntoken" } else { " token" };
+        write!(
+            body,
+            "data: {{\"id\":\"chatcmpl-0123456789abcdef0123456789\",\"object\":\"chat.completion.chunk\",\
+             \"created\":1760000000,\"model\":\"gpt-x-2026-01-01\",\"service_tier\":\"default\",\
+             \"system_fingerprint\":\"fp_0123456789\",\"choices\":[{{\"index\":0,\"delta\":{{\
+             \"content\":\"{text}{}\"}},\"logprobs\":null,\"finish_reason\":null}}],\"usage\":null}}\n\n",
+            chunk % 10
+        )
+        .unwrap();
+    }
+    body.push_str(
+        "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n",
+    );
+    body
+}
+
+fn anthropic() -> String {
+    let mut body = String::new();
+    for chunk in 0..CHUNKS {
+        write!(
+            body,
+            "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":0,\
+             \"delta\":{{\"type\":\"text_delta\",\"text\":\" token{}\"}}}}\n\n",
+            chunk % 10
+        )
+        .unwrap();
+    }
+    body.push_str("event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
+    body
+}
+
+/// The best time of a chunk over several rounds, and how many rows came of them.
+fn time(provider: ProviderKind, pieces: &[Bytes], rows: bool) -> Duration {
+    let round = || {
+        let (mut answer, mut merge) = (Answer::new(provider, 0), Merge::new(1));
+        let started = Instant::now();
+        for piece in pieces {
+            let part = answer.read(Some(piece.clone()), str::to_owned);
+            if rows {
+                black_box(merge.part(0, part));
+            } else {
+                black_box(part);
+            }
+        }
+        assert!(answer.has_ended());
+        started.elapsed()
+    };
+    (0..ROUNDS).map(|_| round()).min().unwrap() / CHUNKS as u32
+}
+
+#[test]
+#[ignore = "a measurement: it means something in a release build, on an idle machine"]
+fn cost_of_a_chunk() {
+    let cases = [
+        ("openai, plain", ProviderKind::OpenAi, openai(false)),
+        ("openai, with an escape", ProviderKind::OpenAi, openai(true)),
+        ("anthropic, plain", ProviderKind::Anthropic, anthropic()),
+    ];
+    for (name, provider, body) in cases {
+        let whole = Bytes::from(body);
+        let mut events = Vec::new();
+        let mut from = 0;
+        while let Some(length) = memchr::memmem::find(&whole[from..], b"\n\n") {
+            events.push(whole.slice(from..from + length + 2));
+            from += length + 2;
+        }
+        let reads: Vec<_> = (0..whole.len())
+            .step_by(16 << 10)
+            .map(|from| whole.slice(from..whole.len().min(from + (16 << 10))))
+            .collect();
+        for (how, pieces) in [("one to a read", &events), ("reads of 16 KiB", &reads)] {
+            let (read, rows) = (time(provider, pieces, false), time(provider, pieces, true));
+            eprintln!("{name}, {how}: {read:?} to read, {rows:?} with its row");
+        }
+    }
+}
