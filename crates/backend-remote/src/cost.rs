@@ -10,9 +10,10 @@ use volley_types::registry::ProviderKind;
 
 use crate::answer::Answer;
 use crate::merge::Merge;
+use crate::sse::{Framing, Parser};
 
-const CHUNKS: usize = 20_000;
-const ROUNDS: usize = 7;
+const CHUNKS: usize = 500;
+const ROUNDS: usize = 400;
 
 fn openai(escaped: bool) -> String {
     let mut body = String::new();
@@ -50,7 +51,7 @@ fn anthropic() -> String {
     body
 }
 
-/// The best time of a chunk over several rounds, and how many rows came of them.
+/// The best time of a chunk over many short rounds, most of which nothing interrupts.
 fn time(provider: ProviderKind, pieces: &[Bytes], rows: bool) -> Duration {
     let round = || {
         let (mut answer, mut merge) = (Answer::new(provider, 0), Merge::new(1));
@@ -69,6 +70,21 @@ fn time(provider: ProviderKind, pieces: &[Bytes], rows: bool) -> Duration {
     (0..ROUNDS).map(|_| round()).min().unwrap() / CHUNKS as u32
 }
 
+/// The same events as trees of JSON, for comparison.
+fn time_of_trees(body: &Bytes) -> Duration {
+    let round = || {
+        let (mut parser, mut events) = (Parser::new(Framing::Sse), Vec::new());
+        let started = Instant::now();
+        parser.push(body.clone(), &mut events).unwrap();
+        for event in events.iter().take(CHUNKS) {
+            let tree: serde_json::Value = serde_json::from_str(event.text().unwrap()).unwrap();
+            black_box(tree["choices"][0]["delta"]["content"].as_str());
+        }
+        started.elapsed()
+    };
+    (0..ROUNDS).map(|_| round()).min().unwrap() / CHUNKS as u32
+}
+
 #[test]
 #[ignore = "a measurement: it means something in a release build, on an idle machine"]
 fn cost_of_a_chunk() {
@@ -77,6 +93,8 @@ fn cost_of_a_chunk() {
         ("openai, with an escape", ProviderKind::OpenAi, openai(true)),
         ("anthropic, plain", ProviderKind::Anthropic, anthropic()),
     ];
+    let tree = time_of_trees(&Bytes::from(openai(true)));
+    eprintln!("openai, as trees of JSON: {tree:?}");
     for (name, provider, body) in cases {
         let whole = Bytes::from(body);
         let mut events = Vec::new();

@@ -248,8 +248,25 @@ pub(crate) fn body(
             Some(false) => _ = fields.remove("stream"),
             None => {}
         }
+        if connector.url.starts_with(OPENAI) && connector.request_body.is_none() {
+            unpadded(fields);
+        }
     }
     Ok(body)
+}
+
+/// OpenAI's own servers, which alone know the next.
+const OPENAI: &str = "https://api.openai.com/";
+
+/// Asks for events without their random padding, which makes each unlike the one before.
+fn unpadded(body: &mut Map<String, Value>) {
+    let options = body.entry("stream_options");
+    let options = options.or_insert_with(|| Map::new().into());
+    if let Value::Object(options) = options {
+        options
+            .entry("include_obfuscation")
+            .or_insert_with(|| false.into());
+    }
 }
 
 fn template_value(
@@ -351,6 +368,23 @@ mod tests {
             "max_tokens": 32, "temperature": 0.5, "stop": ["END"], "user": "7",
         });
         assert_eq!(Value::Object(fields.unwrap()), expected);
+    }
+
+    #[test]
+    fn openais_own_servers_are_asked_for_events_without_padding() {
+        let mut connector = crate::tests::assignment("https://api.openai.com/v1/chat/completions");
+        let mut connector = connector.connector.take().unwrap();
+        let options = |connector: &ConnectorSpec| {
+            let item = Item::Prompt("hi".to_owned());
+            body(connector, &item, &Map::new()).unwrap()["stream_options"].clone()
+        };
+        let expected = serde_json::json!({ "include_usage": true, "include_obfuscation": false });
+        assert_eq!(options(&connector), expected);
+        connector.url = "https://llm.example/v1/chat/completions".to_owned();
+        assert_eq!(
+            options(&connector),
+            serde_json::json!({ "include_usage": true })
+        );
     }
 
     #[test]
