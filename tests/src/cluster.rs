@@ -171,6 +171,21 @@ impl Cluster {
         self.folder.path()
     }
 
+    /// Gives a worker labels, before it is started.
+    ///
+    /// # Panics
+    /// When its configuration cannot be written.
+    pub fn label_worker(&self, worker: usize, labels: &[(&str, &str)]) {
+        let file = &self.workers[worker].config;
+        let text = std::fs::read_to_string(file).expect("a configuration");
+        let pairs = labels
+            .iter()
+            .map(|(name, value)| format!("{name} = {value:?}"));
+        let labels = pairs.collect::<Vec<_>>().join(", ");
+        let text = text.replacen("[node]\n", &format!("[node]\nlabels = {{ {labels} }}\n"), 1);
+        std::fs::write(file, text).expect("a configuration");
+    }
+
     /// Adds a coordinator that will ask to join; gives its place.
     pub fn add_coordinator(&mut self) -> usize {
         let seeds: Vec<_> = self

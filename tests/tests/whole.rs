@@ -14,6 +14,8 @@ mod life;
 mod membership;
 #[path = "whole/operations.rs"]
 mod operations;
+#[path = "whole/placement.rs"]
+mod placement;
 #[path = "whole/resumed.rs"]
 mod resumed;
 #[path = "whole/sources.rs"]

@@ -91,6 +91,7 @@ async fn begin(
     let mut request = PredictRequest::new(asked.model.clone(), Input::Batch(rows));
     request.request_id = context.request_id.clone();
     request.trace = context.trace;
+    request.session = context.session.clone();
     request.deadline = Some(context.deadline);
     request.parameters = parameters::from_json(&asked.parameters)?;
     app.control.predict(request).await

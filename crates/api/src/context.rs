@@ -20,7 +20,11 @@ use crate::watch::Watches;
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TIMEOUT_MS: HeaderName = HeaderName::from_static("x-volley-timeout-ms");
+const SESSION: HeaderName = HeaderName::from_static("x-volley-session");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+
+/// The longest name of a session, in bytes.
+const MAX_SESSION: usize = 128;
 
 /// The answer to what did not end in time.
 pub(crate) fn too_late() -> PredictError {
@@ -36,6 +40,8 @@ pub(crate) struct RequestContext {
     pub(crate) request_id: RequestId,
     pub(crate) trace: TraceContext,
     pub(crate) deadline: Deadline,
+    /// Requests that say the same go to the same replica while they can.
+    pub(crate) session: Option<String>,
     pub(crate) span: tracing::Span,
     pub(crate) watches: Watches,
     /// Set where a stream shall be held for a client that comes back.
@@ -89,15 +95,21 @@ pub(crate) async fn middleware(
         path = request.uri().path(),
     );
     let path = request.uri().path().to_owned();
-    let checked = check_host(&request).and_then(|()| timeout(request.headers(), &config));
+    let checked = check_host(&request).and_then(|()| {
+        Ok((
+            timeout(request.headers(), &config)?,
+            session(request.headers())?,
+        ))
+    });
     let mut response = match checked {
         Err(error) => ApiError(error).into_response(),
-        Ok(timeout) => {
+        Ok((timeout, session)) => {
             let deadline = Deadline::after(Instant::now(), timeout);
             let context = RequestContext {
                 request_id: request_id.clone(),
                 trace,
                 deadline,
+                session,
                 span: span.clone(),
                 watches: request.extensions().get().cloned().unwrap_or_default(),
                 resume: None,
@@ -167,6 +179,21 @@ pub(crate) fn timeout(headers: &HeaderMap, config: &ApiConfig) -> Result<Duratio
         Some(ms) if 0 < ms && u128::from(ms) <= limit_ms => Ok(Duration::from_millis(ms)),
         _ => Err(PredictError::invalid(format!(
             "header '{TIMEOUT_MS}' must be a whole number of milliseconds from 1 to {limit_ms}"
+        ))),
+    }
+}
+
+/// The session that a request belongs to.
+pub(crate) fn session(headers: &HeaderMap) -> Result<Option<String>, PredictError> {
+    let Some(value) = headers.get(SESSION) else {
+        return Ok(None);
+    };
+    match value.to_str() {
+        Ok(name) if name.len() <= MAX_SESSION => {
+            Ok(Some(name.to_owned()).filter(|name| !name.is_empty()))
+        }
+        _ => Err(PredictError::invalid(format!(
+            "header '{SESSION}' must be text of at most {MAX_SESSION} bytes"
         ))),
     }
 }

@@ -2,6 +2,7 @@
 //! the ml-commons plugin send and expect.
 
 pub(crate) mod connectors;
+pub(crate) mod deployment;
 pub(crate) mod events;
 pub(crate) mod groups;
 pub(crate) mod model_config;

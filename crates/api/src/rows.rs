@@ -177,6 +177,7 @@ fn request(
     let mut request = PredictRequest::new(model, input);
     request.request_id = context.request_id.clone();
     request.trace = context.trace;
+    request.session = context.session.clone();
     request.deadline = Some(context.deadline);
     request.parameters = parameters;
     request

@@ -139,6 +139,52 @@ pub(crate) struct Up {
     pub(crate) mlserver_grpc: Option<u16>,
 }
 
+/// Where replicas go, and how many.
+#[derive(Debug, Args)]
+pub(crate) struct Placing {
+    /// Only workers with this label, `name=value`; may be given several times.
+    #[arg(long = "label", value_name = "NAME=VALUE")]
+    pub(crate) labels: Vec<String>,
+    /// Spread the replicas over the values of this label.
+    #[arg(long, value_name = "LABEL")]
+    pub(crate) spread: Option<String>,
+    /// Bytes that a replica takes of its worker's memory.
+    #[arg(long)]
+    pub(crate) memory_bytes: Option<u64>,
+    /// While a version replaces another: replicas beyond the number asked for.
+    #[arg(long)]
+    pub(crate) max_surge: Option<u32>,
+    /// While a version replaces another: replicas that may be missing.
+    #[arg(long)]
+    pub(crate) max_unavailable: Option<u32>,
+    /// Let the number of replicas follow the load, up to this many.
+    #[arg(long)]
+    pub(crate) max_replicas: Option<u32>,
+    /// The fewest replicas; 0 lets an idle model go.
+    #[arg(long, requires = "max_replicas")]
+    pub(crate) min_replicas: Option<u32>,
+    /// The part of all places that shall be taken, in percent.
+    #[arg(long, requires = "max_replicas")]
+    pub(crate) target_percent: Option<u32>,
+    /// A queue wait above this asks for one more replica.
+    #[arg(long, requires = "max_replicas")]
+    pub(crate) queue_wait_ms: Option<u32>,
+    /// How long a model is idle before it is let go.
+    #[arg(long, requires = "max_replicas")]
+    pub(crate) idle_ms: Option<u32>,
+}
+
+/// What is done to a roll.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Roll {
+    /// Halt it; both versions go on serving.
+    Pause,
+    /// Go on.
+    Resume,
+    /// Go back to the version before.
+    Back,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Model {
     /// Register a model, or the next version of one.
@@ -157,6 +203,16 @@ pub(crate) enum Model {
         /// Wait until every replica is ready, or loading failed.
         #[arg(long)]
         wait: bool,
+        #[command(flatten)]
+        options: Placing,
+    },
+    /// Steer the roll from one version to the next.
+    Roll {
+        /// What to do.
+        #[arg(value_enum)]
+        action: Roll,
+        /// The model.
+        model: String,
     },
     /// Stop serving a model.
     Undeploy {

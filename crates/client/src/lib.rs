@@ -169,10 +169,23 @@ impl Client {
             .await
     }
 
-    async fn deploy_with(&self, model: &str, body: &Value) -> Result<(), ClientError> {
+    /// As [`Client::deploy`], with all fields of a deployment as docs/rest-api.md has them.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn deploy_with(&self, model: &str, body: &Value) -> Result<(), ClientError> {
         self.call::<Value>(Method::POST, &model_path(model, "/_deploy"), Some(body))
             .await?;
         Ok(())
+    }
+
+    /// Does something to the roll from one version to the next: `pause`, `resume` or `rollback`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn roll(&self, model: &str, action: &str) -> Result<Value, ClientError> {
+        let path = model_path(model, &format!("/_{action}"));
+        self.call::<Value>(Method::POST, &path, None).await
     }
 
     /// Removes a model's deployment.

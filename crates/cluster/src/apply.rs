@@ -3,6 +3,7 @@
 //! at a clock, a random number or the machine. A refused command changes nothing.
 
 mod changes;
+mod deployments;
 mod groups;
 mod keys;
 mod limits;
@@ -10,17 +11,15 @@ mod limits;
 use std::collections::{BTreeMap, BTreeSet};
 
 use volley_types::registry::{
-    BackendKind, ConnectorSpec, Deployment, ModelEntry, ModelSource, ModelVersionSpec,
-    RegistryCommand, RegistryReply, RegistryState,
+    BackendKind, ConnectorSpec, ModelEntry, ModelSource, ModelVersionSpec, RegistryCommand,
+    RegistryReply, RegistryState,
 };
-use volley_types::{
-    ConnectorId, ErrorCode, ModelName, ModelVersion, PredictError, Revision, WorkerId,
-};
+use volley_types::{ConnectorId, ErrorCode, ModelName, ModelVersion, PredictError, Revision};
 
 pub use limits::{
     MAX_CONNECTORS, MAX_DELETED_TASKS, MAX_DESCRIPTION, MAX_GROUPS, MAX_HEADERS, MAX_KEY_MODELS,
-    MAX_KEYS, MAX_MODELS, MAX_PARAMETERS, MAX_REGISTRY_BYTES, MAX_REPLICAS, MAX_SETTINGS,
-    MAX_TEMPLATE, MAX_TEXT, MAX_VERSIONS,
+    MAX_KEYS, MAX_LABELS, MAX_MODELS, MAX_PARAMETERS, MAX_REGISTRY_BYTES, MAX_REPLICAS,
+    MAX_SETTINGS, MAX_TEMPLATE, MAX_TEXT, MAX_VERSIONS,
 };
 use limits::{connector_bytes, connector_fits, registry_fits, version_bytes, version_fits, within};
 
@@ -43,23 +42,26 @@ pub fn apply(
             replicas,
             overcommit,
             workers,
+            options,
         } => {
-            let wanted = Deployment {
-                version: version.unwrap_or_default(),
+            let asked = deployments::Asked {
+                version: *version,
                 replicas: *replicas,
-                revision: next(state),
                 overcommit: *overcommit,
-                workers: workers.clone(),
+                workers,
+                options,
             };
-            deploy(state, model, *version, wanted)
+            deployments::deploy(state, model, &asked)
         }
-        RegistryCommand::Undeploy(model) => undeploy(state, model),
-        RegistryCommand::DeleteModel(model) => delete_model(state, model),
-        RegistryCommand::Place {
+        RegistryCommand::Undeploy(model) => deployments::undeploy(state, model),
+        RegistryCommand::Rollout { model, action } => deployments::roll(state, model, action),
+        RegistryCommand::Scale {
             model,
             deployment,
-            workers,
-        } => place(state, model, *deployment, workers),
+            replicas,
+        } => deployments::scale(state, model, *deployment, *replicas),
+        RegistryCommand::DeleteModel(model) => delete_model(state, model),
+        RegistryCommand::Place(placings) => deployments::place(state, placings),
         RegistryCommand::CreateKey(key) => keys::create(state, key),
         RegistryCommand::RotateKey {
             id,
@@ -224,100 +226,6 @@ fn register(
         },
     );
     changed(state, Some(version))
-}
-
-fn deploy(
-    state: &mut RegistryState,
-    model: &ModelName,
-    version: Option<ModelVersion>,
-    wanted: Deployment,
-) -> Result<RegistryReply, PredictError> {
-    if wanted.replicas == 0 || MAX_REPLICAS < wanted.replicas {
-        return Err(PredictError::invalid(format!(
-            "replicas must be 1 to {MAX_REPLICAS}"
-        )));
-    }
-    let distinct: BTreeSet<_> = wanted.workers.iter().collect();
-    let enough = wanted.workers.is_empty() || wanted.replicas as usize <= distinct.len();
-    if distinct.len() != wanted.workers.len() || !enough {
-        return Err(PredictError::invalid(
-            "a list of workers names each once, and at least as many as there are replicas",
-        ));
-    }
-    within(
-        "the number of workers",
-        distinct.len(),
-        MAX_REPLICAS as usize,
-    )?;
-    let entry = state
-        .models
-        .get_mut(model)
-        .ok_or_else(|| not_found("model", model))?;
-    let newest = entry.versions.keys().next_back().copied();
-    let version = version
-        .or(newest)
-        .ok_or_else(|| not_found("version of model", model))?;
-    if !entry.versions.contains_key(&version) {
-        return Err(not_found(
-            "version of that model",
-            &format!("{model}:{version}"),
-        ));
-    }
-    let asked = Deployment { version, ..wanted };
-    let same = entry.deployment.as_ref().is_some_and(|current| {
-        let revision = current.revision;
-        *current
-            == Deployment {
-                revision,
-                ..asked.clone()
-            }
-    });
-    if same {
-        return Ok(RegistryReply {
-            revision: state.revision,
-            version: Some(version),
-        });
-    }
-    entry.deployment = Some(asked);
-    entry.ever_deployed = true;
-    changed(state, Some(version))
-}
-
-fn place(
-    state: &mut RegistryState,
-    model: &ModelName,
-    deployment: Revision,
-    workers: &[WorkerId],
-) -> Result<RegistryReply, PredictError> {
-    let Some(entry) = state.models.get_mut(model) else {
-        return unchanged(state);
-    };
-    let Some(current) = &entry.deployment else {
-        return unchanged(state);
-    };
-    if current.revision != deployment || entry.placement == workers {
-        return unchanged(state);
-    }
-    let distinct: BTreeSet<_> = workers.iter().collect();
-    if distinct.len() != workers.len() || (current.replicas as usize) < workers.len() {
-        return Err(PredictError::invalid(
-            "a placement names each worker once, and at most as many as there are replicas",
-        ));
-    }
-    entry.placement = workers.to_vec();
-    changed(state, None)
-}
-
-fn undeploy(state: &mut RegistryState, model: &ModelName) -> Result<RegistryReply, PredictError> {
-    let entry = state
-        .models
-        .get_mut(model)
-        .ok_or_else(|| not_found("model", model))?;
-    if entry.deployment.take().is_none() {
-        return unchanged(state);
-    }
-    entry.placement.clear();
-    changed(state, None)
 }
 
 fn delete_model(

@@ -1,64 +1,321 @@
-//! Which workers hold a model's replicas. Pure: everything that is known comes in, and the
-//! same input always gives the same placement.
+//! Which workers hold which models' replicas. Pure: everything that is known comes in, and the
+//! same input always gives the same placements. [`rollout`] says how many replicas of which
+//! version there shall be while one replaces the other.
 
-use volley_types::WorkerId;
-use volley_types::registry::ModelEntry;
+mod fleet;
+pub mod rollout;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use volley_types::registry::{Deployment, ModelEntry, Placing, RegistryState};
+use volley_types::{ModelName, ModelVersion, WorkerId};
+
+use self::fleet::{Fleet, Need};
+use self::rollout::{Seen, Step};
 
 /// A worker as placement sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlacementWorker {
+pub struct PlacementWorker<'a> {
     /// Its id.
-    pub id: WorkerId,
+    pub id: &'a WorkerId,
     /// It may be given a new replica: it is alive and not draining.
     pub placeable: bool,
     /// It keeps the replicas that it has: it is alive, or was until a moment ago.
     pub keep: bool,
-    /// Replicas of all models that are placed on it.
-    pub replicas: usize,
-    /// Loading this version has failed there.
-    pub failed: bool,
+    /// Its labels.
+    pub labels: Option<&'a BTreeMap<String, String>>,
+    /// Bytes that all its models together may take; 0 where it does not tell.
+    pub budget_bytes: u64,
 }
 
-/// Where the replicas of `entry` go: at most as many workers as the deployment asks for, each
-/// once, of those that it allows. Replicas stay where they are while they can; new ones go to the workers with the
-/// fewest replicas, and where loading has failed only when no other worker is left.
+/// A version of a model on a worker.
+pub type Held<'a> = (&'a ModelName, ModelVersion, &'a WorkerId);
+
+/// What is known besides the registry.
+#[derive(Debug, Default)]
+pub struct Situation<'a> {
+    /// All workers that are known, each once.
+    pub workers: Vec<PlacementWorker<'a>>,
+    /// Bytes that a replica of a version takes, where a loaded one told.
+    pub sizes: HashMap<(&'a ModelName, ModelVersion), u64>,
+    /// Where loading has failed, and why.
+    pub failed: HashMap<Held<'a>, &'a str>,
+    /// What takes requests, of models whose versions roll.
+    pub ready: HashSet<Held<'a>>,
+    /// Replicas that a worker may be given at most.
+    pub most_replicas: Option<usize>,
+}
+
+/// What shall change.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// New placements, for the models whose placement changes.
+    pub placings: Vec<Placing>,
+    /// Rolls that stop because the new version cannot be loaded, and why.
+    pub stops: Vec<(ModelName, String)>,
+    /// Replicas that no worker can take.
+    pub homeless: usize,
+}
+
+/// One version of a model, its workers of now and how many there shall be.
+struct Wanted<'a> {
+    entry: &'a ModelEntry,
+    version: ModelVersion,
+    count: usize,
+    size: u64,
+    /// Places among the fleet's workers.
+    kept: Vec<usize>,
+    failed: Vec<usize>,
+    /// It is the version that goes.
+    old: bool,
+}
+
+/// Where all replicas go.
+///
+/// A replica stays while its worker is there, has the labels and can load it. What is missing
+/// goes, the largest first, to workers that can take it: with the labels, with room in memory,
+/// without a replica of that version. Among them the value of the spread label with the fewest
+/// replicas of the model wins, then the emptiest worker. Where loading has failed is used again
+/// only when no other worker is left.
 #[must_use]
-pub fn plan(entry: &ModelEntry, workers: &[PlacementWorker]) -> Vec<WorkerId> {
-    let Some(deployment) = &entry.deployment else {
-        return Vec::new();
-    };
-    let wanted = deployment.replicas as usize;
-    let may = |worker: &&PlacementWorker| {
-        deployment.workers.is_empty() || deployment.workers.contains(&worker.id)
-    };
-    let workers: Vec<_> = workers.iter().filter(may).cloned().collect();
-    let find = |id: &WorkerId| workers.iter().find(|worker| worker.id == *id);
+pub fn plan(state: &RegistryState, situation: &Situation<'_>) -> Plan {
+    let mut plan = Plan::default();
+    let mut fleet = Fleet::new(situation);
+    let mut wanted = Vec::new();
+    for entry in state.models.values() {
+        let Some(deployment) = &entry.deployment else {
+            continue;
+        };
+        match steps(entry, deployment, situation) {
+            Ok((new, old)) => {
+                wanted.push(keep(entry, deployment, new, situation, &fleet, false));
+                if let Some(old) = old {
+                    wanted.push(keep(entry, deployment, old, situation, &fleet, true));
+                }
+            }
+            Err(reason) => plan.stops.push((entry.name.clone(), reason)),
+        }
+    }
+    for one in &wanted {
+        for worker in &one.kept {
+            fleet.put(*worker, one.counted_size());
+        }
+    }
+    let mut order: Vec<usize> = (0..wanted.len()).collect();
+    order.retain(|index| wanted[*index].kept.len() < wanted[*index].count);
+    order.sort_by_key(|index| (std::cmp::Reverse(wanted[*index].size), *index));
+    for index in order {
+        plan.homeless += fill(&mut wanted, index, &mut fleet, situation);
+    }
+    collect(&wanted, &fleet, &mut plan);
+    plan
+}
 
-    let held = entry
-        .placement
-        .iter()
-        .filter_map(find)
-        .filter(|worker| worker.keep);
-    let (mut kept, failed): (Vec<_>, Vec<_>) = held.partition(|worker| !worker.failed);
-    let mut fresh: Vec<_> = workers
-        .iter()
-        .filter(|worker| {
-            worker.placeable && !worker.failed && !entry.placement.contains(&worker.id)
-        })
-        .collect();
-    fresh.sort_by_key(|worker| (worker.replicas, &worker.id));
-    let mut last_resort: Vec<_> = workers
-        .iter()
-        .filter(|worker| worker.placeable && worker.failed && !entry.placement.contains(&worker.id))
-        .collect();
-    last_resort.sort_by_key(|worker| (worker.replicas, &worker.id));
+type Steps = (Step, Option<Step>);
 
+/// How many replicas of the deployed version, and of the one before it.
+fn steps(
+    entry: &ModelEntry,
+    deployment: &Deployment,
+    situation: &Situation<'_>,
+) -> Result<Steps, String> {
+    let replicas = deployment.replicas as usize;
+    let new = Step {
+        version: deployment.version,
+        count: replicas,
+    };
+    let Some(rollout) = &deployment.rollout else {
+        return Ok((new, None));
+    };
+    let failed = entry.placement.iter().find_map(|worker| {
+        situation
+            .failed
+            .get(&(&entry.name, deployment.version, worker))
+    });
+    if let Some(reason) = failed
+        && rollout.moves()
+    {
+        return Err((*reason).to_owned());
+    }
+    let ready = |version, workers: &[WorkerId]| {
+        let held = workers.iter().map(|worker| (&entry.name, version, worker));
+        held.filter(|held| situation.ready.contains(held)).count()
+    };
+    let seen = Seen {
+        replicas,
+        new: entry.placement.len(),
+        new_ready: ready(deployment.version, &entry.placement),
+        old: rollout.previous.len(),
+    };
+    let (new_count, old_count) = rollout::step(&seen, &deployment.options, rollout.moves());
+    let old = Step {
+        version: rollout.from,
+        count: old_count,
+    };
+    let new = Step {
+        count: new_count,
+        ..new
+    };
+    Ok((new, Some(old)))
+}
+
+/// What stays where it is.
+fn keep<'a>(
+    entry: &'a ModelEntry,
+    deployment: &'a Deployment,
+    step: Step,
+    situation: &Situation<'_>,
+    fleet: &Fleet<'_>,
+    old: bool,
+) -> Wanted<'a> {
+    let before = match (&deployment.rollout, old) {
+        (Some(rollout), true) => &rollout.previous,
+        _ => &entry.placement,
+    };
+    let (mut kept, mut failed) = (Vec::new(), Vec::new());
+    for id in before {
+        let Some(index) = fleet.find(id) else {
+            continue;
+        };
+        let worker = fleet.worker(index);
+        let allowed = deployment.workers.is_empty() || deployment.workers.contains(id);
+        if !worker.keep || !allowed || !fleet.has_labels(index, &deployment.options.labels) {
+            continue;
+        }
+        let held = (&entry.name, step.version, id);
+        if situation.failed.contains_key(&held) {
+            failed.push(index);
+        } else {
+            kept.push(index);
+        }
+    }
+    if step.count < kept.len() {
+        // The surplus goes from where most are, and what does not serve yet goes first.
+        let spread = deployment.options.spread.as_deref();
+        let ready = |index: &usize| {
+            let worker = fleet.worker(*index).id;
+            situation
+                .ready
+                .contains(&(&entry.name, step.version, worker))
+        };
+        fleet.drop_surplus(&mut kept, step.count, spread, ready);
+    }
+    let reported = situation.sizes.get(&(&entry.name, step.version)).copied();
+    let size = match deployment.options.memory_bytes {
+        0 => reported.unwrap_or(0),
+        asked => asked,
+    };
+    Wanted {
+        entry,
+        version: step.version,
+        count: step.count,
+        size,
+        kept,
+        failed,
+        old,
+    }
+}
+
+impl Wanted<'_> {
+    fn deployment(&self) -> Option<&Deployment> {
+        self.entry.deployment.as_ref()
+    }
+
+    /// What it takes for good: workers unload an overcommitted model when they need the room.
+    fn counted_size(&self) -> u64 {
+        let overcommit = self
+            .deployment()
+            .is_some_and(|deployment| deployment.overcommit);
+        if overcommit { 0 } else { self.size }
+    }
+}
+
+/// Finds workers for what is missing; gives how many are missing still.
+fn fill(
+    wanted: &mut [Wanted<'_>],
+    index: usize,
+    fleet: &mut Fleet<'_>,
+    situation: &Situation<'_>,
+) -> usize {
+    let one = &wanted[index];
+    let Some(deployment) = &one.entry.deployment else {
+        return 0;
+    };
+    let (entry, version, count) = (one.entry, one.version, one.count);
+    let (size, counted) = (one.size, one.counted_size());
+    let (mut kept, failed) = (one.kept.clone(), one.failed.clone());
+    // The other version of a roll stands beside this one in the list.
+    let beside = if one.old {
+        index.checked_sub(1)
+    } else {
+        Some(index + 1)
+    };
+    let other = beside.and_then(|at| wanted.get(at));
+    let other = other.filter(|other| other.entry.name == entry.name);
+    let avoid = other.map_or_else(Vec::new, |other| other.kept.clone());
+    let need = Need {
+        labels: &deployment.options.labels,
+        allowed: &deployment.workers,
+        spread: deployment.options.spread.as_deref(),
+        size,
+        avoid: &avoid,
+    };
+    let has_failed = |worker: &WorkerId| {
+        situation
+            .failed
+            .contains_key(&(&entry.name, version, worker))
+    };
+    while kept.len() < count {
+        let Some(found) = fleet.best(&need, &kept, |worker| !has_failed(worker)) else {
+            break;
+        };
+        fleet.put(found, counted);
+        kept.push(found);
+    }
     // A failed replica is tried elsewhere first, and stays where it is when there is nowhere.
-    kept.extend(fresh);
-    kept.extend(failed);
-    kept.extend(last_resort);
-    kept.truncate(wanted);
-    kept.into_iter().map(|worker| worker.id.clone()).collect()
+    for failed in failed {
+        if kept.len() < count && !kept.contains(&failed) {
+            fleet.put(failed, counted);
+            kept.push(failed);
+        }
+    }
+    while kept.len() < count {
+        let Some(found) = fleet.best(&need, &kept, |_| true) else {
+            break;
+        };
+        fleet.put(found, counted);
+        kept.push(found);
+    }
+    let missing = count.saturating_sub(kept.len());
+    wanted[index].kept = kept;
+    missing
+}
+
+/// The placements that differ from those of now.
+fn collect(wanted: &[Wanted<'_>], fleet: &Fleet<'_>, plan: &mut Plan) {
+    let ids = |one: &Wanted<'_>| -> Vec<WorkerId> {
+        let workers = one.kept.iter().map(|index| fleet.worker(*index).id.clone());
+        workers.collect()
+    };
+    for (index, one) in wanted.iter().enumerate().filter(|(_, one)| !one.old) {
+        let Some(deployment) = one.deployment() else {
+            continue;
+        };
+        let workers = ids(one);
+        let old = wanted.get(index + 1).filter(|next| next.old);
+        let previous = old.map_or_else(Vec::new, ids);
+        let before = deployment.rollout.as_ref().map(|rollout| &rollout.previous);
+        let same = workers == one.entry.placement
+            && before.map_or(previous.is_empty(), |before| *before == previous);
+        if !same {
+            plan.placings.push(Placing {
+                model: one.entry.name.clone(),
+                deployment: deployment.revision,
+                workers,
+                previous,
+            });
+        }
+    }
 }
 
 #[cfg(test)]

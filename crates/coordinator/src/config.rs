@@ -27,8 +27,30 @@ impl Default for LivenessConfig {
     }
 }
 
+/// How replicas are chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RoutingConfig {
+    /// This coordinator's zone: workers whose label `zone` says the same are preferred.
+    pub zone: Option<String>,
+    /// How long a new replica takes to get its full part of the requests.
+    pub slow_start: Duration,
+    /// After how long without an answer a request that is no generation goes to a second replica
+    /// too; `None` means never.
+    pub hedge_after: Option<Duration>,
+}
+
+impl Default for RoutingConfig {
+    fn default() -> Self {
+        Self {
+            zone: None,
+            slow_start: Duration::from_secs(10),
+            hedge_after: None,
+        }
+    }
+}
+
 /// The knobs of a coordinator.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct CoordinatorConfig {
     /// Streams at a time; one more is refused with `overloaded`. At about 40 KiB a stream the
     /// default bounds them to 400 MiB.
@@ -37,6 +59,8 @@ pub struct CoordinatorConfig {
     pub retry_ratio: f64,
     /// Replicas tried for one request, the first included.
     pub max_tries: usize,
+    /// How replicas are chosen.
+    pub routing: RoutingConfig,
     /// How silence is read.
     pub liveness: LivenessConfig,
 }
@@ -47,6 +71,7 @@ impl Default for CoordinatorConfig {
             max_streams: 10_000,
             retry_ratio: 0.2,
             max_tries: 3,
+            routing: RoutingConfig::default(),
             liveness: LivenessConfig::default(),
         }
     }

@@ -1,7 +1,7 @@
 //! The coordinator: takes a [`PredictRequest`](volley_types::PredictRequest), finds a replica,
 //! calls it, tries another one where that is safe, and streams the answer back.
 //!
-//! Reading order: `predict` (the six steps), [`route`] (pure choice), [`live`]
+//! Reading order: `predict` (the six steps), `tries`, [`route`] (pure choice), [`live`]
 //! (which workers there are), [`heartbeat`] (how that is known), `planner` (where replicas
 //! go), [`status`] (what users see), [`streams`] (what clients
 //! take up again elsewhere).
@@ -12,12 +12,13 @@ mod control;
 mod guard;
 pub mod heartbeat;
 pub mod live;
-mod planner;
+pub mod planner;
 mod predict;
 mod refusal;
 pub mod route;
 pub mod status;
 pub mod streams;
+mod tries;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -33,7 +34,7 @@ use volley_types::Predict;
 use volley_types::control::Liveness;
 
 use crate::budget::RetryBudget;
-pub use crate::config::{CoordinatorConfig, LivenessConfig};
+pub use crate::config::{CoordinatorConfig, LivenessConfig, RoutingConfig};
 use crate::live::LiveWorkers;
 
 /// Makes the client of the worker at an internal address, `host:port`. It connects lazily and
@@ -73,7 +74,9 @@ impl Coordinator {
     ) -> Self {
         let shared = Shared {
             permits: Arc::new(Semaphore::new(config.max_streams)),
-            live: RwLock::new(LiveWorkers::new(config.liveness)),
+            live: RwLock::new(
+                LiveWorkers::new(config.liveness).in_zone(config.routing.zone.clone()),
+            ),
             retry_budget: RetryBudget::new(config.retry_ratio),
             draining: AtomicBool::new(false),
             workers_changed: tokio::sync::Notify::new(),

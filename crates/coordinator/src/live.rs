@@ -1,9 +1,10 @@
 //! Which workers there are and what they hold: fed by heartbeats, aged by the clock. Pure: the
 //! time is an argument.
 
-use std::collections::{BTreeMap, HashMap};
+mod replicas;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use volley_types::control::Liveness;
@@ -11,7 +12,12 @@ use volley_types::registry::ReplicaState;
 use volley_types::worker::{ReplicaReport, WorkerReport};
 use volley_types::{ModelName, ModelVersion, Predict, WorkerId};
 
+pub use self::replicas::{Call, Candidate, Known};
+use self::replicas::{Holders, Slots};
 use crate::config::LivenessConfig;
+
+/// The label of a worker that names its zone.
+pub const ZONE_LABEL: &str = "zone";
 
 /// One worker as this coordinator sees it.
 pub struct LiveWorker {
@@ -25,71 +31,21 @@ pub struct LiveWorker {
     pub client: Arc<dyn Predict>,
     /// Which heartbeat stream speaks for it.
     stream: u64,
-    /// Streams from this coordinator to each replica.
-    in_flight: HashMap<(ModelName, ModelVersion), Arc<AtomicU32>>,
+    slots: Slots,
 }
 
 impl LiveWorker {
-    fn ready(&self, model: &ModelName, version: ModelVersion) -> Option<&ReplicaReport> {
-        self.report.replicas.iter().find(|replica| {
-            replica.model == *model
-                && replica.version == version
-                && replica.state == ReplicaState::Ready
-        })
-    }
-}
-
-/// A replica that can be called now.
-#[derive(Clone)]
-pub struct Candidate {
-    /// Its worker.
-    pub worker: WorkerId,
-    /// Whether the worker is suspect: called only when no other is left.
-    pub suspect: bool,
-    /// Streams from here that run on it; counts up while a [`InFlight`] lives.
-    pub in_flight: Arc<AtomicU32>,
-    /// Streams and waiting requests that it reported, of all coordinators.
-    pub reported_load: u32,
-    /// How many streams it runs at once; at least 1.
-    pub capacity: u32,
-    /// The way to it.
-    pub client: Arc<dyn Predict>,
-}
-
-/// Counts one stream on a replica for as long as it lives.
-#[derive(Debug)]
-pub struct InFlight(Arc<AtomicU32>);
-
-impl Candidate {
-    /// Counts a stream on this replica until the guard is dropped.
-    #[must_use]
-    pub fn begin(&self) -> InFlight {
-        self.in_flight.fetch_add(1, Ordering::Relaxed);
-        InFlight(self.in_flight.clone())
-    }
-
-    /// Load over capacity, in thousandths. The larger of what this coordinator sends and what
-    /// the worker reported: the report is late, and other coordinators send too.
-    #[must_use]
-    pub fn load_permille(&self) -> u64 {
-        let load = self
-            .in_flight
-            .load(Ordering::Relaxed)
-            .max(self.reported_load);
-        u64::from(load) * 1_000 / u64::from(self.capacity.max(1))
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+    fn is_callable(&self) -> bool {
+        matches!(self.liveness, Liveness::Alive | Liveness::Suspect)
     }
 }
 
 /// All workers heard from.
 pub struct LiveWorkers {
     config: LivenessConfig,
+    zone: Option<String>,
     workers: BTreeMap<WorkerId, LiveWorker>,
+    holders: Holders,
 }
 
 impl LiveWorkers {
@@ -98,8 +54,17 @@ impl LiveWorkers {
     pub fn new(config: LivenessConfig) -> Self {
         Self {
             config,
+            zone: None,
             workers: BTreeMap::new(),
+            holders: Holders::default(),
         }
+    }
+
+    /// With this coordinator in a zone: workers there are local.
+    #[must_use]
+    pub fn in_zone(mut self, zone: Option<String>) -> Self {
+        self.zone = zone;
+        self
     }
 
     /// A report came in over heartbeat stream `stream`. A new life of the worker, or a new
@@ -119,16 +84,18 @@ impl LiveWorkers {
         };
         let Some(known) = self.workers.get_mut(&report.id) else {
             let client = connect(&report.address);
+            let mut slots = Slots::default();
+            slots.update(None, &report, now);
+            self.holders.add(&report.id, &slots);
             let worker = LiveWorker {
                 liveness,
                 last_heard: now,
                 client,
                 stream,
-                in_flight: HashMap::new(),
+                slots,
                 report,
             };
-            self.workers
-                .insert(worker.report.id.clone(), with_counters(worker));
+            self.workers.insert(worker.report.id.clone(), worker);
             return true;
         };
         let same_life = known.report.incarnation == report.incarnation;
@@ -139,16 +106,21 @@ impl LiveWorkers {
         }
         if !same_life || known.report.address != report.address {
             known.client = connect(&report.address);
-            known.in_flight.clear();
         }
-        let changed = !same_life
-            || known.liveness != liveness
-            || replica_states(&known.report).ne(replica_states(&report));
+        let moved = !same_life || replica_states(&known.report).ne(replica_states(&report));
+        let changed = moved || known.liveness != liveness;
+        if moved {
+            self.holders.remove(&report.id, &known.slots);
+            if !same_life {
+                known.slots = Slots::default();
+            }
+            known.slots.update(Some(&known.report), &report, now);
+            self.holders.add(&report.id, &known.slots);
+        }
         known.report = report;
         known.liveness = liveness;
         known.last_heard = now;
         known.stream = stream;
-        add_counters(known);
         changed
     }
 
@@ -181,49 +153,67 @@ impl LiveWorkers {
             worker.liveness = aged;
         }
         let forget_after = config.replace_after * 10;
-        self.workers.retain(|_, worker| {
-            worker.liveness != Liveness::Dead
-                || now.saturating_duration_since(worker.last_heard) < forget_after
+        let holders = &mut self.holders;
+        self.workers.retain(|id, worker| {
+            let stays = worker.liveness != Liveness::Dead
+                || now.saturating_duration_since(worker.last_heard) < forget_after;
+            if !stays {
+                holders.remove(id, &worker.slots);
+            }
+            stays
         });
         changed
+    }
+
+    fn holders(&self, model: &ModelName) -> impl Iterator<Item = &LiveWorker> {
+        self.holders.of(model).filter_map(|id| self.workers.get(id))
     }
 
     /// The replicas of a version that can be called now.
     #[must_use]
     pub fn candidates(&self, model: &ModelName, version: ModelVersion) -> Vec<Candidate> {
-        let callable = self
-            .workers
-            .values()
-            .filter(|worker| matches!(worker.liveness, Liveness::Alive | Liveness::Suspect));
-        callable
-            .filter_map(|worker| {
-                let replica = worker.ready(model, version)?;
-                let in_flight = worker.in_flight.get(&(model.clone(), version))?.clone();
-                Some(Candidate {
-                    worker: worker.report.id.clone(),
-                    suspect: worker.liveness == Liveness::Suspect,
-                    in_flight,
-                    reported_load: replica.active + replica.queued,
-                    capacity: replica.capacity,
-                    client: worker.client.clone(),
-                })
+        let callable = self.holders(model).filter(|worker| worker.is_callable());
+        let candidate = |worker: &LiveWorker| {
+            let (replica, known) = worker.slots.ready(&worker.report, model, version)?;
+            let zone = worker.report.labels.get(ZONE_LABEL);
+            Some(Candidate {
+                worker: worker.report.id.clone(),
+                suspect: worker.liveness == Liveness::Suspect,
+                local: self.zone.is_some() && zone == self.zone.as_ref(),
+                resident: !replica.evicted,
+                reported_load: replica.active.saturating_add(replica.queued),
+                capacity: replica.capacity,
+                known: known.clone(),
+                client: worker.client.clone(),
             })
-            .collect()
+        };
+        callable.filter_map(candidate).collect()
     }
 
-    /// The version to call: `deployed` where a replica of it is ready, else the newest of those
-    /// that have one; `None` when none has.
+    /// How many replicas of each version of a model can be called now.
     #[must_use]
-    pub fn serving(&self, model: &ModelName, deployed: ModelVersion) -> Option<ModelVersion> {
-        let callable = self
-            .workers
-            .values()
-            .filter(|worker| matches!(worker.liveness, Liveness::Alive | Liveness::Suspect));
-        let replicas = callable.flat_map(|worker| &worker.report.replicas);
-        let ready = replicas
-            .filter(|replica| replica.model == *model && replica.state == ReplicaState::Ready)
-            .map(|replica| replica.version);
-        ready.max_by_key(|version| (*version == deployed, *version))
+    pub fn ready_versions(&self, model: &ModelName) -> BTreeMap<ModelVersion, usize> {
+        let callable = self.holders(model).filter(|worker| worker.is_callable());
+        let replicas = callable.flat_map(|worker| worker.slots.of(&worker.report, model));
+        let mut ready = BTreeMap::new();
+        for replica in replicas.filter(|replica| replica.state == ReplicaState::Ready) {
+            *ready.entry(replica.version).or_default() += 1;
+        }
+        ready
+    }
+
+    /// What workers that are not dead report of a model's replicas.
+    pub fn replicas<'a>(
+        &'a self,
+        model: &'a ModelName,
+    ) -> impl Iterator<Item = (&'a WorkerId, &'a ReplicaReport)> {
+        let heard = self
+            .holders(model)
+            .filter(|worker| worker.liveness != Liveness::Dead);
+        heard.flat_map(|worker| {
+            let replicas = worker.slots.of(&worker.report, model);
+            replicas.map(|replica| (&worker.report.id, replica))
+        })
     }
 
     /// The signature of a version, from any replica that knows it.
@@ -233,10 +223,14 @@ impl LiveWorkers {
         model: &ModelName,
         version: ModelVersion,
     ) -> Option<volley_types::Signature> {
-        self.workers
-            .values()
-            .filter(|worker| worker.liveness != Liveness::Dead)
-            .find_map(|worker| worker.ready(model, version)?.signature.clone())
+        let heard = self
+            .holders(model)
+            .filter(|worker| worker.liveness != Liveness::Dead);
+        let ready = |worker: &LiveWorker| {
+            let (replica, _) = worker.slots.ready(&worker.report, model, version)?;
+            replica.signature.clone()
+        };
+        heard.filter_map(ready).next()
     }
 
     /// Whether `worker` may be given replicas at `now`: it is alive, or has not been away for
@@ -250,6 +244,12 @@ impl LiveWorkers {
                 now.saturating_duration_since(worker.last_heard) < self.config.replace_after
             }
         }
+    }
+
+    /// One worker.
+    #[must_use]
+    pub fn get(&self, worker: &WorkerId) -> Option<&LiveWorker> {
+        self.workers.get(worker)
     }
 
     /// Everybody, by id.
@@ -277,24 +277,6 @@ impl LiveWorkers {
     #[must_use]
     pub fn silence(worker: &LiveWorker, now: Instant) -> Duration {
         now.saturating_duration_since(worker.last_heard)
-    }
-}
-
-fn with_counters(mut worker: LiveWorker) -> LiveWorker {
-    add_counters(&mut worker);
-    worker
-}
-
-fn add_counters(worker: &mut LiveWorker) {
-    let held: Vec<_> = worker
-        .report
-        .replicas
-        .iter()
-        .map(|r| (r.model.clone(), r.version))
-        .collect();
-    worker.in_flight.retain(|key, _| held.contains(key));
-    for key in held {
-        worker.in_flight.entry(key).or_default();
     }
 }
 

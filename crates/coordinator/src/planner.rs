@@ -1,19 +1,24 @@
 //! The leader's planner: looks at what should run and who is there, and commits where replicas
 //! go. The decision itself is pure ([`volley_cluster::placement::plan`]).
 
-use std::collections::{BTreeMap, BTreeSet};
+mod failures;
+mod situation;
+
 use std::time::{Duration, Instant};
 
-use volley_cluster::placement::{self, PlacementWorker};
-use volley_types::control::Liveness;
-use volley_types::registry::{ModelEntry, RegistryCommand, RegistryState, ReplicaState};
-use volley_types::{ModelName, Revision, WorkerId};
+use volley_cluster::placement::{self, Plan};
+use volley_types::registry::{RegistryCommand, RegistryState, RolloutAction};
 
+pub use self::failures::Failures;
+pub use self::situation::situation;
 use crate::Coordinator;
-use crate::live::LiveWorkers;
 
 /// The planner looks again after this long even if nothing rang: a write may have failed.
 const PATROL: Duration = Duration::from_secs(2);
+/// What rings within this time is looked at together.
+const SETTLE: Duration = Duration::from_millis(20);
+/// Placements in one write.
+const BATCH: usize = 256;
 
 impl Coordinator {
     /// Runs for as long as the coordinator does; acts only while this node leads.
@@ -25,7 +30,8 @@ impl Coordinator {
         loop {
             if self.0.cluster.is_leader() {
                 let state = registry.borrow_and_update().clone();
-                for command in self.decide(&state, &mut failures, started) {
+                let plan = self.decide(&state, &mut failures, started);
+                for command in commands(plan) {
                     // A refused or lost write is decided anew on the next round.
                     if let Err(error) = self.0.cluster.write(command).await {
                         tracing::warn!(error = error.chain(), "placement not committed");
@@ -38,134 +44,34 @@ impl Coordinator {
                 () = self.0.workers_changed.notified() => {}
                 () = tokio::time::sleep(PATROL) => {}
             }
+            tokio::time::sleep(SETTLE).await;
         }
     }
 
-    fn decide(
-        &self,
-        state: &RegistryState,
-        failures: &mut Failures,
-        started: Instant,
-    ) -> Vec<RegistryCommand> {
+    fn decide(&self, state: &RegistryState, failures: &mut Failures, started: Instant) -> Plan {
         let now = Instant::now();
-        let config = self.0.config.liveness;
         let live = self.0.live.read();
         failures.learn(state, &live);
         // Workers find a new leader within moments; until then, who is not heard is not gone.
-        let settling = now.saturating_duration_since(started) < config.replace_after;
-        let deployed = state
-            .models
-            .values()
-            .filter(|entry| entry.deployment.is_some());
-        let mut load = placed_replicas(state);
-        let most = state.max_models_on_worker();
-        deployed
-            .filter_map(|entry| {
-                let mut workers = placement_workers(entry, &live, &load, failures, settling, now);
-                for worker in &mut workers {
-                    worker.placeable &= most.is_none_or(|most| worker.replicas < most);
-                }
-                let placed = placement::plan(entry, &workers);
-                if placed == entry.placement {
-                    return None;
-                }
-                for worker in placed
-                    .iter()
-                    .filter(|worker| !entry.placement.contains(worker))
-                {
-                    *load.entry(worker.clone()).or_default() += 1;
-                }
-                let deployment = entry.deployment.as_ref()?.revision;
-                Some(RegistryCommand::Place {
-                    model: entry.name.clone(),
-                    deployment,
-                    workers: placed,
-                })
-            })
-            .collect()
+        let settling =
+            now.saturating_duration_since(started) < self.0.config.liveness.replace_after;
+        let situation = situation(state, &live, failures, settling, now);
+        placement::plan(state, &situation)
     }
 }
 
-type Load = BTreeMap<WorkerId, usize>;
-
-fn placed_replicas(state: &RegistryState) -> Load {
-    let mut load = Load::new();
-    for worker in state.models.values().flat_map(|entry| &entry.placement) {
-        *load.entry(worker.clone()).or_default() += 1;
+fn commands(plan: Plan) -> impl Iterator<Item = RegistryCommand> {
+    if plan.homeless != 0 {
+        tracing::debug!(replicas = plan.homeless, "no worker can take these");
     }
-    load
-}
-
-/// Everybody whom placement may use or keep.
-fn placement_workers(
-    entry: &ModelEntry,
-    live: &LiveWorkers,
-    load: &Load,
-    failures: &Failures,
-    settling: bool,
-    now: Instant,
-) -> Vec<PlacementWorker> {
-    let known = live.iter().map(|(id, worker)| PlacementWorker {
-        id: id.clone(),
-        placeable: worker.liveness == Liveness::Alive,
-        keep: live.keeps_replicas(worker, now),
-        replicas: load.get(id).copied().unwrap_or_default(),
-        failed: failures.contains(entry, id),
-    });
-    let mut workers: Vec<_> = known.collect();
-    if settling {
-        let unheard: Vec<_> = entry
-            .placement
-            .iter()
-            .filter(|id| workers.iter().all(|worker| worker.id != **id))
-            .map(|id| PlacementWorker {
-                id: id.clone(),
-                placeable: false,
-                keep: true,
-                replicas: 0,
-                failed: false,
-            })
-            .collect();
-        workers.extend(unheard);
-    }
-    workers
-}
-
-/// On which workers which deployments failed to load. Remembered for as long as a deployment
-/// stands: a replica that has moved away is not reported any more, and moving it back and forth
-/// would help nobody.
-#[derive(Default)]
-struct Failures(BTreeSet<(ModelName, Revision, WorkerId)>);
-
-impl Failures {
-    fn learn(&mut self, state: &RegistryState, live: &LiveWorkers) {
-        let deployment = |model: &ModelName| state.models.get(model)?.deployment.as_ref();
-        self.0.retain(|(model, revision, _)| {
-            deployment(model).is_some_and(|current| current.revision == *revision)
-        });
-        for (id, worker) in live.iter() {
-            for replica in &worker.report.replicas {
-                let Some(current) = deployment(&replica.model) else {
-                    continue;
-                };
-                let failed = matches!(replica.state, ReplicaState::Failed(_));
-                let key = (replica.model.clone(), current.revision, id.clone());
-                if current.version != replica.version {
-                    continue;
-                }
-                if failed {
-                    self.0.insert(key);
-                } else if replica.state == ReplicaState::Ready {
-                    self.0.remove(&key);
-                }
-            }
+    let stops = plan.stops.into_iter().map(|(model, reason)| {
+        tracing::warn!(%model, reason, "rollout stopped");
+        RegistryCommand::Rollout {
+            model,
+            action: RolloutAction::Stop(reason),
         }
-    }
-
-    fn contains(&self, entry: &ModelEntry, worker: &WorkerId) -> bool {
-        entry.deployment.as_ref().is_some_and(|deployment| {
-            self.0
-                .contains(&(entry.name.clone(), deployment.revision, worker.clone()))
-        })
-    }
+    });
+    let batches = plan.placings.chunks(BATCH).map(<[_]>::to_vec);
+    let places: Vec<_> = batches.map(RegistryCommand::Place).collect();
+    stops.chain(places)
 }

@@ -6,23 +6,22 @@
 //! stream. All that the request holds (its permit, its place in the load of a replica, the
 //! exchange with the worker) lives in the stream and goes when it is dropped.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
-use arrow_array::RecordBatch;
 use async_stream::try_stream;
 use async_trait::async_trait;
 use futures::StreamExt;
 use tokio::sync::OwnedSemaphorePermit;
 use volley_telemetry::{StreamRecord, recorded};
 use volley_types::chunk::ChunkStream;
+use volley_types::registry::BackendKind;
 use volley_types::{
-    ErrorCode, ErrorOrigin, ModelName, ModelRef, ModelVersion, Predict, PredictError,
-    PredictRequest, Signature,
+    ModelName, ModelRef, ModelVersion, Predict, PredictError, PredictRequest, Signature,
 };
 
-use crate::guard;
-use crate::live::{Candidate, InFlight};
-use crate::{Coordinator, refusal, route};
+use crate::tries::Target;
+use crate::{Coordinator, guard, refusal};
 
 #[async_trait]
 impl Predict for Coordinator {
@@ -39,14 +38,17 @@ impl Predict for Coordinator {
         let coordinator = self.clone();
         let batches = try_stream! {
             let mut request = Some(request);
-            let mut tries = coordinator.tries(&target);
+            let mut tries = request
+                .as_ref()
+                .map(|request| coordinator.tries(&target, request))
+                .ok_or_else(refusal::spent)?;
             let mut answer = loop {
                 // 3. Route: the next replica that was not tried yet.
                 let replica = tries.route()?;
                 // 4. Call it, keeping a copy of the request where there can be one.
                 let attempt = request.take().ok_or_else(refusal::spent)?;
                 request = attempt.try_clone();
-                match call(replica, attempt).await {
+                match tries.call(replica, attempt).await {
                     // 5. The first chunk, or the end of an empty answer: this replica it is.
                     Ok(answer) => break answer,
                     // Nothing was sent on yet: another replica may be tried.
@@ -56,7 +58,8 @@ impl Predict for Coordinator {
             // 6. Stream.
             if let Some(first) = answer.first.take() {
                 yield first;
-                while let Some(batch) = answer.rest.next().await {
+                let mut rest = std::pin::pin!(answer.rest());
+                while let Some(batch) = rest.next().await {
                     yield batch?;
                 }
             }
@@ -79,21 +82,6 @@ impl Predict for Coordinator {
             .filter(|model| model.deployment.is_some());
         deployed.map(|model| model.name.clone()).collect()
     }
-}
-
-/// What a request's model reference stands for now.
-struct Target {
-    model: ModelName,
-    version: ModelVersion,
-    signature: Signature,
-}
-
-/// A replica's answer from its first chunk on.
-struct Answer {
-    /// `None` when the answer has no rows.
-    first: Option<RecordBatch>,
-    rest: ChunkStream,
-    _in_flight: InFlight,
 }
 
 impl Coordinator {
@@ -143,14 +131,23 @@ impl Coordinator {
             return Err(refusal::not_deployed(&model.name));
         };
         let deployed = deployment.version;
-        if model.version.is_some_and(|asked| asked != deployed) {
+        let rollout = deployment.rollout.as_ref();
+        let served = |asked| asked == deployed || rollout.is_some_and(|roll| roll.from == asked);
+        if model.version.is_some_and(|asked| !served(asked)) {
             return Err(refusal::other_version(model, deployed));
         }
         let live = self.0.live.read();
-        // Until the deployed version is loaded, the one before it serves those who ask for none.
         let version = match model.version {
             Some(asked) => asked,
-            None => live.serving(&model.name, deployed).unwrap_or(deployed),
+            None => {
+                let ready = live.ready_versions(&model.name);
+                serving(
+                    &ready,
+                    deployed,
+                    rollout.map(|roll| roll.from),
+                    fastrand::f64(),
+                )
+            }
         };
         let signature = live.signature(&model.name, version);
         let signature = signature.ok_or_else(|| refusal::no_replica(&model.name))?;
@@ -158,66 +155,52 @@ impl Coordinator {
             model: model.name.clone(),
             version,
             signature,
+            keeps_prefixes: entry
+                .versions
+                .get(&version)
+                .is_some_and(|spec| spec.backend != BackendKind::Remote),
         })
     }
+}
 
-    fn tries(&self, target: &Target) -> Tries {
-        self.0.retry_budget.earn();
-        Tries {
-            untried: self.0.live.read().candidates(&target.model, target.version),
-            left: self.0.config.max_tries,
-            last_error: None,
-            model: target.model.clone(),
-            coordinator: self.clone(),
-        }
+/// The version for a request that asks for none. While one replaces the other, each gets its part
+/// of the requests by its ready replicas; else the deployed one, and until that is loaded the
+/// newest that is. `random` is between 0 and 1.
+fn serving(
+    ready: &BTreeMap<ModelVersion, usize>,
+    deployed: ModelVersion,
+    from: Option<ModelVersion>,
+    random: f64,
+) -> ModelVersion {
+    let count = |version: ModelVersion| ready.get(&version).copied().unwrap_or(0);
+    let (new, old) = (count(deployed), from.map_or(0, count));
+    match (new, from) {
+        (_, Some(from)) if 0 < old && new as f64 <= random * (new + old) as f64 => from,
+        (0, _) => ready.keys().next_back().copied().unwrap_or(deployed),
+        _ => deployed,
     }
 }
 
-async fn call(replica: Candidate, mut request: PredictRequest) -> Result<Answer, PredictError> {
-    let in_flight = replica.begin();
-    request.trace = request.trace.child();
-    let mut rest = replica.client.predict(request).await?;
-    let first = rest.next().await.transpose()?;
-    Ok(Answer {
-        first,
-        rest,
-        _in_flight: in_flight,
-    })
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// The tries of one request: each replica once, within the limits on retries.
-struct Tries {
-    coordinator: Coordinator,
-    model: ModelName,
-    untried: Vec<Candidate>,
-    left: usize,
-    last_error: Option<PredictError>,
-}
-
-impl Tries {
-    /// The next replica, or why there is none: the last one's error where one was tried.
-    fn route(&mut self) -> Result<Candidate, PredictError> {
-        self.left = self.left.saturating_sub(1);
-        route::choose(&mut self.untried, &mut fastrand::Rng::new()).ok_or_else(|| {
-            self.last_error
-                .take()
-                .unwrap_or_else(|| refusal::no_replica(&self.model))
-        })
-    }
-
-    /// Decides after a failed try: `Ok` to go on to another replica, the error to give up.
-    fn retry(&mut self, error: PredictError, repeatable: bool) -> Result<(), PredictError> {
-        let shared = &self.coordinator.0;
-        // A model's server that limits requests limits them whichever worker they come from.
-        let of_model = error.origin == ErrorOrigin::Model && error.code == ErrorCode::Overloaded;
-        let elsewhere = error.code.may_retry_elsewhere() && !of_model;
-        let may_retry = elsewhere && repeatable && 0 < self.left;
-        if !may_retry || self.untried.is_empty() || !shared.retry_budget.spend() {
-            return Err(error);
-        }
-        shared.metrics.retried(&self.model);
-        tracing::info!(model = %self.model, code = %error.code, error = error.chain(), "trying another replica");
-        self.last_error = Some(error);
-        Ok(())
+    #[test]
+    fn both_versions_of_a_roll_serve_by_their_replicas_and_else_the_deployed_one_does() {
+        let ready = |counts: &[(u32, usize)]| {
+            let counts = counts
+                .iter()
+                .map(|(version, count)| (ModelVersion(*version), *count));
+            counts.collect::<BTreeMap<_, _>>()
+        };
+        let (one, two) = (ModelVersion(1), ModelVersion(2));
+        let rolling = ready(&[(1, 3), (2, 1)]);
+        assert_eq!(serving(&rolling, two, Some(one), 0.2), two);
+        assert_eq!(serving(&rolling, two, Some(one), 0.3), one);
+        assert_eq!(serving(&ready(&[(1, 3)]), two, Some(one), 0.0), one);
+        assert_eq!(serving(&ready(&[(2, 3)]), two, Some(one), 0.9), two);
+        assert_eq!(serving(&rolling, two, None, 0.9), two);
+        assert_eq!(serving(&ready(&[(1, 3)]), two, None, 0.9), one);
+        assert_eq!(serving(&ready(&[]), two, None, 0.9), two);
     }
 }

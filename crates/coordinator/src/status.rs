@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use volley_types::control::{Liveness, ModelStatus, ReplicaStatus, WorkerStatus};
+use volley_types::control::{ModelStatus, ReplicaStatus, WorkerStatus};
 use volley_types::registry::{ModelEntry, ModelState, ReplicaState};
 use volley_types::{ReplicaReport, WorkerId};
 
@@ -15,20 +15,10 @@ pub fn model(entry: &ModelEntry, live: &LiveWorkers) -> ModelStatus {
         .deployment
         .as_ref()
         .map_or_else(Vec::new, |deployment| {
-            let reachable = live
-                .iter()
-                .filter(|(_, worker)| worker.liveness != Liveness::Dead);
-            let held = reachable.flat_map(|(id, worker)| {
-                worker
-                    .report
-                    .replicas
-                    .iter()
-                    .map(move |replica| replica_status(id, replica))
-            });
-            held.filter(|replica| {
-                replica.model == entry.name && replica.version == deployment.version
-            })
-            .collect()
+            let held = live.replicas(&entry.name);
+            let held = held.map(|(id, replica)| replica_status(id, replica));
+            held.filter(|replica| replica.version == deployment.version)
+                .collect()
         });
     ModelStatus {
         state: state(entry, &replicas),

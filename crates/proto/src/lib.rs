@@ -46,6 +46,7 @@ mod generated {
 pub use generated::inference;
 pub use generated::volley::{predict, raft, registry, streams, worker};
 
+mod deployment_records;
 pub mod group_records;
 pub mod key_records;
 pub mod params;

@@ -15,6 +15,9 @@ use crate::predict::v1 as wire;
 /// else.
 pub const PREFIX: &[u8; 4] = b"VLY1";
 
+/// The longest name of a session, in bytes.
+pub const MAX_SESSION: usize = 128;
+
 /// Everything of a [`PredictRequest`] but its rows: what a command carries.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PredictHead {
@@ -30,6 +33,8 @@ pub struct PredictHead {
     pub tenant: TenantId,
     /// How urgent.
     pub priority: Priority,
+    /// Requests of one session go to the same replica while they can.
+    pub session: Option<String>,
     /// Sampling and other options.
     pub parameters: Parameters,
     /// The client marks the end of its input; a half-close without the mark means it failed.
@@ -47,6 +52,7 @@ impl PredictHead {
             trace: TraceContext::random(),
             tenant: TenantId::default(),
             priority: Priority::default(),
+            session: None,
             parameters: Parameters::default(),
             end_marker: false,
         }
@@ -62,6 +68,7 @@ impl PredictHead {
             trace: self.trace,
             tenant: self.tenant,
             priority: self.priority,
+            session: self.session,
             parameters: self.parameters,
             input,
         }
@@ -88,6 +95,7 @@ pub fn to_wire(request: &PredictRequest, now: Instant) -> wire::PredictCommand {
         .into(),
         parameters: params::to_wire(&request.parameters),
         end_marker: true,
+        session: request.session.clone().unwrap_or_default(),
     }
 }
 
@@ -134,9 +142,23 @@ pub fn from_wire(command: wire::PredictCommand, now: Instant) -> Result<PredictH
         trace: TraceContext::parse(&command.traceparent).unwrap_or_else(TraceContext::random),
         tenant,
         priority,
+        session: session(command.session)?,
         parameters: params::from_wire(command.parameters)?,
         end_marker: command.end_marker,
     })
+}
+
+/// A session's name as a caller sent it; empty means none.
+///
+/// # Errors
+/// `InvalidInput` past [`MAX_SESSION`] bytes.
+pub fn session(name: String) -> Result<Option<String>, PredictError> {
+    if MAX_SESSION < name.len() {
+        return Err(PredictError::invalid(format!(
+            "a session's name may have at most {MAX_SESSION} bytes"
+        )));
+    }
+    Ok(Some(name).filter(|name| !name.is_empty()))
 }
 
 /// The bytes of a descriptor's CMD: [`PREFIX`], then the command.

@@ -2,14 +2,17 @@
 
 use volley_types::registry::{
     Assignment, BackendKind, ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, CredentialRef,
-    Deployment, ModelEntry, ModelSource, ModelUrl, ModelVersionSpec, ProviderKind, RegistryCommand,
+    ModelEntry, ModelSource, ModelUrl, ModelVersionSpec, ProviderKind, RegistryCommand,
     RegistryReply, RegistryState, Sha256,
 };
 use volley_types::{
     ConnectorId, ErrorCode, KeyId, ModelGroupId, ModelName, ModelVersion, PredictError, Revision,
-    WorkerId,
 };
 
+use crate::deployment_records::{
+    deployment_from_wire, deployment_to_wire, options_from_wire, options_to_wire,
+    placing_from_wire, placing_to_wire, rollout_action, rollout_step, worker_ids,
+};
 use crate::group_records::{
     group_from_wire, group_of, group_to_wire, settings_from_wire, settings_to_wire, update_to_wire,
 };
@@ -202,16 +205,7 @@ pub fn model_to_wire(entry: &ModelEntry) -> wire::Model {
     wire::Model {
         name: entry.name.to_string(),
         versions: entry.versions.values().map(version_to_wire).collect(),
-        deployment: entry
-            .deployment
-            .as_ref()
-            .map(|deployment| wire::Deployment {
-                version: deployment.version.0,
-                replicas: deployment.replicas,
-                revision: deployment.revision.0,
-                overcommit: deployment.overcommit,
-                workers: deployment.workers.iter().map(ToString::to_string).collect(),
-            }),
+        deployment: entry.deployment.as_ref().map(deployment_to_wire),
         placement: entry.placement.iter().map(ToString::to_string).collect(),
         ever_deployed: entry.ever_deployed,
         group: entry
@@ -241,20 +235,6 @@ pub fn model_from_wire(model: wire::Model) -> Result<ModelEntry, PredictError> {
         group: group_of(model.group)?,
         deleted_tasks: model.deleted_tasks.into_iter().collect(),
     })
-}
-
-fn deployment_from_wire(deployment: wire::Deployment) -> Result<Deployment, PredictError> {
-    Ok(Deployment {
-        version: ModelVersion(deployment.version),
-        replicas: deployment.replicas,
-        revision: Revision(deployment.revision),
-        overcommit: deployment.overcommit,
-        workers: worker_ids(deployment.workers)?,
-    })
-}
-
-fn worker_ids(ids: Vec<String>) -> Result<Vec<WorkerId>, PredictError> {
-    ids.into_iter().map(WorkerId::new).collect()
 }
 
 /// The whole registry as it is stored in a snapshot.
@@ -336,24 +316,30 @@ pub fn command_to_wire(command: &RegistryCommand) -> wire::Command {
             version,
             replicas,
             overcommit,
+            options,
             workers,
         } => Command::Deploy(wire::Deploy {
             model: model.to_string(),
             version: version.map_or(0, |version| version.0),
             replicas: *replicas,
             overcommit: *overcommit,
+            options: Some(options_to_wire(options)),
             workers: workers.iter().map(ToString::to_string).collect(),
         }),
         RegistryCommand::Undeploy(model) => Command::Undeploy(model.to_string()),
         RegistryCommand::DeleteModel(model) => Command::DeleteModel(model.to_string()),
-        RegistryCommand::Place {
+        RegistryCommand::Place(placings) => Command::Places(wire::Places {
+            places: placings.iter().map(placing_to_wire).collect(),
+        }),
+        RegistryCommand::Rollout { model, action } => Command::Rollout(rollout_step(model, action)),
+        RegistryCommand::Scale {
             model,
             deployment,
-            workers,
-        } => Command::Place(wire::Place {
+            replicas,
+        } => Command::Scale(wire::Scale {
             model: model.to_string(),
             deployment: deployment.0,
-            workers: workers.iter().map(ToString::to_string).collect(),
+            replicas: *replicas,
         }),
         RegistryCommand::CreateKey(key) => Command::CreateKey(key_to_wire(key)),
         RegistryCommand::RotateKey {
@@ -405,14 +391,25 @@ pub fn command_from_wire(command: wire::Command) -> Result<RegistryCommand, Pred
             version: Some(ModelVersion(deploy.version)).filter(|version| version.0 != 0),
             replicas: deploy.replicas,
             overcommit: deploy.overcommit,
+            options: options_from_wire(deploy.options),
             workers: worker_ids(deploy.workers)?,
         },
         Command::Undeploy(model) => RegistryCommand::Undeploy(ModelName::new(model)?),
         Command::DeleteModel(model) => RegistryCommand::DeleteModel(ModelName::new(model)?),
-        Command::Place(place) => RegistryCommand::Place {
-            model: ModelName::new(place.model)?,
-            deployment: Revision(place.deployment),
-            workers: worker_ids(place.workers)?,
+        // What coordinators of earlier versions wrote.
+        Command::Place(place) => RegistryCommand::Place(vec![placing_from_wire(place)?]),
+        Command::Places(places) => {
+            let placings = places.places.into_iter().map(placing_from_wire);
+            RegistryCommand::Place(placings.collect::<Result<_, _>>()?)
+        }
+        Command::Rollout(step) => RegistryCommand::Rollout {
+            model: ModelName::new(step.model.clone())?,
+            action: rollout_action(step)?,
+        },
+        Command::Scale(scale) => RegistryCommand::Scale {
+            model: ModelName::new(scale.model)?,
+            deployment: Revision(scale.deployment),
+            replicas: scale.replicas,
         },
         Command::CreateKey(key) => RegistryCommand::CreateKey(key_from_wire(key)?),
         Command::RotateKey(rotate) => RegistryCommand::RotateKey {

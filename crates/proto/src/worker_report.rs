@@ -57,6 +57,7 @@ fn replica_to_wire(replica: &ReplicaReport) -> wire::Replica {
         active: replica.active,
         queued: replica.queued,
         capacity: replica.capacity,
+        queue_wait_ms: replica.queue_wait_ms,
         fetch: replica.fetch.map(|fetch| wire::Fetch {
             bytes: fetch.bytes,
             total_bytes: fetch.total_bytes,
@@ -138,6 +139,7 @@ fn replica_from_wire(replica: wire::Replica) -> Result<ReplicaReport, PredictErr
         active: replica.active,
         queued: replica.queued,
         capacity: replica.capacity,
+        queue_wait_ms: replica.queue_wait_ms,
         fetch: replica.fetch.map(|fetch| FetchProgress {
             bytes: fetch.bytes,
             total_bytes: fetch.total_bytes,
@@ -189,6 +191,7 @@ mod tests {
             active: 1,
             queued: 2,
             capacity: 3,
+            queue_wait_ms: 9,
             fetch: Some(FetchProgress {
                 bytes: 7,
                 total_bytes: 8,

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use volley_types::control::{ClusterStatus, ModelStatus};
 use volley_types::registry::{
     CoordinatorMember, ModelEntry, ModelSource, RegistryCommand, RegistryReply, RegistryState,
+    RolloutAction,
 };
 use volley_types::{
     ChunkStream, Control, ModelName, ModelRef, NodeId, Predict, PredictError, PredictRequest, Role,
@@ -296,6 +297,7 @@ fn permit(command: &RegistryCommand, principal: &Principal) -> Result<(), Predic
         }
         RegistryCommand::RegisterModel(model, _)
         | RegistryCommand::Deploy { model, .. }
+        | RegistryCommand::Rollout { model, .. }
         | RegistryCommand::Undeploy(model)
         | RegistryCommand::UpdateModel { model, .. }
         | RegistryCommand::DeleteTask { model, .. }
@@ -303,7 +305,8 @@ fn permit(command: &RegistryCommand, principal: &Principal) -> Result<(), Predic
             principal.allow(Role::ModelAdmin)?;
             principal.change(model)
         }
-        RegistryCommand::Place { .. }
+        RegistryCommand::Place(_)
+        | RegistryCommand::Scale { .. }
         | RegistryCommand::ChangeSettings(_)
         | RegistryCommand::CreateKey(_)
         | RegistryCommand::RotateKey { .. }
@@ -334,7 +337,22 @@ fn action_of(command: &RegistryCommand) -> Action {
         }
         RegistryCommand::Undeploy(model) => ("model.undeploy", model.to_string()),
         RegistryCommand::DeleteModel(model) => ("model.delete", model.to_string()),
-        RegistryCommand::Place { model, .. } => ("model.place", model.to_string()),
+        RegistryCommand::Place(placings) => {
+            let models = placings.iter().map(|placing| placing.model.to_string());
+            ("model.place", models.collect::<Vec<_>>().join(" "))
+        }
+        RegistryCommand::Rollout { model, action } => {
+            let name = match action {
+                RolloutAction::Pause => "model.rollout.pause",
+                RolloutAction::Resume => "model.rollout.resume",
+                RolloutAction::Rollback => "model.rollout.rollback",
+                RolloutAction::Stop(_) => "model.rollout.stop",
+            };
+            (name, model.to_string())
+        }
+        RegistryCommand::Scale {
+            model, replicas, ..
+        } => ("model.scale", format!("{model} x{replicas}")),
         RegistryCommand::CreateKey(key) => ("key.create", format!("{} role {}", key.id, key.role)),
         RegistryCommand::RotateKey { id, .. } => ("key.rotate", id.to_string()),
         RegistryCommand::RevokeKey(id) => ("key.revoke", id.to_string()),

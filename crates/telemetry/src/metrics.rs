@@ -1,6 +1,7 @@
 //! The metrics of one node, and their text form.
 
 mod artifacts;
+mod routing;
 mod upstream;
 
 use std::collections::BTreeMap;
@@ -76,6 +77,7 @@ pub(crate) struct Families {
     artifact_bytes: Counter,
     artifact_fetches: Family<CodeLabel, Counter>,
     artifact_cache_bytes: Gauge,
+    routing: routing::Routing,
     upstream: Upstream,
 }
 
@@ -156,12 +158,14 @@ impl Metrics {
             artifact_bytes: Counter::default(),
             artifact_fetches: Family::default(),
             artifact_cache_bytes: Gauge::default(),
+            routing: routing::Routing::default(),
             upstream: Upstream::default(),
         };
         families.register_predictions();
         families.register_memory();
         families.register_cluster();
         families.register_artifacts();
+        families.register_routing();
         families.upstream.register(&mut families.registry);
         Self(Arc::new(families))
     }

@@ -2,6 +2,7 @@
 //! commands that change them. The cluster replicates these; routing and the edges read them.
 
 mod connector;
+mod deployment;
 mod group;
 mod source;
 
@@ -10,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub use self::connector::{
     ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, CredentialRef, ProviderKind,
 };
+pub use self::deployment::{DeployOptions, Deployment, Placing, Rollout, RolloutAction, Scaling};
 use crate::access::{ApiKey, KeyHash};
 use crate::ids::{
     ConnectorId, KeyId, ModelGroupId, ModelName, ModelVersion, NodeId, Revision, WorkerId,
@@ -93,22 +95,6 @@ pub struct ModelVersionSpec {
     pub created_ms: u64,
 }
 
-/// What should run: a version, on this many workers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Deployment {
-    /// The version to run.
-    pub version: ModelVersion,
-    /// How many workers should hold a loaded copy.
-    pub replicas: u32,
-    /// The revision at which this deployment was asked for; tells its task's id.
-    pub revision: Revision,
-    /// Whether workers may unload it while it is idle, to make room for others; the next request
-    /// then waits until it is loaded again.
-    pub overcommit: bool,
-    /// The only workers that may hold a copy; any when empty.
-    pub workers: Vec<WorkerId>,
-}
-
 /// A model and all its versions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelEntry {
@@ -126,6 +112,22 @@ pub struct ModelEntry {
     pub group: Option<ModelGroupId>,
     /// Ids of its tasks that users have deleted.
     pub deleted_tasks: BTreeSet<String>,
+}
+
+impl ModelEntry {
+    /// The versions that `worker` shall hold: the deployed one, and the one that it replaces
+    /// while both serve.
+    pub fn placed<'a>(
+        &'a self,
+        worker: &'a WorkerId,
+    ) -> impl Iterator<Item = ModelVersion> + use<'a> {
+        let deployment = self.deployment.as_ref();
+        let current = deployment.map(|deployment| (deployment.version, &self.placement));
+        let rollout = deployment.and_then(|deployment| deployment.rollout.as_ref());
+        let before = rollout.map(|rollout| (rollout.from, &rollout.previous));
+        let held = current.into_iter().chain(before);
+        held.filter_map(move |(version, workers)| workers.contains(worker).then_some(version))
+    }
 }
 
 /// The whole replicated state.
@@ -163,13 +165,10 @@ impl RegistryState {
         let placed = self
             .models
             .values()
-            .filter(|model| model.placement.contains(worker));
+            .flat_map(|model| model.placed(worker).map(move |version| (model, version)));
         placed
-            .filter_map(|model| {
-                let spec = model
-                    .versions
-                    .get(&model.deployment.as_ref()?.version)?
-                    .clone();
+            .filter_map(|(model, version)| {
+                let spec = model.versions.get(&version)?.clone();
                 let connector = match &spec.source {
                     ModelSource::Connector(id) => Some(self.connectors.get(id)?.clone()),
                     ModelSource::None | ModelSource::Path(_) | ModelSource::Url { .. } => None,
@@ -233,6 +232,26 @@ pub enum RegistryCommand {
         overcommit: bool,
         /// As [`Deployment::workers`]; at least as many as `replicas`, or none.
         workers: Vec<WorkerId>,
+        /// As [`Deployment::options`].
+        options: DeployOptions,
+    },
+    /// Pauses, resumes, undoes or stops the roll from one version to the next; `Conflict` when
+    /// none goes on.
+    Rollout {
+        /// The model.
+        model: ModelName,
+        /// What to do.
+        action: RolloutAction,
+    },
+    /// The leader's choice of a number of replicas, within the deployment's own limits and valid
+    /// only for the deployment made at `deployment`.
+    Scale {
+        /// The model.
+        model: ModelName,
+        /// [`Deployment::revision`] of the deployment that this scales.
+        deployment: Revision,
+        /// How many workers.
+        replicas: u32,
     },
     /// Changes what may be changed of a model; what is `None` stays. `NotFound` when there is no
     /// such model or group.
@@ -263,16 +282,8 @@ pub enum RegistryCommand {
     Undeploy(ModelName),
     /// Deletes a model and its versions; `Conflict` while deployed.
     DeleteModel(ModelName),
-    /// The leader's placement decision for a model, valid only for the deployment made at
-    /// `deployment`; ignored when that has been replaced.
-    Place {
-        /// The model.
-        model: ModelName,
-        /// [`Deployment::revision`] of the deployment that this places.
-        deployment: Revision,
-        /// The workers.
-        workers: Vec<WorkerId>,
-    },
+    /// The leader's placement decisions; each is ignored when its deployment has been replaced.
+    Place(Vec<Placing>),
     /// Adds an API key; `Conflict` when the id is taken.
     CreateKey(ApiKey),
     /// Gives a key a new secret; `NotFound` when there is no such key.

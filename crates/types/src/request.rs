@@ -93,6 +93,8 @@ pub struct PredictRequest {
     pub tenant: TenantId,
     /// How urgent.
     pub priority: Priority,
+    /// Requests of one session go to the same replica while they can.
+    pub session: Option<String>,
     /// Sampling and other options, by name.
     pub parameters: Parameters,
     /// The rows.
@@ -110,6 +112,7 @@ impl PredictRequest {
             trace: TraceContext::random(),
             tenant: TenantId::default(),
             priority: Priority::default(),
+            session: None,
             parameters: Parameters::default(),
             input,
         }
@@ -125,6 +128,7 @@ impl PredictRequest {
             trace: self.trace,
             tenant: self.tenant.clone(),
             priority: self.priority,
+            session: self.session.clone(),
             parameters: self.parameters.clone(),
             input: self.input.try_clone()?,
         })

@@ -60,6 +60,8 @@ pub struct ReplicaReport {
     pub queued: u32,
     /// How many streams may run at once; 0 until it is loaded.
     pub capacity: u32,
+    /// How long requests waited for a permit of late, in milliseconds.
+    pub queue_wait_ms: u32,
     /// How far its model has come here, while it is fetched.
     pub fetch: Option<FetchProgress>,
     /// What it takes and gives; known once it is loaded.

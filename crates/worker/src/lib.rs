@@ -18,6 +18,7 @@ mod replica;
 mod room;
 mod seat;
 mod table;
+mod waits;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

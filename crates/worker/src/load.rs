@@ -84,6 +84,7 @@ impl Worker {
         Ok(Loaded {
             signature: held.backend.signature(&model).await?,
             admission: Admission::new(capacity, self.0.config.queue_per_replica),
+            waits: Arc::default(),
             capacity,
             seat: Arc::new(Seat::new(&self.0.ledger, held, overcommit)),
             cut: CancellationToken::new(),

@@ -55,6 +55,7 @@ impl Predict for Worker {
             let place = limits.within(tokio::time::timeout(queue_timeout, place)).await?;
             let (guest, permit) = place.map_err(|_| waited_too_long())??;
             metrics.queue_wait(&model, waiting_since.elapsed());
+            loaded.waits.add(waiting_since.elapsed(), Instant::now());
             let begun = limits.within(guest.backend.predict(request)).await?;
             let mut chunks = begun?.holding((guest, permit));
             let failure = loop {

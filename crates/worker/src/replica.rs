@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
@@ -11,6 +12,7 @@ use volley_types::{ReplicaReport, Signature};
 
 use crate::admission::Admission;
 use crate::seat::Seat;
+use crate::waits::Waits;
 
 /// What can be called once a replica is loaded.
 #[derive(Clone)]
@@ -21,6 +23,8 @@ pub(crate) struct Loaded {
     pub(crate) capacity: usize,
     pub(crate) signature: Signature,
     pub(crate) admission: Admission,
+    /// How long requests waited for a place of late.
+    pub(crate) waits: Arc<Waits>,
     /// Ends every stream of the replica.
     pub(crate) cut: CancellationToken,
 }
@@ -139,6 +143,7 @@ impl Replica {
             active: loaded.map_or(0, |loaded| count(loaded.admission.running())),
             queued: loaded.map_or(0, |loaded| count(loaded.admission.waiting())),
             capacity: loaded.map_or(0, |loaded| count(loaded.capacity)),
+            queue_wait_ms: loaded.map_or(0, |loaded| loaded.waits.ms(Instant::now())),
             fetch: self.progress.get(),
             signature: loaded.map(|loaded| loaded.signature.clone()),
             evicted: loaded.is_some_and(|loaded| loaded.seat.is_evicted()),

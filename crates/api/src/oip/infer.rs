@@ -40,6 +40,7 @@ pub(crate) async fn infer(
         let mut request = PredictRequest::new(found.model.clone(), Input::Batch(asked.rows));
         request.request_id = context.request_id.clone();
         request.trace = context.trace;
+        request.session = context.session.clone();
         request.deadline = Some(context.deadline);
         request.parameters = asked.parameters;
         let batches = answer::collect(app.control.predict(request).await?).await?;

@@ -7,7 +7,7 @@ use axum::Json;
 use http::StatusCode;
 use serde_json::{Value, json};
 use volley_types::control::ModelStatus;
-use volley_types::registry::{ModelState, RegistryCommand, ReplicaState};
+use volley_types::registry::{DeployOptions, ModelState, RegistryCommand, ReplicaState};
 use volley_types::{ErrorCode, ModelName, PredictError};
 
 use crate::app::App;
@@ -101,6 +101,7 @@ pub(super) async fn deploy(app: &App, model: String, given: bool) -> Result<(), 
         version: None,
         replicas: REPLICAS,
         overcommit: false,
+        options: DeployOptions::default(),
         workers: Vec::new(),
     };
     app.control.write(deploy).await?;

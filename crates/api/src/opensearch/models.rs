@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use volley_types::control::ModelStatus;
 use volley_types::registry::{
-    BackendKind, ModelEntry, ModelSource, ModelUrl, ModelUrlKind, ModelVersionSpec,
+    BackendKind, DeployOptions, ModelEntry, ModelSource, ModelUrl, ModelUrlKind, ModelVersionSpec,
     RegistryCommand, RegistryState, ReplicaState,
 };
 use volley_types::{
@@ -24,7 +24,7 @@ use crate::body::{Fields, JsonObject};
 use crate::error::ApiError;
 use crate::extract::{Path, Query, State};
 use crate::opensearch::search::{Search, SearchQuery};
-use crate::opensearch::{connectors, model_config, settings, tasks};
+use crate::opensearch::{connectors, deployment, model_config, settings, tasks};
 use crate::parameters;
 
 /// The index that holds models in OpenSearch.
@@ -76,6 +76,7 @@ pub(crate) async fn register(
             replicas: replicas(&body)?,
             overcommit: overcommit(&body)?,
             workers: Vec::new(),
+            options: DeployOptions::default(),
         };
         app.control.write(deploy).await?;
     }
@@ -342,6 +343,7 @@ fn render(entry: &ModelEntry, status: &ModelStatus, version: Option<ModelVersion
         "wanted_replicas": status.wanted_replicas,
         "overcommit": entry.deployment.as_ref().is_some_and(|deployment| deployment.overcommit),
         "deploy_to_all_nodes": entry.deployment.as_ref().is_none_or(|it| it.workers.is_empty()),
+        "deployment": deployment::shown(entry.deployment.as_ref()),
         "planning_worker_node_count": entry.placement.len(),
         "planning_worker_nodes": ids(&entry.placement),
         "current_worker_node_count": ready.len(),

@@ -93,6 +93,7 @@ pub(crate) async fn request(
     let mut request = PredictRequest::new(model, Input::Batch(rows));
     request.request_id = context.request_id.clone();
     request.trace = context.trace;
+    request.session = context.session.clone();
     request.deadline = Some(context.deadline);
     request.parameters = parameters;
     Ok((signature, request))

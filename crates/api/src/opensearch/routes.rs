@@ -1,6 +1,6 @@
 //! The routes of the dialect, under `/_plugins/_ml`.
 
-use super::{connectors, groups, models, predict, settings, stats, tasks};
+use super::{connectors, deployment, groups, models, predict, settings, stats, tasks};
 use crate::app::{CLUSTER_ADMIN, MODEL_ADMIN, PREDICT, VIEWER};
 use crate::auth::{Methods, Routes, Sealed, delete, get, post, post_stream, put};
 use crate::rows;
@@ -64,6 +64,15 @@ fn of_models(routes: Routes<Sealed>, sealed: &Sealed) -> Routes<Sealed> {
             post(MODEL_ADMIN, models::undeploy),
         )
         .route("/models/{id}/_unload", post(MODEL_ADMIN, models::undeploy))
+        .route("/models/{id}/_pause", post(MODEL_ADMIN, deployment::pause))
+        .route(
+            "/models/{id}/_resume",
+            post(MODEL_ADMIN, deployment::resume),
+        )
+        .route(
+            "/models/{id}/_rollback",
+            post(MODEL_ADMIN, deployment::roll_back),
+        )
         .route("/models/{id}/_predict", post(PREDICT, predict::predict))
         .route("/models/{id}/_predict/stream", stream())
         .route(

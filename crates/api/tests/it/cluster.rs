@@ -129,13 +129,7 @@ fn entry(name: &ModelName, revision: Revision) -> ModelEntry {
     ModelEntry {
         name: name.clone(),
         versions: BTreeMap::from([(version, spec)]),
-        deployment: Some(Deployment {
-            version,
-            replicas: 1,
-            revision,
-            overcommit: false,
-            workers: Vec::new(),
-        }),
+        deployment: Some(Deployment::new(version, 1, revision)),
         placement: vec![WorkerId::new("w1").unwrap()],
         ever_deployed: true,
         group: None,

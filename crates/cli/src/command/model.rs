@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use volley_client::{Client, ModelInfo};
 
 use super::{explain, object};
-use crate::args::{Model, Register};
+use crate::args::{Model, Placing, Register, Roll};
 use crate::terminal::Terminal;
 
 const LOOK: Duration = Duration::from_millis(100);
@@ -22,13 +22,10 @@ pub(crate) async fn run(client: &Client, command: Model) -> anyhow::Result<()> {
             replicas,
             overcommit,
             wait,
+            options,
         } => {
-            let deployed = if overcommit {
-                client.deploy_overcommitted(&model, replicas).await
-            } else {
-                client.deploy(&model, replicas).await
-            };
-            deployed.map_err(explain)?;
+            let body = deployment(replicas, overcommit, options)?;
+            client.deploy_with(&model, &body).await.map_err(explain)?;
             if wait {
                 wait_until_deployed(client, &model).await?;
                 return out.line(&format!("{model} is deployed"));
@@ -36,6 +33,15 @@ pub(crate) async fn run(client: &Client, command: Model) -> anyhow::Result<()> {
             out.line(&format!(
                 "{model} is being deployed; `volley model show {model}` tells how it goes"
             ))
+        }
+        Model::Roll { action, model } => {
+            let (action, said) = match action {
+                Roll::Pause => ("pause", "is halted between two versions"),
+                Roll::Resume => ("resume", "goes on to its new version"),
+                Roll::Back => ("rollback", "goes back to the version before"),
+            };
+            client.roll(&model, action).await.map_err(explain)?;
+            out.line(&format!("{model} {said}"))
         }
         Model::Undeploy { model } => {
             client.undeploy(&model).await.map_err(explain)?;
@@ -78,6 +84,38 @@ pub(crate) async fn run(client: &Client, command: Model) -> anyhow::Result<()> {
             }
         }
     }
+}
+
+/// The body of a deployment; what was not asked for is left to the cluster.
+fn deployment(replicas: u32, overcommit: bool, options: Placing) -> anyhow::Result<Value> {
+    let label = |label: &String| {
+        let (name, value) = label
+            .split_once('=')
+            .with_context(|| format!("--label {label}: write name=value"))?;
+        Ok((name.to_owned(), Value::from(value)))
+    };
+    let labels = options.labels.iter().map(label);
+    let labels = labels.collect::<anyhow::Result<Map<_, _>>>()?;
+    let mut body = json!({ "replicas": replicas, "overcommit": overcommit, "labels": labels });
+    if let Some(spread) = options.spread {
+        body["spread"] = spread.into();
+    }
+    let numbers = [
+        ("memory_bytes", options.memory_bytes),
+        ("max_surge", options.max_surge.map(u64::from)),
+        ("max_unavailable", options.max_unavailable.map(u64::from)),
+        ("max_replicas", options.max_replicas.map(u64::from)),
+        ("min_replicas", options.min_replicas.map(u64::from)),
+        ("target_percent", options.target_percent.map(u64::from)),
+        ("queue_wait_ms", options.queue_wait_ms.map(u64::from)),
+        ("idle_ms", options.idle_ms.map(u64::from)),
+    ];
+    for (name, number) in numbers {
+        if let Some(number) = number {
+            body[name] = number.into();
+        }
+    }
+    Ok(body)
 }
 
 async fn register(client: &Client, register: Register) -> anyhow::Result<()> {

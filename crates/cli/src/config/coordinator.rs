@@ -34,6 +34,7 @@ struct File {
 struct Node {
     id: u64,
     data_dir: PathBuf,
+    zone: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -71,6 +72,8 @@ struct Limits {
     max_connections: Option<Count>,
     max_body_bytes: Option<Count>,
     max_tries: Option<Count>,
+    slow_start: Option<Span>,
+    hedge_after: Option<Span>,
     retry_ratio: Option<f64>,
     request_timeout: Option<Span>,
     max_request_timeout: Option<Span>,
@@ -171,6 +174,7 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
     let (mut coordinator, mut api) = (CoordinatorConfig::default(), ApiConfig::default());
     let mut drain_timeout = api.drain_timeout;
     apply(limits, &mut coordinator, &mut api, &mut drain_timeout);
+    coordinator.routing.zone = node.zone;
     ensure!(
         (0.0..=10.0).contains(&coordinator.retry_ratio),
         "'limits.retry_ratio' must be between 0 and 10"
@@ -200,6 +204,8 @@ fn apply(
 ) {
     set_count(&mut coordinator.max_streams, limits.max_streams);
     set_count(&mut coordinator.max_tries, limits.max_tries);
+    set_span(&mut coordinator.routing.slow_start, limits.slow_start);
+    coordinator.routing.hedge_after = limits.hedge_after.map(|span| span.0);
     set(&mut coordinator.retry_ratio, limits.retry_ratio);
     set_span(
         &mut coordinator.liveness.suspect_after,

@@ -24,6 +24,8 @@ pub const MAX_KEYS: usize = 10_000;
 pub const MAX_KEY_MODELS: usize = 256;
 /// The most replicas of one deployment.
 pub const MAX_REPLICAS: u32 = 1_000;
+/// The most labels that a deployment may ask of its workers.
+pub const MAX_LABELS: usize = 16;
 /// The longest URL, path, model name at an upstream, or header, in bytes.
 pub const MAX_TEXT: usize = 2 << 10;
 /// The longest description, in bytes.

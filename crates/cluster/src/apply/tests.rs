@@ -1,8 +1,12 @@
 use proptest::prelude::*;
-use volley_types::registry::{ConnectorPolicy, ProviderKind};
-use volley_types::{Parameters, WorkerId};
+use volley_types::registry::{
+    ConnectorPolicy, DeployOptions, Placing, ProviderKind, RolloutAction, Scaling,
+};
+use volley_types::{Parameters, Revision, WorkerId};
 
 use super::*;
+
+mod deployments;
 
 fn name(text: &str) -> ModelName {
     ModelName::new(text).unwrap()
@@ -69,6 +73,7 @@ fn the_life_of_a_model() {
         replicas,
         overcommit: false,
         workers: Vec::new(),
+        options: DeployOptions::default(),
     };
     assert_eq!(
         code(run(deploy(Some(ModelVersion(3)), 1))),
@@ -86,11 +91,7 @@ fn the_life_of_a_model() {
         code(run(RegistryCommand::DeleteModel(m.clone()))),
         Some(ErrorCode::Conflict)
     );
-    let place = |deployment| RegistryCommand::Place {
-        model: name("m"),
-        deployment,
-        workers: vec![WorkerId::new("w").unwrap()],
-    };
+    let place = |deployment| placing(deployment, &["w"], &[]);
     let stale = run(place(Revision(1))).unwrap();
     assert_eq!(
         stale.revision, deployed.revision,
@@ -206,19 +207,32 @@ fn a_placement_names_each_worker_once_and_no_more_than_replicas() {
         replicas: 2,
         overcommit: false,
         workers: Vec::new(),
+        options: DeployOptions::default(),
     });
     let deployment = deployed.unwrap().revision;
-    let mut place = |workers: &[&str]| {
-        let workers = workers.iter().map(|id| WorkerId::new(*id).unwrap());
-        code(run(RegistryCommand::Place {
-            model: name("m"),
-            deployment,
-            workers: workers.collect(),
-        }))
-    };
+    let mut place = |workers: &[&str]| code(run(placing(deployment, workers, &[])));
     assert_eq!(place(&["a", "a"]), Some(ErrorCode::InvalidInput));
     assert_eq!(place(&["a", "b", "c"]), Some(ErrorCode::InvalidInput));
     assert_eq!(place(&["a", "b"]), None);
+}
+
+fn placing(deployment: Revision, workers: &[&str], previous: &[&str]) -> RegistryCommand {
+    let ids = |names: &[&str]| names.iter().map(|id| WorkerId::new(*id).unwrap()).collect();
+    RegistryCommand::Place(vec![Placing {
+        model: name("m"),
+        deployment,
+        workers: ids(workers),
+        previous: ids(previous),
+    }])
+}
+
+fn subset() -> impl Strategy<Value = Vec<WorkerId>> {
+    let ids = proptest::sample::subsequence(vec!["v", "w"], 0..3);
+    ids.prop_map(|ids| {
+        ids.into_iter()
+            .map(|id| WorkerId::new(id).unwrap())
+            .collect()
+    })
 }
 
 fn any_command() -> impl Strategy<Value = RegistryCommand> {
@@ -238,15 +252,45 @@ fn any_command() -> impl Strategy<Value = RegistryCommand> {
                     replicas,
                     overcommit: replicas % 2 == 0,
                     workers: Vec::new(),
+                    options: DeployOptions {
+                        scaling: (replicas == 2).then_some(Scaling {
+                            min_replicas: 0,
+                            max_replicas: 4,
+                            ..Scaling::default()
+                        }),
+                        ..DeployOptions::default()
+                    },
                 }
             }
         ),
         model().prop_map(RegistryCommand::Undeploy),
         model().prop_map(RegistryCommand::DeleteModel),
-        (model(), 0_u64..20).prop_map(|(model, revision)| RegistryCommand::Place {
+        (model(), 0_u64..20, subset(), subset()).prop_map(
+            |(model, revision, workers, previous)| {
+                RegistryCommand::Place(vec![Placing {
+                    model,
+                    deployment: Revision(revision),
+                    workers,
+                    previous,
+                }])
+            }
+        ),
+        (model(), 0_usize..4).prop_map(|(model, action)| RegistryCommand::Rollout {
             model,
-            deployment: Revision(revision),
-            workers: vec![WorkerId::new("w").unwrap()],
+            action: [
+                RolloutAction::Pause,
+                RolloutAction::Resume,
+                RolloutAction::Rollback,
+                RolloutAction::Stop("why".to_owned()),
+            ][action]
+                .clone(),
+        }),
+        (model(), 0_u64..20, 0_u32..9).prop_map(|(model, revision, replicas)| {
+            RegistryCommand::Scale {
+                model,
+                deployment: Revision(revision),
+                replicas,
+            }
         }),
     ]
 }
@@ -274,6 +318,14 @@ proptest! {
             for model in state.models.values() {
                 prop_assert!(!model.versions.is_empty());
                 prop_assert!(model.deployment.is_some() || model.placement.is_empty());
+                if let Some(deployment) = &model.deployment {
+                    prop_assert!(model.versions.contains_key(&deployment.version));
+                    if let Some(rollout) = &deployment.rollout {
+                        prop_assert!(rollout.from != deployment.version);
+                        prop_assert!(!rollout.previous.is_empty());
+                        prop_assert!(model.versions.contains_key(&rollout.from));
+                    }
+                }
                 for version in model.versions.values() {
                     if let ModelSource::Connector(id) = &version.source {
                         prop_assert!(state.connectors.contains_key(id));
@@ -307,6 +359,7 @@ fn a_connector_is_changed_while_nothing_runs_on_it() {
         replicas: 1,
         overcommit: false,
         workers: Vec::new(),
+        options: DeployOptions::default(),
     };
     apply(&mut state, &deploy).unwrap();
     let refused = apply(&mut state, &change).unwrap_err();

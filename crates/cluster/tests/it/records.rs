@@ -15,8 +15,9 @@ use volley_proto::registry_records::{
 };
 use volley_types::registry::{
     Assignment, BackendKind, ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, CredentialRef,
-    Deployment, ModelEntry, ModelGroup, ModelSource, ModelUrl, ModelVersionSpec, ProviderKind,
-    RegistryCommand, RegistryReply, RegistryState, Sha256,
+    DeployOptions, Deployment, ModelEntry, ModelGroup, ModelSource, ModelUrl, ModelVersionSpec,
+    Placing, ProviderKind, RegistryCommand, RegistryReply, RegistryState, Rollout, RolloutAction,
+    Scaling, Sha256,
 };
 use volley_types::{
     ApiKey, ConnectorId, ErrorCode, KeyHash, KeyId, ModelGroupId, ModelName, ModelScope,
@@ -162,21 +163,73 @@ prop_compose! {
 }
 
 prop_compose! {
+    fn options()(
+        labels in btree_map("[a-z]{1,4}", "[a-z]{0,4}", 0..3),
+        spread in option::of("[a-z]{1,4}"),
+        memory_bytes in any::<u64>(),
+        scaling in option::of((any::<u32>(), any::<u32>(), any::<u32>(), any::<u32>())),
+        (max_surge, max_unavailable) in any::<(u32, u32)>(),
+    ) -> DeployOptions {
+        let scaling = scaling.map(|(min, max, percent, wait)| Scaling {
+            min_replicas: min,
+            max_replicas: max,
+            target_percent: percent,
+            queue_wait_ms: wait,
+            idle_ms: wait,
+        });
+        DeployOptions { labels, spread, memory_bytes, scaling, max_surge, max_unavailable }
+    }
+}
+
+prop_compose! {
+    fn rollout()(
+        from in any::<u32>(),
+        previous in workers(),
+        paused in any::<bool>(),
+        stopped in option::of(".{1,9}"),
+    ) -> Rollout {
+        Rollout { from: ModelVersion(from), previous, paused, stopped }
+    }
+}
+
+fn action() -> impl Strategy<Value = RolloutAction> {
+    prop_oneof![
+        Just(RolloutAction::Pause),
+        Just(RolloutAction::Resume),
+        Just(RolloutAction::Rollback),
+        ".{1,9}".prop_map(RolloutAction::Stop),
+    ]
+}
+
+prop_compose! {
+    fn placing()(
+        model in model(),
+        deployment in any::<u64>(),
+        workers in workers(),
+        previous in workers(),
+    ) -> Placing {
+        Placing { model, deployment: Revision(deployment), workers, previous }
+    }
+}
+
+prop_compose! {
     fn entry()(
         name in model(),
         versions in vec(version(), 1..4),
         deployment in option::of((any::<u32>(), any::<u32>(), any::<u64>(), any::<bool>(), workers())),
         placement in workers(),
         ever_deployed in any::<bool>(),
+        (options, rollout) in (options(), option::of(rollout())),
         group in option::of(group_id()),
         deleted_tasks in btree_set(".{0,9}", 0..4),
     ) -> ModelEntry {
         let deployment = deployment.map(|(version, replicas, revision, overcommit, workers)| Deployment {
-            version: ModelVersion(version),
-            replicas,
-            revision: Revision(revision),
             overcommit,
             workers,
+            options,
+            rollout,
+            replaced: None,
+            ..Deployment::new(ModelVersion(version), replicas, Revision(revision))
         });
         let versions = versions.into_iter().map(|version| (version.version, version));
         ModelEntry {
@@ -254,33 +307,34 @@ prop_compose! {
 }
 
 fn command() -> impl Strategy<Value = RegistryCommand> {
-    let deploy = (
-        model(),
-        option::of(1_u32..),
-        any::<(u32, bool)>(),
-        workers(),
-    );
-    let place = (model(), any::<u64>(), workers());
+    let asked = (option::of(1_u32..), any::<u32>(), any::<bool>(), workers());
+    let deploy = (model(), asked, options());
+    let scale = (model(), any::<u64>(), any::<u32>());
     prop_oneof![
         connector().prop_map(RegistryCommand::CreateConnector),
         connector_id().prop_map(RegistryCommand::DeleteConnector),
         (model(), version())
             .prop_map(|(model, version)| RegistryCommand::RegisterModel(model, version)),
-        deploy.prop_map(|(model, version, (replicas, overcommit), workers)| {
-            RegistryCommand::Deploy {
-                model,
-                version: version.map(ModelVersion),
-                replicas,
-                overcommit,
-                workers,
+        deploy.prop_map(
+            |(model, (version, replicas, overcommit, workers), options)| {
+                RegistryCommand::Deploy {
+                    model,
+                    version: version.map(ModelVersion),
+                    replicas,
+                    overcommit,
+                    options,
+                    workers,
+                }
             }
-        }),
+        ),
         model().prop_map(RegistryCommand::Undeploy),
         model().prop_map(RegistryCommand::DeleteModel),
-        place.prop_map(|(model, deployment, workers)| RegistryCommand::Place {
+        vec(placing(), 0..3).prop_map(RegistryCommand::Place),
+        (model(), action()).prop_map(|(model, action)| RegistryCommand::Rollout { model, action }),
+        scale.prop_map(|(model, deployment, replicas)| RegistryCommand::Scale {
             model,
             deployment: Revision(deployment),
-            workers,
+            replicas,
         }),
         key().prop_map(RegistryCommand::CreateKey),
         (key_id(), any::<[u8; 32]>(), any::<u64>()).prop_map(|(id, hash, previous_until_ms)| {

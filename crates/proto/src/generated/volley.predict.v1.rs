@@ -34,6 +34,9 @@ pub struct PredictCommand {
     /// app_metadata is "end"); a half-close without it means that the client failed.
     #[prost(bool, tag = "9")]
     pub end_marker: bool,
+    /// Requests of one session go to the same replica while they can; empty means none.
+    #[prost(string, tag = "10")]
+    pub session: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ParamValue {

@@ -119,7 +119,7 @@ pub struct Artifact {
     #[prost(bytes = "vec", tag = "2")]
     pub sha256: ::prost::alloc::vec::Vec<u8>,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Deployment {
     #[prost(uint32, tag = "1")]
     pub version: u32,
@@ -133,6 +133,63 @@ pub struct Deployment {
     /// The only workers that may hold a copy; none means any.
     #[prost(string, repeated, tag = "5")]
     pub workers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Not there means the defaults.
+    #[prost(message, optional, tag = "6")]
+    pub options: ::core::option::Option<DeployOptions>,
+    #[prost(message, optional, tag = "7")]
+    pub rollout: ::core::option::Option<Rollout>,
+    /// The version that this one has replaced; 0 means none.
+    #[prost(uint32, tag = "8")]
+    pub replaced: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DeployOptions {
+    /// Labels that a worker must have.
+    #[prost(btree_map = "string, string", tag = "1")]
+    pub labels: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+    /// The label over whose values replicas are spread; empty means none.
+    #[prost(string, tag = "2")]
+    pub spread: ::prost::alloc::string::String,
+    /// 0 means unknown.
+    #[prost(uint64, tag = "3")]
+    pub memory_bytes: u64,
+    /// Not there means a fixed number of replicas.
+    #[prost(message, optional, tag = "4")]
+    pub scaling: ::core::option::Option<Scaling>,
+    #[prost(uint32, tag = "5")]
+    pub max_surge: u32,
+    #[prost(uint32, tag = "6")]
+    pub max_unavailable: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Scaling {
+    #[prost(uint32, tag = "1")]
+    pub min_replicas: u32,
+    #[prost(uint32, tag = "2")]
+    pub max_replicas: u32,
+    #[prost(uint32, tag = "3")]
+    pub target_percent: u32,
+    #[prost(uint32, tag = "4")]
+    pub queue_wait_ms: u32,
+    #[prost(uint32, tag = "5")]
+    pub idle_ms: u32,
+}
+/// A version on its way to be replaced by the deployed one.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Rollout {
+    #[prost(uint32, tag = "1")]
+    pub from: u32,
+    /// Worker ids.
+    #[prost(string, repeated, tag = "2")]
+    pub previous: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(bool, tag = "3")]
+    pub paused: bool,
+    /// Why it stopped by itself; empty means that it did not.
+    #[prost(string, tag = "4")]
+    pub stopped: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Model {
@@ -233,7 +290,7 @@ pub struct Assignment {
 pub struct Command {
     #[prost(
         oneof = "command::Command",
-        tags = "1, 2, 3, 4, 5, 6, 7, 30, 31, 32, 33, 34, 35, 36, 20, 21, 22"
+        tags = "1, 2, 3, 4, 5, 6, 7, 30, 31, 32, 33, 34, 35, 36, 20, 21, 22, 40, 41, 42"
     )]
     pub command: ::core::option::Option<command::Command>,
 }
@@ -275,6 +332,12 @@ pub mod command {
         RotateKey(super::RotateKey),
         #[prost(string, tag = "22")]
         RevokeKey(::prost::alloc::string::String),
+        #[prost(message, tag = "40")]
+        Places(super::Places),
+        #[prost(message, tag = "41")]
+        Rollout(super::RolloutStep),
+        #[prost(message, tag = "42")]
+        Scale(super::Scale),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -293,7 +356,7 @@ pub struct RegisterModel {
     #[prost(message, optional, tag = "2")]
     pub version: ::core::option::Option<ModelVersion>,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Deploy {
     #[prost(string, tag = "1")]
     pub model: ::prost::alloc::string::String,
@@ -307,6 +370,9 @@ pub struct Deploy {
     /// The only workers that may hold a copy; none means any.
     #[prost(string, repeated, tag = "5")]
     pub workers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Not there means the defaults.
+    #[prost(message, optional, tag = "6")]
+    pub options: ::core::option::Option<DeployOptions>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct UpdateModel {
@@ -347,6 +413,34 @@ pub struct Place {
     pub deployment: u64,
     #[prost(string, repeated, tag = "3")]
     pub workers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Workers that still hold the version before.
+    #[prost(string, repeated, tag = "4")]
+    pub previous: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Places {
+    #[prost(message, repeated, tag = "1")]
+    pub places: ::prost::alloc::vec::Vec<Place>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RolloutStep {
+    #[prost(string, tag = "1")]
+    pub model: ::prost::alloc::string::String,
+    /// "pause", "resume", "rollback" or "stop".
+    #[prost(string, tag = "2")]
+    pub action: ::prost::alloc::string::String,
+    /// Why it is stopped.
+    #[prost(string, tag = "3")]
+    pub reason: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Scale {
+    #[prost(string, tag = "1")]
+    pub model: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub deployment: u64,
+    #[prost(uint32, tag = "3")]
+    pub replicas: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Reply {

@@ -58,6 +58,9 @@ pub struct Replica {
     /// While its model is fetched.
     #[prost(message, optional, tag = "13")]
     pub fetch: ::core::option::Option<Fetch>,
+    /// How long requests waited for a permit of late.
+    #[prost(uint32, tag = "14")]
+    pub queue_wait_ms: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Fetch {

@@ -90,11 +90,12 @@ pub(super) async fn middleware(
     let config = *sealed.config();
     let limits = context::timeout(request.headers(), &config).and_then(|most| {
         let given = call_timeout(request.headers())?;
-        Ok((most, given, admit(&sealed, &request)?))
+        let session = context::session(request.headers())?;
+        Ok((most, given, session, admit(&sealed, &request)?))
     });
     let mut response = match limits {
         Err(error) => status(&error).into_http(),
-        Ok((most, given, app)) => {
+        Ok((most, given, session, app)) => {
             let given = given.map(|given| Deadline::after(now, given));
             let most = Deadline::after(now, most);
             let context = CallContext {
@@ -103,6 +104,7 @@ pub(super) async fn middleware(
                     request_id: request_id.clone(),
                     trace,
                     deadline: given.map_or(most, |given| given.earlier(most)),
+                    session,
                     span: span.clone(),
                     watches: request.extensions().get().cloned().unwrap_or_default(),
                     resume: None,

@@ -84,6 +84,7 @@ impl Asked {
         let mut request = PredictRequest::new(found.model.clone(), Input::Batch(rows));
         request.request_id = context.request_id.clone();
         request.trace = context.trace;
+        request.session = context.session.clone();
         request.deadline = Some(deadline);
         request.priority = priority;
         request.parameters = parameters;

@@ -146,6 +146,27 @@ pub(super) const OPERATIONS: &[Operation] = &[
     )
     .body_if_any(),
     post(
+        ml!("/models/{id}/_pause"),
+        "Halts the roll to a new version.",
+        "Anything",
+        "Anything",
+    )
+    .body_if_any(),
+    post(
+        ml!("/models/{id}/_resume"),
+        "Goes on with a roll that was paused.",
+        "Anything",
+        "Anything",
+    )
+    .body_if_any(),
+    post(
+        ml!("/models/{id}/_rollback"),
+        "Rolls back to the version before.",
+        "Anything",
+        "Anything",
+    )
+    .body_if_any(),
+    post(
         ml!("/models/{id}/_predict"),
         "Predicts: tensors, texts or a generation.",
         "Prediction",

@@ -17,7 +17,7 @@ use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::error::ApiError;
 use crate::extract::{Path, Query, State};
-use crate::opensearch::{settings, tasks};
+use crate::opensearch::{deployment, settings, tasks};
 
 /// The most nodes or models of one request.
 const MAX_NAMED: usize = 1_000;
@@ -36,7 +36,7 @@ pub(crate) async fn deploy(
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let ModelRef { name, version } = id.parse()?;
-    body.only("a deployment", &["replicas", "overcommit", "node_ids"])?;
+    body.only("a deployment", &deployment::FIELDS)?;
     let overcommit = match query.overcommit {
         Some(overcommit) => overcommit,
         None => overcommit(&body)?,
@@ -60,6 +60,7 @@ pub(crate) async fn deploy(
             replicas,
             overcommit,
             workers,
+            options: deployment::options(&body)?,
         })
         .await?;
     let registry = app.control.registry();
@@ -219,6 +220,7 @@ async fn undeploy_one(
             replicas: u32::try_from(stay.len()).unwrap_or(u32::MAX),
             overcommit: deployment.overcommit,
             workers: stay,
+            options: deployment.options.clone(),
         },
         _ => RegistryCommand::Undeploy(model.clone()),
     };

@@ -45,6 +45,7 @@ pub(super) fn apply(
             replicas,
             overcommit,
             workers,
+            options,
         } => {
             let entry = registry
                 .models
@@ -53,11 +54,10 @@ pub(super) fn apply(
             let newest = *entry.versions.keys().next_back().unwrap();
             let version = version.unwrap_or(newest);
             entry.deployment = Some(Deployment {
-                version,
-                replicas,
-                revision,
                 overcommit,
                 workers,
+                options,
+                ..Deployment::new(version, replicas, revision)
             });
             entry.placement = vec![WorkerId::new("w1").unwrap()];
             entry.ever_deployed = true;
@@ -108,7 +108,10 @@ pub(super) fn apply(
                 };
             }
         }
-        RegistryCommand::Place { .. } => panic!("the edge does not place"),
+        RegistryCommand::Place(_) | RegistryCommand::Scale { .. } => {
+            panic!("the edge does not place")
+        }
+        RegistryCommand::Rollout { .. } => panic!("no roll goes on here"),
         RegistryCommand::CreateKey(key) => {
             registry.keys.insert(key.id.clone(), key);
         }

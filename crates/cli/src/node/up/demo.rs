@@ -7,7 +7,8 @@ use anyhow::{Context, bail, ensure};
 use tokio::time::Instant;
 use volley_coordinator::Coordinator;
 use volley_types::registry::{
-    BackendKind, ModelEntry, ModelSource, ModelVersionSpec, RegistryCommand, ReplicaState,
+    BackendKind, DeployOptions, ModelEntry, ModelSource, ModelVersionSpec, RegistryCommand,
+    ReplicaState,
 };
 use volley_types::{Control, ModelName, ModelVersion, Parameters};
 
@@ -109,6 +110,7 @@ async fn want(
         version,
         replicas: 1,
         overcommit: false,
+        options: DeployOptions::default(),
         workers: Vec::new(),
     };
     coordinator.write(deploy).await?;

@@ -1,0 +1,203 @@
+//! How a model is deployed: the fields of a deployment, and the roll from one version to the
+//! next.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use serde_json::{Map, Value, json};
+use volley_types::registry::{DeployOptions, Deployment, RegistryCommand, RolloutAction, Scaling};
+use volley_types::{ModelName, PredictError};
+
+use crate::app::App;
+use crate::body::Fields;
+use crate::error::ApiError;
+use crate::extract::{Path, State};
+
+/// The fields of a deployment.
+pub(super) const FIELDS: [&str; 13] = [
+    "node_ids",
+    "replicas",
+    "overcommit",
+    "labels",
+    "spread",
+    "memory_bytes",
+    "max_surge",
+    "max_unavailable",
+    "min_replicas",
+    "max_replicas",
+    "target_percent",
+    "queue_wait_ms",
+    "idle_ms",
+];
+
+/// What a body asks for besides a number of replicas.
+pub(super) fn options(body: &Map<String, Value>) -> Result<DeployOptions, PredictError> {
+    let defaults = DeployOptions::default();
+    let surge = number(body, "max_surge")?;
+    let unavailable = number(body, "max_unavailable")?;
+    Ok(DeployOptions {
+        labels: labels(body)?,
+        spread: body.text("spread")?.map(ToOwned::to_owned),
+        memory_bytes: body.count("memory_bytes")?.unwrap_or(0),
+        scaling: scaling(body)?,
+        max_surge: surge.unwrap_or(defaults.max_surge),
+        max_unavailable: unavailable.unwrap_or(defaults.max_unavailable),
+    })
+}
+
+fn labels(body: &Map<String, Value>) -> Result<BTreeMap<String, String>, PredictError> {
+    let Some(labels) = body.object("labels")? else {
+        return Ok(BTreeMap::new());
+    };
+    let label = |(name, value): (&String, &Value)| {
+        let value = value.as_str().ok_or_else(|| {
+            PredictError::invalid(format!("label '{name}' in field 'labels' must be text"))
+        })?;
+        Ok((name.clone(), value.to_owned()))
+    };
+    labels.iter().map(label).collect()
+}
+
+/// There is scaling where there is a maximum.
+fn scaling(body: &Map<String, Value>) -> Result<Option<Scaling>, PredictError> {
+    let defaults = Scaling::default();
+    let given = [
+        number(body, "min_replicas")?,
+        number(body, "target_percent")?,
+        number(body, "queue_wait_ms")?,
+        number(body, "idle_ms")?,
+    ];
+    let Some(max_replicas) = number(body, "max_replicas")? else {
+        if given.iter().any(Option::is_some) {
+            return Err(PredictError::invalid(
+                "replicas are scaled where 'max_replicas' is given; it is missing",
+            ));
+        }
+        return Ok(None);
+    };
+    let [min_replicas, target_percent, queue_wait_ms, idle_ms] = given;
+    Ok(Some(Scaling {
+        min_replicas: min_replicas.unwrap_or(defaults.min_replicas),
+        max_replicas,
+        target_percent: target_percent.unwrap_or(defaults.target_percent),
+        queue_wait_ms: queue_wait_ms.unwrap_or(defaults.queue_wait_ms),
+        idle_ms: idle_ms.unwrap_or(defaults.idle_ms),
+    }))
+}
+
+fn number(body: &Map<String, Value>, name: &str) -> Result<Option<u32>, PredictError> {
+    let large = |_| PredictError::invalid(format!("field '{name}' is too large"));
+    let number = body.count(name)?.map(u32::try_from);
+    number.transpose().map_err(large)
+}
+
+/// A deployment as a model shows it.
+pub(super) fn shown(deployment: Option<&Deployment>) -> Value {
+    let Some(deployment) = deployment else {
+        return Value::Null;
+    };
+    let options = &deployment.options;
+    let scaling = options.scaling.map(|scaling| {
+        json!({
+            "min_replicas": scaling.min_replicas,
+            "max_replicas": scaling.max_replicas,
+            "target_percent": scaling.target_percent,
+            "queue_wait_ms": scaling.queue_wait_ms,
+            "idle_ms": scaling.idle_ms,
+        })
+    });
+    let rollout = deployment.rollout.as_ref().map(|rollout| {
+        let nodes = rollout.previous.iter().map(ToString::to_string);
+        json!({
+            "from_version": rollout.from.0,
+            "previous_worker_nodes": nodes.collect::<Vec<_>>(),
+            "paused": rollout.paused,
+            "stopped": rollout.stopped,
+        })
+    });
+    json!({
+        "labels": options.labels,
+        "spread": options.spread,
+        "memory_bytes": options.memory_bytes,
+        "max_surge": options.max_surge,
+        "max_unavailable": options.max_unavailable,
+        "scaling": scaling,
+        "rollout": rollout,
+        "replaced_version": deployment.replaced.map(|version| version.0),
+    })
+}
+
+pub(crate) async fn pause(
+    app: State<Arc<App>>,
+    path: Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    roll(app, path, RolloutAction::Pause).await
+}
+
+pub(crate) async fn resume(
+    app: State<Arc<App>>,
+    path: Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    roll(app, path, RolloutAction::Resume).await
+}
+
+pub(crate) async fn roll_back(
+    app: State<Arc<App>>,
+    path: Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    roll(app, path, RolloutAction::Rollback).await
+}
+
+async fn roll(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    action: RolloutAction,
+) -> Result<Json<Value>, ApiError> {
+    let model = ModelName::new(id)?;
+    let command = RegistryCommand::Rollout {
+        model: model.clone(),
+        action,
+    };
+    app.control.write(command).await?;
+    let registry = app.control.registry();
+    let entry = registry.models.get(&model);
+    let deployment = entry.and_then(|entry| entry.deployment.as_ref());
+    Ok(Json(json!({
+        "model_id": model.as_str(),
+        "deployed_version": deployment.map(|deployment| deployment.version.0),
+        "deployment": shown(deployment),
+    })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: Value) -> Result<DeployOptions, PredictError> {
+        options(body.as_object().unwrap())
+    }
+
+    #[test]
+    fn a_deployment_is_read_and_what_is_wrong_with_it_is_told() {
+        assert_eq!(read(json!({})).unwrap(), DeployOptions::default());
+        let full = read(json!({
+            "labels": { "device": "cuda" }, "spread": "zone", "memory_bytes": 7,
+            "max_surge": 0, "max_unavailable": 2, "min_replicas": 0, "max_replicas": 9,
+        }));
+        let full = full.unwrap();
+        assert_eq!(full.labels["device"], "cuda");
+        assert_eq!((full.max_surge, full.max_unavailable), (0, 2));
+        let scaling = full.scaling.unwrap();
+        assert_eq!((scaling.min_replicas, scaling.max_replicas), (0, 9));
+        for wrong in [
+            json!({ "labels": { "a": 1 } }),
+            json!({ "labels": "x" }),
+            json!({ "min_replicas": 1 }),
+            json!({ "max_replicas": 4_294_967_296_u64 }),
+            json!({ "max_surge": -1 }),
+        ] {
+            assert!(read(wrong.clone()).is_err(), "{wrong}");
+        }
+    }
+}

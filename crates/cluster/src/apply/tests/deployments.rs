@@ -1,0 +1,150 @@
+//! How one version follows another, and how many replicas there are.
+
+use super::*;
+
+fn roll(action: RolloutAction) -> RegistryCommand {
+    RegistryCommand::Rollout {
+        model: name("m"),
+        action,
+    }
+}
+
+#[test]
+fn a_version_follows_another_step_by_step_and_can_go_back() {
+    let mut state = RegistryState::default();
+    for _ in 0..2 {
+        apply(
+            &mut state,
+            &RegistryCommand::RegisterModel(name("m"), text_model()),
+        )
+        .unwrap();
+    }
+    let deploy = |version| RegistryCommand::Deploy {
+        model: name("m"),
+        version: Some(ModelVersion(version)),
+        replicas: 2,
+        overcommit: false,
+        workers: Vec::new(),
+        options: DeployOptions::default(),
+    };
+    let first = apply(&mut state, &deploy(1)).unwrap().revision;
+    apply(&mut state, &placing(first, &["a", "b"], &[])).unwrap();
+    assert_eq!(
+        code(apply(&mut state, &roll(RolloutAction::Pause))),
+        Some(ErrorCode::Conflict)
+    );
+    assert_eq!(
+        code(apply(&mut state, &roll(RolloutAction::Rollback))),
+        Some(ErrorCode::Conflict)
+    );
+
+    let second = apply(&mut state, &deploy(2)).unwrap().revision;
+    let held = |state: &RegistryState, worker: &str| -> Vec<u32> {
+        let worker = WorkerId::new(worker).unwrap();
+        let mut versions: Vec<u32> = state
+            .assignments(&worker)
+            .iter()
+            .map(|a| a.spec.version.0)
+            .collect();
+        versions.sort_unstable();
+        versions
+    };
+    assert_eq!(held(&state, "a"), [1], "what serves goes on");
+    apply(&mut state, &placing(second, &["a"], &["a", "b"])).unwrap();
+    assert_eq!(
+        (held(&state, "a"), held(&state, "b")),
+        (vec![1, 2], vec![1])
+    );
+
+    apply(
+        &mut state,
+        &roll(RolloutAction::Stop("no such file".to_owned())),
+    )
+    .unwrap();
+    let rollout = |state: &RegistryState| {
+        state.models[&name("m")]
+            .deployment
+            .as_ref()
+            .unwrap()
+            .rollout
+            .clone()
+    };
+    assert_eq!(
+        rollout(&state).unwrap().stopped.as_deref(),
+        Some("no such file")
+    );
+    assert_eq!(
+        code(apply(&mut state, &roll(RolloutAction::Resume))),
+        Some(ErrorCode::Conflict),
+        "it would only stop again"
+    );
+
+    let back = apply(&mut state, &roll(RolloutAction::Rollback)).unwrap();
+    assert_eq!(back.version, Some(ModelVersion(1)));
+    assert_eq!(state.models[&name("m")].placement.len(), 2);
+    assert_eq!(rollout(&state).unwrap().from, ModelVersion(2));
+    apply(&mut state, &placing(back.revision, &["a", "b"], &[])).unwrap();
+    assert_eq!(rollout(&state), None);
+    assert_eq!((held(&state, "a"), held(&state, "b")), (vec![1], vec![1]));
+}
+
+#[test]
+fn the_cluster_scales_only_what_asked_for_it_and_within_its_bounds() {
+    let mut state = RegistryState::default();
+    apply(
+        &mut state,
+        &RegistryCommand::RegisterModel(name("m"), text_model()),
+    )
+    .unwrap();
+    let deploy = |scaling| RegistryCommand::Deploy {
+        model: name("m"),
+        version: None,
+        replicas: 1,
+        overcommit: false,
+        workers: Vec::new(),
+        options: DeployOptions {
+            scaling,
+            ..DeployOptions::default()
+        },
+    };
+    let scale = |deployment, replicas| RegistryCommand::Scale {
+        model: name("m"),
+        deployment,
+        replicas,
+    };
+    let replicas = |state: &RegistryState| {
+        state.models[&name("m")]
+            .deployment
+            .as_ref()
+            .unwrap()
+            .replicas
+    };
+    let fixed = apply(&mut state, &deploy(None)).unwrap().revision;
+    apply(&mut state, &scale(fixed, 3)).unwrap();
+    assert_eq!(replicas(&state), 1);
+    let scaling = Scaling {
+        min_replicas: 2,
+        max_replicas: 4,
+        ..Scaling::default()
+    };
+    let scaled = apply(&mut state, &deploy(Some(scaling))).unwrap().revision;
+    assert_eq!(replicas(&state), 2, "at least the minimum");
+    apply(&mut state, &scale(scaled, 9)).unwrap();
+    assert_eq!(replicas(&state), 4);
+    apply(&mut state, &scale(fixed, 2)).unwrap();
+    assert_eq!(replicas(&state), 4, "chosen for another deployment");
+    let again = apply(&mut state, &deploy(Some(scaling))).unwrap();
+    assert_eq!(
+        (again.revision, replicas(&state)),
+        (state.revision, 4),
+        "asked for already"
+    );
+    let upside_down = Scaling {
+        min_replicas: 5,
+        ..scaling
+    };
+    assert_eq!(
+        code(apply(&mut state, &deploy(Some(upside_down)))),
+        Some(ErrorCode::InvalidInput)
+    );
+}

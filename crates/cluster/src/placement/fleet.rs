@@ -1,0 +1,148 @@
+//! The workers while a plan is made: what each has taken, and which is the best for one more.
+
+use std::collections::{BTreeMap, HashMap};
+
+use volley_types::WorkerId;
+
+use super::{PlacementWorker, Situation};
+
+/// What a replica needs of its worker.
+pub(super) struct Need<'a> {
+    pub(super) labels: &'a BTreeMap<String, String>,
+    /// The only workers that may be taken; any when empty.
+    pub(super) allowed: &'a [WorkerId],
+    pub(super) spread: Option<&'a str>,
+    pub(super) size: u64,
+    /// Workers that are taken only when there is no other.
+    pub(super) avoid: &'a [usize],
+}
+
+/// All workers, and what the plan has put on them so far.
+pub(super) struct Fleet<'a> {
+    workers: &'a [PlacementWorker<'a>],
+    index: HashMap<&'a WorkerId, usize>,
+    taken_bytes: Vec<u64>,
+    replicas: Vec<usize>,
+    most_replicas: Option<usize>,
+}
+
+impl<'a> Fleet<'a> {
+    pub(super) fn new(situation: &'a Situation<'a>) -> Self {
+        let workers = &situation.workers;
+        let numbered = workers.iter().enumerate();
+        Self {
+            index: numbered.map(|(index, worker)| (worker.id, index)).collect(),
+            taken_bytes: vec![0; workers.len()],
+            replicas: vec![0; workers.len()],
+            most_replicas: situation.most_replicas,
+            workers,
+        }
+    }
+
+    pub(super) fn find(&self, id: &WorkerId) -> Option<usize> {
+        self.index.get(id).copied()
+    }
+
+    pub(super) fn worker(&self, index: usize) -> &'a PlacementWorker<'a> {
+        &self.workers[index]
+    }
+
+    pub(super) fn put(&mut self, index: usize, bytes: u64) {
+        self.replicas[index] += 1;
+        self.taken_bytes[index] = self.taken_bytes[index].saturating_add(bytes);
+    }
+
+    /// A worker whose labels are not known is kept: it has not been heard yet.
+    pub(super) fn has_labels(&self, index: usize, wanted: &BTreeMap<String, String>) -> bool {
+        let Some(labels) = self.workers[index].labels else {
+            return true;
+        };
+        let mut wanted = wanted.iter();
+        wanted.all(|(name, value)| labels.get(name) == Some(value))
+    }
+
+    fn zone(&self, index: usize, spread: Option<&str>) -> Option<&'a str> {
+        let labels = self.workers[index].labels?;
+        labels.get(spread?).map(String::as_str)
+    }
+
+    fn fits(&self, index: usize, size: u64) -> bool {
+        let budget = self.workers[index].budget_bytes;
+        budget == 0 || self.taken_bytes[index].saturating_add(size) <= budget
+    }
+
+    /// The best worker for one more replica beside those in `kept`.
+    pub(super) fn best(
+        &self,
+        need: &Need<'_>,
+        kept: &[usize],
+        may: impl Fn(&WorkerId) -> bool,
+    ) -> Option<usize> {
+        let mut zones: HashMap<Option<&str>, usize> = HashMap::new();
+        if need.spread.is_some() {
+            for index in kept {
+                *zones.entry(self.zone(*index, need.spread)).or_default() += 1;
+            }
+        }
+        let can = |index: &usize| {
+            let worker = &self.workers[*index];
+            let room = self
+                .most_replicas
+                .is_none_or(|most| self.replicas[*index] < most);
+            worker.placeable
+                && room
+                && (need.allowed.is_empty() || need.allowed.contains(worker.id))
+                && self.fits(*index, need.size)
+                && !kept.contains(index)
+                && self.has_labels(*index, need.labels)
+                && may(worker.id)
+        };
+        let order = |index: &usize| {
+            let in_zone = zones.get(&self.zone(*index, need.spread));
+            (
+                in_zone.copied().unwrap_or(0),
+                need.avoid.contains(index),
+                self.fullness(*index, need.size),
+                self.replicas[*index],
+                self.workers[*index].id,
+            )
+        };
+        (0..self.workers.len()).filter(can).min_by_key(order)
+    }
+
+    /// How much of its memory a worker has given away, in thousandths; of no account for what
+    /// takes none.
+    fn fullness(&self, index: usize, size: u64) -> u64 {
+        let budget = self.workers[index].budget_bytes;
+        if size == 0 || budget == 0 {
+            return 0;
+        }
+        let permille = u128::from(self.taken_bytes[index]) * 1_000 / u128::from(budget);
+        u64::try_from(permille).unwrap_or(u64::MAX)
+    }
+
+    /// Leaves `count` of `kept`: what is not ready goes first, then what shares its zone with
+    /// most others, the last of them first.
+    pub(super) fn drop_surplus(
+        &self,
+        kept: &mut Vec<usize>,
+        count: usize,
+        spread: Option<&str>,
+        ready: impl Fn(&usize) -> bool,
+    ) {
+        while count < kept.len() {
+            let crowd = |index: &usize| {
+                let zone = self.zone(*index, spread);
+                kept.iter()
+                    .filter(|other| self.zone(**other, spread) == zone)
+                    .count()
+            };
+            let worst =
+                (0..kept.len()).max_by_key(|at| (!ready(&kept[*at]), crowd(&kept[*at]), *at));
+            match worst {
+                Some(worst) => kept.remove(worst),
+                None => return,
+            };
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! The tries of one request: which replica next, whether another may be tried, and the second
+//! call of a request that waits long for its first.
+
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use arrow_array::RecordBatch;
+use futures::future::{Either, select};
+use futures::{Stream, StreamExt};
+use volley_types::chunk::ChunkStream;
+use volley_types::{
+    ErrorCode, ErrorOrigin, ModelName, ModelVersion, PredictError, PredictRequest, Signature, Task,
+};
+
+use crate::live::{Call, Candidate};
+use crate::route::{self, Wish, affinity};
+use crate::{Coordinator, refusal};
+
+/// What a request's model reference stands for now.
+pub(crate) struct Target {
+    pub(crate) model: ModelName,
+    pub(crate) version: ModelVersion,
+    pub(crate) signature: Signature,
+    /// Its replicas keep what they computed of a prompt.
+    pub(crate) keeps_prefixes: bool,
+}
+
+/// A replica's answer from its first chunk on.
+pub(crate) struct Answer {
+    /// `None` when the answer has no rows.
+    pub(crate) first: Option<RecordBatch>,
+    rest: ChunkStream,
+    call: Call,
+    replica: Replica,
+}
+
+impl Answer {
+    /// What follows the first chunk. The replica counts the stream until it is dropped.
+    pub(crate) fn rest(self) -> impl Stream<Item = Result<RecordBatch, PredictError>> + Send {
+        let Self {
+            rest,
+            mut call,
+            replica,
+            ..
+        } = self;
+        rest.inspect(move |item| {
+            if let Err(error) = item {
+                replica.ended(&mut call, error);
+            }
+        })
+    }
+}
+
+/// Whose replica a call went to.
+#[derive(Clone)]
+struct Replica {
+    coordinator: Coordinator,
+    model: ModelName,
+    version: ModelVersion,
+    candidate: Candidate,
+}
+
+impl Replica {
+    async fn call(self, mut request: PredictRequest) -> Result<Answer, PredictError> {
+        let mut call = self.candidate.begin(Instant::now());
+        request.trace = request.trace.child();
+        let begun = async {
+            let mut rest = self.candidate.client.predict(request).await?;
+            let first = rest.next().await.transpose()?;
+            Ok((first, rest))
+        };
+        match begun.await {
+            Ok((first, rest)) => {
+                call.succeeded(Instant::now());
+                Ok(Answer {
+                    first,
+                    rest,
+                    call,
+                    replica: self,
+                })
+            }
+            Err(error) => {
+                self.ended(&mut call, &error);
+                Err(error)
+            }
+        }
+    }
+
+    fn ended(&self, call: &mut Call, error: &PredictError) {
+        if !is_fault(error) {
+            call.refused();
+            return;
+        }
+        let shared = &self.coordinator.0;
+        let all = shared.live.read().candidates(&self.model, self.version);
+        if call.failed(Instant::now(), &all) {
+            shared.metrics.ejected(&self.model);
+            let worker = &self.candidate.worker;
+            tracing::warn!(model = %self.model, %worker, code = %error.code, "replica ejected");
+        }
+    }
+}
+
+/// Whether an error speaks against the replica. What callers or a remote model's server do wrong
+/// does not, nor does a full queue.
+fn is_fault(error: &PredictError) -> bool {
+    match error.code {
+        ErrorCode::Unavailable | ErrorCode::DeadlineExceeded | ErrorCode::Internal => true,
+        ErrorCode::InvalidInput
+        | ErrorCode::Unauthenticated
+        | ErrorCode::PermissionDenied
+        | ErrorCode::NotFound
+        | ErrorCode::NotDeployed
+        | ErrorCode::Conflict
+        | ErrorCode::TooLarge
+        | ErrorCode::Overloaded
+        | ErrorCode::Cancelled
+        | ErrorCode::UpstreamFailed
+        | ErrorCode::UpstreamTimeout
+        | ErrorCode::UpstreamIncomplete
+        | ErrorCode::Unimplemented => false,
+    }
+}
+
+/// The tries of one request: each replica once, within the limits on retries.
+pub(crate) struct Tries {
+    coordinator: Coordinator,
+    model: ModelName,
+    version: ModelVersion,
+    wish: Wish,
+    /// After how long without an answer a second replica is asked.
+    hedge_after: Option<Duration>,
+    untried: Vec<Candidate>,
+    left: usize,
+    last_error: Option<PredictError>,
+}
+
+impl Coordinator {
+    pub(crate) fn tries(&self, target: &Target, request: &PredictRequest) -> Tries {
+        self.0.retry_budget.earn();
+        let session = request.session.as_ref();
+        let unary = target.signature.task != Task::Generate;
+        Tries {
+            untried: self.0.live.read().candidates(&target.model, target.version),
+            wish: Wish {
+                session: session.map(|name| affinity::hash(name.as_bytes())),
+                prefix: target
+                    .keeps_prefixes
+                    .then(|| affinity::prefix(&request.input))
+                    .flatten(),
+            },
+            hedge_after: self.0.config.routing.hedge_after.filter(|_| unary),
+            left: self.0.config.max_tries,
+            last_error: None,
+            model: target.model.clone(),
+            version: target.version,
+            coordinator: self.clone(),
+        }
+    }
+}
+
+impl Tries {
+    /// The next replica, or why there is none: the last one's error where one was tried.
+    pub(crate) fn route(&mut self) -> Result<Candidate, PredictError> {
+        self.left = self.left.saturating_sub(1);
+        self.choose().ok_or_else(|| {
+            self.last_error
+                .take()
+                .unwrap_or_else(|| refusal::no_replica(&self.model))
+        })
+    }
+
+    fn choose(&mut self) -> Option<Candidate> {
+        let shared = &self.coordinator.0;
+        let (now, slow_start) = (Instant::now(), shared.config.routing.slow_start);
+        let views: Vec<_> = self
+            .untried
+            .iter()
+            .map(|candidate| candidate.view(now, slow_start))
+            .collect();
+        let (chosen, reason) = route::decide(&views, &self.wish, &mut fastrand::Rng::new())?;
+        shared.metrics.routed(reason.as_str());
+        Some(self.untried.swap_remove(chosen))
+    }
+
+    /// Calls a replica and waits for the first chunk. Where hedging is on, a request of which
+    /// there is a copy goes to a second replica too when the first does not answer soon, within
+    /// the budget for retries; the first answer wins and the other call is dropped.
+    pub(crate) async fn call(
+        &mut self,
+        replica: Candidate,
+        request: PredictRequest,
+    ) -> Result<Answer, PredictError> {
+        let hedge = self.hedge_after.zip(request.try_clone());
+        let mut first = pin!(self.replica(replica).call(request));
+        let Some((after, copy)) = hedge else {
+            return first.await;
+        };
+        if let Ok(answer) = tokio::time::timeout(after, &mut first).await {
+            return answer;
+        }
+        if self.untried.is_empty() || !self.coordinator.0.retry_budget.spend() {
+            return first.await;
+        }
+        let Some(second) = self.choose() else {
+            return first.await;
+        };
+        self.coordinator.0.metrics.hedged(&self.model);
+        let second = pin!(self.replica(second).call(copy));
+        match select(first, second).await {
+            Either::Left((Ok(answer), _)) | Either::Right((Ok(answer), _)) => Ok(answer),
+            Either::Left((Err(_), second)) => second.await,
+            Either::Right((Err(_), first)) => first.await,
+        }
+    }
+
+    fn replica(&self, candidate: Candidate) -> Replica {
+        Replica {
+            coordinator: self.coordinator.clone(),
+            model: self.model.clone(),
+            version: self.version,
+            candidate,
+        }
+    }
+
+    /// Decides after a failed try: `Ok` to go on to another replica, the error to give up.
+    pub(crate) fn retry(
+        &mut self,
+        error: PredictError,
+        repeatable: bool,
+    ) -> Result<(), PredictError> {
+        let shared = &self.coordinator.0;
+        // A model's server that limits requests limits them whichever worker they come from.
+        let of_model = error.origin == ErrorOrigin::Model && error.code == ErrorCode::Overloaded;
+        let elsewhere = error.code.may_retry_elsewhere() && !of_model;
+        let may_retry = elsewhere && repeatable && 0 < self.left;
+        if !may_retry || self.untried.is_empty() || !shared.retry_budget.spend() {
+            return Err(error);
+        }
+        shared.metrics.retried(&self.model);
+        tracing::info!(model = %self.model, code = %error.code, error = error.chain(), "trying another replica");
+        self.last_error = Some(error);
+        Ok(())
+    }
+}

@@ -1,0 +1,136 @@
+//! Deployments, their options and their rolls ⇄ [`volley_types::registry`].
+
+use volley_types::registry::{DeployOptions, Deployment, Placing, Rollout, RolloutAction, Scaling};
+use volley_types::{ModelName, ModelVersion, PredictError, Revision, WorkerId};
+
+use crate::registry::v1 as wire;
+
+pub(crate) fn deployment_to_wire(deployment: &Deployment) -> wire::Deployment {
+    wire::Deployment {
+        version: deployment.version.0,
+        replicas: deployment.replicas,
+        revision: deployment.revision.0,
+        overcommit: deployment.overcommit,
+        workers: deployment.workers.iter().map(ToString::to_string).collect(),
+        options: Some(options_to_wire(&deployment.options)),
+        rollout: deployment.rollout.as_ref().map(rollout_to_wire),
+        replaced: deployment.replaced.map_or(0, |version| version.0),
+    }
+}
+
+pub(crate) fn deployment_from_wire(
+    deployment: wire::Deployment,
+) -> Result<Deployment, PredictError> {
+    Ok(Deployment {
+        version: ModelVersion(deployment.version),
+        replicas: deployment.replicas,
+        revision: Revision(deployment.revision),
+        overcommit: deployment.overcommit,
+        workers: worker_ids(deployment.workers)?,
+        options: options_from_wire(deployment.options),
+        rollout: deployment.rollout.map(rollout_from_wire).transpose()?,
+        replaced: Some(ModelVersion(deployment.replaced)).filter(|version| version.0 != 0),
+    })
+}
+
+pub(crate) fn options_to_wire(options: &DeployOptions) -> wire::DeployOptions {
+    wire::DeployOptions {
+        labels: options.labels.clone().into_iter().collect(),
+        spread: options.spread.clone().unwrap_or_default(),
+        memory_bytes: options.memory_bytes,
+        scaling: options.scaling.map(|scaling| wire::Scaling {
+            min_replicas: scaling.min_replicas,
+            max_replicas: scaling.max_replicas,
+            target_percent: scaling.target_percent,
+            queue_wait_ms: scaling.queue_wait_ms,
+            idle_ms: scaling.idle_ms,
+        }),
+        max_surge: options.max_surge,
+        max_unavailable: options.max_unavailable,
+    }
+}
+
+/// Records of earlier versions have none.
+pub(crate) fn options_from_wire(options: Option<wire::DeployOptions>) -> DeployOptions {
+    let Some(options) = options else {
+        return DeployOptions::default();
+    };
+    DeployOptions {
+        labels: options.labels.into_iter().collect(),
+        spread: Some(options.spread).filter(|label| !label.is_empty()),
+        memory_bytes: options.memory_bytes,
+        scaling: options.scaling.map(|scaling| Scaling {
+            min_replicas: scaling.min_replicas,
+            max_replicas: scaling.max_replicas,
+            target_percent: scaling.target_percent,
+            queue_wait_ms: scaling.queue_wait_ms,
+            idle_ms: scaling.idle_ms,
+        }),
+        max_surge: options.max_surge,
+        max_unavailable: options.max_unavailable,
+    }
+}
+
+fn rollout_to_wire(rollout: &Rollout) -> wire::Rollout {
+    wire::Rollout {
+        from: rollout.from.0,
+        previous: rollout.previous.iter().map(ToString::to_string).collect(),
+        paused: rollout.paused,
+        stopped: rollout.stopped.clone().unwrap_or_default(),
+    }
+}
+
+fn rollout_from_wire(rollout: wire::Rollout) -> Result<Rollout, PredictError> {
+    Ok(Rollout {
+        from: ModelVersion(rollout.from),
+        previous: worker_ids(rollout.previous)?,
+        paused: rollout.paused,
+        stopped: Some(rollout.stopped).filter(|reason| !reason.is_empty()),
+    })
+}
+
+pub(crate) fn placing_to_wire(placing: &Placing) -> wire::Place {
+    wire::Place {
+        model: placing.model.to_string(),
+        deployment: placing.deployment.0,
+        workers: placing.workers.iter().map(ToString::to_string).collect(),
+        previous: placing.previous.iter().map(ToString::to_string).collect(),
+    }
+}
+
+pub(crate) fn placing_from_wire(place: wire::Place) -> Result<Placing, PredictError> {
+    Ok(Placing {
+        model: ModelName::new(place.model)?,
+        deployment: Revision(place.deployment),
+        workers: worker_ids(place.workers)?,
+        previous: worker_ids(place.previous)?,
+    })
+}
+
+pub(crate) fn rollout_step(model: &ModelName, action: &RolloutAction) -> wire::RolloutStep {
+    let (action, reason) = match action {
+        RolloutAction::Pause => ("pause", String::new()),
+        RolloutAction::Resume => ("resume", String::new()),
+        RolloutAction::Rollback => ("rollback", String::new()),
+        RolloutAction::Stop(reason) => ("stop", reason.clone()),
+    };
+    wire::RolloutStep {
+        model: model.to_string(),
+        action: action.to_owned(),
+        reason,
+    }
+}
+
+pub(crate) fn rollout_action(step: wire::RolloutStep) -> Result<RolloutAction, PredictError> {
+    Ok(match step.action.as_str() {
+        "pause" => RolloutAction::Pause,
+        "resume" => RolloutAction::Resume,
+        "rollback" => RolloutAction::Rollback,
+        "stop" => RolloutAction::Stop(step.reason),
+        _ => return Err(PredictError::invalid("a rollout's action is unknown")),
+    })
+}
+
+pub(crate) fn worker_ids(ids: Vec<String>) -> Result<Vec<WorkerId>, PredictError> {
+    ids.into_iter().map(WorkerId::new).collect()
+}
