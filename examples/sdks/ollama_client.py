@@ -72,7 +72,7 @@ def bad_input(client, model):
     refused(lambda: client.chat(model="nobody", messages=ASKED), 404)
     refused(lambda: list(client.chat(model="nobody", messages=ASKED, stream=True)), 404)
     refused(lambda: client.chat(model=model, messages=ASKED, options={"temperature": -1}), 400)
-    refused(lambda: client.chat(model=model, messages=ASKED, format="xml"), 400)
+    refused(lambda: client.chat(model=model, messages=ASKED, options={"top_p": 7}), 400)
     refused(lambda: client.embed(model=model, input="x"), 400)
     refused(lambda: client.show("nobody"), 404)
     refused(lambda: client.pull("nobody"), 404)

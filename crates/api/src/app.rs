@@ -22,6 +22,7 @@ pub(crate) struct App {
     pub(crate) principal: Arc<Principal>,
     pub(crate) resume: Resume,
     pub(crate) statistics: Arc<oip::statistics::Statistics>,
+    pub(crate) batches: Arc<opensearch::batch::Batches>,
     pub(crate) arrow: Option<OpenArrow>,
 }
 

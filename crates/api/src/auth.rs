@@ -24,6 +24,7 @@ use volley_types::{Control, ErrorCode, PredictError, Role};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::oip::statistics::Statistics;
+use crate::opensearch::batch::Batches;
 use crate::resume::{self, Resume};
 use crate::{ApiConfig, EncodeMetrics, context};
 
@@ -262,6 +263,7 @@ pub(crate) struct Sealed {
     gate: Arc<Gatekeeper>,
     resume: Resume,
     statistics: Arc<Statistics>,
+    batches: Arc<Batches>,
     arrow: Option<OpenArrow>,
 }
 
@@ -280,6 +282,7 @@ impl Sealed {
             gate,
             resume,
             statistics: Arc::default(),
+            batches: Arc::default(),
             arrow: None,
         }
     }
@@ -315,6 +318,7 @@ impl Sealed {
             principal,
             resume: self.resume.clone(),
             statistics: self.statistics.clone(),
+            batches: self.batches.clone(),
             arrow: self.arrow.clone(),
         })
     }

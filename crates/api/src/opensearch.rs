@@ -1,6 +1,7 @@
 //! The OpenSearch ML dialect (`/_plugins/_ml`): the bodies, events and errors that clients of
 //! the ml-commons plugin send and expect.
 
+pub(crate) mod batch;
 pub(crate) mod connectors;
 pub(crate) mod deployment;
 pub(crate) mod events;

@@ -39,7 +39,7 @@ async fn every_route_answers_as_its_document_says() {
     );
     let run = Command::new(root().join("scripts/schemathesis.sh"))
         .arg(binary())
-        .arg("60")
+        .arg("90")
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .output();
@@ -84,5 +84,36 @@ async fn ollamas_own_client_chats_embeds_and_leaves() {
         .args(["--url", &format!("http://{}", up.rest)])
         .args(["--caller", "caller", "--embedder", "text-embed"]);
     assert_eq!(steps(&mut command).await, 11);
+    nothing_runs(&up, "storyteller").await;
+}
+
+/// A browser, where the machine has one.
+fn browser() -> Option<std::path::PathBuf> {
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    let folders = std::env::var_os("PATH")?;
+    let folders: Vec<_> = std::env::split_paths(&folders).collect();
+    let places = names
+        .into_iter()
+        .flat_map(|name| folders.iter().map(move |it| it.join(name)));
+    let mut there = places.filter(|place| place.exists());
+    there.next()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_of_events_that_know_no_house_have_everything_once() {
+    let up = Up::start().await;
+    let mut command = python("streams.py");
+    command.args(["--url", &format!("http://{}", up.rest)]);
+    let expected = match browser() {
+        Some(browser) => {
+            command.arg("--browser").arg(browser);
+            3
+        }
+        None => {
+            eprintln!("no browser was at hand: nothing is known of EventSource");
+            2
+        }
+    };
+    assert_eq!(steps(&mut command).await, expected);
     nothing_runs(&up, "storyteller").await;
 }

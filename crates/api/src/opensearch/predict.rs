@@ -6,7 +6,9 @@ use arrow_array::RecordBatch;
 use axum::Json;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
-use volley_types::{GenerationRow, Input, ModelRef, PredictError, PredictRequest, Signature, Task};
+use volley_types::{
+    Control, GenerationRow, Input, ModelRef, PredictError, PredictRequest, Signature, Task,
+};
 
 use crate::answer::Choice;
 use crate::app::App;
@@ -58,16 +60,28 @@ pub(crate) async fn predict(
 ) -> Result<Json<Value>, ApiError> {
     let whole = async {
         let (signature, request) = request(&app, &model, &context, &body).await?;
-        let batches = answer::collect(app.control.predict(request).await?).await?;
-        let whole = |output| vec![json!({ "output": output, "status_code": 200 })];
-        match signature.task {
-            Task::Generate => Ok(whole(generation(&batches)?)),
-            Task::Tensors => Ok(whole(tensors::to_json(&batches)?)),
-            task => texts::results(task, &batches),
-        }
+        self::whole(&*app.control, &signature, request).await
     };
-    let results = context.in_time(whole).await?;
-    Ok(Json(json!({ "inference_results": results })))
+    Ok(Json(context.in_time(whole).await?))
+}
+
+/// The whole answer to a request.
+///
+/// # Errors
+/// The prediction's own.
+pub(crate) async fn whole(
+    control: &dyn Control,
+    signature: &Signature,
+    request: PredictRequest,
+) -> Result<Value, PredictError> {
+    let batches = answer::collect(control.predict(request).await?).await?;
+    let whole = |output| vec![json!({ "output": output, "status_code": 200 })];
+    let results = match signature.task {
+        Task::Generate => whole(generation(&batches)?),
+        Task::Tensors => whole(tensors::to_json(&batches)?),
+        task => texts::results(task, &batches)?,
+    };
+    Ok(json!({ "inference_results": results }))
 }
 
 /// The same under the name of the algorithm, as the plugin's older clients call it. What the model

@@ -1,6 +1,6 @@
 //! The routes of the dialect, under `/_plugins/_ml`.
 
-use super::{connectors, deployment, groups, models, predict, settings, stats, tasks};
+use super::{batch, connectors, deployment, groups, models, predict, settings, stats, tasks};
 use crate::app::{CLUSTER_ADMIN, MODEL_ADMIN, PREDICT, VIEWER};
 use crate::auth::{Methods, Routes, Sealed, delete, get, post, post_stream, put};
 use crate::rows;
@@ -38,6 +38,8 @@ pub(crate) fn routes(sealed: &Sealed, streams: Methods<Sealed>) -> Routes<Sealed
             "/tasks/{id}",
             get(VIEWER, tasks::get).and(delete(MODEL_ADMIN, tasks::delete)),
         )
+        .route("/tasks/{id}/_cancel", post(PREDICT, batch::cancel))
+        .route("/tasks/{id}/_cancel_batch", post(PREDICT, batch::cancel))
         .route("/streams/{id}", streams);
     figures(of_models(routes, sealed))
 }
@@ -74,6 +76,7 @@ fn of_models(routes: Routes<Sealed>, sealed: &Sealed) -> Routes<Sealed> {
             post(MODEL_ADMIN, deployment::roll_back),
         )
         .route("/models/{id}/_predict", post(PREDICT, predict::predict))
+        .route("/models/{id}/_batch_predict", post(PREDICT, batch::predict))
         .route("/models/{id}/_predict/stream", stream())
         .route(
             "/_predict/{algorithm}/{id}",

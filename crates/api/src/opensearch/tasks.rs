@@ -14,6 +14,7 @@ use crate::app::App;
 use crate::body::JsonObject;
 use crate::error::ApiError;
 use crate::extract::{Path, Query, State};
+use crate::opensearch::batch;
 use crate::opensearch::search::{Search, SearchQuery};
 
 const INDEX: &str = ".plugins-ml-task";
@@ -45,6 +46,7 @@ pub(crate) async fn search(
     let search = Search::read(&body, &query)?;
     let registry = app.control.registry();
     let ids = ids(&registry).filter(|id| find(&registry, id).is_some());
+    let ids = ids.chain(app.batches.ids(&app, &registry));
     Ok(Json(search.run(INDEX, ids, |id| show(&app, &registry, id))))
 }
 
@@ -55,16 +57,20 @@ pub(crate) async fn delete(
 ) -> Result<Json<Value>, ApiError> {
     let registry = app.control.registry();
     let task = show(&app, &registry, &id).ok_or_else(unknown)?;
-    let (_, entry, _) = find(&registry, &id).ok_or_else(unknown)?;
     if task["state"] == "RUNNING" {
         let message = "Task cannot be deleted in running state. Try after sometime";
         return Err(PredictError::new(ErrorCode::Conflict, message).into());
     }
-    let delete = RegistryCommand::DeleteTask {
-        model: entry.name.clone(),
-        task: id.clone(),
-    };
-    app.control.write(delete).await?;
+    match find(&registry, &id) {
+        Some((_, entry, _)) => {
+            let delete = RegistryCommand::DeleteTask {
+                model: entry.name.clone(),
+                task: id.clone(),
+            };
+            app.control.write(delete).await?;
+        }
+        None => app.batches.delete(&id),
+    }
     Ok(Json(
         json!({ "_index": INDEX, "_id": id, "result": "deleted" }),
     ))
@@ -87,6 +93,9 @@ pub(crate) fn ids(registry: &RegistryState) -> impl Iterator<Item = String> + '_
 
 /// A task as users see it; `None` when there is none of that id.
 pub(crate) fn show(app: &App, registry: &RegistryState, id: &str) -> Option<Value> {
+    if batch::is_batch(id) {
+        return app.batches.show(app, registry, id);
+    }
     let (kind, entry, number) = find(registry, id)?;
     let (task_type, state, error) = match kind {
         Kind::Register => ("REGISTER_MODEL", "COMPLETED", None),

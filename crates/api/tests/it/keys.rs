@@ -91,6 +91,8 @@ const ROUTES: &[(&str, &str, &str)] = &[
     ("PUT", "/_plugins/_ml/models/m", "model-admin"),
     ("POST", "/_plugins/_ml/models/_undeploy", "model-admin"),
     ("POST", "/_plugins/_ml/_predict/remote/m", "predict"),
+    ("POST", "/_plugins/_ml/models/m/_batch_predict", "predict"),
+    ("POST", "/_plugins/_ml/tasks/t/_cancel", "predict"),
     (
         "POST",
         "/_plugins/_ml/model_groups/_register",

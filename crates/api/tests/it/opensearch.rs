@@ -364,3 +364,59 @@ async fn a_stream_names_an_interface_that_is_known_or_none() {
         .await
         .ok();
 }
+
+#[tokio::test]
+async fn a_batch_is_predicted_while_nobody_waits() {
+    let edge = Edge::start().await;
+    edge.cluster.script(
+        "m",
+        Script::Chunks(vec![crate::support::text("hi"), last()]),
+    );
+    let path = format!("{ML}/models/m/_batch_predict");
+    let prompt = r#"{"parameters":{"prompt":"x"}}"#;
+    let begun = edge.post(&path, prompt).await.ok();
+    assert_eq!(begun["status"], "CREATED");
+    let task = format!("{ML}/tasks/{}", begun["task_id"].as_str().unwrap());
+    let done = async {
+        loop {
+            let told = edge.get(&task).await.ok();
+            if told["state"] != "RUNNING" {
+                return told;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+    };
+    let told = tokio::time::timeout(crate::support::SOON, done)
+        .await
+        .unwrap();
+    assert_eq!(
+        (&told["state"], &told["task_type"]),
+        (&json!("COMPLETED"), &json!("BATCH_PREDICTION"))
+    );
+    let output = &told["response"]["inference_results"][0]["output"][0];
+    assert_eq!(output["dataAsMap"]["response"], "hi");
+    let query = r#"{"query":{"term":{"task_type":"BATCH_PREDICTION"}}}"#;
+    let found = edge.post(&format!("{ML}/tasks/_search"), query).await.ok();
+    assert_eq!(found["hits"]["total"]["value"], 1);
+    edge.post(&format!("{task}/_cancel"), "").await.refused(409);
+    edge.delete(&task).await.ok();
+    edge.get(&task).await.refused(404);
+
+    // One that runs is ended, and with it the prediction.
+    let _feed = edge.cluster.feed("slow");
+    let slow = format!("{ML}/models/slow/_batch_predict");
+    let begun = edge.post(&slow, prompt).await.ok();
+    let task = format!("{ML}/tasks/{}", begun["task_id"].as_str().unwrap());
+    assert_eq!(edge.get(&task).await.ok()["state"], "RUNNING");
+    edge.delete(&task).await.refused(409);
+    let open = edge.cluster.open.clone();
+    let count = || open.load(std::sync::atomic::Ordering::SeqCst);
+    crate::support::eventually("the prediction", || count() == 1).await;
+    edge.post(&format!("{task}/_cancel_batch"), "").await.ok();
+    assert_eq!(edge.get(&task).await.ok()["state"], "CANCELLED");
+    crate::support::eventually("its end", || count() == 0).await;
+    edge.post(&path, "{}").await.refused(400);
+    edge.post(&format!("{ML}/tasks/batch-1-x/_cancel"), "")
+        .await
+        .refused(404);
+}

@@ -173,6 +173,26 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "PredictionResult",
     ),
     post(
+        ml!("/models/{id}/_batch_predict"),
+        "Predicts while nobody waits; the task holds the answer.",
+        "Prediction",
+        "BatchTask",
+    ),
+    post(
+        ml!("/tasks/{id}/_cancel"),
+        "Ends a batch that runs.",
+        "Nothing",
+        "Anything",
+    )
+    .body_if_any(),
+    post(
+        ml!("/tasks/{id}/_cancel_batch"),
+        "Ends a batch that runs.",
+        "Nothing",
+        "Anything",
+    )
+    .body_if_any(),
+    post(
         ml!("/models/{id}/_predict/stream"),
         "Generates as a stream.",
         "Prediction",
