@@ -24,6 +24,6 @@ step "LiteLLM"
 scripts/get-litellm.sh
 
 step "building the tests"
-cargo test --workspace --locked --no-run "$@"
+cargo test --workspace --features volley-cli/sql --locked --no-run "$@"
 step "running the tests"
-cargo test --workspace --locked "$@"
+cargo test --workspace --features volley-cli/sql --locked "$@"

@@ -25,7 +25,7 @@ else
 fi
 
 step "clippy"
-cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+cargo clippy --workspace --all-targets --features volley-cli/sql --locked --quiet -- -D warnings
 
 step "generated code"
 scripts/codegen.sh --check

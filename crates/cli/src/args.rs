@@ -97,6 +97,9 @@ pub(crate) enum Command {
     },
     /// Ask a model; text is streamed to the terminal as it comes.
     Predict(Predict),
+    /// Run SQL over Parquet, CSV and NDJSON files, with models as functions.
+    #[cfg(feature = "sql")]
+    Sql(Sql),
     /// Show nodes, roles, leader, replicas and load.
     Status {
         /// Print JSON.
@@ -421,4 +424,49 @@ fn parse_parameter(text: &str) -> Result<(String, serde_json::Value), String> {
     }
     let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
     Ok((name.to_owned(), value))
+}
+
+/// `volley sql`.
+#[cfg(feature = "sql")]
+#[derive(Debug, Args)]
+pub(crate) struct Sql {
+    /// The statement; `FROM 'file.parquet'` reads a file.
+    pub(crate) statement: String,
+    /// A coordinator's Flight: `grpc://HOST:PORT`, or `grpc+tls://HOST:PORT` with --ca-file.
+    #[arg(long, env = "VOLLEY_FLIGHT", default_value = "grpc://127.0.0.1:8421")]
+    pub(crate) flight: String,
+    /// A file or folder under a name of its own: `--table books=books.csv`; repeatable.
+    #[arg(long = "table", value_name = "NAME=PATH", value_parser = table)]
+    pub(crate) tables: Vec<(String, String)>,
+    /// How rows are printed.
+    #[arg(long, value_enum, default_value_t = SqlFormat::Table)]
+    pub(crate) format: SqlFormat,
+    /// Rows of one call of a model.
+    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(usize))]
+    pub(crate) rows_per_call: usize,
+    /// How long one call of a model may take.
+    #[arg(long, default_value = "10m")]
+    pub(crate) call_timeout: humantime::Duration,
+}
+
+/// How `volley sql` prints rows.
+#[cfg(feature = "sql")]
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum SqlFormat {
+    /// For people; at most 10,000 rows.
+    Table,
+    /// Comma-separated values, as rows come.
+    Csv,
+    /// One JSON object a line, as rows come.
+    Json,
+}
+
+#[cfg(feature = "sql")]
+fn table(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, path)) if !name.is_empty() && !path.is_empty() => {
+            Ok((name.to_owned(), path.to_owned()))
+        }
+        _ => Err("a table must have the form NAME=PATH".to_owned()),
+    }
 }

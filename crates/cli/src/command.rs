@@ -9,6 +9,8 @@ pub(crate) mod keys;
 pub(crate) mod model;
 pub(crate) mod node;
 pub(crate) mod predict;
+#[cfg(feature = "sql")]
+pub(crate) mod sql;
 pub(crate) mod status;
 pub(crate) mod top;
 

@@ -104,6 +104,8 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Recover(recover) => command::backup::recover(&recover),
         Command::Node(node) => command::node::run(&client()?, node).await,
         Command::Predict(predict) => command::predict::run(&client()?, predict).await,
+        #[cfg(feature = "sql")]
+        Command::Sql(sql) => command::sql::run(sql, key, arguments.ca_file.as_deref()).await,
         Command::Status { json } => command::status::run(&client()?, json).await,
         Command::Completions { shell } => {
             let mut out = Vec::new();

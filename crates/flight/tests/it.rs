@@ -5,6 +5,7 @@ mod it {
     mod functions;
     mod hostile;
     mod keys;
+    mod outside;
     mod plain;
     mod support;
     mod trouble;

@@ -29,6 +29,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ),
     ("api", &["types", "proto", "security"]),
     ("client", &[]),
+    ("sql", &["types", "flight"]),
     (
         "cli",
         &[
@@ -45,6 +46,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "coordinator",
             "api",
             "client",
+            "sql",
         ],
     ),
     // The decode loop is measured against a bare one over the same library.
@@ -56,6 +58,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
 const HEAVY: &[(&str, &[&str])] = &[
     ("arrow-flight", &["flight"]),
     ("axum", &["api"]),
+    ("datafusion", &["sql"]),
     ("datafusion-common", &["types"]),
     ("object_store", &["artifacts"]),
     ("openraft", &["cluster"]),

@@ -76,3 +76,46 @@ async fn the_doors_of_functions_want_the_key_that_the_cluster_wants() {
     let arguments = ["--uri", &up.internal, "--key", &key];
     assert_eq!(engines(&arguments).await, 8);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn volley_sql_asks_models_about_the_rows_of_files() {
+    let (_, built) = run(&["sql", "--help"]).await;
+    assert!(built, "build with `--features volley-cli/sql`");
+    let up = Up::start().await;
+    deploy(&up.client(), &["text-embed", "text-rerank"]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let (books, parquet) = (path("books.csv"), path("books.parquet"));
+    std::fs::write(&books, "id,title\n1,a dog\n2,\n3,a cat\n").unwrap();
+    let sql = async |statement: &str, format: &str| {
+        let flight = format!("grpc://{}", up.internal);
+        let arguments = ["sql", "--flight", &flight, "--format", format, statement];
+        run(&arguments).await
+    };
+    let copy = format!("COPY (SELECT * FROM '{books}') TO '{parquet}' STORED AS PARQUET");
+    assert!(sql(&copy, "csv").await.1);
+
+    let statement = format!(
+        "SELECT id, array_length(embed('text-embed', title)) AS n, \
+         rerank('text-rerank', 'dog', title) IS NULL AS none, \
+         predict('storyteller?max_tokens=2', title) IS NULL AS silent \
+         FROM '{parquet}' ORDER BY id"
+    );
+    let (rows, done) = sql(&statement, "json").await;
+    assert!(done, "{rows}");
+    let rows: Vec<_> = rows.lines().collect();
+    assert_eq!(
+        rows,
+        [
+            r#"{"id":1,"n":16,"none":false,"silent":false}"#,
+            r#"{"id":2,"none":true,"silent":true}"#,
+            r#"{"id":3,"n":16,"none":false,"silent":false}"#,
+        ]
+    );
+    let wrong = format!("SELECT predict('nobody', title) FROM '{books}'");
+    let (said, done) = sql(&wrong, "table").await;
+    assert!(
+        !done && said.contains("there is no model 'nobody'"),
+        "{said}"
+    );
+}

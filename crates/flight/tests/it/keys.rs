@@ -26,29 +26,38 @@ fn with_key<T>(message: T, key: Option<&KeyText>) -> Request<T> {
 /// A server whose registry holds a key of each role, and one for the model `double` alone.
 async fn guarded() -> (Node, KeyText, KeyText, KeyText) {
     let mut registry = RegistryState::default();
-    let mut make = |role, models: Vec<&str>| {
-        let (id, key) = KeyText::create().unwrap();
-        let models = models.iter().map(|model| model.parse().unwrap()).collect();
-        let record = ApiKey {
-            id: id.clone(),
-            name: role_name(role),
-            hash: key.hash(),
-            previous: None,
-            role,
-            models: ModelScope::new(models),
-            tenant: TenantId::default(),
-            created_ms: 0,
-            expires_ms: None,
-        };
-        registry.keys.insert(id, record);
-        key
-    };
+    let mut make = |role, models: Vec<&str>| add_key(&mut registry, role, &models);
     let (viewer, predict) = (make(Role::Viewer, vec![]), make(Role::Predict, vec![]));
     let double = make(Role::Predict, vec!["double"]);
     let registry = Arc::new(registry);
     let gate = Gatekeeper::keys(Arc::new(move || registry.clone()), None).unwrap();
     let node = Node::guarded(FlightServerConfig::default(), 1, gate).await;
     (node, viewer, predict, double)
+}
+
+/// A registry with one key, which may call every model.
+pub(super) fn registry_with_keys() -> (Arc<RegistryState>, KeyText) {
+    let mut registry = RegistryState::default();
+    let key = add_key(&mut registry, Role::Predict, &[]);
+    (Arc::new(registry), key)
+}
+
+fn add_key(registry: &mut RegistryState, role: Role, models: &[&str]) -> KeyText {
+    let (id, key) = KeyText::create().unwrap();
+    let models = models.iter().map(|model| model.parse().unwrap()).collect();
+    let record = ApiKey {
+        id: id.clone(),
+        name: role_name(role),
+        hash: key.hash(),
+        previous: None,
+        role,
+        models: ModelScope::new(models),
+        tenant: TenantId::default(),
+        created_ms: 0,
+        expires_ms: None,
+    };
+    registry.keys.insert(id, record);
+    key
 }
 
 fn role_name(role: Role) -> String {

@@ -157,6 +157,14 @@ impl Predict for Scripted {
     }
 }
 
+pub(crate) fn scripted() -> Scripted {
+    Scripted {
+        running: Arc::default(),
+        whole: AtomicUsize::new(0),
+        streamed: AtomicUsize::new(0),
+    }
+}
+
 /// A server on loopback with its model and a client of it.
 pub(crate) struct Node {
     pub(crate) model: Arc<Scripted>,
@@ -179,11 +187,7 @@ impl Node {
         connections: usize,
         gate: Gatekeeper,
     ) -> Self {
-        let model = Arc::new(Scripted {
-            running: Arc::default(),
-            whole: AtomicUsize::new(0),
-            streamed: AtomicUsize::new(0),
-        });
+        let model = Arc::new(scripted());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let service = FlightServer::new(model.clone(), config)

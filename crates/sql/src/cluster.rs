@@ -1,0 +1,94 @@
+//! The models that can be called, and their calls.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::ArrayRef;
+use datafusion::error::{DataFusionError, Result};
+use volley_flight::client::{FlightClient, FunctionType};
+use volley_types::PredictError;
+
+/// Limits of a [`Cluster`].
+#[derive(Clone, Debug)]
+pub struct ClusterConfig {
+    /// Rows of one call; the cluster works on a large call piece by piece.
+    pub rows_per_call: usize,
+    /// How long one call may take.
+    pub call_timeout: Duration,
+}
+
+impl Default for ClusterConfig {
+    fn default() -> Self {
+        Self {
+            rows_per_call: 4096,
+            call_timeout: Duration::from_secs(600),
+        }
+    }
+}
+
+/// A cluster as SQL sees it: its models as functions, as they were when it was connected.
+#[derive(Debug)]
+pub struct Cluster {
+    client: FlightClient,
+    config: ClusterConfig,
+    functions: BTreeMap<String, FunctionType>,
+}
+
+impl Cluster {
+    /// Asks the node behind `client` for its models.
+    ///
+    /// # Errors
+    /// What the node says: that it cannot be reached, or wants a key.
+    pub async fn connect(
+        client: FlightClient,
+        config: ClusterConfig,
+    ) -> std::result::Result<Arc<Self>, PredictError> {
+        let functions = client.functions().await?.into_iter();
+        Ok(Arc::new(Self {
+            client,
+            config,
+            functions: functions.map(|it| (it.name.clone(), it)).collect(),
+        }))
+    }
+
+    /// The models, in the order of their names.
+    pub fn functions(&self) -> impl Iterator<Item = &FunctionType> {
+        self.functions.values()
+    }
+
+    /// What the model of this name takes and gives; `name` may have a version and options,
+    /// which change neither.
+    ///
+    /// # Errors
+    /// A planning error that names the models that there are.
+    pub(crate) fn function(&self, name: &str) -> Result<&FunctionType> {
+        let model = name.split(['?', ':']).next().unwrap_or(name);
+        self.functions.get(model).ok_or_else(|| {
+            let models: Vec<_> = self.functions.keys().map(String::as_str).collect();
+            DataFusionError::Plan(format!(
+                "there is no model '{model}' that SQL can call; there are: {}",
+                models.join(", ")
+            ))
+        })
+    }
+
+    pub(crate) fn rows_per_call(&self) -> usize {
+        self.config.rows_per_call.max(1)
+    }
+
+    /// One value for each row. Dropping the future stops the work behind it.
+    pub(crate) async fn call(
+        &self,
+        name: &str,
+        arguments: Vec<ArrayRef>,
+        rows: usize,
+    ) -> Result<ArrayRef> {
+        let timeout = self.config.call_timeout;
+        let values = self.client.call(name, arguments, rows, timeout).await;
+        values.map_err(|error| {
+            tracing::debug!(model = name, error = %error.chain(), "a call from sql failed");
+            DataFusionError::External(Box::new(error))
+        })
+    }
+}

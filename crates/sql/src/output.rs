@@ -1,0 +1,100 @@
+//! Results as text.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, RecordBatch, StringArray};
+use arrow::datatypes::{DataType, Field, Schema};
+use arrow::util::display::{ArrayFormatter, FormatOptions};
+use arrow::util::pretty::pretty_format_batches_with_schema;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::SendableRecordBatchStream;
+use futures::StreamExt;
+
+/// The most rows that a table is made of: its columns are as wide as their widest value, so it
+/// is written once all rows are here.
+pub const MAX_TABLE_ROWS: usize = 10_000;
+
+/// How results are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A table for people.
+    Table,
+    /// Comma-separated values with a header; lists and structs as text.
+    Csv,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Writes `rows` to `out`, batch by batch as they come unless they are a table.
+///
+/// # Errors
+/// Those of the query, of writing, and for a table of more than [`MAX_TABLE_ROWS`] rows.
+pub async fn write(
+    mut rows: SendableRecordBatchStream,
+    format: Format,
+    out: &mut (dyn Write + Send),
+) -> Result<()> {
+    let schema = rows.schema();
+    let mut table = Vec::new();
+    let mut count = 0;
+    let mut header = true;
+    while let Some(batch) = rows.next().await {
+        let batch = batch?;
+        match format {
+            Format::Json => {
+                let mut writer = arrow::json::LineDelimitedWriter::new(&mut *out);
+                writer.write(&batch)?;
+                writer.finish()?;
+            }
+            Format::Csv => {
+                let builder = arrow::csv::WriterBuilder::new().with_header(header);
+                builder.build(&mut *out).write(&flat(&batch)?)?;
+                header = false;
+            }
+            Format::Table => {
+                count += batch.num_rows();
+                table.push(batch);
+                if count > MAX_TABLE_ROWS {
+                    return Err(DataFusionError::Execution(format!(
+                        "a table of more than {MAX_TABLE_ROWS} rows is not written; ask for CSV \
+                         or JSON, or add a LIMIT"
+                    )));
+                }
+            }
+        }
+        out.flush().map_err(DataFusionError::IoError)?;
+    }
+    if format == Format::Table {
+        let text = pretty_format_batches_with_schema(schema, &table)?;
+        writeln!(out, "{text}").map_err(DataFusionError::IoError)?;
+    }
+    Ok(())
+}
+
+/// `batch` with text where CSV has no type.
+fn flat(batch: &RecordBatch) -> Result<RecordBatch> {
+    let mut fields = Vec::with_capacity(batch.num_columns());
+    let mut columns: Vec<ArrayRef> = Vec::with_capacity(batch.num_columns());
+    for (field, column) in batch.schema().fields().iter().zip(batch.columns()) {
+        if !column.data_type().is_nested() {
+            fields.push(field.as_ref().clone());
+            columns.push(column.clone());
+            continue;
+        }
+        let options = FormatOptions::default();
+        let formatter = ArrayFormatter::try_new(column, &options)?;
+        let text = |row| {
+            column
+                .is_valid(row)
+                .then(|| formatter.value(row).to_string())
+        };
+        let texts: StringArray = (0..column.len()).map(text).collect();
+        fields.push(Field::new(field.name(), DataType::Utf8, true));
+        columns.push(Arc::new(texts));
+    }
+    Ok(RecordBatch::try_new(
+        Arc::new(Schema::new(fields)),
+        columns,
+    )?)
+}

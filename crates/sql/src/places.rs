@@ -1,0 +1,51 @@
+//! Where a model's call may stand.
+
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::plan_err;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::error::Result;
+use datafusion::logical_expr::{Expr, LogicalPlan};
+use datafusion::optimizer::AnalyzerRule;
+
+/// Refuses plans in which an asynchronous function stands where DataFusion cannot wait for it;
+/// without this they fail when they run, with an error that blames DataFusion.
+#[derive(Debug)]
+pub(crate) struct CheckPlaces;
+
+impl AnalyzerRule for CheckPlaces {
+    fn analyze(&self, plan: LogicalPlan, _config: &ConfigOptions) -> Result<LogicalPlan> {
+        plan.apply_with_subqueries(|node| {
+            if waits(node) {
+                return Ok(TreeNodeRecursion::Continue);
+            }
+            node.apply_expressions(|expression| {
+                if calls_a_model(expression)? {
+                    return plan_err!(
+                        "a model's call may stand in SELECT, in WHERE and in an aggregate; to \
+                         sort or join by one, give it a name in a SELECT and use that"
+                    );
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })?;
+        Ok(plan)
+    }
+
+    fn name(&self) -> &str {
+        "volley_places_of_calls"
+    }
+}
+
+/// Whether expressions of this node may be asynchronous.
+fn waits(node: &LogicalPlan) -> bool {
+    matches!(
+        node,
+        LogicalPlan::Projection(_) | LogicalPlan::Filter(_) | LogicalPlan::Aggregate(_)
+    )
+}
+
+fn calls_a_model(expression: &Expr) -> Result<bool> {
+    expression.exists(|part| {
+        Ok(matches!(part, Expr::ScalarFunction(call) if call.func.as_async().is_some()))
+    })
+}

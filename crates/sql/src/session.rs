@@ -1,0 +1,59 @@
+//! Sessions in which files are tables.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use datafusion::error::Result;
+use datafusion::execution::context::{SessionConfig, SessionContext};
+use datafusion::execution::options::{CsvReadOptions, JsonReadOptions, ParquetReadOptions};
+
+use crate::cluster::Cluster;
+
+/// A session with the functions of `cluster`, in which `'file.parquet'`, `'file.csv'` and
+/// `'file.json'` (one object a line) stand for tables.
+///
+/// # Errors
+/// When DataFusion cannot make one.
+pub fn open(cluster: Arc<Cluster>) -> Result<SessionContext> {
+    let config = SessionConfig::new().with_information_schema(true);
+    let context = SessionContext::new_with_config(config).enable_url_table();
+    crate::register(&context, &cluster);
+    Ok(context)
+}
+
+/// Registers a file, or a directory of them, as the table `name`; the ending tells the format:
+/// `parquet`, `csv`, `tsv`, and `json`, `ndjson` or `jsonl` for one object a line.
+///
+/// # Errors
+/// When the ending is another, or the file cannot be read.
+pub async fn add_table(context: &SessionContext, name: &str, path: &str) -> Result<()> {
+    let ending = Path::new(path)
+        .extension()
+        .and_then(|ending| ending.to_str());
+    let ending = ending.unwrap_or_default().to_ascii_lowercase();
+    let dotted = format!(".{ending}");
+    match ending.as_str() {
+        "parquet" => {
+            let options = ParquetReadOptions::default();
+            context.register_parquet(name, path, options).await
+        }
+        "csv" => {
+            let options = CsvReadOptions::new();
+            context.register_csv(name, path, options).await
+        }
+        "tsv" => {
+            let options = CsvReadOptions::new()
+                .delimiter(b'\t')
+                .file_extension(".tsv");
+            context.register_csv(name, path, options).await
+        }
+        "json" | "ndjson" | "jsonl" => {
+            let options = JsonReadOptions::default().file_extension(&dotted);
+            context.register_json(name, path, options).await
+        }
+        _ => datafusion::common::plan_err!(
+            "the format of '{path}' is not known; it must end in .parquet, .csv, .tsv, .json, \
+             .ndjson or .jsonl"
+        ),
+    }
+}
