@@ -44,6 +44,15 @@ async function withOpenAI() {
   const error = await nobody.then(assert.fail, (error) => error);
   assert.ok(error instanceof OpenAI.NotFoundError, String(error));
   said("openai, refused", error.code);
+
+  const left = await client.chat.completions.create({
+    model, messages, max_tokens: 900, stream: true,
+  });
+  for await (const event of left) {
+    assert.ok(event.id);
+    break;
+  }
+  assert.ok(left.controller.signal.aborted);
 }
 
 async function withAnthropic() {
@@ -56,6 +65,15 @@ async function withAnthropic() {
   const counted = await client.messages.countTokens({ model, messages });
   assert.ok(0 < counted.input_tokens);
   said("anthropic, tokens", counted.input_tokens);
+  const nobody = client.messages.create({ model: "nobody", messages, max_tokens: 1 });
+  await assert.rejects(nobody, Anthropic.NotFoundError);
+  const bad = client.messages.create({ model, messages, max_tokens: 1, temperature: -1 });
+  await assert.rejects(bad, Anthropic.BadRequestError);
+  const left = client.messages.stream({ model, messages, max_tokens: 900 });
+  for await (const event of left) {
+    if (event.type === "content_block_delta") break;
+  }
+  left.abort();
 }
 
 async function withVercel() {
@@ -75,6 +93,17 @@ async function withVercel() {
     assert.equal(whole.finishReason, "length");
     assert.equal(whole.usage.outputTokens, 20);
     said(step, text);
+
+    const refused = generateText({ ...asked, temperature: -1 });
+    await assert.rejects(refused, (error) => error.statusCode === 400);
+    const leave = new AbortController();
+    const left = streamText({
+      ...asked, maxOutputTokens: 900, abortSignal: leave.signal, onError: () => {},
+    });
+    for await (const delta of left.textStream) {
+      if (delta) leave.abort();
+    }
+    assert.ok(leave.signal.aborted);
   }
 }
 

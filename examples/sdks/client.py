@@ -165,7 +165,14 @@ def with_anthropic(url, model):
         anthropic.NotFoundError,
         lambda: client.messages.create(model="nobody", messages=ASKED, max_tokens=1),
     )
+    refused(
+        anthropic.BadRequestError,
+        lambda: client.messages.create(model=model, messages=ASKED, max_tokens=0),
+    )
     said("refused", error.body["error"]["message"])
+    with client.messages.stream(model=model, messages=ASKED, max_tokens=900) as stream:
+        next(iter(stream.text_stream))
+    said("message, left", "in the middle")
 
 
 def vectors(client, embedder):
@@ -203,6 +210,15 @@ def with_langchain(url, model, embedder):
     text = "".join(chunk.content for chunk in chat.stream(ASKED))
     assert text == whole.content
     said("langchain", text)
+    lost = ChatOpenAI(model="nobody", **known)
+    refused(openai.NotFoundError, lambda: lost.invoke(ASKED))
+    refused(openai.NotFoundError, lambda: next(lost.stream(ASKED)))
+    hot = ChatOpenAI(model=model, temperature=-1, **known)
+    refused(openai.BadRequestError, lambda: hot.invoke(ASKED))
+    left = ChatOpenAI(model=model, max_tokens=900, **known).stream(ASKED)
+    next(left)
+    left.close()
+    said("langchain, refused and left", "in the middle")
     formed = ChatOpenAI(model=model, max_tokens=200, **known).with_structured_output(
         FORM["json_schema"]["schema"] | {"title": "animal"}, method="json_schema"
     )

@@ -186,7 +186,7 @@ async fn the_official_clients_of_every_house_find_it() {
         .arg(root().join("examples/sdks/client.py"))
         .args(["--url", &url, "--caller", "caller"])
         .args(["--embedder", "text-embed", "--reranker", "text-rerank"]);
-    assert_eq!(steps(&mut command).await, 25);
+    assert_eq!(steps(&mut command).await, 27);
     // Who left in the middle left nothing behind.
     until("no stream runs", || async {
         let request = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
