@@ -68,6 +68,9 @@ fn body(model: &str, item: &Item, mut body: Map<String, Value>) -> Value {
 
 #[derive(Deserialize)]
 struct Body<'a> {
+    /// Which part of the message, or which call, it is about.
+    #[serde(default)]
+    index: Option<u64>,
     #[serde(borrow, default, rename = "type")]
     kind: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
@@ -165,7 +168,7 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
         }
         (Some("tool-call-start" | "tool-call-delta"), _) => {
             if let Some(call) = inner.message.and_then(|message| message.tool_calls) {
-                let call = tool_call(one(call)?, calls);
+                let call = tool_call(one(call)?, body.index, calls);
                 delta.tool_calls = deltas(call.into_iter().collect());
             }
         }
@@ -181,12 +184,15 @@ fn one<'a, T: Deserialize<'a>>(raw: &'a RawValue) -> Result<T, String> {
     serde_json::from_str(raw.get()).map_err(|error| place(&error))
 }
 
-fn tool_call(call: Call<'_>, calls: &mut Calls) -> Option<Value> {
+fn tool_call(call: Call<'_>, index: Option<u64>, calls: &mut Calls) -> Option<Value> {
     let function = call.function?;
     let arguments = function.arguments.unwrap_or_default();
-    match function.name {
-        Some(name) => Some(calls.begin(call.id.as_deref(), &name, &arguments)),
-        None => calls.more(&arguments),
+    let id = call.id.as_deref();
+    match (function.name, index) {
+        (Some(name), Some(index)) => Some(calls.begin_in(index, id, &name, &arguments)),
+        (Some(name), None) => Some(calls.begin(id, &name, &arguments)),
+        (None, Some(index)) => calls.more_in(index, &arguments),
+        (None, None) => calls.more(&arguments),
     }
 }
 
