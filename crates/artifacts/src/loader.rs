@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use volley_backend::{Backend, BackendLoader, Hold, LoadProgress};
+use volley_backend::{Backend, BackendLoader, Hold, LoadProgress, Lost};
 use volley_types::chunk::ChunkStream;
 use volley_types::registry::{Assignment, BackendKind, ModelSource};
 use volley_types::{ModelName, ModelRef, Predict, PredictError, PredictRequest, Signature};
@@ -47,8 +47,8 @@ impl BackendLoader for FetchingLoader {
         self.inner.estimate(&local).await
     }
 
-    fn stops_when_dropped(&self) -> bool {
-        self.inner.stops_when_dropped()
+    fn stops_when_dropped(&self, assignment: &Assignment) -> bool {
+        self.inner.stops_when_dropped(assignment)
     }
 
     async fn load(&self, assignment: &Assignment) -> Result<Arc<dyn Backend>, PredictError> {
@@ -126,5 +126,9 @@ impl Backend for Leased {
 
     fn memory_bytes(&self) -> u64 {
         self.backend.memory_bytes()
+    }
+
+    fn lost(&self) -> Option<Lost> {
+        self.backend.lost()
     }
 }

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// Where sessions run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Device {
     /// CUDA where the library and the machine have it, else the CPU; which one is logged.
     #[default]
@@ -28,7 +30,7 @@ impl Device {
 }
 
 /// The knobs of local models.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OnnxConfig {
     /// Where sessions run.
     pub device: Device,

@@ -306,5 +306,5 @@ pub(crate) fn bare_files(
 
 /// The most likely token.
 pub(crate) fn greedy(logits: &[f32]) -> u32 {
-    sampler::argmax(logits.iter().copied())
+    sampler::argmax(logits)
 }

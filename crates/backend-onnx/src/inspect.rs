@@ -32,6 +32,7 @@ pub fn describe(
         layout,
         config,
         variant,
+        declared,
         ..
     } = Found::new(path, &Registered::default(), *config, variant)?;
     let variant = variant.as_deref();
@@ -46,5 +47,9 @@ pub fn describe(
         Layout::Decoder => None,
     };
     details.extend(graph.map(|graph| ("graph", graph.display().to_string())));
+    if let Some(declared) = declared {
+        details.push(("described by", "config.pbtxt".to_owned()));
+        details.extend(declared.details);
+    }
     Ok(Description { kind, details })
 }

@@ -1,5 +1,6 @@
 //! What kind of model a directory holds, told by its files.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -7,6 +8,7 @@ use volley_types::PredictError;
 
 use crate::overrides::{self, Kind};
 use crate::registered::Registered;
+use crate::triton::Declared;
 
 /// A kind of directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,13 +60,14 @@ struct Config {
 }
 
 /// Tells the kind of a directory, or of a single graph, and the directory that it lies in: of a
-/// repository of numbered versions, the newest's.
+/// repository of numbered versions, the newest's, or the one that is `declared`.
 ///
 /// # Errors
 /// `InvalidInput` when it is none that is known.
 pub(crate) fn recognise(
     path: &Path,
     registered: &Registered,
+    declared: Option<&Declared>,
 ) -> Result<(PathBuf, Layout), PredictError> {
     if path.is_file() {
         return match (path.parent(), path.extension()) {
@@ -77,7 +80,8 @@ pub(crate) fn recognise(
             )),
         };
     }
-    let directory = newest_version(path).unwrap_or_else(|| path.to_path_buf());
+    let version = version(path, declared)?;
+    let directory = version.unwrap_or_else(|| path.to_path_buf());
     let has = |name: &str| directory.join(name).is_file();
     if has("genai_config.json") {
         return Ok((directory, Layout::Decoder));
@@ -95,7 +99,12 @@ pub(crate) fn recognise(
         };
         return Ok((directory, layout));
     }
-    let graph = graph(&directory, None)?;
+    let named = declared.and_then(|declared| declared.graph.as_deref());
+    let named = named.filter(|name| directory.join(name).is_file() && !name.contains('/'));
+    let graph = match named {
+        Some(name) => PathBuf::from(name),
+        None => graph(&directory, None)?,
+    };
     Ok((directory, Layout::Graph(graph)))
 }
 
@@ -167,18 +176,25 @@ fn task(directory: &Path) -> Option<String> {
     Some(table.get("task")?.as_str()?.to_owned())
 }
 
-/// The directory of the highest number, where there are numbers and no graph beside them.
-fn newest_version(directory: &Path) -> Option<PathBuf> {
+/// The directory of the highest number, or of the one that is declared, where there are numbers
+/// and no graph beside them.
+fn version(directory: &Path, declared: Option<&Declared>) -> Result<Option<PathBuf>, PredictError> {
     if !files_ending(directory, "onnx").is_empty() {
-        return None;
+        return Ok(None);
     }
-    let entries = std::fs::read_dir(directory).ok()?;
+    let entries = std::fs::read_dir(directory).into_iter().flatten();
     let versions = entries.filter_map(|entry| {
         let entry = entry.ok()?;
         let version: u64 = entry.file_name().to_str()?.parse().ok()?;
         entry.path().is_dir().then(|| (version, entry.path()))
     });
-    versions.max().map(|(_, path)| path)
+    let versions: BTreeMap<u64, PathBuf> = versions.collect();
+    let there: Vec<u64> = versions.keys().copied().collect();
+    let chosen = match declared {
+        Some(declared) => declared.version(&there)?,
+        None => there.last().copied(),
+    };
+    Ok(chosen.and_then(|version| versions.get(&version).cloned()))
 }
 
 fn files_ending(directory: &Path, ending: &str) -> Vec<PathBuf> {
@@ -209,7 +225,7 @@ mod tests {
 
     fn kind(files: &[(&str, &str)]) -> Result<Layout, String> {
         let directory = directory(files);
-        let found = recognise(directory.path(), &Registered::default());
+        let found = recognise(directory.path(), &Registered::default(), None);
         found.map(|(_, kind)| kind).map_err(|error| error.message)
     }
 
@@ -252,7 +268,7 @@ mod tests {
     #[test]
     fn what_was_registered_stands_in_for_files_that_are_missing() {
         let zip = directory(&[("all-MiniLM.onnx", ""), ("tokenizer.json", "")]);
-        let found = |registered: &Registered| recognise(zip.path(), registered).unwrap().1;
+        let found = |registered: &Registered| recognise(zip.path(), registered, None).unwrap().1;
         let graph = Layout::Graph(PathBuf::from("all-MiniLM.onnx"));
         assert_eq!(found(&Registered::default()), graph);
         let llama = r#"{"architectures":["LlamaForCausalLM"]}"#;
@@ -284,11 +300,12 @@ mod tests {
             ("10/model.onnx", ""),
             ("config.pbtxt", ""),
         ]);
-        let (found, _) = recognise(versions.path(), &Registered::default()).unwrap();
+        let (found, _) = recognise(versions.path(), &Registered::default(), None).unwrap();
         assert_eq!(found, versions.path().join("10"));
         let (found, kind) = recognise(
             &versions.path().join("2/model.onnx"),
             &Registered::default(),
+            None,
         )
         .unwrap();
         assert_eq!(found, versions.path().join("2"));
@@ -296,7 +313,8 @@ mod tests {
         assert!(
             recognise(
                 &versions.path().join("config.pbtxt"),
-                &Registered::default()
+                &Registered::default(),
+                None,
             )
             .is_err()
         );

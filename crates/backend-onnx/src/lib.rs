@@ -20,6 +20,7 @@ mod registered;
 mod runtime;
 mod session;
 mod tensors;
+mod triton;
 mod watch;
 
 pub use crate::config::{Device, OnnxConfig};

@@ -12,6 +12,7 @@ use volley_types::{Parameters, PredictError};
 use crate::layout::{self, Layout};
 use crate::overrides::Overrides;
 use crate::registered::Registered;
+use crate::triton::Declared;
 use crate::{Device, OnnxConfig, Runtime, encode, generate, graph, tensors};
 
 /// The parameter of a model version that chooses one of several graphs.
@@ -53,7 +54,7 @@ impl BackendLoader for OnnxLoader {
         BackendKind::Onnx
     }
 
-    fn stops_when_dropped(&self) -> bool {
+    fn stops_when_dropped(&self, _: &Assignment) -> bool {
         false
     }
 
@@ -128,14 +129,18 @@ fn resolve(models_dir: Option<&Path>, path: &Path) -> Result<PathBuf, PredictErr
     }
 }
 
-fn recognise(directory: &Path, registered: &Registered) -> Result<(PathBuf, Layout), PredictError> {
+fn recognise(
+    directory: &Path,
+    registered: &Registered,
+    declared: Option<&Declared>,
+) -> Result<(PathBuf, Layout), PredictError> {
     if !directory.exists() {
         return Err(PredictError::invalid(
             "the model's directory does not exist on this worker; every worker that may hold the \
              model needs it at the same path",
         ));
     }
-    layout::recognise(directory, registered)
+    layout::recognise(directory, registered, declared)
 }
 
 fn estimate(
@@ -175,7 +180,10 @@ fn load(
     match found.layout {
         Layout::Decoder => generate::load(runtime, &directory, model, defaults, config),
         Layout::Encoder => encode::load(runtime, &directory, model, &defaults, &registered, config),
-        Layout::Graph(graph) => tensors::load(runtime, &directory.join(graph), model, config),
+        Layout::Graph(graph) => {
+            let declared = found.declared.as_ref();
+            tensors::load(runtime, &directory.join(graph), model, declared, config)
+        }
     }
 }
 
@@ -186,6 +194,8 @@ pub(crate) struct Found {
     pub(crate) own: Overrides,
     pub(crate) config: OnnxConfig,
     pub(crate) variant: Option<String>,
+    /// What a Triton repository says of it.
+    pub(crate) declared: Option<Declared>,
 }
 
 impl Found {
@@ -199,12 +209,14 @@ impl Found {
         config: OnnxConfig,
         variant: Option<&str>,
     ) -> Result<Self, PredictError> {
-        let (directory, mut layout) = recognise(path, registered)?;
+        let declared = Declared::read(path)?;
+        let (directory, mut layout) = recognise(path, registered, declared.as_ref())?;
         let own = if path.is_file() {
             Overrides::default()
         } else {
             Overrides::read(&directory, layout.kind())?
         };
+        let config = declared.iter().fold(config, |config, it| it.apply(config));
         let config = own.apply(config)?;
         let mut variant = variant.map(str::to_owned).or_else(|| own.variant.clone());
         if variant.is_none() && config.device == Device::Cuda && !path.is_file() {
@@ -221,6 +233,7 @@ impl Found {
             layout,
             own,
             variant,
+            declared,
         })
     }
 }

@@ -9,6 +9,7 @@ mod failure;
 mod queue;
 mod run;
 
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -26,6 +27,7 @@ use volley_types::{
 
 use self::queue::Queue;
 use crate::columns::{Port, is_batched};
+use crate::triton::Declared;
 use crate::{OnnxConfig, Runtime, graph, session};
 
 pub(crate) type Options = RunOptions<NoSelectedOutputs>;
@@ -35,6 +37,8 @@ struct TensorModel {
     model: ModelName,
     signature: Signature,
     config: OnnxConfig,
+    /// The most that run together; more are several runs.
+    rows_of_run: Option<NonZeroUsize>,
     memory_bytes: u64,
     queue: Arc<Queue>,
 }
@@ -60,9 +64,14 @@ pub(crate) fn load(
     runtime: &Runtime,
     path: &Path,
     model: ModelName,
+    declared: Option<&Declared>,
     config: OnnxConfig,
 ) -> Result<Arc<dyn Backend>, PredictError> {
     let session = session::build(runtime, path, &config)?;
+    if let Some(declared) = declared {
+        declared.check(session.inputs(), session.outputs())?;
+    }
+    let rows_of_run = declared.map_or(0, |declared| declared.max_batch_size);
     let ports = ports(&session)?;
     let input = Schema::new(ports.inputs.iter().map(Port::field).collect::<Vec<_>>());
     let signature = Signature {
@@ -81,6 +90,7 @@ pub(crate) fn load(
         model,
         signature,
         config,
+        rows_of_run: NonZeroUsize::new(rows_of_run),
         memory_bytes: graph::outline(path)?.bytes,
         queue: Arc::new(queue),
     }))
@@ -167,14 +177,16 @@ impl Predict for TensorModel {
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
         self.signature.check_input(&request.input.schema())?;
         let (signature, config) = (self.signature.clone(), self.config);
-        let queue = self.queue.clone();
+        let (queue, rows_of_run) = (self.queue.clone(), self.rows_of_run);
         let schema = self.signature.output.clone();
         let batches = try_stream! {
             let mut input = request.input.into_stream();
             while let Some(rows) = input.try_next().await? {
                 check(&signature, &config, &rows)?;
-                if 0 < rows.num_rows() {
-                    yield queue.run(rows).await?;
+                let most = rows_of_run.map_or(rows.num_rows(), NonZeroUsize::get);
+                for start in (0..rows.num_rows()).step_by(most.max(1)) {
+                    let length = most.min(rows.num_rows() - start);
+                    yield queue.run(rows.slice(start, length)).await?;
                 }
             }
         };

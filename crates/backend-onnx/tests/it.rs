@@ -22,3 +22,5 @@ mod prefixes;
 mod setup;
 #[path = "it/tensors.rs"]
 mod tensors;
+#[path = "it/triton.rs"]
+mod triton;

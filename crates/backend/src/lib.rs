@@ -6,6 +6,8 @@ pub mod items;
 mod progress;
 pub mod text;
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -17,6 +19,9 @@ pub use progress::LoadProgress;
 /// Keeps what was prepared where it is, until it is dropped.
 pub type Hold = Box<dyn Send + Sync>;
 
+/// Waits until a loaded model is lost, and tells why; `None` once it is unloaded.
+pub type Lost = Pin<Box<dyn Future<Output = Option<PredictError>> + Send>>;
+
 /// One loaded copy of a model. Dropping the last reference unloads it; running streams hold
 /// their own.
 pub trait Backend: Predict {
@@ -26,6 +31,13 @@ pub trait Backend: Predict {
     /// Memory that the loaded model takes, in bytes, as far as the backend knows.
     fn memory_bytes(&self) -> u64 {
         0
+    }
+
+    /// For models that can be lost while they are loaded, as those in a process of their own:
+    /// waits until this one cannot serve any more, and does not keep it loaded. `None` where only
+    /// unloading ends a model.
+    fn lost(&self) -> Option<Lost> {
+        None
     }
 }
 
@@ -60,9 +72,9 @@ pub trait BackendLoader: Send + Sync + 'static {
     }
 
     /// Whether dropping the future of [`load`](Self::load) or [`estimate`](Self::estimate) ends
-    /// its work. Where it does not, as on a thread that nothing can stop, the worker lets work
-    /// that it has given up run to its end, and counts it until then.
-    fn stops_when_dropped(&self) -> bool {
+    /// its work on this model. Where it does not, as on a thread that nothing can stop, the worker
+    /// lets work that it has given up run to its end, and counts it until then.
+    fn stops_when_dropped(&self, _assignment: &Assignment) -> bool {
         true
     }
 

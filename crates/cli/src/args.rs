@@ -69,6 +69,9 @@ pub(crate) enum Command {
         #[arg(long, short)]
         config: PathBuf,
     },
+    /// Hold one model: what a worker runs for models in processes of their own.
+    #[command(hide = true)]
+    ModelHost,
     /// Register, deploy, undeploy, delete, list and show models.
     #[command(subcommand)]
     Model(Model),

@@ -1,16 +1,61 @@
 //! The kinds of models that a worker of this binary can run.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use volley_artifacts::{ArtifactConfig, Artifacts, FetchingLoader};
 use volley_backend::BackendLoader;
 use volley_backend::fake::FakeLoader;
 use volley_backend::text::TextLoader;
-use volley_backend_onnx::{OnnxConfig, OnnxLoader, Runtime};
+use volley_backend_onnx::{Device, OnnxConfig, OnnxLoader, Runtime};
 use volley_backend_remote::{RemoteConfig, RemoteLoader};
+use volley_model_host::{BySource, HostedLoader, Program, Use};
 use volley_telemetry::Metrics;
 use volley_types::PredictError;
+
+/// Which models have processes of their own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Isolation {
+    /// Those that are fetched from elsewhere.
+    #[default]
+    Auto,
+    /// None.
+    None,
+    /// None; but each is loaded and tried in one first.
+    Probe,
+    /// All.
+    Process,
+}
+
+impl Isolation {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "auto" => Some(Self::Auto),
+            "none" => Some(Self::None),
+            "probe" => Some(Self::Probe),
+            "process" => Some(Self::Process),
+            _ => None,
+        }
+    }
+}
+
+/// What a worker knows of ONNX models.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OnnxPlan {
+    pub(crate) library: Option<PathBuf>,
+    pub(crate) config: OnnxConfig,
+    pub(crate) isolation: Isolation,
+    /// What a model's process may take, in bytes.
+    pub(crate) process_memory: Option<u64>,
+}
+
+/// What a model's process is told of its loader.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct HostSettings {
+    pub(crate) library: Option<PathBuf>,
+    pub(crate) onnx: OnnxConfig,
+}
 
 /// All loaders. Without ONNX Runtime's library the worker still serves everything else: ONNX
 /// models then fail to load, and the reason says what to do.
@@ -18,22 +63,66 @@ use volley_types::PredictError;
 /// # Errors
 /// When the HTTP client of remote models cannot be set up, or `artifacts` is wrong.
 pub(crate) fn loaders(
-    library: Option<&Path>,
-    onnx: OnnxConfig,
+    onnx: OnnxPlan,
     remote: RemoteConfig,
     artifacts: ArtifactConfig,
     metrics: Metrics,
 ) -> Result<Vec<Arc<dyn BackendLoader>>, PredictError> {
-    let runtime = Runtime::locate(library).and_then(|library| Runtime::init(&library));
-    if let Err(error) = &runtime {
-        tracing::warn!(error = error.chain(), "ONNX models cannot be loaded");
-    }
-    let onnx = Arc::new(OnnxLoader::new(runtime, onnx));
     let artifacts = Artifacts::new(artifacts, metrics.clone())?;
+    let fetching = |inner| Arc::new(FetchingLoader::new(inner, artifacts.clone()));
+    let onnx: Arc<dyn BackendLoader> = match onnx.isolation {
+        Isolation::Auto => {
+            let (own, fetched) = (here(&onnx), hosted(&onnx, Use::Serve, metrics.clone())?);
+            Arc::new(BySource {
+                own: fetching(own),
+                fetched: fetching(fetched),
+            })
+        }
+        Isolation::None => fetching(here(&onnx)),
+        Isolation::Probe => fetching(hosted(&onnx, Use::Probe, metrics.clone())?),
+        Isolation::Process => fetching(hosted(&onnx, Use::Serve, metrics.clone())?),
+    };
     Ok(vec![
-        Arc::new(FetchingLoader::new(onnx, artifacts)),
+        onnx,
         Arc::new(RemoteLoader::new(remote)?.counted_by(metrics)),
         Arc::new(TextLoader),
         Arc::new(FakeLoader::default()),
     ])
+}
+
+/// ONNX Runtime's library, configured or found.
+///
+/// # Errors
+/// `Unavailable`, with what to do, when it is not there.
+pub(crate) fn runtime(library: Option<&Path>) -> Result<Runtime, PredictError> {
+    Runtime::locate(library).and_then(|library| Runtime::init(&library))
+}
+
+/// Loads in this process.
+fn here(onnx: &OnnxPlan) -> Arc<dyn BackendLoader> {
+    let runtime = runtime(onnx.library.as_deref());
+    if let Err(error) = &runtime {
+        tracing::warn!(error = error.chain(), "ONNX models cannot be loaded");
+    }
+    Arc::new(OnnxLoader::new(runtime, onnx.config))
+}
+
+/// Loads in processes.
+fn hosted(
+    onnx: &OnnxPlan,
+    what_for: Use,
+    metrics: Metrics,
+) -> Result<Arc<dyn BackendLoader>, PredictError> {
+    let settings = HostSettings {
+        library: onnx.library.clone(),
+        onnx: onnx.config,
+    };
+    let settings = serde_json::to_value(settings)
+        .map_err(|error| PredictError::internal("the settings of ONNX models", error))?;
+    let mut program = Program::this(&["model-host"], settings);
+    // CUDA maps far more than it takes.
+    let system = || volley_worker::system_bytes().filter(|_| onnx.config.device != Device::Cuda);
+    program.memory_limit = onnx.process_memory.or_else(system);
+    let loader = HostedLoader::new(here(onnx), program, what_for, metrics);
+    Ok(Arc::new(loader))
 }

@@ -55,7 +55,9 @@ fn main() -> ExitCode {
 /// Nodes log what they do; client commands only what went wrong.
 fn default_filter(command: &Command) -> String {
     match command {
-        Command::Coordinator { .. } | Command::Worker { .. } => "info,openraft=warn",
+        Command::Coordinator { .. } | Command::Worker { .. } | Command::ModelHost => {
+            "info,openraft=warn"
+        }
         Command::Up(_) => "warn,openraft=off",
         _ => "error",
     }
@@ -87,6 +89,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
             let file = config::worker::read(&config)?;
             node::worker::run_until_signal(file).await
         }
+        Command::ModelHost => node::model_host::run().await,
         Command::Model(Model::Inspect {
             path,
             variant,

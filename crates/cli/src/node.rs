@@ -1,6 +1,7 @@
 //! The roles: each wires crates together, serves, and drains in order.
 
 pub(crate) mod coordinator;
+pub(crate) mod model_host;
 pub(crate) mod up;
 pub(crate) mod worker;
 

@@ -4,6 +4,8 @@
 mod certificates;
 #[path = "it/commands.rs"]
 mod commands;
+#[path = "it/isolation.rs"]
+mod isolation;
 #[path = "it/nodes.rs"]
 mod nodes;
 #[path = "it/security.rs"]

@@ -132,6 +132,16 @@ impl FlightClient {
         headers
     }
 
+    /// A client over one channel that is there already.
+    pub(crate) fn over(channel: Channel, accept_timeout: Duration) -> Self {
+        Self {
+            channels: Arc::from([channel]),
+            turn: Arc::default(),
+            accept_timeout,
+            key: None,
+        }
+    }
+
     fn service(&self) -> FlightServiceClient<Channel> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         FlightServiceClient::new(self.channels[turn % self.channels.len()].clone())

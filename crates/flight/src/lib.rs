@@ -5,11 +5,13 @@
 //! names `arrow_flight`.
 //!
 //! Reading order: [`client`], [`server`], [`ingress`] (what is checked before a message is
-//! decoded), [`egress`] (how rows become messages), [`status`] (errors on the wire).
+//! decoded), [`egress`] (how rows become messages), [`status`] (errors on the wire), [`local`]
+//! (between two processes of one machine).
 
 pub mod client;
 pub mod egress;
 pub mod ingress;
+pub mod local;
 pub mod server;
 pub mod status;
 pub mod transport;

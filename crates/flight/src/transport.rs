@@ -22,8 +22,8 @@ pub const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 /// Streams that one connection may carry.
 pub const MAX_STREAMS_PER_CONNECTION: u32 = 4096;
 
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+pub(crate) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_HEADER_LIST_BYTES: u32 = 32 << 10;
 
 /// A server for any set of gRPC services, with the windows, keepalive and limits that every

@@ -68,6 +68,7 @@ pub(crate) struct Families {
     evicted_replicas: Family<ModelLabel, Gauge>,
     evictions: Family<ModelLabel, Counter>,
     reloads: Family<ModelLabel, Counter>,
+    model_process_ends: Family<ModelLabel, Counter>,
     raft_term: Gauge,
     raft_leader: Gauge,
     raft_leader_known: Gauge,
@@ -149,6 +150,7 @@ impl Metrics {
             evicted_replicas: Family::default(),
             evictions: Family::default(),
             reloads: Family::default(),
+            model_process_ends: Family::default(),
             raft_term: Gauge::default(),
             raft_leader: Gauge::default(),
             raft_leader_known: Gauge::default(),
@@ -294,6 +296,14 @@ impl Metrics {
         self.0.reloads.get_or_create(&ModelLabel { model }).inc();
     }
 
+    /// Counts a model's process that ended by itself.
+    pub fn model_process_ended(&self, model: &ModelName) {
+        let model = ModelLabel {
+            model: model.to_string(),
+        };
+        self.0.model_process_ends.get_or_create(&model).inc();
+    }
+
     /// Publishes how many replicas of each model are unloaded for now.
     pub fn set_evicted_replicas(&self, counts: &BTreeMap<ModelName, usize>) {
         self.0.evicted_replicas.clear();
@@ -394,6 +404,11 @@ impl Families {
             "Replicas that were loaded again for a request",
             self.reloads.clone(),
         );
+        registry.register(
+            "model_process_ends",
+            "Processes of models that ended by themselves",
+            self.model_process_ends.clone(),
+        );
     }
 
     fn register_cluster(&mut self) {
@@ -475,6 +490,7 @@ mod tests {
         metrics.set_evicted_replicas(&BTreeMap::from([(model.clone(), 1)]));
         metrics.evicted(&model);
         metrics.reloaded(&model);
+        metrics.model_process_ended(&model);
         metrics.set_ready_replicas(&BTreeMap::from([(model, 1)]));
         let encoded = metrics.encode();
         let names: Vec<_> = encoded

@@ -38,6 +38,7 @@ pub use crate::config::WorkerConfig;
 use crate::heartbeat::Streams;
 use crate::ledger::Ledger;
 use crate::lingering::Lingering;
+pub use crate::memory::system_bytes;
 use crate::replica::Replica;
 
 /// One worker. Cloning gives another handle.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use volley_backend::{BackendLoader, Hold};
+use volley_backend::{BackendLoader, Hold, Lost};
 use volley_types::registry::Assignment;
 use volley_types::{ErrorCode, ModelRef, PredictError};
 
@@ -29,7 +29,7 @@ impl Worker {
         }
     }
 
-    async fn load_until_ready(&self, replica: &Replica, mut failed: Option<PredictError>) {
+    async fn load_until_ready(&self, replica: &Arc<Replica>, mut failed: Option<PredictError>) {
         let (model, version) = (&replica.assignment.model, replica.assignment.spec.version);
         let (mut freed, mut wait) = (self.0.ledger.freed(), RETRY.0);
         loop {
@@ -44,9 +44,10 @@ impl Worker {
             }
             freed.mark_unchanged();
             match self.load_once(replica).await {
-                Ok(loaded) => {
+                Ok((loaded, lost)) => {
                     tracing::info!(%model, %version, "replica ready");
                     replica.loaded(loaded);
+                    self.watch(replica, lost);
                 }
                 Err(error) => {
                     tracing::warn!(%model, %version, error = error.chain(), "replica not loaded");
@@ -63,7 +64,29 @@ impl Worker {
         }
     }
 
-    async fn load_once(&self, replica: &Replica) -> Result<Loaded, PredictError> {
+    /// Waits for the loss of a model, where it can be lost. The replica has failed then, and is
+    /// tried again after a good while: what was lost once is likely to be lost again.
+    pub(crate) fn watch(&self, replica: &Arc<Replica>, lost: Option<Lost>) {
+        let (worker, replica) = (self.clone(), replica.clone());
+        let Some(lost) = lost else { return };
+        self.spawn(async move {
+            let lost = tokio::select! {
+                () = replica.unwanted() => None,
+                lost = lost => lost,
+            };
+            let Some(error) = lost else { return };
+            let (model, version) = (&replica.assignment.model, replica.assignment.spec.version);
+            tracing::error!(%model, %version, error = error.chain(), "replica lost");
+            replica.failed(error.message);
+            worker.tell();
+            tokio::select! {
+                () = replica.unwanted() => {}
+                () = tokio::time::sleep(RETRY.1) => worker.load(replica.clone(), None).await,
+            }
+        });
+    }
+
+    async fn load_once(&self, replica: &Replica) -> Result<(Loaded, Option<Lost>), PredictError> {
         let assignment = &replica.assignment;
         let loader = self.loader(assignment)?;
         let _hold = prepare(&loader, replica).await?;
@@ -80,18 +103,22 @@ impl Worker {
             name: assignment.model.clone(),
             version: Some(assignment.spec.version),
         };
-        let capacity = held.backend.capacity();
-        Ok(Loaded {
+        let (capacity, lost) = (held.backend.capacity(), held.backend.lost());
+        let loaded = Loaded {
             signature: held.backend.signature(&model).await?,
             admission: Admission::new(capacity, self.0.config.queue_per_replica),
             waits: Arc::default(),
             capacity,
             seat: Arc::new(Seat::new(&self.0.ledger, held, overcommit)),
             cut: CancellationToken::new(),
-        })
+        };
+        Ok((loaded, lost))
     }
 
-    fn loader(&self, assignment: &Assignment) -> Result<Arc<dyn BackendLoader>, PredictError> {
+    pub(crate) fn loader(
+        &self,
+        assignment: &Assignment,
+    ) -> Result<Arc<dyn BackendLoader>, PredictError> {
         let kind = assignment.spec.backend;
         self.0.loaders.get(&kind).cloned().ok_or_else(|| {
             let message = format!("this worker has no backend for '{}' models", kind.as_str());
@@ -125,7 +152,7 @@ impl Worker {
     ) -> Result<T, PredictError> {
         let (limit, lingering) = (self.0.config.load_timeout, &self.0.lingering);
         let key = (assignment.model.clone(), assignment.spec.version);
-        let stops = loader.stops_when_dropped();
+        let stops = loader.stops_when_dropped(assignment);
         let work = async move {
             if !stops {
                 lingering.until_gone(&key).await;
@@ -146,7 +173,7 @@ impl Worker {
 }
 
 /// What has to be here first, however long that takes.
-async fn prepare(
+pub(crate) async fn prepare(
     loader: &Arc<dyn BackendLoader>,
     replica: &Replica,
 ) -> Result<Option<Hold>, PredictError> {

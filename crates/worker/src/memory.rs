@@ -13,6 +13,15 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 /// of this process's control group where that is less. Without bound where the system tells
 /// neither.
 pub(crate) fn default_budget() -> u64 {
+    match system_bytes() {
+        Some(bytes) => bytes / 100 * SHARE_PERCENT,
+        None => u64::MAX,
+    }
+}
+
+/// The machine's memory, or the limit of this process's control group where that is less.
+#[must_use]
+pub fn system_bytes() -> Option<u64> {
     let machine = std::fs::read_to_string("/proc/meminfo").ok();
     let machine = machine.and_then(|text| total_bytes(&text));
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -20,10 +29,7 @@ pub(crate) fn default_budget() -> u64 {
         let text = std::fs::read_to_string(file).ok()?;
         text.trim().parse().ok()
     });
-    match limits.chain(machine).min() {
-        Some(bytes) => bytes / 100 * SHARE_PERCENT,
-        None => u64::MAX,
-    }
+    limits.chain(machine).min()
 }
 
 /// The machine's memory in the text of `/proc/meminfo`.

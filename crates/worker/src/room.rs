@@ -7,6 +7,7 @@ use volley_types::{ErrorCode, ErrorOrigin, PredictError};
 
 use crate::Worker;
 use crate::ledger::{Reservation, Shortage};
+use crate::load;
 use crate::replica::Replica;
 use crate::seat::{self, Found, Guest, Seat};
 
@@ -151,8 +152,11 @@ impl Worker {
         };
         let model = &replica.assignment.model;
         let room = async {
+            // What was thrown away meanwhile is fetched again, outside the limit on loading.
+            let loader = self.loader(&replica.assignment)?;
+            let hold = load::prepare(&loader, &replica).await?;
             let memory = self.room(seat.bytes(), seat.overcommit()).await?;
-            Ok((memory, self.0.loads.acquire().await))
+            Ok((hold, memory, self.0.loads.acquire().await))
         };
         let room = tokio::select! {
             biased;
@@ -161,12 +165,13 @@ impl Worker {
             room = room => room,
         };
         let loaded = match room {
-            Ok((memory, _turn)) => self.load_backend(&replica.assignment, memory).await,
+            Ok((_hold, memory, _turn)) => self.load_backend(&replica.assignment, memory).await,
             Err(error) => Err(error),
         };
         match loaded {
             Ok(held) => {
                 self.0.metrics.reloaded(model);
+                self.watch(&replica, held.backend.lost());
                 tracing::info!(%model, version = %replica.assignment.spec.version, "replica loaded again");
                 seat.settle(Ok(held));
                 self.tell();

@@ -17,6 +17,10 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("backend", &["types"]),
     ("artifacts", &["types", "telemetry", "backend"]),
     ("backend-onnx", &["types", "backend"]),
+    (
+        "model-host",
+        &["types", "proto", "telemetry", "flight", "backend"],
+    ),
     ("backend-remote", &["types", "telemetry", "backend"]),
     (
         "worker",
@@ -38,6 +42,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "security",
             "flight",
             "artifacts",
+            "model-host",
             "backend",
             "backend-onnx",
             "backend-remote",
@@ -88,6 +93,7 @@ const NEVER: &[(&str, &[&str])] = &[
     ("artifacts", &["tonic", "axum", "openraft", "ort"]),
     ("backend-onnx", &["tonic", "axum", "openraft"]),
     ("backend-remote", &["tonic", "axum", "openraft"]),
+    ("model-host", &["axum", "openraft", "ort"]),
     ("worker", &["axum", "openraft"]),
     ("cluster", &["axum", "arrow-array", "arrow-schema"]),
     ("coordinator", &["axum", "ort", "reqwest"]),

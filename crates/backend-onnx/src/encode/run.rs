@@ -306,15 +306,24 @@ fn pooled<'v>(
             }
             pooled
         }
-        Pooling::Mean => {
-            let mut pooled = vec![0.0; width];
-            for vector in vectors {
+        Pooling::Mean | Pooling::MeanSqrtLen | Pooling::WeightedMean => {
+            let (mut pooled, tokens) = (vec![0.0; width], tokens.max(1) as f32);
+            for (place, vector) in (1_u32..).zip(vectors) {
+                let weight = match pooling {
+                    Pooling::WeightedMean => place as f32,
+                    _ => 1.0,
+                };
                 for (pooled, value) in pooled.iter_mut().zip(vector) {
-                    *pooled += value;
+                    *pooled += weight * value;
                 }
             }
+            let total = match pooling {
+                Pooling::MeanSqrtLen => tokens.sqrt(),
+                Pooling::WeightedMean => tokens * (tokens + 1.0) / 2.0,
+                _ => tokens,
+            };
             for value in &mut pooled {
-                *value /= tokens.max(1) as f32;
+                *value /= total;
             }
             pooled
         }
@@ -352,4 +361,22 @@ fn weights<'v>(vectors: impl Iterator<Item = &'v [f32]>, width: usize) -> Values
     let found = (0_u32..).zip(highest).filter(|(_, value)| 0.0 < *value);
     let (terms, numbers) = found.map(|(term, value)| (term, value.ln_1p())).unzip();
     Values { numbers, terms }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vectors_are_pooled_as_sentence_transformers_pools_them() {
+        let vectors = [[1.0, 4.0], [3.0, 2.0], [5.0, 0.0], [7.0, -2.0]];
+        let pooled = |pooling| pooled(vectors.iter().map(<[f32; 2]>::as_slice), 2, 4, pooling);
+        assert_eq!(pooled(Pooling::Mean), [4.0, 1.0]);
+        assert_eq!(pooled(Pooling::MeanSqrtLen), [8.0, 2.0]);
+        // (1 + 6 + 15 + 28) / 10, (4 + 4 + 0 - 8) / 10
+        assert_eq!(pooled(Pooling::WeightedMean), [5.0, 0.0]);
+        assert_eq!(pooled(Pooling::Cls), [1.0, 4.0]);
+        assert_eq!(pooled(Pooling::Last), [7.0, -2.0]);
+        assert_eq!(pooled(Pooling::Max), [7.0, 4.0]);
+    }
 }

@@ -66,6 +66,25 @@ pub(crate) enum Pooling {
     Last,
     /// The largest of each number.
     Max,
+    /// Their sum over the square root of their number.
+    MeanSqrtLen,
+    /// Their mean, in which the first counts once, the second twice, and so on.
+    WeightedMean,
+}
+
+impl Pooling {
+    /// The way that sentence-transformers, and OpenSearch after it, call so.
+    fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "mean" => Some(Self::Mean),
+            "cls" => Some(Self::Cls),
+            "max" => Some(Self::Max),
+            "lasttoken" => Some(Self::Last),
+            "mean_sqrt_len" | "mean_sqrt_len_tokens" => Some(Self::MeanSqrtLen),
+            "weightedmean" => Some(Self::WeightedMean),
+            _ => None,
+        }
+    }
 }
 
 /// How a classifier's or a ranker's numbers become scores.
@@ -219,16 +238,16 @@ fn registered_pooling(config: &ModelConfig) -> Result<Option<Pooling>, PredictEr
     let Some(mode) = config.pooling_mode.as_deref() else {
         return Ok(None);
     };
-    match mode.to_ascii_lowercase().as_str() {
-        "mean" => Ok(Some(Pooling::Mean)),
-        "cls" => Ok(Some(Pooling::Cls)),
-        "max" => Ok(Some(Pooling::Max)),
-        "lasttoken" => Ok(Some(Pooling::Last)),
-        "none" => Ok(None),
-        _ => Err(PredictError::invalid(
-            "'model_config.pooling_mode' must be mean, cls, max, lasttoken or none",
-        )),
+    let mode = mode.to_ascii_lowercase();
+    if mode == "none" {
+        return Ok(None);
     }
+    Pooling::from_name(&mode).map(Some).ok_or_else(|| {
+        PredictError::invalid(
+            "'model_config.pooling_mode' must be mean, mean_sqrt_len, weightedmean, cls, max, \
+             lasttoken or none",
+        )
+    })
 }
 
 /// What is done here of sentence-transformers.

@@ -9,6 +9,7 @@ mod growing;
 mod layout;
 mod shared;
 
+use std::ops::Range;
 use std::path::Path;
 
 use half::{bf16, f16};
@@ -22,11 +23,17 @@ use self::shared::Shared;
 use super::model::ModelFiles;
 use crate::{OnnxConfig, Runtime, session};
 
+/// How far logits of the same prompt may be apart: what the order of sums does, also in 16 bits,
+/// and far less than what another prompt does.
+const SAME: f32 = 0.02;
+
 /// A loaded decoder.
 pub(crate) struct Decoder {
     kind: Kind,
     slots: usize,
     cache_bytes: usize,
+    /// Found out as it warms up.
+    reads_together: bool,
 }
 
 enum Kind {
@@ -58,6 +65,7 @@ impl Decoder {
             kind,
             slots,
             cache_bytes: files.cache_bytes(slots, layout.value_bytes()),
+            reads_together: false,
         })
     }
 
@@ -69,7 +77,34 @@ impl Decoder {
     pub(crate) fn warm_up(&mut self) -> Result<(), PredictError> {
         let ran = self.prefill(0, 0, &[0], |_| ());
         ran.and_then(|()| self.decode(&[0], &[1], |_| ()))
-            .map_err(session::cannot_run)
+            .map_err(session::cannot_run)?;
+        self.reads_together = self.tells_apart();
+        if !self.reads_together {
+            tracing::debug!("this decoder reads one prompt in a run");
+        }
+        Ok(())
+    }
+
+    /// Whether a short prompt beside a longer one is read as it is alone. Not all graphs take
+    /// padding, or give the logits of all positions.
+    fn tells_apart(&mut self) -> bool {
+        if self.slots < 2 || !matches!(self.kind, Kind::Shared(_)) {
+            return false;
+        }
+        let Ok(alone) = self.prefill(0, 0, &[0], <[f32]>::to_vec) else {
+            return false;
+        };
+        let mut beside = Vec::new();
+        let prompts: [&[u32]; 2] = [&[0, 0, 0], &[0]];
+        let ran = self.prefill_together(0, &prompts, |index, logits| {
+            if index == 1 {
+                beside.extend_from_slice(logits);
+            }
+        });
+        let near = |(one, other): (&f32, &f32)| {
+            (one - other).abs() <= SAME * (1.0 + one.abs()) || one.to_bits() == other.to_bits()
+        };
+        ran.is_ok() && alone.len() == beside.len() && alone.iter().zip(&beside).all(near)
     }
 
     /// Bytes of the KV cache once all of it is in use.
@@ -96,6 +131,30 @@ impl Decoder {
         match &mut self.kind {
             Kind::Shared(decoder) => decoder.prefill(slot, length, tokens, read),
             Kind::Growing(decoder) => decoder.prefill(slot, length, tokens, read),
+        }
+    }
+
+    /// Whether [`Decoder::prefill_together`] can be used.
+    pub(crate) fn reads_together(&self) -> bool {
+        self.reads_together
+    }
+
+    /// Reads whole prompts, each into a slot of its own from slot `first` on, in one run; what the
+    /// slots held is gone. Gives each one's place among `prompts` with the logits after its last
+    /// token to `read`.
+    ///
+    /// # Errors
+    /// `Internal` when the run fails, or the model cannot do this. What the slots hold is not
+    /// known then.
+    pub(crate) fn prefill_together(
+        &mut self,
+        first: usize,
+        prompts: &[&[u32]],
+        read: impl FnMut(usize, &[f32]),
+    ) -> Result<(), PredictError> {
+        match &mut self.kind {
+            Kind::Shared(decoder) => decoder.prefill_together(first, prompts, read),
+            Kind::Growing(_) => Err(failed("each slot is a run of its own")),
         }
     }
 
@@ -169,19 +228,28 @@ fn failed(cause: &str) -> PredictError {
 
 /// Appends the last `count` numbers of `given`, whatever its type, to `to`.
 fn append_last(given: &DynValue, count: usize, to: &mut Vec<f32>) -> Result<(), PredictError> {
-    let start = |length: usize| {
-        let start = length.checked_sub(count);
-        start.ok_or_else(|| failed("the model gave too few logits"))
+    append(given, |length| Some(length.checked_sub(count)?..length), to)
+}
+
+/// Appends those numbers of `given` that `choose` names by their number, whatever their type.
+fn append(
+    given: &DynValue,
+    choose: impl FnOnce(usize) -> Option<Range<usize>>,
+    to: &mut Vec<f32>,
+) -> Result<(), PredictError> {
+    let range = |length: usize| {
+        let range = choose(length).filter(|range| range.end <= length);
+        range.ok_or_else(|| failed("the model gave too few logits"))
     };
     if let Ok((_, values)) = given.try_extract_tensor::<f32>() {
-        to.extend_from_slice(&values[start(values.len())?..]);
+        to.extend_from_slice(&values[range(values.len())?]);
     } else if let Ok((_, values)) = given.try_extract_tensor::<f16>() {
-        let last = values[start(values.len())?..].iter();
-        to.extend(last.map(|value| value.to_f32()));
+        let chosen = values[range(values.len())?].iter();
+        to.extend(chosen.map(|value| value.to_f32()));
     } else {
         let (_, values) = given.try_extract_tensor::<bf16>().map_err(refused)?;
-        let last = values[start(values.len())?..].iter();
-        to.extend(last.map(|value| value.to_f32()));
+        let chosen = values[range(values.len())?].iter();
+        to.extend(chosen.map(|value| value.to_f32()));
     }
     Ok(())
 }

@@ -2,7 +2,10 @@
 //! and frequency as OpenAI defines them), temperature, top-k (Fan et al., 2018), top-p (Holtzman et al., 2020), min-p (Nguyen et al.,
 //! 2024), and then a draw.
 
+mod weights;
+
 use std::cmp::Ordering;
+use std::collections::HashMap;
 
 use volley_types::PredictError;
 
@@ -11,6 +14,8 @@ use super::options::Sampling;
 
 /// Candidates that top-p sorts at first.
 const FIRST_SORTED: usize = 64;
+/// Beside the likeliest token, which weighs 1.
+const FLOORS: [f32; 6] = [0.3, 0.03, 0.003, 3e-4, 3e-5, 3e-6];
 
 /// A token that was chosen.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,9 +37,17 @@ pub(crate) struct Sampler {
     constraint: Option<Constraint>,
     random: fastrand::Rng,
     penalties: Penalties,
-    /// Reused from step to step.
+}
+
+/// Memory for one choice, used for the next one too, of whatever request that is.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    /// Logits with biases and penalties.
+    bent: Vec<f32>,
+    /// One for each token of the vocabulary, of those that can be chosen.
+    weights: Vec<f32>,
+    /// Those that a choice was narrowed down to: weights, or logits, with their ids.
     candidates: Vec<(f32, u32)>,
-    biased: Vec<f32>,
 }
 
 impl Sampler {
@@ -48,8 +61,6 @@ impl Sampler {
             logprobs: None,
             constraint: None,
             random,
-            candidates: Vec::new(),
-            biased: Vec::new(),
         }
     }
 
@@ -65,15 +76,19 @@ impl Sampler {
     ///
     /// # Errors
     /// `InvalidInput` when the answer's form is too hard to follow.
-    pub(crate) fn choose(&mut self, logits: &[f32]) -> Result<Chosen, PredictError> {
+    pub(crate) fn choose(
+        &mut self,
+        logits: &[f32],
+        scratch: &mut Scratch,
+    ) -> Result<Chosen, PredictError> {
+        let mut bent = std::mem::take(&mut scratch.bent);
         let mut constraint = self.constraint.take();
-        let mut biased = std::mem::take(&mut self.biased);
-        let bent = bend(logits, &self.options.bias, &mut biased);
+        let among = self.bend(logits, &mut bent);
         let token = match &mut constraint {
-            Some(constraint) => self.choose_among(constraint.allow(bent)?),
-            None => self.choose_among(bent),
+            Some(constraint) => self.choose_among(constraint.allow(among)?, scratch),
+            None => self.choose_among(among, scratch),
         };
-        self.biased = biased;
+        scratch.bent = bent;
         let completes = match &mut constraint {
             Some(constraint) => constraint.take(token)?,
             None => false,
@@ -87,7 +102,7 @@ impl Sampler {
             completes,
         };
         if let Some(count) = self.logprobs {
-            let total = log_total(logits);
+            let total = log_total(logits, &mut scratch.weights);
             let own = logits.get(token as usize).copied();
             chosen.logprob = Some(own.unwrap_or(f32::NEG_INFINITY) - total);
             chosen.alternatives = likeliest(logits, total, count);
@@ -95,62 +110,112 @@ impl Sampler {
         Ok(chosen)
     }
 
-    fn choose_among(&mut self, logits: &[f32]) -> u32 {
-        if f32::EPSILON < self.options.temperature {
-            return self.draw(logits);
+    /// `logits` with biases and penalties, where there are any.
+    fn bend<'a>(&self, logits: &'a [f32], bent: &'a mut Vec<f32>) -> &'a [f32] {
+        let bias = &self.options.bias;
+        if bias.is_empty() && self.penalties.are_none() {
+            return logits;
         }
-        if self.penalties.are_none() {
-            return argmax(logits.iter().copied());
+        bent.clear();
+        bent.extend_from_slice(logits);
+        for (id, bias) in bias.iter() {
+            if let Some(logit) = bent.get_mut(*id as usize) {
+                *logit += bias;
+            }
         }
-        let logits = (0_u32..).zip(logits);
-        argmax(logits.map(|(id, logit)| self.penalties.apply(id, *logit)))
+        self.penalties.apply(bent);
+        bent
     }
 
-    fn draw(&mut self, logits: &[f32]) -> u32 {
-        self.collect(logits);
-        let top_k = self.options.top_k;
-        if 0 < top_k && top_k < self.candidates.len() {
-            self.candidates.select_nth_unstable_by(top_k - 1, likelier);
-            self.candidates.truncate(top_k);
-            // Back in the order of ids, so that the draw does not hang on how they were chosen.
-            self.candidates.sort_unstable_by_key(|(_, id)| *id);
+    fn choose_among(&mut self, logits: &[f32], scratch: &mut Scratch) -> u32 {
+        let drawn = if f32::EPSILON < self.options.temperature {
+            self.draw(logits, scratch)
+        } else {
+            None
+        };
+        drawn.unwrap_or_else(|| argmax(logits))
+    }
+
+    /// A token by its weight; `None` where none has any.
+    fn draw(&mut self, logits: &[f32], scratch: &mut Scratch) -> Option<u32> {
+        let Scratch {
+            weights,
+            candidates,
+            ..
+        } = scratch;
+        let total = weights::weigh(logits, 1.0 / self.options.temperature, weights);
+        let Sampling {
+            top_k,
+            top_p,
+            min_p,
+            ..
+        } = self.options;
+        let narrows = (0 < top_k && top_k < weights.len()) || top_p < 1.0 || 0.0 < min_p;
+        if !narrows {
+            return weights::pick(weights, self.random.f32() * total);
         }
-        let highest = self
-            .candidates
-            .iter()
-            .fold(f32::NEG_INFINITY, |highest, (logit, _)| highest.max(*logit));
-        for candidate in &mut self.candidates {
-            candidate.0 = (candidate.0 - highest).exp();
+        let floor = self.floor(weights, total);
+        candidates.clear();
+        let ids = (0_u32..).zip(weights.iter());
+        candidates.extend(ids.filter_map(|(id, weight)| {
+            (floor <= *weight && 0.0 < *weight).then(|| (logits[id as usize], id))
+        }));
+        let mut total = total;
+        if 0 < top_k {
+            if top_k < candidates.len() {
+                candidates.select_nth_unstable_by(top_k - 1, likelier);
+                candidates.truncate(top_k);
+                // Back in the order of ids, so that the draw does not hang on how they were
+                // chosen.
+                candidates.sort_unstable_by_key(|(_, id)| *id);
+            }
+            total = candidates.iter().map(|(_, id)| weights[*id as usize]).sum();
         }
-        if self.options.top_p < 1.0 {
-            keep_top_p(&mut self.candidates, self.options.top_p);
+        for candidate in candidates.iter_mut() {
+            candidate.0 = weights[candidate.1 as usize];
         }
-        let min_p = self.options.min_p;
+        if top_p < 1.0 {
+            keep_weight(candidates, top_p * total);
+        }
         if 0.0 < min_p {
             // The likeliest weighs 1.
-            self.candidates.retain(|(weight, _)| min_p <= *weight);
+            candidates.retain(|(weight, _)| min_p <= *weight);
         }
-        let total: f32 = self.candidates.iter().map(|(weight, _)| weight).sum();
+        let total: f32 = candidates.iter().map(|(weight, _)| weight).sum();
         let mut left = self.random.f32() * total;
-        for (weight, id) in &self.candidates {
+        for (weight, id) in candidates.iter() {
             left -= weight;
             if left <= 0.0 {
-                return *id;
+                return Some(*id);
             }
         }
-        // Rounding left a crumb, or there are no candidates at all.
-        argmax(logits.iter().copied())
+        None
     }
 
-    /// The logits with penalties and temperature applied, but for those that are no numbers.
-    fn collect(&mut self, logits: &[f32]) {
-        self.candidates.clear();
-        for (id, logit) in (0_u32..).zip(logits) {
-            let logit = self.penalties.apply(id, *logit) / self.options.temperature;
-            if logit.is_finite() {
-                self.candidates.push((logit, id));
+    /// What a token must weigh at least to be looked at. Most of a vocabulary weighs next to
+    /// nothing, and need not be sorted.
+    fn floor(&self, weights: &[f32], total: f32) -> f32 {
+        let Sampling {
+            top_k,
+            top_p,
+            min_p,
+            ..
+        } = self.options;
+        let top_k = if top_k < weights.len() { top_k } else { 0 };
+        let enough = |(count, weight): (usize, f32)| {
+            // With room for what sums in another order differ by.
+            let of_weight = 1.0 <= top_p || total * (top_p + 0.001) <= weight;
+            match top_k {
+                0 => of_weight,
+                top_k => top_k <= count,
             }
+        };
+        if top_k == 0 && 1.0 <= top_p {
+            return min_p;
         }
+        let mut floors = FLOORS.into_iter();
+        let found = floors.find(|floor| enough(weights::above(weights, *floor)));
+        found.unwrap_or(0.0)
     }
 }
 
@@ -159,83 +224,62 @@ struct Penalties {
     repetition: f32,
     presence: f32,
     frequency: f32,
-    /// Tokens of the prompt and of the answer so far. Empty where no penalty is.
-    seen: Vec<bool>,
-    /// How often the answer has each. Empty where no such penalty is.
-    counts: Vec<u32>,
+    vocabulary: usize,
+    /// Tokens of the prompt and of the answer so far, with how often the answer has each. Empty
+    /// where no penalty is.
+    seen: HashMap<u32, u32>,
 }
 
 impl Penalties {
     fn new(options: &Sampling, prompt: &[u32], vocabulary: usize) -> Self {
-        let mut seen = Vec::new();
-        if (options.repetition_penalty - 1.0).abs() > f32::EPSILON {
-            seen.resize(vocabulary, false);
-            for id in prompt {
-                if let Some(seen) = seen.get_mut(*id as usize) {
-                    *seen = true;
-                }
-            }
-        }
-        let counted = options.presence_penalty != 0.0 || options.frequency_penalty != 0.0;
-        Self {
+        let mut penalties = Self {
             repetition: options.repetition_penalty,
             presence: options.presence_penalty,
             frequency: options.frequency_penalty,
-            seen,
-            counts: vec![0; if counted { vocabulary } else { 0 }],
+            vocabulary,
+            seen: HashMap::new(),
+        };
+        if !penalties.are_none() {
+            let known = prompt.iter().filter(|id| (**id as usize) < vocabulary);
+            penalties.seen = known.map(|id| (*id, 0)).collect();
         }
+        penalties
     }
 
     fn are_none(&self) -> bool {
-        self.seen.is_empty() && self.counts.is_empty()
+        (self.repetition - 1.0).abs() <= f32::EPSILON
+            && self.presence == 0.0
+            && self.frequency == 0.0
     }
 
     fn mark(&mut self, id: u32) {
-        if let Some(seen) = self.seen.get_mut(id as usize) {
-            *seen = true;
-        }
-        if let Some(count) = self.counts.get_mut(id as usize) {
-            *count += 1;
+        if !self.are_none() && (id as usize) < self.vocabulary {
+            *self.seen.entry(id).or_insert(0) += 1;
         }
     }
 
-    fn apply(&self, id: u32, logit: f32) -> f32 {
-        let mut logit = match (self.seen.get(id as usize), 0.0 < logit) {
-            (Some(true), true) => logit / self.repetition,
-            (Some(true), false) => logit * self.repetition,
-            _ => logit,
-        };
-        if let Some(count) = self.counts.get(id as usize)
-            && 0 < *count
-        {
-            logit -= self.presence + self.frequency * *count as f32;
-        }
-        logit
-    }
-}
-
-/// `logits` with `bias` added where there is one.
-fn bend<'a>(logits: &'a [f32], bias: &[(u32, f32)], biased: &'a mut Vec<f32>) -> &'a [f32] {
-    if bias.is_empty() {
-        return logits;
-    }
-    biased.clear();
-    biased.extend_from_slice(logits);
-    for (id, bias) in bias {
-        if let Some(logit) = biased.get_mut(*id as usize) {
-            *logit += bias;
+    fn apply(&self, logits: &mut [f32]) {
+        for (id, count) in &self.seen {
+            let Some(logit) = logits.get_mut(*id as usize) else {
+                continue;
+            };
+            *logit = if 0.0 < *logit {
+                *logit / self.repetition
+            } else {
+                *logit * self.repetition
+            };
+            if 0 < *count {
+                *logit -= self.presence + self.frequency * *count as f32;
+            }
         }
     }
-    biased
 }
 
 /// What is taken from a logit to make it a natural-log probability: the logarithm of the sum of
 /// all their exponentials.
-fn log_total(logits: &[f32]) -> f32 {
-    let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let weights = logits.iter().map(|logit| (logit - highest).exp());
-    let total: f32 = weights.filter(|weight| !weight.is_nan()).sum();
-    highest + total.ln()
+fn log_total(logits: &[f32], weights: &mut Vec<f32>) -> f32 {
+    let total = weights::weigh(logits, 1.0, weights);
+    weights::highest(logits) + total.ln()
 }
 
 /// The likeliest tokens with their log probabilities.
@@ -258,11 +302,10 @@ fn likelier(a: &(f32, u32), b: &(f32, u32)) -> Ordering {
     b.0.total_cmp(&a.0).then(a.1.cmp(&b.1))
 }
 
-/// Keeps the likeliest candidates that together have at least `top_p` of all weight, and always
+/// Keeps the likeliest candidates that together have at least `wanted` of all weight, and always
 /// the first of them. Puts them in order; how many must be sorted for that is found by doubling,
 /// as a few candidates mostly have all the weight.
-fn keep_top_p(candidates: &mut Vec<(f32, u32)>, top_p: f32) {
-    let total: f32 = candidates.iter().map(|(weight, _)| weight).sum();
+fn keep_weight(candidates: &mut Vec<(f32, u32)>, wanted: f32) {
     let (mut kept, mut sorted) = (0.0, 0);
     while sorted < candidates.len() {
         let unsorted = &mut candidates[sorted..];
@@ -273,7 +316,7 @@ fn keep_top_p(candidates: &mut Vec<(f32, u32)>, top_p: f32) {
         unsorted[..next].sort_unstable_by(likelier);
         let within = unsorted[..next].iter().position(|(weight, _)| {
             kept += weight;
-            top_p * total <= kept
+            wanted <= kept
         });
         if let Some(index) = within {
             return candidates.truncate(sorted + index + 1);
@@ -283,14 +326,8 @@ fn keep_top_p(candidates: &mut Vec<(f32, u32)>, top_p: f32) {
 }
 
 /// The index of the largest number, the first of equals; 0 when there is none.
-pub(crate) fn argmax(logits: impl Iterator<Item = f32>) -> u32 {
-    let mut best = (f32::NEG_INFINITY, 0);
-    for (id, logit) in (0_u32..).zip(logits) {
-        if best.0 < logit {
-            best = (logit, id);
-        }
-    }
-    best.1
+pub(crate) fn argmax(logits: &[f32]) -> u32 {
+    weights::first_largest(logits)
 }
 
 #[cfg(test)]
@@ -314,7 +351,10 @@ mod tests {
     }
 
     fn next(sampler: &mut Sampler, logits: &[f32]) -> u32 {
-        sampler.choose(logits).unwrap().token
+        sampler
+            .choose(logits, &mut Scratch::default())
+            .unwrap()
+            .token
     }
 
     /// The share of all probability, in the precision that the sampler's f32 is judged by.
@@ -363,7 +403,9 @@ mod tests {
     fn probabilities_are_the_models_own() {
         let options = sampling(0.0, 0, 1.0, 1.0);
         let mut sampler = Sampler::new(options, &[], 2).with(None, Some(2));
-        let chosen = sampler.choose(&[0.0, 1.0]).unwrap();
+        let chosen = sampler
+            .choose(&[0.0, 1.0], &mut Scratch::default())
+            .unwrap();
         assert_eq!(chosen.token, 1);
         assert!((chosen.logprob.unwrap() + 0.313_26).abs() < 1e-4);
         let ids: Vec<_> = chosen.alternatives.iter().map(|(_, id)| *id).collect();
@@ -427,7 +469,8 @@ mod tests {
             let mut kept: Vec<(f32, u32)> = weights.iter().copied().zip(0..).collect();
             let mut whole = kept.clone();
             whole.sort_unstable_by(likelier);
-            keep_top_p(&mut kept, top_p);
+            let total: f32 = weights.iter().sum();
+            keep_weight(&mut kept, top_p * total);
             prop_assert_eq!(&kept[..], &whole[..kept.len()]);
             let weigh = |some: &[(f32, u32)]| some.iter().map(|(weight, _)| f64::from(*weight)).sum::<f64>();
             let wanted = f64::from(top_p) * weigh(&whole);

@@ -15,6 +15,7 @@ use volley_worker::WorkerConfig;
 
 use super::security::{SecurityPlan, WorkerSection};
 use super::{Count, Size, Span, read_toml, set, set_count, set_span};
+use crate::backends::{Isolation, OnnxPlan};
 use crate::node::worker::WorkerPlan;
 
 #[derive(Debug, Deserialize)]
@@ -85,6 +86,8 @@ struct Onnx {
     tensor_streams: Option<Count>,
     max_rows: Option<Count>,
     run_timeout: Option<Span>,
+    isolation: Option<String>,
+    process_memory: Option<Size>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -152,12 +155,26 @@ fn plan(file: File) -> anyhow::Result<WorkerPlan> {
         drain_timeout: limits
             .drain_timeout
             .map_or(Duration::from_secs(30), |span| span.0),
-        onnx_library: onnx.library.clone(),
-        onnx: onnx_config(onnx)?,
+        onnx: onnx_plan(onnx)?,
         remote: remote_config(remote),
         security,
         artifacts: artifacts.config()?,
     })
+}
+
+fn onnx_plan(mut section: Onnx) -> anyhow::Result<OnnxPlan> {
+    let mut plan = OnnxPlan {
+        library: section.library.take(),
+        process_memory: section.process_memory.take().map(|size| size.0),
+        ..OnnxPlan::default()
+    };
+    if let Some(name) = section.isolation.take() {
+        plan.isolation = Isolation::from_name(&name).with_context(|| {
+            format!("'onnx.isolation' is '{name}', not auto, none, probe or process")
+        })?;
+    }
+    plan.config = onnx_config(section)?;
+    Ok(plan)
 }
 
 fn onnx_config(section: Onnx) -> anyhow::Result<OnnxConfig> {

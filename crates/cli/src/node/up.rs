@@ -12,7 +12,6 @@ use anyhow::Context;
 use tokio::net::TcpListener;
 use volley_api::{ApiConfig, GrpcSkin};
 use volley_artifacts::ArtifactConfig;
-use volley_backend_onnx::OnnxConfig;
 use volley_backend_remote::RemoteConfig;
 use volley_cluster::ClusterConfig;
 use volley_coordinator::CoordinatorConfig;
@@ -23,6 +22,7 @@ use super::bind;
 use super::coordinator::{self, CoordinatorPlan, Membership};
 use super::worker::{self, WorkerPlan};
 use crate::args::Up;
+use crate::backends::OnnxPlan;
 use crate::config::security::SecurityPlan;
 use crate::signals;
 use crate::terminal::Terminal;
@@ -183,8 +183,7 @@ fn worker_plan(data_dir: &Path, addresses: &Addresses) -> anyhow::Result<WorkerP
         http: addresses.http.to_string(),
         max_exchanges: None,
         drain_timeout: DRAIN_TIMEOUT,
-        onnx_library: None,
-        onnx: OnnxConfig::default(),
+        onnx: OnnxPlan::default(),
         remote: RemoteConfig::default(),
         security: SecurityPlan::default(),
         artifacts: ArtifactConfig {

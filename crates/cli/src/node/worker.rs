@@ -1,6 +1,5 @@
 //! The worker role.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +10,6 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::service::interceptor::InterceptedService;
 use volley_api::ApiConfig;
 use volley_artifacts::ArtifactConfig;
-use volley_backend_onnx::OnnxConfig;
 use volley_backend_remote::RemoteConfig;
 use volley_flight::server::{FlightServer, FlightServerConfig};
 use volley_flight::transport;
@@ -20,8 +18,9 @@ use volley_telemetry::Metrics;
 use volley_worker::{Worker, WorkerConfig};
 
 use super::{bind, serve_internal};
+use crate::backends::{self, OnnxPlan};
 use crate::config::security::SecurityPlan;
-use crate::{backends, signals};
+use crate::signals;
 
 /// Everything that a worker needs to know.
 #[derive(Clone, Debug)]
@@ -31,8 +30,7 @@ pub(crate) struct WorkerPlan {
     pub(crate) http: String,
     pub(crate) max_exchanges: Option<usize>,
     pub(crate) drain_timeout: Duration,
-    pub(crate) onnx_library: Option<PathBuf>,
-    pub(crate) onnx: OnnxConfig,
+    pub(crate) onnx: OnnxPlan,
     pub(crate) remote: RemoteConfig,
     pub(crate) security: SecurityPlan,
     pub(crate) artifacts: ArtifactConfig,
@@ -72,13 +70,7 @@ pub(crate) fn start(
 ) -> anyhow::Result<RunningWorker> {
     let addresses = (flight.local_addr()?, http.local_addr()?);
     let metrics = Metrics::new();
-    let loaders = backends::loaders(
-        plan.onnx_library.as_deref(),
-        plan.onnx,
-        plan.remote,
-        plan.artifacts,
-        metrics.clone(),
-    )?;
+    let loaders = backends::loaders(plan.onnx, plan.remote, plan.artifacts, metrics.clone())?;
     let worker = Worker::start(plan.worker, loaders, metrics.clone());
 
     let mut limits = FlightServerConfig::default();

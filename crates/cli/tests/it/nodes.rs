@@ -12,16 +12,20 @@ use crate::support::{Node, free_ports, text, until, volley};
 const FOX: &str = "Tell me a story about a fox.";
 
 /// A coordinator and a worker with text and scripted models, from files.
-struct Pair {
+pub(crate) struct Pair {
     coordinator: Node,
     worker: Node,
-    client: Client,
-    url: String,
+    pub(crate) client: Client,
+    pub(crate) url: String,
 }
 
 impl Pair {
-    /// The worker is started first, and has to wait.
     async fn start(folder: &Path) -> Self {
+        Self::start_with(folder, "").await
+    }
+
+    /// With more in the worker's file. The worker is started first, and has to wait.
+    pub(crate) async fn start_with(folder: &Path, sections: &str) -> Self {
         crypto();
         let [rest, internal, flight, http] = free_ports();
         let coordinator = format!(
@@ -33,7 +37,7 @@ impl Pair {
         let worker = format!(
             "[node]\nid = \"w\"\n\
              [listen]\nflight = \"127.0.0.1:{flight}\"\nhttp = \"127.0.0.1:{http}\"\n\
-             [cluster]\ncoordinators = [\"127.0.0.1:{internal}\"]\n"
+             [cluster]\ncoordinators = [\"127.0.0.1:{internal}\"]\n{sections}"
         );
         let worker = Self::node(folder, "worker", &worker);
         let coordinator = Self::node(folder, "coordinator", &coordinator);
@@ -54,6 +58,10 @@ impl Pair {
             client,
             url,
         }
+    }
+
+    pub(crate) fn worker_process(&self) -> String {
+        self.worker.child.id().expect("it runs").to_string()
     }
 
     fn node(folder: &Path, role: &str, file: &str) -> Node {

@@ -4,12 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::Semaphore;
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, watch};
 use volley_backend::fake::FakeLoader;
-use volley_backend::{Backend, BackendLoader};
+use volley_backend::{Backend, BackendLoader, Hold, LoadProgress, Lost};
 use volley_telemetry::Metrics;
-use volley_types::PredictError;
 use volley_types::registry::{Assignment, BackendKind, ReplicaState};
+use volley_types::{
+    ChunkStream, ErrorCode, ModelName, ModelRef, Orders, Predict, PredictError, PredictRequest,
+    Signature,
+};
 use volley_worker::Worker;
 
 use super::support::*;
@@ -26,7 +30,7 @@ impl BackendLoader for StubbornLoader {
         BackendKind::Fake
     }
 
-    fn stops_when_dropped(&self) -> bool {
+    fn stops_when_dropped(&self, _: &Assignment) -> bool {
         false
     }
 
@@ -46,6 +50,145 @@ impl BackendLoader for StubbornLoader {
         }
         self.inner.load(assignment).await
     }
+}
+
+/// Brings its models slowly, and loses them when it is told to.
+struct FragileLoader {
+    /// How long bringing a model takes from now on.
+    slow: Arc<Mutex<Duration>>,
+    lose: watch::Sender<bool>,
+    inner: FakeLoader,
+}
+
+/// A model that can be lost.
+struct Fragile {
+    inner: Arc<dyn Backend>,
+    lose: watch::Receiver<bool>,
+}
+
+#[async_trait]
+impl BackendLoader for FragileLoader {
+    fn kind(&self) -> BackendKind {
+        BackendKind::Fake
+    }
+
+    async fn prepare(
+        &self,
+        _: &Assignment,
+        _: &LoadProgress,
+    ) -> Result<Option<Hold>, PredictError> {
+        let slow = *self.slow.lock();
+        tokio::time::sleep(slow).await;
+        Ok(None)
+    }
+
+    async fn estimate(&self, assignment: &Assignment) -> Result<u64, PredictError> {
+        self.inner.estimate(assignment).await
+    }
+
+    async fn load(&self, assignment: &Assignment) -> Result<Arc<dyn Backend>, PredictError> {
+        Ok(Arc::new(Fragile {
+            inner: self.inner.load(assignment).await?,
+            lose: self.lose.subscribe(),
+        }))
+    }
+}
+
+#[async_trait]
+impl Predict for Fragile {
+    async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
+        self.inner.predict(request).await
+    }
+
+    async fn signature(&self, model: &ModelRef) -> Result<Signature, PredictError> {
+        self.inner.signature(model).await
+    }
+
+    async fn models(&self) -> Vec<ModelName> {
+        self.inner.models().await
+    }
+}
+
+impl Backend for Fragile {
+    fn capacity(&self) -> usize {
+        self.inner.capacity()
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.inner.memory_bytes()
+    }
+
+    fn lost(&self) -> Option<Lost> {
+        let mut lose = self.lose.clone();
+        Some(Box::pin(async move {
+            lose.wait_for(|lose| *lose).await.ok()?;
+            Some(PredictError::new(
+                ErrorCode::Unavailable,
+                "its process has gone",
+            ))
+        }))
+    }
+}
+
+#[tokio::test]
+async fn what_an_unloaded_model_lacks_is_brought_again_outside_the_limit_on_loading() {
+    let models = ["one", "other"].map(|model| {
+        let given = [("memory_bytes", "60"), ("text", model)];
+        assignment(model, 1, &given)
+    });
+    let all_may_go = |revision, assigned: &[Assignment]| Orders {
+        overcommit: assigned.iter().map(|it| it.model.clone()).collect(),
+        ..orders(revision, assigned)
+    };
+    let coordinator = Coordinator::start(all_may_go(1, &models[..1])).await;
+    let mut config = config(&[&coordinator]);
+    config.load_timeout = Duration::from_millis(300);
+    config.memory_budget = Some(100);
+    let slow = Arc::new(Mutex::new(Duration::ZERO));
+    let loader = FragileLoader {
+        slow: slow.clone(),
+        lose: watch::Sender::new(false),
+        inner: FakeLoader::default(),
+    };
+    let worker = Worker::start(config, vec![Arc::new(loader)], Metrics::new());
+    coordinator.ready("one", 1).await;
+    coordinator.say(all_may_go(2, &models));
+    coordinator.ready("other", 1).await;
+
+    *slow.lock() = Duration::from_millis(900);
+    let stream = worker.predict(request("one", &[])).await.unwrap();
+    let (texts, error) = read(stream).await;
+    assert!(error.is_none(), "{error:?}");
+    assert_eq!(texts, ["one"; 4]);
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_model_that_is_lost_has_failed_with_the_reason() {
+    let assigned = [assignment("fragile", 1, &[])];
+    let coordinator = Coordinator::start(orders(1, &assigned)).await;
+    let lose = watch::Sender::new(false);
+    let loader = FragileLoader {
+        slow: Arc::default(),
+        lose: lose.clone(),
+        inner: FakeLoader::default(),
+    };
+    let worker = Worker::start(
+        config(&[&coordinator]),
+        vec![Arc::new(loader)],
+        Metrics::new(),
+    );
+    coordinator.ready("fragile", 1).await;
+    lose.send_replace(true);
+    let reason = || match coordinator.state("fragile", 1)? {
+        ReplicaState::Failed(reason) => Some(reason),
+        _ => None,
+    };
+    let reason = eventually("it has failed", reason).await;
+    assert_eq!(reason, "its process has gone");
+    let refused = worker.predict(request("fragile", &[])).await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Unavailable);
+    worker.shutdown().await;
 }
 
 #[tokio::test]

@@ -83,12 +83,13 @@ impl Module {
 
 impl PoolingConfig {
     pub(super) fn mode(&self) -> Result<Pooling, PredictError> {
-        let other = self.pooling_mode_mean_sqrt_len_tokens || self.pooling_mode_weightedmean_tokens;
         let flags = [
             (self.pooling_mode_cls_token, Pooling::Cls),
             (self.pooling_mode_lasttoken, Pooling::Last),
             (self.pooling_mode_max_tokens, Pooling::Max),
             (self.pooling_mode_mean_tokens, Pooling::Mean),
+            (self.pooling_mode_mean_sqrt_len_tokens, Pooling::MeanSqrtLen),
+            (self.pooling_mode_weightedmean_tokens, Pooling::WeightedMean),
         ];
         let flags: Vec<_> = flags
             .into_iter()
@@ -96,18 +97,15 @@ impl PoolingConfig {
             .collect();
         let mode = match (self.pooling_mode.as_deref(), flags.as_slice()) {
             _ if self.include_prompt == Some(false) => None,
-            (Some("mean"), _) => Some(Pooling::Mean),
-            (Some("cls"), _) => Some(Pooling::Cls),
-            (Some("max"), _) => Some(Pooling::Max),
-            (Some("lasttoken"), _) => Some(Pooling::Last),
-            (None, []) if !other => Some(Pooling::Mean),
-            (None, [mode]) if !other => Some(*mode),
-            _ => None,
+            (Some(name), _) => Pooling::from_name(name),
+            (None, []) => Some(Pooling::Mean),
+            (None, [mode]) => Some(*mode),
+            (None, _) => None,
         };
         mode.ok_or_else(|| {
             PredictError::invalid(
                 "1_Pooling/config.json asks for a way of pooling that is not known; 'pooling' of \
-                 model.toml says which to take: mean, cls, last or max",
+                 model.toml says which to take: mean, cls, last, max, mean_sqrt_len or weighted_mean",
             )
         })
     }

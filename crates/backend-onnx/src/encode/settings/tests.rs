@@ -117,10 +117,34 @@ fn a_ranker_scores_as_its_files_say_and_nameless_labels_get_names() {
 }
 
 #[test]
+fn every_way_of_pooling_has_its_names() {
+    for (text, pooling) in [
+        (
+            r#"{"pooling_mode_weightedmean_tokens":true}"#,
+            Pooling::WeightedMean,
+        ),
+        (r#"{"pooling_mode":"weightedmean"}"#, Pooling::WeightedMean),
+        (
+            r#"{"pooling_mode_mean_sqrt_len_tokens":true}"#,
+            Pooling::MeanSqrtLen,
+        ),
+        (
+            r#"{"pooling_mode":"mean_sqrt_len_tokens"}"#,
+            Pooling::MeanSqrtLen,
+        ),
+        (r#"{"pooling_mode_lasttoken":true}"#, Pooling::Last),
+    ] {
+        let settings = read(&[("1_Pooling/config.json", text)]).unwrap();
+        assert_eq!(settings.pooling, pooling, "{text}");
+    }
+    let settings = read(&[("model.toml", "pooling = \"weighted_mean\"")]).unwrap();
+    assert_eq!(settings.pooling, Pooling::WeightedMean);
+}
+
+#[test]
 fn what_is_misspelt_is_refused() {
     let pooling = "1_Pooling/config.json";
     for (name, text) in [
-        (pooling, r#"{"pooling_mode_weightedmean_tokens":true}"#),
         (pooling, r#"{"pooling_mode":"strange"}"#),
         (
             pooling,
@@ -180,7 +204,7 @@ fn what_was_registered_wins_over_every_file() {
     let plain = registered(serde_json::json!({ "pooling_mode": "mean" }));
     assert!(!read_with(&[], &plain).unwrap().normalize);
     assert!(read(&[]).unwrap().normalize);
-    let strange = registered(serde_json::json!({ "pooling_mode": "weightedmean" }));
+    let strange = registered(serde_json::json!({ "pooling_mode": "strange" }));
     let refused = read_with(&[], &strange).unwrap_err();
     assert!(refused.message.contains("pooling_mode"), "{refused:?}");
     let broken = registered(serde_json::json!({ "all_config": "{" }));

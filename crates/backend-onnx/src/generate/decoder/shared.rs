@@ -9,7 +9,7 @@ use ort::value::{DynValue, Tensor};
 use volley_types::PredictError;
 
 use super::layout::Layout;
-use super::{append_last, failed, quiet, refused};
+use super::{append, append_last, failed, quiet, refused};
 use crate::generate::kv::{Cache, Form, View};
 use crate::generate::memory;
 use crate::generate::model::{ModelFiles, Names};
@@ -102,6 +102,44 @@ impl Shared {
         );
         self.singles[slot] = Some(bound);
         result?
+    }
+
+    /// As [`Decoder::prefill_together`](super::Decoder::prefill_together).
+    pub(super) fn prefill_together(
+        &mut self,
+        first: usize,
+        prompts: &[&[u32]],
+        read: impl FnMut(usize, &[f32]),
+    ) -> Result<(), PredictError> {
+        let rows = prompts.len();
+        let width = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0);
+        if width == 0 {
+            return Err(failed("no prompts"));
+        }
+        // Padding stands behind: the ones of a row say how much of it counts, and what else is
+        // written to its slot is written over as the slot grows.
+        let (mut ids, mut mask) = (vec![0; rows * width], vec![0; rows * width]);
+        let padded = ids.chunks_mut(width).zip(mask.chunks_mut(width));
+        for (prompt, (ids, mask)) in prompts.iter().zip(padded) {
+            mask[..prompt.len()].fill(1);
+            for (id, token) in ids.iter_mut().zip(*prompt) {
+                *id = i64::from(*token);
+            }
+        }
+        let mut bound = self.bind(first, rows)?;
+        let (names, vocabulary) = (&self.names, self.vocabulary);
+        let (session, options) = (&mut self.session, &self.run_options);
+        let ends = prompts.iter().enumerate();
+        let ends = ends.map(|(row, prompt)| (row * width + prompt.len()).saturating_sub(1));
+        step(
+            session,
+            options,
+            names,
+            &mut bound,
+            rows,
+            (ids, mask),
+            |logits| each(logits, rows * width, vocabulary, ends, read),
+        )?
     }
 
     /// As [`Decoder::decode`](super::Decoder::decode).
@@ -230,4 +268,33 @@ fn last<T>(
     let mut values = Vec::with_capacity(count);
     append_last(logits, count, &mut values)?;
     Ok(read(&values))
+}
+
+/// Gives the logits of the chosen ones of all `positions` to `read`, in their order.
+fn each(
+    logits: &DynValue,
+    positions: usize,
+    vocabulary: usize,
+    chosen: impl Iterator<Item = usize>,
+    mut read: impl FnMut(usize, &[f32]),
+) -> Result<(), PredictError> {
+    let range = |position: usize| position * vocabulary..(position + 1) * vocabulary;
+    let whole = |length: usize| length == positions * vocabulary;
+    if let Ok((_, values)) = logits.try_extract_tensor::<f32>() {
+        if !whole(values.len()) {
+            return Err(failed("the model gives logits of some positions only"));
+        }
+        for (index, position) in chosen.enumerate() {
+            read(index, &values[range(position)]);
+        }
+        return Ok(());
+    }
+    let mut values = Vec::with_capacity(vocabulary);
+    for (index, position) in chosen.enumerate() {
+        values.clear();
+        let choose = |length| whole(length).then(|| range(position));
+        append(logits, choose, &mut values)?;
+        read(index, &values);
+    }
+    Ok(())
 }

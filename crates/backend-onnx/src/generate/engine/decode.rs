@@ -5,6 +5,8 @@
 //! the prompt that is being read, free slots. So a step is one run over the first slots of the
 //! cache, and a reader who sleeps costs no computation.
 
+mod together;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -18,7 +20,7 @@ use super::slots::Slots;
 use super::{QUEUE, Request};
 use crate::generate::decoder::Decoder;
 use crate::generate::model::ModelFiles;
-use crate::generate::sampler::Sampler;
+use crate::generate::sampler::{Sampler, Scratch};
 
 /// Prompt tokens that are read between two steps, so that a long prompt holds nobody up. Chunks
 /// always end at multiples of this, so that how a prompt is cut, and with it the last bits of
@@ -41,6 +43,8 @@ pub(super) struct Loop {
     reading: Option<Reading>,
     slots: Slots,
     prefix_reuse: bool,
+    /// Of all choices, which are made one after the other.
+    scratch: Scratch,
 }
 
 /// A prompt of which `read` tokens are in the KV cache.
@@ -70,6 +74,7 @@ impl Loop {
             running: Vec::new(),
             active: 0,
             reading: None,
+            scratch: Scratch::default(),
         }
     }
 
@@ -119,6 +124,11 @@ impl Loop {
     fn read_prompts(&mut self) {
         let mut left = PREFILL_TOKENS;
         while 0 < left {
+            let together = self.read_together(left);
+            if 0 < together {
+                left = left.saturating_sub(together);
+                continue;
+            }
             let Some(reading) = self.reading.take().or_else(|| self.next_waiting()) else {
                 return;
             };
@@ -133,7 +143,7 @@ impl Loop {
             return None;
         }
         let request = self.waiting.pop_front()?;
-        let cached = self.take_over(&request.prompt);
+        let cached = self.take_over(self.running.len(), &request.prompt);
         Some(Reading {
             request,
             read: cached,
@@ -141,9 +151,9 @@ impl Loop {
         })
     }
 
-    /// Readies the next slot for a prompt. Returns how much of the prompt it holds already.
-    fn take_over(&mut self, prompt: &[u32]) -> usize {
-        let slot = self.running.len();
+    /// Readies a slot, the first that is free, for a prompt. Returns how much of the prompt it
+    /// holds already.
+    fn take_over(&mut self, slot: usize, prompt: &[u32]) -> usize {
         if !self.prefix_reuse {
             self.slots.forget(slot);
             return 0;
@@ -178,15 +188,14 @@ impl Loop {
         } = reading;
         let end = request.prompt.len().min(chunk_end(read));
         let slot = self.running.len();
-        let mut sampler = (end == request.prompt.len()).then(|| {
-            let options = &request.options;
-            let sampling = options.sampling.clone();
-            Sampler::new(sampling, &request.prompt, self.files.vocabulary)
-                .with(request.constraint.take(), options.logprobs)
-        });
+        let mut sampler =
+            (end == request.prompt.len()).then(|| request.sampler(self.files.vocabulary));
         let tokens = &request.prompt[read..end];
+        let scratch = &mut self.scratch;
         let chosen = self.decoder.prefill(slot, read, tokens, |logits| {
-            sampler.as_mut().map(|sampler| sampler.choose(logits))
+            sampler
+                .as_mut()
+                .map(|sampler| sampler.choose(logits, scratch))
         });
         self.slots.extend(slot, tokens);
         match (chosen, sampler) {
@@ -235,11 +244,12 @@ impl Loop {
             return;
         }
         let (active, files) = (&mut self.running[..self.active], &self.files);
+        let scratch = &mut self.scratch;
         let tokens: Vec<u32> = active.iter().map(|running| running.next).collect();
         let lengths: Vec<usize> = active.iter().map(|running| running.length).collect();
         let result = self.decoder.decode(&tokens, &lengths, |logits| {
             for (running, logits) in active.iter_mut().zip(logits.chunks(files.vocabulary)) {
-                running.advance(logits, files);
+                running.advance(logits, files, scratch);
             }
         });
         match result {
@@ -307,6 +317,13 @@ fn chunk_end(read: usize) -> usize {
 }
 
 impl Request {
+    /// What chooses its tokens; takes what holds them to their form.
+    fn sampler(&mut self, vocabulary: usize) -> Sampler {
+        let options = &self.options;
+        Sampler::new(options.sampling.clone(), &self.prompt, vocabulary)
+            .with(self.constraint.take(), options.logprobs)
+    }
+
     /// Tells the reader that this item will not go on.
     fn fail(&self, error: PredictError, delivery: &mut Delivery) {
         // The reader may have gone, or be too far behind even for this: its stream then ends

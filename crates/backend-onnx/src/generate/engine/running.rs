@@ -8,7 +8,7 @@ use volley_types::{FinishReason, GenerationChunk, Usage};
 use super::delivery::{Added, Delivery};
 use super::{Event, Request};
 use crate::generate::model::ModelFiles;
-use crate::generate::sampler::{Chosen, Sampler};
+use crate::generate::sampler::{Chosen, Sampler, Scratch};
 use crate::generate::spelling::Spellings;
 use crate::generate::text::{Detokenizer, StopFilter};
 use crate::generate::tools::{Found, ToolCalls};
@@ -78,9 +78,9 @@ impl Running {
     }
 
     /// The next token was put into the KV cache, with these logits behind it.
-    pub(super) fn advance(&mut self, logits: &[f32], files: &ModelFiles) {
+    pub(super) fn advance(&mut self, logits: &[f32], files: &ModelFiles, scratch: &mut Scratch) {
         self.length += 1;
-        match self.sampler.choose(logits) {
+        match self.sampler.choose(logits, scratch) {
             Ok(chosen) => self.take(chosen, files),
             Err(error) => {
                 self.finished = true;

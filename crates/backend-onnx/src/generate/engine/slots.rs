@@ -85,6 +85,29 @@ impl Slots {
         }
     }
 
+    /// How much of a prompt some slot holds, in whole blocks.
+    pub(super) fn shares(&self, prompt: &[u32]) -> usize {
+        let most = self
+            .held
+            .iter()
+            .map(|held| shared(&held.tokens, prompt))
+            .max();
+        let most = most.unwrap_or(0).min(prompt.len().saturating_sub(1));
+        most / BLOCK * BLOCK
+    }
+
+    /// How many of `prompts`, from the first on, have no block in common with one before them,
+    /// which they could take over once that is read.
+    pub(super) fn first_apart(&self, prompts: &[&[u32]]) -> usize {
+        let alike = |index: &usize| {
+            let before = prompts[..*index].iter();
+            before
+                .clone()
+                .any(|other| BLOCK <= shared(other, prompts[*index]))
+        };
+        (0..prompts.len()).find(alike).unwrap_or(prompts.len())
+    }
+
     /// The free slot behind `slot`, but not `from`, that was left longest, if it was before
     /// `slot` was and `slot` holds something of worth.
     fn older_than(&self, slot: usize, from: usize) -> Option<usize> {

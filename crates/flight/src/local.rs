@@ -1,0 +1,204 @@
+//! The contract between two processes of one machine, over one socket that both hold: nobody else
+//! can connect, and the end of either process ends the connection.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::{StreamExt, stream};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::UnixStream;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tonic::transport::server::Connected;
+use tonic::transport::{Endpoint, Server};
+use volley_types::{Predict, PredictError};
+
+use crate::client::FlightClient;
+use crate::server::{FlightServer, FlightServerConfig};
+use crate::transport::{CONNECTION_WINDOW_BYTES, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT};
+
+/// Bytes that one stream may have in flight: more than over a network, as a large tensor then
+/// waits less often for its reader.
+const STREAM_WINDOW_BYTES: u32 = 256 << 10;
+
+/// How long the other process may take to accept a call.
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A client over `socket`, and what is cancelled once the connection is gone: the other process
+/// has ended, hangs, or everything that used the client was dropped. Must be called inside a
+/// tokio runtime.
+#[must_use]
+pub fn client(socket: UnixStream) -> (FlightClient, CancellationToken) {
+    let gone = CancellationToken::new();
+    let tied = Tied {
+        socket,
+        _gone: gone.clone().drop_guard(),
+    };
+    let only = Arc::new(Mutex::new(Some(tied)));
+    let connector = tower::service_fn(move |_| {
+        let taken = only.lock().take().map(TokioIo::new);
+        let lost = || io::Error::new(io::ErrorKind::BrokenPipe, "the connection has ended");
+        std::future::ready(taken.ok_or_else(lost))
+    });
+    let channel = Endpoint::from_static("http://model-host.invalid")
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+        .keep_alive_while_idle(true)
+        .connect_with_connector_lazy(connector);
+    (FlightClient::over(channel, ACCEPT_TIMEOUT), gone)
+}
+
+/// Serves `predict` over `socket` until the other process closes it.
+///
+/// # Errors
+/// `Internal` when the server fails.
+pub async fn serve(
+    predict: Arc<dyn Predict>,
+    config: FlightServerConfig,
+    socket: UnixStream,
+) -> Result<(), PredictError> {
+    let gone = CancellationToken::new();
+    let tied = Tied {
+        socket,
+        _gone: gone.clone().drop_guard(),
+    };
+    let incoming = stream::iter([Ok::<_, io::Error>(tied)]).chain(stream::pending());
+    let server = Server::builder()
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_concurrent_streams(u32::try_from(config.max_exchanges).unwrap_or(u32::MAX))
+        .add_service(FlightServer::new(predict, config).into_service())
+        .serve_with_incoming(incoming);
+    tokio::select! {
+        served = server => {
+            let failed = |error| PredictError::internal("the local connection failed", error);
+            served.map_err(failed)
+        }
+        () = gone.cancelled() => Ok(()),
+    }
+}
+
+/// A socket that tells when nobody holds it any more.
+struct Tied {
+    socket: UnixStream,
+    _gone: DropGuard,
+}
+
+impl Connected for Tied {
+    type ConnectInfo = ();
+
+    fn connect_info(&self) {}
+}
+
+impl AsyncRead for Tied {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Tied {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write_vectored(cx, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::{ArrayRef, RecordBatch, StringArray};
+    use volley_backend::BackendLoader;
+    use volley_backend::text::TextLoader;
+    use volley_types::registry::{Assignment, BackendKind, ModelSource, ModelVersionSpec};
+    use volley_types::{
+        ErrorCode, GenerationRow, Input, ModelName, ModelRef, ModelVersion, Parameters,
+        PredictRequest,
+    };
+
+    use super::*;
+
+    async fn words() -> Arc<dyn Predict> {
+        let assignment = Assignment {
+            model: ModelName::new("words").unwrap(),
+            spec: ModelVersionSpec {
+                version: ModelVersion(1),
+                backend: BackendKind::Text,
+                source: ModelSource::None,
+                parameters: Parameters::default(),
+                description: String::new(),
+                created_ms: 0,
+            },
+            connector: None,
+        };
+        TextLoader.load(&assignment).await.unwrap()
+    }
+
+    fn request() -> PredictRequest {
+        let prompt: ArrayRef = Arc::new(StringArray::from(vec!["one two"]));
+        let batch = RecordBatch::try_from_iter_with_nullable([("prompt", prompt, true)]).unwrap();
+        let model = ModelRef::deployed(ModelName::new("words").unwrap());
+        PredictRequest::new(model, Input::Batch(batch))
+    }
+
+    #[tokio::test]
+    async fn a_socket_carries_predictions_until_it_is_closed() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let served = tokio::spawn(serve(words().await, FlightServerConfig::default(), theirs));
+        let (client, gone) = client(ours);
+        let mut answer = client.predict(request()).await.unwrap();
+        let mut text = String::new();
+        while let Some(batch) = answer.next().await {
+            let batch = batch.unwrap();
+            let rows = GenerationRow::rows(&batch).unwrap();
+            text.extend(rows.filter_map(|row| row.text().map(str::to_owned)));
+        }
+        assert_eq!(text, "one two");
+        assert!(!gone.is_cancelled());
+
+        drop((answer, client));
+        served.await.unwrap().unwrap();
+        gone.cancelled().await;
+    }
+
+    #[tokio::test]
+    async fn a_process_that_has_ended_is_not_there() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        let (client, gone) = client(ours);
+        let refused = client.predict(request()).await.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Unavailable, "{refused}");
+        gone.cancelled().await;
+    }
+}

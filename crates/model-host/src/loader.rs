@@ -1,0 +1,159 @@
+//! The loader of a worker that has models loaded by processes of their own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use volley_backend::{Backend, BackendLoader, Hold, LoadProgress};
+use volley_telemetry::Metrics;
+use volley_types::PredictError;
+use volley_types::registry::{Assignment, BackendKind, ModelSource};
+
+use crate::child::Program;
+use crate::hosted::{Hosted, Keeper, Restarts};
+
+/// What a process takes beside its model: the binary, the library and its threads. Measured, with
+/// a reserve.
+const OVERHEAD_BYTES: u64 = 48 << 20;
+
+/// What processes are used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// A model is loaded and tried in a process, which ends; then it is loaded in this one.
+    Probe,
+    /// A model stays in its process.
+    Serve,
+}
+
+/// Loads models in processes of their own.
+pub struct HostedLoader {
+    inner: Arc<dyn BackendLoader>,
+    program: Arc<Program>,
+    what_for: Use,
+    restarts: Restarts,
+    metrics: Metrics,
+    loads: AtomicU64,
+}
+
+impl HostedLoader {
+    /// Has models loaded by `program`, and asks `inner`, the loader of this process, for all
+    /// that needs no library.
+    #[must_use]
+    pub fn new(
+        inner: Arc<dyn BackendLoader>,
+        program: Program,
+        what_for: Use,
+        metrics: Metrics,
+    ) -> Self {
+        Self {
+            inner,
+            program: Arc::new(program),
+            what_for,
+            restarts: Restarts::default(),
+            metrics,
+            loads: AtomicU64::new(0),
+        }
+    }
+
+    /// The loader, with another patience.
+    #[must_use]
+    pub fn with_restarts(mut self, restarts: Restarts) -> Self {
+        self.restarts = restarts;
+        self
+    }
+}
+
+#[async_trait]
+impl BackendLoader for HostedLoader {
+    fn kind(&self) -> BackendKind {
+        self.inner.kind()
+    }
+
+    async fn prepare(
+        &self,
+        assignment: &Assignment,
+        progress: &LoadProgress,
+    ) -> Result<Option<Hold>, PredictError> {
+        self.inner.prepare(assignment, progress).await
+    }
+
+    async fn estimate(&self, assignment: &Assignment) -> Result<u64, PredictError> {
+        let bytes = self.inner.estimate(assignment).await?;
+        Ok(match self.what_for {
+            Use::Probe => bytes,
+            Use::Serve => bytes.saturating_add(OVERHEAD_BYTES),
+        })
+    }
+
+    fn stops_when_dropped(&self, assignment: &Assignment) -> bool {
+        match self.what_for {
+            Use::Probe => self.inner.stops_when_dropped(assignment),
+            Use::Serve => true,
+        }
+    }
+
+    async fn load(&self, assignment: &Assignment) -> Result<Arc<dyn Backend>, PredictError> {
+        let turn = self.loads.fetch_add(1, Ordering::Relaxed);
+        let mut loaded = self.program.load(assignment, turn).await?;
+        if self.what_for == Use::Probe {
+            // Its memory is free before as much is taken here.
+            if let Err(error) = loaded.process.kill().await {
+                tracing::debug!(%error, "the process that tried a model had ended");
+            }
+            return self.inner.load(assignment).await;
+        }
+        let keeper = Keeper {
+            program: self.program.clone(),
+            assignment: assignment.clone(),
+            turn,
+            restarts: self.restarts,
+            metrics: self.metrics.clone(),
+        };
+        Ok(Arc::new(Hosted::new(keeper, loaded, OVERHEAD_BYTES).await?))
+    }
+}
+
+/// Two loaders of one kind: one for models that lie on this machine, one for those that are
+/// fetched from elsewhere.
+pub struct BySource {
+    /// For models that are here.
+    pub own: Arc<dyn BackendLoader>,
+    /// For models that are fetched.
+    pub fetched: Arc<dyn BackendLoader>,
+}
+
+impl BySource {
+    fn of(&self, assignment: &Assignment) -> &dyn BackendLoader {
+        match assignment.spec.source {
+            ModelSource::Url { .. } => &*self.fetched,
+            ModelSource::None | ModelSource::Path(_) | ModelSource::Connector(_) => &*self.own,
+        }
+    }
+}
+
+#[async_trait]
+impl BackendLoader for BySource {
+    fn kind(&self) -> BackendKind {
+        self.own.kind()
+    }
+
+    async fn prepare(
+        &self,
+        assignment: &Assignment,
+        progress: &LoadProgress,
+    ) -> Result<Option<Hold>, PredictError> {
+        self.of(assignment).prepare(assignment, progress).await
+    }
+
+    async fn estimate(&self, assignment: &Assignment) -> Result<u64, PredictError> {
+        self.of(assignment).estimate(assignment).await
+    }
+
+    fn stops_when_dropped(&self, assignment: &Assignment) -> bool {
+        self.of(assignment).stops_when_dropped(assignment)
+    }
+
+    async fn load(&self, assignment: &Assignment) -> Result<Arc<dyn Backend>, PredictError> {
+        self.of(assignment).load(assignment).await
+    }
+}

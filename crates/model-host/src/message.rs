@@ -1,0 +1,184 @@
+//! The two messages before the socket carries Flight: what to load, and what came of it.
+
+use prost::Message;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use volley_proto::predict_command::{error_from_wire, error_to_wire};
+use volley_proto::registry_records::{assignment_from_wire, assignment_to_wire};
+use volley_proto::{predict, registry};
+use volley_types::PredictError;
+use volley_types::registry::Assignment;
+
+/// The most bytes of a message.
+const MAX_BYTES: usize = 16 << 20;
+
+/// What a child is told.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Order {
+    pub(crate) settings: Settings,
+    pub(crate) assignment: Assignment,
+}
+
+/// What holds for all models of a worker, and what counts its loads.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Settings {
+    /// Bytes that the process may take.
+    pub(crate) memory_limit: Option<u64>,
+    /// Which of the worker's loads this is, from 0, for what models take in turn.
+    pub(crate) turn: u64,
+    /// What the loader is made from; only the two ends of it know what that is.
+    pub(crate) loader: serde_json::Value,
+}
+
+/// What a child says of a model that it has loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Told {
+    pub(crate) capacity: usize,
+    pub(crate) memory_bytes: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Answer {
+    Loaded(Told),
+    /// An `ErrorDetail`, its message, and what is for the log.
+    Failed(Vec<u8>, String, String),
+}
+
+impl Order {
+    pub(crate) async fn send(&self, to: &mut (impl AsyncWrite + Unpin)) -> std::io::Result<()> {
+        let assignment = assignment_to_wire(&self.assignment).encode_to_vec();
+        write(to, &serde_json::to_vec(&self.settings)?).await?;
+        write(to, &assignment).await
+    }
+
+    pub(crate) async fn receive(from: &mut (impl AsyncRead + Unpin)) -> std::io::Result<Self> {
+        let settings = serde_json::from_slice(&read(from).await?)?;
+        let assignment = registry::v1::Assignment::decode(&*read(from).await?)?;
+        let assignment = assignment_from_wire(assignment).map_err(std::io::Error::other)?;
+        Ok(Self {
+            settings,
+            assignment,
+        })
+    }
+}
+
+/// Sends what came of a load.
+pub(crate) async fn answer(
+    outcome: &Result<Told, PredictError>,
+    to: &mut (impl AsyncWrite + Unpin),
+) -> std::io::Result<()> {
+    let answer = match outcome {
+        Ok(told) => Answer::Loaded(*told),
+        Err(error) => Answer::Failed(
+            error_to_wire(error, None).encode_to_vec(),
+            error.message.clone(),
+            error.chain(),
+        ),
+    };
+    write(to, &serde_json::to_vec(&answer)?).await
+}
+
+/// Receives it.
+pub(crate) async fn outcome(
+    from: &mut (impl AsyncRead + Unpin),
+) -> std::io::Result<Result<Told, PredictError>> {
+    Ok(match serde_json::from_slice(&read(from).await?)? {
+        Answer::Loaded(told) => Ok(told),
+        Answer::Failed(detail, message, chain) => {
+            let detail = predict::v1::ErrorDetail::decode(&*detail)?;
+            let error = error_from_wire(&detail, message);
+            let error = error.ok_or_else(|| std::io::Error::other("an unknown code"))?;
+            Err(error.with_source(chain))
+        }
+    })
+}
+
+async fn write(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> std::io::Result<()> {
+    let length = u32::try_from(bytes.len()).map_err(std::io::Error::other)?;
+    to.write_u32(length).await?;
+    to.write_all(bytes).await?;
+    to.flush().await
+}
+
+async fn read(from: &mut (impl AsyncRead + Unpin)) -> std::io::Result<Vec<u8>> {
+    let length = from.read_u32().await? as usize;
+    if MAX_BYTES < length {
+        return Err(std::io::Error::other("a message is too long"));
+    }
+    let mut bytes = vec![0; length];
+    from.read_exact(&mut bytes).await?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use volley_types::registry::{BackendKind, ModelSource, ModelVersionSpec};
+    use volley_types::{ErrorCode, ErrorOrigin, ModelName, ModelVersion, ParamValue};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn orders_and_outcomes_arrive_as_they_were_sent() {
+        let task = ("task".to_owned(), ParamValue::Text("embed".to_owned()));
+        let order = Order {
+            settings: Settings {
+                memory_limit: Some(7),
+                turn: 3,
+                loader: serde_json::json!({"slots": 4}),
+            },
+            assignment: Assignment {
+                model: ModelName::new("m").unwrap(),
+                spec: ModelVersionSpec {
+                    version: ModelVersion(2),
+                    backend: BackendKind::Onnx,
+                    source: ModelSource::Path("/models/m".to_owned()),
+                    parameters: [task].into_iter().collect(),
+                    description: String::new(),
+                    created_ms: 5,
+                },
+                connector: None,
+            },
+        };
+        let (mut one, mut other) = tokio::io::duplex(64);
+        let sent = async { order.send(&mut one).await.unwrap() };
+        let (received, ()) = tokio::join!(Order::receive(&mut other), sent);
+        assert_eq!(received.unwrap(), order);
+
+        let told = Told {
+            capacity: 4,
+            memory_bytes: 1 << 40,
+        };
+        let refused = PredictError::invalid("no model")
+            .with_origin(ErrorOrigin::Model)
+            .with_source("for the log");
+        for sent in [Ok(told), Err(refused)] {
+            let give = async { answer(&sent, &mut one).await.unwrap() };
+            let (received, ()) = tokio::join!(outcome(&mut other), give);
+            match (received.unwrap(), sent) {
+                (Ok(received), Ok(sent)) => assert_eq!(received, sent),
+                (Err(received), Err(sent)) => {
+                    assert_eq!(received.code, ErrorCode::InvalidInput);
+                    assert_eq!(received.to_string(), sent.to_string());
+                    assert_eq!(received.origin, ErrorOrigin::Model);
+                    assert!(received.chain().contains("for the log"));
+                }
+                _ => panic!("an outcome became another"),
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_broken_child_says_is_an_error_or_an_outcome(
+            length in any::<Option<u32>>(),
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let length = length.unwrap_or(bytes.len() as u32).to_be_bytes();
+            let said = [&length, bytes.as_slice()].concat();
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let _ = runtime.block_on(outcome(&mut &*said));
+            let _ = runtime.block_on(Order::receive(&mut &*said));
+        }
+    }
+}
