@@ -2,12 +2,14 @@
 
 use std::path::Path;
 
+use serde_json::Value;
 use volley_types::PredictError;
 
 use crate::layout::{self, Layout};
 use crate::loader::Found;
 use crate::registered::Registered;
-use crate::{OnnxConfig, encode, generate};
+use crate::session::{self, Place};
+use crate::{OnnxConfig, Runtime, encode, generate};
 
 /// What a model's directory is understood to be, before anything is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,9 +49,42 @@ pub fn describe(
         Layout::Decoder => None,
     };
     details.extend(graph.map(|graph| ("graph", graph.display().to_string())));
+    details.extend(tokenizer(&directory).map(|told| ("tokenizer", told)));
     if let Some(declared) = declared {
         details.push(("described by", "config.pbtxt".to_owned()));
         details.extend(declared.details);
     }
     Ok(Description { kind, details })
+}
+
+/// Where the sessions of a model run with this configuration: what `auto` comes to here.
+///
+/// # Errors
+/// `InvalidInput` when the directory is none that is known, or asks for CUDA where there is none.
+pub fn device(
+    runtime: &Runtime,
+    path: &Path,
+    variant: Option<&str>,
+    config: &OnnxConfig,
+) -> Result<String, PredictError> {
+    let found = Found::new(path, &Registered::default(), *config, variant)?;
+    Ok(match session::place(runtime, &found.config)? {
+        Place::Host => "cpu".to_owned(),
+        Place::Cuda(gpu) => format!("cuda, GPU {gpu}"),
+    })
+}
+
+/// What kind of tokenizer a directory has, and how many tokens that knows; `None` where there is
+/// none that can be read.
+fn tokenizer(directory: &Path) -> Option<String> {
+    let text = std::fs::read(directory.join("tokenizer.json")).ok()?;
+    let file: Value = serde_json::from_slice(&text).ok()?;
+    let model = &file["model"];
+    let known = match &model["vocab"] {
+        Value::Object(tokens) => tokens.len(),
+        Value::Array(tokens) => tokens.len(),
+        _ => 0,
+    };
+    let kind = model["type"].as_str().unwrap_or("tokenizer.json");
+    Some(format!("{kind} of {known} tokens"))
 }

@@ -24,6 +24,6 @@ mod triton;
 mod watch;
 
 pub use crate::config::{Device, OnnxConfig};
-pub use crate::inspect::{Description, describe};
+pub use crate::inspect::{Description, describe, device};
 pub use crate::loader::OnnxLoader;
 pub use crate::runtime::Runtime;

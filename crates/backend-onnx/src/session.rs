@@ -81,6 +81,19 @@ pub(crate) fn build_placed(
     }
 }
 
+/// Where sessions run that are built now.
+///
+/// # Errors
+/// `InvalidInput` when CUDA is asked for and not there.
+pub(crate) fn place(runtime: &Runtime, config: &OnnxConfig) -> Result<Place, PredictError> {
+    let gpu = || cuda(runtime, config, Path::new("")).map(|_| Place::Cuda(config.gpu));
+    match config.device {
+        Device::Cpu => Ok(Place::Host),
+        Device::Cuda => gpu(),
+        Device::Auto => Ok(gpu().unwrap_or(Place::Host)),
+    }
+}
+
 fn commit(mut builder: SessionBuilder, path: &Path) -> Result<Session, PredictError> {
     builder.commit_from_file(path).map_err(|error| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();

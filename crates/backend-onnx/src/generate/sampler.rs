@@ -157,9 +157,8 @@ impl Sampler {
         let floor = self.floor(weights, total);
         candidates.clear();
         let ids = (0_u32..).zip(weights.iter());
-        candidates.extend(ids.filter_map(|(id, weight)| {
-            (floor <= *weight && 0.0 < *weight).then(|| (logits[id as usize], id))
-        }));
+        let heavy = ids.filter(|(_, weight)| floor <= **weight && 0.0 < **weight);
+        candidates.extend(heavy.map(|(id, _)| (logits[id as usize], id)));
         let mut total = total;
         if 0 < top_k {
             if top_k < candidates.len() {

@@ -189,7 +189,7 @@ impl Reader<'_> {
 
     /// What follows a backslash.
     fn escaped(&mut self) -> Result<u8, String> {
-        let rest = self.text[self.at..].as_bytes();
+        let rest = &self.text.as_bytes()[self.at..];
         let unknown = || "a string has an escape that is not known".to_owned();
         let digits = |radix: u32, most: usize, from: usize| {
             let digits = rest[from..].iter().take(most);

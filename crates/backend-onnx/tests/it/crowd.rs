@@ -173,3 +173,45 @@ async fn more_items_than_slots_take_turns() {
         30 * prompts.len()
     );
 }
+
+/// Short prompts of one request wait together, and are read in one run.
+#[tokio::test(flavor = "multi_thread")]
+async fn prompts_that_are_read_together_are_answered_as_each_alone() {
+    let prompts = [
+        "Tell me a story about a fox.",
+        "Hello!",
+        "Who is it?",
+        "Tell me a long story about an owl and a crow.",
+        "Once upon a time",
+        "And then?",
+        "Tell me a story about a goat.",
+        "Why?",
+    ];
+    for prefix_reuse in [true, false] {
+        let config = volley_backend_onnx::OnnxConfig {
+            slots: 8,
+            prefix_reuse,
+            ..setup::config()
+        };
+        let directory = setup::model_dir("storyteller");
+        let model = setup::load_with(&directory, config).await.unwrap();
+        let mut alone = Vec::new();
+        for prompt in prompts {
+            alone.push(tell(&model, prompt, &[tokens(30)]).await.unwrap().text());
+        }
+        for round in 0..3 {
+            let answer = model.predict(request(&prompts, &[tokens(30)]));
+            let mut answer = answer.await.unwrap();
+            let mut together = vec![String::new(); prompts.len()];
+            while let Some(batch) = answer.next().await {
+                for row in GenerationRow::rows(&batch.unwrap()).unwrap() {
+                    together[row.item() as usize].push_str(row.text().unwrap_or_default());
+                }
+            }
+            assert_eq!(
+                together, alone,
+                "round {round}, prefix reuse {prefix_reuse}"
+            );
+        }
+    }
+}

@@ -25,13 +25,17 @@ pub(crate) async fn run(path: &Path, variant: Option<String>, as_json: bool) -> 
     let config = OnnxConfig::default();
     let mut description = describe(&path, variant.as_deref(), &config).map_err(told)?;
     let name = ModelName::new("inspected").map_err(told)?;
-    let backend = load(&path, name.clone(), variant, config).await?;
+    let library = Runtime::locate(None).map_err(told)?;
+    let runtime = Runtime::init(&library).map_err(told)?;
+    let device = volley_backend_onnx::device(&runtime, &path, variant.as_deref(), &config);
+    let device = device.map_err(told)?;
+    let backend = load(runtime, &path, name.clone(), variant, config).await?;
     let model = ModelRef::deployed(name);
     let signature = backend.signature(&model).await.map_err(told)?;
     let columns = |schema: &arrow_schema::Schema| -> Vec<(String, String)> {
         let columns = schema.fields().iter();
         columns
-            .map(|field| (field.name().clone(), field.data_type().to_string()))
+            .map(|field| (field.name().clone(), kind(field)))
             .collect()
     };
     let vectors = signature.output.fields().iter();
@@ -56,6 +60,7 @@ pub(crate) async fn run(path: &Path, variant: Option<String>, as_json: bool) -> 
             "task": signature.task.as_str(),
             "inputs": object(inputs),
             "outputs": object(outputs),
+            "device": device,
             "capacity": backend.capacity(),
             "memory_bytes": backend.memory_bytes(),
             "details": details,
@@ -76,6 +81,7 @@ pub(crate) async fn run(path: &Path, variant: Option<String>, as_json: bool) -> 
     rows.extend(named("output", outputs));
     let details = description.details.into_iter();
     rows.extend(details.map(|(name, value)| vec![name.to_owned(), value]));
+    rows.push(vec!["device".to_owned(), device]);
     rows.push(vec!["at once".to_owned(), backend.capacity().to_string()]);
     rows.push(vec!["memory".to_owned(), memory]);
     out.table(&["", "MODEL"], &rows)
@@ -97,14 +103,28 @@ fn size(bytes: u64) -> String {
     }
 }
 
+/// The type of a column, with the shape of the tensors that it holds.
+fn kind(field: &arrow_schema::Field) -> String {
+    let kind = field.data_type().to_string();
+    let metadata = field.metadata().get("ARROW:extension:metadata");
+    let shape = metadata.and_then(|text| {
+        let metadata: serde_json::Value = serde_json::from_str(text).ok()?;
+        let shape = metadata.get("shape")?.as_array()?.clone();
+        Some(shape.iter().map(ToString::to_string).collect::<Vec<_>>())
+    });
+    match shape {
+        Some(shape) => format!("{kind}, tensors of {}", shape.join(" × ")),
+        None => kind,
+    }
+}
+
 async fn load(
+    runtime: Runtime,
     path: &Path,
     model: ModelName,
     variant: Option<String>,
     config: OnnxConfig,
 ) -> anyhow::Result<Arc<dyn Backend>> {
-    let library = Runtime::locate(None).map_err(told)?;
-    let runtime = Runtime::init(&library);
     let parameters = variant.map(|variant| ("variant".to_owned(), ParamValue::Text(variant)));
     let assignment = Assignment {
         model,
@@ -118,7 +138,7 @@ async fn load(
         },
         connector: None,
     };
-    let loader = OnnxLoader::new(runtime, config);
+    let loader = OnnxLoader::new(Ok(runtime), config);
     loader.load(&assignment).await.map_err(told)
 }
 

@@ -321,6 +321,20 @@ async fn a_process_takes_no_more_memory_than_it_may() {
     assert_eq!(ask(2, 3).await.unwrap()[0].num_rows(), 1);
 }
 
+/// A model of 270 bytes that ONNX Runtime takes, and then reads through a null pointer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_ends_its_process_when_it_runs_is_never_served() {
+    for what_for in [Use::Serve, Use::Probe] {
+        let hosts = Hosts::with("loop", what_for, None);
+        let refused = hosts.load(&test_model("hostile/loop-without-count")).await;
+        let refused = refused.err().expect("it is refused");
+        assert_eq!(refused.code, ErrorCode::InvalidInput, "{refused}");
+        assert!(refused.message.contains("signal 11"), "{refused}");
+        let fine = hosts.load(&test_model("identity-float32")).await;
+        assert!(fine.is_ok(), "everybody else lives on");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_breaks_its_process_fails_its_load_with_a_reason() {
     for what_for in [Use::Serve, Use::Probe] {
