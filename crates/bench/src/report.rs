@@ -58,7 +58,9 @@ pub(crate) fn document(command: &str, tables: &[Table]) -> String {
     let mut out = String::from(
         "# Benchmarks\n\nEverything runs on one machine and shares its cores: load generator, stand-in upstream, \
          coordinator and worker. Figures are for comparing with each other and with later runs, not with \
-         other machines.\n\n",
+         other machines.\n\n\
+         Local models beside other servers, a million texts in one exchange, and the time between two \
+         rows while long prompts arrive: [peers](peers.md).\n\n",
     );
     let _ = writeln!(out, "- Machine: {}", machine());
     let _ = writeln!(out, "- Command: `{command}`\n");
