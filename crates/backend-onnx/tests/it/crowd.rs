@@ -77,7 +77,10 @@ async fn a_story_is_the_same_alone_and_in_a_crowd_that_comes_and_goes() {
             let long = request(&[STORY], &[tokens(500), endless()]);
             let mut chunks = model.predict(long).await.unwrap();
             for _ in 0..rows {
-                chunks.next().await.unwrap().unwrap();
+                // A reader that is slow gets many rows at once, and may come to the end.
+                if chunks.next().await.transpose().unwrap().is_none() {
+                    break;
+                }
             }
         }
     };
