@@ -28,6 +28,10 @@ bench *arguments:
 cluster *arguments:
     scripts/cluster.sh {{arguments}}
 
+# What clusters of a size cost, on simulated time.
+simulate *arguments:
+    scripts/simulate.sh {{arguments}}
+
 # Make the generated code from proto/.
 codegen:
     scripts/codegen.sh

@@ -69,6 +69,7 @@ pub(crate) fn coordinator(sealed: Sealed) -> Router {
         .route("/models/{id}", get(VIEWER, openai::models::get));
     let volley = Routes::new()
         .route("/status", get(VIEWER, ops::status))
+        .route("/scale", get(VIEWER, ops::scale))
         .route("/health/live", get(PUBLIC, ops::live))
         .route("/health/ready", get(PUBLIC, ops::ready))
         .route("/nodes/join", post(CLUSTER_ADMIN, admin::join))

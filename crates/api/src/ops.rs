@@ -54,6 +54,18 @@ pub(crate) fn open_metrics(text: String) -> Response {
     ([(header::CONTENT_TYPE, media)], text).into_response()
 }
 
+/// How many workers the cluster could use, for an external autoscaler.
+pub(crate) async fn scale(State(app): State<Arc<App>>) -> Json<Value> {
+    let scale = app.control.status().scale;
+    Json(json!({
+        "workers": scale.workers,
+        "workers_wanted": scale.workers_wanted,
+        "homeless_replicas": scale.homeless_replicas,
+        "utilisation_percent": scale.utilisation_percent,
+        "queue_wait_ms": scale.queue_wait_ms,
+    }))
+}
+
 pub(crate) async fn status(State(app): State<Arc<App>>) -> Json<Value> {
     let status = app.control.status();
     let registry = app.control.registry();

@@ -9,6 +9,7 @@ mod keys;
 mod limits;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use volley_types::registry::{
     BackendKind, ConnectorSpec, ModelEntry, ModelSource, ModelVersionSpec, RegistryCommand,
@@ -195,10 +196,8 @@ fn register(
     if !state.models.contains_key(model) {
         within("the number of models", state.models.len() + 1, MAX_MODELS)?;
     }
-    let entry = state
-        .models
-        .entry(model.clone())
-        .or_insert_with(|| ModelEntry {
+    let entry = state.models.entry(model.clone()).or_insert_with(|| {
+        Arc::new(ModelEntry {
             name: model.clone(),
             versions: BTreeMap::new(),
             deployment: None,
@@ -206,7 +205,9 @@ fn register(
             ever_deployed: false,
             group: None,
             deleted_tasks: BTreeSet::new(),
-        });
+        })
+    });
+    let entry = Arc::make_mut(entry);
     within(
         "the number of the model's versions",
         entry.versions.len() + 1,

@@ -61,6 +61,10 @@ pub struct CoordinatorConfig {
     pub max_tries: usize,
     /// How replicas are chosen.
     pub routing: RoutingConfig,
+    /// How long a request waits for a model that was scaled to nothing.
+    pub wake_timeout: Duration,
+    /// Requests that wait so at a time; one more is refused with `overloaded`.
+    pub max_waking: usize,
     /// How silence is read.
     pub liveness: LivenessConfig,
 }
@@ -72,6 +76,8 @@ impl Default for CoordinatorConfig {
             retry_ratio: 0.2,
             max_tries: 3,
             routing: RoutingConfig::default(),
+            wake_timeout: Duration::from_secs(60),
+            max_waking: 256,
             liveness: LivenessConfig::default(),
         }
     }

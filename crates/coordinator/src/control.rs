@@ -9,6 +9,7 @@ use volley_types::control::{ClusterStatus, ModelStatus};
 use volley_types::registry::{CoordinatorMember, RegistryCommand, RegistryReply, RegistryState};
 use volley_types::{Control, ModelName, NodeId, PredictError};
 
+use crate::scaler::signal::signal;
 use crate::{Coordinator, status};
 
 #[async_trait]
@@ -28,7 +29,9 @@ impl Control for Coordinator {
     }
 
     fn status(&self) -> ClusterStatus {
+        let registry = self.registry();
         ClusterStatus {
+            scale: signal(&registry, &self.0.live.read()),
             raft: self.0.cluster.raft().borrow().clone(),
             workers: status::workers(&self.0.live.read(), Instant::now()),
             active_streams: u32::try_from(self.active_streams()).unwrap_or(u32::MAX),

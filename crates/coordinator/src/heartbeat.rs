@@ -7,9 +7,10 @@ use std::time::Instant;
 use async_stream::try_stream;
 use futures::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
+use volley_proto::report_changes::changes_from_wire;
 use volley_proto::worker::v1 as wire;
 use volley_proto::worker::v1::worker_service_server::{WorkerService, WorkerServiceServer};
-use volley_proto::worker_report::{orders_to_wire, report_from_wire};
+use volley_proto::worker_report::orders_to_wire;
 use volley_security::nodes::Peer;
 use volley_types::control::Liveness;
 use volley_types::{NodeIdentity, Orders, WorkerId, WorkerReport};
@@ -35,12 +36,26 @@ impl Coordinator {
     fn orders(&self, worker: &WorkerId) -> Orders {
         let state = self.0.cluster.registry().borrow().clone();
         let members = self.0.cluster.raft().borrow().members.clone();
+        let mut book = self.0.book.lock();
+        // Of all streams the first one does the work.
+        book.turn_to(&state);
         Orders {
-            revision: state.revision,
-            assignments: state.assignments(worker),
+            revision: book.revision(),
+            assignments: book.assignments(worker),
             coordinators: members.into_iter().map(|member| member.address).collect(),
-            overcommit: state.overcommitted(),
+            overcommit: book.overcommitted(worker),
         }
+    }
+
+    /// Whether a worker that was told `sent` need not be told anything now.
+    fn knows(&self, worker: &WorkerId, sent: &Orders) -> bool {
+        let state = self.0.cluster.registry().borrow().clone();
+        let raft = self.0.cluster.raft();
+        let mut book = self.0.book.lock();
+        book.turn_to(&state);
+        let members = &raft.borrow().members;
+        let addresses = members.iter().map(|member| &member.address);
+        book.changed(worker) <= sent.revision && addresses.eq(&sent.coordinators)
     }
 
     fn listen_to(&self, report: &WorkerReport, stream: u64) -> Speaker {
@@ -60,7 +75,7 @@ impl Coordinator {
             .write()
             .heard(report, stream, Instant::now(), connect);
         if changed {
-            self.0.workers_changed.notify_one();
+            self.tell();
         }
     }
 }
@@ -82,7 +97,7 @@ impl Drop for Speaker {
             Some(Liveness::Draining) => tracing::info!(worker = %self.worker, "worker left"),
             Some(_) => tracing::warn!(worker = %self.worker, "worker lost"),
         }
-        shared.workers_changed.notify_one();
+        self.coordinator.tell();
     }
 }
 
@@ -125,6 +140,8 @@ fn converse(
     try_stream! {
         let mut speaker: Option<Speaker> = None;
         let mut sent: Option<Orders> = None;
+        // What changes are told of.
+        let mut said: Option<WorkerReport> = None;
         loop {
             let report = tokio::select! {
                 report = reports.next() => match report {
@@ -142,7 +159,7 @@ fn converse(
                 () = stop.cancelled() => break,
             };
             if let Some(report) = report {
-                let report = report_from_wire(report?)
+                let report = changes_from_wire(said.take(), report?)
                     .map_err(|error| Status::invalid_argument(error.message))?;
                 if identity.as_ref().is_some_and(|proved| !is_worker(proved, &report.id)) {
                     Err(Status::permission_denied("the certificate is another worker's"))?;
@@ -151,20 +168,18 @@ fn converse(
                 if speaker.worker != report.id {
                     Err(Status::invalid_argument("one heartbeat stream speaks for one worker"))?;
                 }
+                said = Some(report.clone());
                 coordinator.heard(report, stream);
             }
             let Some(speaker) = &speaker else { continue };
-            let orders = coordinator.orders(&speaker.worker);
             registry.mark_unchanged();
             raft.mark_unchanged();
-            // The revision alone is no news.
-            let same = sent.as_ref().is_some_and(|sent| {
-                sent.assignments == orders.assignments && sent.coordinators == orders.coordinators
-            });
-            if !same {
-                yield orders_to_wire(&orders);
-                sent = Some(orders);
+            if sent.as_ref().is_some_and(|sent| coordinator.knows(&speaker.worker, sent)) {
+                continue;
             }
+            let orders = coordinator.orders(&speaker.worker);
+            yield orders_to_wire(&orders);
+            sent = Some(orders);
         }
     }
 }

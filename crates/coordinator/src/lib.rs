@@ -2,8 +2,8 @@
 //! calls it, tries another one where that is safe, and streams the answer back.
 //!
 //! Reading order: `predict` (the six steps), `tries`, [`route`] (pure choice), [`live`]
-//! (which workers there are), [`heartbeat`] (how that is known), `planner` (where replicas
-//! go), [`status`] (what users see), [`streams`] (what clients
+//! (which workers there are), [`heartbeat`] (how that is known), [`planner`] (where replicas
+//! go), [`scaler`] (how many there are), [`status`] (what users see), [`streams`] (what clients
 //! take up again elsewhere).
 
 mod budget;
@@ -12,10 +12,12 @@ mod control;
 mod guard;
 pub mod heartbeat;
 pub mod live;
+pub mod orders;
 pub mod planner;
 mod predict;
 mod refusal;
 pub mod route;
+pub mod scaler;
 pub mod status;
 pub mod streams;
 mod tries;
@@ -24,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -36,6 +38,7 @@ use volley_types::control::Liveness;
 use crate::budget::RetryBudget;
 pub use crate::config::{CoordinatorConfig, LivenessConfig, RoutingConfig};
 use crate::live::LiveWorkers;
+use crate::orders::Book;
 
 /// Makes the client of the worker at an internal address, `host:port`. It connects lazily and
 /// is kept for as long as that life of the worker is known.
@@ -56,6 +59,14 @@ struct Shared {
     draining: AtomicBool,
     /// Rings when workers or their replicas changed, for the planner.
     workers_changed: tokio::sync::Notify,
+    /// Rings with it, for everybody else.
+    news: tokio::sync::watch::Sender<()>,
+    /// What each worker shall hold.
+    book: Mutex<Book>,
+    /// Places for requests that wait for a model to come back from nothing.
+    wakers: Arc<Semaphore>,
+    /// Held while one of them asks for it.
+    waking: tokio::sync::Mutex<()>,
     next_heartbeat_stream: AtomicU64,
     peers: streams::Peers,
     stop: CancellationToken,
@@ -80,6 +91,10 @@ impl Coordinator {
             retry_budget: RetryBudget::new(config.retry_ratio),
             draining: AtomicBool::new(false),
             workers_changed: tokio::sync::Notify::new(),
+            news: tokio::sync::watch::Sender::new(()),
+            book: Mutex::default(),
+            wakers: Arc::new(Semaphore::new(config.max_waking)),
+            waking: tokio::sync::Mutex::default(),
             next_heartbeat_stream: AtomicU64::new(1),
             peers: streams::Peers::default(),
             stop: CancellationToken::new(),
@@ -91,6 +106,7 @@ impl Coordinator {
         };
         let coordinator = Self(Arc::new(shared));
         coordinator.spawn(coordinator.clone().run_planner());
+        coordinator.spawn(coordinator.clone().run_scaler());
         coordinator.spawn(coordinator.clone().run_liveness_clock());
         coordinator
     }
@@ -112,6 +128,12 @@ impl Coordinator {
         self.0.stop.cancel();
         self.0.tasks.close();
         self.0.tasks.wait().await;
+    }
+
+    /// Workers or their replicas changed.
+    fn tell(&self) {
+        self.0.workers_changed.notify_one();
+        self.0.news.send_replace(());
     }
 
     fn accepts(&self) -> bool {
@@ -140,8 +162,11 @@ impl Coordinator {
                 (count(&live), live.ready_replicas(), changed)
             };
             if changed {
-                self.0.workers_changed.notify_one();
+                self.tell();
             }
+            let state = self.0.cluster.registry().borrow().clone();
+            let scale = scaler::signal::signal(&state, &self.0.live.read());
+            self.0.metrics.set_scale(&scale);
             self.0.metrics.set_workers(counts);
             self.0.metrics.set_ready_replicas(&ready);
             self.0.metrics.set_raft(&raft.borrow_and_update());

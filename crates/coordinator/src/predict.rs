@@ -26,6 +26,7 @@ use crate::{Coordinator, guard, refusal};
 #[async_trait]
 impl Predict for Coordinator {
     async fn predict(&self, mut request: PredictRequest) -> Result<ChunkStream, PredictError> {
+        self.wake(&request.model).await?;
         let (permit, target) = self.accept(&request)?;
         request.model.version = Some(target.version);
         let record = StreamRecord::begin(&self.0.metrics, &request.model.name, Instant::now());
@@ -71,6 +72,7 @@ impl Predict for Coordinator {
     }
 
     async fn signature(&self, model: &ModelRef) -> Result<Signature, PredictError> {
+        self.wake(model).await?;
         self.resolve(model).map(|target| target.signature)
     }
 

@@ -52,6 +52,22 @@ pub(crate) fn no_replica(model: &ModelName) -> PredictError {
     .with_retry_after(SOON)
 }
 
+pub(crate) fn not_woken(model: &ModelName) -> PredictError {
+    PredictError::new(
+        ErrorCode::Unavailable,
+        format!("model '{model}' was scaled to nothing and did not come back in time"),
+    )
+    .with_retry_after(SOON)
+}
+
+pub(crate) fn too_many_wait(model: &ModelName) -> PredictError {
+    PredictError::new(
+        ErrorCode::Overloaded,
+        format!("too many requests wait already for models like '{model}' to come back"),
+    )
+    .with_retry_after(SOON)
+}
+
 /// A streamed request cannot be sent twice.
 pub(crate) fn spent() -> PredictError {
     PredictError::new(

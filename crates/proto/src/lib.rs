@@ -52,6 +52,7 @@ pub mod key_records;
 pub mod params;
 pub mod predict_command;
 pub mod registry_records;
+pub mod report_changes;
 pub mod status;
 pub mod take_up;
 pub mod worker_report;

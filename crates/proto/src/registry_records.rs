@@ -1,5 +1,7 @@
 //! Registry records and commands ⇄ [`volley_types::registry`].
 
+use std::sync::Arc;
+
 use volley_types::registry::{
     Assignment, BackendKind, ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, CredentialRef,
     ModelEntry, ModelSource, ModelUrl, ModelVersionSpec, ProviderKind, RegistryCommand,
@@ -242,7 +244,11 @@ pub fn model_from_wire(model: wire::Model) -> Result<ModelEntry, PredictError> {
 pub fn state_to_wire(state: &RegistryState) -> wire::State {
     wire::State {
         revision: state.revision.0,
-        models: state.models.values().map(model_to_wire).collect(),
+        models: state
+            .models
+            .values()
+            .map(|model| model_to_wire(model))
+            .collect(),
         connectors: state.connectors.values().map(connector_to_wire).collect(),
         keys: state.keys.values().map(key_to_wire).collect(),
         groups: state.groups.values().map(group_to_wire).collect(),
@@ -262,7 +268,7 @@ pub fn state_from_wire(state: wire::State) -> Result<RegistryState, PredictError
     Ok(RegistryState {
         revision: Revision(state.revision),
         models: models
-            .map(|model| model.map(|model| (model.name.clone(), model)))
+            .map(|model| model.map(|model| (model.name.clone(), Arc::new(model))))
             .collect::<Result<_, _>>()?,
         connectors: connectors
             .map(|connector| connector.map(|connector| (connector.id.clone(), connector)))

@@ -27,6 +27,8 @@ pub fn report_to_wire(report: &WorkerReport) -> wire::WorkerReport {
         labels: report.labels.clone().into_iter().collect(),
         replicas: report.replicas.iter().map(replica_to_wire).collect(),
         draining: report.draining,
+        uptime_ms: report.uptime_ms,
+        partial: false,
         load: Some(wire::Load {
             active: report.active,
             queued: report.queued,
@@ -58,6 +60,7 @@ fn replica_to_wire(replica: &ReplicaReport) -> wire::Replica {
         queued: replica.queued,
         capacity: replica.capacity,
         queue_wait_ms: replica.queue_wait_ms,
+        idle_since_ms: replica.idle_since_ms,
         fetch: replica.fetch.map(|fetch| wire::Fetch {
             bytes: fetch.bytes,
             total_bytes: fetch.total_bytes,
@@ -110,6 +113,7 @@ pub fn report_from_wire(report: wire::WorkerReport) -> Result<WorkerReport, Pred
         queued: load.queued,
         memory_bytes: load.memory_bytes,
         memory_budget_bytes: load.memory_budget_bytes,
+        uptime_ms: report.uptime_ms,
     })
 }
 
@@ -140,6 +144,7 @@ fn replica_from_wire(replica: wire::Replica) -> Result<ReplicaReport, PredictErr
         queued: replica.queued,
         capacity: replica.capacity,
         queue_wait_ms: replica.queue_wait_ms,
+        idle_since_ms: replica.idle_since_ms,
         fetch: replica.fetch.map(|fetch| FetchProgress {
             bytes: fetch.bytes,
             total_bytes: fetch.total_bytes,
@@ -158,6 +163,7 @@ pub fn orders_to_wire(orders: &Orders) -> wire::Assignments {
         assignments: orders.assignments.iter().map(assignment_to_wire).collect(),
         coordinators: orders.coordinators.clone(),
         overcommit: orders.overcommit.iter().map(ToString::to_string).collect(),
+        takes_partial: true,
     }
 }
 
@@ -192,6 +198,7 @@ mod tests {
             queued: 2,
             capacity: 3,
             queue_wait_ms: 9,
+            idle_since_ms: 11,
             fetch: Some(FetchProgress {
                 bytes: 7,
                 total_bytes: 8,
@@ -211,6 +218,7 @@ mod tests {
             queued: 5,
             memory_bytes: 6,
             memory_budget_bytes: 8,
+            uptime_ms: 10,
         };
         let wire = report_to_wire(&report);
         assert_eq!(report_from_wire(wire.clone()).unwrap(), report);

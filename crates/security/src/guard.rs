@@ -266,7 +266,7 @@ fn limited(registry: &RegistryState, principal: &Principal) -> RegistryState {
             .map(|(id, spec)| (id.clone(), spec.clone()))
             .collect::<Vec<_>>()
     };
-    let connectors = models.values().flat_map(used).collect();
+    let connectors = models.values().flat_map(|entry| used(entry)).collect();
     let grouped = models.values().filter_map(|model| model.group.as_ref());
     let groups = grouped.filter_map(|id| registry.groups.get_key_value(id));
     let groups = groups

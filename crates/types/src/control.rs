@@ -13,6 +13,7 @@ use crate::registry::{
     CoordinatorMember, ModelState, RaftStatus, RegistryCommand, RegistryReply, RegistryState,
     ReplicaState,
 };
+use crate::scale::ScaleSignal;
 use crate::worker::FetchProgress;
 
 /// A cluster as its edges see it.
@@ -175,4 +176,6 @@ pub struct ClusterStatus {
     pub workers: Vec<WorkerStatus>,
     /// Prediction streams that run through this coordinator now.
     pub active_streams: u32,
+    /// How many workers the cluster could use.
+    pub scale: ScaleSignal,
 }

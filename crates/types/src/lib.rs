@@ -20,6 +20,7 @@ pub mod params;
 pub mod predict;
 pub mod registry;
 pub mod request;
+pub mod scale;
 pub mod signature;
 pub mod streams;
 pub mod trace;

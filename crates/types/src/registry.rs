@@ -7,6 +7,7 @@ mod group;
 mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 pub use self::connector::{
     ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, CredentialRef, ProviderKind,
@@ -135,8 +136,8 @@ impl ModelEntry {
 pub struct RegistryState {
     /// One per applied write that changed something.
     pub revision: Revision,
-    /// Models by name.
-    pub models: BTreeMap<ModelName, ModelEntry>,
+    /// Models by name. Shared, so that a new revision costs what it changes.
+    pub models: BTreeMap<ModelName, Arc<ModelEntry>>,
     /// Connectors by id.
     pub connectors: BTreeMap<ConnectorId, ConnectorSpec>,
     /// API keys by id; only hashes of them.
@@ -159,37 +160,29 @@ pub struct Assignment {
 }
 
 impl RegistryState {
+    /// What a worker needs to hold a version of one of these models.
+    #[must_use]
+    pub fn assignment(&self, model: &ModelEntry, version: ModelVersion) -> Option<Assignment> {
+        let spec = model.versions.get(&version)?.clone();
+        let connector = match &spec.source {
+            ModelSource::Connector(id) => Some(self.connectors.get(id)?.clone()),
+            ModelSource::None | ModelSource::Path(_) | ModelSource::Url { .. } => None,
+        };
+        Some(Assignment {
+            model: model.name.clone(),
+            spec,
+            connector,
+        })
+    }
+
     /// What `worker` shall hold.
     #[must_use]
     pub fn assignments(&self, worker: &WorkerId) -> Vec<Assignment> {
-        let placed = self
-            .models
-            .values()
-            .flat_map(|model| model.placed(worker).map(move |version| (model, version)));
-        placed
-            .filter_map(|(model, version)| {
-                let spec = model.versions.get(&version)?.clone();
-                let connector = match &spec.source {
-                    ModelSource::Connector(id) => Some(self.connectors.get(id)?.clone()),
-                    ModelSource::None | ModelSource::Path(_) | ModelSource::Url { .. } => None,
-                };
-                Some(Assignment {
-                    model: model.name.clone(),
-                    spec,
-                    connector,
-                })
-            })
-            .collect()
-    }
-}
-
-impl RegistryState {
-    /// The models whose replicas may be unloaded while they are idle.
-    #[must_use]
-    pub fn overcommitted(&self) -> BTreeSet<ModelName> {
-        let models = self.models.values();
-        let chosen = models.filter(|model| model.deployment.as_ref().is_some_and(|d| d.overcommit));
-        chosen.map(|model| model.name.clone()).collect()
+        let placed = self.models.values().flat_map(|model| {
+            let versions = model.placed(worker);
+            versions.filter_map(|version| self.assignment(model, version))
+        });
+        placed.collect()
     }
 }
 

@@ -29,6 +29,8 @@ pub struct WorkerReport {
     pub memory_bytes: u64,
     /// Bytes that all its models together may take; 0 where it does not tell.
     pub memory_budget_bytes: u64,
+    /// Since its start.
+    pub uptime_ms: u64,
 }
 
 /// What a coordinator answers: what the worker shall hold, and who else wants to hear of it.
@@ -62,6 +64,8 @@ pub struct ReplicaReport {
     pub capacity: u32,
     /// How long requests waited for a permit of late, in milliseconds.
     pub queue_wait_ms: u32,
+    /// The worker's uptime at which its last request ended; tells something only while none runs.
+    pub idle_since_ms: u64,
     /// How far its model has come here, while it is fetched.
     pub fetch: Option<FetchProgress>,
     /// What it takes and gives; known once it is loaded.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -20,6 +20,7 @@ pub(crate) struct Admission(Arc<Door>);
 struct Door {
     capacity: usize,
     queue_limit: usize,
+    opened: Instant,
     state: Mutex<State>,
 }
 
@@ -29,6 +30,8 @@ struct State {
     next_ticket: u64,
     /// By urgency, then by arrival.
     waiting: BTreeMap<(Reverse<Priority>, u64), oneshot::Sender<Permit>>,
+    /// When the last stream ended.
+    idle_since: Option<Instant>,
 }
 
 /// The right to run one stream; given on when dropped.
@@ -49,6 +52,7 @@ impl Admission {
         Self(Arc::new(Door {
             capacity: capacity.max(1),
             queue_limit,
+            opened: Instant::now(),
             state: Mutex::default(),
         }))
     }
@@ -79,6 +83,11 @@ impl Admission {
             key,
             permit,
         })
+    }
+
+    /// When the last stream ended, or the door was opened.
+    pub(crate) fn idle_since(&self) -> Instant {
+        self.0.state.lock().idle_since.unwrap_or(self.0.opened)
     }
 
     /// Streams that run.
@@ -119,6 +128,7 @@ impl Drop for Permit {
             let next = state.waiting.pop_first();
             if next.is_none() {
                 state.running -= 1;
+                state.idle_since = Some(Instant::now());
             }
             next
         };

@@ -1,15 +1,18 @@
 //! The stream to one coordinator: reports out, assignments in.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use async_stream::stream;
 use futures::{Stream, StreamExt};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Endpoint;
+use volley_proto::report_changes::changes_to_wire;
 use volley_proto::worker::v1 as wire;
 use volley_proto::worker::v1::worker_service_client::WorkerServiceClient;
-use volley_proto::worker_report::{orders_from_wire, report_to_wire};
+use volley_proto::worker_report::orders_from_wire;
 use volley_security::nodes::NodeKind;
 use volley_types::{Orders, Revision, WorkerReport};
 
@@ -107,33 +110,43 @@ impl Worker {
         // The transport may keep what it was given to send for longer than this conversation.
         let ended = CancellationToken::new();
         let _ends = ended.clone().drop_guard();
-        let reports = self.clone().reports(ended);
+        let takes_partial = Arc::new(AtomicBool::new(false));
+        let reports = self.clone().reports(ended, takes_partial.clone());
         let mut answers = client.heartbeat(reports).await?.into_inner();
         tracing::info!(coordinator = address, "heartbeat stream open");
         while let Some(orders) = answers.next().await {
-            let orders = orders_from_wire(orders?)?;
+            let orders = orders?;
+            takes_partial.store(orders.takes_partial, Ordering::Release);
+            let orders = orders_from_wire(orders)?;
             self.report_to(&orders);
             self.assign(orders);
         }
         Ok(())
     }
 
-    /// A report at once, at every interval, and whenever there is news, until `ended`.
+    /// A report at once, at every interval, and whenever there is news, until `ended`. Only
+    /// what changed, once the coordinator has said that it takes that.
     fn reports(
         self,
         ended: CancellationToken,
+        takes_partial: Arc<AtomicBool>,
     ) -> impl Stream<Item = wire::WorkerReport> + Send + 'static {
         let mut news = self.0.news.subscribe();
         let mut beat = tokio::time::interval(self.0.config.heartbeat_interval);
         beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         stream! {
+            let mut said: Option<WorkerReport> = None;
             loop {
                 tokio::select! {
                     () = ended.cancelled() => return,
                     _ = beat.tick() => {}
                     changed = news.changed() => if changed.is_err() { return },
                 }
-                yield report_to_wire(&self.report());
+                let report = self.report();
+                let partial = takes_partial.load(Ordering::Acquire);
+                let wire = changes_to_wire(said.as_ref().filter(|_| partial), &report);
+                said = Some(report);
+                yield wire;
             }
         }
     }
@@ -144,7 +157,10 @@ impl Worker {
             .replicas
             .read()
             .iter()
-            .map(|replica| replica.report())
+            .map(|replica| {
+                let idle_since = replica.idle_since();
+                replica.report(idle_since.map_or(0, |at| self.0.uptime_ms(at)))
+            })
             .collect();
         WorkerReport {
             id: self.0.config.id.clone(),
@@ -156,6 +172,7 @@ impl Worker {
             draining: !self.ready(),
             memory_bytes: resident_bytes(),
             memory_budget_bytes: self.0.ledger.budget(),
+            uptime_ms: self.0.uptime_ms(Instant::now()),
             replicas,
         }
     }

@@ -47,6 +47,7 @@ pub struct Worker(Arc<Shared>);
 
 struct Shared {
     config: WorkerConfig,
+    started: Instant,
     incarnation: Incarnation,
     loaders: BTreeMap<BackendKind, Arc<dyn BackendLoader>>,
     metrics: Metrics,
@@ -72,6 +73,13 @@ struct Shared {
     stop: CancellationToken,
 }
 
+impl Shared {
+    fn uptime_ms(&self, at: Instant) -> u64 {
+        let uptime = at.saturating_duration_since(self.started).as_millis();
+        u64::try_from(uptime).unwrap_or(u64::MAX)
+    }
+}
+
 impl Worker {
     /// Starts the worker: it connects to its coordinators, whether they are there yet or not,
     /// and holds what they assign. Its tasks run until [`Worker::shutdown`].
@@ -83,6 +91,7 @@ impl Worker {
     ) -> Self {
         let (incarnation, _) = uuid::Uuid::new_v4().as_u64_pair();
         let worker = Self(Arc::new(Shared {
+            started: Instant::now(),
             incarnation: Incarnation(incarnation),
             loaders: loaders
                 .into_iter()

@@ -56,6 +56,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ),
     // The decode loop is measured against a bare one over the same library.
     ("bench", &["types", "backend", "backend-onnx", "client"]),
+    ("sim", &["types", "proto", "cluster", "coordinator"]),
     ("codegen", &[]),
 ];
 

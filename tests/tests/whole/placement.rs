@@ -226,3 +226,52 @@ async fn a_version_follows_another_under_load_and_a_bad_one_stops_and_goes_back(
         task.await.expect("no request failed");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_grows_with_its_load_goes_to_nothing_and_comes_back_for_a_request() {
+    let cluster = Cluster::start(1, 3).await;
+    let (client, address) = (cluster.client(0), cluster.coordinators[0].http.clone());
+    let body = json!({
+        "name": "elastic",
+        "function_name": "fake",
+        "parameters": { "capacity": 2, "chunks": 20, "delay_ms": 50, "load_delay_ms": 200 },
+    });
+    client.register(&body).await.unwrap();
+    let scaling = json!({
+        "replicas": 1, "min_replicas": 0, "max_replicas": 3, "target_percent": 50, "idle_ms": 4_000,
+    });
+    client.deploy_with("elastic", &scaling).await.unwrap();
+    cluster.wait_until_deployed(0, "elastic").await;
+    let replicas = async |wanted: usize| {
+        until("the number of replicas", || async {
+            let now = workers_of(&model(&address, "elastic").await).len();
+            (now == wanted).then_some(())
+        })
+        .await;
+    };
+    let load: Vec<_> = (0..4)
+        .map(|_| {
+            let client = cluster.client(0);
+            tokio::spawn(async move {
+                for _ in 0..8 {
+                    let told = tell_with(&client, "elastic", &json!({ "prompt": "x" })).await;
+                    told.expect("no request fails while replicas come");
+                }
+            })
+        })
+        .collect();
+    replicas(3).await;
+    for task in load {
+        task.await.expect("no request failed");
+    }
+    replicas(0).await;
+    let scale: Value = serde_json::from_str(&get(&address, "/_volley/scale").await).unwrap();
+    assert_eq!(scale["workers"], 3, "{scale}");
+    assert_eq!(scale["homeless_replicas"], 0, "{scale}");
+    // Some at once: all wait, and one replica comes.
+    let short = json!({ "prompt": "x", "chunks": 1 });
+    let asked = (0..5).map(|_| tell_with(&client, "elastic", &short));
+    for told in futures::future::join_all(asked).await {
+        assert_eq!(told.expect("it waits for the model"), "chunk");
+    }
+}

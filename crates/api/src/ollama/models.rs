@@ -113,7 +113,7 @@ pub(crate) async fn pull(
     registry
         .models
         .get(&model.name)
-        .and_then(deployed)
+        .and_then(|entry| deployed(entry))
         .ok_or_else(|| unknown(&name))?;
     let done = json!({ "status": "success" });
     if body.get("stream") == Some(&Value::Bool(false)) {

@@ -14,7 +14,11 @@ use crate::extract::{Path, State};
 /// All deployed models, by name.
 pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
     let registry = app.control.registry();
-    let models: Vec<_> = registry.models.values().filter_map(model).collect();
+    let models: Vec<_> = registry
+        .models
+        .values()
+        .filter_map(|entry| model(entry))
+        .collect();
     Json(json!({ "object": "list", "data": models }))
 }
 
@@ -25,7 +29,10 @@ pub(crate) async fn get(
 ) -> Result<Json<Value>, ApiError> {
     let reference: ModelRef = name.parse()?;
     let registry = app.control.registry();
-    let found = registry.models.get(&reference.name).and_then(model);
+    let found = registry
+        .models
+        .get(&reference.name)
+        .and_then(|entry| model(entry));
     found.map(Json).ok_or_else(|| {
         let message = format!("no model '{}' is deployed", reference.name);
         ApiError(PredictError::new(ErrorCode::NotFound, message))

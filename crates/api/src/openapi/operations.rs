@@ -292,6 +292,11 @@ const OPERATIONS: &[Operation] = &[
         "Anything",
     ),
     get(
+        "/_volley/scale",
+        "How many workers the cluster could use.",
+        "Anything",
+    ),
+    get(
         "/_volley/status",
         "Nodes, roles, leader, replicas, load.",
         "Anything",

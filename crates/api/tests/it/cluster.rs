@@ -19,6 +19,7 @@ use volley_types::registry::{
     BackendKind, CoordinatorMember, Deployment, ModelEntry, ModelSource, ModelState,
     ModelVersionSpec, RaftStatus, RegistryCommand, RegistryReply, RegistryState, ReplicaState,
 };
+use volley_types::scale::ScaleSignal;
 use volley_types::{
     ChunkStream, Control, ErrorCode, GenerationChunk, GenerationChunks, Incarnation, Input,
     ModelName, ModelRef, ModelVersion, NodeId, Parameters, Predict, PredictError, PredictRequest,
@@ -85,7 +86,7 @@ impl Cluster {
         let name = ModelName::new(model).unwrap();
         registry.revision.0 += 1;
         let entry = entry(&name, registry.revision);
-        registry.models.insert(name, entry);
+        registry.models.insert(name, Arc::new(entry));
         *self.registry.lock() = Arc::new(registry);
         self.scripts
             .lock()
@@ -291,6 +292,11 @@ impl Control for Cluster {
     fn status(&self) -> ClusterStatus {
         let model = ModelName::new("m").unwrap();
         ClusterStatus {
+            scale: ScaleSignal {
+                workers: 1,
+                workers_wanted: 3,
+                ..ScaleSignal::default()
+            },
             raft: RaftStatus {
                 id: NodeId(1),
                 role: "leader",

@@ -58,6 +58,7 @@ const ROUTES: &[(&str, &str, &str)] = &[
     ("GET", "/_plugins/_ml/streams/x", "predict"),
     ("DELETE", "/_plugins/_ml/streams/x", "predict"),
     ("GET", "/_volley/status", "viewer"),
+    ("GET", "/_volley/scale", "viewer"),
     ("GET", "/_volley/whoami", "viewer"),
     ("POST", "/_volley/nodes/join", "cluster-admin"),
     ("POST", "/_volley/nodes/9/leave", "cluster-admin"),

@@ -74,6 +74,8 @@ struct Limits {
     max_tries: Option<Count>,
     slow_start: Option<Span>,
     hedge_after: Option<Span>,
+    wake_timeout: Option<Span>,
+    max_waking: Option<Count>,
     retry_ratio: Option<f64>,
     request_timeout: Option<Span>,
     max_request_timeout: Option<Span>,
@@ -205,6 +207,8 @@ fn apply(
     set_count(&mut coordinator.max_streams, limits.max_streams);
     set_count(&mut coordinator.max_tries, limits.max_tries);
     set_span(&mut coordinator.routing.slow_start, limits.slow_start);
+    set_span(&mut coordinator.wake_timeout, limits.wake_timeout);
+    set_count(&mut coordinator.max_waking, limits.max_waking);
     coordinator.routing.hedge_after = limits.hedge_after.map(|span| span.0);
     set(&mut coordinator.retry_ratio, limits.retry_ratio);
     set_span(

@@ -1,6 +1,7 @@
 //! Changes of what stands already: connectors, models, tasks, cluster settings.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use volley_types::registry::{ConnectorSpec, ModelEntry, RegistryReply, RegistryState};
 use volley_types::{ErrorCode, ModelGroupId, ModelName, PredictError};
@@ -21,7 +22,8 @@ pub(super) fn update_connector(
     if current == spec {
         return unchanged(state);
     }
-    let runs = |model: &&ModelEntry| model.deployment.is_some() && uses_connector(model, &spec.id);
+    let runs =
+        |model: &&Arc<ModelEntry>| model.deployment.is_some() && uses_connector(model, &spec.id);
     let users = state.models.values().filter(runs);
     let users: Vec<_> = users.map(|model| model.name.as_str()).collect();
     if !users.is_empty() {
@@ -51,7 +53,7 @@ pub(super) fn update_model(
     {
         return Err(not_found("model group", group));
     }
-    let entry = state.models.get_mut(model);
+    let entry = state.models.get_mut(model).map(Arc::make_mut);
     let entry = entry.ok_or_else(|| not_found("model", model))?;
     let length = description.map_or(0, str::len);
     within("the model's description", length, MAX_DESCRIPTION)?;
@@ -70,7 +72,7 @@ pub(super) fn delete_task(
     model: &ModelName,
     task: &str,
 ) -> Result<RegistryReply, PredictError> {
-    let entry = state.models.get_mut(model);
+    let entry = state.models.get_mut(model).map(Arc::make_mut);
     let entry = entry.ok_or_else(|| not_found("model", model))?;
     within("the task's id", task.len(), MAX_TEXT)?;
     if entry.deleted_tasks.contains(task) {

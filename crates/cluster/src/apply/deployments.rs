@@ -1,6 +1,7 @@
 //! Deployments: what should run, where it is placed, and the roll from one version to the next.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use volley_types::registry::{
     DeployOptions, Deployment, ModelEntry, Placing, RegistryReply, RegistryState, Rollout,
@@ -205,7 +206,7 @@ fn place_one(state: &mut RegistryState, placing: &Placing) -> bool {
     if current(state, placing).is_none() {
         return false;
     }
-    let Some(entry) = state.models.get_mut(&placing.model) else {
+    let Some(entry) = state.models.get_mut(&placing.model).map(Arc::make_mut) else {
         return false;
     };
     let mut any = entry.placement != placing.workers;
@@ -230,7 +231,7 @@ pub(super) fn scale(
     deployment: Revision,
     replicas: u32,
 ) -> Result<RegistryReply, PredictError> {
-    let current = state.models.get_mut(model);
+    let current = state.models.get_mut(model).map(Arc::make_mut);
     let current = current.and_then(|entry| entry.deployment.as_mut());
     let Some(current) = current.filter(|current| current.revision == deployment) else {
         return unchanged(state);
@@ -327,5 +328,6 @@ fn entry<'a>(
     state
         .models
         .get_mut(model)
+        .map(Arc::make_mut)
         .ok_or_else(|| not_found("model", model))
 }

@@ -181,10 +181,10 @@ fn what_is_registered_is_bounded_in_size() {
         .map(|model| {
             let entry = ModelEntry {
                 name: model.clone(),
-                ..state.models[&name("m")].clone()
+                ..ModelEntry::clone(&state.models[&name("m")])
             };
             let fits = limits::registry_fits(&state, 0);
-            state.models.insert(model, entry);
+            state.models.insert(model, Arc::new(entry));
             fits
         })
         .find_map(Result::err);

@@ -1,4 +1,5 @@
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use volley_types::Revision;
@@ -60,7 +61,7 @@ impl World {
             deleted_tasks: BTreeSet::new(),
         };
         self.sizes.insert(model(index), size);
-        self.state.models.insert(model(index), entry);
+        self.state.models.insert(model(index), Arc::new(entry));
     }
 
     fn plan(&self) -> Plan {
@@ -103,6 +104,7 @@ impl World {
         let mut moved = 0;
         for placing in &plan.placings {
             let entry = self.state.models.get_mut(&placing.model).unwrap();
+            let entry = Arc::make_mut(entry);
             moved += placing
                 .workers
                 .iter()
@@ -191,7 +193,7 @@ fn a_list_of_workers_and_a_limit_for_each_are_kept_to() {
     world.settle();
     assert_eq!(world.placed(0), [0, 1]);
     let allowed = vec![world.ids[1].clone(), world.ids[3].clone()];
-    let entry = world.state.models.get_mut(&model(0)).unwrap();
+    let entry = Arc::make_mut(world.state.models.get_mut(&model(0)).unwrap());
     entry.deployment.as_mut().unwrap().workers = allowed;
     world.settle();
     assert_eq!(world.placed(0), [1, 3]);
@@ -222,7 +224,7 @@ fn a_failed_replica_moves_where_it_can_and_stays_where_it_cannot() {
 fn begin_roll(world: &mut World, options: DeployOptions) {
     world.deploy(0, 3, 1, options);
     world.settle();
-    let entry = world.state.models.get_mut(&model(0)).unwrap();
+    let entry = Arc::make_mut(world.state.models.get_mut(&model(0)).unwrap());
     let previous = std::mem::take(&mut entry.placement);
     for worker in &previous {
         world

@@ -1,6 +1,7 @@
 //! Registry records survive the wire, and bytes from elsewhere are read or refused.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::option;
@@ -253,7 +254,7 @@ prop_compose! {
         groups in vec(group(), 0..4),
         settings in btree_map(".{0,9}", ".*", 0..4),
     ) -> RegistryState {
-        let models = models.into_iter().map(|model| (model.name.clone(), model));
+        let models = models.into_iter().map(|model| (model.name.clone(), Arc::new(model)));
         let connectors = connectors.into_iter().map(|spec| (spec.id.clone(), spec));
         RegistryState {
             revision: Revision(revision),

@@ -46,6 +46,7 @@ fn report(incarnation: u64, state: ReplicaState) -> WorkerReport {
             queued: 0,
             capacity: 4,
             queue_wait_ms: 0,
+            idle_since_ms: 0,
             fetch: None,
             signature: Some(Signature::generation()),
             evicted: false,
@@ -56,6 +57,7 @@ fn report(incarnation: u64, state: ReplicaState) -> WorkerReport {
         queued: 0,
         memory_bytes: 0,
         memory_budget_bytes: 0,
+        uptime_ms: 0,
     }
 }
 

@@ -21,6 +21,13 @@ pub struct WorkerReport {
     pub draining: bool,
     #[prost(message, optional, tag = "7")]
     pub load: ::core::option::Option<Load>,
+    /// Since the worker's start.
+    #[prost(uint64, tag = "8")]
+    pub uptime_ms: u64,
+    /// Only the replicas that changed since the report before on this stream are here, and no labels.
+    /// Sent only to coordinators that take it.
+    #[prost(bool, tag = "9")]
+    pub partial: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Replica {
@@ -61,6 +68,9 @@ pub struct Replica {
     /// How long requests waited for a permit of late.
     #[prost(uint32, tag = "14")]
     pub queue_wait_ms: u32,
+    /// The uptime at which its last request ended.
+    #[prost(uint64, tag = "15")]
+    pub idle_since_ms: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Fetch {
@@ -96,6 +106,9 @@ pub struct Assignments {
     /// The models among these whose replicas may be unloaded while they are idle.
     #[prost(string, repeated, tag = "4")]
     pub overcommit: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The coordinator takes partial reports on this stream from now on.
+    #[prost(bool, tag = "5")]
+    pub takes_partial: bool,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]

@@ -3,7 +3,9 @@
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use volley_types::ModelName;
+use volley_types::scale::ScaleSignal;
 
 use super::{Families, Metrics, ModelLabel};
 
@@ -17,6 +19,10 @@ pub(crate) struct Routing {
     decisions: Family<ReasonLabel, Counter>,
     ejections: Family<ModelLabel, Counter>,
     hedges: Family<ModelLabel, Counter>,
+    workers_wanted: Gauge,
+    homeless_replicas: Gauge,
+    utilisation_percent: Gauge,
+    queue_wait_ms: Gauge,
 }
 
 impl Metrics {
@@ -31,6 +37,17 @@ impl Metrics {
         let model = model.to_string();
         let label = ModelLabel { model };
         self.0.routing.ejections.get_or_create(&label).inc();
+    }
+
+    /// Publishes what an external autoscaler of workers goes by.
+    pub fn set_scale(&self, scale: &ScaleSignal) {
+        let routing = &self.0.routing;
+        routing.workers_wanted.set(i64::from(scale.workers_wanted));
+        let homeless = i64::from(scale.homeless_replicas);
+        routing.homeless_replicas.set(homeless);
+        let percent = i64::from(scale.utilisation_percent);
+        routing.utilisation_percent.set(percent);
+        routing.queue_wait_ms.set(i64::from(scale.queue_wait_ms));
     }
 
     /// Counts a request that went to a second replica before the first had answered.
@@ -58,6 +75,26 @@ impl Families {
             "hedges",
             "Requests that went to a second replica before the first had answered",
             self.routing.hedges.clone(),
+        );
+        registry.register(
+            "workers_wanted",
+            "Workers that would hold all that is deployed",
+            self.routing.workers_wanted.clone(),
+        );
+        registry.register(
+            "homeless_replicas",
+            "Replicas that no worker can take now",
+            self.routing.homeless_replicas.clone(),
+        );
+        registry.register(
+            "utilisation_percent",
+            "Streams that run and wait over the places of all replicas",
+            self.routing.utilisation_percent.clone(),
+        );
+        registry.register(
+            "longest_queue_wait_ms",
+            "The longest queue wait of any replica of late",
+            self.routing.queue_wait_ms.clone(),
         );
     }
 }

@@ -1,6 +1,7 @@
 //! The registry's rules that the edge's stories need.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use volley_types::registry::{Deployment, ModelEntry, RegistryCommand, RegistryState};
 use volley_types::{ErrorCode, ModelVersion, PredictError, WorkerId};
@@ -22,10 +23,8 @@ pub(super) fn apply(
             })?;
         }
         RegistryCommand::RegisterModel(name, mut spec) => {
-            let model = registry
-                .models
-                .entry(name.clone())
-                .or_insert_with(|| ModelEntry {
+            let model = registry.models.entry(name.clone()).or_insert_with(|| {
+                Arc::new(ModelEntry {
                     name,
                     versions: BTreeMap::new(),
                     deployment: None,
@@ -33,7 +32,9 @@ pub(super) fn apply(
                     ever_deployed: false,
                     group: None,
                     deleted_tasks: BTreeSet::new(),
-                });
+                })
+            });
+            let model = Arc::make_mut(model);
             let version = ModelVersion(u32::try_from(model.versions.len()).unwrap() + 1);
             spec.version = version;
             model.versions.insert(version, spec);
@@ -50,6 +51,7 @@ pub(super) fn apply(
             let entry = registry
                 .models
                 .get_mut(&model)
+                .map(Arc::make_mut)
                 .ok_or_else(|| missing(&model))?;
             let newest = *entry.versions.keys().next_back().unwrap();
             let version = version.unwrap_or(newest);
@@ -67,6 +69,7 @@ pub(super) fn apply(
             let entry = registry
                 .models
                 .get_mut(&model)
+                .map(Arc::make_mut)
                 .ok_or_else(|| missing(&model))?;
             entry.deployment = None;
             entry.placement.clear();
@@ -81,14 +84,14 @@ pub(super) fn apply(
             registry.connectors.insert(spec.id.clone(), spec);
         }
         RegistryCommand::UpdateModel { model, group, .. } => {
-            let entry = registry.models.get_mut(&model);
+            let entry = registry.models.get_mut(&model).map(Arc::make_mut);
             let entry = entry.ok_or_else(|| missing(&model))?;
             if let Some(group) = group {
                 entry.group = group;
             }
         }
         RegistryCommand::DeleteTask { model, task } => {
-            let entry = registry.models.get_mut(&model);
+            let entry = registry.models.get_mut(&model).map(Arc::make_mut);
             entry
                 .ok_or_else(|| missing(&model))?
                 .deleted_tasks

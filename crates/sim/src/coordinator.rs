@@ -1,0 +1,139 @@
+//! A simulated coordinator: the real view of the workers, the real planner, fed by bytes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use async_trait::async_trait;
+use prost::Message;
+use volley_cluster::placement::{self, Plan};
+use volley_coordinator::LivenessConfig;
+use volley_coordinator::live::LiveWorkers;
+use volley_coordinator::orders::Book;
+use volley_coordinator::planner::{Failures, situation};
+use volley_proto::report_changes::changes_from_wire;
+use volley_proto::worker::v1 as wire;
+use volley_types::registry::RegistryState;
+use volley_types::{
+    ChunkStream, ErrorCode, ModelName, ModelRef, Predict, PredictError, PredictRequest, Signature,
+    WorkerId, WorkerReport,
+};
+
+use crate::cost::{Cost, Meter};
+
+/// Nobody is called in a simulation.
+struct Nowhere;
+
+#[async_trait]
+impl Predict for Nowhere {
+    async fn predict(&self, _: PredictRequest) -> Result<ChunkStream, PredictError> {
+        Err(PredictError::new(
+            ErrorCode::Unavailable,
+            "nothing runs here",
+        ))
+    }
+
+    async fn signature(&self, _: &ModelRef) -> Result<Signature, PredictError> {
+        Err(PredictError::new(
+            ErrorCode::Unavailable,
+            "nothing runs here",
+        ))
+    }
+
+    async fn models(&self) -> Vec<ModelName> {
+        Vec::new()
+    }
+}
+
+/// One coordinator.
+pub(crate) struct Coordinator {
+    pub(crate) live: LiveWorkers,
+    failures: Failures,
+    /// What each stream has said last.
+    said: HashMap<u64, WorkerReport>,
+    pub(crate) book: Book,
+    pub(crate) cost: Cost,
+}
+
+/// What a heartbeat changed.
+pub(crate) struct Heard {
+    pub(crate) worker: WorkerId,
+    /// It was the first on its stream.
+    pub(crate) first: bool,
+    /// Placement should look again.
+    pub(crate) news: bool,
+}
+
+impl Coordinator {
+    pub(crate) fn new() -> Self {
+        Self {
+            live: LiveWorkers::new(LivenessConfig::default()),
+            failures: Failures::default(),
+            said: HashMap::new(),
+            book: Book::default(),
+            cost: Cost::default(),
+        }
+    }
+
+    /// A heartbeat came in.
+    ///
+    /// # Errors
+    /// When it is malformed.
+    pub(crate) fn hear(
+        &mut self,
+        stream: u64,
+        bytes: &[u8],
+        now: Instant,
+    ) -> anyhow::Result<Heard> {
+        let meter = Meter::start();
+        let report = wire::WorkerReport::decode(bytes)?;
+        let before = self.said.remove(&stream);
+        let first = before.is_none();
+        let report = changes_from_wire(before, report)?;
+        let worker = report.id.clone();
+        self.said.insert(stream, report.clone());
+        let news = self.live.heard(report, stream, now, |_| Arc::new(Nowhere));
+        let spent = meter.stop();
+        self.cost.cpu += spent;
+        self.cost.heartbeats += spent;
+        self.cost.bytes_in += bytes.len() as u64;
+        Ok(Heard {
+            worker,
+            first,
+            news,
+        })
+    }
+
+    /// A stream was reset. Whether placement should look again.
+    pub(crate) fn hang_up(&mut self, worker: &WorkerId, stream: u64) -> bool {
+        self.said.remove(&stream);
+        self.live.lost(worker, stream).is_some()
+    }
+
+    pub(crate) fn tick(&mut self, now: Instant) -> bool {
+        let meter = Meter::start();
+        let news = self.live.tick(now);
+        self.cost.cpu += meter.stop();
+        news
+    }
+
+    pub(crate) fn plan(&mut self, state: &RegistryState, settling: bool, now: Instant) -> Plan {
+        let meter = Meter::start();
+        self.failures.learn(state, &self.live);
+        let situation = situation(state, &self.live, &self.failures, settling, now);
+        let plan = placement::plan(state, &situation);
+        drop(situation);
+        let spent = meter.stop();
+        self.cost.cpu += spent;
+        self.cost.planning += spent;
+        plan
+    }
+
+    /// Applied entries changed the registry: gives the workers whose orders changed.
+    pub(crate) fn follow(&mut self, state: &Arc<RegistryState>) -> Vec<WorkerId> {
+        let meter = Meter::start();
+        let changed = self.book.turn_to(state);
+        self.cost.cpu += meter.stop();
+        changed
+    }
+}

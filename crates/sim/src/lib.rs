@@ -1,0 +1,13 @@
+//! A cluster in one thread: the real planner, registry, heartbeats and routing, on simulated
+//! time and a simulated network. The same seed gives the same run.
+//!
+//! Reading order: [`World`] (what there is, and the clock), `coordinator`, `worker`, [`cost`]
+//! (what it counts), [`measure`] (the runs that are printed).
+
+mod coordinator;
+pub mod cost;
+pub mod measure;
+mod worker;
+mod world;
+
+pub use crate::world::{Settings, World};

@@ -1,0 +1,183 @@
+//! The runs that are printed: a cluster is filled, rests, loses a worker and then a zone.
+
+use std::time::Duration;
+
+use volley_coordinator::route::{Wish, decide};
+use volley_types::registry::{
+    BackendKind, DeployOptions, ModelSource, ModelVersionSpec, RegistryCommand,
+};
+use volley_types::{ModelName, ModelVersion, Parameters};
+
+use crate::cost::Meter;
+use crate::{Settings, World};
+
+/// The longest simulated time that anything may take.
+const LIMIT_MS: u64 = 600_000;
+/// How long a cluster rests while its costs are counted.
+const REST_MS: u64 = 20_000;
+/// Choices of a replica that are measured.
+const CHOICES: u32 = 20_000;
+
+/// How large a cluster is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Coordinators.
+    pub coordinators: usize,
+    /// Workers.
+    pub workers: usize,
+    /// Deployed models.
+    pub models: usize,
+    /// Replicas of each.
+    pub replicas: u32,
+}
+
+/// What was measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Figures {
+    /// From the first write until all replicas serve at every coordinator.
+    pub filled_ms: u64,
+    /// Processor time of the leader for this.
+    pub filling: Duration,
+    /// Writes for this.
+    pub filling_writes: u64,
+    /// Processor time of one coordinator in a second of rest.
+    pub rest_per_second: Duration,
+    /// Bytes that come to one coordinator in a second of rest.
+    pub rest_bytes_per_second: u64,
+    /// Writes in a minute of rest.
+    pub rest_writes_per_minute: u64,
+    /// One round of the planner while nothing changes.
+    pub planning: Duration,
+    /// From the death of a worker until all replicas serve again.
+    pub worker_lost_ms: u64,
+    /// Writes for this.
+    pub worker_lost_writes: u64,
+    /// From the death of a tenth of the workers until all replicas serve again.
+    pub tenth_lost_ms: u64,
+    /// Writes for this.
+    pub tenth_lost_writes: u64,
+    /// One choice of a replica.
+    pub choice: Duration,
+}
+
+/// Runs a cluster of this size.
+///
+/// # Errors
+/// When it does not come to rest.
+pub fn run(size: &Size, seed: u64, whole_reports: bool) -> anyhow::Result<Figures> {
+    let per_worker = size.models * size.replicas as usize / size.workers.max(1) + 1;
+    let settings = Settings {
+        coordinators: size.coordinators,
+        workers: size.workers,
+        // Room for a third more than there is.
+        budget_bytes: (per_worker as u64 * 4 / 3 + 2) << 30,
+        whole_reports,
+        seed,
+        ..Settings::default()
+    };
+    let mut world = World::new(settings);
+    world.run(11_000);
+    world.reset_costs();
+    world.submit(filling(size));
+    let all = size.models;
+    let served = move |world: &World| world.deployed() == all && world.is_served();
+    let stuck = || anyhow::anyhow!("the cluster did not come to rest");
+    let filled_ms = world.run_until(100, LIMIT_MS, served).ok_or_else(stuck)?;
+    let (filling, filling_writes) = (world.costs()[0].cpu, world.writes);
+
+    world.run(2_000);
+    world.reset_costs();
+    world.run(REST_MS);
+    let rest = world.costs();
+    let rest_writes = world.writes;
+    let seconds = u32::try_from(REST_MS / 1_000).unwrap_or(1);
+    let follower = rest.last().copied().unwrap_or_default();
+    let rounds = u32::try_from(REST_MS / 2_000).unwrap_or(1);
+
+    world.reset_costs();
+    world.kill(size.workers / 2);
+    let worker_lost_ms = world
+        .run_until(100, LIMIT_MS, lost(size.workers / 2))
+        .ok_or_else(stuck)?;
+    let worker_lost_writes = world.writes;
+    world.reset_costs();
+    for worker in 0..size.workers / 10 {
+        world.kill(worker);
+    }
+    let tenth_lost_ms = world.run_until(100, LIMIT_MS, lost(0)).ok_or_else(stuck)?;
+    Ok(Figures {
+        filled_ms,
+        filling,
+        filling_writes,
+        rest_per_second: follower.cpu / seconds,
+        rest_bytes_per_second: (follower.bytes_in + follower.bytes_out) / u64::from(seconds),
+        rest_writes_per_minute: rest_writes * 60_000 / REST_MS,
+        planning: rest[0].planning / rounds,
+        worker_lost_ms,
+        worker_lost_writes,
+        tenth_lost_ms,
+        tenth_lost_writes: world.writes,
+        choice: choice(&world),
+    })
+}
+
+/// Served again, and the lost worker holds nothing any more.
+fn lost(worker: usize) -> impl FnMut(&World) -> bool {
+    move |world| world.placed_bytes(worker) == 0 && world.is_served()
+}
+
+fn name(model: usize) -> ModelName {
+    ModelName::new(format!("model-{model:06}")).expect("a good name")
+}
+
+/// The writes that register and deploy all models.
+pub fn filling(size: &Size) -> Vec<RegistryCommand> {
+    let spec = |model: usize| ModelVersionSpec {
+        version: ModelVersion(0),
+        backend: BackendKind::Onnx,
+        source: ModelSource::Path(format!("/var/lib/models/model-{model:06}")),
+        parameters: Parameters::default(),
+        description: "simulated".to_owned(),
+        created_ms: 1,
+    };
+    let commands = (0..size.models).flat_map(|model| {
+        let deploy = RegistryCommand::Deploy {
+            model: name(model),
+            version: None,
+            replicas: size.replicas,
+            overcommit: false,
+            workers: Vec::new(),
+            options: DeployOptions {
+                spread: Some("zone".to_owned()),
+                memory_bytes: 1 << 30,
+                ..DeployOptions::default()
+            },
+        };
+        [
+            RegistryCommand::RegisterModel(name(model), spec(model)),
+            deploy,
+        ]
+    });
+    commands.collect()
+}
+
+/// The time of one choice among the replicas of a model, as a request makes it.
+fn choice(world: &World) -> Duration {
+    let models: Vec<_> = world.state().models.keys().cloned().collect();
+    let mut random = fastrand::Rng::with_seed(1);
+    let (live, now) = (world.live(0), world.now());
+    let mut chosen = 0_usize;
+    let meter = Meter::start();
+    for _ in 0..CHOICES {
+        let model = &models[random.usize(..models.len())];
+        let candidates = live.candidates(model, ModelVersion(1));
+        let views: Vec<_> = candidates
+            .iter()
+            .map(|candidate| candidate.view(now, Duration::from_secs(10)))
+            .collect();
+        chosen += usize::from(decide(&views, &Wish::default(), &mut random).is_some());
+    }
+    let spent = meter.stop();
+    assert!(0 < chosen, "replicas are there");
+    spent / CHOICES
+}

@@ -1,0 +1,172 @@
+//! A simulated worker: it reports as a real one does, and loads what it is told in a time that
+//! the settings say.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use prost::Message;
+use volley_proto::report_changes::changes_to_wire;
+use volley_types::registry::ReplicaState;
+use volley_types::{
+    Incarnation, ModelName, ModelVersion, ReplicaReport, Revision, Signature, WorkerId,
+    WorkerReport,
+};
+
+/// What a worker has said to one coordinator.
+#[derive(Debug, Default)]
+pub(crate) struct Link {
+    /// `None` while there is no connection.
+    pub(crate) stream: Option<u64>,
+    pub(crate) said: Option<WorkerReport>,
+}
+
+/// One worker.
+pub(crate) struct Worker {
+    pub(crate) id: WorkerId,
+    labels: BTreeMap<String, String>,
+    budget: u64,
+    /// Of every model.
+    signature: Signature,
+    pub(crate) up: bool,
+    /// Counts its lives.
+    pub(crate) life: u64,
+    born_ms: u64,
+    pub(crate) replicas: BTreeMap<(ModelName, ModelVersion), Replica>,
+    followed: Revision,
+    pub(crate) links: Vec<Link>,
+    /// Coordinators that it cannot reach.
+    pub(crate) cut: BTreeSet<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Replica {
+    pub(crate) ready: bool,
+    pub(crate) active: u32,
+    pub(crate) bytes: u64,
+}
+
+impl Worker {
+    pub(crate) fn new(index: usize, zones: usize, coordinators: usize, budget: u64) -> Self {
+        let zone = format!("z{}", index % zones.max(1));
+        Self {
+            id: WorkerId::new(format!("worker-{index:05}")).expect("a good name"),
+            labels: BTreeMap::from([("zone".to_owned(), zone)]),
+            budget,
+            signature: Signature::generation(),
+            up: true,
+            life: 1,
+            born_ms: 0,
+            replicas: BTreeMap::new(),
+            followed: Revision::default(),
+            links: (0..coordinators).map(|_| Link::default()).collect(),
+            cut: BTreeSet::new(),
+        }
+    }
+
+    /// Dies: it forgets everything, and its connections are reset.
+    pub(crate) fn die(&mut self) {
+        self.up = false;
+        self.replicas.clear();
+        self.links
+            .iter_mut()
+            .for_each(|link| *link = Link::default());
+    }
+
+    pub(crate) fn start(&mut self, now_ms: u64) {
+        self.up = true;
+        self.life += 1;
+        self.born_ms = now_ms;
+        self.followed = Revision::default();
+    }
+
+    /// Takes orders unless they are older than those it follows; gives what it begins to load.
+    pub(crate) fn follow(
+        &mut self,
+        revision: Revision,
+        wanted: &BTreeSet<(ModelName, ModelVersion)>,
+        bytes: u64,
+    ) -> Option<Vec<(ModelName, ModelVersion)>> {
+        if revision < self.followed {
+            return None;
+        }
+        self.followed = revision;
+        self.replicas.retain(|held, _| wanted.contains(held));
+        let missing = wanted
+            .iter()
+            .filter(|held| !self.replicas.contains_key(*held));
+        let missing: Vec<_> = missing.cloned().collect();
+        for held in &missing {
+            let replica = Replica {
+                ready: false,
+                active: 0,
+                bytes,
+            };
+            self.replicas.insert(held.clone(), replica);
+        }
+        Some(missing)
+    }
+
+    fn report(&self, now_ms: u64) -> WorkerReport {
+        let replica =
+            |((model, version), held): (&(ModelName, ModelVersion), &Replica)| ReplicaReport {
+                model: model.clone(),
+                version: *version,
+                state: if held.ready {
+                    ReplicaState::Ready
+                } else {
+                    ReplicaState::Loading
+                },
+                active: held.active,
+                queued: 0,
+                capacity: if held.ready { 16 } else { 0 },
+                queue_wait_ms: 0,
+                idle_since_ms: 0,
+                fetch: None,
+                signature: held.ready.then(|| self.signature.clone()),
+                evicted: false,
+                memory_bytes: if held.ready { held.bytes } else { 0 },
+            };
+        let replicas: Vec<_> = self.replicas.iter().map(replica).collect();
+        WorkerReport {
+            id: self.id.clone(),
+            incarnation: Incarnation(self.life),
+            address: "192.0.2.1:8422".to_owned(),
+            labels: self.labels.clone(),
+            draining: false,
+            active: replicas.iter().map(|replica| replica.active).sum(),
+            queued: 0,
+            memory_bytes: self.budget / 2,
+            memory_budget_bytes: self.budget,
+            uptime_ms: now_ms.saturating_sub(self.born_ms),
+            replicas,
+        }
+    }
+
+    /// The next heartbeats, one for each coordinator that it reaches: to whom, on which stream,
+    /// and the bytes. With `whole` every heartbeat says everything.
+    pub(crate) fn beat(
+        &mut self,
+        now_ms: u64,
+        next_stream: &mut u64,
+        whole: bool,
+    ) -> Vec<(usize, u64, Vec<u8>)> {
+        let report = self.report(now_ms);
+        let mut beats = Vec::new();
+        for (index, link) in self.links.iter_mut().enumerate() {
+            if self.cut.contains(&index) {
+                continue;
+            }
+            let stream = *link.stream.get_or_insert_with(|| {
+                *next_stream += 1;
+                *next_stream
+            });
+            let before = link.said.as_ref().filter(|_| !whole);
+            beats.push((
+                index,
+                stream,
+                changes_to_wire(before, &report).encode_to_vec(),
+            ));
+            link.said = Some(report.clone());
+        }
+        beats
+    }
+}

@@ -1,0 +1,290 @@
+//! What there is, the clock, and the network between.
+
+mod events;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use volley_types::WorkerId;
+use volley_types::registry::{RegistryCommand, RegistryState};
+
+use self::events::{BEAT_MS, Due, Event, PATROL_MS, TICK_MS};
+use crate::coordinator::Coordinator;
+use crate::cost::Cost;
+use crate::worker::Worker;
+
+/// What is simulated.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Coordinators; the first leads.
+    pub coordinators: usize,
+    /// Workers.
+    pub workers: usize,
+    /// Values of the workers' label `zone`.
+    pub zones: usize,
+    /// Bytes of models that a worker may hold.
+    pub budget_bytes: u64,
+    /// Bytes of each model.
+    pub model_bytes: u64,
+    /// How long a worker loads a model.
+    pub load_ms: u64,
+    /// How long an append takes until more than half have it on disk.
+    pub append_ms: u64,
+    /// The longest that a message travels.
+    pub network_ms: u64,
+    /// Every heartbeat says everything, as before workers told only changes.
+    pub whole_reports: bool,
+    /// Where the random numbers begin.
+    pub seed: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            coordinators: 5,
+            workers: 1_000,
+            zones: 3,
+            budget_bytes: 80 << 30,
+            model_bytes: 1 << 30,
+            load_ms: 2_000,
+            append_ms: 5,
+            network_ms: 4,
+            whole_reports: false,
+            seed: 1,
+        }
+    }
+}
+
+/// The whole cluster.
+pub struct World {
+    settings: Settings,
+    start: Instant,
+    now_ms: u64,
+    random: fastrand::Rng,
+    due: BinaryHeap<Reverse<Due>>,
+    order: u64,
+    state: Arc<RegistryState>,
+    coordinators: Vec<Coordinator>,
+    workers: Vec<Worker>,
+    numbers: BTreeMap<WorkerId, usize>,
+    leader: usize,
+    leads_since_ms: u64,
+    next_stream: u64,
+    log: Vec<RegistryCommand>,
+    appending: bool,
+    plan_due: bool,
+    /// Writes that were committed.
+    pub writes: u64,
+}
+
+impl World {
+    /// A cluster whose workers begin to report.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        let workers: Vec<_> = (0..settings.workers)
+            .map(|index| {
+                let budget = settings.budget_bytes;
+                Worker::new(index, settings.zones, settings.coordinators, budget)
+            })
+            .collect();
+        let numbered = workers.iter().enumerate();
+        let mut world = Self {
+            numbers: numbered
+                .map(|(index, worker)| (worker.id.clone(), index))
+                .collect(),
+            coordinators: (0..settings.coordinators)
+                .map(|_| Coordinator::new())
+                .collect(),
+            workers,
+            start: Instant::now(),
+            now_ms: 0,
+            random: fastrand::Rng::with_seed(settings.seed),
+            due: BinaryHeap::new(),
+            order: 0,
+            state: Arc::default(),
+            leader: 0,
+            leads_since_ms: 0,
+            next_stream: 0,
+            log: Vec::new(),
+            appending: false,
+            plan_due: false,
+            writes: 0,
+            settings,
+        };
+        for worker in 0..settings.workers {
+            let phase = world.random.u64(0..BEAT_MS);
+            world.after(phase, Event::Beat(worker));
+        }
+        world.after(TICK_MS, Event::Tick);
+        world.after(PATROL_MS, Event::Patrol);
+        world
+    }
+
+    /// Simulated time since the start.
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    /// The registry.
+    #[must_use]
+    pub fn state(&self) -> &RegistryState {
+        &self.state
+    }
+
+    /// What each coordinator has spent so far.
+    #[must_use]
+    pub fn costs(&self) -> Vec<Cost> {
+        self.coordinators
+            .iter()
+            .map(|coordinator| coordinator.cost)
+            .collect()
+    }
+
+    /// Sets all costs to zero.
+    pub fn reset_costs(&mut self) {
+        self.writes = 0;
+        for coordinator in &mut self.coordinators {
+            coordinator.cost = Cost::default();
+        }
+    }
+
+    /// One coordinator's view of the workers.
+    #[must_use]
+    pub fn live(&self, coordinator: usize) -> &volley_coordinator::live::LiveWorkers {
+        &self.coordinators[coordinator].live
+    }
+
+    /// The simulated instant.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        self.start + Duration::from_millis(self.now_ms)
+    }
+
+    /// Gives commands to the leader.
+    pub fn submit(&mut self, commands: impl IntoIterator<Item = RegistryCommand>) {
+        self.log.extend(commands);
+        self.append();
+    }
+
+    /// A worker's process dies: its connections are reset.
+    pub fn kill(&mut self, worker: usize) {
+        let streams: Vec<_> = self.workers[worker]
+            .links
+            .iter()
+            .map(|link| link.stream)
+            .collect();
+        self.workers[worker].die();
+        for (to, stream) in streams.into_iter().enumerate() {
+            if let Some(stream) = stream
+                && !self.workers[worker].cut.contains(&to)
+            {
+                let delay = self.delay();
+                self.after(delay, Event::HangUp { to, worker, stream });
+            }
+        }
+    }
+
+    /// A dead worker is started again.
+    pub fn start(&mut self, worker: usize) {
+        if !self.workers[worker].up {
+            let now = self.now_ms;
+            self.workers[worker].start(now);
+        }
+    }
+
+    /// Nothing passes between a worker and a coordinator until it is mended.
+    pub fn cut(&mut self, worker: usize, coordinator: usize) {
+        self.workers[worker].cut.insert(coordinator);
+    }
+
+    /// The network between them works again; the old connection is lost.
+    pub fn mend(&mut self, worker: usize, coordinator: usize) {
+        if self.workers[worker].cut.remove(&coordinator) {
+            self.workers[worker].links[coordinator] = crate::worker::Link::default();
+        }
+    }
+
+    /// Another coordinator leads from now on; it knows nothing of failures.
+    pub fn elect(&mut self, leader: usize) {
+        self.leader = leader;
+        self.leads_since_ms = self.now_ms;
+        self.ring();
+    }
+
+    /// Whether a worker's process runs.
+    #[must_use]
+    pub fn is_up(&self, worker: usize) -> bool {
+        self.workers[worker].up
+    }
+
+    /// Bytes of all that the registry places on a worker.
+    #[must_use]
+    pub fn placed_bytes(&self, worker: usize) -> u64 {
+        let id = &self.workers[worker].id;
+        let held = self
+            .state
+            .models
+            .values()
+            .map(|entry| entry.placed(id).count() as u64);
+        held.sum::<u64>() * self.settings.model_bytes
+    }
+
+    /// How many models are deployed.
+    #[must_use]
+    pub fn deployed(&self) -> usize {
+        let models = self.state.models.values();
+        models.filter(|entry| entry.deployment.is_some()).count()
+    }
+
+    /// Whether all that is deployed is placed, and every coordinator sees it ready.
+    #[must_use]
+    pub fn is_served(&self) -> bool {
+        self.state.models.values().all(|entry| {
+            let Some(deployment) = &entry.deployment else {
+                return true;
+            };
+            let wanted = deployment.replicas as usize;
+            deployment.rollout.is_none()
+                && entry.placement.len() == wanted
+                && self.coordinators.iter().all(|coordinator| {
+                    let ready = coordinator.live.ready_versions(&entry.name);
+                    ready.get(&deployment.version) == Some(&wanted)
+                })
+        })
+    }
+
+    /// Runs until `done`, looked at every `every_ms`; `None` when `limit_ms` have passed first.
+    pub fn run_until(
+        &mut self,
+        every_ms: u64,
+        limit_ms: u64,
+        mut done: impl FnMut(&Self) -> bool,
+    ) -> Option<u64> {
+        let begun = self.now_ms;
+        while self.now_ms < begun + limit_ms {
+            if done(self) {
+                return Some(self.now_ms - begun);
+            }
+            self.run(every_ms);
+        }
+        done(self).then(|| self.now_ms - begun)
+    }
+
+    /// Runs for a while.
+    pub fn run(&mut self, ms: u64) {
+        let until = self.now_ms + ms;
+        while let Some(Reverse(due)) = self.due.peek()
+            && due.at_ms <= until
+        {
+            let Some(Reverse(due)) = self.due.pop() else {
+                break;
+            };
+            self.now_ms = due.at_ms;
+            self.happen(due.event);
+        }
+        self.now_ms = until;
+    }
+}

@@ -1,0 +1,323 @@
+//! What happens, one thing after another.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use prost::Message;
+use volley_cluster::apply::apply;
+use volley_proto::registry_records::command_to_wire;
+use volley_proto::worker_report::orders_to_wire;
+use volley_types::registry::{RegistryCommand, RolloutAction};
+use volley_types::{ModelName, ModelVersion, Orders, Revision, WorkerId};
+
+use super::World;
+use crate::cost::Meter;
+
+/// Between two looks at silence.
+pub(super) const TICK_MS: u64 = 250;
+/// Between two heartbeats of a worker.
+pub(super) const BEAT_MS: u64 = 500;
+/// The planner looks again after this long even without news.
+pub(super) const PATROL_MS: u64 = 2_000;
+/// The planner waits this long for more news.
+const SETTLE_MS: u64 = 20;
+/// Placements in one write.
+const BATCH: usize = 256;
+/// Entries that one append carries.
+const APPEND: usize = 32;
+
+#[derive(Debug)]
+pub(super) enum Event {
+    Beat(usize),
+    Heartbeat {
+        to: usize,
+        worker: usize,
+        stream: u64,
+        bytes: Vec<u8>,
+    },
+    HangUp {
+        to: usize,
+        worker: usize,
+        stream: u64,
+    },
+    Tick,
+    Plan,
+    Patrol,
+    Append,
+    Orders {
+        worker: usize,
+        life: u64,
+        revision: Revision,
+        wanted: Vec<(ModelName, ModelVersion)>,
+    },
+    Loaded {
+        worker: usize,
+        life: u64,
+        held: (ModelName, ModelVersion),
+    },
+}
+
+pub(super) struct Due {
+    pub(super) at_ms: u64,
+    order: u64,
+    pub(super) event: Event,
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at_ms, self.order) == (other.at_ms, other.order)
+    }
+}
+
+impl Eq for Due {}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at_ms, self.order).cmp(&(other.at_ms, other.order))
+    }
+}
+
+impl World {
+    pub(super) fn after(&mut self, ms: u64, event: Event) {
+        self.order += 1;
+        self.due.push(Reverse(Due {
+            at_ms: self.now_ms + ms,
+            order: self.order,
+            event,
+        }));
+    }
+
+    pub(super) fn delay(&mut self) -> u64 {
+        self.random.u64(0..=self.settings.network_ms)
+    }
+
+    /// Something that placement looks at is new.
+    pub(super) fn ring(&mut self) {
+        if !self.plan_due {
+            self.plan_due = true;
+            self.after(SETTLE_MS, Event::Plan);
+        }
+    }
+
+    pub(super) fn happen(&mut self, event: Event) {
+        match event {
+            Event::Beat(worker) => self.beat(worker),
+            Event::Heartbeat {
+                to,
+                worker,
+                stream,
+                bytes,
+            } => self.hear(to, worker, stream, &bytes),
+            Event::HangUp { to, worker, stream } => {
+                let id = self.workers[worker].id.clone();
+                if self.coordinators[to].hang_up(&id, stream) && to == self.leader {
+                    self.ring();
+                }
+            }
+            Event::Tick => {
+                let now = self.now();
+                for index in 0..self.coordinators.len() {
+                    if self.coordinators[index].tick(now) && index == self.leader {
+                        self.ring();
+                    }
+                }
+                self.after(TICK_MS, Event::Tick);
+            }
+            Event::Plan => self.plan(),
+            Event::Patrol => {
+                self.ring();
+                self.after(PATROL_MS, Event::Patrol);
+            }
+            Event::Append => self.commit(),
+            Event::Orders {
+                worker,
+                life,
+                revision,
+                wanted,
+            } => self.obey(worker, life, revision, wanted),
+            Event::Loaded { worker, life, held } => self.loaded(worker, life, &held),
+        }
+    }
+
+    fn beat(&mut self, worker: usize) {
+        self.after(BEAT_MS, Event::Beat(worker));
+        if self.workers[worker].up {
+            self.report(worker);
+        }
+    }
+
+    fn report(&mut self, worker: usize) {
+        let (now, whole) = (self.now_ms, self.settings.whole_reports);
+        let beats = self.workers[worker].beat(now, &mut self.next_stream, whole);
+        // What goes through one connection stays in order.
+        let delay = self.settings.network_ms;
+        for (to, stream, bytes) in beats {
+            self.after(
+                delay,
+                Event::Heartbeat {
+                    to,
+                    worker,
+                    stream,
+                    bytes,
+                },
+            );
+        }
+    }
+
+    fn hear(&mut self, to: usize, worker: usize, stream: u64, bytes: &[u8]) {
+        let still = self.workers[worker].links[to].stream == Some(stream);
+        if !still || self.workers[worker].cut.contains(&to) {
+            return;
+        }
+        let now = self.now();
+        let heard = self.coordinators[to].hear(stream, bytes, now);
+        let heard = heard.expect("a simulated worker speaks well");
+        if heard.first {
+            self.order_worker(to, &heard.worker);
+        }
+        if heard.news && to == self.leader {
+            self.ring();
+        }
+    }
+
+    fn order_worker(&mut self, from: usize, id: &WorkerId) {
+        let worker = self.numbers[id];
+        if self.workers[worker].cut.contains(&from)
+            || self.workers[worker].links[from].stream.is_none()
+        {
+            return;
+        }
+        let coordinator = &mut self.coordinators[from];
+        let meter = Meter::start();
+        let orders = Orders {
+            revision: coordinator.book.revision(),
+            assignments: coordinator.book.assignments(id),
+            coordinators: Vec::new(),
+            overcommit: std::collections::BTreeSet::new(),
+        };
+        let bytes = orders_to_wire(&orders).encode_to_vec().len() as u64;
+        coordinator.cost.cpu += meter.stop();
+        coordinator.cost.bytes_out += bytes;
+        let wanted = orders.assignments.into_iter();
+        let wanted = wanted.map(|assignment| (assignment.model, assignment.spec.version));
+        let (life, revision) = (self.workers[worker].life, orders.revision);
+        let wanted = wanted.collect();
+        let delay = self.delay();
+        self.after(
+            delay,
+            Event::Orders {
+                worker,
+                life,
+                revision,
+                wanted,
+            },
+        );
+    }
+
+    fn obey(
+        &mut self,
+        worker: usize,
+        life: u64,
+        revision: Revision,
+        wanted: Vec<(ModelName, ModelVersion)>,
+    ) {
+        if !self.workers[worker].up || self.workers[worker].life != life {
+            return;
+        }
+        let wanted = wanted.into_iter().collect();
+        let bytes = self.settings.model_bytes;
+        let Some(begun) = self.workers[worker].follow(revision, &wanted, bytes) else {
+            return;
+        };
+        for held in begun {
+            let load_ms = self.settings.load_ms;
+            self.after(load_ms, Event::Loaded { worker, life, held });
+        }
+        self.report(worker);
+    }
+
+    fn loaded(&mut self, worker: usize, life: u64, held: &(ModelName, ModelVersion)) {
+        let simulated = &mut self.workers[worker];
+        if !simulated.up || simulated.life != life {
+            return;
+        }
+        if let Some(replica) = simulated.replicas.get_mut(held) {
+            replica.ready = true;
+            self.report(worker);
+        }
+    }
+
+    fn plan(&mut self) {
+        self.plan_due = false;
+        // The planner waits for its writes before it looks again.
+        if self.appending {
+            return self.ring();
+        }
+        let settling = self.now_ms - self.leads_since_ms < 10_000;
+        let (now, leader) = (self.now(), self.leader);
+        let state = self.state.clone();
+        let plan = self.coordinators[leader].plan(&state, settling, now);
+        let stops = plan
+            .stops
+            .into_iter()
+            .map(|(model, reason)| RegistryCommand::Rollout {
+                model,
+                action: RolloutAction::Stop(reason),
+            });
+        let places = plan
+            .placings
+            .chunks(BATCH)
+            .map(|batch| RegistryCommand::Place(batch.to_vec()));
+        let commands: Vec<_> = stops.chain(places).collect();
+        self.submit(commands);
+    }
+
+    pub(super) fn append(&mut self) {
+        if !self.appending && !self.log.is_empty() {
+            self.appending = true;
+            let append_ms = self.settings.append_ms;
+            self.after(append_ms, Event::Append);
+        }
+    }
+
+    /// More than half have the oldest entries: everybody applies them.
+    fn commit(&mut self) {
+        let count = self.log.len().min(APPEND);
+        let commands: Vec<_> = self.log.drain(..count).collect();
+        let meter = Meter::start();
+        let mut next = (*self.state).clone();
+        let mut bytes = 0;
+        for command in &commands {
+            bytes += command_to_wire(command).encoded_len() as u64;
+            // A refusal is an answer too.
+            let _ = apply(&mut next, command);
+        }
+        let spent = meter.stop();
+        self.state = Arc::new(next);
+        self.writes += commands.len() as u64;
+        let followers = self.coordinators.len() as u64 - 1;
+        for index in 0..self.coordinators.len() {
+            let state = self.state.clone();
+            let leads = index == self.leader;
+            let coordinator = &mut self.coordinators[index];
+            coordinator.cost.cpu += spent;
+            if leads {
+                coordinator.cost.bytes_out += bytes * followers;
+            } else {
+                coordinator.cost.bytes_in += bytes;
+            }
+            for worker in coordinator.follow(&state) {
+                self.order_worker(index, &worker);
+            }
+        }
+        self.appending = false;
+        self.append();
+        self.ring();
+    }
+}
