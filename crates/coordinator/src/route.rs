@@ -10,8 +10,9 @@ use volley_types::WorkerId;
 /// Below this part of its capacity a replica in the caller's own zone is not too loaded for
 /// another request, in percent.
 const SPILL_PERCENT: u64 = 80;
-/// Nothing is told apart below this latency, in milliseconds.
-const FLOOR_MS: f64 = 1.0;
+/// Added to every latency, in milliseconds: what takes less is told apart by its queue more than
+/// by the noise of its clock.
+const NOISE_MS: f64 = 10.0;
 
 /// One replica at one moment.
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +84,7 @@ impl View<'_> {
     /// What one more request here costs: expected latency times place in the queue, more while
     /// the replica warms up or fails. `usual_ms` stands for a latency that nobody knows.
     fn cost(&self, usual_ms: f64) -> f64 {
-        let latency = self.latency_ms.unwrap_or(usual_ms).max(FLOOR_MS);
+        let latency = self.latency_ms.unwrap_or(usual_ms) + NOISE_MS;
         let queue = f64::from(self.load + 1) / f64::from(self.capacity.max(1));
         latency * queue / (self.warmth * (1.0 - self.failing)).max(0.01)
     }
