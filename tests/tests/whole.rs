@@ -1,5 +1,7 @@
 //! Stories of whole clusters: real processes, real clients, real faults.
 
+#[path = "whole/aliases.rs"]
+mod aliases;
 #[path = "whole/bad_input.rs"]
 mod bad_input;
 #[path = "whole/clients.rs"]
@@ -14,6 +16,8 @@ mod life;
 mod membership;
 #[path = "whole/operations.rs"]
 mod operations;
+#[path = "whole/pipelines.rs"]
+mod pipelines;
 #[path = "whole/placement.rs"]
 mod placement;
 #[path = "whole/resumed.rs"]

@@ -7,11 +7,12 @@ use volley_security::{Gatekeeper, Principal};
 use volley_types::arrow_messages::OpenArrow;
 use volley_types::{Control, Role};
 
-use crate::auth::{Access, Routes, Sealed, delete, get, post, post_stream};
+use crate::answering::AnsweredBy;
+use crate::auth::{Access, Routes, Sealed, delete, get, post, post_stream, put};
 use crate::resume::{self, Resume};
 use crate::{
-    ApiConfig, EncodeMetrics, GrpcSkin, admin, anthropic, keys, oip, ollama, openai, openapi,
-    opensearch, ops,
+    ApiConfig, EncodeMetrics, GrpcSkin, admin, aliases, anthropic, keys, oip, ollama, openai,
+    openapi, opensearch, ops, pipelines,
 };
 
 /// What a handler works with: the cluster, with the rights of who asks.
@@ -24,6 +25,7 @@ pub(crate) struct App {
     pub(crate) statistics: Arc<oip::statistics::Statistics>,
     pub(crate) batches: Arc<opensearch::batch::Batches>,
     pub(crate) arrow: Option<OpenArrow>,
+    pub(crate) answered_by: AnsweredBy,
 }
 
 /// Health tells nothing but that.
@@ -86,7 +88,27 @@ pub(crate) fn coordinator(sealed: Sealed) -> Router {
             "/keys/{id}",
             get(CLUSTER_ADMIN, keys::get).and(delete(CLUSTER_ADMIN, keys::revoke)),
         )
-        .route("/keys/{id}/_rotate", post(CLUSTER_ADMIN, keys::rotate));
+        .route("/keys/{id}/_rotate", post(CLUSTER_ADMIN, keys::rotate))
+        .route(
+            "/aliases",
+            get(VIEWER, aliases::list).and(post(MODEL_ADMIN, aliases::create)),
+        )
+        .route(
+            "/aliases/{name}",
+            get(VIEWER, aliases::get)
+                .and(put(MODEL_ADMIN, aliases::replace))
+                .and(delete(MODEL_ADMIN, aliases::delete)),
+        )
+        .route(
+            "/pipelines",
+            get(VIEWER, pipelines::list).and(post(MODEL_ADMIN, pipelines::create)),
+        )
+        .route(
+            "/pipelines/{name}",
+            get(VIEWER, pipelines::get)
+                .and(put(MODEL_ADMIN, pipelines::replace))
+                .and(delete(MODEL_ADMIN, pipelines::delete)),
+        );
     let (gate, config) = (sealed.gate(), *sealed.config());
     let grpc = oip::grpc::routes(&sealed, GrpcSkin::Triton);
     let routes = Routes::new()

@@ -1,6 +1,6 @@
 //! Default deny: a route names the role that it needs, or it does not compile.
 //!
-//! Routers are built of [`Routes`], whose methods ([`get`], [`post`], [`delete`]) take an
+//! Routers are built of [`Routes`], whose methods ([`get`], [`post`], [`put`], [`delete`]) take an
 //! [`Access`] each. Handlers are given the cluster as [`crate::extract::State`] only, which opens
 //! it for the rights of who asks; a bare router, or the framework's own `State`, has the wrong
 //! type here.
@@ -13,7 +13,7 @@ use axum::handler::Handler;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{self, MethodRouter};
-use http::{HeaderValue, header};
+use http::{HeaderMap, HeaderValue, header};
 use tower::ServiceBuilder;
 use tower_http::compression::CompressionLayer;
 use tower_http::decompression::RequestDecompressionLayer;
@@ -21,6 +21,7 @@ use volley_security::{Gatekeeper, Principal};
 use volley_types::arrow_messages::OpenArrow;
 use volley_types::{Control, ErrorCode, PredictError, Role};
 
+use crate::answering::{AnsweredBy, Answering};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::oip::statistics::Statistics;
@@ -307,12 +308,21 @@ impl Sealed {
         &self.config
     }
 
-    /// What a handler works with, for `principal`.
-    pub(crate) fn open(&self, principal: Arc<Principal>) -> Arc<App> {
+    /// What a handler works with, for the request of `principal` with these headers.
+    pub(crate) fn open(
+        &self,
+        principal: Arc<Principal>,
+        headers: &HeaderMap,
+        answered_by: AnsweredBy,
+    ) -> Arc<App> {
+        let guarded = self
+            .gate
+            .guard_control(self.control.clone(), principal.clone());
+        let registry = self.control.registry();
+        let answering = Answering::new(guarded, registry, headers, answered_by.clone());
         Arc::new(App {
-            control: self
-                .gate
-                .guard_control(self.control.clone(), principal.clone()),
+            control: Arc::new(answering),
+            answered_by,
             metrics: self.metrics.clone(),
             config: self.config,
             principal,

@@ -14,6 +14,7 @@ use tracing::Instrument;
 use volley_types::{Deadline, ErrorCode, PredictError, RequestId, TraceContext};
 
 use crate::ApiConfig;
+use crate::answering::AnsweredBy;
 use crate::error::{self, ApiError};
 use crate::resume::Resumable;
 use crate::watch::Watches;
@@ -44,6 +45,8 @@ pub(crate) struct RequestContext {
     pub(crate) session: Option<String>,
     pub(crate) span: tracing::Span,
     pub(crate) watches: Watches,
+    /// Which model answered, once that is known.
+    pub(crate) answered_by: AnsweredBy,
     /// Set where a stream shall be held for a client that comes back.
     pub(crate) resume: Option<Resumable>,
 }
@@ -101,6 +104,7 @@ pub(crate) async fn middleware(
             session(request.headers())?,
         ))
     });
+    let answered_by = AnsweredBy::default();
     let mut response = match checked {
         Err(error) => ApiError(error).into_response(),
         Ok((timeout, session)) => {
@@ -112,6 +116,7 @@ pub(crate) async fn middleware(
                 session,
                 span: span.clone(),
                 watches: request.extensions().get().cloned().unwrap_or_default(),
+                answered_by: answered_by.clone(),
                 resume: None,
             };
             request.extensions_mut().insert(context);
@@ -125,6 +130,7 @@ pub(crate) async fn middleware(
         }
     };
     response = error::render(response, &path, request_id.as_str());
+    answered_by.tell(response.headers_mut());
     if let Ok(id) = HeaderValue::from_str(request_id.as_str()) {
         response.headers_mut().insert(REQUEST_ID, id);
     }

@@ -10,6 +10,7 @@ use volley_types::PredictError;
 
 use crate::app::App;
 use crate::auth::Sealed;
+use crate::context::RequestContext;
 use crate::error::ApiError;
 
 /// What handlers share, with the rights of who asks; of nobody, where that is not known.
@@ -20,8 +21,12 @@ impl FromRequestParts<Sealed> for State<Arc<App>> {
 
     async fn from_request_parts(parts: &mut Parts, state: &Sealed) -> Result<Self, ApiError> {
         let principal = parts.extensions.get::<Arc<Principal>>().cloned();
+        let context = parts.extensions.get::<RequestContext>();
+        let answered_by = context.map(|context| context.answered_by.clone());
         Ok(Self(state.open(
             principal.unwrap_or_else(|| Arc::new(Principal::nobody())),
+            &parts.headers,
+            answered_by.unwrap_or_default(),
         )))
     }
 }

@@ -5,7 +5,9 @@
 //! `opensearch` (the dialect), `sse` (the stream), `tensors` (JSON ⇄ Arrow), `serve` (sockets).
 
 mod admin;
+mod aliases;
 mod answer;
+mod answering;
 mod anthropic;
 mod app;
 mod auth;
@@ -23,6 +25,7 @@ mod openapi;
 mod opensearch;
 mod ops;
 mod parameters;
+mod pipelines;
 mod resume;
 mod rows;
 mod serve;

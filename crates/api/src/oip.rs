@@ -19,7 +19,9 @@ mod tensors;
 mod tests;
 
 use serde::Deserialize;
-use volley_types::{ErrorCode, ModelName, ModelRef, ModelVersion, PredictError, Signature};
+use volley_types::{
+    ChunkStream, ErrorCode, ModelName, ModelRef, ModelVersion, PredictError, Signature,
+};
 
 use crate::app::App;
 
@@ -46,6 +48,12 @@ impl Named {
     }
 }
 
+/// The version that answers, else `otherwise`.
+fn answering_version(chunks: &ChunkStream, otherwise: String) -> String {
+    let version = chunks.answered_by().and_then(|model| model.version);
+    version.map_or(otherwise, |version| version.to_string())
+}
+
 /// A model that answers now: its version and what it does.
 struct Found {
     model: ModelRef,
@@ -61,7 +69,13 @@ impl Found {
         let entry = registry.models.get(&model.name);
         let deployment = entry.and_then(|entry| entry.deployment.as_ref());
         let deployed = deployment.map(|deployment| deployment.version);
-        let version = model.version.or(deployed).ok_or_else(|| {
+        // The version of what a name stands for is known once it has answered.
+        let stands_for_others = registry.stands_for_others(&model.name);
+        let told = model
+            .version
+            .or(deployed)
+            .or(stands_for_others.then_some(ModelVersion(1)));
+        let version = told.ok_or_else(|| {
             let message = format!("model '{}' is not deployed", model.name);
             PredictError::new(ErrorCode::NotDeployed, message)
         })?;

@@ -1,5 +1,7 @@
 //! The HTTP edge over a real listener, a real client, and a scripted cluster.
 
+#[path = "it/aliases.rs"]
+mod aliases;
 #[path = "it/anthropic.rs"]
 mod anthropic;
 #[path = "it/cluster.rs"]

@@ -8,6 +8,10 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use volley_telemetry::LogFormat;
 
+mod named;
+
+pub(crate) use named::{Aliases, Pipelines};
+
 /// The address that client commands call where none is given.
 pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:8420";
 
@@ -90,6 +94,12 @@ pub(crate) enum Command {
     Restore(ops::Restore),
     /// Make a new cluster of what one coordinator has left, when most of them are lost for ever.
     Recover(ops::Recover),
+    /// Point names at models and versions: split, mirror and switch traffic.
+    #[command(subcommand)]
+    Aliases(Aliases),
+    /// Put graphs of models behind one name.
+    #[command(subcommand)]
+    Pipelines(Pipelines),
     /// Make, list, rotate and revoke API keys.
     #[command(subcommand)]
     Keys(Keys),

@@ -1,5 +1,6 @@
 //! The commands that call a running cluster.
 
+pub(crate) mod aliases;
 pub(crate) mod backup;
 pub(crate) mod cluster;
 pub(crate) mod connector;
@@ -8,6 +9,7 @@ pub(crate) mod inspect;
 pub(crate) mod keys;
 pub(crate) mod model;
 pub(crate) mod node;
+pub(crate) mod pipelines;
 pub(crate) mod predict;
 #[cfg(feature = "sql")]
 pub(crate) mod sql;

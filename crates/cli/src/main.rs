@@ -98,6 +98,8 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Model(Model::Manifest { path }) => command::inspect::manifest(&path).await,
         Command::Model(model) => command::model::run(&client()?, model).await,
         Command::Connector(connector) => command::connector::run(&client()?, connector).await,
+        Command::Aliases(aliases) => command::aliases::run(&client()?, aliases).await,
+        Command::Pipelines(pipelines) => command::pipelines::run(&client()?, pipelines).await,
         Command::Keys(Keys::Bootstrap) => command::keys::bootstrap(),
         Command::Keys(keys) => command::keys::run(&client()?, keys).await,
         Command::Audit { file } => command::keys::verify_audit(&file),

@@ -15,6 +15,7 @@
 
 mod admin;
 mod error;
+mod names;
 mod status;
 mod stream;
 

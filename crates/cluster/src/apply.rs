@@ -7,6 +7,7 @@ mod deployments;
 mod groups;
 mod keys;
 mod limits;
+mod names;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,9 +19,10 @@ use volley_types::registry::{
 use volley_types::{ConnectorId, ErrorCode, ModelName, ModelVersion, PredictError, Revision};
 
 pub use limits::{
-    MAX_CONNECTORS, MAX_DELETED_TASKS, MAX_DESCRIPTION, MAX_GROUPS, MAX_HEADERS, MAX_KEY_MODELS,
-    MAX_KEYS, MAX_LABELS, MAX_MODELS, MAX_PARAMETERS, MAX_REGISTRY_BYTES, MAX_REPLICAS,
-    MAX_SETTINGS, MAX_TEMPLATE, MAX_TEXT, MAX_VERSIONS,
+    MAX_ALIASES, MAX_CONNECTORS, MAX_DELETED_TASKS, MAX_DESCRIPTION, MAX_GROUPS, MAX_HEADERS,
+    MAX_KEY_MODELS, MAX_KEYS, MAX_LABELS, MAX_MODELS, MAX_PARAMETERS, MAX_PIPELINE_BYTES,
+    MAX_PIPELINES, MAX_REGISTRY_BYTES, MAX_REPLICAS, MAX_SETTINGS, MAX_TEMPLATE, MAX_TEXT,
+    MAX_VERSIONS,
 };
 use limits::{connector_bytes, connector_fits, registry_fits, version_bytes, version_fits, within};
 
@@ -81,6 +83,16 @@ pub fn apply(
         RegistryCommand::CreateGroup(group) => groups::create(state, group),
         RegistryCommand::UpdateGroup(group) => groups::update(state, group),
         RegistryCommand::DeleteGroup(id) => groups::delete(state, id),
+        RegistryCommand::PutAlias { alias, expected } => names::put_alias(state, alias, *expected),
+        RegistryCommand::DeleteAlias { name, expected } => {
+            names::delete_alias(state, name, *expected)
+        }
+        RegistryCommand::PutPipeline { pipeline, expected } => {
+            names::put_pipeline(state, pipeline, *expected)
+        }
+        RegistryCommand::DeletePipeline { name, expected } => {
+            names::delete_pipeline(state, name, *expected)
+        }
     }
 }
 
@@ -191,6 +203,7 @@ fn register(
             ));
         }
     }
+    names::free_for_model(state, model)?;
     version_fits(spec)?;
     registry_fits(state, version_bytes(spec))?;
     if !state.models.contains_key(model) {
@@ -242,6 +255,7 @@ fn delete_model(
             "model '{model}' is deployed; undeploy it first"
         )));
     }
+    names::unused(state, model)?;
     state.models.remove(model);
     changed(state, None)
 }

@@ -2,6 +2,8 @@
 
 #[path = "it/disasters.rs"]
 mod disasters;
+#[path = "it/names.rs"]
+mod names;
 #[path = "it/nodes.rs"]
 mod nodes;
 #[path = "it/records.rs"]

@@ -19,11 +19,22 @@ impl Control for Coordinator {
     }
 
     async fn write(&self, command: RegistryCommand) -> Result<RegistryReply, PredictError> {
+        match &command {
+            RegistryCommand::PutAlias { alias, .. } => self.check_alias(alias)?,
+            RegistryCommand::PutPipeline { pipeline, .. } => self.check_pipeline(pipeline)?,
+            _ => {}
+        }
         self.0.cluster.write(command).await
     }
 
     fn model_status(&self, model: &ModelName) -> Option<ModelStatus> {
         let registry = self.registry();
+        if let Some(alias) = registry.aliases.get(model) {
+            return Some(self.alias_status(&registry, &alias.spec));
+        }
+        if let Some(pipeline) = registry.pipelines.get(model) {
+            return Some(self.pipeline_status(&registry, &pipeline.spec));
+        }
         let entry = registry.models.get(model)?;
         Some(status::model(entry, &self.0.live.read()))
     }

@@ -1,11 +1,13 @@
 //! The coordinator: takes a [`PredictRequest`](volley_types::PredictRequest), finds a replica,
 //! calls it, tries another one where that is safe, and streams the answer back.
 //!
-//! Reading order: `predict` (the six steps), `tries`, [`route`] (pure choice), [`live`]
+//! Reading order: `predict` (the six steps), `alias` (which model a name stands for),
+//! `pipeline` (graphs of models), `tries`, [`route`] (pure choice), [`live`]
 //! (which workers there are), [`heartbeat`] (how that is known), [`planner`] (where replicas
 //! go), [`scaler`] (how many there are), [`status`] (what users see), [`streams`] (what clients
 //! take up again elsewhere).
 
+mod alias;
 mod budget;
 mod config;
 mod control;
@@ -13,6 +15,7 @@ mod guard;
 pub mod heartbeat;
 pub mod live;
 pub mod orders;
+mod pipeline;
 pub mod planner;
 mod predict;
 mod refusal;
@@ -55,6 +58,8 @@ struct Shared {
     live: RwLock<LiveWorkers>,
     connect: Connect,
     permits: Arc<Semaphore>,
+    /// Places of requests' copies.
+    copies: Arc<Semaphore>,
     retry_budget: RetryBudget,
     draining: AtomicBool,
     /// Rings when workers or their replicas changed, for the planner.
@@ -85,6 +90,7 @@ impl Coordinator {
     ) -> Self {
         let shared = Shared {
             permits: Arc::new(Semaphore::new(config.max_streams)),
+            copies: Arc::new(Semaphore::new(alias::MAX_COPIES)),
             live: RwLock::new(
                 LiveWorkers::new(config.liveness).in_zone(config.routing.zone.clone()),
             ),

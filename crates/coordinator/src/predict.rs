@@ -15,20 +15,122 @@ use futures::StreamExt;
 use tokio::sync::OwnedSemaphorePermit;
 use volley_telemetry::{StreamRecord, recorded};
 use volley_types::chunk::ChunkStream;
-use volley_types::registry::BackendKind;
+use volley_types::registry::{BackendKind, RegistryState, no_versions};
 use volley_types::{
     ModelName, ModelRef, ModelVersion, Predict, PredictError, PredictRequest, Signature,
 };
 
+use crate::alias::{self, Keys};
 use crate::tries::Target;
 use crate::{Coordinator, guard, refusal};
 
 #[async_trait]
 impl Predict for Coordinator {
-    async fn predict(&self, mut request: PredictRequest) -> Result<ChunkStream, PredictError> {
-        self.wake(&request.model).await?;
-        let (permit, target) = self.accept(&request)?;
-        request.model.version = Some(target.version);
+    async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
+        self.wake_for(&request).await?;
+        // 1. Admit: a free place, or refuse at once.
+        let permit = self
+            .admit()
+            .inspect_err(|error| self.refused(&request.model, error))?;
+        self.answer(request, Some(permit), Copies::Sent)
+    }
+
+    async fn signature(&self, model: &ModelRef) -> Result<Signature, PredictError> {
+        let registry = self.0.cluster.registry().borrow().clone();
+        if registry.models.contains_key(&model.name) {
+            self.wake(model).await?;
+        }
+        self.name_signature(&registry, model)
+    }
+
+    async fn models(&self) -> Vec<ModelName> {
+        let registry = self.0.cluster.registry().borrow().clone();
+        let deployed = registry
+            .models
+            .values()
+            .filter(|model| model.deployment.is_some());
+        let mut names: Vec<_> = deployed.map(|model| model.name.clone()).collect();
+        names.extend(self.callable_aliases(&registry));
+        names.extend(registry.pipelines.keys().cloned());
+        names.sort();
+        names
+    }
+}
+
+/// Whether the aliases that a request goes through have it copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copies {
+    Sent,
+    /// It is a copy itself.
+    None,
+}
+
+impl Coordinator {
+    /// Answers an admitted request; its `permit` is kept until the stream is dropped.
+    pub(crate) fn answer(
+        &self,
+        request: PredictRequest,
+        permit: Option<OwnedSemaphorePermit>,
+        copies: Copies,
+    ) -> Result<ChunkStream, PredictError> {
+        let registry = self.0.cluster.registry().borrow().clone();
+        let asked = request.model.clone();
+        let begun = alias::aim(&registry, &asked, Keys::of(&request)).and_then(|aimed| {
+            let copied = copies == Copies::Sent && !aimed.copies.is_empty();
+            let copy = copied.then(|| request.try_clone()).flatten();
+            let answer = self.begin(&registry, request, aimed.model, permit)?;
+            if let Some(copy) = copy {
+                self.send_copies(&copy, aimed.copies);
+            }
+            Ok(answer)
+        });
+        begun.inspect_err(|error| self.refused(&asked, error))
+    }
+
+    /// Wakes the models that a request goes to, where they sleep.
+    async fn wake_for(&self, request: &PredictRequest) -> Result<(), PredictError> {
+        let registry = self.0.cluster.registry().borrow().clone();
+        let Ok(aimed) = alias::aim(&registry, &request.model, Keys::of(request)) else {
+            return Ok(());
+        };
+        match registry.pipelines.get(&aimed.model.name) {
+            None => self.wake(&aimed.model).await,
+            Some(pipeline) => {
+                for model in pipeline.spec.names() {
+                    self.wake(model).await?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Answers with a model, or with a pipeline.
+    fn begin(
+        &self,
+        registry: &RegistryState,
+        mut request: PredictRequest,
+        aimed: ModelRef,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Result<ChunkStream, PredictError> {
+        if let Some(pipeline) = registry.pipelines.get(&aimed.name) {
+            if aimed.version.is_some() {
+                return Err(no_versions(&aimed.name));
+            }
+            return self.answer_pipeline(registry, request, &pipeline.spec, permit);
+        }
+        // 2. Resolve: which version of the model, and whether it takes such columns.
+        let target = self.resolve(registry, &aimed)?;
+        self.check_fits(registry, &request.model, &target.signature)?;
+        target.signature.check_input(&request.input.schema())?;
+        request.model = ModelRef {
+            name: target.model.clone(),
+            version: Some(target.version),
+        };
+        Ok(self.stream(request, target).holding(permit))
+    }
+
+    fn stream(&self, request: PredictRequest, target: Target) -> ChunkStream {
+        let answered_by = request.model.clone();
         let record = StreamRecord::begin(&self.0.metrics, &request.model.name, Instant::now());
         let (deadline, schema, task) = (
             request.deadline,
@@ -68,48 +170,40 @@ impl Predict for Coordinator {
         let batches = guard::deadline(deadline, batches);
         let batches = guard::terminated(task, batches);
         let batches = recorded(record, batches);
-        Ok(ChunkStream::new(schema, batches).holding(permit))
+        ChunkStream::new(schema, batches).with_answered_by(answered_by)
     }
 
-    async fn signature(&self, model: &ModelRef) -> Result<Signature, PredictError> {
-        self.wake(model).await?;
-        self.resolve(model).map(|target| target.signature)
+    fn refused(&self, asked: &ModelRef, error: &PredictError) {
+        // A name that nobody knows is no label.
+        let known = self.0.cluster.registry().borrow().has_name(&asked.name);
+        let label = known.then_some(&asked.name);
+        self.0.metrics.refused(label, error.code);
     }
 
-    async fn models(&self) -> Vec<ModelName> {
-        let registry = self.0.cluster.registry().borrow().clone();
-        let deployed = registry
-            .models
-            .values()
-            .filter(|model| model.deployment.is_some());
-        deployed.map(|model| model.name.clone()).collect()
-    }
-}
-
-impl Coordinator {
-    fn accept(
+    /// What a model, or the name of one, takes and gives.
+    pub(crate) fn name_signature(
         &self,
-        request: &PredictRequest,
-    ) -> Result<(OwnedSemaphorePermit, Target), PredictError> {
-        let accepted = (|| {
-            // 1. Admit: a free place, or refuse at once.
-            let permit = self.admit()?;
-            // 2. Resolve: which version, and whether it takes such columns.
-            let target = self.resolve(&request.model)?;
-            target.signature.check_input(&request.input.schema())?;
-            Ok((permit, target))
-        })();
-        accepted.inspect_err(|error: &PredictError| {
-            let registered = self
-                .0
-                .cluster
-                .registry()
-                .borrow()
-                .models
-                .contains_key(&request.model.name);
-            let label = registered.then_some(&request.model.name);
-            self.0.metrics.refused(label, error.code);
-        })
+        registry: &RegistryState,
+        name: &ModelRef,
+    ) -> Result<Signature, PredictError> {
+        match registry.aliases.get(&name.name) {
+            Some(_) if name.version.is_some() => Err(no_versions(&name.name)),
+            Some(alias) => self.alias_signature(registry, &alias.spec),
+            None => self.end_signature(registry, name),
+        }
+    }
+
+    /// What a model or a pipeline takes and gives.
+    pub(crate) fn end_signature(
+        &self,
+        registry: &RegistryState,
+        name: &ModelRef,
+    ) -> Result<Signature, PredictError> {
+        match registry.pipelines.get(&name.name) {
+            Some(_) if name.version.is_some() => Err(no_versions(&name.name)),
+            Some(pipeline) => self.pipeline_signature(registry, &pipeline.spec),
+            None => self.resolve(registry, name).map(|target| target.signature),
+        }
     }
 
     fn admit(&self) -> Result<OwnedSemaphorePermit, PredictError> {
@@ -123,8 +217,7 @@ impl Coordinator {
             .map_err(|_| refusal::full(self.0.config.max_streams))
     }
 
-    fn resolve(&self, model: &ModelRef) -> Result<Target, PredictError> {
-        let registry = self.0.cluster.registry().borrow().clone();
+    fn resolve(&self, registry: &RegistryState, model: &ModelRef) -> Result<Target, PredictError> {
         let entry = registry
             .models
             .get(&model.name)

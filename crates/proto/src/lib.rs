@@ -46,10 +46,13 @@ mod generated {
 pub use generated::inference;
 pub use generated::volley::{predict, raft, registry, streams, worker};
 
+pub mod alias_records;
 mod deployment_records;
 pub mod group_records;
 pub mod key_records;
+mod name_records;
 pub mod params;
+pub mod pipeline_records;
 pub mod predict_command;
 pub mod registry_records;
 pub mod report_changes;

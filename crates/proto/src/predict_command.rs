@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use prost::Message;
+use volley_types::registry::choice_hash;
 use volley_types::{
     Deadline, ErrorCode, ErrorOrigin, Input, ModelName, ModelRef, ModelVersion, Parameters,
     PredictError, PredictRequest, Priority, RequestId, TenantId, TraceContext,
@@ -39,6 +40,8 @@ pub struct PredictHead {
     pub parameters: Parameters,
     /// The client marks the end of its input; a half-close without the mark means it failed.
     pub end_marker: bool,
+    /// The hash of what requests stick together by.
+    pub affinity: Option<u64>,
 }
 
 impl PredictHead {
@@ -55,6 +58,7 @@ impl PredictHead {
             session: None,
             parameters: Parameters::default(),
             end_marker: false,
+            affinity: None,
         }
     }
 
@@ -70,6 +74,7 @@ impl PredictHead {
             priority: self.priority,
             session: self.session,
             parameters: self.parameters,
+            affinity: self.affinity,
             input,
         }
     }
@@ -96,6 +101,8 @@ pub fn to_wire(request: &PredictRequest, now: Instant) -> wire::PredictCommand {
         parameters: params::to_wire(&request.parameters),
         end_marker: true,
         session: request.session.clone().unwrap_or_default(),
+        // An alias has been resolved where this is sent.
+        affinity: String::new(),
     }
 }
 
@@ -145,6 +152,9 @@ pub fn from_wire(command: wire::PredictCommand, now: Instant) -> Result<PredictH
         session: session(command.session)?,
         parameters: params::from_wire(command.parameters)?,
         end_marker: command.end_marker,
+        affinity: Some(command.affinity)
+            .filter(|text| !text.is_empty())
+            .map(|text| choice_hash(text.as_bytes())),
     })
 }
 

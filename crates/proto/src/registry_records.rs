@@ -19,6 +19,11 @@ use crate::group_records::{
     group_from_wire, group_of, group_to_wire, settings_from_wire, settings_to_wire, update_to_wire,
 };
 use crate::key_records::{hash_from_wire, key_from_wire, key_to_wire};
+use crate::name_records::{
+    aliases_from_wire, aliases_to_wire, delete_alias, delete_alias_from_wire, delete_pipeline,
+    delete_pipeline_from_wire, pipelines_from_wire, pipelines_to_wire, put_alias,
+    put_alias_from_wire, put_pipeline, put_pipeline_from_wire,
+};
 use crate::params;
 use crate::registry::v1 as wire;
 use crate::registry::v1::command::Command;
@@ -253,6 +258,8 @@ pub fn state_to_wire(state: &RegistryState) -> wire::State {
         keys: state.keys.values().map(key_to_wire).collect(),
         groups: state.groups.values().map(group_to_wire).collect(),
         settings: state.settings.clone().into_iter().collect(),
+        aliases: aliases_to_wire(&state.aliases),
+        pipelines: pipelines_to_wire(&state.pipelines),
     }
 }
 
@@ -280,6 +287,8 @@ pub fn state_from_wire(state: wire::State) -> Result<RegistryState, PredictError
             .map(|group| group.map(|group| (group.id.clone(), group)))
             .collect::<Result<_, _>>()?,
         settings: state.settings.into_iter().collect(),
+        aliases: aliases_from_wire(state.aliases)?,
+        pipelines: pipelines_from_wire(state.pipelines)?,
     })
 }
 
@@ -372,6 +381,10 @@ pub fn command_to_wire(command: &RegistryCommand) -> wire::Command {
         RegistryCommand::UpdateGroup(group) => Command::UpdateGroup(group_to_wire(group)),
         RegistryCommand::DeleteGroup(id) => Command::DeleteGroup(id.to_string()),
         RegistryCommand::ChangeSettings(settings) => settings_to_wire(settings),
+        RegistryCommand::PutAlias { alias, expected } => put_alias(alias, *expected),
+        RegistryCommand::DeleteAlias { name, expected } => delete_alias(name, *expected),
+        RegistryCommand::PutPipeline { pipeline, expected } => put_pipeline(pipeline, *expected),
+        RegistryCommand::DeletePipeline { name, expected } => delete_pipeline(name, *expected),
     };
     wire::Command {
         command: Some(command),
@@ -440,6 +453,10 @@ pub fn command_from_wire(command: wire::Command) -> Result<RegistryCommand, Pred
         Command::UpdateGroup(group) => RegistryCommand::UpdateGroup(group_from_wire(group)?),
         Command::DeleteGroup(id) => RegistryCommand::DeleteGroup(ModelGroupId::new(id)?),
         Command::ChangeSettings(change) => settings_from_wire(change),
+        Command::PutAlias(put) => put_alias_from_wire(put)?,
+        Command::DeleteAlias(delete) => delete_alias_from_wire(delete)?,
+        Command::PutPipeline(put) => put_pipeline_from_wire(put)?,
+        Command::DeletePipeline(delete) => delete_pipeline_from_wire(delete)?,
     })
 }
 

@@ -278,6 +278,8 @@ fn limited(registry: &RegistryState, principal: &Principal) -> RegistryState {
         connectors,
         groups,
         settings: registry.settings.clone(),
+        aliases: principal.models().select(&registry.aliases),
+        pipelines: principal.models().select(&registry.pipelines),
         ..RegistryState::default()
     }
 }
@@ -304,6 +306,24 @@ fn permit(command: &RegistryCommand, principal: &Principal) -> Result<(), Predic
         | RegistryCommand::DeleteModel(model) => {
             principal.allow(Role::ModelAdmin)?;
             principal.change(model)
+        }
+        // Whoever may call the name reaches all that it leads to.
+        RegistryCommand::PutAlias { alias, .. } => {
+            principal.allow(Role::ModelAdmin)?;
+            principal.change(&alias.name)?;
+            let mut names = alias.names();
+            names.try_for_each(|reference| principal.change(&reference.name))
+        }
+        RegistryCommand::PutPipeline { pipeline, .. } => {
+            principal.allow(Role::ModelAdmin)?;
+            principal.change(&pipeline.name)?;
+            let mut names = pipeline.names();
+            names.try_for_each(|reference| principal.change(&reference.name))
+        }
+        RegistryCommand::DeleteAlias { name, .. }
+        | RegistryCommand::DeletePipeline { name, .. } => {
+            principal.allow(Role::ModelAdmin)?;
+            principal.change(name)
         }
         RegistryCommand::Place(_)
         | RegistryCommand::Scale { .. }
@@ -366,6 +386,12 @@ fn action_of(command: &RegistryCommand) -> Action {
             let names: Vec<_> = settings.keys().map(String::as_str).collect();
             ("settings.change", names.join(" "))
         }
+        RegistryCommand::PutAlias { alias, .. } => ("alias.put", alias.name.to_string()),
+        RegistryCommand::DeleteAlias { name, .. } => ("alias.delete", name.to_string()),
+        RegistryCommand::PutPipeline { pipeline, .. } => {
+            ("pipeline.put", pipeline.name.to_string())
+        }
+        RegistryCommand::DeletePipeline { name, .. } => ("pipeline.delete", name.to_string()),
     };
     Action { name, target }
 }

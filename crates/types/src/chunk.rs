@@ -19,6 +19,7 @@ use futures::Stream;
 
 pub use self::build::GenerationChunks;
 use crate::error::PredictError;
+use crate::ids::ModelRef;
 
 /// A stream of response batches with a schema that is known before the first of them.
 ///
@@ -30,6 +31,7 @@ pub struct ChunkStream {
     batches: Pin<Box<dyn Stream<Item = Result<RecordBatch, PredictError>> + Send>>,
     guards: Vec<Box<dyn Any + Send>>,
     ended: bool,
+    answered_by: Option<ModelRef>,
 }
 
 impl ChunkStream {
@@ -43,7 +45,21 @@ impl ChunkStream {
             batches: Box::pin(batches),
             guards: Vec::new(),
             ended: false,
+            answered_by: None,
         }
+    }
+
+    /// Says which model answers, where the name that was asked for stands for another.
+    #[must_use]
+    pub fn with_answered_by(mut self, model: ModelRef) -> Self {
+        self.answered_by = Some(model);
+        self
+    }
+
+    /// Which model answers, where that is known.
+    #[must_use]
+    pub fn answered_by(&self) -> Option<&ModelRef> {
+        self.answered_by.as_ref()
     }
 
     /// The schema of every batch.
@@ -70,6 +86,7 @@ impl ChunkStream {
             batches: Box::pin(wrap(self.batches)),
             guards: self.guards,
             ended: self.ended,
+            answered_by: self.answered_by,
         }
     }
 }

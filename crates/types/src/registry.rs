@@ -1,14 +1,21 @@
 //! What the registry holds: models, versions, connectors, deployments, placements, and the
 //! commands that change them. The cluster replicates these; routing and the edges read them.
 
+mod alias;
 mod connector;
 mod deployment;
 mod group;
+mod names;
+mod pipeline;
 mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub use self::alias::{
+    AliasEntry, AliasMirror, AliasSpec, AliasTarget, MAX_ALIAS_TARGETS, MAX_ALIAS_WEIGHT,
+    MAX_NAME_DEPTH, MAX_STICKY_HEADER, hash as choice_hash,
+};
 pub use self::connector::{
     ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, CredentialRef, ProviderKind,
 };
@@ -20,6 +27,12 @@ use crate::ids::{
 use crate::params::Parameters;
 
 pub use self::group::ModelGroup;
+pub use self::names::no_versions;
+pub use self::pipeline::{
+    Branch, ColumnRef, ColumnType, Domain, DomainKind, Inputs, MAX_EXPRESSION, MAX_STEP_INPUTS,
+    MAX_STEP_TEMPLATE, MAX_STEPS, MAX_TOP_K, PARAMETERS, PipelineEntry, PipelineSpec, PipelineStep,
+    REQUEST, ROOT, Shape, StepKind,
+};
 pub use self::source::{MAX_MODEL_URL_BYTES, ModelUrl, ModelUrlKind, ModelUrlScheme, Sha256};
 
 /// The cluster setting that bounds how many models a worker is given.
@@ -146,6 +159,10 @@ pub struct RegistryState {
     pub groups: BTreeMap<ModelGroupId, ModelGroup>,
     /// Cluster settings that somebody has set: their full names, and values as JSON.
     pub settings: BTreeMap<String, String>,
+    /// Aliases by name. No model has the name of one.
+    pub aliases: BTreeMap<ModelName, AliasEntry>,
+    /// Pipelines by name. No model and no alias has the name of one.
+    pub pipelines: BTreeMap<ModelName, PipelineEntry>,
 }
 
 /// A replica that a worker shall hold: all that a worker needs to load it.
@@ -291,6 +308,38 @@ pub enum RegistryCommand {
     },
     /// Removes an API key; `NotFound` when there is none.
     RevokeKey(KeyId),
+    /// Creates or replaces an alias. `Conflict` when a model has its name, when names would lead
+    /// in a circle, or when it is not at the expected revision; `NotFound` when it names something
+    /// that is not there.
+    PutAlias {
+        /// The alias.
+        alias: AliasSpec,
+        /// The revision that it must be at; 0 means that there must be none of that name.
+        expected: Option<Revision>,
+    },
+    /// Creates or replaces a pipeline; errors as of [`RegistryCommand::PutAlias`], and
+    /// `InvalidInput` when its steps do not fit together.
+    PutPipeline {
+        /// The pipeline.
+        pipeline: Arc<PipelineSpec>,
+        /// The revision that it must be at; 0 means that there must be none of that name.
+        expected: Option<Revision>,
+    },
+    /// Deletes a pipeline, as [`RegistryCommand::DeleteAlias`] does an alias.
+    DeletePipeline {
+        /// Its name.
+        name: ModelName,
+        /// The revision that it must be at.
+        expected: Option<Revision>,
+    },
+    /// Deletes an alias; `Conflict` while something leads to it, or when it is not at the
+    /// expected revision.
+    DeleteAlias {
+        /// Its name.
+        name: ModelName,
+        /// The revision that it must be at.
+        expected: Option<Revision>,
+    },
 }
 
 /// What an applied command answers.

@@ -97,6 +97,9 @@ pub struct PredictRequest {
     pub session: Option<String>,
     /// Sampling and other options, by name.
     pub parameters: Parameters,
+    /// The hash of what requests stick together by, where an alias looks at it; see
+    /// [`crate::registry::choice_hash`].
+    pub affinity: Option<u64>,
     /// The rows.
     pub input: Input,
 }
@@ -114,6 +117,7 @@ impl PredictRequest {
             priority: Priority::default(),
             session: None,
             parameters: Parameters::default(),
+            affinity: None,
             input,
         }
     }
@@ -130,6 +134,7 @@ impl PredictRequest {
             priority: self.priority,
             session: self.session.clone(),
             parameters: self.parameters.clone(),
+            affinity: self.affinity,
             input: self.input.try_clone()?,
         })
     }

@@ -183,6 +183,15 @@ impl Signature {
         }
     }
 
+    /// Whether callers of one may be answered by the other: the same task, and columns of the same
+    /// names, types and sizes on both sides.
+    #[must_use]
+    pub fn stands_for(&self, other: &Self) -> bool {
+        self.task == other.task
+            && same_columns(&self.input, &other.input)
+            && same_columns(&self.output, &other.output)
+    }
+
     /// Checks a request's schema against this signature by column name: every column must be
     /// declared, with the declared type, and every declared column that is not nullable must be
     /// there. The order of columns is free. `LargeUtf8` stands for `Utf8`.
@@ -248,6 +257,15 @@ fn tokens() -> Field {
 fn list(name: &str, item: DataType) -> Field {
     let item = Arc::new(Field::new("item", item, false));
     Field::new(name, DataType::List(item), false)
+}
+
+fn same_columns(a: &Schema, b: &Schema) -> bool {
+    let same = |(a, b): (&Arc<Field>, &Arc<Field>)| {
+        a.name() == b.name()
+            && same_type(a.data_type(), b.data_type())
+            && a.metadata().get(DIMENSIONS) == b.metadata().get(DIMENSIONS)
+    };
+    a.fields().len() == b.fields().len() && a.fields().iter().zip(b.fields()).all(same)
 }
 
 fn printable(name: &str) -> String {

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use volley_types::{GenerationRow, Input, PredictError, PredictRequest, Task};
 
 use super::events::GenerateEvents;
-use super::{Found, Named};
+use super::{Found, Named, answering_version};
 use crate::app::App;
 use crate::body::{Fields, UntypedJsonObject};
 use crate::context::RequestContext;
@@ -26,11 +26,12 @@ pub(crate) async fn generate(
     let work = async {
         let asked = Asked::read(&app, &named, body, &context).await?;
         let chunks = app.control.predict(asked.request).await?;
+        let version = answering_version(&chunks, asked.found.version);
         let choices = answer::choices(&answer::collect(chunks).await?)?;
         let choice = choices.into_iter().next().ok_or_else(sse::silent_end)?;
         let mut told = json!({
             "model_name": asked.found.model.name.as_str(),
-            "model_version": asked.found.version,
+            "model_version": version,
             "text_output": choice.text,
         });
         if asked.details {
@@ -54,9 +55,10 @@ pub(crate) async fn stream(
 ) -> Result<Response, ApiError> {
     let begun = async {
         let asked = Asked::read(&app, &named, body, &context).await?;
-        let (name, version) = (asked.found.model.name.as_str(), &asked.found.version);
-        let events = GenerateEvents::new(name, version, asked.id.as_deref());
         let mut chunks = app.control.predict(asked.request).await?;
+        let version = answering_version(&chunks, asked.found.version);
+        let name = asked.found.model.name.as_str();
+        let events = GenerateEvents::new(name, &version, asked.id.as_deref());
         let first = sse::first(&mut chunks).await?;
         GenerationRow::rows(&first)?
             .next()

@@ -11,7 +11,7 @@ use volley_types::{Input, Parameters, PredictError, PredictRequest, Task};
 
 use super::outputs::{self, Outputs, Wanted};
 use super::tensors::{self, Rows};
-use super::{Found, Named};
+use super::{Found, Named, answering_version};
 use crate::app::App;
 use crate::body::{BINARY_TENSORS, Fields, Tensors};
 use crate::context::RequestContext;
@@ -43,11 +43,13 @@ pub(crate) async fn infer(
         request.session = context.session.clone();
         request.deadline = Some(context.deadline);
         request.parameters = asked.parameters;
-        let batches = answer::collect(app.control.predict(request).await?).await?;
+        let chunks = app.control.predict(request).await?;
+        let version = answering_version(&chunks, found.version.clone());
+        let batches = answer::collect(chunks).await?;
         run.is_inferred();
         let schema = &found.signature.output;
         let outputs = outputs::outputs(&batches, schema, &asked.wanted, asked.batched)?;
-        let answer = respond(&found, asked.id, outputs)?;
+        let answer = respond(&found, &version, asked.id, outputs)?;
         run.is_done();
         Ok(answer)
     };
@@ -107,10 +109,15 @@ fn inputs(body: &Map<String, Value>, may_be_none: bool) -> Result<&[Value], Pred
 }
 
 /// JSON, and behind it the bytes of binary outputs.
-fn respond(found: &Found, id: Option<String>, outputs: Outputs) -> Result<Response, PredictError> {
+fn respond(
+    found: &Found,
+    version: &str,
+    id: Option<String>,
+    outputs: Outputs,
+) -> Result<Response, PredictError> {
     let mut head = json!({
         "model_name": found.model.name.as_str(),
-        "model_version": found.version,
+        "model_version": version,
         "outputs": outputs.told,
     });
     if let Some(id) = id {

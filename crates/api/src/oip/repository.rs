@@ -47,7 +47,8 @@ pub(super) struct Entry {
 /// Every model, or those that answer.
 pub(super) fn entries(app: &App, only_ready: bool) -> Vec<Entry> {
     let registry = app.control.registry();
-    let models = registry.models.keys().filter_map(|name| {
+    let others = registry.aliases.keys().chain(registry.pipelines.keys());
+    let models = registry.models.keys().chain(others).filter_map(|name| {
         let status = app.control.model_status(name)?;
         let state = match status.state {
             ModelState::Deployed | ModelState::PartiallyDeployed => "READY",

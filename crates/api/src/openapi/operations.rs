@@ -106,6 +106,9 @@ impl Operation {
     pub(super) const UNKNOWN: Self = get("", "", "Anything");
 }
 
+/// The state that a write is made for.
+const REVISION: &[(&str, &str)] = &[("revision", "integer")];
+
 /// All of them.
 pub(super) fn all() -> impl Iterator<Item = &'static Operation> {
     let dialects = [opensearch::OPERATIONS, ollama::OPERATIONS, OPERATIONS];
@@ -360,6 +363,53 @@ const OPERATIONS: &[Operation] = &[
         "Key",
     )
     .body_if_any(),
+    get(
+        "/_volley/aliases",
+        "All aliases: names that split requests over models.",
+        "Aliases",
+    ),
+    post(
+        "/_volley/aliases",
+        "Creates an alias.",
+        "AliasRequest",
+        "Alias",
+    )
+    .status(201),
+    get("/_volley/aliases/{name}", "One alias.", "Alias"),
+    put(
+        "/_volley/aliases/{name}",
+        "Creates or switches an alias, in one write.",
+        "AliasRequest",
+        "Alias",
+    )
+    .query(REVISION),
+    delete("/_volley/aliases/{name}", "Deletes an alias.", "Deleted").query(REVISION),
+    get(
+        "/_volley/pipelines",
+        "All pipelines: graphs of models behind one name.",
+        "Pipelines",
+    ),
+    post(
+        "/_volley/pipelines",
+        "Creates a pipeline.",
+        "PipelineRequest",
+        "Pipeline",
+    )
+    .status(201),
+    get("/_volley/pipelines/{name}", "One pipeline.", "Pipeline"),
+    put(
+        "/_volley/pipelines/{name}",
+        "Creates or replaces a pipeline, in one write.",
+        "PipelineRequest",
+        "Pipeline",
+    )
+    .query(REVISION),
+    delete(
+        "/_volley/pipelines/{name}",
+        "Deletes a pipeline.",
+        "Deleted",
+    )
+    .query(REVISION),
     get(
         "/metrics",
         "Metrics of this node.",

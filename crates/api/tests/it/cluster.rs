@@ -59,6 +59,7 @@ pub(crate) struct Call {
     pub(crate) priority: Priority,
     pub(crate) rows: RecordBatch,
     pub(crate) tenant: TenantId,
+    pub(crate) affinity: Option<u64>,
 }
 
 #[derive(Default)]
@@ -176,6 +177,7 @@ impl Predict for Cluster {
             priority: request.priority,
             rows: rows.clone(),
             tenant: request.tenant,
+            affinity: request.affinity,
         });
         match &*script {
             Script::Chunks(chunks) => {

@@ -2,7 +2,8 @@
 //! keeps log entries, snapshots and memory bounded.
 
 use volley_types::registry::{
-    ConnectorSpec, CredentialRef, ModelSource, ModelVersionSpec, RegistryState,
+    AliasSpec, Branch, ConnectorSpec, CredentialRef, Inputs, ModelSource, ModelVersionSpec,
+    PipelineSpec, PipelineStep, RegistryState, StepKind,
 };
 use volley_types::{ErrorCode, ParamValue, Parameters, PredictError};
 
@@ -18,6 +19,12 @@ pub const MAX_GROUPS: usize = 10_000;
 pub const MAX_SETTINGS: usize = 256;
 /// The most tasks of one model that users may have deleted.
 pub const MAX_DELETED_TASKS: usize = 1_000;
+/// The most aliases in a registry.
+pub const MAX_ALIASES: usize = 10_000;
+/// The most pipelines in a registry.
+pub const MAX_PIPELINES: usize = 10_000;
+/// All texts of a pipeline together, in bytes.
+pub const MAX_PIPELINE_BYTES: usize = 256 << 10;
 /// The most API keys in a registry.
 pub const MAX_KEYS: usize = 10_000;
 /// The most model names and prefixes of one API key.
@@ -90,8 +97,67 @@ pub(super) fn registry_fits(state: &RegistryState, more: usize) -> Result<(), Pr
         .flat_map(|model| model.versions.values());
     let versions: usize = versions.map(version_bytes).sum();
     let connectors: usize = state.connectors.values().map(connector_bytes).sum();
-    let size = versions + connectors + more;
+    let aliases = state.aliases.values();
+    let aliases: usize = aliases.map(|entry| alias_bytes(&entry.spec)).sum();
+    let pipelines = state.pipelines.values();
+    let pipelines: usize = pipelines.map(|entry| pipeline_bytes(&entry.spec)).sum();
+    let size = versions + connectors + aliases + pipelines + more;
     within("the size of the registry", size, MAX_REGISTRY_BYTES)
+}
+
+pub(super) fn alias_fits(spec: &AliasSpec) -> Result<(), PredictError> {
+    let description = spec.description.len();
+    within("the alias's description", description, MAX_DESCRIPTION)
+}
+
+pub(super) fn alias_bytes(spec: &AliasSpec) -> usize {
+    RECORD * (1 + spec.names().count()) + spec.description.len()
+}
+
+pub(super) fn pipeline_fits(spec: &PipelineSpec) -> Result<(), PredictError> {
+    let description = spec.description.len();
+    within("the pipeline's description", description, MAX_DESCRIPTION)?;
+    let size = pipeline_bytes(spec);
+    within("the size of the pipeline", size, MAX_PIPELINE_BYTES)
+}
+
+pub(super) fn pipeline_bytes(spec: &PipelineSpec) -> usize {
+    let inputs: usize = spec.inputs.keys().map(String::len).sum();
+    let steps: usize = spec.steps.iter().map(step_bytes).sum();
+    RECORD + spec.description.len() + spec.output.len() + inputs + steps
+}
+
+fn step_bytes(step: &PipelineStep) -> usize {
+    let columns: usize = step
+        .columns()
+        .iter()
+        .map(|column| column.step.len() + column.column.len())
+        .sum();
+    let of = |steps: &[String]| steps.iter().map(String::len).sum::<usize>();
+    let names = |inputs: &Inputs| inputs.keys().map(String::len).sum::<usize>();
+    let texts = match &step.kind {
+        StepKind::Model {
+            inputs, parameters, ..
+        } => names(inputs) + parameter_bytes(parameters),
+        StepKind::Template {
+            template,
+            inputs,
+            column,
+            ..
+        } => template.len() + names(inputs) + column.len(),
+        StepKind::Branch(Branch::When { expression, inputs }) => expression.len() + names(inputs),
+        StepKind::Compute {
+            expression,
+            inputs,
+            column,
+        } => expression.len() + names(inputs) + column.len(),
+        StepKind::Select(inputs) => names(inputs),
+        StepKind::Merge(steps) | StepKind::Branch(Branch::Otherwise(steps)) => of(steps),
+        StepKind::Explode { column, .. } | StepKind::Similarity { column, .. } => column.len(),
+        StepKind::TopK { .. } => 0,
+    };
+    let over = step.over.as_ref().map_or(0, String::len);
+    RECORD + step.name.len() + over + columns + texts
 }
 
 pub(super) fn version_bytes(spec: &ModelVersionSpec) -> usize {

@@ -15,21 +15,23 @@ use volley_proto::registry_records::{
     state_to_wire,
 };
 use volley_types::registry::{
-    Assignment, BackendKind, ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, CredentialRef,
-    DeployOptions, Deployment, ModelEntry, ModelGroup, ModelSource, ModelUrl, ModelVersionSpec,
-    Placing, ProviderKind, RegistryCommand, RegistryReply, RegistryState, Rollout, RolloutAction,
-    Scaling, Sha256,
+    AliasEntry, Assignment, BackendKind, ConnectorEndpoint, ConnectorPolicy, ConnectorSpec,
+    CredentialRef, DeployOptions, Deployment, ModelEntry, ModelGroup, ModelSource, ModelUrl,
+    ModelVersionSpec, PipelineEntry, Placing, ProviderKind, RegistryCommand, RegistryReply,
+    RegistryState, Rollout, RolloutAction, Scaling, Sha256,
 };
 use volley_types::{
     ApiKey, ConnectorId, ErrorCode, KeyHash, KeyId, ModelGroupId, ModelName, ModelScope,
     ModelVersion, ParamValue, Parameters, PredictError, Revision, Role, TenantId, WorkerId,
 };
 
+use crate::names;
+
 fn id() -> impl Strategy<Value = String> {
     "[A-Za-z0-9_.-]{1,20}".prop_filter("ids start plainly", |id| ModelName::new(id).is_ok())
 }
 
-fn model() -> impl Strategy<Value = ModelName> {
+pub(crate) fn model() -> impl Strategy<Value = ModelName> {
     id().prop_map(|id| ModelName::new(id).unwrap())
 }
 
@@ -41,7 +43,7 @@ fn workers() -> impl Strategy<Value = Vec<WorkerId>> {
     vec(id().prop_map(|id| WorkerId::new(id).unwrap()), 0..4)
 }
 
-fn parameters() -> impl Strategy<Value = Parameters> {
+pub(crate) fn parameters() -> impl Strategy<Value = Parameters> {
     let value = prop_oneof![
         any::<bool>().prop_map(ParamValue::Bool),
         any::<i64>().prop_map(ParamValue::Int),
@@ -253,6 +255,8 @@ prop_compose! {
         keys in vec(key(), 0..4),
         groups in vec(group(), 0..4),
         settings in btree_map(".{0,9}", ".*", 0..4),
+        aliases in vec((names::alias(), any::<u64>()), 0..4),
+        pipelines in vec((names::pipeline(), any::<u64>()), 0..4),
     ) -> RegistryState {
         let models = models.into_iter().map(|model| (model.name.clone(), Arc::new(model)));
         let connectors = connectors.into_iter().map(|spec| (spec.id.clone(), spec));
@@ -263,6 +267,14 @@ prop_compose! {
             keys: keys.into_iter().map(|key| (key.id.clone(), key)).collect(),
             groups: groups.into_iter().map(|group| (group.id.clone(), group)).collect(),
             settings,
+            aliases: aliases.into_iter().map(|(spec, revision)| {
+                let revision = Revision(revision);
+                (spec.name.clone(), AliasEntry { spec, revision })
+            }).collect(),
+            pipelines: pipelines.into_iter().map(|(spec, revision)| {
+                let (name, revision) = (spec.name.clone(), Revision(revision));
+                (name, PipelineEntry { spec: Arc::new(spec), revision })
+            }).collect(),
         }
     }
 }
@@ -347,6 +359,7 @@ fn command() -> impl Strategy<Value = RegistryCommand> {
         }),
         key_id().prop_map(RegistryCommand::RevokeKey),
         change(),
+        names::change(),
     ]
 }
 

@@ -37,6 +37,10 @@ pub struct PredictCommand {
     /// Requests of one session go to the same replica while they can; empty means none.
     #[prost(string, tag = "10")]
     pub session: ::prost::alloc::string::String,
+    /// What requests stick together by, where the model's name is an alias: those with the same text
+    /// go to the same target. Empty means that each request is for itself.
+    #[prost(string, tag = "11")]
+    pub affinity: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ParamValue {

@@ -244,6 +244,203 @@ pub struct State {
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,
     >,
+    #[prost(message, repeated, tag = "7")]
+    pub aliases: ::prost::alloc::vec::Vec<AliasRecord>,
+    #[prost(message, repeated, tag = "8")]
+    pub pipelines: ::prost::alloc::vec::Vec<PipelineRecord>,
+}
+/// A name that splits requests over models and versions.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Alias {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "2")]
+    pub targets: ::prost::alloc::vec::Vec<AliasTarget>,
+    #[prost(message, optional, tag = "3")]
+    pub mirror: ::core::option::Option<AliasMirror>,
+    /// A header's name in lower case; empty means that nothing sticks.
+    #[prost(string, tag = "4")]
+    pub sticky_header: ::prost::alloc::string::String,
+    #[prost(string, tag = "5")]
+    pub description: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AliasTarget {
+    /// "name" or "name:version".
+    #[prost(string, tag = "1")]
+    pub model: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub weight: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AliasMirror {
+    /// "name" or "name:version".
+    #[prost(string, tag = "1")]
+    pub model: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub permille: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AliasRecord {
+    #[prost(message, optional, tag = "1")]
+    pub alias: ::core::option::Option<Alias>,
+    /// The revision at which it was written last.
+    #[prost(uint64, tag = "2")]
+    pub revision: u64,
+}
+/// A graph of steps behind one name. Columns are written "step.column".
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Pipeline {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// "generate", "embed" and so on.
+    #[prost(string, tag = "2")]
+    pub task: ::prost::alloc::string::String,
+    /// Names and types of the request's columns, where the task is "tensors".
+    #[prost(btree_map = "string, string", tag = "3")]
+    pub inputs: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+    #[prost(message, repeated, tag = "4")]
+    pub steps: ::prost::alloc::vec::Vec<PipelineStep>,
+    /// The step that answers.
+    #[prost(string, tag = "5")]
+    pub output: ::prost::alloc::string::String,
+    #[prost(string, tag = "6")]
+    pub description: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PipelineStep {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// The step whose rows it goes over; empty means those of its columns.
+    #[prost(string, tag = "2")]
+    pub over: ::prost::alloc::string::String,
+    #[prost(oneof = "pipeline_step::Kind", tags = "3, 4, 5, 6, 7, 8, 9, 10, 11")]
+    pub kind: ::core::option::Option<pipeline_step::Kind>,
+}
+/// Nested message and enum types in `PipelineStep`.
+pub mod pipeline_step {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Kind {
+        #[prost(message, tag = "3")]
+        Model(super::ModelStep),
+        #[prost(message, tag = "4")]
+        Explode(super::ExplodeStep),
+        #[prost(message, tag = "5")]
+        Template(super::TemplateStep),
+        #[prost(message, tag = "6")]
+        Select(super::SelectStep),
+        #[prost(message, tag = "7")]
+        Branch(super::BranchStep),
+        #[prost(message, tag = "8")]
+        Merge(super::MergeStep),
+        #[prost(message, tag = "9")]
+        TopK(super::TopKStep),
+        #[prost(message, tag = "10")]
+        Similarity(super::SimilarityStep),
+        #[prost(message, tag = "11")]
+        Compute(super::ComputeStep),
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ModelStep {
+    /// "name" or "name:version".
+    #[prost(string, tag = "1")]
+    pub model: ::prost::alloc::string::String,
+    #[prost(btree_map = "string, string", tag = "2")]
+    pub inputs: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+    #[prost(btree_map = "string, message", tag = "3")]
+    pub parameters: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        super::super::predict::v1::ParamValue,
+    >,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExplodeStep {
+    #[prost(string, tag = "1")]
+    pub list: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub column: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TemplateStep {
+    #[prost(string, tag = "1")]
+    pub template: ::prost::alloc::string::String,
+    #[prost(btree_map = "string, string", tag = "2")]
+    pub inputs: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+    #[prost(bool, tag = "3")]
+    pub gather: bool,
+    #[prost(string, tag = "4")]
+    pub column: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SelectStep {
+    #[prost(btree_map = "string, string", tag = "1")]
+    pub columns: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct BranchStep {
+    /// An expression, where `otherwise` is empty.
+    #[prost(string, tag = "1")]
+    pub when: ::prost::alloc::string::String,
+    #[prost(btree_map = "string, string", tag = "2")]
+    pub inputs: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+    #[prost(string, repeated, tag = "3")]
+    pub otherwise: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MergeStep {
+    #[prost(string, repeated, tag = "1")]
+    pub of: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TopKStep {
+    #[prost(uint32, tag = "1")]
+    pub k: u32,
+    #[prost(string, tag = "2")]
+    pub by: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SimilarityStep {
+    #[prost(string, tag = "1")]
+    pub left: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub right: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub column: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ComputeStep {
+    #[prost(string, tag = "1")]
+    pub expression: ::prost::alloc::string::String,
+    #[prost(btree_map = "string, string", tag = "2")]
+    pub inputs: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+    #[prost(string, tag = "3")]
+    pub column: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PipelineRecord {
+    #[prost(message, optional, tag = "1")]
+    pub pipeline: ::core::option::Option<Pipeline>,
+    #[prost(uint64, tag = "2")]
+    pub revision: u64,
 }
 /// An API key; never its secret.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -290,7 +487,7 @@ pub struct Assignment {
 pub struct Command {
     #[prost(
         oneof = "command::Command",
-        tags = "1, 2, 3, 4, 5, 6, 7, 30, 31, 32, 33, 34, 35, 36, 20, 21, 22, 40, 41, 42"
+        tags = "1, 2, 3, 4, 5, 6, 7, 30, 31, 32, 33, 34, 35, 36, 20, 21, 22, 40, 41, 42, 50, 51, 52, 53"
     )]
     pub command: ::core::option::Option<command::Command>,
 }
@@ -338,7 +535,38 @@ pub mod command {
         Rollout(super::RolloutStep),
         #[prost(message, tag = "42")]
         Scale(super::Scale),
+        #[prost(message, tag = "50")]
+        PutAlias(super::PutAlias),
+        #[prost(message, tag = "51")]
+        DeleteAlias(super::DeleteNamed),
+        #[prost(message, tag = "52")]
+        PutPipeline(super::PutPipeline),
+        #[prost(message, tag = "53")]
+        DeletePipeline(super::DeleteNamed),
     }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PutAlias {
+    #[prost(message, optional, tag = "1")]
+    pub alias: ::core::option::Option<Alias>,
+    /// The revision that it must be at; 0 means that there must be none. Not there means any.
+    #[prost(uint64, optional, tag = "2")]
+    pub expected: ::core::option::Option<u64>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PutPipeline {
+    #[prost(message, optional, tag = "1")]
+    pub pipeline: ::core::option::Option<Pipeline>,
+    /// As in PutAlias.
+    #[prost(uint64, optional, tag = "2")]
+    pub expected: ::core::option::Option<u64>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeleteNamed {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(uint64, optional, tag = "2")]
+    pub expected: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RotateKey {

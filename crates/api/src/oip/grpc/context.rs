@@ -18,6 +18,7 @@ use volley_proto::status::{grpc_code, public_message};
 use volley_security::Principal;
 use volley_types::{Deadline, ErrorCode, PredictError, Role};
 
+use crate::answering::AnsweredBy;
 use crate::app::App;
 use crate::auth::Sealed;
 use crate::context::{self, REQUEST_ID, RequestContext};
@@ -98,6 +99,7 @@ pub(super) async fn middleware(
         Ok((most, given, session, app)) => {
             let given = given.map(|given| Deadline::after(now, given));
             let most = Deadline::after(now, most);
+            let answered_by = app.answered_by.clone();
             let context = CallContext {
                 app,
                 request: RequestContext {
@@ -107,6 +109,7 @@ pub(super) async fn middleware(
                     session,
                     span: span.clone(),
                     watches: request.extensions().get().cloned().unwrap_or_default(),
+                    answered_by,
                     resume: None,
                 },
                 deadline: given,
@@ -140,7 +143,7 @@ pub(super) async fn middleware(
 fn admit(sealed: &Sealed, request: &Request) -> Result<Arc<App>, PredictError> {
     let call = request.uri().path().rsplit('/').next();
     let needed = match call.unwrap_or_default() {
-        "ServerLive" | "ServerReady" => return Ok(sealed.open(Arc::new(Principal::nobody()))),
+        "ServerLive" | "ServerReady" => return Ok(open(sealed, request, Principal::nobody())),
         "ServerMetadata" | "ModelReady" | "ModelMetadata" | "ModelConfig" | "ModelStatistics"
         | "RepositoryIndex" => Role::Viewer,
         "ModelInfer" | "ModelStreamInfer" => Role::Predict,
@@ -149,7 +152,12 @@ fn admit(sealed: &Sealed, request: &Request) -> Result<Arc<App>, PredictError> {
     };
     let principal = sealed.gate().identify(request.headers())?;
     principal.allow(needed)?;
-    Ok(sealed.open(Arc::new(principal)))
+    Ok(open(sealed, request, principal))
+}
+
+fn open(sealed: &Sealed, request: &Request, principal: Principal) -> Arc<App> {
+    let answered_by = AnsweredBy::default();
+    sealed.open(Arc::new(principal), request.headers(), answered_by)
 }
 
 fn bare(status: StatusCode) -> Response {

@@ -21,10 +21,10 @@ use super::edge::named;
 use super::reply::{Form, Reply};
 use crate::app::App;
 use crate::context::RequestContext;
-use crate::oip::Found;
 use crate::oip::describe::{TEXT_INPUT, TEXT_OUTPUT};
 use crate::oip::outputs::{self, Wanted};
 use crate::oip::tensors::{RawTensor, Rows, binary_rows, printable};
+use crate::oip::{Found, answering_version};
 use crate::{answer, chat};
 
 /// The chat of a generation, in place of its text: a JSON list of messages.
@@ -108,12 +108,16 @@ impl Asked {
     /// # Errors
     /// The model's own, and those of [`Reply::whole`].
     pub(super) async fn answer(self, app: &App) -> Result<ModelInferResponse, PredictError> {
-        let Self { request, reply, .. } = self;
+        let Self {
+            request, mut reply, ..
+        } = self;
         let mut run = app
             .statistics
             .start(&reply.model_name, &reply.model_version);
         run.is_read(rows(&request));
-        let batches = answer::collect(app.control.predict(request).await?).await?;
+        let chunks = app.control.predict(request).await?;
+        reply.model_version = answering_version(&chunks, reply.model_version);
+        let batches = answer::collect(chunks).await?;
         run.is_inferred();
         let response = reply.whole(&batches)?;
         run.is_done();

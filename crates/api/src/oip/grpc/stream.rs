@@ -24,6 +24,7 @@ use super::reply::{End, Reply};
 use super::request::{Asked, rows};
 use crate::app::App;
 use crate::context::{RequestContext, too_late};
+use crate::oip::answering_version;
 use crate::{answer, sse};
 
 /// Requests of one stream that run at a time; the next is read when one has ended.
@@ -167,7 +168,9 @@ fn at_once(app: &Arc<App>, asked: Asked) -> BoxFuture<'static, Message> {
 /// The pieces of a generated text.
 fn generation(app: &Arc<App>, asked: Asked) -> impl Stream<Item = Message> + Send + 'static {
     let app = app.clone();
-    let Asked { request, reply, .. } = asked;
+    let Asked {
+        request, mut reply, ..
+    } = asked;
     let until = until(request.deadline);
     stream! {
         let mut run = app.statistics.start(&reply.model_name, &reply.model_version);
@@ -180,6 +183,7 @@ fn generation(app: &Arc<App>, asked: Asked) -> impl Stream<Item = Message> + Sen
                 return;
             }
         };
+        reply.model_version = answering_version(&chunks, reply.model_version);
         let mut end = End::default();
         loop {
             match next(&mut chunks, until, &reply, &mut end).await {

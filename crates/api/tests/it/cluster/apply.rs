@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use volley_types::registry::{Deployment, ModelEntry, RegistryCommand, RegistryState};
+use volley_types::registry::{
+    AliasEntry, Deployment, ModelEntry, PipelineEntry, RegistryCommand, RegistryState,
+};
 use volley_types::{ErrorCode, ModelVersion, PredictError, WorkerId};
 
 use super::missing;
@@ -121,9 +123,39 @@ pub(super) fn apply(
         RegistryCommand::RotateKey { id, hash, .. } => {
             registry.keys.get_mut(&id).expect("the key is there").hash = hash;
         }
+        RegistryCommand::PutAlias { .. }
+        | RegistryCommand::PutPipeline { .. }
+        | RegistryCommand::DeletePipeline { .. }
+        | RegistryCommand::DeleteAlias { .. } => apply_name(registry, command),
         RegistryCommand::RevokeKey(id) => {
             registry.keys.remove(&id);
         }
     }
     Ok(None)
+}
+
+/// Names that stand for models.
+fn apply_name(registry: &mut RegistryState, command: RegistryCommand) {
+    let revision = registry.revision;
+    match command {
+        RegistryCommand::PutAlias { alias, .. } => {
+            let name = alias.name.clone();
+            let spec = alias;
+            let entry = AliasEntry { spec, revision };
+            registry.aliases.insert(name, entry);
+        }
+        RegistryCommand::PutPipeline { pipeline, .. } => {
+            let name = pipeline.name.clone();
+            let spec = pipeline;
+            let entry = PipelineEntry { spec, revision };
+            registry.pipelines.insert(name, entry);
+        }
+        RegistryCommand::DeletePipeline { name, .. } => {
+            registry.pipelines.remove(&name);
+        }
+        RegistryCommand::DeleteAlias { name, .. } => {
+            registry.aliases.remove(&name);
+        }
+        _ => {}
+    }
 }

@@ -1,0 +1,104 @@
+//! `/_volley/pipelines`: graphs of models behind one name.
+
+mod read;
+mod render;
+
+use std::sync::Arc;
+
+use axum::Json;
+use http::StatusCode;
+use serde_json::{Value, json};
+use volley_types::registry::{PipelineSpec, RegistryCommand};
+use volley_types::{ErrorCode, ModelName, PredictError, Revision};
+
+use crate::aliases::At;
+use crate::app::App;
+use crate::body::{Fields, JsonObject};
+use crate::error::ApiError;
+use crate::extract::{Path, Query, State};
+
+pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
+    let registry = app.control.registry();
+    let pipelines = registry.pipelines.values();
+    let pipelines: Vec<_> = pipelines
+        .map(|entry| {
+            let status = app.control.model_status(&entry.spec.name);
+            render::entry(entry, status.as_ref())
+        })
+        .collect();
+    Json(json!({ "pipelines": pipelines }))
+}
+
+pub(crate) async fn get(
+    State(app): State<Arc<App>>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let name = ModelName::new(name)?;
+    Ok(Json(find(&app, &name)?))
+}
+
+/// Creates a pipeline; there must be none of its name.
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    JsonObject(body): JsonObject,
+) -> Result<(StatusCode, Json<Value>), ApiError> {
+    let name = ModelName::new(body.required("name")?)?;
+    let pipeline = read::pipeline(&body, name)?;
+    let written = put(&app, pipeline, Some(Revision(0))).await?;
+    Ok((StatusCode::CREATED, Json(written)))
+}
+
+/// Creates or replaces a pipeline.
+pub(crate) async fn replace(
+    State(app): State<Arc<App>>,
+    Path(name): Path<String>,
+    Query(at): Query<At>,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    let name = ModelName::new(name)?;
+    if body.text("name")?.is_some_and(|told| told != name.as_str()) {
+        let message = "field 'name' is not the name in the path; leave it out";
+        return Err(PredictError::invalid(message).into());
+    }
+    let pipeline = read::pipeline(&body, name)?;
+    Ok(Json(put(&app, pipeline, at.expected()).await?))
+}
+
+pub(crate) async fn delete(
+    State(app): State<Arc<App>>,
+    Path(name): Path<String>,
+    Query(at): Query<At>,
+) -> Result<Json<Value>, ApiError> {
+    let name = ModelName::new(name)?;
+    let delete = RegistryCommand::DeletePipeline {
+        name: name.clone(),
+        expected: at.expected(),
+    };
+    app.control.write(delete).await?;
+    Ok(Json(json!({ "_id": name.as_str(), "result": "deleted" })))
+}
+
+async fn put(
+    app: &App,
+    pipeline: PipelineSpec,
+    expected: Option<Revision>,
+) -> Result<Value, PredictError> {
+    let name = pipeline.name.clone();
+    let pipeline = Arc::new(pipeline);
+    let write = RegistryCommand::PutPipeline { pipeline, expected };
+    app.control.write(write).await?;
+    find(app, &name)
+}
+
+fn find(app: &App, name: &ModelName) -> Result<Value, PredictError> {
+    let registry = app.control.registry();
+    let entry = registry.pipelines.get(name);
+    let entry = entry.ok_or_else(|| {
+        PredictError::new(ErrorCode::NotFound, format!("no pipeline '{name}' exists"))
+    })?;
+    let status = app.control.model_status(name);
+    Ok(render::entry(entry, status.as_ref()))
+}
+
+#[cfg(test)]
+mod tests;

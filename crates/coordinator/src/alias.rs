@@ -1,0 +1,288 @@
+//! Aliases on the way of a request: which model a name stands for now, and the copies that go to a
+//! mirror. The choice itself is pure ([`AliasSpec::choose`]).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use volley_types::control::ModelStatus;
+use volley_types::registry::{
+    AliasEntry, AliasSpec, MAX_NAME_DEPTH, ModelState, RegistryState, choice_hash, no_versions,
+};
+use volley_types::{
+    Deadline, ErrorCode, ModelName, ModelRef, PredictError, PredictRequest, Priority, Signature,
+};
+
+use crate::Coordinator;
+use crate::predict::Copies;
+
+/// Copies that run at a time; one more is not sent.
+pub(crate) const MAX_COPIES: usize = 64;
+/// How long a copy may take.
+const COPY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Where a request goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Aimed {
+    /// The model, or the version of one, that answers.
+    pub(crate) model: ModelRef,
+    /// Who gets a copy.
+    pub(crate) copies: Vec<ModelRef>,
+}
+
+/// What decides for one request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keys {
+    /// Its id: no two requests share it.
+    id: u64,
+    /// What it sticks by, else its id.
+    target: u64,
+}
+
+impl Keys {
+    pub(crate) fn of(request: &PredictRequest) -> Self {
+        let id = choice_hash(request.request_id.as_str().as_bytes());
+        Self {
+            id,
+            target: request.affinity.unwrap_or(id),
+        }
+    }
+}
+
+/// Follows aliases from `model` to what is none.
+///
+/// # Errors
+/// `NotFound` when a version of an alias is asked for; `Conflict` when names lead nowhere.
+pub(crate) fn aim(
+    registry: &RegistryState,
+    model: &ModelRef,
+    keys: Keys,
+) -> Result<Aimed, PredictError> {
+    let mut aimed = Aimed {
+        model: model.clone(),
+        copies: Vec::new(),
+    };
+    // What is written is no longer than this; what is read need not have been written so.
+    for _ in 0..=MAX_NAME_DEPTH {
+        let Some(AliasEntry { spec, .. }) = registry.aliases.get(&aimed.model.name) else {
+            return Ok(aimed);
+        };
+        if aimed.model.version.is_some() {
+            return Err(no_versions(&aimed.model.name));
+        }
+        aimed.copies.extend(spec.mirrored(keys.id).cloned());
+        let next = spec.choose(keys.target).ok_or_else(|| endless(model))?;
+        aimed.model = next.clone();
+    }
+    Err(endless(model))
+}
+
+fn endless(model: &ModelRef) -> PredictError {
+    let message = format!("alias '{model}' leads to no model; write it again");
+    PredictError::new(ErrorCode::Conflict, message)
+}
+
+/// All models that an alias may lead to, the first target's first.
+fn ends<'r>(registry: &'r RegistryState, alias: &'r AliasSpec, depth: usize) -> Vec<&'r ModelRef> {
+    let mut found = Vec::new();
+    for target in alias.targets.iter().filter(|target| target.weight != 0) {
+        match registry.aliases.get(&target.model.name) {
+            None => found.push(&target.model),
+            Some(entry) if depth < MAX_NAME_DEPTH => {
+                found.extend(ends(registry, &entry.spec, depth + 1));
+            }
+            Some(_) => {}
+        }
+    }
+    found
+}
+
+impl Coordinator {
+    /// What callers of an alias may rely on: the signature of its first target that is there.
+    pub(crate) fn alias_signature(
+        &self,
+        registry: &RegistryState,
+        alias: &AliasSpec,
+    ) -> Result<Signature, PredictError> {
+        let mut refusal = None;
+        for model in ends(registry, alias, 0) {
+            match self.end_signature(registry, model) {
+                Ok(signature) => return Ok(signature),
+                Err(error) => refusal = refusal.or(Some(error)),
+            }
+        }
+        Err(refusal.unwrap_or_else(|| endless(&ModelRef::deployed(alias.name.clone()))))
+    }
+
+    /// Refuses an answer of another form than the alias's callers were told.
+    pub(crate) fn check_fits(
+        &self,
+        registry: &RegistryState,
+        asked: &ModelRef,
+        signature: &Signature,
+    ) -> Result<(), PredictError> {
+        let Some(alias) = registry.aliases.get(&asked.name) else {
+            return Ok(());
+        };
+        let told = self.alias_signature(registry, &alias.spec)?;
+        if told.stands_for(signature) {
+            return Ok(());
+        }
+        let message = format!(
+            "the targets of alias '{}' do not take and give the same any more; switch it to those \
+             that do",
+            asked.name
+        );
+        Err(PredictError::new(ErrorCode::Conflict, message))
+    }
+
+    /// Refuses an alias whose targets, as far as they run, do not take and give the same.
+    pub(crate) fn check_alias(&self, alias: &AliasSpec) -> Result<(), PredictError> {
+        let registry = self.0.cluster.registry().borrow().clone();
+        let known = alias.names().filter_map(|model| {
+            let signature = self.name_signature(&registry, model).ok()?;
+            Some((model, signature))
+        });
+        let known: Vec<_> = known.collect();
+        let Some((first, told)) = known.first() else {
+            return Ok(());
+        };
+        let other = known.iter().find(|(_, other)| !told.stands_for(other));
+        let Some((other, signature)) = other else {
+            return Ok(());
+        };
+        Err(PredictError::invalid(format!(
+            "'{first}' ({}) and '{other}' ({}) do not take and give the same, so they cannot have \
+             one name",
+            told.task.as_str(),
+            signature.task.as_str()
+        )))
+    }
+
+    /// How an alias fares: as its targets do.
+    pub(crate) fn alias_status(&self, registry: &RegistryState, alias: &AliasSpec) -> ModelStatus {
+        let ends = ends(registry, alias, 0);
+        let there = ends.iter().filter(|model| {
+            let signature = self.end_signature(registry, model);
+            signature.is_ok()
+        });
+        let there = there.count();
+        let state = match there {
+            0 => ModelState::Undeployed,
+            some if some == ends.len() => ModelState::Deployed,
+            _ => ModelState::PartiallyDeployed,
+        };
+        ModelStatus {
+            state,
+            wanted_replicas: 0,
+            version: None,
+            replicas: Vec::new(),
+        }
+    }
+
+    /// The aliases that can be called now.
+    pub(crate) fn callable_aliases(&self, registry: &RegistryState) -> Vec<ModelName> {
+        let aliases = registry.aliases.values().map(|entry| &entry.spec);
+        let callable = aliases.filter(|alias| {
+            ends(registry, alias, 0).iter().any(|model| {
+                let entry = registry.models.get(&model.name);
+                let deployed = entry.is_some_and(|entry| entry.deployment.is_some());
+                deployed || registry.pipelines.contains_key(&model.name)
+            })
+        });
+        callable.map(|alias| alias.name.clone()).collect()
+    }
+
+    /// Sends copies of a request and throws their answers away. It never waits: where too many
+    /// copies run, or the request's rows still arrive, none is sent.
+    pub(crate) fn send_copies(&self, request: &PredictRequest, copies: Vec<ModelRef>) {
+        for model in copies {
+            let Ok(place) = Arc::clone(&self.0.copies).try_acquire_owned() else {
+                tracing::debug!(%model, "too many copies run; one is not sent");
+                continue;
+            };
+            let Some(mut copy) = request.try_clone() else {
+                tracing::debug!(%model, "a request whose rows are streamed is not copied");
+                continue;
+            };
+            let latest = Deadline::after(Instant::now(), COPY_TIMEOUT);
+            copy.deadline = Some(copy.deadline.map_or(latest, |it| it.earlier(latest)));
+            copy.priority = Priority::Low;
+            copy.model = model;
+            let coordinator = self.clone();
+            self.spawn(async move {
+                let model = copy.model.clone();
+                if let Err(error) = coordinator.drain_copy(copy).await {
+                    tracing::debug!(%model, error = error.chain(), "a copy was not answered");
+                }
+                drop(place);
+            });
+        }
+    }
+
+    async fn drain_copy(&self, copy: PredictRequest) -> Result<(), PredictError> {
+        let mut answer = self.answer(copy, None, Copies::None)?;
+        while let Some(batch) = answer.next().await {
+            batch?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_types::Revision;
+    use volley_types::registry::{AliasMirror, AliasTarget};
+
+    use super::*;
+
+    fn alias(name: &str, target: &str, mirror: Option<&str>) -> (ModelName, AliasEntry) {
+        let spec = AliasSpec {
+            name: name.parse().unwrap(),
+            targets: vec![AliasTarget {
+                model: target.parse().unwrap(),
+                weight: 1,
+            }],
+            mirror: mirror.map(|model| AliasMirror {
+                model: model.parse().unwrap(),
+                permille: 1_000,
+            }),
+            sticky_header: None,
+            description: String::new(),
+        };
+        let revision = Revision(1);
+        (spec.name.clone(), AliasEntry { spec, revision })
+    }
+
+    fn follow(registry: &RegistryState, name: &str) -> Result<Aimed, PredictError> {
+        aim(registry, &name.parse().unwrap(), Keys { id: 1, target: 1 })
+    }
+
+    #[test]
+    fn a_name_is_followed_to_its_model_and_circles_end() {
+        let registry = RegistryState {
+            aliases: [
+                alias("front", "chat", Some("m1")),
+                alias("chat", "model:3", Some("m2")),
+                alias("round", "about", None),
+                alias("about", "round", None),
+            ]
+            .into(),
+            ..RegistryState::default()
+        };
+        let aimed = follow(&registry, "front").unwrap();
+        assert_eq!(aimed.model.to_string(), "model:3");
+        assert_eq!(aimed.copies, ["m1".parse().unwrap(), "m2".parse().unwrap()]);
+        let plain = follow(&registry, "model:2").unwrap();
+        assert_eq!(
+            (plain.model.to_string().as_str(), plain.copies.len()),
+            ("model:2", 0)
+        );
+        for (name, code) in [
+            ("front:1", ErrorCode::NotFound),
+            ("round", ErrorCode::Conflict),
+        ] {
+            assert_eq!(follow(&registry, name).unwrap_err().code, code);
+        }
+    }
+}

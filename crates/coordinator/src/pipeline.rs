@@ -1,0 +1,288 @@
+//! Pipelines: the steps of a graph, run over a request's rows as they come.
+//!
+//! The rows go through the steps in waves of a few: one wave is embedded while the one before it
+//! is ranked and the one before that is answered. Within a wave, steps that do not need each other
+//! run at the same time, and the chunks of a generation that answers go out as they come. All of
+//! it lives in the answer's stream: dropping that ends every step.
+//!
+//! Reading order: here (the stream), `wave` (the steps of some rows), `call` (models), `pure` (the
+//! other steps), `typed` (what fits together), `expression`, `table`.
+
+mod call;
+mod expression;
+mod pure;
+mod said;
+mod table;
+mod typed;
+mod wave;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use arrow_array::RecordBatch;
+use async_stream::try_stream;
+use futures::stream::select_all;
+use futures::{Stream, StreamExt, TryStreamExt};
+use tokio::sync::OwnedSemaphorePermit;
+use volley_telemetry::{StreamRecord, recorded};
+use volley_types::control::ModelStatus;
+use volley_types::registry::{
+    Branch, ModelState, PipelineSpec, PipelineStep, RegistryState, Shape, StepKind,
+};
+use volley_types::{
+    ChunkStream, ErrorCode, GenerationChunk, GenerationChunks, GenerationRow, Input, ModelRef,
+    PredictError, PredictRequest, Signature, Task,
+};
+
+use self::call::{Head, Run};
+use self::typed::Typed;
+use self::wave::{Output, Wave};
+use crate::{Coordinator, guard};
+
+/// Rows of one wave.
+const WAVE_ROWS: usize = 64;
+/// Waves of one request on their way at a time.
+const WAVES: usize = 4;
+
+/// Says which step an error comes from.
+fn of_step(step: &PipelineStep, mut error: PredictError) -> PredictError {
+    error.message = format!("step '{}': {}", step.name, error.message);
+    error
+}
+
+impl Coordinator {
+    /// What a pipeline takes and gives, while its models are there.
+    pub(crate) fn pipeline_signature(
+        &self,
+        registry: &RegistryState,
+        spec: &PipelineSpec,
+    ) -> Result<Signature, PredictError> {
+        let shape = spec.shape()?;
+        let typed = self.typed(registry, spec, &shape)?;
+        Ok(typed.signature)
+    }
+
+    fn typed(
+        &self,
+        registry: &RegistryState,
+        spec: &PipelineSpec,
+        shape: &Shape,
+    ) -> Result<Typed, PredictError> {
+        Typed::new(spec, shape, |model| self.name_signature(registry, model))
+    }
+
+    /// Refuses a pipeline that can never run: steps that do not fit together, templates that
+    /// cannot be read, and columns that do not fit, where its models are there.
+    pub(crate) fn check_pipeline(&self, spec: &PipelineSpec) -> Result<(), PredictError> {
+        let shape = spec.check()?;
+        for step in &spec.steps {
+            let read = match &step.kind {
+                StepKind::Template { template, .. } => expression::check_template(template),
+                StepKind::Compute { expression, .. }
+                | StepKind::Branch(Branch::When { expression, .. }) => {
+                    expression::check_expression(expression)
+                }
+                _ => Ok(()),
+            };
+            read.map_err(|error| of_step(step, error))?;
+        }
+        let registry = self.0.cluster.registry().borrow().clone();
+        match self.typed(&registry, spec, &shape) {
+            Ok(_) => Ok(()),
+            // A model that is not there yet says nothing against the pipeline.
+            Err(error) => match error.code {
+                ErrorCode::InvalidInput => Err(error),
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// How a pipeline fares: as its models do.
+    pub(crate) fn pipeline_status(
+        &self,
+        registry: &RegistryState,
+        spec: &PipelineSpec,
+    ) -> ModelStatus {
+        let state = match self.pipeline_signature(registry, spec) {
+            Ok(_) => ModelState::Deployed,
+            Err(_) => ModelState::Undeployed,
+        };
+        ModelStatus {
+            state,
+            wanted_replicas: 0,
+            version: None,
+            replicas: Vec::new(),
+        }
+    }
+
+    /// Answers a request to a pipeline.
+    pub(crate) fn answer_pipeline(
+        &self,
+        registry: &RegistryState,
+        request: PredictRequest,
+        spec: &Arc<PipelineSpec>,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Result<ChunkStream, PredictError> {
+        let shape = spec.shape()?;
+        let typed = self.typed(registry, spec, &shape)?;
+        self.check_fits(registry, &request.model, &typed.signature)?;
+        typed.signature.check_input(&request.input.schema())?;
+        let head = Head::of(&request);
+        let (deadline, task, schema) =
+            (request.deadline, spec.task, typed.signature.output.clone());
+        let answered_by = ModelRef::deployed(spec.name.clone());
+        let record = StreamRecord::begin(&self.0.metrics, &spec.name, Instant::now());
+        let run = Arc::new(Run {
+            coordinator: self.clone(),
+            spec: spec.clone(),
+            shape,
+            typed,
+            parameters: request.parameters,
+            head,
+        });
+        let batches = guard::deadline(deadline, answers(run, request.input));
+        let batches = guard::terminated(task, batches);
+        let batches = recorded(record, batches);
+        let stream = ChunkStream::new(schema, batches).with_answered_by(answered_by);
+        Ok(stream.holding(permit))
+    }
+}
+
+/// The rows of a request, a few at a time.
+fn slices(input: Input) -> impl Stream<Item = Result<RecordBatch, PredictError>> + Send {
+    input.into_stream().flat_map(|batch| {
+        let slices: Vec<_> = match batch {
+            Ok(batch) => {
+                let starts = (0..batch.num_rows()).step_by(WAVE_ROWS);
+                let slice = |from| {
+                    let rows = WAVE_ROWS.min(batch.num_rows() - from);
+                    Ok(batch.slice(from, rows))
+                };
+                starts.map(slice).collect()
+            }
+            Err(error) => vec![Err(error)],
+        };
+        futures::stream::iter(slices)
+    })
+}
+
+/// The answers to a request's rows, in their order.
+fn answers(
+    run: Arc<Run>,
+    input: Input,
+) -> impl Stream<Item = Result<RecordBatch, PredictError>> + Send {
+    let generates = run.spec.task == Task::Generate;
+    let mut first_row = 0_u32;
+    let waves = slices(input).map(move |batch| {
+        let at = first_row;
+        let rows = batch.as_ref().map_or(0, RecordBatch::num_rows);
+        // Requests of more rows than that do not end.
+        first_row = first_row.saturating_add(u32::try_from(rows).unwrap_or(u32::MAX));
+        let run = run.clone();
+        async move {
+            let wave = Arc::new(Wave::new(run, &batch?));
+            Ok::<_, PredictError>((at, wave.answer().await?))
+        }
+    });
+    let mut waves = waves.buffered(WAVES).boxed();
+    try_stream! {
+        let mut numbered = Numbered::default();
+        while let Some((at, output)) = waves.try_next().await? {
+            match output {
+                Output::Rows(batch) if generates => {
+                    let chunks = GenerationRow::rows(&batch)?.map(|row| call::chunk(&row));
+                    let batch = numbered.chunks(chunks.collect(), at);
+                    if batch.num_rows() != 0 {
+                        yield batch;
+                    }
+                }
+                Output::Rows(batch) => yield batch,
+                Output::Chunks(wave, streams) => {
+                    let streams = streams.into_iter().map(|(place, stream, roots)| {
+                        let wave = wave.clone();
+                        stream.map(move |batch| {
+                            let step = &wave.run.spec.steps[place];
+                            let batch = batch.map_err(|error| of_step(step, error))?;
+                            mapped(&wave, &batch, &roots)
+                        })
+                    });
+                    let mut all = select_all(streams.map(StreamExt::boxed));
+                    while let Some(chunks) = all.try_next().await? {
+                        let batch = numbered.chunks(chunks, at);
+                        if batch.num_rows() != 0 {
+                            yield batch;
+                        }
+                    }
+                }
+            }
+        }
+        if generates {
+            yield numbered.end()?;
+        }
+    }
+}
+
+/// The chunks of a step as chunks of the wave's rows, with what the steps before took.
+fn mapped(
+    wave: &Wave,
+    batch: &RecordBatch,
+    roots: &[u32],
+) -> Result<Vec<GenerationChunk>, PredictError> {
+    let rows = GenerationRow::rows(batch)?;
+    let chunks = rows.map(|row| {
+        let mut chunk = call::chunk(&row);
+        let root = roots.get(chunk.item as usize).copied();
+        chunk.item = root.ok_or_else(|| {
+            let cause = format!("item {} of {}", chunk.item, roots.len());
+            PredictError::internal("the model answered what it was not asked", cause)
+        })?;
+        if let (Some(usage), 0) = (&mut chunk.usage, chunk.choice) {
+            *usage += wave.usage(chunk.item);
+        }
+        Ok(chunk)
+    });
+    chunks.collect()
+}
+
+/// Chunks of several generations as those of one: numbered throughout, with one last row. The
+/// row that may be the last is held back until it is known.
+#[derive(Default)]
+struct Numbered {
+    sequence: u32,
+    held: Option<GenerationChunk>,
+}
+
+impl Numbered {
+    fn chunks(&mut self, chunks: Vec<GenerationChunk>, first_row: u32) -> RecordBatch {
+        let mut rows = GenerationChunks::default();
+        for mut chunk in chunks {
+            chunk.item = chunk.item.saturating_add(first_row);
+            if let Some(held) = self.held.take() {
+                self.push(held, &mut rows);
+            }
+            if std::mem::take(&mut chunk.last) {
+                self.held = Some(chunk);
+            } else {
+                self.push(chunk, &mut rows);
+            }
+        }
+        rows.finish()
+    }
+
+    fn push(&mut self, mut chunk: GenerationChunk, rows: &mut GenerationChunks) {
+        chunk.sequence = self.sequence;
+        self.sequence += 1;
+        rows.push(&chunk);
+    }
+
+    fn end(&mut self) -> Result<RecordBatch, PredictError> {
+        let mut rows = GenerationChunks::default();
+        let mut last = self
+            .held
+            .take()
+            .ok_or_else(|| PredictError::invalid("the request has no rows to answer"))?;
+        last.last = true;
+        self.push(last, &mut rows);
+        Ok(rows.finish())
+    }
+}

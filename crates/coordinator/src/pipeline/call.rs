@@ -1,0 +1,254 @@
+//! The models of a pipeline: how they are called, and what their answers become.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_select::concat::concat_batches;
+use futures::TryStreamExt;
+use volley_types::chunk::generation_schema;
+use volley_types::registry::{PARAMETERS, PipelineSpec, Shape, StepKind};
+use volley_types::{
+    ChunkStream, Deadline, ErrorCode, FinishReason, GenerationChunk, GenerationChunks,
+    GenerationRow, Input, Parameters, PredictError, PredictRequest, Priority, RequestId, TenantId,
+    TraceContext, Usage,
+};
+
+use super::typed::Typed;
+use crate::Coordinator;
+use crate::predict::Copies;
+
+/// The most that a step's answer to one wave may hold, in bytes.
+const MAX_BYTES: usize = 64 << 20;
+
+/// One request to a pipeline.
+pub(super) struct Run {
+    pub(super) coordinator: Coordinator,
+    pub(super) spec: Arc<PipelineSpec>,
+    pub(super) shape: Shape,
+    pub(super) typed: Typed,
+    /// The request's own.
+    pub(super) parameters: Parameters,
+    /// Whose it is, and until when.
+    pub(super) head: Head,
+}
+
+/// What every call of a request has from it.
+pub(super) struct Head {
+    request_id: RequestId,
+    deadline: Option<Deadline>,
+    trace: TraceContext,
+    tenant: TenantId,
+    priority: Priority,
+    affinity: Option<u64>,
+    session: Option<String>,
+}
+
+impl Head {
+    pub(super) fn of(request: &PredictRequest) -> Self {
+        Self {
+            request_id: request.request_id.clone(),
+            deadline: request.deadline,
+            trace: request.trace,
+            tenant: request.tenant.clone(),
+            priority: request.priority,
+            affinity: request.affinity,
+            session: request.session.clone(),
+        }
+    }
+}
+
+impl Run {
+    /// The steps whose chunks are the answer's own: a generation that answers, or all branches of
+    /// a merge that answers where they generate and nothing else needs them.
+    pub(super) fn streamed(&self) -> Vec<usize> {
+        let output = self.shape.output;
+        if self.typed.generates(output) {
+            return vec![output];
+        }
+        let step = &self.spec.steps[output];
+        let StepKind::Merge(branches) = &step.kind else {
+            return Vec::new();
+        };
+        let places: Vec<_> = branches
+            .iter()
+            .filter_map(|name| self.spec.step(name))
+            .collect();
+        let others = self
+            .spec
+            .steps
+            .iter()
+            .filter(|other| other.name != step.name);
+        let needed: BTreeSet<_> = others.flat_map(|other| other.needs()).collect();
+        let streams = |place: &usize| {
+            let name = self.spec.steps[*place].name.as_str();
+            self.typed.generates(*place) && !needed.contains(name)
+        };
+        match places.iter().all(streams) {
+            true => places,
+            false => Vec::new(),
+        }
+    }
+
+    /// A parameter as a text.
+    pub(super) fn text_parameter(&self, name: &str) -> Result<String, PredictError> {
+        self.parameters.text(name).ok_or_else(|| {
+            PredictError::invalid(format!("needs the parameter '{name}', which is not given"))
+        })
+    }
+
+    /// Calls the model of a step. The request's parameters go to the steps that answer; the
+    /// step's own go to every one.
+    pub(super) fn call(
+        &self,
+        place: usize,
+        batch: RecordBatch,
+    ) -> Result<ChunkStream, PredictError> {
+        let step = &self.spec.steps[place];
+        let StepKind::Model {
+            model, parameters, ..
+        } = &step.kind
+        else {
+            let cause = format!("step '{}' is no model", step.name);
+            return Err(PredictError::internal("a step cannot be called", cause));
+        };
+        let mut request = PredictRequest::new(model.clone(), Input::Batch(batch));
+        request.request_id = self.head.request_id.clone();
+        request.deadline = self.head.deadline;
+        request.trace = self.head.trace;
+        request.tenant = self.head.tenant.clone();
+        request.priority = self.head.priority;
+        request.affinity = self.head.affinity;
+        request.session.clone_from(&self.head.session);
+        request.parameters = match self.answers(place) {
+            true => self.passed_on().or_defaults(parameters),
+            false => parameters.clone(),
+        };
+        self.coordinator.answer(request, None, Copies::Sent)
+    }
+
+    fn answers(&self, place: usize) -> bool {
+        place == self.shape.output || self.streamed().contains(&place)
+    }
+
+    /// The request's parameters that no step takes for itself.
+    fn passed_on(&self) -> Parameters {
+        let columns = self.spec.steps.iter().flat_map(|step| step.columns());
+        let taken = columns.filter(|column| column.step == PARAMETERS);
+        let mut parameters = self.parameters.clone();
+        for column in taken {
+            parameters.remove(&column.column);
+        }
+        parameters
+    }
+}
+
+fn malformed(cause: String) -> PredictError {
+    PredictError::internal("gave another answer than its signature says", cause)
+}
+
+fn too_large() -> PredictError {
+    let message = format!("answers with more than {MAX_BYTES} bytes");
+    PredictError::new(ErrorCode::TooLarge, message)
+}
+
+/// The whole answer of a model that gives a row for each row.
+pub(super) async fn rows(
+    answer: ChunkStream,
+    rows: usize,
+) -> Result<BTreeMap<String, ArrayRef>, PredictError> {
+    let (mut answer, mut batches, mut bytes) = (answer, Vec::new(), 0);
+    while let Some(batch) = answer.try_next().await? {
+        bytes += batch.get_array_memory_size();
+        if MAX_BYTES < bytes {
+            return Err(too_large());
+        }
+        batches.push(batch);
+    }
+    let schema = batches
+        .first()
+        .map_or_else(|| answer.schema(), RecordBatch::schema);
+    let all = concat_batches(&schema, &batches);
+    let all = all.map_err(|error| malformed(error.to_string()))?;
+    if all.num_rows() != rows {
+        return Err(malformed(format!("{} rows for {rows}", all.num_rows())));
+    }
+    let names = schema.fields().iter().map(|field| field.name().clone());
+    Ok(names.zip(all.columns().iter().cloned()).collect())
+}
+
+/// The whole texts of a generation, and what each took.
+pub(super) async fn texts(
+    mut answer: ChunkStream,
+    rows: usize,
+) -> Result<(Vec<String>, Vec<Usage>), PredictError> {
+    let mut texts = vec![String::new(); rows];
+    let mut usage = vec![Usage::default(); rows];
+    let mut bytes = 0;
+    while let Some(batch) = answer.try_next().await? {
+        for row in GenerationRow::rows(&batch)? {
+            if let Some((code, message)) = row.error() {
+                let code = ErrorCode::from_name(code).unwrap_or(ErrorCode::Internal);
+                return Err(PredictError::new(code, message));
+            }
+            let item = row.item() as usize;
+            if rows <= item {
+                return Err(malformed(format!("item {item} of {rows}")));
+            }
+            if let Some(told) = row.usage() {
+                usage[item] += told;
+            }
+            // A step's answer is its first choice.
+            if let (0, Some(text)) = (row.choice(), row.text()) {
+                bytes += text.len();
+                if MAX_BYTES < bytes {
+                    return Err(too_large());
+                }
+                texts[item].push_str(text);
+            }
+        }
+    }
+    Ok((texts, usage))
+}
+
+/// Texts as a generation of one chunk each; their places are told by whoever sends them.
+pub(super) fn chunks(texts: Vec<String>, usage: Vec<Usage>) -> RecordBatch {
+    let mut chunks = GenerationChunks::default();
+    let count = texts.len();
+    for ((item, text), usage) in (0..).zip(texts).zip(usage) {
+        chunks.push(&GenerationChunk {
+            item,
+            text: Some(text),
+            finish_reason: Some(FinishReason::Stop),
+            usage: Some(usage),
+            last: item as usize + 1 == count,
+            ..GenerationChunk::default()
+        });
+    }
+    match count {
+        0 => RecordBatch::new_empty(generation_schema()),
+        _ => chunks.finish(),
+    }
+}
+
+/// A chunk as it was received, without what belongs to one dialect and its place in the stream.
+pub(super) fn chunk(row: &GenerationRow<'_>) -> GenerationChunk {
+    let owned = |text: &str| text.to_owned();
+    let error = row.error();
+    GenerationChunk {
+        item: row.item(),
+        choice: row.choice(),
+        sequence: 0,
+        text: row.text().map(owned),
+        thinking: row.thinking().map(owned),
+        tool_calls: row.tool_calls().map(owned),
+        token_id: row.token_id(),
+        logprob: row.logprob(),
+        finish_reason: row.finish_reason(),
+        usage: row.usage(),
+        error: error.map(|(code, message)| (code.to_owned(), message.to_owned())),
+        raw: None,
+        last: row.last(),
+        token_logprobs: row.token_logprobs().map(owned),
+    }
+}

@@ -1,0 +1,98 @@
+//! Columns with the rows that they are of.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, UInt32Array};
+use arrow_select::take::take;
+use volley_types::PredictError;
+use volley_types::registry::ROOT;
+
+/// The rows of one domain in one wave, each of which belongs to a row above.
+#[derive(Debug)]
+pub(super) struct Rows {
+    pub(super) domain: usize,
+    pub(super) len: usize,
+    above: Option<(Arc<Self>, Vec<u32>)>,
+}
+
+impl Rows {
+    /// The request's.
+    pub(super) fn root(len: usize) -> Arc<Self> {
+        Arc::new(Self {
+            domain: ROOT,
+            len,
+            above: None,
+        })
+    }
+
+    /// Rows that belong to those rows of `above`.
+    pub(super) fn below(domain: usize, above: &Arc<Self>, places: Vec<u32>) -> Arc<Self> {
+        Arc::new(Self {
+            domain,
+            len: places.len(),
+            above: Some((above.clone(), places)),
+        })
+    }
+
+    /// The rows directly above, and which of them each belongs to.
+    pub(super) fn above(&self) -> Option<(&Arc<Self>, &[u32])> {
+        let (above, places) = self.above.as_ref()?;
+        Some((above, places))
+    }
+
+    /// Which row of `domain`, which is above, each belongs to; `None` where it is this one.
+    fn places_in(&self, domain: usize) -> Option<Vec<u32>> {
+        if self.domain == domain {
+            return None;
+        }
+        let (above, places) = self.above()?;
+        Some(match above.places_in(domain) {
+            None => places.to_vec(),
+            Some(upper) => places.iter().map(|place| upper[*place as usize]).collect(),
+        })
+    }
+
+    /// Which row of the request each belongs to.
+    pub(super) fn roots(&self) -> Vec<u32> {
+        let all = || (0..).take(self.len).collect();
+        self.places_in(ROOT).unwrap_or_else(all)
+    }
+}
+
+/// What a step gives.
+#[derive(Clone, Debug)]
+pub(super) struct Table {
+    pub(super) rows: Arc<Rows>,
+    pub(super) columns: BTreeMap<String, ArrayRef>,
+}
+
+impl Table {
+    pub(super) fn of(rows: Arc<Rows>, columns: impl Into<BTreeMap<String, ArrayRef>>) -> Self {
+        Self {
+            rows,
+            columns: columns.into(),
+        }
+    }
+
+    /// A column, repeated over `rows` below.
+    pub(super) fn spread(&self, name: &str, rows: &Rows) -> Result<ArrayRef, PredictError> {
+        let column = self.columns.get(name);
+        let column = column.ok_or_else(|| {
+            PredictError::internal(
+                "a step did not give what it was to",
+                format!("no column '{name}'"),
+            )
+        })?;
+        match rows.places_in(self.rows.domain) {
+            None => Ok(column.clone()),
+            Some(places) => pick(column, places),
+        }
+    }
+}
+
+/// These rows of a column.
+pub(super) fn pick(column: &ArrayRef, places: Vec<u32>) -> Result<ArrayRef, PredictError> {
+    take(column, &UInt32Array::from(places), None)
+        .map_err(|error| PredictError::internal("rows could not be chosen", error))
+}

@@ -1,0 +1,177 @@
+//! Aliases: names that split traffic over models and versions.
+//!
+//! Which target a request goes to is a pure function of the alias and of the request: weighted
+//! rendezvous hashing of the request's id, or of what it sticks by. Every coordinator comes to the
+//! same choice, and a change of weights moves no more requests than it must.
+
+use std::collections::BTreeSet;
+
+use crate::error::PredictError;
+use crate::ids::{ModelName, ModelRef, Revision};
+
+/// The most targets of one alias.
+pub const MAX_ALIAS_TARGETS: usize = 32;
+/// The largest weight of a target.
+pub const MAX_ALIAS_WEIGHT: u32 = 1_000_000;
+/// The longest name of a header that an alias sticks by, in bytes.
+pub const MAX_STICKY_HEADER: usize = 64;
+/// How long a chain of names may be: an alias of an alias, a pipeline of aliases and so on.
+pub const MAX_NAME_DEPTH: usize = 8;
+
+/// One target of an alias.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AliasTarget {
+    /// A model, a version of one, a pipeline, or another alias.
+    pub model: ModelRef,
+    /// Its share, over the sum of all weights; 0 keeps it in the list without traffic.
+    pub weight: u32,
+}
+
+/// Where copies of requests go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AliasMirror {
+    /// What they are sent to; its answers are thrown away.
+    pub model: ModelRef,
+    /// How many of a thousand requests are copied.
+    pub permille: u32,
+}
+
+/// An alias as it is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AliasSpec {
+    /// The name, which no model and no pipeline has.
+    pub name: ModelName,
+    /// Where requests go; at least one with a weight.
+    pub targets: Vec<AliasTarget>,
+    /// Where copies go, where any should.
+    pub mirror: Option<AliasMirror>,
+    /// Requests with the same value of this header go to the same target; in lower case.
+    pub sticky_header: Option<String>,
+    /// A sentence for people.
+    pub description: String,
+}
+
+/// An alias as it stands in the registry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AliasEntry {
+    /// What was asked for.
+    pub spec: AliasSpec,
+    /// The revision at which it was written last; what a replacement is compared with.
+    pub revision: Revision,
+}
+
+impl AliasSpec {
+    /// Checks what can be told without the rest of the registry.
+    ///
+    /// # Errors
+    /// `InvalidInput`, naming what is wrong.
+    pub fn check(&self) -> Result<(), PredictError> {
+        let name = &self.name;
+        if self.targets.is_empty() || MAX_ALIAS_TARGETS < self.targets.len() {
+            return Err(PredictError::invalid(format!(
+                "alias '{name}' must have 1 to {MAX_ALIAS_TARGETS} targets"
+            )));
+        }
+        if let Some(target) = self.targets.iter().find(|it| MAX_ALIAS_WEIGHT < it.weight) {
+            return Err(PredictError::invalid(format!(
+                "the weight of target '{}' is over {MAX_ALIAS_WEIGHT}",
+                target.model
+            )));
+        }
+        if self.targets.iter().all(|target| target.weight == 0) {
+            return Err(PredictError::invalid(format!(
+                "alias '{name}' has no target with a weight; give at least one"
+            )));
+        }
+        let mut seen = BTreeSet::new();
+        if let Some(twice) = self.targets.iter().find(|it| !seen.insert(&it.model)) {
+            return Err(PredictError::invalid(format!(
+                "target '{}' is named twice; add up its weights",
+                twice.model
+            )));
+        }
+        if let Some(mirror) = &self.mirror
+            && (mirror.permille == 0 || 1_000 < mirror.permille)
+        {
+            return Err(PredictError::invalid(
+                "a mirror gets 1 to 1000 of a thousand requests; leave it out for none",
+            ));
+        }
+        self.sticky_header.as_deref().map_or(Ok(()), check_header)
+    }
+
+    /// Every name that this one leads to.
+    pub fn names(&self) -> impl Iterator<Item = &ModelRef> {
+        let targets = self.targets.iter().map(|target| &target.model);
+        targets.chain(self.mirror.iter().map(|mirror| &mirror.model))
+    }
+
+    /// The target of the request with this key: the hash of its id, or of what it sticks by.
+    #[must_use]
+    pub fn choose(&self, key: u64) -> Option<&ModelRef> {
+        let weighted = self.targets.iter().filter(|target| target.weight != 0);
+        let scored = weighted.map(|target| {
+            let place = hash(target.model.to_string().as_bytes()) ^ hash(self.name_bytes());
+            (score(mix(key ^ place), target.weight), &target.model)
+        });
+        let best = scored.max_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(b.1)));
+        best.map(|(_, model)| model)
+    }
+
+    /// Whether the request with this key is copied, and where to.
+    #[must_use]
+    pub fn mirrored(&self, key: u64) -> Option<&ModelRef> {
+        let mirror = self.mirror.as_ref()?;
+        let place = mix(mix(key ^ hash(self.name_bytes())) ^ hash(b"mirror"));
+        (place % 1_000 < u64::from(mirror.permille)).then_some(&mirror.model)
+    }
+
+    fn name_bytes(&self) -> &[u8] {
+        self.name.as_str().as_bytes()
+    }
+}
+
+fn check_header(name: &str) -> Result<(), PredictError> {
+    let plain =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
+    if !name.is_empty() && name.len() <= MAX_STICKY_HEADER && name.bytes().all(plain) {
+        return Ok(());
+    }
+    Err(PredictError::invalid(format!(
+        "the header to stick by must be a header's name in lower case, of at most \
+         {MAX_STICKY_HEADER} bytes"
+    )))
+}
+
+/// The score of a target for a key that hashes to `hash` with it: the largest wins, each target
+/// as often as its weight says (weighted rendezvous hashing: Schindelhauer and Schomaker, 2005).
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "53 bits of a hash are spread well enough"
+)]
+fn score(hash: u64, weight: u32) -> f64 {
+    // In (0, 1): neither end has a logarithm that divides.
+    let unit = ((hash >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+    -f64::from(weight) / unit.ln()
+}
+
+/// The hash that choices are made of; the same in every process of every release (FNV-1a, mixed).
+#[must_use]
+pub fn hash(bytes: &[u8]) -> u64 {
+    let folded = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    mix(folded)
+}
+
+/// Spreads every bit over all (the finalizer of MurmurHash3).
+fn mix(mut hash: u64) -> u64 {
+    hash ^= hash >> 33;
+    hash = hash.wrapping_mul(0xff51_afd7_ed55_8ccd);
+    hash ^= hash >> 33;
+    hash = hash.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    hash ^ (hash >> 33)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,224 @@
+//! In which order steps can run, and over which rows each goes.
+//!
+//! The rows of the request are the root domain. A step that makes rows of lists, or goes on with
+//! some rows only, opens a domain below the one that it went over; each of its rows belongs to one
+//! row there. A step may take columns of its own domain and of all above it: those above are
+//! repeated.
+
+use super::{Branch, ColumnRef, PARAMETERS, PipelineSpec, PipelineStep, REQUEST, StepKind};
+use crate::error::PredictError;
+
+/// The rows of the request.
+pub const ROOT: usize = 0;
+
+/// How a domain came of the one above it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DomainKind {
+    /// The rows of the request.
+    Root,
+    /// Some of its rows.
+    Subset,
+    /// Any number of rows for each of its rows.
+    Exploded,
+}
+
+/// Rows that belong together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Domain {
+    /// The domain above; its own place for the root.
+    pub parent: usize,
+    /// How it came of that.
+    pub kind: DomainKind,
+}
+
+/// What is known of a pipeline before it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Places of steps, each behind all that it needs.
+    pub order: Vec<usize>,
+    /// All domains; the root is the first.
+    pub domains: Vec<Domain>,
+    /// The domain that each step goes over, by its place.
+    pub over: Vec<usize>,
+    /// The domain of each step's rows, by its place.
+    pub gives: Vec<usize>,
+    /// The place of the step that answers.
+    pub output: usize,
+}
+
+impl Shape {
+    /// Whether `upper` is `lower` or above it.
+    #[must_use]
+    pub fn is_above(&self, upper: usize, lower: usize) -> bool {
+        let mut at = lower;
+        while at != upper {
+            if at == ROOT {
+                return false;
+            }
+            at = self.domains[at].parent;
+        }
+        true
+    }
+
+    fn below(&mut self, parent: usize, kind: DomainKind) -> usize {
+        self.domains.push(Domain { parent, kind });
+        self.domains.len() - 1
+    }
+}
+
+fn wrong(step: &PipelineStep, what: impl std::fmt::Display) -> PredictError {
+    PredictError::invalid(format!("step '{}' {what}", step.name))
+}
+
+impl PipelineSpec {
+    /// The order and the rows of all steps.
+    ///
+    /// # Errors
+    /// `InvalidInput` when a step names one that is not there, steps need each other in a circle,
+    /// a step is needed by none, or rows do not fit together.
+    pub fn shape(&self) -> Result<Shape, PredictError> {
+        let output = self.step(&self.output).ok_or_else(|| {
+            PredictError::invalid(format!("there is no step '{}' to answer", self.output))
+        })?;
+        let order = self.order(output)?;
+        if let Some(unused) = (0..self.steps.len()).find(|place| !order.contains(place)) {
+            let unused = &self.steps[unused];
+            return Err(wrong(unused, "is needed by no other, and does not answer"));
+        }
+        let mut shape = Shape {
+            domains: vec![Domain {
+                parent: ROOT,
+                kind: DomainKind::Root,
+            }],
+            over: vec![ROOT; self.steps.len()],
+            gives: vec![ROOT; self.steps.len()],
+            order: order.clone(),
+            output,
+        };
+        for place in order {
+            let step = &self.steps[place];
+            shape.over[place] = self.over(step, &shape)?;
+            shape.gives[place] = self.gives(step, shape.over[place], &mut shape)?;
+        }
+        if shape.gives[output] != ROOT {
+            return Err(wrong(
+                &self.steps[output],
+                "answers, and does not have one row for each row of the request; gather them in a \
+                 template, or merge the branches",
+            ));
+        }
+        Ok(shape)
+    }
+
+    /// All that `output` needs, and it last.
+    fn order(&self, output: usize) -> Result<Vec<usize>, PredictError> {
+        #[derive(Clone, Copy, PartialEq)]
+        enum Mark {
+            New,
+            Open,
+            Done,
+        }
+        let mut marks = vec![Mark::New; self.steps.len()];
+        let mut order = Vec::new();
+        // Each step is on it once as it is reached, and once as it is left.
+        let mut stack = vec![(output, false)];
+        while let Some((place, left)) = stack.pop() {
+            let step = &self.steps[place];
+            if left {
+                marks[place] = Mark::Done;
+                order.push(place);
+                continue;
+            }
+            match marks[place] {
+                Mark::Done => continue,
+                Mark::Open => return Err(wrong(step, "would need itself")),
+                Mark::New => marks[place] = Mark::Open,
+            }
+            stack.push((place, true));
+            for name in step.needs() {
+                let needed = self.step(name);
+                let needed = needed
+                    .ok_or_else(|| wrong(step, format_args!("names '{name}', which is no step")))?;
+                match marks[needed] {
+                    Mark::Open => return Err(wrong(step, "would need itself")),
+                    Mark::New => stack.push((needed, false)),
+                    Mark::Done => {}
+                }
+            }
+        }
+        Ok(order)
+    }
+
+    /// The domain that a step goes over: that of `over`, else the lowest of its columns'.
+    fn over(&self, step: &PipelineStep, shape: &Shape) -> Result<usize, PredictError> {
+        let domain_of = |name: &str| self.step(name).map_or(ROOT, |place| shape.gives[place]);
+        let of_column = |column: &ColumnRef| match column.step.as_str() {
+            REQUEST | PARAMETERS => ROOT,
+            name => domain_of(name),
+        };
+        let columns: Vec<_> = step.columns().into_iter().map(of_column).collect();
+        let over = match &step.over {
+            Some(name) => domain_of(name),
+            None => columns.iter().copied().fold(ROOT, |lowest, domain| {
+                match shape.is_above(lowest, domain) {
+                    true => domain,
+                    false => lowest,
+                }
+            }),
+        };
+        match columns.iter().all(|column| shape.is_above(*column, over)) {
+            true => Ok(over),
+            false => Err(wrong(
+                step,
+                "takes columns whose rows do not belong together; merge the branches first, or \
+                 name the rows in 'over'",
+            )),
+        }
+    }
+
+    fn gives(
+        &self,
+        step: &PipelineStep,
+        over: usize,
+        shape: &mut Shape,
+    ) -> Result<usize, PredictError> {
+        match &step.kind {
+            StepKind::Template { gather: true, .. } => Ok(ROOT),
+            StepKind::Explode { .. } => Ok(shape.below(over, DomainKind::Exploded)),
+            StepKind::TopK { .. } | StepKind::Branch(Branch::When { .. }) => {
+                Ok(shape.below(over, DomainKind::Subset))
+            }
+            StepKind::Branch(Branch::Otherwise(steps)) => {
+                let parent = self.common(step, steps, shape)?;
+                Ok(shape.below(parent, DomainKind::Subset))
+            }
+            StepKind::Merge(steps) => self.common(step, steps, shape),
+            StepKind::Model { .. }
+            | StepKind::Template { .. }
+            | StepKind::Select(_)
+            | StepKind::Similarity { .. }
+            | StepKind::Compute { .. } => Ok(over),
+        }
+    }
+
+    /// The domain that these steps' rows are part of.
+    fn common(
+        &self,
+        step: &PipelineStep,
+        of: &[String],
+        shape: &Shape,
+    ) -> Result<usize, PredictError> {
+        let mut parents = of.iter().filter_map(|name| {
+            let domain = shape.domains[shape.gives[self.step(name)?]];
+            Some((domain.kind == DomainKind::Subset).then_some(domain.parent))
+        });
+        let first = parents.next().flatten();
+        let same = first.is_some() && parents.all(|parent| parent == first);
+        first.filter(|_| same).ok_or_else(|| {
+            wrong(
+                step,
+                "puts steps together that are not branches of the same rows",
+            )
+        })
+    }
+}
