@@ -123,13 +123,10 @@ pub(super) fn apply(
         RegistryCommand::RotateKey { id, hash, .. } => {
             registry.keys.get_mut(&id).expect("the key is there").hash = hash;
         }
-        RegistryCommand::PutAlias { .. }
-        | RegistryCommand::PutPipeline { .. }
-        | RegistryCommand::DeletePipeline { .. }
-        | RegistryCommand::DeleteAlias { .. } => apply_name(registry, command),
         RegistryCommand::RevokeKey(id) => {
             registry.keys.remove(&id);
         }
+        named => apply_name(registry, named),
     }
     Ok(None)
 }
