@@ -27,7 +27,8 @@ use crate::{Coordinator, guard, refusal};
 #[async_trait]
 impl Predict for Coordinator {
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
-        self.wake_for(&request).await?;
+        let (model, keys) = (request.model.clone(), Keys::of(&request));
+        self.wake_for(&model, keys).await?;
         // 1. Admit: a free place, or refuse at once.
         let permit = self
             .admit()
@@ -88,9 +89,9 @@ impl Coordinator {
     }
 
     /// Wakes the models that a request goes to, where they sleep.
-    async fn wake_for(&self, request: &PredictRequest) -> Result<(), PredictError> {
+    async fn wake_for(&self, model: &ModelRef, keys: Keys) -> Result<(), PredictError> {
         let registry = self.0.cluster.registry().borrow().clone();
-        let Ok(aimed) = alias::aim(&registry, &request.model, Keys::of(request)) else {
+        let Ok(aimed) = alias::aim(&registry, model, keys) else {
             return Ok(());
         };
         match registry.pipelines.get(&aimed.model.name) {
