@@ -228,7 +228,7 @@ async fn a_process_that_crashes_ends_its_streams_in_one_error_and_comes_back() {
     let hosts = Hosts::new("crash");
     let model = hosts.load(&storyteller()).await.unwrap();
     let expected = tell(&model, 20).await.unwrap();
-    let mut running = [begun(&model).await, begun(&model).await];
+    let mut running = [begun(&model).await];
     hosts.signal("SEGV").await;
     for stream in &mut running {
         let error = loop {
