@@ -10,8 +10,10 @@ step "pyarrow"
 scripts/get-pyarrow.sh
 step "the official clients of OpenAI, Anthropic, Cohere, OpenSearch and Ollama, LangChain, npm clients"
 scripts/get-sdks.sh
-step "the official clients of Triton and KServe"
+step "the official clients of Triton, KServe and MLServer"
 scripts/get-oip-clients.sh
+step "Chromium"
+scripts/get-chromium.sh
 step "Triton's client"
 scripts/get-triton.sh
 step "the ONNX standard's tests"

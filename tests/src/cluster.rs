@@ -132,10 +132,7 @@ impl Cluster {
     /// A running cluster with a leader.
     pub async fn start(coordinators: usize, workers: usize) -> Self {
         let mut cluster = Self::new(coordinators, workers);
-        for node in cluster.coordinators.iter_mut().chain(&mut cluster.workers) {
-            node.start();
-        }
-        cluster.wait_for_leader().await;
+        cluster.run().await;
         cluster
     }
 
@@ -184,6 +181,24 @@ impl Cluster {
         let labels = pairs.collect::<Vec<_>>().join(", ");
         let text = text.replacen("[node]\n", &format!("[node]\nlabels = {{ {labels} }}\n"), 1);
         std::fs::write(file, text).expect("a configuration");
+    }
+
+    /// Changes the file of a coordinator that does not run yet.
+    ///
+    /// # Panics
+    /// When it cannot be read or written.
+    pub fn configure(&self, coordinator: usize, change: impl FnOnce(String) -> String) {
+        let path = &self.coordinators[coordinator].config;
+        let text = std::fs::read_to_string(path).expect("a configuration");
+        std::fs::write(path, change(text)).expect("a configuration");
+    }
+
+    /// Starts all its nodes, and waits until there is a leader.
+    pub async fn run(&mut self) {
+        for node in self.coordinators.iter_mut().chain(&mut self.workers) {
+            node.start();
+        }
+        self.wait_for_leader().await;
     }
 
     /// Adds a coordinator that will ask to join; gives its place.

@@ -4,6 +4,8 @@
 mod aliases;
 #[path = "whole/bad_input.rs"]
 mod bad_input;
+#[path = "whole/browser.rs"]
+mod browser;
 #[path = "whole/clients.rs"]
 mod clients;
 #[path = "whole/dialects.rs"]

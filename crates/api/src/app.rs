@@ -12,7 +12,7 @@ use crate::auth::{Access, Routes, Sealed, delete, get, post, post_stream, put};
 use crate::resume::{self, Resume};
 use crate::{
     ApiConfig, EncodeMetrics, GrpcSkin, admin, aliases, anthropic, keys, oip, ollama, openai,
-    openapi, opensearch, ops, pipelines,
+    openapi, opensearch, ops, pipelines, ws,
 };
 
 /// What a handler works with: the cluster, with the rights of who asks.
@@ -37,16 +37,31 @@ pub(crate) const CLUSTER_ADMIN: Role = Role::ClusterAdmin;
 
 /// The public interface of a coordinator.
 pub(crate) fn coordinator(sealed: Sealed) -> Router {
-    let streams = get(PREDICT, resume::get).and(delete(PREDICT, resume::delete));
-    let ml = opensearch::routes(&sealed, streams.clone());
+    let (gate, config) = (sealed.gate(), *sealed.config());
+    let grpc = oip::grpc::routes(&sealed, GrpcSkin::Triton);
+    let browsers = sealed.origins().layer();
+    let router = openapi::served(routes(&sealed)).finish(sealed, gate, config);
+    let router = match browsers {
+        Some(layer) => router.layer(layer),
+        None => router,
+    };
+    router.merge(grpc)
+}
+
+/// Its routes, but for gRPC's.
+pub(crate) fn routes(sealed: &Sealed) -> Routes<Sealed> {
+    let streams = get(PREDICT, resume::get).streamed();
+    let streams = streams.and(delete(PREDICT, resume::delete));
+    let ml = opensearch::routes(sealed, streams.clone())
+        .route("/models/{id}/_predict/ws", get(PREDICT, ws::open));
     let v1 = Routes::new()
         .route(
             "/chat/completions",
-            post_stream(PREDICT, &sealed, openai::chat::complete),
+            post_stream(PREDICT, sealed, openai::chat::complete),
         )
         .route(
             "/responses",
-            post_stream(PREDICT, &sealed, openai::responses::create),
+            post_stream(PREDICT, sealed, openai::responses::create),
         )
         .route(
             "/responses/input_tokens",
@@ -54,14 +69,11 @@ pub(crate) fn coordinator(sealed: Sealed) -> Router {
         )
         .route(
             "/completions",
-            post_stream(PREDICT, &sealed, openai::completions::complete),
+            post_stream(PREDICT, sealed, openai::completions::complete),
         )
         .route("/embeddings", post(PREDICT, openai::embeddings::embed))
         .route("/rerank", post(PREDICT, openai::rerank::rerank))
-        .route(
-            "/messages",
-            post_stream(PREDICT, &sealed, anthropic::create),
-        )
+        .route("/messages", post_stream(PREDICT, sealed, anthropic::create))
         .route(
             "/messages/count_tokens",
             post(PREDICT, anthropic::count_tokens),
@@ -109,22 +121,17 @@ pub(crate) fn coordinator(sealed: Sealed) -> Router {
                 .and(put(MODEL_ADMIN, pipelines::replace))
                 .and(delete(MODEL_ADMIN, pipelines::delete)),
         );
-    let (gate, config) = (sealed.gate(), *sealed.config());
-    let grpc = oip::grpc::routes(&sealed, GrpcSkin::Triton);
-    let routes = Routes::new()
+    Routes::new()
         .nest("/_plugins/_ml", ml)
         .nest("/v1", v1)
         .nest("/api", ollama::routes())
-        .nest("/v2", oip::routes(&sealed))
+        .nest("/v2", oip::routes(sealed))
         .route("/v2/rerank", post(PREDICT, openai::rerank::rerank))
         .nest("/_volley", volley)
         .route("/_cluster/settings", opensearch::cluster_settings())
         .route("/metrics", get(VIEWER, ops::metrics))
         .route("/", get(VIEWER, ops::about))
-        .route("/docs", get(PUBLIC, openapi::page));
-    openapi::served(routes)
-        .finish(sealed, gate, config)
-        .merge(grpc)
+        .route("/docs", get(PUBLIC, openapi::page))
 }
 
 /// Health and metrics alone.

@@ -14,9 +14,6 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{self, MethodRouter};
 use http::{HeaderMap, HeaderValue, header};
-use tower::ServiceBuilder;
-use tower_http::compression::CompressionLayer;
-use tower_http::decompression::RequestDecompressionLayer;
 use volley_security::{Gatekeeper, Principal};
 use volley_types::arrow_messages::OpenArrow;
 use volley_types::{Control, ErrorCode, PredictError, Role};
@@ -27,7 +24,7 @@ use crate::error::ApiError;
 use crate::oip::statistics::Statistics;
 use crate::opensearch::batch::Batches;
 use crate::resume::{self, Resume};
-use crate::{ApiConfig, EncodeMetrics, context};
+use crate::{ApiConfig, EncodeMetrics, Origins, context, encoding, ws};
 
 /// Who may call a method of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +46,7 @@ impl From<Role> for Access {
 pub(crate) struct Methods<S> {
     router: MethodRouter<S>,
     listed: Vec<(&'static str, Access)>,
+    streamed: Vec<&'static str>,
 }
 
 /// A `GET` for whom `access` names.
@@ -83,7 +81,7 @@ where
 {
     let resume = from_fn_with_state(sealed.clone(), resume::middleware);
     let methods = routing::post(handler).route_layer(resume);
-    Methods::guarded("POST", access.into(), methods)
+    Methods::guarded("POST", access.into(), methods).streamed()
 }
 
 /// A `PUT` for whom `access` names.
@@ -112,15 +110,24 @@ impl<S: Clone + Send + Sync + 'static> Methods<S> {
         Self {
             router: methods.route_layer(check),
             listed: vec![(method, access)],
+            streamed: Vec::new(),
         }
+    }
+
+    /// These, whose answers may be streams.
+    pub(crate) fn streamed(mut self) -> Self {
+        self.streamed = self.listed.iter().map(|(method, _)| *method).collect();
+        self
     }
 
     /// These and `others`.
     pub(crate) fn and(mut self, others: Self) -> Self {
         self.listed.extend(others.listed);
+        self.streamed.extend(others.streamed);
         Self {
             router: self.router.merge(others.router),
             listed: self.listed,
+            streamed: self.streamed,
         }
     }
 }
@@ -130,6 +137,8 @@ impl<S: Clone + Send + Sync + 'static> Methods<S> {
 pub(crate) struct Listed {
     pub(crate) path: String,
     pub(crate) methods: Vec<(&'static str, Access)>,
+    /// The methods among these whose answers may be streams.
+    pub(crate) streamed: Vec<&'static str>,
 }
 
 /// Routes whose methods all name who may call them.
@@ -150,6 +159,7 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
         self.listed.push(Listed {
             path: path.to_owned(),
             methods: methods.listed,
+            streamed: methods.streamed,
         });
         Self {
             router: self.router.route(path, methods.router),
@@ -161,6 +171,7 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
         let nested = routes.listed.into_iter().map(|route| Listed {
             path: format!("{prefix}{}", route.path.trim_end_matches('/')),
             methods: route.methods,
+            streamed: route.streamed,
         });
         self.listed.extend(nested);
         Self {
@@ -182,25 +193,16 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
         &self.listed
     }
 
-    /// These, with bodies that may be compressed both ways; event streams never are.
-    pub(crate) fn compressed(self) -> Self {
-        let layers = ServiceBuilder::new()
-            .layer(CompressionLayer::new())
-            // What is in another encoding is refused where the body is read.
-            .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true));
-        Self {
-            router: self.router.layer(layers),
-            listed: self.listed,
-        }
-    }
-
-    /// The router, with what wraps every route: the request's context, and who sent it.
+    /// The router, with what wraps every route: bodies compressed both ways, the request's
+    /// context, and who sent it.
     pub(crate) fn finish(self, state: S, gate: Arc<Gatekeeper>, config: ApiConfig) -> Router {
+        let limit = config.max_body_bytes;
         self.router
             .fallback(context::no_route)
             .method_not_allowed_fallback(context::no_method)
             .layer(from_fn_with_state(gate, identify))
             .layer(from_fn_with_state(Arc::new(config), context::middleware))
+            .layer(from_fn_with_state(limit, encoding::middleware))
             .with_state(state)
     }
 }
@@ -214,7 +216,9 @@ async fn identify(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let found = gate.identify(request.headers()).map(Arc::new);
+    let of_socket = ws::credentials(request.headers());
+    let headers = of_socket.as_ref().unwrap_or(request.headers());
+    let found = gate.identify(headers).map(Arc::new);
     request.extensions_mut().insert(Identified(found));
     next.run(request).await
 }
@@ -266,6 +270,7 @@ pub(crate) struct Sealed {
     statistics: Arc<Statistics>,
     batches: Arc<Batches>,
     arrow: Option<OpenArrow>,
+    origins: Origins,
 }
 
 impl Sealed {
@@ -285,6 +290,7 @@ impl Sealed {
             statistics: Arc::default(),
             batches: Arc::default(),
             arrow: None,
+            origins: Origins::default(),
         }
     }
 
@@ -292,6 +298,16 @@ impl Sealed {
     pub(crate) fn reading_arrow(mut self, open: Option<OpenArrow>) -> Self {
         self.arrow = open;
         self
+    }
+
+    /// The same, for pages of these origins too.
+    pub(crate) fn allowing(mut self, origins: Origins) -> Self {
+        self.origins = origins;
+        self
+    }
+
+    pub(crate) fn origins(&self) -> &Origins {
+        &self.origins
     }
 
     /// The same, counting there.

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use volley_types::{ErrorCode, PredictError};
 
 use crate::auth::Sealed;
+use crate::encoding;
 use crate::error::{self, ApiError};
 
 /// A JSON object; an empty body counts as an empty object.
@@ -131,40 +132,55 @@ fn is_json(headers: &HeaderMap) -> bool {
     media.is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json"))
 }
 
-/// The whole body. What stands compressed on the wire is read decompressed here, and the limit is
+/// Refuses a body in an encoding that nobody here reads; what is read, is inflated already, and
+/// its header gone.
+pub(crate) fn check_encoding(headers: &HeaderMap) -> Result<(), Response> {
+    let encoding = headers.get(header::CONTENT_ENCODING);
+    if encoding.is_none_or(|encoding| encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        return Ok(());
+    }
+    let message = "bodies of that content encoding are not taken; send gzip, deflate, zstd or none";
+    let error = PredictError::invalid(message);
+    Err(error::respond(&error, StatusCode::UNSUPPORTED_MEDIA_TYPE))
+}
+
+/// Why a body broke off.
+pub(crate) fn broken(source: axum::BoxError) -> PredictError {
+    let error = if encoding::is_too_much(&*source) {
+        PredictError::new(
+            ErrorCode::TooLarge,
+            "the request's body inflates to far more than it is; send it in parts, or compress it \
+             less",
+        )
+    } else {
+        PredictError::invalid(
+            "the request's body could not be read; is it whole, and compressed as its header says?",
+        )
+    };
+    error.with_source(source)
+}
+
+/// The whole body. What stands compressed on the wire is read inflated here, and the limit is
 /// on that.
 async fn read(request: Request, app: &Sealed) -> Result<Bytes, Response> {
-    // What the route's decompression takes, it takes the header away with.
-    let encoding = request.headers().get(header::CONTENT_ENCODING);
-    if encoding.is_some_and(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
-        let message = "this route does not take bodies of that content encoding; send gzip or \
-                       deflate under /v2, and none elsewhere";
-        let error = PredictError::invalid(message);
-        return Err(error::respond(&error, StatusCode::UNSUPPORTED_MEDIA_TYPE));
-    }
+    check_encoding(request.headers())?;
     let limit = app.config().max_body_bytes;
     let collected = Limited::new(request.into_body(), limit).collect();
-    let (status, code, message) = match tokio::time::timeout(app.config().body_timeout, collected)
-        .await
-    {
-        Ok(Ok(collected)) => return Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => (
-            StatusCode::PAYLOAD_TOO_LARGE,
-            ErrorCode::TooLarge,
-            format!("the request's body is over the limit of {limit} bytes"),
-        ),
-        Ok(Err(_)) => (
-            StatusCode::BAD_REQUEST,
-            ErrorCode::InvalidInput,
-            "the request's body could not be read; is it whole, and compressed as its header says?"
-                .to_owned(),
-        ),
-        Err(_) => (
-            StatusCode::REQUEST_TIMEOUT,
-            ErrorCode::DeadlineExceeded,
-            "the request's body did not arrive in time".to_owned(),
-        ),
-    };
+    let (status, code, message) =
+        match tokio::time::timeout(app.config().body_timeout, collected).await {
+            Ok(Ok(collected)) => return Ok(collected.to_bytes()),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => (
+                StatusCode::PAYLOAD_TOO_LARGE,
+                ErrorCode::TooLarge,
+                format!("the request's body is over the limit of {limit} bytes"),
+            ),
+            Ok(Err(error)) => return Err(ApiError(broken(error)).into_response()),
+            Err(_) => (
+                StatusCode::REQUEST_TIMEOUT,
+                ErrorCode::DeadlineExceeded,
+                "the request's body did not arrive in time".to_owned(),
+            ),
+        };
     Err(error::respond(&PredictError::new(code, message), status))
 }
 

@@ -33,10 +33,20 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.code.http_status())
             .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        if self.0.code == ErrorCode::Internal {
-            tracing::error!(error = self.0.chain(), "request failed");
-        }
+        tell(&self.0);
         respond(&self.0, status)
+    }
+}
+
+/// Logs a defect of which no log tells yet, in the request's span.
+pub(crate) fn tell(error: &PredictError) {
+    if error.code != ErrorCode::Internal {
+        return;
+    }
+    if error.is_logged() {
+        tracing::debug!(error = error.chain(), "request failed");
+    } else {
+        tracing::error!(error = error.chain(), "request failed");
     }
 }
 

@@ -1,7 +1,7 @@
 //! The HTTP and gRPC edges: bytes into [`volley_types::PredictRequest`]s, chunks into events. It knows
 //! the cluster only as a [`Control`], and nothing of workers. The only crate that names `axum`.
 //!
-//! Reading order: [`ApiServer`], `app` (the routes), `auth` (who may call them), `context` (what every request carries),
+//! Reading order: [`ApiServer`], `app` (the routes), `auth` (who may call them), `encoding` (compressed bodies), `context` (what every request carries),
 //! `opensearch` (the dialect), `sse` (the stream), `tensors` (JSON ⇄ Arrow), `serve` (sockets).
 
 mod admin;
@@ -15,6 +15,7 @@ mod body;
 mod chat;
 mod config;
 mod context;
+mod encoding;
 mod error;
 mod extract;
 mod keys;
@@ -24,6 +25,7 @@ mod openai;
 mod openapi;
 mod opensearch;
 mod ops;
+mod origins;
 mod parameters;
 mod pipelines;
 mod resume;
@@ -33,6 +35,7 @@ mod sse;
 mod stall;
 pub mod tensors;
 mod watch;
+mod ws;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -50,6 +53,7 @@ use crate::resume::Resume;
 
 pub use crate::config::{ApiConfig, ResumeConfig};
 pub use crate::oip::grpc::GrpcSkin;
+pub use crate::origins::Origins;
 pub use crate::resume::{HeldCounts, PeerStreams, Streams};
 
 /// Encodes the node's metrics in the OpenMetrics text format.
@@ -67,6 +71,7 @@ pub struct ApiServer {
     tls: Option<EdgeTls>,
     arrow: Option<OpenArrow>,
     statistics: Arc<Statistics>,
+    origins: Origins,
 }
 
 impl ApiServer {
@@ -89,6 +94,7 @@ impl ApiServer {
             tls: None,
             arrow: None,
             statistics: Arc::default(),
+            origins: Origins::default(),
         }
     }
 
@@ -112,6 +118,13 @@ impl ApiServer {
     #[must_use]
     pub fn reading_arrow(mut self, open: OpenArrow) -> Self {
         self.arrow = Some(open);
+        self
+    }
+
+    /// The same, for web pages of these origins too; without, for none but its own.
+    #[must_use]
+    pub fn allowing(mut self, origins: Origins) -> Self {
+        self.origins = origins;
         self
     }
 
@@ -143,6 +156,19 @@ impl ApiServer {
         serve::run(router, listener, self.config, self.tls, shutdown).await;
     }
 
+    /// The routes whose answers may be streams: method, and path with its parameters in braces.
+    #[must_use]
+    pub fn streaming_routes(&self) -> Vec<(&'static str, String)> {
+        let routes = app::routes(&self.sealed());
+        let all = routes.listed().iter();
+        let methods = |route: &auth::Listed| {
+            let path = route.path.clone();
+            let all = route.streamed.clone().into_iter();
+            all.map(move |method| (method, path.clone()))
+        };
+        all.flat_map(methods).collect()
+    }
+
     fn sealed(&self) -> Sealed {
         Sealed::new(
             self.control.clone(),
@@ -153,6 +179,7 @@ impl ApiServer {
         )
         .reading_arrow(self.arrow.clone())
         .counting(self.statistics.clone())
+        .allowing(self.origins.clone())
     }
 }
 

@@ -8,6 +8,7 @@ mod events;
 pub(crate) mod generate;
 pub(crate) mod grpc;
 pub(crate) mod infer;
+pub(crate) mod infer_stream;
 pub(crate) mod models;
 mod outputs;
 mod raw;
@@ -17,6 +18,7 @@ pub(crate) mod statistics;
 mod tensors;
 #[cfg(test)]
 mod tests;
+mod texts;
 
 use serde::Deserialize;
 use volley_types::{

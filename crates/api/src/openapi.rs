@@ -38,6 +38,7 @@ pub(crate) fn served(routes: Routes<Sealed>) -> Routes<Sealed> {
     listed.push(Listed {
         path: PATH.to_owned(),
         methods: vec![("GET", Access::Public)],
+        streamed: Vec::new(),
     });
     let document = Bytes::from(document(&listed).to_string());
     let serve = move || {

@@ -4,6 +4,7 @@
 //! It is the route of the dialect's own streams; a JSON body that is answered with events is the
 //! dialect's (`opensearch/predict.rs`).
 
+mod ahead;
 mod answer;
 mod arrow;
 mod ndjson;
@@ -14,16 +15,18 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
 use axum::response::{IntoResponse, Response};
-use futures::StreamExt;
+use futures::{Stream, StreamExt};
 use http::{HeaderMap, header};
+use serde_json::Value;
 use volley_types::{
     ChunkStream, GenerationRow, Input, ModelRef, Parameters, PredictError, PredictRequest, Task,
 };
 
+use self::ahead::Ahead;
 use self::answer::Format;
 use crate::app::App;
 use crate::auth::Sealed;
-use crate::body::JsonObject;
+use crate::body::{self, JsonObject};
 use crate::context::RequestContext;
 use crate::error::ApiError;
 use crate::extract::{Path, State};
@@ -40,6 +43,24 @@ const ARROW: &str = "application/vnd.apache.arrow.stream";
 /// before they have a status.
 const STATUS_GRACE: Duration = Duration::from_secs(1);
 
+pub(crate) use self::answer::failure;
+pub(crate) use self::ndjson::batch;
+
+/// An answer as JSON objects, one for each row, until the deadline: what JSON lines have.
+pub(crate) fn objects(
+    task: Task,
+    chunks: ChunkStream,
+    context: &RequestContext,
+) -> impl Stream<Item = Vec<Value>> + Send + use<> {
+    let answer = answer::Answer {
+        task,
+        first: None,
+        chunks,
+        ahead: Ahead::none(),
+    };
+    answer.objects(context)
+}
+
 /// A request's body, by its media type.
 pub(crate) enum Given {
     Json(JsonObject),
@@ -52,16 +73,16 @@ impl FromRequest<Sealed> for Given {
 
     async fn from_request(request: Request, app: &Sealed) -> Result<Self, Response> {
         let media = media(request.headers(), &header::CONTENT_TYPE).next();
-        if media
-            .as_deref()
-            .is_some_and(|media| NDJSON.contains(&media))
-        {
-            return Ok(Self::Lines(request.into_body()));
-        }
-        if media.as_deref() == Some(ARROW) {
-            return Ok(Self::Arrow(request.into_body()));
-        }
-        JsonObject::from_request(request, app).await.map(Self::Json)
+        let media = media.as_deref().unwrap_or_default();
+        let of: fn(Body) -> Self = if NDJSON.contains(&media) {
+            Self::Lines
+        } else if media == ARROW {
+            Self::Arrow
+        } else {
+            return JsonObject::from_request(request, app).await.map(Self::Json);
+        };
+        body::check_encoding(request.headers())?;
+        Ok(of(request.into_body()))
     }
 }
 
@@ -106,6 +127,7 @@ pub(crate) async fn stream(
                        'x-volley-stream', or accept 'text/event-stream'";
         return Err(ApiError(PredictError::invalid(message)));
     }
+    let (mut ahead, given) = Ahead::of(given);
     let begun = async {
         let (task, request, open) = match given {
             Given::Json(JsonObject(body)) => {
@@ -132,6 +154,13 @@ pub(crate) async fn stream(
         let first = first(&mut chunks, task, open).await?;
         Ok((task, first, chunks))
     };
+    let begun = async {
+        tokio::select! {
+            biased;
+            begun = begun => begun,
+            error = ahead.broken() => Err(error),
+        }
+    };
     match context.in_time(begun).await {
         Ok((task, first, chunks)) => {
             let keep_alive = app.config.keep_alive;
@@ -139,6 +168,7 @@ pub(crate) async fn stream(
                 task,
                 first,
                 chunks,
+                ahead,
             };
             Ok(answer.response(format, keep_alive, &context))
         }

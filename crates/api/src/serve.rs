@@ -17,7 +17,7 @@ use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
@@ -43,6 +43,30 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Clone, Default)]
 pub(crate) struct Draining(pub(crate) CancellationToken);
 
+/// Given to requests that may take their connection over, as WebSockets do.
+#[derive(Clone)]
+pub(crate) struct Upgrades {
+    tracker: TaskTracker,
+    end: CancellationToken,
+    /// What the connection counts as.
+    place: Arc<OwnedSemaphorePermit>,
+}
+
+impl Upgrades {
+    /// Serves the connection from now on; it still has its place, and ends with the server.
+    pub(crate) fn begin(self, serve: impl Future<Output = ()> + Send + 'static) {
+        let Self {
+            tracker,
+            end,
+            place,
+        } = self;
+        tracker.spawn(async move {
+            end.run_until_cancelled(serve).await;
+            drop(place);
+        });
+    }
+}
+
 /// Serves until `shutdown`, and then until the last request has ended or the drain timeout is
 /// over. Nothing outlives the returned future, even when it is dropped.
 pub(crate) async fn run(
@@ -56,6 +80,7 @@ pub(crate) async fn run(
     let places = Arc::new(Semaphore::new(config.max_connections));
     let tasks = Tasks {
         tracker: TaskTracker::new(),
+        upgraded: TaskTracker::new(),
         end: CancellationToken::new(),
         draining: Draining(shutdown.clone()),
     };
@@ -70,13 +95,17 @@ pub(crate) async fn run(
             accepted = accept => accepted,
             () = shutdown.cancelled() => break,
         };
+        let (Ok(place), accepted) = (place, accepted) else {
+            // Nobody takes the places away.
+            break;
+        };
         match accepted {
             Ok((socket, _)) => {
                 let (router, watcher) = (router.clone(), graceful.watcher());
+                let upgrades = tasks.upgrades(place);
                 let (tls, tasks) = (tls.clone(), tasks.child());
                 tasks.tracker.clone().spawn(async move {
-                    greet(socket, tls, router, config, watcher, tasks).await;
-                    drop(place);
+                    greet(socket, tls, router, config, watcher, tasks, upgrades).await;
                 });
             }
             Err(error) => {
@@ -86,7 +115,12 @@ pub(crate) async fn run(
         }
     }
     drop(listener);
-    if tokio::time::timeout(config.drain_timeout, graceful.shutdown())
+    let drained = async {
+        graceful.shutdown().await;
+        tasks.upgraded.close();
+        tasks.upgraded.wait().await;
+    };
+    if tokio::time::timeout(config.drain_timeout, drained)
         .await
         .is_err()
     {
@@ -95,6 +129,8 @@ pub(crate) async fn run(
     tasks.end.cancel();
     tasks.tracker.close();
     tasks.tracker.wait().await;
+    tasks.upgraded.close();
+    tasks.upgraded.wait().await;
 }
 
 /// Shakes hands where there is TLS, and serves.
@@ -105,14 +141,15 @@ async fn greet(
     config: ApiConfig,
     watcher: Watcher,
     tasks: Tasks,
+    upgrades: Upgrades,
 ) {
     prepare(&socket);
     let socket = StallGuard::new(socket, config.write_stall);
     let Some(tls) = tls else {
-        return connection(socket, router, config, watcher, tasks).await;
+        return connection(socket, router, config, watcher, tasks, upgrades).await;
     };
     match tasks.end.run_until_cancelled(tls.accept(socket)).await {
-        Some(Ok(socket)) => connection(socket, router, config, watcher, tasks).await,
+        Some(Ok(socket)) => connection(socket, router, config, watcher, tasks, upgrades).await,
         Some(Err(error)) => tracing::debug!(error = %error, "a handshake failed"),
         None => {}
     }
@@ -124,6 +161,7 @@ async fn connection<IO>(
     config: ApiConfig,
     watcher: Watcher,
     tasks: Tasks,
+    upgrades: Upgrades,
 ) where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -135,11 +173,13 @@ async fn connection<IO>(
         asked.store(true, Ordering::Relaxed);
         request.extensions_mut().insert(watches.clone());
         request.extensions_mut().insert(draining.clone());
+        request.extensions_mut().insert(upgrades.clone());
         answer(router.clone(), request)
     });
     let io = TokioIo::new(socket);
     let builder = builder(&config, tasks);
-    let mut served = pin!(watcher.watch(builder.serve_connection(io, service)));
+    let serve = builder.serve_connection_with_upgrades(io, service);
+    let mut served = pin!(watcher.watch(serve));
     // The header timeout of the HTTP library begins only once it knows the version.
     let mut silence = pin!(tokio::time::sleep(config.header_timeout));
     let mut greeted = false;
@@ -173,14 +213,25 @@ async fn answer(router: Router, request: Request<Incoming>) -> Result<Response, 
 #[derive(Clone)]
 struct Tasks {
     tracker: TaskTracker,
+    /// Of connections that were taken over.
+    upgraded: TaskTracker,
     end: CancellationToken,
     draining: Draining,
 }
 
 impl Tasks {
+    fn upgrades(&self, place: OwnedSemaphorePermit) -> Upgrades {
+        Upgrades {
+            tracker: self.upgraded.clone(),
+            end: self.end.clone(),
+            place: Arc::new(place),
+        }
+    }
+
     fn child(&self) -> Self {
         Self {
             tracker: self.tracker.clone(),
+            upgraded: self.upgraded.clone(),
             end: self.end.child_token(),
             draining: self.draining.clone(),
         }

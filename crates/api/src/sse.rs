@@ -36,6 +36,11 @@ pub(crate) trait Events: Send + 'static {
     /// Whether the event that ends a success is written; nothing may follow it.
     fn finished(&self) -> bool;
 
+    /// Whether the source's end is that of a success, without an event that says so.
+    fn may_just_end(&self) -> bool {
+        false
+    }
+
     /// Appends the event of an error, the stream's last.
     fn error(&mut self, error: &PredictError, out: &mut BytesMut);
 }
@@ -100,10 +105,7 @@ pub(crate) fn body<E>(
 where
     E: Into<axum::BoxError> + 'static,
 {
-    let pieces = InSpan {
-        inner: Box::pin(pieces),
-        span: context.span.clone(),
-    };
+    let pieces = InSpan::new(pieces, context.span.clone());
     let mut response = Response::new(context.watches.watch(Body::from_stream(pieces)));
     let headers = response.headers_mut();
     headers.insert(
@@ -173,6 +175,9 @@ fn append(
         // The source is only waited for, so that it can end by itself.
         return matches!(item, Some(Ok(_)));
     }
+    if item.is_none() && events.may_just_end() {
+        return false;
+    }
     let item = item.unwrap_or_else(|| Err(silent_end()));
     match item.and_then(|batch| events.batch(&batch, out)) {
         Ok(()) => true,
@@ -199,9 +204,18 @@ pub(crate) fn json_string(text: &str, out: &mut BytesMut) {
 }
 
 /// Polls inside a span, so that what is logged on the way carries the request's id.
-struct InSpan<S> {
+pub(crate) struct InSpan<S> {
     inner: Pin<Box<S>>,
     span: tracing::Span,
+}
+
+impl<S> InSpan<S> {
+    pub(crate) fn new(inner: S, span: tracing::Span) -> Self {
+        Self {
+            inner: Box::pin(inner),
+            span,
+        }
+    }
 }
 
 impl<S: Stream> Stream for InSpan<S> {

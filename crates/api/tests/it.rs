@@ -8,12 +8,16 @@ mod anthropic;
 mod cluster;
 #[path = "it/connectors.rs"]
 mod connectors;
+#[path = "it/encoding.rs"]
+mod encoding;
 #[path = "it/grpc.rs"]
 mod grpc;
 #[path = "it/grpc_models.rs"]
 mod grpc_models;
 #[path = "it/grpc_streams.rs"]
 mod grpc_streams;
+#[path = "it/infer_stream.rs"]
+mod infer_stream;
 #[path = "it/keys.rs"]
 mod keys;
 #[path = "it/mutants.rs"]
@@ -48,3 +52,5 @@ mod streams;
 mod support;
 #[path = "it/texts.rs"]
 mod texts;
+#[path = "it/ws.rs"]
+mod ws;

@@ -133,6 +133,7 @@ impl Coordinator {
     fn stream(&self, request: PredictRequest, target: Target) -> ChunkStream {
         let answered_by = request.model.clone();
         let record = StreamRecord::begin(&self.0.metrics, &request.model.name, Instant::now());
+        let request_id = request.request_id.clone();
         let (deadline, schema, task) = (
             request.deadline,
             target.signature.output.clone(),
@@ -170,7 +171,7 @@ impl Coordinator {
         };
         let batches = guard::deadline(deadline, batches);
         let batches = guard::terminated(task, batches);
-        let batches = recorded(record, batches);
+        let batches = recorded(record, request_id, batches);
         ChunkStream::new(schema, batches).with_answered_by(answered_by)
     }
 

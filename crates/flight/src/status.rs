@@ -47,7 +47,8 @@ pub fn from_status(status: Status) -> PredictError {
         && let Ok(detail) = ErrorDetail::decode(status.details())
         && let Some(error) = error_from_wire(&detail, status.message())
     {
-        return error;
+        // The node that made it has told its own log.
+        return error.logged();
     }
     if status.source().is_some() {
         return PredictError::new(

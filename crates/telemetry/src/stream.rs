@@ -5,7 +5,7 @@ use std::time::Instant;
 use async_stream::stream;
 use futures::{Stream, StreamExt, pin_mut};
 use volley_types::chunk::{BatchResult, ends_generation};
-use volley_types::{ErrorCode, ModelName};
+use volley_types::{ErrorCode, ModelName, PredictError, RequestId};
 
 use crate::metrics::{Metrics, ModelLabel, OutcomeLabel};
 
@@ -66,14 +66,16 @@ impl StreamRecord {
 }
 
 /// Passes `batches` on and counts them in `record`; an error ends them. Errors that are no
-/// caller's fault are logged.
+/// caller's fault are logged, once on their way: by who classified them.
 pub fn recorded(
     mut record: StreamRecord,
+    request: RequestId,
     batches: impl Stream<Item = BatchResult> + Send,
 ) -> impl Stream<Item = BatchResult> + Send {
     stream! {
         pin_mut!(batches);
         while let Some(item) = batches.next().await {
+            let item = item.map_err(|error| told(error, &request));
             match &item {
                 Ok(batch) => {
                     record.batch(batch.num_rows(), Instant::now());
@@ -84,9 +86,6 @@ pub fn recorded(
                 }
                 Err(error) => {
                     record.end(Some(error.code));
-                    if 500 <= error.code.http_status() {
-                        tracing::warn!(code = %error.code, error = error.chain(), "prediction failed");
-                    }
                     yield item;
                     return;
                 }
@@ -95,6 +94,20 @@ pub fn recorded(
         }
         record.end(None);
     }
+}
+
+/// Logs an error that no log tells of yet.
+fn told(error: PredictError, request: &RequestId) -> PredictError {
+    if error.code.http_status() < 500 {
+        return error;
+    }
+    let (code, chain) = (error.code, error.chain());
+    if error.is_logged() {
+        tracing::debug!(request_id = %request, %code, error = chain, "prediction failed");
+        return error;
+    }
+    tracing::warn!(request_id = %request, %code, error = chain, "prediction failed");
+    error.logged()
 }
 
 impl Drop for StreamRecord {
@@ -130,7 +143,11 @@ mod tests {
                 ..GenerationChunk::default()
             });
             let record = StreamRecord::begin(&metrics, &model, Instant::now());
-            let batches = recorded(record, futures::stream::iter([Ok(row.clone()), Ok(row)]));
+            let batches = recorded(
+                record,
+                RequestId::random(),
+                futures::stream::iter([Ok(row.clone()), Ok(row)]),
+            );
             pin_mut!(batches);
             batches.next().await.unwrap().unwrap();
         }

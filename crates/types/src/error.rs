@@ -170,6 +170,7 @@ pub struct PredictError {
     /// Where it went wrong.
     pub origin: ErrorOrigin,
     source: Option<Arc<dyn Error + Send + Sync>>,
+    logged: bool,
 }
 
 impl PredictError {
@@ -182,6 +183,7 @@ impl PredictError {
             retry_after: None,
             origin: ErrorOrigin::default(),
             source: None,
+            logged: false,
         }
     }
 
@@ -204,6 +206,20 @@ impl PredictError {
     pub fn with_origin(mut self, origin: ErrorOrigin) -> Self {
         self.origin = origin;
         self
+    }
+
+    /// The same, of which a log tells: the one who classified it has written it down. Nobody
+    /// else needs to.
+    #[must_use]
+    pub fn logged(mut self) -> Self {
+        self.logged = true;
+        self
+    }
+
+    /// Whether a log tells of it already.
+    #[must_use]
+    pub fn is_logged(&self) -> bool {
+        self.logged
     }
 
     /// Shorthand for [`ErrorCode::InvalidInput`].

@@ -13,6 +13,7 @@ mod ledger;
 mod lingering;
 mod load;
 mod memory;
+mod oversee;
 mod predict;
 mod replica;
 mod room;
@@ -39,6 +40,7 @@ use crate::heartbeat::Streams;
 use crate::ledger::Ledger;
 use crate::lingering::Lingering;
 pub use crate::memory::system_bytes;
+use crate::oversee::Overseer;
 use crate::replica::Replica;
 
 /// One worker. Cloning gives another handle.
@@ -65,6 +67,7 @@ struct Shared {
     loads: Semaphore,
     ledger: Ledger,
     lingering: Lingering,
+    overseer: Overseer,
     streams: Mutex<Streams>,
     draining: AtomicBool,
     /// A drain's grace is over.
@@ -107,6 +110,7 @@ impl Worker {
             loads: Semaphore::new(config.concurrent_loads.max(1)),
             ledger: Ledger::new(config.memory_budget.unwrap_or_else(memory::default_budget)),
             lingering: Lingering::default(),
+            overseer: Overseer::default(),
             streams: Mutex::default(),
             draining: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -116,6 +120,7 @@ impl Worker {
         }));
         worker.spawn(worker.clone().run_table());
         worker.spawn(worker.clone().publish_memory());
+        worker.spawn(worker.0.overseer.clone().run(worker.0.config.write_stall));
         let budget = memory::size(worker.0.ledger.budget());
         tracing::info!(budget, "memory for models");
         worker.report_to(&Orders {

@@ -24,7 +24,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 impl Predict for Worker {
     /// Refuses at once what cannot be queued; the wait for a place, and for the caller's rows,
     /// is inside the stream, which holds the permit. The deadline covers the wait and the whole
-    /// stream; the wait has a limit of its own.
+    /// stream; the wait has a limit of its own. Both hold whether the stream is read or not, and
+    /// one that is not read for too long is ended as well.
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
         let model = request.model.name.clone();
         let found = self.check_open().and_then(|()| self.find(&request.model));
@@ -40,6 +41,7 @@ impl Predict for Worker {
         let metrics = self.0.metrics.clone();
         let schema = loaded.signature.output.clone();
         let waiting_since = Instant::now();
+        let (request_id, until) = (request.request_id.clone(), request.deadline);
         let limits = Limits {
             deadline: request.deadline,
             cut: loaded.cut.clone(),
@@ -73,7 +75,12 @@ impl Predict for Worker {
         };
         let fenced = AssertUnwindSafe(run).catch_unwind();
         let batches = fenced.map(|item| item.unwrap_or_else(|_| Err(panicked())));
-        Ok(ChunkStream::new(schema, recorded(record, batches)))
+        let until = until.map(|deadline| deadline.instant().into());
+        let watched = (self.0.overseer).watch(Box::pin(batches), request_id.clone(), until);
+        Ok(ChunkStream::new(
+            schema,
+            recorded(record, request_id, watched),
+        ))
     }
 
     async fn signature(&self, model: &ModelRef) -> Result<Signature, PredictError> {
@@ -129,7 +136,7 @@ fn unloaded() -> PredictError {
     PredictError::new(ErrorCode::Unavailable, message).with_origin(ErrorOrigin::Worker)
 }
 
-fn too_late() -> PredictError {
+pub(crate) fn too_late() -> PredictError {
     let message = "the request did not end in time";
     PredictError::new(ErrorCode::DeadlineExceeded, message).with_origin(ErrorOrigin::Worker)
 }

@@ -267,7 +267,7 @@ async fn a_part_of_the_onnx_standards_own_tests_passes_through_the_served_interf
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_grpc_clients_of_triton_and_kserve_find_their_skin() {
+async fn the_clients_of_triton_kserve_and_mlserver_find_their_skin() {
     let mlserver = free_port();
     let up = Up::with(&["--mlserver-grpc", &mlserver.to_string()]).await;
     let python = root().join("target/venv-oip/bin/python");
@@ -290,6 +290,18 @@ async fn the_grpc_clients_of_triton_and_kserve_find_their_skin() {
         assert!(output.status.success(), "{text}{errors}");
         assert_eq!(text.lines().count(), steps, "{text}");
     }
+    let run = Command::new(&python)
+        .arg(root().join("examples/sdks/oip_streams.py"))
+        .args(["--rest", &up.rest, "--grpc", &kserve])
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = tokio::time::timeout(Duration::from_secs(120), run).await;
+    let output = output.unwrap().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}{errors}");
+    assert_eq!(text.lines().count(), 8, "{text}");
     // Who left in the middle left nothing behind.
     until("no stream runs", || async {
         let request = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";

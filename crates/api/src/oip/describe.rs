@@ -9,7 +9,8 @@ use super::tensors;
 pub(super) const SERVER: &str = "volley";
 
 /// What is there besides the protocol's core, over gRPC.
-pub(super) const GRPC_EXTENSIONS: [&str; 5] = [
+pub(super) const GRPC_EXTENSIONS: [&str; 6] = [
+    "classification",
     "model_configuration",
     "model_repository",
     "parameters",

@@ -3,26 +3,32 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use volley_types::{GenerationRow, Input, PredictError, PredictRequest, Task};
 
 use super::events::GenerateEvents;
-use super::{Found, Named, answering_version};
+use super::texts::has_tensors;
+use super::{Found, Named, answering_version, infer, infer_stream};
 use crate::app::App;
-use crate::body::{Fields, UntypedJsonObject};
+use crate::body::{Fields, Tensors, UntypedJsonObject};
 use crate::context::RequestContext;
 use crate::error::ApiError;
 use crate::extract::{Path, State};
 use crate::{answer, chat, parameters, sse};
 
-/// One whole text.
+/// One whole text; or tensors as `infer` has them, where the body has them.
 pub(crate) async fn generate(
     State(app): State<Arc<App>>,
     Path(named): Path<Named>,
     context: RequestContext,
     UntypedJsonObject(body): UntypedJsonObject,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Response, ApiError> {
+    if has_tensors(&body) {
+        let body = Tensors::Told(body, Bytes::new());
+        return infer::infer(State(app), Path(named), context, body).await;
+    }
     let work = async {
         let asked = Asked::read(&app, &named, body, &context).await?;
         let chunks = app.control.predict(asked.request).await?;
@@ -43,16 +49,20 @@ pub(crate) async fn generate(
         }
         Ok(told)
     };
-    Ok(Json(context.in_time(work).await?))
+    Ok(Json(context.in_time(work).await?).into_response())
 }
 
-/// A text as it comes.
+/// A text as it comes; or tensors as `infer_stream` has them, where the body has them.
 pub(crate) async fn stream(
     State(app): State<Arc<App>>,
     Path(named): Path<Named>,
     context: RequestContext,
     UntypedJsonObject(body): UntypedJsonObject,
 ) -> Result<Response, ApiError> {
+    if has_tensors(&body) {
+        let body = Tensors::Told(body, Bytes::new());
+        return Ok(infer_stream::stream(&app, &named, &context, body).await?);
+    }
     let begun = async {
         let asked = Asked::read(&app, &named, body, &context).await?;
         let mut chunks = app.control.predict(asked.request).await?;

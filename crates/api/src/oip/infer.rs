@@ -10,7 +10,9 @@ use serde_json::{Map, Value, json};
 use volley_types::{Input, Parameters, PredictError, PredictRequest, Task};
 
 use super::outputs::{self, Outputs, Wanted};
+use super::statistics::Run;
 use super::tensors::{self, Rows};
+use super::texts::Texts;
 use super::{Found, Named, answering_version};
 use crate::app::App;
 use crate::body::{BINARY_TENSORS, Fields, Tensors};
@@ -30,43 +32,63 @@ pub(crate) async fn infer(
         let found = Found::find(&app, &named).await?;
         let mut run = app.statistics.start(&found.model.name, &found.version);
         if found.signature.task == Task::Generate {
-            return Err(PredictError::invalid(format!(
-                "model '{}' generates text: use generate or generate_stream",
-                found.model.name
-            )));
+            let answer = texts(&app, &found, body, &context, &mut run).await?;
+            run.is_done();
+            return Ok(answer);
         }
         let asked = Asked::read(body, &found)?;
         run.is_read(asked.rows.num_rows());
-        let mut request = PredictRequest::new(found.model.clone(), Input::Batch(asked.rows));
-        request.request_id = context.request_id.clone();
-        request.trace = context.trace;
-        request.session = context.session.clone();
-        request.deadline = Some(context.deadline);
-        request.parameters = asked.parameters;
+        let (wanted, batched, id) = (asked.wanted.clone(), asked.batched, asked.id.clone());
+        let request = asked.request(&found, &context);
         let chunks = app.control.predict(request).await?;
         let version = answering_version(&chunks, found.version.clone());
         let batches = answer::collect(chunks).await?;
         run.is_inferred();
         let schema = &found.signature.output;
-        let outputs = outputs::outputs(&batches, schema, &asked.wanted, asked.batched)?;
-        let answer = respond(&found, &version, asked.id, outputs)?;
+        let outputs = outputs::outputs(&batches, schema, &wanted, batched)?;
+        let answer = respond(&found, &version, id, outputs)?;
         run.is_done();
         Ok(answer)
     };
     Ok(context.in_time(work).await?)
 }
 
+/// The answer of a model that generates: its texts as a tensor.
+async fn texts(
+    app: &App,
+    found: &Found,
+    body: Tensors,
+    context: &RequestContext,
+    run: &mut Run<'_>,
+) -> Result<Response, PredictError> {
+    let Tensors::Told(body, _) = body else {
+        return Err(PredictError::invalid("texts are told in JSON"));
+    };
+    let (texts, request) = Texts::request(&body, found, context)?;
+    run.is_read(texts.count());
+    let chunks = app.control.predict(request).await?;
+    let version = answering_version(&chunks, found.version.clone());
+    let batches = answer::collect(chunks).await?;
+    run.is_inferred();
+    let outputs = Outputs {
+        told: vec![texts.outputs(&answer::choices(&batches)?)?],
+        bytes: None,
+    };
+    let id = body.text("id")?.map(str::to_owned);
+    respond(found, &version, id, outputs)
+}
+
 /// A request as the model takes it, and how it wants its answer.
-struct Asked {
+pub(super) struct Asked {
     rows: RecordBatch,
-    batched: bool,
+    pub(super) batched: bool,
     wanted: Wanted,
     id: Option<String>,
     parameters: Parameters,
 }
 
 impl Asked {
-    fn read(body: Tensors, found: &Found) -> Result<Self, PredictError> {
+    pub(super) fn read(body: Tensors, found: &Found) -> Result<Self, PredictError> {
         let input = &found.signature.input;
         let (body, raw) = match body {
             Tensors::Told(body, raw) => (body, raw),
@@ -86,7 +108,10 @@ impl Asked {
         let Rows { batch, batched } = tensors::rows(inputs, raw, input)?;
         let mut given = body.object("parameters")?.cloned().unwrap_or_default();
         let wanted = Wanted::read(&body, &found.signature.output)?;
-        given.remove("binary_data_output");
+        // What MLServer's clients say of codecs and HTTP headers is not for the model.
+        for said_to_servers in ["binary_data_output", "content_type", "headers"] {
+            given.remove(said_to_servers);
+        }
         Ok(Self {
             rows: batch,
             batched,
@@ -97,8 +122,24 @@ impl Asked {
     }
 }
 
+impl Asked {
+    /// The request to the model.
+    pub(super) fn request(self, found: &Found, context: &RequestContext) -> PredictRequest {
+        let mut request = PredictRequest::new(found.model.clone(), Input::Batch(self.rows));
+        request.request_id = context.request_id.clone();
+        request.trace = context.trace;
+        request.session = context.session.clone();
+        request.deadline = Some(context.deadline);
+        request.parameters = self.parameters;
+        request
+    }
+}
+
 /// The inputs of a request; none only where the model takes none.
-fn inputs(body: &Map<String, Value>, may_be_none: bool) -> Result<&[Value], PredictError> {
+pub(super) fn inputs(
+    body: &Map<String, Value>,
+    may_be_none: bool,
+) -> Result<&[Value], PredictError> {
     match body.get("inputs") {
         None | Some(Value::Null) if may_be_none => Ok(&[]),
         Some(Value::Array(inputs)) if may_be_none || !inputs.is_empty() => Ok(inputs),

@@ -13,6 +13,8 @@ use super::tensors::{RawTensor, datatype, described, printable};
 use crate::tensors::append;
 use crate::tensors::columns::{self, different, flat, form};
 
+const SHARED_MEMORY: &str = "shared_memory_region";
+
 /// Which outputs a request asks for, and in what form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
@@ -39,17 +41,21 @@ impl Wanted {
         }
     }
 
-    /// These outputs as binary data, or all of them.
+    /// These outputs as binary data, or all of them; each with the number of classes that it is
+    /// asked for.
     ///
     /// # Errors
     /// `InvalidInput` for an output that the model does not have.
-    pub(super) fn binary(names: Vec<String>, schema: &SchemaRef) -> Result<Self, PredictError> {
-        let named = names.into_iter().map(|name| {
+    pub(super) fn binary(
+        outputs: Vec<(String, Option<usize>)>,
+        schema: &SchemaRef,
+    ) -> Result<Self, PredictError> {
+        let named = outputs.into_iter().map(|(name, classes)| {
             check(&name, schema)?;
             Ok(Named {
                 name,
                 binary: None,
-                classes: None,
+                classes,
             })
         });
         Ok(Self {
@@ -90,11 +96,7 @@ impl Wanted {
                 .ok_or_else(wrong)?;
             check(name, schema)?;
             let parameters = output.get("parameters");
-            if parameters.is_some_and(|given| given.get("shared_memory_region").is_some()) {
-                return Err(PredictError::invalid(
-                    "output parameter 'shared_memory_region' is not served; leave it out",
-                ));
-            }
+            check_parameters(|name| parameters.is_some_and(|given| given.get(name).is_some()))?;
             named.push(Named {
                 name: name.to_owned(),
                 binary: flag(parameters, "binary_data")?,
@@ -102,6 +104,18 @@ impl Wanted {
             });
         }
         Ok(Self { named, binary })
+    }
+
+    /// The same, where nothing else than JSON can be told.
+    ///
+    /// # Errors
+    /// `InvalidInput` when binary data is wanted.
+    pub(super) fn in_json(self) -> Result<Self, PredictError> {
+        if self.binary || self.named.iter().any(|named| named.binary == Some(true)) {
+            let message = "events have no binary tensors; leave 'binary_data' out, or use gRPC";
+            return Err(PredictError::invalid(message));
+        }
+        Ok(self)
     }
 
     /// Whether `output` is wanted, and if so whether it is to be binary, and how many classes.
@@ -148,13 +162,12 @@ pub(super) fn no_output(name: &str) -> PredictError {
 /// # Errors
 /// `InvalidInput` for one that is not.
 pub(super) fn check_parameters(given: impl Fn(&str) -> bool) -> Result<(), PredictError> {
-    let not_served = ["classification", "shared_memory_region"];
-    match not_served.into_iter().find(|name| given(name)) {
-        None => Ok(()),
-        Some(name) => Err(PredictError::invalid(format!(
-            "output parameter '{name}' is not served; leave it out"
-        ))),
+    if given(SHARED_MEMORY) {
+        return Err(PredictError::invalid(format!(
+            "output parameter '{SHARED_MEMORY}' is not served; leave it out"
+        )));
     }
+    Ok(())
 }
 
 /// The outputs of an answer.
@@ -222,16 +235,22 @@ pub(super) fn binary(
 ) -> Result<Vec<RawTensor>, PredictError> {
     let mut outputs = Vec::new();
     for (index, field) in schema.fields().iter().enumerate() {
-        if wanted.form_of(field.name()).is_none() {
+        let Some((_, classes)) = wanted.form_of(field.name()) else {
             continue;
-        }
+        };
         let columns = batches.iter().map(|batch| batch.column(index));
-        let tensor = Tensor::read(field, &columns.collect::<Vec<_>>(), batched)?;
+        let mut tensor = Tensor::read(field, &columns.collect::<Vec<_>>(), batched)?;
+        let mut datatype = described(field);
+        let texts = Field::new(field.name(), DataType::Utf8, false);
+        if let Some(count) = classes {
+            tensor = tensor.classes(count, batched, &texts)?;
+            datatype = described(&texts);
+        }
         let mut bytes = Vec::new();
         for part in &tensor.parts {
             raw::encode(part, &mut bytes).ok_or_else(|| no_form(field))?;
         }
-        let datatype = described(field).ok_or_else(|| no_form(field))?;
+        let datatype = datatype.ok_or_else(|| no_form(field))?;
         outputs.push(RawTensor {
             name: field.name().clone(),
             datatype: datatype.to_owned(),

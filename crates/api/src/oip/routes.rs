@@ -1,6 +1,6 @@
 //! The routes of the protocol.
 
-use super::{config, generate, infer, models, repository, statistics};
+use super::{config, generate, infer, infer_stream, models, repository, statistics};
 use crate::app::{MODEL_ADMIN, PREDICT, PUBLIC, VIEWER};
 use crate::auth::{Methods, Routes, Sealed, get, post, post_stream};
 
@@ -27,10 +27,13 @@ pub(crate) fn routes(sealed: &Sealed) -> Routes<Sealed> {
         .merge(versioned("/infer", post(PREDICT, infer::infer)))
         .merge(versioned("/generate", post(PREDICT, generate::generate)))
         .merge(versioned(
+            "/infer_stream",
+            post_stream(PREDICT, sealed, infer_stream::infer_stream),
+        ))
+        .merge(versioned(
             "/generate_stream",
             post_stream(PREDICT, sealed, generate::stream),
         ))
-        .compressed()
 }
 
 /// A route of a model, with and without a version.

@@ -269,6 +269,25 @@ const OPERATIONS: &[Operation] = &[
         "",
     )
     .streamed(),
+    post(
+        "/v2/models/{model}/infer_stream",
+        "Tensors for tensors, as a stream.",
+        "InferRequest",
+        "",
+    )
+    .streamed(),
+    post(
+        "/v2/models/{model}/versions/{version}/infer_stream",
+        "Tensors for tensors, as a stream.",
+        "InferRequest",
+        "",
+    )
+    .streamed(),
+    get(
+        "/_plugins/_ml/models/{id}/_predict/ws",
+        "A WebSocket to a model.",
+        "",
+    ),
     get(
         "/v2/models/stats",
         "Counts and times of all models.",

@@ -12,6 +12,7 @@ use http::{HeaderValue, header};
 use serde_json::{Map, Value, json};
 use volley_types::{ChunkStream, GenerationRow, PredictError, Task};
 
+use super::ahead::Ahead;
 use crate::context::{self, RequestContext};
 use crate::{resume, sse, tensors};
 
@@ -28,6 +29,8 @@ pub(super) struct Answer {
     pub(super) task: Task,
     pub(super) first: Option<RecordBatch>,
     pub(super) chunks: ChunkStream,
+    /// The rest of the request's body.
+    pub(super) ahead: Ahead,
 }
 
 impl Answer {
@@ -72,23 +75,25 @@ impl Answer {
                 yield first;
             }
             loop {
-                match tokio::time::timeout_at(deadline, self.chunks.next()).await {
-                    Ok(Some(batch)) => yield batch?,
-                    Ok(None) => break,
-                    Err(_) => Err(context::too_late())?,
+                let next = tokio::select! {
+                    biased;
+                    next = self.chunks.next() => next.transpose(),
+                    () = tokio::time::sleep_until(deadline) => Err(context::too_late()),
+                    error = self.ahead.broken() => Err(error),
+                };
+                match next? {
+                    Some(batch) => yield batch,
+                    None => break,
                 }
             }
         }
     }
 
-    /// One JSON object for each row, each between `before` and `behind`. The last one says that
-    /// it is, or what went wrong.
-    fn written(
+    /// One JSON object for each row; the last one says that it is, or what went wrong.
+    pub(super) fn objects(
         self,
-        before: &'static str,
-        behind: &'static str,
         context: &RequestContext,
-    ) -> impl Stream<Item = Bytes> + Send + use<> {
+    ) -> impl Stream<Item = Vec<Value>> + Send + use<> {
         let task = self.task;
         let batches = self.batches(context);
         stream! {
@@ -99,21 +104,31 @@ impl Answer {
                     Some(batch) => batch.and_then(|batch| rows.read(&batch)),
                     None => rows.end().map(|end| vec![end]),
                 };
-                let written = written.unwrap_or_else(|error| {
+                yield written.unwrap_or_else(|error| {
                     rows.ended = true;
                     vec![failure(&error)]
                 });
-                let mut out = BytesMut::new();
-                for row in written {
-                    out.put_slice(before.as_bytes());
-                    out.put_slice(row.to_string().as_bytes());
-                    out.put_slice(behind.as_bytes());
-                }
-                if !out.is_empty() {
-                    yield out.freeze();
-                }
             }
         }
+    }
+
+    /// The same in bytes, each object between `before` and `behind`.
+    fn written(
+        self,
+        before: &'static str,
+        behind: &'static str,
+        context: &RequestContext,
+    ) -> impl Stream<Item = Bytes> + Send + use<> {
+        let objects = self.objects(context).map(move |rows| {
+            let mut out = BytesMut::new();
+            for row in rows {
+                out.put_slice(before.as_bytes());
+                out.put_slice(row.to_string().as_bytes());
+                out.put_slice(behind.as_bytes());
+            }
+            out.freeze()
+        });
+        objects.filter(|out| std::future::ready(!out.is_empty()))
     }
 
     /// An Arrow stream. Where the answer fails it breaks off, without its end mark.
@@ -138,7 +153,8 @@ impl Answer {
     }
 }
 
-fn failure(error: &PredictError) -> Value {
+/// What is told of an answer that failed.
+pub(crate) fn failure(error: &PredictError) -> Value {
     json!({
         "error": error.message,
         "code": error.code.as_str(),

@@ -10,6 +10,7 @@ use volley_types::arrow_messages::{ArrowMessage, ReadArrow};
 use volley_types::{ErrorCode, Input, PredictError};
 
 use super::ndjson::late;
+use crate::body::broken;
 
 /// Stands before each message's length.
 const CONTINUATION: u32 = u32::MAX;
@@ -101,10 +102,7 @@ impl Messages {
         while self.buffer.len() < bytes {
             match self.body.next().await {
                 Some(Ok(piece)) => self.buffer.extend_from_slice(&piece),
-                Some(Err(error)) => {
-                    let message = "the request's body broke off";
-                    return Err(PredictError::invalid(message).with_source(error));
-                }
+                Some(Err(error)) => return Err(broken(error.into())),
                 None => return Err(malformed("it ends without its end mark")),
             }
         }

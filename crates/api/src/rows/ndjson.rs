@@ -16,6 +16,7 @@ use volley_types::chat::conversations;
 use volley_types::signature::{MESSAGES, PROMPT};
 use volley_types::{ChatMessage, ErrorCode, Input, Parameters, PredictError, Signature, Task};
 
+use crate::body::broken;
 use crate::{chat, parameters, tensors};
 
 /// Lines of one batch.
@@ -90,7 +91,10 @@ fn in_lines(mut error: PredictError, from: usize, to: usize) -> PredictError {
 }
 
 /// Rows as a batch of the model's input schema.
-fn batch(rows: &[Value], signature: &Signature) -> Result<RecordBatch, PredictError> {
+///
+/// # Errors
+/// `InvalidInput`.
+pub(crate) fn batch(rows: &[Value], signature: &Signature) -> Result<RecordBatch, PredictError> {
     if signature.task == Task::Generate {
         return generation(rows, &signature.input);
     }
@@ -238,10 +242,7 @@ impl Lines {
         }
         match self.body.next().await {
             Some(Ok(piece)) => self.buffer.extend_from_slice(&piece),
-            Some(Err(error)) => {
-                let message = "the request's body broke off";
-                return Err(PredictError::invalid(message).with_source(error));
-            }
+            Some(Err(error)) => return Err(broken(error.into())),
             None => self.ended = true,
         }
         Ok(())

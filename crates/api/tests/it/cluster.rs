@@ -153,18 +153,19 @@ impl Predict for Cluster {
             .cloned();
         let script = script.ok_or_else(|| missing(&request.model.name))?;
         let rows = match (request.input, &*script) {
-            (Input::Batch(rows), _) => rows,
-            (Input::Stream { batches, .. }, Script::Echo(signature)) => {
+            (input, Script::Echo(signature)) => {
                 self.open.fetch_add(1, Ordering::SeqCst);
-                let echo = ChunkStream::new(signature.output.clone(), batches);
+                let echo = ChunkStream::new(signature.output.clone(), input.into_stream());
                 return Ok(echo.holding(OpenStream(self.open.clone())));
             }
-            (Input::Stream { batches, .. }, Script::Deaf(signature)) => {
+            (input, Script::Deaf(signature)) => {
                 self.open.fetch_add(1, Ordering::SeqCst);
                 let never = futures::stream::pending();
-                let deaf = ChunkStream::new(signature.output.clone(), never).holding(batches);
+                let rows = input.into_stream();
+                let deaf = ChunkStream::new(signature.output.clone(), never).holding(rows);
                 return Ok(deaf.holding(OpenStream(self.open.clone())));
             }
+            (Input::Batch(rows), _) => rows,
             (Input::Stream { mut batches, .. }, _) => batches.next().await.expect("rows")?,
         };
         let deadline = request.deadline.expect("the edge sets a deadline");
@@ -201,7 +202,7 @@ impl Predict for Cluster {
                 let stream = futures::stream::once(async { answer });
                 Ok(ChunkStream::new(signature.output.clone(), stream))
             }
-            Script::Echo(_) | Script::Deaf(_) => panic!("rows are streamed to it"),
+            Script::Echo(_) | Script::Deaf(_) => unreachable!("they were answered"),
             Script::Panics => panic!("a defect with a secret"),
         }
     }

@@ -357,3 +357,23 @@ async fn a_model_that_takes_nothing_makes_its_caller_wait_and_a_caller_who_leave
     connection.abort();
     eventually("the work ends", || open_streams(&edge) == 0).await;
 }
+
+#[tokio::test]
+async fn a_caller_who_leaves_in_a_pause_is_noticed_though_the_model_reads_nothing() {
+    for (media, first) in [
+        (LINES, b"{\"x\": 1}\n{\"x\": 2}\n".to_vec()),
+        (ARROW, arrow(&[batch(&[1.0])])[..200].to_vec()),
+    ] {
+        let edge = Edge::start().await;
+        edge.cluster.script("m", Script::Deaf(signature()));
+        let (feed, answer, connection) = connect(&edge, false, media, LINES).await;
+        feed.send(first.into()).await.unwrap();
+        let response = answer.await;
+        assert_eq!(response.status(), 200);
+        assert_eq!(open_streams(&edge), 1);
+        let left = std::time::Instant::now();
+        connection.abort();
+        eventually("the work ends", || open_streams(&edge) == 0).await;
+        assert!(left.elapsed() < Duration::from_secs(1), "at once");
+    }
+}

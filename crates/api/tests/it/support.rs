@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use volley_api::{ApiConfig, ApiServer, PeerStreams, Streams};
+use volley_api::{ApiConfig, ApiServer, Origins, PeerStreams, Streams};
 use volley_flight::ingress::Decoder;
 use volley_security::{Gatekeeper, ReadRegistry};
 use volley_types::{Control, GenerationChunk};
@@ -60,6 +60,12 @@ impl Edge {
     pub(crate) async fn holding(config: ApiConfig, streams: Streams, peers: PeerStreams) -> Self {
         let finish = |server: ApiServer| server.with_streams(streams, peers);
         Self::serving(config, |_| Gatekeeper::open(), finish).await
+    }
+
+    /// One that pages of these origins may call.
+    pub(crate) async fn allowing(origins: Origins) -> Self {
+        let finish = |server: ApiServer| server.allowing(origins);
+        Self::serving(ApiConfig::default(), |_| Gatekeeper::open(), finish).await
     }
 
     async fn serving(

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde::Deserialize;
-use volley_api::{ApiConfig, GrpcSkin};
+use volley_api::{ApiConfig, GrpcSkin, Origins};
 use volley_cluster::ClusterConfig;
 use volley_coordinator::CoordinatorConfig;
 use volley_types::NodeId;
@@ -23,6 +23,8 @@ struct File {
     cluster: Cluster,
     #[serde(default)]
     grpc: Grpc,
+    #[serde(default)]
+    browser: Browser,
     #[serde(default)]
     limits: Limits,
     #[serde(default)]
@@ -63,6 +65,12 @@ struct Cluster {
 struct Grpc {
     triton: Option<String>,
     mlserver: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Browser {
+    origins: Vec<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -108,9 +116,12 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
         listen,
         cluster: section,
         grpc,
+        browser,
         limits,
         security,
     } = file;
+    let origins = Origins::new(&browser.origins)
+        .map_err(|error| anyhow::anyhow!("'browser.origins': {}", error.message))?;
     let security = SecurityPlan::coordinator(security, NodeId(node.id))?;
     let key = "'security.bootstrap_key_file' (or put it into VOLLEY_BOOTSTRAP_KEY); or, where the \
                network itself keeps strangers out, set 'security.insecure = true'";
@@ -190,6 +201,7 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
         membership,
         coordinator,
         api,
+        origins,
         public: listen.public,
         grpc,
         internal: listen.internal,

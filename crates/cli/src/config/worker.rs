@@ -70,6 +70,7 @@ struct Limits {
     heartbeat_interval: Option<Span>,
     drain_timeout: Option<Span>,
     unload_timeout: Option<Span>,
+    write_stall: Option<Span>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -147,6 +148,7 @@ fn plan(file: File) -> anyhow::Result<WorkerPlan> {
     set_span(&mut worker.heartbeat_interval, limits.heartbeat_interval);
     set_span(&mut worker.queue_timeout, limits.queue_timeout);
     set_span(&mut worker.unload_timeout, limits.unload_timeout);
+    set_span(&mut worker.write_stall, limits.write_stall);
     Ok(WorkerPlan {
         worker,
         flight: listen.flight,

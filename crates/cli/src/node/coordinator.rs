@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::service::interceptor::InterceptedService;
-use volley_api::{ApiConfig, ApiServer, EncodeMetrics, GrpcSkin, PeerStreams, Streams};
+use volley_api::{ApiConfig, ApiServer, EncodeMetrics, GrpcSkin, Origins, PeerStreams, Streams};
 use volley_cluster::{Cluster, ClusterConfig};
 use volley_coordinator::streams::OpenChannel;
 use volley_coordinator::{Connect, Coordinator, CoordinatorConfig};
@@ -52,6 +52,8 @@ pub(crate) struct CoordinatorPlan {
     pub(crate) membership: Membership,
     pub(crate) coordinator: CoordinatorConfig,
     pub(crate) api: ApiConfig,
+    /// Of web pages that may call this node.
+    pub(crate) origins: Origins,
     pub(crate) public: String,
     /// Listeners that speak gRPC alone.
     pub(crate) grpc: Vec<(GrpcSkin, String)>,
@@ -168,6 +170,7 @@ pub(crate) async fn start(
             peer_streams(coordinator.clone(), plan.security.dialer()),
         )
         .with_tls(plan.security.tls.clone())
+        .allowing(plan.origins)
         .reading_arrow(Arc::new(|| Box::new(Decoder::default())));
     let mut served = JoinSet::new();
     for (skin, listener) in grpc {

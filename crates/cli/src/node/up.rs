@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::net::TcpListener;
-use volley_api::{ApiConfig, GrpcSkin};
+use volley_api::{ApiConfig, GrpcSkin, Origins};
 use volley_artifacts::ArtifactConfig;
 use volley_backend_remote::RemoteConfig;
 use volley_cluster::ClusterConfig;
@@ -150,6 +150,7 @@ fn coordinator_plan(
             drain_timeout: DRAIN_TIMEOUT,
             ..ApiConfig::default()
         },
+        origins: Origins::default(),
         public: addresses.rest.to_string(),
         grpc: Vec::new(),
         internal,

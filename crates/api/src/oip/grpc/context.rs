@@ -16,7 +16,7 @@ use tonic::metadata::MetadataValue;
 use tracing::Instrument;
 use volley_proto::status::{grpc_code, public_message};
 use volley_security::Principal;
-use volley_types::{Deadline, ErrorCode, PredictError, Role};
+use volley_types::{Deadline, PredictError, Role};
 
 use crate::answering::AnsweredBy;
 use crate::app::App;
@@ -54,9 +54,7 @@ impl CallContext {
 
 /// An error as the end of a call.
 pub(super) fn status(error: &PredictError) -> Status {
-    if error.code == ErrorCode::Internal {
-        tracing::error!(error = error.chain(), "request failed");
-    }
+    crate::error::tell(error);
     let mut status = Status::new(grpc_code(error.code), public_message(error));
     if let Some(after) = error.retry_after {
         let after = MetadataValue::from(u64::try_from(after.as_millis()).unwrap_or(u64::MAX));

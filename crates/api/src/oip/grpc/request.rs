@@ -65,8 +65,12 @@ impl Asked {
         let deadline = deadline(&mut parameters, context.deadline)?;
         let wanted = wanted(given.outputs)?;
         let (rows, form) = if streams {
-            if let Some(other) = wanted.iter().find(|name| *name != TEXT_OUTPUT) {
+            if let Some((other, _)) = wanted.iter().find(|(name, _)| name != TEXT_OUTPUT) {
                 return Err(outputs::no_output(other));
+            }
+            if wanted.iter().any(|(_, classes)| classes.is_some()) {
+                let message = "texts have no classes; leave 'classification' out";
+                return Err(PredictError::invalid(message));
             }
             let (rows, shape) = prompts(&inputs, &mut parameters)?;
             (rows, Form::Texts(shape))
@@ -133,13 +137,32 @@ pub(super) fn rows(request: &PredictRequest) -> usize {
     }
 }
 
-/// The names of the outputs that are asked for.
-fn wanted(given: Vec<InferRequestedOutputTensor>) -> Result<Vec<String>, PredictError> {
+/// The outputs that are asked for, each with a number of classes where these are.
+fn wanted(
+    given: Vec<InferRequestedOutputTensor>,
+) -> Result<Vec<(String, Option<usize>)>, PredictError> {
     let names = given.into_iter().map(|output| {
         outputs::check_parameters(|name| output.parameters.contains_key(name))?;
-        Ok(output.name)
+        let classes = match output.parameters.get("classification") {
+            None => None,
+            Some(given) => classes(given)?,
+        };
+        Ok((output.name, classes))
     });
     names.collect()
+}
+
+/// A number of classes; `None` for 0, which Triton's clients say where none are wanted.
+fn classes(given: &InferParameter) -> Result<Option<usize>, PredictError> {
+    let count = match given.parameter_choice {
+        Some(ParameterChoice::Int64Param(count)) => usize::try_from(count).ok(),
+        Some(ParameterChoice::Uint64Param(count)) => usize::try_from(count).ok(),
+        _ => None,
+    };
+    let count = count.ok_or_else(|| {
+        PredictError::invalid("output parameter 'classification' must be a number of classes")
+    })?;
+    Ok((count != 0).then_some(count))
 }
 
 /// The inputs, wherever their elements are.

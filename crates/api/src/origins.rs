@@ -1,0 +1,160 @@
+//! Web pages of other origins: which of them a browser may let read answers, and open sockets.
+//! None, unless they are named.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::uri::Authority;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
+use tower_http::cors::{AllowOrigin, CorsLayer};
+use volley_types::{ErrorCode, PredictError};
+
+/// How long a browser may remember what it was allowed.
+const REMEMBERED: Duration = Duration::from_secs(3_600);
+
+/// Headers of answers that pages may read.
+const EXPOSED: [HeaderName; 4] = [
+    HeaderName::from_static("x-request-id"),
+    HeaderName::from_static("x-volley-stream-id"),
+    header::LOCATION,
+    header::RETRY_AFTER,
+];
+
+/// The origins whose pages may call this server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origins(Arc<[HeaderValue]>);
+
+impl Origins {
+    /// These, each as a browser writes it: `https://app.example`, with the port where it is not
+    /// the scheme's own.
+    ///
+    /// # Errors
+    /// `InvalidInput` for what is no origin. `*` is none either: pages are named, or not let in.
+    pub fn new<S: AsRef<str>>(origins: &[S]) -> Result<Self, PredictError> {
+        let all = origins.iter().map(|origin| {
+            let origin = origin.as_ref();
+            let value = origin.parse::<HeaderValue>().ok();
+            value.filter(|_| is_origin(origin)).ok_or_else(|| {
+                PredictError::invalid(format!(
+                    "'{origin}' is no origin; write it as 'https://app.example' or \
+                     'http://localhost:3000', without a path"
+                ))
+            })
+        });
+        Ok(Self(all.collect::<Result<_, _>>()?))
+    }
+
+    /// What answers browsers that ask before they send; `None` where no origin is named.
+    pub(crate) fn layer(&self) -> Option<CorsLayer> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let layer = CorsLayer::new()
+            .allow_origin(AllowOrigin::list(self.0.iter().cloned()))
+            .allow_methods([Method::GET, Method::POST, Method::DELETE, Method::PUT])
+            .allow_headers(tower_http::cors::AllowHeaders::mirror_request())
+            .expose_headers(EXPOSED)
+            .max_age(REMEMBERED);
+        Some(layer)
+    }
+
+    /// Refuses a request of a page whose origin is not named, and not the server's own. Browsers
+    /// let any page open a socket to any server, and tell where the page is from.
+    ///
+    /// # Errors
+    /// `PermissionDenied`.
+    pub(crate) fn check(&self, headers: &HeaderMap) -> Result<(), PredictError> {
+        let mut given = headers.get_all(header::ORIGIN).iter();
+        let origin = match (given.next(), given.next()) {
+            (None, _) => return Ok(()),
+            (Some(origin), None) => origin,
+            (Some(_), Some(_)) => return Err(foreign()),
+        };
+        if self.0.contains(origin) || is_own(origin, headers.get(header::HOST)) {
+            return Ok(());
+        }
+        Err(foreign())
+    }
+}
+
+fn foreign() -> PredictError {
+    PredictError::new(
+        ErrorCode::PermissionDenied,
+        "pages of this origin may not call this server; its operator can name the origin in \
+         'browser.origins'",
+    )
+}
+
+fn is_origin(text: &str) -> bool {
+    let Ok(uri) = text.parse::<Uri>() else {
+        return false;
+    };
+    let http = matches!(uri.scheme_str(), Some("http" | "https"));
+    let authority = uri.authority().map(Authority::as_str).unwrap_or_default();
+    http && !authority.is_empty()
+        && text.split_once("://").map(|(_, rest)| rest) == Some(authority)
+        && !authority.contains('@')
+        && text == text.to_ascii_lowercase()
+}
+
+/// Whether a page comes from the server that it calls.
+fn is_own(origin: &HeaderValue, host: Option<&HeaderValue>) -> bool {
+    let (Ok(origin), Some(Ok(host))) = (origin.to_str(), host.map(HeaderValue::to_str)) else {
+        return false;
+    };
+    let authority = origin.split_once("://").map(|(_, authority)| authority);
+    authority.is_some_and(|authority| authority.eq_ignore_ascii_case(host))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn origins_are_named_as_browsers_write_them() {
+        for good in [
+            "https://app.example",
+            "http://localhost:3000",
+            "http://[::1]:80",
+        ] {
+            assert!(Origins::new(&[good]).is_ok(), "{good}");
+        }
+        for bad in [
+            "*",
+            "",
+            "null",
+            "app.example",
+            "https://app.example/",
+            "https://app.example/a",
+            "ftp://app.example",
+            "https://me@app.example",
+            "https://App.example",
+            "https://a b",
+        ] {
+            assert!(Origins::new(&[bad]).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_named_pages_and_the_servers_own_come_in() {
+        let origins = Origins::new(&["https://app.example"]).unwrap();
+        let check = |origin: &[&'static str], host: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, HeaderValue::from_static(host));
+            for origin in origin {
+                headers.append(header::ORIGIN, HeaderValue::from_static(origin));
+            }
+            origins.check(&headers).is_ok()
+        };
+        assert!(check(&[], "volley:8420"), "no browser");
+        assert!(check(&["https://app.example"], "volley:8420"));
+        assert!(check(&["http://volley:8420"], "volley:8420"));
+        assert!(!check(&["http://volley:8421"], "volley:8420"));
+        assert!(!check(&["https://app.example.evil"], "volley:8420"));
+        assert!(!check(&["null"], "volley:8420"));
+        assert!(!check(
+            &["https://app.example", "https://evil"],
+            "volley:8420"
+        ));
+    }
+}
