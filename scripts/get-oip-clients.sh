@@ -1,23 +1,29 @@
 #!/usr/bin/env bash
-# Makes target/venv-oip, a Python environment with the gRPC clients of Triton, KServe and MLServer,
-# and what MLServer's users read event streams with, once.
+# Makes target/venv-oip, a Python environment with the gRPC clients of Triton and KServe, and
+# target/venv-mlserver, one with MLServer's messages and what its users read event streams with:
+# the two do not fit into one. Once.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
-PACKAGES=("tritonclient[grpc]==2.73.0" kserve==0.21.0 mlserver==1.7.1 httpx-sse==0.4.3)
-venv="$root/target/venv-oip"
-stamp="$venv/volley-$(tr -c 'a-z0-9.\n' '-' <<<"${PACKAGES[*]}")"
+make_venv() {
+  local venv="$root/target/$1"
+  shift
+  local stamp
+  stamp="$venv/volley-$(tr -c 'a-z0-9.\n' '-' <<<"$*")"
+  if [ -f "$stamp" ]; then
+    return
+  fi
+  command -v python3 >/dev/null || give_up \
+    "python3 was not found; the tests with the clients of Triton, KServe and MLServer need it."
+  step "fetching $* (once)"
+  rm -rf "$venv"
+  python3 -m venv "$venv" || give_up \
+    "python3 cannot make virtual environments (on Debian: apt install python3-venv)."
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary=:all: \
+    "$@" || give_up \
+    "the clients could not be fetched; is the network there? Run this again when it is."
+  touch "$stamp"
+}
 
-if [ -f "$stamp" ]; then
-  exit 0
-fi
-command -v python3 >/dev/null || give_up \
-  "python3 was not found; the tests with the clients of Triton, KServe and MLServer need it."
-step "fetching ${PACKAGES[*]} (once)"
-rm -rf "$venv"
-python3 -m venv "$venv" || give_up \
-  "python3 cannot make virtual environments (on Debian: apt install python3-venv)."
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary=:all: \
-  "${PACKAGES[@]}" || give_up \
-  "the clients could not be fetched; is the network there? Run this again when it is."
-touch "$stamp"
+make_venv venv-oip "tritonclient[grpc]==2.73.0" kserve==0.21.0
+make_venv venv-mlserver mlserver==1.7.1 httpx-sse==0.4.3

@@ -26,5 +26,7 @@ mod placement;
 mod resumed;
 #[path = "whole/sources.rs"]
 mod sources;
+#[path = "whole/told_once.rs"]
+mod told_once;
 #[path = "whole/udf.rs"]
 mod udf;

@@ -132,16 +132,16 @@ fn is_json(headers: &HeaderMap) -> bool {
     media.is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json"))
 }
 
-/// Refuses a body in an encoding that nobody here reads; what is read, is inflated already, and
-/// its header gone.
-pub(crate) fn check_encoding(headers: &HeaderMap) -> Result<(), Response> {
+/// The refusal of a body in an encoding that nobody here reads; what is read, is inflated already,
+/// and its header gone.
+pub(crate) fn unknown_encoding(headers: &HeaderMap) -> Option<Response> {
     let encoding = headers.get(header::CONTENT_ENCODING);
     if encoding.is_none_or(|encoding| encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
-        return Ok(());
+        return None;
     }
     let message = "bodies of that content encoding are not taken; send gzip, deflate, zstd or none";
     let error = PredictError::invalid(message);
-    Err(error::respond(&error, StatusCode::UNSUPPORTED_MEDIA_TYPE))
+    Some(error::respond(&error, StatusCode::UNSUPPORTED_MEDIA_TYPE))
 }
 
 /// Why a body broke off.
@@ -163,7 +163,9 @@ pub(crate) fn broken(source: axum::BoxError) -> PredictError {
 /// The whole body. What stands compressed on the wire is read inflated here, and the limit is
 /// on that.
 async fn read(request: Request, app: &Sealed) -> Result<Bytes, Response> {
-    check_encoding(request.headers())?;
+    if let Some(refusal) = unknown_encoding(request.headers()) {
+        return Err(refusal);
+    }
     let limit = app.config().max_body_bytes;
     let collected = Limited::new(request.into_body(), limit).collect();
     let (status, code, message) =

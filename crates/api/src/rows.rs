@@ -81,8 +81,10 @@ impl FromRequest<Sealed> for Given {
         } else {
             return JsonObject::from_request(request, app).await.map(Self::Json);
         };
-        body::check_encoding(request.headers())?;
-        Ok(of(request.into_body()))
+        match body::unknown_encoding(request.headers()) {
+            Some(refusal) => Err(refusal),
+            None => Ok(of(request.into_body())),
+        }
     }
 }
 

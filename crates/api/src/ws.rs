@@ -76,16 +76,16 @@ impl FromRequest<Sealed> for Handshake {
     type Rejection = Response;
 
     async fn from_request(mut request: Request, sealed: &Sealed) -> Result<Self, Response> {
-        let refuse = |error| Err(ApiError(error).into_response());
+        let refuse = |error| ApiError(error).into_response();
         if let Err(error) = sealed.origins().check(request.headers()) {
-            return refuse(error);
+            return Err(refuse(error));
         }
         let (accept, protocol) = match read(request.version(), request.headers()) {
             Ok(read) => read,
             Err(Refusal::Upgrade) => return Err(upgrade_required()),
             Err(Refusal::Bad(what)) => {
                 let message = format!("this is no WebSocket handshake: {what}");
-                return refuse(PredictError::invalid(message));
+                return Err(refuse(PredictError::invalid(message)));
             }
         };
         let extensions = request.extensions_mut();
@@ -96,7 +96,8 @@ impl FromRequest<Sealed> for Handshake {
         );
         let (Some(upgrade), Some(upgrades), Some(draining)) = found else {
             let message = "the connection cannot be upgraded";
-            return refuse(PredictError::internal(message, "no upgrade in the request"));
+            let error = PredictError::internal(message, "no upgrade in the request");
+            return Err(refuse(error));
         };
         Ok(Self {
             upgrade,

@@ -290,6 +290,11 @@ async fn the_clients_of_triton_kserve_and_mlserver_find_their_skin() {
         assert!(output.status.success(), "{text}{errors}");
         assert_eq!(text.lines().count(), steps, "{text}");
     }
+    let python = root().join("target/venv-mlserver/bin/python");
+    assert!(
+        python.exists(),
+        "run scripts/get-oip-clients.sh before the tests"
+    );
     let run = Command::new(&python)
         .arg(root().join("examples/sdks/oip_streams.py"))
         .args(["--rest", &up.rest, "--grpc", &kserve])

@@ -6,8 +6,8 @@ use crate::auth::{Routes, Sealed, get, post};
 
 pub(crate) fn routes() -> Routes<Sealed> {
     Routes::new()
-        .route("/chat", post(PREDICT, generate::chat))
-        .route("/generate", post(PREDICT, generate::generate))
+        .route("/chat", post(PREDICT, generate::chat).streamed())
+        .route("/generate", post(PREDICT, generate::generate).streamed())
         .route("/embed", post(PREDICT, embed::embed))
         .route("/embeddings", post(PREDICT, embed::embeddings))
         .route("/tags", get(VIEWER, models::tags))

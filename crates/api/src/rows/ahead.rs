@@ -17,7 +17,9 @@ use crate::body::broken;
 const PIECES: usize = 4;
 
 /// The reading of one body. It goes on while [`Ahead::broken`] is waited for.
-pub(super) struct Ahead(Option<Pin<Box<dyn Future<Output = Result<(), PredictError>> + Send>>>);
+pub(super) struct Ahead(Option<Reading>);
+
+type Reading = Pin<Box<dyn Future<Output = Result<(), PredictError>> + Send>>;
 
 impl Ahead {
     /// The reading of what was given, and the same to be read from.
