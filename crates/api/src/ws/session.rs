@@ -127,7 +127,10 @@ impl Session {
                 // One that does not answer is gone already.
                 let _ = tokio::time::timeout(GOODBYE, goodbye).await;
             }
-            Ok(None) => {}
+            Ok(None) => {
+                // The answer to the client's goodbye is written already, but not sent.
+                let _ = tokio::time::timeout(GOODBYE, sink.close()).await;
+            }
             Err(error) => tracing::debug!(error = %error, "a socket ended"),
         }
     }

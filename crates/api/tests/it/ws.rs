@@ -128,6 +128,9 @@ async fn requests_are_messages_and_so_are_the_pieces_of_their_answers() {
     }
     let end = told(&mut socket).await;
     assert_eq!(end, json!({ "id": "n", "items": 2, "last": true }));
+    socket.close(None).await.unwrap();
+    let over = message(&mut socket).await;
+    assert!(matches!(over, Message::Close(_)), "{over:?}");
     eventually("all work is done", || open_streams(&edge) == 0).await;
 }
 
