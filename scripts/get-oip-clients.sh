@@ -26,4 +26,4 @@ make_venv() {
 }
 
 make_venv venv-oip "tritonclient[grpc]==2.73.0" kserve==0.21.0
-make_venv venv-mlserver mlserver==1.7.1 httpx-sse==0.4.3
+make_venv venv-mlserver mlserver==1.7.1 httpx-sse==0.4.3 httpx==0.28.1

@@ -1,7 +1,7 @@
 """MLServer's documented streaming clients, pointed at a Volley cluster: httpx-sse over REST, and
 MLServer's own messages and converters over gRPC.
 
-    pip install mlserver httpx-sse
+    pip install mlserver httpx httpx-sse
     python oip_streams.py --rest 127.0.0.1:8420 --grpc 127.0.0.1:8081
 
 Prints one line for each step; fails on the first that is not as it should be.
@@ -27,19 +27,11 @@ def said(step, text):
     print(json.dumps({"step": step, "text": text}), flush=True)
 
 
-def request(tokens, **more):
-    """A request as MLServer's example of streaming has it."""
+def request(tokens, use_bytes=False, **more):
+    """A request as MLServer's example of streaming has it; gRPC's texts are bytes."""
     return types.InferenceRequest(
         id="7",
-        inputs=[
-            types.RequestInput(
-                name="prompt",
-                shape=[1],
-                datatype="BYTES",
-                data=[PROMPT],
-                parameters=types.Parameters(content_type="str"),
-            )
-        ],
+        inputs=[StringCodec.encode_input("prompt", [PROMPT], use_bytes=use_bytes)],
         parameters=types.Parameters(max_tokens=tokens, **more),
         outputs=[],
     )
@@ -102,7 +94,7 @@ async def over_grpc(address, model, whole):
 
     def message(name):
         return converters.ModelInferRequestConverter.from_types(
-            request(12), model_name=name, model_version=None
+            request(12, use_bytes=True), model_name=name, model_version=None
         )
 
     async with grpc.aio.insecure_channel(address) as channel:
