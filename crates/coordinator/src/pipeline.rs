@@ -132,6 +132,7 @@ impl Coordinator {
             (request.deadline, spec.task, typed.signature.output.clone());
         let answered_by = ModelRef::deployed(spec.name.clone());
         let record = StreamRecord::begin(&self.0.metrics, &spec.name, Instant::now());
+        let request_id = request.request_id.clone();
         let run = Arc::new(Run {
             coordinator: self.clone(),
             spec: spec.clone(),
@@ -142,7 +143,7 @@ impl Coordinator {
         });
         let batches = guard::deadline(deadline, answers(run, request.input));
         let batches = guard::terminated(task, batches);
-        let batches = recorded(record, batches);
+        let batches = recorded(record, request_id, batches);
         let stream = ChunkStream::new(schema, batches).with_answered_by(answered_by);
         Ok(stream.holding(permit))
     }
