@@ -51,3 +51,7 @@ verify-deploy:
 # Write a bill of materials of the binary.
 sbom:
     scripts/sbom.sh
+
+# Strikes a cluster with every kind of fault, under load, and checks what its clients saw.
+chaos *arguments:
+    scripts/chaos.sh {{arguments}}

@@ -1,6 +1,7 @@
 //! Real clusters for the stories in `tests/`: the `volley` binary as processes on loopback, with
 //! configuration files of their own and ports that were free.
 
+pub mod chaos;
 pub mod cluster;
 pub mod files;
 pub mod http;
