@@ -193,6 +193,17 @@ impl Cluster {
         std::fs::write(path, change(text)).expect("a configuration");
     }
 
+    /// Adds `text` to the file of every node; nothing runs yet.
+    ///
+    /// # Panics
+    /// When a file cannot be read or written.
+    pub fn append(&self, text: &str) {
+        for node in self.coordinators.iter().chain(&self.workers) {
+            let before = std::fs::read_to_string(&node.config).expect("a configuration");
+            std::fs::write(&node.config, before + text).expect("a configuration");
+        }
+    }
+
     /// Starts all its nodes, and waits until there is a leader.
     pub async fn run(&mut self) {
         for node in self.coordinators.iter_mut().chain(&mut self.workers) {

@@ -1,6 +1,8 @@
 //! An upstream that does as it is told: it answers every request with the same bytes, and then
 //! closes or waits for its client to leave.
 
+use std::sync::{Arc, Mutex};
+
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -11,6 +13,8 @@ pub struct Upstream {
     pub url: String,
     /// Rings each time that a client has left.
     pub left: mpsc::Receiver<()>,
+    /// Every request, as it came.
+    pub requests: Arc<Mutex<Vec<String>>>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -42,9 +46,11 @@ impl Upstream {
         let address = listener.local_addr().expect("its address");
         let (leave, left) = mpsc::channel(64);
         let bytes: Vec<u8> = bytes.into();
+        let requests = Arc::<Mutex<Vec<String>>>::default();
+        let seen = requests.clone();
         let task = tokio::spawn(async move {
             while let Ok((mut socket, _)) = listener.accept().await {
-                let (bytes, leave) = (bytes.clone(), leave.clone());
+                let (bytes, leave, seen) = (bytes.clone(), leave.clone(), seen.clone());
                 tokio::spawn(async move {
                     let mut buffer = vec![0; 64 << 10];
                     let mut request = Vec::new();
@@ -55,6 +61,8 @@ impl Upstream {
                             Ok(read) => request.extend_from_slice(&buffer[..read]),
                         }
                     }
+                    let request = String::from_utf8_lossy(&request).into_owned();
+                    seen.lock().expect("nobody panics here").push(request);
                     let _ = socket.write_all(&bytes).await;
                     if hold {
                         while !matches!(socket.read(&mut buffer).await, Ok(0) | Err(_)) {}
@@ -66,6 +74,7 @@ impl Upstream {
         Self {
             url: format!("http://{address}/v1/chat/completions"),
             left,
+            requests,
             task,
         }
     }

@@ -24,6 +24,8 @@ mod pipelines;
 mod placement;
 #[path = "whole/resumed.rs"]
 mod resumed;
+#[path = "whole/secrets.rs"]
+mod secrets;
 #[path = "whole/sources.rs"]
 mod sources;
 #[path = "whole/told_once.rs"]

@@ -12,7 +12,7 @@ use crate::auth::{Access, Routes, Sealed, delete, get, post, post_stream, put};
 use crate::resume::{self, Resume};
 use crate::{
     ApiConfig, EncodeMetrics, GrpcSkin, admin, aliases, anthropic, keys, oip, ollama, openai,
-    openapi, opensearch, ops, pipelines, ws,
+    openapi, opensearch, ops, pipelines, secrets, ws,
 };
 
 /// What a handler works with: the cluster, with the rights of who asks.
@@ -26,6 +26,7 @@ pub(crate) struct App {
     pub(crate) batches: Arc<opensearch::batch::Batches>,
     pub(crate) arrow: Option<OpenArrow>,
     pub(crate) answered_by: AnsweredBy,
+    pub(crate) gate: Arc<Gatekeeper>,
 }
 
 /// Health tells nothing but that.
@@ -100,6 +101,13 @@ pub(crate) fn routes(sealed: &Sealed) -> Routes<Sealed> {
             "/keys/{id}",
             get(CLUSTER_ADMIN, keys::get).and(delete(CLUSTER_ADMIN, keys::revoke)),
         )
+        .route("/secrets", get(MODEL_ADMIN, secrets::list))
+        .route(
+            "/secrets/{name}",
+            post(MODEL_ADMIN, secrets::put).and(delete(MODEL_ADMIN, secrets::delete)),
+        )
+        .route("/secrets/_rewrap", post(MODEL_ADMIN, secrets::rewrap))
+        .route("/keys/{id}/_limit", post(CLUSTER_ADMIN, keys::limits))
         .route("/keys/{id}/_rotate", post(CLUSTER_ADMIN, keys::rotate))
         .route(
             "/aliases",

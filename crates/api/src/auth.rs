@@ -346,6 +346,7 @@ impl Sealed {
             statistics: self.statistics.clone(),
             batches: self.batches.clone(),
             arrow: self.arrow.clone(),
+            gate: self.gate.clone(),
         })
     }
 }

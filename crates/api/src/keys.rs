@@ -9,14 +9,15 @@ use serde_json::{Map, Value, json};
 use volley_security::key::KeyText;
 use volley_security::now_ms;
 use volley_types::registry::RegistryCommand;
-use volley_types::{ApiKey, ErrorCode, KeyId, ModelScope, PredictError, Role, TenantId};
+use volley_types::{ApiKey, ErrorCode, KeyId, ModelScope, PredictError, Quota, Role, TenantId};
 
 use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::error::ApiError;
 use crate::extract::{Path, State};
 
-const FIELDS: [&str; 5] = ["name", "role", "models", "tenant", "expires_in_s"];
+const FIELDS: [&str; 6] = ["name", "role", "models", "tenant", "expires_in_s", "limits"];
+const LIMITS: [&str; 3] = ["requests_per_minute", "tokens_per_minute", "max_streams"];
 /// The longest life of a key, and the longest overlap of a rotation: ten years.
 const LONGEST_S: u64 = 10 * 366 * 24 * 3_600;
 
@@ -88,6 +89,25 @@ pub(crate) async fn rotate(
     Ok(secret(StatusCode::OK, &rotated, &text))
 }
 
+/// Sets what a key may use; limits that are not given end.
+pub(crate) async fn limits(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    body.only("a change of limits", &["limits"])?;
+    if body.object("limits")?.is_none() {
+        return Err(PredictError::invalid("field 'limits' is missing; {} ends all limits").into());
+    }
+    let quota = quota(&body)?;
+    let key = find(&app, id)?;
+    let id = key.id.clone();
+    app.control
+        .write(RegistryCommand::LimitKey { id, quota })
+        .await?;
+    Ok(Json(render(&ApiKey { quota, ..key }, now_ms())))
+}
+
 pub(crate) async fn revoke(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
@@ -144,7 +164,35 @@ fn read(
         tenant: tenant.unwrap_or_default(),
         created_ms: now_ms,
         expires_ms: expires.map(|seconds| now_ms + seconds * 1_000),
+        quota: quota(body)?,
     })
+}
+
+/// The limits in `body`; what is not there is not limited.
+fn quota(body: &Map<String, Value>) -> Result<Quota, PredictError> {
+    let Some(limits) = body.object("limits")? else {
+        return Ok(Quota::default());
+    };
+    limits.only("limits", &LIMITS)?;
+    let [requests, tokens, streams] = LIMITS;
+    Ok(Quota {
+        requests_per_minute: limit(limits, requests)?,
+        tokens_per_minute: limit(limits, tokens)?,
+        max_streams: limit(limits, streams)?,
+    })
+}
+
+fn limit(limits: &Map<String, Value>, name: &str) -> Result<Option<u32>, PredictError> {
+    let Some(limit) = limits.count(name)? else {
+        return Ok(None);
+    };
+    match u32::try_from(limit) {
+        Ok(limit) if 0 < limit => Ok(Some(limit)),
+        _ => Err(PredictError::invalid(format!(
+            "field '{name}' of limits must be from 1 to {}",
+            u32::MAX
+        ))),
+    }
 }
 
 fn models(body: &Map<String, Value>) -> Result<ModelScope, PredictError> {
@@ -191,6 +239,17 @@ fn patterns(models: &ModelScope) -> Vec<String> {
     models.patterns().iter().map(ToString::to_string).collect()
 }
 
+fn render_quota(quota: Quota) -> Value {
+    let limits = [
+        quota.requests_per_minute,
+        quota.tokens_per_minute,
+        quota.max_streams,
+    ];
+    let named = LIMITS.into_iter().zip(limits);
+    let set = named.filter_map(|(name, limit)| Some((name.to_owned(), limit?.into())));
+    Value::Object(set.collect())
+}
+
 fn render(key: &ApiKey, now_ms: u64) -> Value {
     let previous = key.previous.map(|(_, until)| until);
     json!({
@@ -202,6 +261,7 @@ fn render(key: &ApiKey, now_ms: u64) -> Value {
         "created_ms": key.created_ms,
         "expires_ms": key.expires_ms,
         "expired": key.expires_ms.is_some_and(|end| end <= now_ms),
+        "limits": render_quota(key.quota),
         "previous_until_ms": previous.filter(|until| now_ms < *until),
     })
 }

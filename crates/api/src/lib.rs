@@ -30,6 +30,7 @@ mod parameters;
 mod pipelines;
 mod resume;
 mod rows;
+mod secrets;
 mod serve;
 mod sse;
 mod stall;

@@ -89,6 +89,8 @@ fn bearer(token: &CredentialRef) -> Result<HeaderValue, PredictError> {
         CredentialRef::File(path) => {
             std::fs::read_to_string(path).map_err(|error| missing("a file").with_source(error))?
         }
+        // The configuration names none of these.
+        CredentialRef::Secret(_) | CredentialRef::Sealed(..) => return Err(missing("a secret")),
     };
     let mut value = HeaderValue::from_str(&format!("Bearer {}", secret.trim()))
         .map_err(|_| missing("what is there is no token"))?;

@@ -3,11 +3,12 @@
 mod keys;
 
 use std::fmt;
+use std::sync::Arc;
 
 use http::HeaderValue;
 use tokio::io::AsyncReadExt;
 use volley_types::PredictError;
-use volley_types::registry::CredentialRef;
+use volley_types::registry::{CredentialRef, OpenSecret};
 
 pub(crate) use self::keys::Keys;
 
@@ -27,6 +28,16 @@ pub(crate) enum Secret {
 /// end with the two after it.
 const KEY_VARIABLES: [&str; 3] = ["ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN"];
 
+/// Opens the secrets that came sealed, where this worker can.
+#[derive(Clone, Default)]
+pub(crate) struct Opener(pub(crate) Option<Arc<dyn OpenSecret>>);
+
+impl fmt::Debug for Opener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Opener(..)")
+    }
+}
+
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(..)")
@@ -38,8 +49,11 @@ impl Secret {
     ///
     /// # Errors
     /// `InvalidInput` that says which kind of reference leads nowhere, and not where.
-    pub(crate) async fn read(reference: &CredentialRef) -> Result<Self, PredictError> {
-        read_text(reference).await.map(Self::Text)
+    pub(crate) async fn read(
+        reference: &CredentialRef,
+        opener: &Opener,
+    ) -> Result<Self, PredictError> {
+        read_text(reference, opener).await.map(Self::Text)
     }
 
     /// Reads what `reference` names as the keys that requests are signed with: a variable
@@ -48,12 +62,15 @@ impl Secret {
     ///
     /// # Errors
     /// As [`Self::read`].
-    pub(crate) async fn read_keys(reference: &CredentialRef) -> Result<Self, PredictError> {
-        let text = read_text(reference).await?;
+    pub(crate) async fn read_keys(
+        reference: &CredentialRef,
+        opener: &Opener,
+    ) -> Result<Self, PredictError> {
+        let text = read_text(reference, opener).await?;
         let [access, secret, token] = KEY_VARIABLES;
         let prefix = match reference {
             CredentialRef::Env(name) => name.strip_suffix(access),
-            CredentialRef::File(_) => None,
+            _ => None,
         };
         let Some(prefix) = prefix else {
             return Ok(Keys::parse(&text).map_or(Self::Text(text), Self::Keys));
@@ -101,10 +118,24 @@ impl Secret {
     }
 }
 
-async fn read_text(reference: &CredentialRef) -> Result<String, PredictError> {
+async fn read_text(reference: &CredentialRef, opener: &Opener) -> Result<String, PredictError> {
     let (value, what) = match reference {
         CredentialRef::Env(name) => (std::env::var(name).ok(), "environment variable"),
         CredentialRef::File(path) => (read_file(path).await, "file"),
+        CredentialRef::Secret(name) => {
+            return Err(PredictError::invalid(format!(
+                "the connector's credential cannot be read: the cluster holds no secret '{name}'"
+            )));
+        }
+        CredentialRef::Sealed(name, sealed) => match &opener.0 {
+            Some(opener) => (Some(opener.open(name, sealed)?), "secret"),
+            None => {
+                return Err(PredictError::invalid(
+                    "the connector's credential cannot be read: this worker has no \
+                     'security.master_key_files'",
+                ));
+            }
+        },
     };
     let value = value
         .map(|value| value.trim().to_owned())
@@ -137,18 +168,20 @@ mod tests {
         let path = std::env::temp_dir().join(format!("volley-secret-{}", std::process::id()));
         std::fs::write(&path, " sk-canary\n").unwrap();
         let reference = CredentialRef::File(path.to_string_lossy().into_owned());
-        let secret = Secret::read(&reference).await.unwrap();
+        let secret = Secret::read(&reference, &Opener::default()).await.unwrap();
         std::fs::remove_file(&path).unwrap();
         let header = secret.header("Bearer ").unwrap().unwrap();
         assert_eq!(header.as_bytes(), b"Bearer sk-canary");
         assert!(!format!("{secret:?}{header:?}").contains("canary"));
         assert_eq!(secret.redact("bad key sk-canary"), "bad key [redacted]");
-        let error = Secret::read(&reference).await.unwrap_err();
+        let error = Secret::read(&reference, &Opener::default())
+            .await
+            .unwrap_err();
         assert!(error.message.contains("file") && !error.message.contains("secret-"));
         let none = CredentialRef::Env("VOLLEY_TEST_NO_SUCH_ACCESS_KEY_ID".to_owned());
-        assert!(Secret::read_keys(&none).await.is_err());
+        assert!(Secret::read_keys(&none, &Opener::default()).await.is_err());
         let endless = CredentialRef::File("/dev/zero".to_owned());
-        assert!(Secret::read(&endless).await.is_err());
+        assert!(Secret::read(&endless, &Opener::default()).await.is_err());
     }
 
     #[tokio::test]
@@ -156,12 +189,16 @@ mod tests {
         let path = std::env::temp_dir().join(format!("volley-keys-{}", std::process::id()));
         let reference = CredentialRef::File(path.to_string_lossy().into_owned());
         std::fs::write(&path, "AKID:canary:token\n").unwrap();
-        let secret = Secret::read_keys(&reference).await.unwrap();
+        let secret = Secret::read_keys(&reference, &Opener::default())
+            .await
+            .unwrap();
         assert!(secret.header("Bearer ").unwrap().is_none());
         assert_eq!(secret.redact("canary, token"), "[redacted], [redacted]");
         assert!(!format!("{secret:?}").contains("canary"));
         std::fs::write(&path, "one-token\n").unwrap();
-        let secret = Secret::read_keys(&reference).await.unwrap();
+        let secret = Secret::read_keys(&reference, &Opener::default())
+            .await
+            .unwrap();
         std::fs::remove_file(&path).unwrap();
         let header = secret.header("Bearer ").unwrap().unwrap();
         assert_eq!(header.as_bytes(), b"Bearer one-token");

@@ -39,10 +39,11 @@ use url::Url;
 use volley_backend::{Backend, BackendLoader};
 use volley_telemetry::Metrics;
 use volley_types::PredictError;
-use volley_types::registry::{Assignment, BackendKind};
+use volley_types::registry::{Assignment, BackendKind, OpenSecret};
 
 use crate::account::Account;
 pub use crate::config::RemoteConfig;
+use crate::credential::Opener;
 use crate::predict::RemoteModel;
 use crate::rows::RemoteRows;
 use crate::servers::{AllServers, Servers};
@@ -67,6 +68,7 @@ pub struct RemoteLoader {
     /// What is known of servers is shared by all replicas of a connector.
     servers: Arc<AllServers>,
     metrics: Metrics,
+    opener: Opener,
     config: RemoteConfig,
 }
 
@@ -98,6 +100,7 @@ impl RemoteLoader {
             no_tls,
             servers: Arc::default(),
             metrics: Metrics::default(),
+            opener: Opener::default(),
             config,
         })
     }
@@ -106,6 +109,13 @@ impl RemoteLoader {
     #[must_use]
     pub fn counted_by(self, metrics: Metrics) -> Self {
         Self { metrics, ..self }
+    }
+
+    /// The same, opening with `secrets` the credentials that come sealed.
+    #[must_use]
+    pub fn opening(mut self, secrets: Arc<dyn OpenSecret>) -> Self {
+        self.opener = Opener(Some(secrets));
+        self
     }
 
     /// A URL that may be called.
@@ -177,7 +187,7 @@ impl BackendLoader for RemoteLoader {
             .clone()
             .or_defaults(&connector.parameters);
         let account = Account::of(&connector, self.metrics.clone())?;
-        let make = || Servers::new(&connector, account, |url| self.checked(url));
+        let make = || Servers::new(&connector, account, &self.opener, |url| self.checked(url));
         let servers = self.servers.of(&connector, make)?;
         if let Some(task) = servers.task() {
             return Ok(Arc::new(RemoteRows::new(
@@ -247,6 +257,7 @@ pub(crate) mod tests {
             no_tls: Some(PredictError::invalid("no certificates")),
             servers: Arc::default(),
             metrics: Metrics::default(),
+            opener: Opener::default(),
             config,
         };
         let plain = assignment("http://127.0.0.1:1/v1/chat/completions");

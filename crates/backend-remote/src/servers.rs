@@ -17,7 +17,7 @@ use volley_types::{ConnectorId, ErrorCode, PredictError, Task};
 use crate::account::Account;
 use crate::budget::Budget;
 use crate::call::Call;
-use crate::credential::Secret;
+use crate::credential::{Opener, Secret};
 use crate::limits::Limits;
 use crate::provider::{self, Wire};
 use crate::reading::Reading;
@@ -68,6 +68,7 @@ pub(crate) struct Servers {
 /// One server, as a connector of its own.
 pub(crate) struct Server {
     pub(crate) connector: ConnectorSpec,
+    opener: Opener,
     pub(crate) url: Url,
     /// How its answers are read.
     pub(crate) wire: Wire,
@@ -99,6 +100,7 @@ impl Servers {
     pub(crate) fn new(
         connector: &ConnectorSpec,
         account: Account,
+        opener: &Opener,
         checked: impl Fn(&str) -> Result<Url, PredictError>,
     ) -> Result<Self, PredictError> {
         let policy = &connector.policy;
@@ -141,6 +143,7 @@ impl Servers {
                 },
                 rows,
                 connector,
+                opener: opener.clone(),
                 url,
             })
         });
@@ -278,8 +281,10 @@ impl Server {
     /// `InvalidInput` where the connector's reference leads nowhere.
     pub(crate) async fn secret(&self) -> Result<Option<Secret>, PredictError> {
         Ok(match &self.connector.credential {
-            Some(reference) if self.signer.is_some() => Some(Secret::read_keys(reference).await?),
-            Some(reference) => Some(Secret::read(reference).await?),
+            Some(reference) if self.signer.is_some() => {
+                Some(Secret::read_keys(reference, &self.opener).await?)
+            }
+            Some(reference) => Some(Secret::read(reference, &self.opener).await?),
             None => None,
         })
     }

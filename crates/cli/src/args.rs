@@ -103,6 +103,9 @@ pub(crate) enum Command {
     /// Make, list, rotate and revoke API keys.
     #[command(subcommand)]
     Keys(Keys),
+    /// Secrets that the cluster holds sealed, for connectors.
+    #[command(subcommand)]
+    Secrets(Secrets),
     /// Check that a node's audit trail was changed by nobody.
     Audit {
         /// The file, `audit.jsonl` in the node's data directory.
@@ -351,6 +354,44 @@ pub(crate) enum Connector {
 }
 
 #[derive(Debug, Subcommand)]
+pub(crate) enum Secrets {
+    /// Store a secret, read from standard input; connectors name it as `secret:NAME`.
+    Put {
+        /// Its name.
+        name: String,
+    },
+    /// List all secrets by name; none is ever shown.
+    List {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Delete a secret that no connector names.
+    Delete {
+        /// Its name.
+        name: String,
+    },
+    /// Put all secrets under the newest master key.
+    Rewrap,
+    /// Print a fresh master key, without a cluster.
+    MasterKey,
+}
+
+/// What a key may use, on each coordinator.
+#[derive(Debug, clap::Args)]
+pub(crate) struct KeyLimits {
+    /// Predictions that may begin in a minute, on each coordinator [default: no limit].
+    #[arg(long)]
+    pub(crate) requests_per_minute: Option<std::num::NonZeroU32>,
+    /// Tokens read and written in a minute, on each coordinator [default: no limit].
+    #[arg(long)]
+    pub(crate) tokens_per_minute: Option<std::num::NonZeroU32>,
+    /// Predictions that may run at a time, on each coordinator [default: no limit].
+    #[arg(long)]
+    pub(crate) max_streams: Option<std::num::NonZeroU32>,
+}
+
+#[derive(Debug, Subcommand)]
 pub(crate) enum Keys {
     /// Make an API key; it is shown once.
     Create {
@@ -369,6 +410,8 @@ pub(crate) enum Keys {
         /// When it ends, for example `90d` [default: never].
         #[arg(long, value_parser = humantime::parse_duration)]
         expires_in: Option<std::time::Duration>,
+        #[command(flatten)]
+        limits: KeyLimits,
         /// Print JSON.
         #[arg(long)]
         json: bool,
@@ -386,6 +429,13 @@ pub(crate) enum Keys {
         /// For how long the old one is still taken.
         #[arg(long, default_value = "24h", value_parser = humantime::parse_duration)]
         grace: std::time::Duration,
+    },
+    /// Set what an API key may use; limits that are not given end.
+    Limit {
+        /// Its id.
+        id: String,
+        #[command(flatten)]
+        limits: KeyLimits,
     },
     /// End an API key at once.
     Revoke {

@@ -13,6 +13,7 @@ use volley_backend_remote::{RemoteConfig, RemoteLoader};
 use volley_model_host::{BySource, HostedLoader, Program, Use};
 use volley_telemetry::Metrics;
 use volley_types::PredictError;
+use volley_types::registry::OpenSecret;
 
 /// Which models have processes of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,6 +67,7 @@ pub(crate) fn loaders(
     onnx: OnnxPlan,
     remote: RemoteConfig,
     artifacts: ArtifactConfig,
+    secrets: Option<Arc<dyn OpenSecret>>,
     metrics: Metrics,
 ) -> Result<Vec<Arc<dyn BackendLoader>>, PredictError> {
     let artifacts = Artifacts::new(artifacts, metrics.clone())?;
@@ -82,9 +84,14 @@ pub(crate) fn loaders(
         Isolation::Probe => fetching(hosted(&onnx, Use::Probe, metrics.clone())?),
         Isolation::Process => fetching(hosted(&onnx, Use::Serve, metrics.clone())?),
     };
+    let remote = RemoteLoader::new(remote)?.counted_by(metrics);
+    let remote = match secrets {
+        Some(secrets) => remote.opening(secrets),
+        None => remote,
+    };
     Ok(vec![
         onnx,
-        Arc::new(RemoteLoader::new(remote)?.counted_by(metrics)),
+        Arc::new(remote),
         Arc::new(TextLoader),
         Arc::new(FakeLoader::default()),
     ])

@@ -11,6 +11,7 @@ pub(crate) mod model;
 pub(crate) mod node;
 pub(crate) mod pipelines;
 pub(crate) mod predict;
+pub(crate) mod secrets;
 #[cfg(feature = "sql")]
 pub(crate) mod sql;
 pub(crate) mod status;
@@ -82,7 +83,8 @@ pub(crate) fn explain(error: ClientError) -> anyhow::Error {
         | ClientError::Broken(_)
         | ClientError::Timeout
         | ClientError::Refused { .. }
-        | ClientError::Incomplete => return error.into(),
+        | ClientError::Incomplete
+        | ClientError::TooLarge => return error.into(),
     };
     anyhow::anyhow!("{error}; {advice}")
 }

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 use volley_telemetry::init_logging;
 
-use crate::args::{Arguments, Command, Keys, Model};
+use crate::args::{Arguments, Command, Keys, Model, Secrets};
 use crate::terminal::Terminal;
 
 /// A node makes and frees many small aligned buffers on many threads: a record batch for each
@@ -100,6 +100,8 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Connector(connector) => command::connector::run(&client()?, connector).await,
         Command::Aliases(aliases) => command::aliases::run(&client()?, aliases).await,
         Command::Pipelines(pipelines) => command::pipelines::run(&client()?, pipelines).await,
+        Command::Secrets(Secrets::MasterKey) => command::secrets::master_key(),
+        Command::Secrets(secrets) => command::secrets::run(&client()?, secrets).await,
         Command::Keys(Keys::Bootstrap) => command::keys::bootstrap(),
         Command::Keys(keys) => command::keys::run(&client()?, keys).await,
         Command::Audit { file } => command::keys::verify_audit(&file),

@@ -38,6 +38,9 @@ pub enum ClientError {
         /// When to try again, where the cluster says so.
         retry_after: Option<Duration>,
     },
+    /// There is more than was to be read.
+    #[error("the answer is larger than is taken")]
+    TooLarge,
     /// A stream ended without its last event.
     #[error("the stream ended before its last event; what came before may be incomplete")]
     Incomplete,

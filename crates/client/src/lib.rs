@@ -47,6 +47,26 @@ pub struct Client {
     key: Option<HeaderValue>,
 }
 
+/// Gets what is at `url`, up to `max_bytes` of it. No redirect is followed.
+///
+/// # Errors
+/// [`ClientError`]; [`ClientError::TooLarge`] when there is more.
+pub async fn fetch(url: &str, max_bytes: usize) -> Result<Vec<u8>, ClientError> {
+    let url = Url::parse(url).map_err(|_| ClientError::Url(url.to_owned()))?;
+    let http = builder().build().map_err(ClientError::Setup)?;
+    let sent = http.get(url).timeout(CALL_TIMEOUT).send().await;
+    let answered = sent.and_then(Response::error_for_status);
+    let mut response = answered.map_err(ClientError::Broken)?;
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(ClientError::Broken)? {
+        body.extend_from_slice(&chunk);
+        if max_bytes < body.len() {
+            return Err(ClientError::TooLarge);
+        }
+    }
+    Ok(body)
+}
+
 /// What came of registering a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
 pub struct Registered {
@@ -292,6 +312,54 @@ impl Client {
         let path = format!("/_volley/keys/{}/_rotate", segment(id));
         let body = json!({ "grace_s": grace.as_secs() });
         self.call(Method::POST, &path, Some(&body)).await
+    }
+
+    /// Sets what a key may use, on each coordinator; limits that `limits` does not name end.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn limit_key(&self, id: &str, limits: &Value) -> Result<Value, ClientError> {
+        let path = format!("/_volley/keys/{}/_limit", segment(id));
+        let body = json!({ "limits": limits });
+        self.call(Method::POST, &path, Some(&body)).await
+    }
+
+    /// Stores a secret, sealed, in place of one of the same name.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn put_secret(&self, name: &str, value: &str) -> Result<Value, ClientError> {
+        let path = format!("/_volley/secrets/{}", segment(name));
+        let body = json!({ "value": value });
+        self.call(Method::POST, &path, Some(&body)).await
+    }
+
+    /// All secrets, by their names.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn secrets(&self) -> Result<Value, ClientError> {
+        self.call(Method::GET, "/_volley/secrets", None).await
+    }
+
+    /// Deletes a secret.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn delete_secret(&self, name: &str) -> Result<(), ClientError> {
+        let path = format!("/_volley/secrets/{}", segment(name));
+        self.call::<Value>(Method::DELETE, &path, None).await?;
+        Ok(())
+    }
+
+    /// Puts all secrets under the newest master key.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn rewrap_secrets(&self) -> Result<Value, ClientError> {
+        let body = json!({});
+        self.call(Method::POST, "/_volley/secrets/_rewrap", Some(&body))
+            .await
     }
 
     /// Ends a key.

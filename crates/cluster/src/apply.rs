@@ -8,6 +8,7 @@ mod groups;
 mod keys;
 mod limits;
 mod names;
+mod secrets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,8 +22,8 @@ use volley_types::{ConnectorId, ErrorCode, ModelName, ModelVersion, PredictError
 pub use limits::{
     MAX_ALIASES, MAX_CONNECTORS, MAX_DELETED_TASKS, MAX_DESCRIPTION, MAX_GROUPS, MAX_HEADERS,
     MAX_KEY_MODELS, MAX_KEYS, MAX_LABELS, MAX_MODELS, MAX_PARAMETERS, MAX_PIPELINE_BYTES,
-    MAX_PIPELINES, MAX_REGISTRY_BYTES, MAX_REPLICAS, MAX_SETTINGS, MAX_TEMPLATE, MAX_TEXT,
-    MAX_VERSIONS,
+    MAX_PIPELINES, MAX_REGISTRY_BYTES, MAX_REPLICAS, MAX_SECRETS, MAX_SETTINGS, MAX_TEMPLATE,
+    MAX_TEXT, MAX_VERSIONS,
 };
 use limits::{connector_bytes, connector_fits, registry_fits, version_bytes, version_fits, within};
 
@@ -71,6 +72,7 @@ pub fn apply(
             hash,
             previous_until_ms,
         } => keys::rotate(state, id, *hash, *previous_until_ms),
+        RegistryCommand::LimitKey { id, quota } => keys::limit(state, id, *quota),
         RegistryCommand::RevokeKey(id) => keys::revoke(state, id),
         RegistryCommand::UpdateConnector(spec) => changes::update_connector(state, spec),
         RegistryCommand::UpdateModel {
@@ -93,6 +95,13 @@ pub fn apply(
         RegistryCommand::DeletePipeline { name, expected } => {
             names::delete_pipeline(state, name, *expected)
         }
+        RegistryCommand::PutSecret { name, sealed } => secrets::put(state, name, sealed),
+        RegistryCommand::RewrapSecret {
+            name,
+            before,
+            after,
+        } => secrets::rewrap(state, name, before, after),
+        RegistryCommand::DeleteSecret(name) => secrets::delete(state, name),
     }
 }
 
@@ -145,6 +154,7 @@ fn create_connector(
         MAX_CONNECTORS,
     )?;
     connector_fits(spec)?;
+    secrets::check_named(state, spec)?;
     registry_fits(state, connector_bytes(spec))?;
     state.connectors.insert(spec.id.clone(), spec.clone());
     changed(state, None)

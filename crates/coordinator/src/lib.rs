@@ -16,6 +16,7 @@ pub mod heartbeat;
 pub mod live;
 pub mod orders;
 mod pipeline;
+mod places;
 pub mod planner;
 mod predict;
 mod refusal;
@@ -42,6 +43,7 @@ use crate::budget::RetryBudget;
 pub use crate::config::{CoordinatorConfig, LivenessConfig, RoutingConfig};
 use crate::live::LiveWorkers;
 use crate::orders::Book;
+use crate::places::Places;
 
 /// Makes the client of the worker at an internal address, `host:port`. It connects lazily and
 /// is kept for as long as that life of the worker is known.
@@ -57,7 +59,7 @@ struct Shared {
     metrics: Metrics,
     live: RwLock<LiveWorkers>,
     connect: Connect,
-    permits: Arc<Semaphore>,
+    places: Places,
     /// Places of requests' copies.
     copies: Arc<Semaphore>,
     retry_budget: RetryBudget,
@@ -89,7 +91,7 @@ impl Coordinator {
         metrics: Metrics,
     ) -> Self {
         let shared = Shared {
-            permits: Arc::new(Semaphore::new(config.max_streams)),
+            places: Places::new(config.max_streams),
             copies: Arc::new(Semaphore::new(alias::MAX_COPIES)),
             live: RwLock::new(
                 LiveWorkers::new(config.liveness).in_zone(config.routing.zone.clone()),
@@ -125,7 +127,7 @@ impl Coordinator {
     /// How many prediction streams run through this coordinator.
     #[must_use]
     pub fn active_streams(&self) -> usize {
-        self.0.config.max_streams - self.0.permits.available_permits()
+        self.0.places.held()
     }
 
     /// Ends the background tasks and the heartbeat streams, and waits for the tasks.

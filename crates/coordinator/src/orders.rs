@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use volley_types::registry::{Assignment, ModelEntry, RegistryState};
-use volley_types::{ModelName, Revision, WorkerId};
+use volley_types::{ModelName, Revision, SecretName, WorkerId};
 
 /// The models of each worker as of one revision.
 #[derive(Debug, Default)]
@@ -58,6 +58,7 @@ impl Book {
                 touched.insert(worker.clone());
             }
         }
+        touched.extend(holders_of_changed_secrets(&before, state));
         for worker in &touched {
             if let Some(page) = self.pages.get_mut(worker) {
                 page.changed = state.revision;
@@ -92,6 +93,19 @@ impl Book {
         let models = models.into_iter().flatten();
         models.filter_map(|model| self.state.models.get(model).map(|entry| &**entry))
     }
+}
+
+/// The workers whose models call servers with a secret that is another now.
+fn holders_of_changed_secrets(before: &RegistryState, state: &RegistryState) -> Vec<WorkerId> {
+    if Arc::ptr_eq(&before.secrets, &state.secrets) {
+        return Vec::new();
+    }
+    let is_other = |name: &SecretName| before.secrets.get(name) != state.secrets.get(name);
+    let models = state.models.values();
+    let concerned = models.filter(|model| state.names_secret(model, is_other));
+    concerned
+        .flat_map(|model| workers(model).cloned())
+        .collect()
 }
 
 fn workers(entry: &ModelEntry) -> impl Iterator<Item = &WorkerId> {

@@ -23,7 +23,6 @@ use arrow_array::RecordBatch;
 use async_stream::try_stream;
 use futures::stream::select_all;
 use futures::{Stream, StreamExt, TryStreamExt};
-use tokio::sync::OwnedSemaphorePermit;
 use volley_telemetry::{StreamRecord, recorded};
 use volley_types::control::ModelStatus;
 use volley_types::registry::{
@@ -37,6 +36,7 @@ use volley_types::{
 use self::call::{Head, Run};
 use self::typed::Typed;
 use self::wave::{Output, Wave};
+use crate::places::Place;
 use crate::{Coordinator, guard};
 
 /// Rows of one wave.
@@ -121,7 +121,7 @@ impl Coordinator {
         registry: &RegistryState,
         request: PredictRequest,
         spec: &Arc<PipelineSpec>,
-        permit: Option<OwnedSemaphorePermit>,
+        permit: Option<Place>,
     ) -> Result<ChunkStream, PredictError> {
         let shape = spec.shape()?;
         let typed = self.typed(registry, spec, &shape)?;

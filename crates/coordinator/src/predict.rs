@@ -12,15 +12,15 @@ use std::time::Instant;
 use async_stream::try_stream;
 use async_trait::async_trait;
 use futures::StreamExt;
-use tokio::sync::OwnedSemaphorePermit;
 use volley_telemetry::{StreamRecord, recorded};
 use volley_types::chunk::ChunkStream;
 use volley_types::registry::{BackendKind, RegistryState, no_versions};
 use volley_types::{
-    ModelName, ModelRef, ModelVersion, Predict, PredictError, PredictRequest, Signature,
+    ModelName, ModelRef, ModelVersion, Predict, PredictError, PredictRequest, Signature, TenantId,
 };
 
 use crate::alias::{self, Keys};
+use crate::places::Place;
 use crate::tries::Target;
 use crate::{Coordinator, guard, refusal};
 
@@ -31,7 +31,7 @@ impl Predict for Coordinator {
         self.wake_for(&model, keys).await?;
         // 1. Admit: a free place, or refuse at once.
         let permit = self
-            .admit()
+            .admit(&request.tenant)
             .inspect_err(|error| self.refused(&request.model, error))?;
         self.answer(request, Some(permit), Copies::Sent)
     }
@@ -71,7 +71,7 @@ impl Coordinator {
     pub(crate) fn answer(
         &self,
         request: PredictRequest,
-        permit: Option<OwnedSemaphorePermit>,
+        permit: Option<Place>,
         copies: Copies,
     ) -> Result<ChunkStream, PredictError> {
         let registry = self.0.cluster.registry().borrow().clone();
@@ -111,7 +111,7 @@ impl Coordinator {
         registry: &RegistryState,
         mut request: PredictRequest,
         aimed: ModelRef,
-        permit: Option<OwnedSemaphorePermit>,
+        permit: Option<Place>,
     ) -> Result<ChunkStream, PredictError> {
         if let Some(pipeline) = registry.pipelines.get(&aimed.name) {
             if aimed.version.is_some() {
@@ -208,15 +208,11 @@ impl Coordinator {
         }
     }
 
-    fn admit(&self) -> Result<OwnedSemaphorePermit, PredictError> {
+    fn admit(&self, tenant: &TenantId) -> Result<Place, PredictError> {
         if !self.accepts() {
             return Err(refusal::draining());
         }
-        self.0
-            .permits
-            .clone()
-            .try_acquire_owned()
-            .map_err(|_| refusal::full(self.0.config.max_streams))
+        self.0.places.enter(tenant)
     }
 
     fn resolve(&self, registry: &RegistryState, model: &ModelRef) -> Result<Target, PredictError> {

@@ -23,6 +23,17 @@ pub(crate) fn full(max_streams: usize) -> PredictError {
     .with_retry_after(SOON)
 }
 
+pub(crate) fn share_full(share: usize) -> PredictError {
+    PredictError::new(
+        ErrorCode::Overloaded,
+        format!(
+            "this coordinator is busy and runs the tenant's share of {share} streams; try again \
+             shortly"
+        ),
+    )
+    .with_retry_after(SOON)
+}
+
 pub(crate) fn unknown(model: &ModelName) -> PredictError {
     PredictError::new(
         ErrorCode::NotFound,

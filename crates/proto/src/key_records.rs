@@ -1,6 +1,6 @@
 //! API keys ⇄ [`volley_types::access`].
 
-use volley_types::{ApiKey, KeyHash, KeyId, ModelScope, PredictError, Role, TenantId};
+use volley_types::{ApiKey, KeyHash, KeyId, ModelScope, PredictError, Quota, Role, TenantId};
 
 use crate::registry::v1 as wire;
 
@@ -26,6 +26,29 @@ pub fn key_to_wire(key: &ApiKey) -> wire::ApiKey {
         tenant: key.tenant.to_string(),
         created_ms: key.created_ms,
         expires_ms: key.expires_ms.unwrap_or(0),
+        quota: Some(quota_to_wire(key.quota)),
+    }
+}
+
+/// A quota as it travels.
+#[must_use]
+pub fn quota_to_wire(quota: Quota) -> wire::Quota {
+    wire::Quota {
+        requests_per_minute: quota.requests_per_minute.unwrap_or(0),
+        tokens_per_minute: quota.tokens_per_minute.unwrap_or(0),
+        max_streams: quota.max_streams.unwrap_or(0),
+    }
+}
+
+/// A quota as a peer sent it. Keys of a version that knew none have no limits.
+#[must_use]
+pub fn quota_from_wire(quota: Option<wire::Quota>) -> Quota {
+    let quota = quota.unwrap_or_default();
+    let limit = |limit: u32| Some(limit).filter(|limit| *limit != 0);
+    Quota {
+        requests_per_minute: limit(quota.requests_per_minute),
+        tokens_per_minute: limit(quota.tokens_per_minute),
+        max_streams: limit(quota.max_streams),
     }
 }
 
@@ -50,6 +73,7 @@ pub fn key_from_wire(key: wire::ApiKey) -> Result<ApiKey, PredictError> {
         tenant: TenantId::new(key.tenant)?,
         created_ms: key.created_ms,
         expires_ms: Some(key.expires_ms).filter(|ms| *ms != 0),
+        quota: quota_from_wire(key.quota),
     })
 }
 
@@ -79,8 +103,10 @@ mod tests {
             tenant: TenantId::default(),
             created_ms: 5,
             expires_ms: None,
+            quota: Quota::default(),
         };
         assert_eq!(key_from_wire(key_to_wire(&key)).unwrap(), key);
+        key.quota.tokens_per_minute = Some(60_000);
         key.previous = Some((KeyHash([9; 32]), 12));
         key.models = ModelScope::new(vec!["a".parse().unwrap(), "b.*".parse().unwrap()]);
         key.expires_ms = Some(99);

@@ -56,6 +56,7 @@ pub mod pipeline_records;
 pub mod predict_command;
 pub mod registry_records;
 pub mod report_changes;
+pub mod secret_records;
 pub mod status;
 pub mod take_up;
 pub mod worker_report;

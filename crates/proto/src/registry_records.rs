@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use volley_types::registry::{
-    Assignment, BackendKind, ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, CredentialRef,
-    ModelEntry, ModelSource, ModelUrl, ModelVersionSpec, ProviderKind, RegistryCommand,
-    RegistryReply, RegistryState, Sha256,
+    Assignment, BackendKind, ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, ModelEntry,
+    ModelSource, ModelUrl, ModelVersionSpec, ProviderKind, RegistryCommand, RegistryReply,
+    RegistryState, Sha256,
 };
 use volley_types::{
     ConnectorId, ErrorCode, KeyId, ModelGroupId, ModelName, ModelVersion, PredictError, Revision,
+    SecretName,
 };
 
 use crate::deployment_records::{
@@ -18,7 +19,9 @@ use crate::deployment_records::{
 use crate::group_records::{
     group_from_wire, group_of, group_to_wire, settings_from_wire, settings_to_wire, update_to_wire,
 };
-use crate::key_records::{hash_from_wire, key_from_wire, key_to_wire};
+use crate::key_records::{
+    hash_from_wire, key_from_wire, key_to_wire, quota_from_wire, quota_to_wire,
+};
 use crate::name_records::{
     aliases_from_wire, aliases_to_wire, delete_alias, delete_alias_from_wire, delete_pipeline,
     delete_pipeline_from_wire, pipelines_from_wire, pipelines_to_wire, put_alias,
@@ -29,38 +32,13 @@ use crate::registry::v1 as wire;
 use crate::registry::v1::command::Command;
 use crate::registry::v1::model_version::Source;
 use crate::registry::v1::reply::Result as ReplyResult;
+use crate::secret_records::{
+    credential_from_text, credential_to_text, rewrap_from_wire, rewrap_to_wire, secret_from_wire,
+    secret_to_wire,
+};
 
 fn missing(what: &str) -> PredictError {
     PredictError::invalid(format!("a registry record has no {what}"))
-}
-
-/// `env:NAME` or `file:/path`; empty means none.
-///
-/// # Errors
-/// `InvalidInput` for anything else.
-pub fn credential_from_text(text: &str) -> Result<Option<CredentialRef>, PredictError> {
-    if text.is_empty() {
-        return Ok(None);
-    }
-    match text.split_once(':') {
-        Some(("env", name)) if !name.is_empty() => Ok(Some(CredentialRef::Env(name.to_owned()))),
-        Some(("file", path)) if path.starts_with('/') => {
-            Ok(Some(CredentialRef::File(path.to_owned())))
-        }
-        _ => Err(PredictError::invalid(
-            "a credential is a reference, not a secret: write 'env:NAME' or 'file:/path'",
-        )),
-    }
-}
-
-/// The text that [`credential_from_text`] reads.
-#[must_use]
-pub fn credential_to_text(credential: Option<&CredentialRef>) -> String {
-    match credential {
-        None => String::new(),
-        Some(CredentialRef::Env(name)) => format!("env:{name}"),
-        Some(CredentialRef::File(path)) => format!("file:{path}"),
-    }
 }
 
 /// A connector as it travels.
@@ -260,6 +238,11 @@ pub fn state_to_wire(state: &RegistryState) -> wire::State {
         settings: state.settings.clone().into_iter().collect(),
         aliases: aliases_to_wire(&state.aliases),
         pipelines: pipelines_to_wire(&state.pipelines),
+        secrets: state
+            .secrets
+            .iter()
+            .map(|(name, sealed)| secret_to_wire(name, sealed))
+            .collect(),
     }
 }
 
@@ -272,6 +255,7 @@ pub fn state_from_wire(state: wire::State) -> Result<RegistryState, PredictError
     let connectors = state.connectors.into_iter().map(connector_from_wire);
     let keys = state.keys.into_iter().map(key_from_wire);
     let groups = state.groups.into_iter().map(group_from_wire);
+    let secrets = state.secrets.into_iter().map(secret_from_wire);
     Ok(RegistryState {
         revision: Revision(state.revision),
         models: models
@@ -289,6 +273,7 @@ pub fn state_from_wire(state: wire::State) -> Result<RegistryState, PredictError
         settings: state.settings.into_iter().collect(),
         aliases: aliases_from_wire(state.aliases)?,
         pipelines: pipelines_from_wire(state.pipelines)?,
+        secrets: Arc::new(secrets.collect::<Result<_, _>>()?),
     })
 }
 
@@ -366,6 +351,10 @@ pub fn command_to_wire(command: &RegistryCommand) -> wire::Command {
             hash: hash.0.to_vec(),
             previous_until_ms: *previous_until_ms,
         }),
+        RegistryCommand::LimitKey { id, quota } => Command::LimitKey(wire::LimitKey {
+            id: id.to_string(),
+            quota: Some(quota_to_wire(*quota)),
+        }),
         RegistryCommand::RevokeKey(id) => Command::RevokeKey(id.to_string()),
         RegistryCommand::UpdateConnector(spec) => Command::UpdateConnector(connector_to_wire(spec)),
         RegistryCommand::UpdateModel {
@@ -385,6 +374,15 @@ pub fn command_to_wire(command: &RegistryCommand) -> wire::Command {
         RegistryCommand::DeleteAlias { name, expected } => delete_alias(name, *expected),
         RegistryCommand::PutPipeline { pipeline, expected } => put_pipeline(pipeline, *expected),
         RegistryCommand::DeletePipeline { name, expected } => delete_pipeline(name, *expected),
+        RegistryCommand::PutSecret { name, sealed } => {
+            Command::PutSecret(secret_to_wire(name, sealed))
+        }
+        RegistryCommand::RewrapSecret {
+            name,
+            before,
+            after,
+        } => Command::RewrapSecret(rewrap_to_wire(name, before, after)),
+        RegistryCommand::DeleteSecret(name) => Command::DeleteSecret(name.to_string()),
     };
     wire::Command {
         command: Some(command),
@@ -436,6 +434,10 @@ pub fn command_from_wire(command: wire::Command) -> Result<RegistryCommand, Pred
             hash: hash_from_wire(&rotate.hash)?,
             previous_until_ms: rotate.previous_until_ms,
         },
+        Command::LimitKey(limit) => RegistryCommand::LimitKey {
+            id: KeyId::new(limit.id)?,
+            quota: quota_from_wire(limit.quota),
+        },
         Command::RevokeKey(id) => RegistryCommand::RevokeKey(KeyId::new(id)?),
         Command::UpdateConnector(spec) => {
             RegistryCommand::UpdateConnector(connector_from_wire(spec)?)
@@ -457,6 +459,12 @@ pub fn command_from_wire(command: wire::Command) -> Result<RegistryCommand, Pred
         Command::DeleteAlias(delete) => delete_alias_from_wire(delete)?,
         Command::PutPipeline(put) => put_pipeline_from_wire(put)?,
         Command::DeletePipeline(delete) => delete_pipeline_from_wire(delete)?,
+        Command::PutSecret(secret) => {
+            let (name, sealed) = secret_from_wire(secret)?;
+            RegistryCommand::PutSecret { name, sealed }
+        }
+        Command::RewrapSecret(rewrap) => rewrap_from_wire(rewrap)?,
+        Command::DeleteSecret(name) => RegistryCommand::DeleteSecret(SecretName::new(name)?),
     })
 }
 

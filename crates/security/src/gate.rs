@@ -11,6 +11,9 @@ use crate::audit::AuditLog;
 use crate::guard::{GuardedControl, GuardedPredict};
 use crate::key::{self, MIN_BOOTSTRAP_LEN};
 use crate::principal::unauthenticated;
+use crate::quota::Meters;
+use crate::secrets::MasterKeys;
+use crate::token::Issuers;
 use crate::{Principal, credential, now_ms};
 
 /// Refused requests that are logged in one second; more are only counted.
@@ -24,6 +27,8 @@ pub struct Gatekeeper {
     policy: Policy,
     audit: Option<AuditLog>,
     refusals: Refusals,
+    meters: Meters,
+    master_keys: Option<Arc<MasterKeys>>,
 }
 
 enum Policy {
@@ -33,6 +38,7 @@ enum Policy {
     Keys {
         registry: ReadRegistry,
         bootstrap: Option<KeyHash>,
+        issuers: Option<Arc<Issuers>>,
     },
 }
 
@@ -57,7 +63,17 @@ impl Gatekeeper {
         Ok(Self::new(Policy::Keys {
             registry,
             bootstrap: bootstrap.map(key::hash),
+            issuers: None,
         }))
+    }
+
+    /// Also lets in who has a token of these issuers. Nothing changes where everybody is let in.
+    #[must_use]
+    pub fn with_issuers(mut self, trusted: Arc<Issuers>) -> Self {
+        if let Policy::Keys { issuers, .. } = &mut self.policy {
+            *issuers = Some(trusted);
+        }
+        self
     }
 
     /// Also keeps a trail of what is changed.
@@ -67,11 +83,33 @@ impl Gatekeeper {
         self
     }
 
+    /// Also seals secrets with these keys.
+    #[must_use]
+    pub fn with_master_keys(mut self, keys: Arc<MasterKeys>) -> Self {
+        self.master_keys = Some(keys);
+        self
+    }
+
+    /// What seals secrets.
+    ///
+    /// # Errors
+    /// `Unimplemented` where no master key is configured.
+    pub fn master_keys(&self) -> Result<Arc<MasterKeys>, PredictError> {
+        self.master_keys.clone().ok_or_else(|| {
+            PredictError::new(
+                ErrorCode::Unimplemented,
+                "this coordinator stores no secrets: it has no 'security.master_key_files'",
+            )
+        })
+    }
+
     fn new(policy: Policy) -> Self {
         Self {
             policy,
             audit: None,
             refusals: Refusals::default(),
+            meters: Meters::default(),
+            master_keys: None,
         }
     }
 
@@ -89,6 +127,7 @@ impl Gatekeeper {
         let Policy::Keys {
             registry,
             bootstrap,
+            issuers,
         } = &self.policy
         else {
             return Ok(Principal::anonymous());
@@ -96,6 +135,13 @@ impl Gatekeeper {
         let presented = credential::presented(headers)
             .inspect_err(|_| self.refusals.note("malformed credentials", None))?;
         let presented = presented.ok_or_else(unauthenticated)?;
+        if let Some(issuers) = issuers
+            && Issuers::is_token(&presented)
+        {
+            return issuers
+                .identify(&presented)
+                .inspect_err(|error| self.refusals.note(&error.message, None));
+        }
         decide(&registry(), bootstrap.as_ref(), &presented, now_ms()).ok_or_else(|| {
             self.refusals
                 .note("unknown, expired or revoked key", Some(&presented));
@@ -133,7 +179,7 @@ impl Gatekeeper {
         predict: Arc<dyn Predict>,
         principal: Arc<Principal>,
     ) -> Arc<dyn Predict> {
-        Arc::new(GuardedPredict::new(predict, principal))
+        Arc::new(GuardedPredict::new(predict, principal, self.meters.clone()))
     }
 
     /// `control` as `principal` may use it, with a trail of what it changes.
@@ -143,7 +189,12 @@ impl Gatekeeper {
         control: Arc<dyn Control>,
         principal: Arc<Principal>,
     ) -> Arc<dyn Control> {
-        Arc::new(GuardedControl::new(control, principal, self.audit.clone()))
+        Arc::new(GuardedControl::new(
+            control,
+            principal,
+            self.meters.clone(),
+            self.audit.clone(),
+        ))
     }
 }
 
@@ -206,7 +257,7 @@ impl Refusals {
 
 #[cfg(test)]
 mod tests {
-    use volley_types::{ApiKey, ModelScope, Role, TenantId};
+    use volley_types::{ApiKey, ModelScope, Quota, Role, TenantId};
 
     use crate::key::KeyText;
 
@@ -224,6 +275,7 @@ mod tests {
             tenant: TenantId::new("team-a").unwrap(),
             created_ms: 0,
             expires_ms,
+            quota: Quota::default(),
         };
         let mut state = RegistryState::default();
         state.keys.insert(id, record);

@@ -3,6 +3,7 @@
 //! does not exist for it, and what it may not do is refused here even if its route was open.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use volley_types::control::{ClusterStatus, ModelStatus};
@@ -17,26 +18,49 @@ use volley_types::{
 
 use crate::Principal;
 use crate::audit::{Action, AuditLog};
+use crate::quota::Meters;
 
 /// Models, as a principal may call them.
 pub struct GuardedPredict {
     inner: Arc<dyn Predict>,
     principal: Arc<Principal>,
+    meters: Meters,
 }
 
 impl GuardedPredict {
-    /// `inner`, with the rights of `principal`.
-    #[must_use]
-    pub fn new(inner: Arc<dyn Predict>, principal: Arc<Principal>) -> Self {
-        Self { inner, principal }
+    /// `inner`, with the rights of `principal`, whose use is counted in `meters`.
+    pub(crate) fn new(inner: Arc<dyn Predict>, principal: Arc<Principal>, meters: Meters) -> Self {
+        Self {
+            inner,
+            principal,
+            meters,
+        }
     }
+}
+
+/// Predicts on `inner` as `principal` may, and counts what that uses.
+async fn predict<P: Predict + ?Sized>(
+    inner: &P,
+    principal: &Principal,
+    meters: &Meters,
+    mut request: PredictRequest,
+) -> Result<ChunkStream, PredictError> {
+    principal.admit(&mut request)?;
+    let metered = match principal.quota() {
+        Some((key, quota)) => meters.begin(key, quota, Instant::now())?,
+        None => None,
+    };
+    let stream = inner.predict(request).await?;
+    Ok(match metered {
+        Some(metered) => metered.count(stream),
+        None => stream,
+    })
 }
 
 #[async_trait]
 impl Predict for GuardedPredict {
-    async fn predict(&self, mut request: PredictRequest) -> Result<ChunkStream, PredictError> {
-        self.principal.admit(&mut request)?;
-        self.inner.predict(request).await
+    async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
+        predict(&*self.inner, &self.principal, &self.meters, request).await
     }
 
     async fn signature(&self, model: &ModelRef) -> Result<Signature, PredictError> {
@@ -54,20 +78,23 @@ impl Predict for GuardedPredict {
 pub struct GuardedControl {
     inner: Arc<dyn Control>,
     principal: Arc<Principal>,
+    meters: Meters,
     audit: Option<AuditLog>,
 }
 
 impl GuardedControl {
-    /// `inner`, with the rights of `principal`; what it changes goes into `audit`.
-    #[must_use]
-    pub fn new(
+    /// `inner`, with the rights of `principal`, whose use is counted in `meters`; what it
+    /// changes goes into `audit`.
+    pub(crate) fn new(
         inner: Arc<dyn Control>,
         principal: Arc<Principal>,
+        meters: Meters,
         audit: Option<AuditLog>,
     ) -> Self {
         Self {
             inner,
             principal,
+            meters,
             audit,
         }
     }
@@ -114,9 +141,8 @@ impl GuardedControl {
 
 #[async_trait]
 impl Predict for GuardedControl {
-    async fn predict(&self, mut request: PredictRequest) -> Result<ChunkStream, PredictError> {
-        self.principal.admit(&mut request)?;
-        self.inner.predict(request).await
+    async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
+        predict(&*self.inner, &self.principal, &self.meters, request).await
     }
 
     async fn signature(&self, model: &ModelRef) -> Result<Signature, PredictError> {
@@ -293,7 +319,10 @@ fn permit(command: &RegistryCommand, principal: &Principal) -> Result<(), Predic
         | RegistryCommand::DeleteConnector(_)
         | RegistryCommand::CreateGroup(_)
         | RegistryCommand::UpdateGroup(_)
-        | RegistryCommand::DeleteGroup(_) => {
+        | RegistryCommand::DeleteGroup(_)
+        | RegistryCommand::PutSecret { .. }
+        | RegistryCommand::RewrapSecret { .. }
+        | RegistryCommand::DeleteSecret(_) => {
             principal.allow(Role::ModelAdmin)?;
             principal.reach_all()
         }
@@ -330,6 +359,7 @@ fn permit(command: &RegistryCommand, principal: &Principal) -> Result<(), Predic
         | RegistryCommand::ChangeSettings(_)
         | RegistryCommand::CreateKey(_)
         | RegistryCommand::RotateKey { .. }
+        | RegistryCommand::LimitKey { .. }
         | RegistryCommand::RevokeKey(_) => {
             principal.allow(Role::ClusterAdmin)?;
             principal.reach_all()
@@ -375,6 +405,7 @@ fn action_of(command: &RegistryCommand) -> Action {
         } => ("model.scale", format!("{model} x{replicas}")),
         RegistryCommand::CreateKey(key) => ("key.create", format!("{} role {}", key.id, key.role)),
         RegistryCommand::RotateKey { id, .. } => ("key.rotate", id.to_string()),
+        RegistryCommand::LimitKey { id, .. } => ("key.limit", id.to_string()),
         RegistryCommand::RevokeKey(id) => ("key.revoke", id.to_string()),
         RegistryCommand::UpdateConnector(spec) => ("connector.update", spec.id.to_string()),
         RegistryCommand::UpdateModel { model, .. } => ("model.update", model.to_string()),
@@ -392,6 +423,9 @@ fn action_of(command: &RegistryCommand) -> Action {
             ("pipeline.put", pipeline.name.to_string())
         }
         RegistryCommand::DeletePipeline { name, .. } => ("pipeline.delete", name.to_string()),
+        RegistryCommand::PutSecret { name, .. } => ("secret.put", name.to_string()),
+        RegistryCommand::RewrapSecret { name, .. } => ("secret.rewrap", name.to_string()),
+        RegistryCommand::DeleteSecret(name) => ("secret.delete", name.to_string()),
     };
     Action { name, target }
 }

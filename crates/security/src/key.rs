@@ -120,7 +120,7 @@ fn random<const N: usize>() -> Result<[u8; N], PredictError> {
 
 #[cfg(test)]
 mod tests {
-    use volley_types::{ModelScope, Role, TenantId};
+    use volley_types::{ModelScope, Quota, Role, TenantId};
 
     use super::*;
 
@@ -135,6 +135,7 @@ mod tests {
             tenant: TenantId::default(),
             created_ms: 0,
             expires_ms: None,
+            quota: Quota::default(),
         }
     }
 

@@ -2,8 +2,8 @@
 //!
 //! Reading order: [`key`] (how a key is made and checked), [`credential`] (where a request
 //! carries it), [`Gatekeeper`] (from a request to a [`Principal`]), [`guard`] (a cluster seen
-//! through a principal's rights), [`audit`]; [`tls`] and
-//! [`nodes`] (connections), [`live`] (renewal).
+//! through a principal's rights), `quota` (how much it may use), [`token`] (callers of an
+//! identity provider), [`audit`], [`secrets`]; [`tls`] and [`nodes`] (connections), [`live`] (renewal).
 
 pub mod audit;
 pub mod credential;
@@ -13,7 +13,10 @@ pub mod key;
 pub mod live;
 pub mod nodes;
 mod principal;
+mod quota;
+pub mod secrets;
 pub mod tls;
+pub mod token;
 
 pub use crate::gate::{Gatekeeper, ReadRegistry};
 pub use crate::principal::Principal;

@@ -1,8 +1,8 @@
 //! Who is asking.
 
 use volley_types::{
-    ApiKey, ErrorCode, ModelName, ModelScope, NodeIdentity, PredictError, PredictRequest, Role,
-    TenantId,
+    ApiKey, ErrorCode, KeyId, ModelName, ModelScope, NodeIdentity, PredictError, PredictRequest,
+    Quota, Role, TenantId,
 };
 
 /// A caller that is known, with its rights.
@@ -12,6 +12,8 @@ pub struct Principal {
     role: Option<Role>,
     models: ModelScope,
     tenant: Option<TenantId>,
+    /// The key whose use is counted.
+    quota: Option<(KeyId, Quota)>,
 }
 
 impl Principal {
@@ -29,6 +31,7 @@ impl Principal {
             role: None,
             models: ModelScope::default(),
             tenant: None,
+            quota: None,
         }
     }
 
@@ -46,6 +49,18 @@ impl Principal {
             role: Some(key.role),
             models: key.models.clone(),
             tenant: Some(key.tenant.clone()),
+            quota: Some((key.id.clone(), key.quota)),
+        }
+    }
+
+    /// The bearer of an identity provider's token.
+    pub(crate) fn token(who: String, role: Role, models: ModelScope, tenant: TenantId) -> Self {
+        Self {
+            who,
+            role: Some(role),
+            models,
+            tenant: Some(tenant),
+            quota: None,
         }
     }
 
@@ -61,6 +76,7 @@ impl Principal {
             role: Some(role),
             models: ModelScope::default(),
             tenant: None,
+            quota: None,
         }
     }
 
@@ -86,6 +102,11 @@ impl Principal {
     #[must_use]
     pub fn tenant(&self) -> Option<&TenantId> {
         self.tenant.as_ref()
+    }
+
+    /// The key whose use is counted, and what it may use.
+    pub(crate) fn quota(&self) -> Option<(&KeyId, Quota)> {
+        self.quota.as_ref().map(|(key, quota)| (key, *quota))
     }
 
     /// Whether it may do what `needed` may.

@@ -156,6 +156,17 @@ impl fmt::Debug for KeyHash {
     }
 }
 
+/// How much the bearers of a key may use, on each coordinator. `None` is no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Quota {
+    /// Predictions that may begin in a minute.
+    pub requests_per_minute: Option<u32>,
+    /// Tokens read and written in a minute.
+    pub tokens_per_minute: Option<u32>,
+    /// Predictions that may run at a time.
+    pub max_streams: Option<u32>,
+}
+
 /// An API key as the registry holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiKey {
@@ -178,6 +189,8 @@ pub struct ApiKey {
     pub created_ms: u64,
     /// When it ends, in milliseconds since 1970.
     pub expires_ms: Option<u64>,
+    /// How much it may use.
+    pub quota: Quota,
 }
 
 /// A node of the cluster, as its certificate names it.

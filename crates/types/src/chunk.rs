@@ -376,6 +376,15 @@ impl<'a> GenerationRow<'a> {
         array.is_valid(self.row).then(|| array.value(self.row))
     }
 
+    /// Whether it brings text, reasoning or tool calls.
+    #[must_use]
+    pub fn has_content(&self) -> bool {
+        let columns = 3..=5;
+        columns
+            .map(|column| self.batch.column(column))
+            .any(|column| column.is_valid(self.row))
+    }
+
     /// See [`GenerationChunk::last`].
     #[must_use]
     pub fn last(&self) -> bool {

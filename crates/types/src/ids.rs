@@ -92,6 +92,10 @@ string_id!(
     KeyId, "key id"
 );
 string_id!(
+    /// The name of a secret that the registry holds sealed.
+    SecretName, "secret name"
+);
+string_id!(
     /// The id that one request carries through every hop, log line and error.
     RequestId, "request id"
 );

@@ -26,7 +26,7 @@ pub mod streams;
 pub mod trace;
 pub mod worker;
 
-pub use access::{ApiKey, KeyHash, ModelPattern, ModelScope, NodeIdentity, Role};
+pub use access::{ApiKey, KeyHash, ModelPattern, ModelScope, NodeIdentity, Quota, Role};
 pub use chat::ChatMessage;
 pub use chunk::{
     ChunkStream, FinishReason, GenerationChunk, GenerationChunks, GenerationRow, Usage,
@@ -36,7 +36,7 @@ pub use deadline::Deadline;
 pub use error::{ErrorCode, ErrorOrigin, PredictError};
 pub use ids::{
     ConnectorId, Incarnation, KeyId, ModelGroupId, ModelName, ModelRef, ModelVersion, NodeId,
-    RequestId, Revision, TenantId, WorkerId,
+    RequestId, Revision, SecretName, TenantId, WorkerId,
 };
 pub use params::{ParamValue, Parameters};
 pub use predict::Predict;

@@ -7,6 +7,7 @@ mod deployment;
 mod group;
 mod names;
 mod pipeline;
+mod secret;
 mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,9 +21,10 @@ pub use self::connector::{
     ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, CredentialRef, ProviderKind,
 };
 pub use self::deployment::{DeployOptions, Deployment, Placing, Rollout, RolloutAction, Scaling};
-use crate::access::{ApiKey, KeyHash};
+use crate::access::{ApiKey, KeyHash, Quota};
 use crate::ids::{
-    ConnectorId, KeyId, ModelGroupId, ModelName, ModelVersion, NodeId, Revision, WorkerId,
+    ConnectorId, KeyId, ModelGroupId, ModelName, ModelVersion, NodeId, Revision, SecretName,
+    WorkerId,
 };
 use crate::params::Parameters;
 
@@ -33,6 +35,7 @@ pub use self::pipeline::{
     MAX_STEP_TEMPLATE, MAX_STEPS, MAX_TOP_K, PARAMETERS, PipelineEntry, PipelineSpec, PipelineStep,
     REQUEST, ROOT, Shape, StepKind,
 };
+pub use self::secret::{OpenSecret, SealedSecret};
 pub use self::source::{MAX_MODEL_URL_BYTES, ModelUrl, ModelUrlKind, ModelUrlScheme, Sha256};
 
 /// The cluster setting that bounds how many models a worker is given.
@@ -163,6 +166,8 @@ pub struct RegistryState {
     pub aliases: BTreeMap<ModelName, AliasEntry>,
     /// Pipelines by name. No model and no alias has the name of one.
     pub pipelines: BTreeMap<ModelName, PipelineEntry>,
+    /// Secrets by name, sealed.
+    pub secrets: Arc<BTreeMap<SecretName, SealedSecret>>,
 }
 
 /// A replica that a worker shall hold: all that a worker needs to load it.
@@ -182,7 +187,7 @@ impl RegistryState {
     pub fn assignment(&self, model: &ModelEntry, version: ModelVersion) -> Option<Assignment> {
         let spec = model.versions.get(&version)?.clone();
         let connector = match &spec.source {
-            ModelSource::Connector(id) => Some(self.connectors.get(id)?.clone()),
+            ModelSource::Connector(id) => Some(self.with_secrets(self.connectors.get(id)?)),
             ModelSource::None | ModelSource::Path(_) | ModelSource::Url { .. } => None,
         };
         Some(Assignment {
@@ -190,6 +195,34 @@ impl RegistryState {
             spec,
             connector,
         })
+    }
+
+    /// Whether some version of `model` has a connector that names a secret which `is_meant`.
+    #[must_use]
+    pub fn names_secret(&self, model: &ModelEntry, is_meant: impl Fn(&SecretName) -> bool) -> bool {
+        let connectors = model
+            .versions
+            .values()
+            .filter_map(|spec| match &spec.source {
+                ModelSource::Connector(id) => self.connectors.get(id),
+                _ => None,
+            });
+        connectors
+            .flat_map(ConnectorSpec::credentials)
+            .any(|credential| matches!(credential, CredentialRef::Secret(name) if is_meant(name)))
+    }
+
+    /// `connector` as workers get it: with the sealed secrets that it names.
+    fn with_secrets(&self, connector: &ConnectorSpec) -> ConnectorSpec {
+        let mut connector = connector.clone();
+        for credential in connector.credentials_mut() {
+            if let CredentialRef::Secret(name) = credential
+                && let Some(sealed) = self.secrets.get(name)
+            {
+                *credential = CredentialRef::Sealed(name.clone(), Box::new(sealed.clone()));
+            }
+        }
+        connector
     }
 
     /// What `worker` shall hold.
@@ -306,6 +339,13 @@ pub enum RegistryCommand {
         /// ends at once.
         previous_until_ms: u64,
     },
+    /// Sets what a key may use; `NotFound` when there is no such key.
+    LimitKey {
+        /// The key.
+        id: KeyId,
+        /// What it may use from now on.
+        quota: Quota,
+    },
     /// Removes an API key; `NotFound` when there is none.
     RevokeKey(KeyId),
     /// Creates or replaces an alias. `Conflict` when a model has its name, when names would lead
@@ -340,6 +380,24 @@ pub enum RegistryCommand {
         /// The revision that it must be at.
         expected: Option<Revision>,
     },
+    /// Stores a sealed secret, in place of one of the same name.
+    PutSecret {
+        /// Its name.
+        name: SecretName,
+        /// What is stored.
+        sealed: SealedSecret,
+    },
+    /// Stores the same secret under another master key; `Conflict` when it is another by now.
+    RewrapSecret {
+        /// Its name.
+        name: SecretName,
+        /// What it was.
+        before: SealedSecret,
+        /// What is stored.
+        after: SealedSecret,
+    },
+    /// Removes a secret; `NotFound` when there is none, `Conflict` while a connector names it.
+    DeleteSecret(SecretName),
 }
 
 /// What an applied command answers.

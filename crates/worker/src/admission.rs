@@ -1,8 +1,13 @@
-//! The door of one replica: so many streams at a time, a bounded queue before it, the more
-//! urgent first and within one priority the earlier. Full means refused at once.
+//! The door of one replica: so many streams at a time, a bounded queue before it. The more
+//! urgent go first; within one priority the tenants take turns, however many requests each has
+//! waiting (start-time fair queueing, Goyal et al. 1996, with every request of one length), and
+//! within one tenant the earlier goes first. A full queue refuses at once; what could not begin
+//! by its deadline is refused rather than queued.
+
+mod service;
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -10,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
-use volley_types::{ErrorCode, PredictError, Priority};
+use volley_types::{Deadline, ErrorCode, PredictError, Priority, TenantId};
+
+use self::service::ServiceTime;
 
 /// The door of one replica. Cloning gives another handle.
 #[derive(Clone, Debug)]
@@ -28,22 +35,57 @@ struct Door {
 struct State {
     running: usize,
     next_ticket: u64,
-    /// By urgency, then by arrival.
-    waiting: BTreeMap<(Reverse<Priority>, u64), oneshot::Sender<Permit>>,
+    waiting: BTreeMap<Place, Waiting>,
+    tenants: HashMap<TenantId, Turns>,
+    /// The turn of whoever was let in last.
+    turn: u64,
+    service: ServiceTime,
     /// When the last stream ended.
     idle_since: Option<Instant>,
 }
 
+/// A place in the queue; the least is the first. By urgency, then by the tenant's turn, then by
+/// arrival.
+type Place = (Reverse<Priority>, u64, u64);
+
+#[derive(Debug)]
+struct Waiting {
+    tenant: TenantId,
+    answer: oneshot::Sender<Result<Permit, PredictError>>,
+}
+
+/// What one tenant has in the queue.
+#[derive(Debug, Default)]
+struct Turns {
+    waiting: usize,
+    /// The turn of its next request.
+    next: u64,
+}
+
+/// Who asks to be let in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Visitor<'a> {
+    /// On whose behalf.
+    pub(crate) tenant: &'a TenantId,
+    /// How urgent.
+    pub(crate) priority: Priority,
+    /// By when all must be done.
+    pub(crate) deadline: Option<Deadline>,
+}
+
 /// The right to run one stream; given on when dropped.
 #[derive(Debug)]
-pub(crate) struct Permit(Option<Arc<Door>>);
+pub(crate) struct Permit {
+    door: Option<Arc<Door>>,
+    since: Instant,
+}
 
 /// A place in the queue, or the permit at once. Dropping it leaves the queue.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     door: Arc<Door>,
-    key: (Reverse<Priority>, u64),
-    permit: oneshot::Receiver<Permit>,
+    place: Place,
+    answer: oneshot::Receiver<Result<Permit, PredictError>>,
 }
 
 impl Admission {
@@ -57,31 +99,40 @@ impl Admission {
         }))
     }
 
-    /// Takes a place: await the ticket for the permit.
+    /// Takes a place: await the ticket for the permit. A request that waits may still be refused,
+    /// when one that is more urgent, or of a tenant with fewer waiting, needs its place.
     ///
     /// # Errors
-    /// `Overloaded` when the queue is full.
-    pub(crate) fn enter(&self, priority: Priority) -> Result<Ticket, PredictError> {
-        let (sender, permit) = oneshot::channel();
+    /// `Overloaded` when the queue is full, or when the wait would outlast the deadline.
+    pub(crate) fn enter(&self, visitor: Visitor<'_>) -> Result<Ticket, PredictError> {
+        let (sender, answer) = oneshot::channel();
         let mut state = self.0.state.lock();
-        let key = (Reverse(priority), state.next_ticket);
-        state.next_ticket += 1;
+        let place;
         if state.running < self.0.capacity && state.waiting.is_empty() {
             state.running += 1;
+            place = state.arrive(visitor);
             drop(state);
             // The receiver is right here.
-            let _ = sender.send(Permit(Some(self.0.clone())));
-        } else if state.waiting.len() < self.0.queue_limit {
-            state.waiting.insert(key, sender);
+            let _ = sender.send(Ok(Permit::new(self.0.clone())));
         } else {
-            let message = "the model's queue is full; try again shortly, or deploy more replicas";
-            return Err(PredictError::new(ErrorCode::Overloaded, message)
-                .with_retry_after(Duration::from_secs(1)));
+            let all = state.service.wait(state.waiting.len(), self.0.capacity);
+            state.check_deadline(visitor, self.0.capacity)?;
+            let out = match state.waiting.len() < self.0.queue_limit {
+                true => None,
+                false => Some(state.make_room(visitor).ok_or_else(|| queue_full(all))?),
+            };
+            place = state.arrive(visitor);
+            state.queue(place, visitor, sender);
+            drop(state);
+            if let Some(out) = out {
+                // Nobody to tell when it has left by itself.
+                let _ = out.answer.send(Err(displaced(all)));
+            }
         }
         Ok(Ticket {
             door: self.0.clone(),
-            key,
-            permit,
+            place,
+            answer,
         })
     }
 
@@ -101,12 +152,109 @@ impl Admission {
     }
 }
 
-impl Future for Ticket {
-    type Output = Permit;
+impl State {
+    /// A place for whoever comes now.
+    fn arrive(&mut self, visitor: Visitor<'_>) -> Place {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        let next = self.tenants.get(visitor.tenant).map_or(0, |own| own.next);
+        (Reverse(visitor.priority), next.max(self.turn), ticket)
+    }
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Permit> {
-        match Pin::new(&mut self.permit).poll(cx) {
-            Poll::Ready(Ok(permit)) => Poll::Ready(permit),
+    fn queue(
+        &mut self,
+        place: Place,
+        visitor: Visitor<'_>,
+        answer: oneshot::Sender<Result<Permit, PredictError>>,
+    ) {
+        let own = self.tenants.entry(visitor.tenant.clone()).or_default();
+        own.waiting += 1;
+        own.next = place.1 + 1;
+        let tenant = visitor.tenant.clone();
+        self.waiting.insert(place, Waiting { tenant, answer });
+    }
+
+    /// Takes whoever waits at `place` out of the queue.
+    fn remove(&mut self, place: &Place) -> Option<Waiting> {
+        let left = self.waiting.remove(place)?;
+        if let Some(own) = self.tenants.get_mut(&left.tenant) {
+            own.waiting -= 1;
+            // Its next turn is no later than anybody's who comes new.
+            if own.waiting == 0 {
+                self.tenants.remove(&left.tenant);
+            }
+        }
+        Some(left)
+    }
+
+    /// The first in the queue, whose turn it is.
+    fn next(&mut self) -> Option<Waiting> {
+        let place = *self.waiting.first_key_value()?.0;
+        self.turn = self.turn.max(place.1);
+        self.remove(&place)
+    }
+
+    /// Takes out whoever must yield to `visitor`: the last of those that are less urgent, else
+    /// the last of a tenant that has more waiting of the same urgency.
+    fn make_room(&mut self, visitor: Visitor<'_>) -> Option<Waiting> {
+        let last = *self.waiting.last_key_value()?.0;
+        let Reverse(least) = last.0;
+        if least < visitor.priority {
+            return self.remove(&last);
+        }
+        if visitor.priority < least {
+            return None;
+        }
+        let waits = |tenant| self.tenants.get(tenant).map_or(0, |own| own.waiting);
+        let own = waits(visitor.tenant);
+        let same = (last.0, 0, 0)..=last;
+        let heaviest = self.waiting.range(same).map(|(place, waiting)| {
+            let count = waits(&waiting.tenant);
+            (count, *place)
+        });
+        let (count, place) = heaviest.max()?;
+        match own + 1 < count {
+            true => self.remove(&place),
+            false => None,
+        }
+    }
+
+    /// Refuses what could not begin in time, as far as the requests before it tell.
+    fn check_deadline(&self, visitor: Visitor<'_>, capacity: usize) -> Result<(), PredictError> {
+        let Some(deadline) = visitor.deadline else {
+            return Ok(());
+        };
+        let left = deadline.instant().saturating_duration_since(Instant::now());
+        // Whoever would get through behind all others need not be counted before.
+        if self.service.wait(self.waiting.len(), capacity) <= left {
+            return Ok(());
+        }
+        let next = self.tenants.get(visitor.tenant).map_or(0, |own| own.next);
+        let place = (Reverse(visitor.priority), next.max(self.turn), u64::MAX);
+        let before = self.waiting.range(..place).count();
+        let wait = self.service.wait(before, capacity);
+        if wait <= left {
+            return Ok(());
+        }
+        Err(hopeless(wait))
+    }
+}
+
+impl Permit {
+    fn new(door: Arc<Door>) -> Self {
+        Self {
+            door: Some(door),
+            since: Instant::now(),
+        }
+    }
+}
+
+impl Future for Ticket {
+    type Output = Result<Permit, PredictError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match Pin::new(&mut self.answer).poll(cx) {
+            Poll::Ready(Ok(answer)) => Poll::Ready(answer),
             // The sender is dropped only with the door, which this ticket holds open.
             Poll::Ready(Err(_)) | Poll::Pending => Poll::Pending,
         }
@@ -115,28 +263,54 @@ impl Future for Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let left = self.door.state.lock().waiting.remove(&self.key);
+        let left = self.door.state.lock().remove(&self.place);
         drop(left);
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let Some(door) = self.0.take() else { return };
+        let Some(door) = self.door.take() else { return };
         let next = {
             let mut state = door.state.lock();
-            let next = state.waiting.pop_first();
+            state.service.observe(self.since.elapsed());
+            let next = state.next();
             if next.is_none() {
                 state.running -= 1;
                 state.idle_since = Some(Instant::now());
             }
             next
         };
-        if let Some((_, next)) = next {
+        if let Some(next) = next {
             // A receiver that has gone gives the permit back by dropping it here.
-            drop(next.send(Self(Some(door))));
+            drop(next.answer.send(Ok(Self::new(door))));
         }
     }
+}
+
+/// When to come back where `wait` is what the queue takes now.
+fn come_back(wait: Duration) -> Duration {
+    wait.clamp(Duration::from_secs(1), Duration::from_secs(30))
+}
+
+fn queue_full(wait: Duration) -> PredictError {
+    let message = "the model's queue is full; try again shortly, or deploy more replicas";
+    PredictError::new(ErrorCode::Overloaded, message).with_retry_after(come_back(wait))
+}
+
+fn displaced(wait: Duration) -> PredictError {
+    let message = "the model's queue is full, and the place was needed for a request that is \
+                   more urgent or of a tenant with fewer; try again shortly";
+    PredictError::new(ErrorCode::Overloaded, message).with_retry_after(come_back(wait))
+}
+
+fn hopeless(wait: Duration) -> PredictError {
+    let message = format!(
+        "the request would wait about {} ms for the model, which is past its deadline; try again \
+         later, or allow more time",
+        wait.as_millis()
+    );
+    PredictError::new(ErrorCode::Overloaded, message).with_retry_after(come_back(wait))
 }
 
 #[cfg(test)]
@@ -145,33 +319,41 @@ mod tests {
 
     use super::*;
 
+    fn visit<'a>(tenant: &'a TenantId, priority: Priority) -> Visitor<'a> {
+        Visitor {
+            tenant,
+            priority,
+            deadline: None,
+        }
+    }
+
+    fn enter(door: &Admission, priority: Priority) -> Result<Ticket, PredictError> {
+        door.enter(visit(&TenantId::default(), priority))
+    }
+
+    fn permit(ticket: &mut Ticket) -> Option<Permit> {
+        ticket.now_or_never().map(Result::unwrap)
+    }
+
     #[test]
     fn the_urgent_go_first_the_full_queue_refuses_and_leaving_makes_room() {
         let door = Admission::new(1, 3);
-        let running = door
-            .enter(Priority::Normal)
-            .unwrap()
-            .now_or_never()
-            .unwrap();
-        let mut low = door.enter(Priority::Low).unwrap();
-        let mut normal = door.enter(Priority::Normal).unwrap();
-        let mut high = door.enter(Priority::High).unwrap();
-        let refused = door.enter(Priority::High).unwrap_err();
+        let running = permit(&mut enter(&door, Priority::Normal).unwrap()).unwrap();
+        let mut low = enter(&door, Priority::Low).unwrap();
+        let mut normal = enter(&door, Priority::Normal).unwrap();
+        let mut high = enter(&door, Priority::High).unwrap();
+        let refused = enter(&door, Priority::Low).unwrap_err();
         assert_eq!(refused.code, ErrorCode::Overloaded);
         assert!(refused.retry_after.is_some());
         assert_eq!((door.running(), door.waiting()), (1, 3));
 
         drop(running);
         assert!((&mut low).now_or_never().is_none() && (&mut normal).now_or_never().is_none());
-        let running = (&mut high)
-            .now_or_never()
-            .expect("the urgent one goes first");
+        let running = permit(&mut high).expect("the urgent one goes first");
         drop(normal);
         assert_eq!(door.waiting(), 1);
         drop(running);
-        let running = (&mut low)
-            .now_or_never()
-            .expect("the one that left is passed over");
+        let running = permit(&mut low).expect("the one that left is passed over");
         drop(running);
         assert_eq!((door.running(), door.waiting()), (0, 0));
     }
@@ -179,13 +361,9 @@ mod tests {
     #[test]
     fn a_permit_that_nobody_takes_goes_on_to_the_next() {
         let door = Admission::new(1, 8);
-        let running = door
-            .enter(Priority::Normal)
-            .unwrap()
-            .now_or_never()
-            .unwrap();
-        let gone = door.enter(Priority::Normal).unwrap();
-        let mut stays = door.enter(Priority::Normal).unwrap();
+        let running = permit(&mut enter(&door, Priority::Normal).unwrap()).unwrap();
+        let gone = enter(&door, Priority::Normal).unwrap();
+        let mut stays = enter(&door, Priority::Normal).unwrap();
         drop(running);
         // Its permit was sent and never received.
         drop(gone);
@@ -193,16 +371,105 @@ mod tests {
         assert_eq!(door.running(), 0);
     }
 
+    #[test]
+    fn tenants_take_turns_whatever_each_has_waiting() {
+        let door = Admission::new(1, 100);
+        let (loud, quiet) = (
+            TenantId::new("loud").unwrap(),
+            TenantId::new("quiet").unwrap(),
+        );
+        let mut running = permit(&mut enter(&door, Priority::Normal).unwrap());
+        let mut waiting: Vec<_> = (0..20)
+            .map(|_| (&loud, door.enter(visit(&loud, Priority::Normal)).unwrap()))
+            .collect();
+        let late = (0..5).map(|_| (&quiet, door.enter(visit(&quiet, Priority::Normal)).unwrap()));
+        waiting.extend(late);
+        let mut order = Vec::new();
+        while running.take().is_some() {
+            for (tenant, ticket) in &mut waiting {
+                if let Some(permit) = permit(ticket) {
+                    order.push(tenant.as_str());
+                    running = Some(permit);
+                }
+            }
+            waiting.retain(|(_, ticket)| door.0.state.lock().waiting.contains_key(&ticket.place));
+        }
+        assert_eq!(order.len(), 25);
+        let first: Vec<_> = order[..10].iter().filter(|who| **who == "quiet").collect();
+        assert_eq!(first.len(), 5, "{order:?}");
+    }
+
+    #[test]
+    fn a_full_queue_makes_room_for_the_urgent_and_for_those_with_fewer_waiting() {
+        let door = Admission::new(1, 4);
+        let (loud, quiet) = (
+            TenantId::new("loud").unwrap(),
+            TenantId::new("quiet").unwrap(),
+        );
+        let _running = permit(&mut enter(&door, Priority::Normal).unwrap());
+        let mut flood: Vec<_> = (0..4)
+            .map(|_| door.enter(visit(&loud, Priority::Normal)).unwrap())
+            .collect();
+        assert!(door.enter(visit(&loud, Priority::Normal)).is_err());
+        let _first = door.enter(visit(&quiet, Priority::Normal)).unwrap();
+        let _second = door.enter(visit(&quiet, Priority::Normal)).unwrap();
+        assert!(
+            door.enter(visit(&quiet, Priority::Normal)).is_err(),
+            "both have two"
+        );
+        for out in flood.drain(2..) {
+            let refused = out.now_or_never().unwrap().unwrap_err();
+            assert_eq!(refused.code, ErrorCode::Overloaded);
+        }
+        let _urgent = door.enter(visit(&loud, Priority::High)).unwrap();
+        assert!(door.enter(visit(&quiet, Priority::Low)).is_err());
+        assert_eq!(door.waiting(), 4);
+    }
+
+    #[test]
+    fn what_cannot_begin_in_time_is_refused() {
+        let door = Admission::new(2, 100);
+        for _ in 0..100 {
+            door.0.state.lock().service.observe(Duration::from_secs(4));
+        }
+        let tenant = TenantId::default();
+        let by = |seconds| Visitor {
+            deadline: Some(Deadline::after(
+                Instant::now(),
+                Duration::from_secs(seconds),
+            )),
+            ..visit(&tenant, Priority::Normal)
+        };
+        let _running: Vec<_> = (0..2).map(|_| door.enter(by(1)).unwrap()).collect();
+        let _queued: Vec<_> = (0..3).map(|_| door.enter(by(60)).unwrap()).collect();
+        // Three before it and itself, two at a time, four seconds each.
+        let refused = door.enter(by(7)).unwrap_err();
+        assert!(refused.message.contains("8000 ms"), "{}", refused.message);
+        assert_eq!(refused.retry_after, Some(Duration::from_secs(8)));
+        let _patient = door.enter(by(9)).unwrap();
+        // The urgent one has nobody before it.
+        let urgent = Visitor {
+            priority: Priority::High,
+            ..by(3)
+        };
+        let _urgent = door.enter(urgent).unwrap();
+    }
+
     proptest::proptest! {
         #[test]
         fn never_more_than_capacity_and_nothing_leaks(
             steps in proptest::collection::vec((0_u8..4, 0_usize..8), 1..200)
         ) {
+            let tenants = ["a", "b", "c"].map(|name| TenantId::new(name).unwrap());
+            let priorities = [Priority::Low, Priority::Normal, Priority::High];
             let door = Admission::new(3, 4);
             let (mut tickets, mut permits) = (Vec::new(), Vec::new());
             for (step, index) in steps {
                 match step {
-                    0 | 1 => tickets.extend(door.enter(Priority::Normal).ok()),
+                    0 | 1 => {
+                        let visitor = visit(&tenants[index % 3], priorities[index / 3]);
+                        tickets.extend(door.enter(visitor).ok());
+                    }
                     2 if index < tickets.len() => drop(tickets.remove(index)),
                     3 if index < permits.len() => drop(permits.remove(index)),
                     _ => {}
@@ -210,7 +477,9 @@ mod tests {
                 let mut waiting = Vec::new();
                 for mut ticket in tickets.drain(..) {
                     match (&mut ticket).now_or_never() {
-                        Some(permit) => permits.push(permit),
+                        Some(Ok(permit)) => permits.push(permit),
+                        // It had to yield.
+                        Some(Err(_)) => {}
                         None => waiting.push(ticket),
                     }
                 }
@@ -219,6 +488,9 @@ mod tests {
                 proptest::prop_assert_eq!(door.running(), permits.len());
                 proptest::prop_assert_eq!(door.waiting(), tickets.len());
                 proptest::prop_assert!(tickets.is_empty() || permits.len() == 3);
+                let state = door.0.state.lock();
+                let waiting: usize = state.tenants.values().map(|own| own.waiting).sum();
+                proptest::prop_assert_eq!(waiting, state.waiting.len());
             }
             drop((tickets, permits));
             proptest::prop_assert_eq!((door.running(), door.waiting()), (0, 0));

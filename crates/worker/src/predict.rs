@@ -15,6 +15,7 @@ use volley_types::{
 };
 
 use crate::Worker;
+use crate::admission::Visitor;
 use crate::replica::Loaded;
 
 /// When to come back after too long a wait.
@@ -33,7 +34,12 @@ impl Predict for Worker {
         let loaded = found.inspect_err(|error| self.0.metrics.refused(None, error.code))?;
         let schema = request.input.schema();
         let entered = loaded.signature.check_input(&schema);
-        let entered = entered.and_then(|()| loaded.admission.enter(request.priority));
+        let visitor = Visitor {
+            tenant: &request.tenant,
+            priority: request.priority,
+            deadline: request.deadline,
+        };
+        let entered = entered.and_then(|()| loaded.admission.enter(visitor));
         let ticket = entered.inspect_err(|error| {
             self.0.metrics.refused(Some(&model), error.code);
         })?;
@@ -50,7 +56,7 @@ impl Predict for Worker {
         let worker = self.clone();
         let run = try_stream! {
             let place = async {
-                let permit = ticket.await;
+                let permit = ticket.await?;
                 // The place goes last: whoever is next finds the backend.
                 Ok::<_, PredictError>((worker.enter(&loaded.seat).await?, permit))
             };

@@ -382,6 +382,27 @@ const OPERATIONS: &[Operation] = &[
         "Key",
     )
     .body_if_any(),
+    get("/_volley/secrets", "Secrets, by their names.", "Secrets"),
+    post(
+        "/_volley/secrets/{name}",
+        "Stores a secret, sealed, in place of one of the same name.",
+        "SecretRequest",
+        "Secret",
+    ),
+    delete("/_volley/secrets/{name}", "Deletes a secret.", "Anything"),
+    post(
+        "/_volley/secrets/_rewrap",
+        "Puts all secrets under the newest master key.",
+        "Nothing",
+        "Rewrapped",
+    )
+    .body_if_any(),
+    post(
+        "/_volley/keys/{id}/_limit",
+        "Sets what a key may use.",
+        "KeyLimits",
+        "Key",
+    ),
     get(
         "/_volley/aliases",
         "All aliases: names that split requests over models.",

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use axum::Json;
 use serde_json::{Map, Value, json};
 use volley_types::registry::{ConnectorSpec, CredentialRef, ProviderKind, RegistryCommand};
-use volley_types::{ConnectorId, ErrorCode, PredictError};
+use volley_types::{ConnectorId, ErrorCode, PredictError, SecretName};
 
 use crate::app::App;
 use crate::body::{Fields, JsonObject};
@@ -186,6 +186,7 @@ fn credential_text(credential: Option<&CredentialRef>) -> Option<String> {
     Some(match credential? {
         CredentialRef::Env(name) => format!("env:{name}"),
         CredentialRef::File(path) => format!("file:{path}"),
+        CredentialRef::Secret(name) | CredentialRef::Sealed(name, _) => format!("secret:{name}"),
     })
 }
 
@@ -327,12 +328,14 @@ fn credential(body: &Map<String, Value>) -> Result<Option<CredentialRef>, Predic
     let parsed = reference.and_then(|reference| match reference.split_once(':') {
         Some(("env", name)) if !name.is_empty() => Some(CredentialRef::Env(name.to_owned())),
         Some(("file", path)) if path.starts_with('/') => Some(CredentialRef::File(path.to_owned())),
+        Some(("secret", name)) => SecretName::new(name).ok().map(CredentialRef::Secret),
         _ => None,
     });
     parsed.map(Some).ok_or_else(|| {
         PredictError::invalid(
-            "field 'credential' must be one reference, 'env:NAME' or 'file:/path', which each \
-             worker reads for itself; secrets themselves are not stored",
+            "field 'credential' must be one reference: 'env:NAME' or 'file:/path', which each \
+             worker reads for itself, or 'secret:NAME', which the cluster holds sealed; a secret \
+             itself does not belong here",
         )
     })
 }

@@ -80,6 +80,11 @@ const ROUTES: &[(&str, &str, &str)] = &[
     ("GET", "/_volley/keys/k", "cluster-admin"),
     ("DELETE", "/_volley/keys/k", "cluster-admin"),
     ("POST", "/_volley/keys/k/_rotate", "cluster-admin"),
+    ("POST", "/_volley/keys/k/_limit", "cluster-admin"),
+    ("GET", "/_volley/secrets", "model-admin"),
+    ("POST", "/_volley/secrets/s", "model-admin"),
+    ("DELETE", "/_volley/secrets/s", "model-admin"),
+    ("POST", "/_volley/secrets/_rewrap", "model-admin"),
     ("POST", "/_plugins/_ml/connectors/_create", "model-admin"),
     ("GET", "/_plugins/_ml/connectors/_search", "viewer"),
     ("GET", "/_plugins/_ml/connectors/c", "viewer"),
@@ -312,6 +317,30 @@ async fn a_key_is_shown_once_rotated_and_revoked() {
 }
 
 #[tokio::test]
+async fn a_key_that_used_up_its_quota_is_told_when_to_come_back() {
+    let edge = edge().await;
+    let body = json!({ "name": "app", "role": "predict", "limits": { "requests_per_minute": 1 } });
+    let (id, key) = make(&edge, body).await;
+    let ask = || {
+        let request = request(Method::POST, "/v1/chat/completions", &chat("team-a.chat"));
+        edge.send(keyed(&key, request))
+    };
+    ask().await.ok();
+    let refused = ask().await;
+    let after = refused.headers["retry-after"].to_str().unwrap().to_owned();
+    assert!((1..=60).contains(&after.parse::<u32>().unwrap()), "{after}");
+    let why = refused.refused_openai(429);
+    assert!(why.contains("1 requests a minute"), "{why}");
+
+    let path = format!("/_volley/keys/{id}/_limit");
+    let more = json!({ "limits": { "tokens_per_minute": 100_000 } }).to_string();
+    let key = admin(&edge, Method::POST, &path, &more).await.ok();
+    assert_eq!(key["limits"], json!({ "tokens_per_minute": 100_000 }));
+    ask().await.ok();
+    ask().await.ok();
+}
+
+#[tokio::test]
 async fn what_is_no_key_is_refused_by_name() {
     let edge = edge().await;
     for (body, word) in [
@@ -333,6 +362,14 @@ async fn what_is_no_key_is_refused_by_name() {
         (
             json!({ "name": "x", "role": "viewer", "expires_in_s": 0 }),
             "expires_in_s",
+        ),
+        (
+            json!({ "name": "x", "role": "viewer", "limits": { "max_streams": 0 } }),
+            "max_streams",
+        ),
+        (
+            json!({ "name": "x", "role": "viewer", "limits": { "streams": 1 } }),
+            "streams",
         ),
         (
             json!({ "name": "x", "role": "viewer", "tenant": "a b" }),

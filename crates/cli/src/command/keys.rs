@@ -10,7 +10,7 @@ use volley_security::audit;
 use volley_security::key::KeyText;
 
 use super::explain;
-use crate::args::Keys;
+use crate::args::{KeyLimits, Keys};
 use crate::terminal::Terminal;
 
 pub(crate) async fn run(client: &Client, command: Keys) -> anyhow::Result<()> {
@@ -22,6 +22,7 @@ pub(crate) async fn run(client: &Client, command: Keys) -> anyhow::Result<()> {
             models,
             tenant,
             expires_in,
+            limits,
             json,
         } => {
             let body = json!({
@@ -30,6 +31,7 @@ pub(crate) async fn run(client: &Client, command: Keys) -> anyhow::Result<()> {
                 "models": Some(models).filter(|models| !models.is_empty()),
                 "tenant": tenant,
                 "expires_in_s": expires_in.map(|span| span.as_secs()),
+                "limits": body_of(&limits),
             });
             let created = client.create_key(&body).await.map_err(explain)?;
             if json {
@@ -48,11 +50,39 @@ pub(crate) async fn run(client: &Client, command: Keys) -> anyhow::Result<()> {
             let rotated = client.rotate_key(&id, grace).await.map_err(explain)?;
             show_once(&mut out, &rotated)
         }
+        Keys::Limit { id, limits } => {
+            let key = client.limit_key(&id, &body_of(&limits)).await;
+            let key = key.map_err(explain)?;
+            out.line(&format!("key {id} may use: {}", allowance(&key)))
+        }
         Keys::Revoke { id } => {
             client.revoke_key(&id).await.map_err(explain)?;
             out.line(&format!("key {id} is revoked"))
         }
         Keys::Bootstrap => bail!("a bootstrap key is made without a cluster"),
+    }
+}
+
+fn body_of(limits: &KeyLimits) -> Value {
+    json!({
+        "requests_per_minute": limits.requests_per_minute,
+        "tokens_per_minute": limits.tokens_per_minute,
+        "max_streams": limits.max_streams,
+    })
+}
+
+/// What `key` may use, in a few words.
+fn allowance(key: &Value) -> String {
+    let limit = |name: &str, unit: &str| Some(format!("{} {unit}", key["limits"][name].as_u64()?));
+    let limits = [
+        limit("requests_per_minute", "requests/min"),
+        limit("tokens_per_minute", "tokens/min"),
+        limit("max_streams", "streams"),
+    ];
+    let limits: Vec<_> = limits.into_iter().flatten().collect();
+    match limits.is_empty() {
+        true => "no limits".to_owned(),
+        false => limits.join(", "),
     }
 }
 
@@ -86,7 +116,9 @@ fn list(out: &mut Terminal, keys: &Value) -> anyhow::Result<()> {
     let empty = Vec::new();
     let keys = keys["keys"].as_array().unwrap_or(&empty);
     let rows: Vec<_> = keys.iter().map(row).collect();
-    let head = ["KEY", "NAME", "ROLE", "MODELS", "TENANT", "EXPIRES"];
+    let head = [
+        "KEY", "NAME", "ROLE", "MODELS", "TENANT", "LIMITS", "EXPIRES",
+    ];
     out.table(&head, &rows)
 }
 
@@ -112,6 +144,7 @@ fn row(key: &Value) -> Vec<String> {
             models.join(", ")
         },
         text("tenant"),
+        allowance(key),
         expires,
     ]
 }

@@ -1,15 +1,23 @@
 //! The section `security` of a node's file, and what a node must have before it listens where
 //! others can reach it.
 
+mod issuers;
+
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use serde::Deserialize;
 use volley_security::nodes::{Callers, Dialer};
+use volley_security::secrets::MasterKeys;
 use volley_security::tls::{CertificateFiles, EdgeTls, NodeFiles, NodeTls, RELOAD_INTERVAL};
+use volley_security::token::Issuers;
 use volley_security::{Gatekeeper, ReadRegistry};
+use volley_types::registry::OpenSecret;
 use volley_types::{NodeId, NodeIdentity, PredictError, WorkerId};
+
+use self::issuers::IssuerSection;
 
 /// The environment variable with the first API key.
 const BOOTSTRAP_KEY: &str = "VOLLEY_BOOTSTRAP_KEY";
@@ -23,6 +31,8 @@ pub(crate) struct CoordinatorSection {
     insecure: bool,
     tls: Option<Certificate>,
     nodes: Option<Nodes>,
+    issuers: Vec<IssuerSection>,
+    master_key_files: Vec<PathBuf>,
 }
 
 /// The section as it is written for a worker.
@@ -32,6 +42,7 @@ pub(crate) struct WorkerSection {
     metrics_key_file: Option<PathBuf>,
     insecure: bool,
     nodes: Option<Nodes>,
+    master_key_files: Vec<PathBuf>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -89,6 +100,10 @@ pub(crate) struct SecurityPlan {
     pub(crate) keys: bool,
     /// The first API key, where one is configured.
     pub(crate) bootstrap_key: Option<String>,
+    /// Identity providers whose tokens are taken.
+    issuers: Option<Arc<Issuers>>,
+    /// What seals and opens secrets.
+    master_keys: Option<Arc<MasterKeys>>,
     /// TLS for callers of REST.
     pub(crate) tls: Option<EdgeTls>,
     /// TLS between nodes.
@@ -113,15 +128,19 @@ impl SecurityPlan {
     /// When the bootstrap key cannot be read, or the section contradicts itself.
     pub(crate) fn coordinator(section: CoordinatorSection, id: NodeId) -> anyhow::Result<Self> {
         let bootstrap_key = bootstrap_key(section.bootstrap_key_file.as_deref())?;
-        let keys = section.require_keys.unwrap_or(bootstrap_key.is_some());
+        let issuers = issuers::load(section.issuers)?;
+        let named = bootstrap_key.is_some() || issuers.is_some();
+        let keys = section.require_keys.unwrap_or(named);
         ensure!(
-            keys || bootstrap_key.is_none(),
-            "'security.require_keys' is false, and a bootstrap key is configured: take one of \
-             them out"
+            keys || !named,
+            "'security.require_keys' is false, and a bootstrap key or an issuer is configured: \
+             take one of them out"
         );
         Ok(Self {
             keys,
             bootstrap_key,
+            issuers,
+            master_keys: load_master_keys(section.master_key_files)?,
             tls: section.tls.map(Certificate::load).transpose()?,
             nodes: load_nodes(section.nodes, &NodeIdentity::Coordinator(id))?,
             insecure: section.insecure,
@@ -141,10 +160,18 @@ impl SecurityPlan {
         Ok(Self {
             keys: key.is_some(),
             bootstrap_key: key,
+            issuers: None,
+            master_keys: load_master_keys(section.master_key_files)?,
             tls: None,
             nodes: load_nodes(section.nodes, &NodeIdentity::Worker(id))?,
             insecure: section.insecure,
         })
+    }
+
+    /// What opens the secrets that come sealed.
+    pub(crate) fn open_secrets(&self) -> Option<Arc<dyn OpenSecret>> {
+        let keys = self.master_keys.clone()?;
+        Some(keys)
     }
 
     /// Says so where keys would travel in clear.
@@ -185,7 +212,17 @@ impl SecurityPlan {
                 tls.keep_fresh(RELOAD_INTERVAL).await;
             }
         };
-        tokio::join!(edge, nodes);
+        let issuers = async {
+            if let Some(issuers) = self.issuers {
+                issuers.keep_fresh(issuers::fetch(), RELOAD_INTERVAL).await;
+            }
+        };
+        let master_keys = async {
+            if let Some(keys) = self.master_keys {
+                keys.keep_fresh(RELOAD_INTERVAL).await;
+            }
+        };
+        tokio::join!(edge, nodes, issuers, master_keys);
     }
 
     /// As [`SecurityPlan::coordinator`], from a bootstrap key's file alone.
@@ -238,11 +275,27 @@ impl SecurityPlan {
     /// # Errors
     /// When the bootstrap key is too short.
     pub(crate) fn gatekeeper(&self, registry: ReadRegistry) -> anyhow::Result<Gatekeeper> {
-        if !self.keys {
-            return Ok(Gatekeeper::open());
+        let mut gate = match self.keys {
+            true => Gatekeeper::keys(registry, self.bootstrap_key.as_deref())?,
+            false => Gatekeeper::open(),
+        };
+        if let Some(issuers) = &self.issuers {
+            gate = gate.with_issuers(issuers.clone());
         }
-        Ok(Gatekeeper::keys(registry, self.bootstrap_key.as_deref())?)
+        if let Some(keys) = &self.master_keys {
+            gate = gate.with_master_keys(keys.clone());
+        }
+        Ok(gate)
     }
+}
+
+fn load_master_keys(files: Vec<PathBuf>) -> anyhow::Result<Option<Arc<MasterKeys>>> {
+    if files.is_empty() {
+        return Ok(None);
+    }
+    let keys = MasterKeys::load(files);
+    let keys = keys.map_err(|error| unusable("security.master_key_files", &error))?;
+    Ok(Some(Arc::new(keys)))
 }
 
 fn load_nodes(nodes: Option<Nodes>, own: &NodeIdentity) -> anyhow::Result<Option<NodeTls>> {

@@ -70,7 +70,13 @@ pub(crate) fn start(
 ) -> anyhow::Result<RunningWorker> {
     let addresses = (flight.local_addr()?, http.local_addr()?);
     let metrics = Metrics::new();
-    let loaders = backends::loaders(plan.onnx, plan.remote, plan.artifacts, metrics.clone())?;
+    let loaders = backends::loaders(
+        plan.onnx,
+        plan.remote,
+        plan.artifacts,
+        plan.security.open_secrets(),
+        metrics.clone(),
+    )?;
     let worker = Worker::start(plan.worker, loaders, metrics.clone());
 
     let mut limits = FlightServerConfig::default();

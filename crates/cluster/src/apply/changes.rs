@@ -10,7 +10,7 @@ use super::limits::{
     MAX_DELETED_TASKS, MAX_DESCRIPTION, MAX_SETTINGS, MAX_TEMPLATE, MAX_TEXT, connector_bytes,
     connector_fits, registry_fits, within,
 };
-use super::{changed, not_found, unchanged, uses_connector};
+use super::{changed, not_found, secrets, unchanged, uses_connector};
 
 pub(super) fn update_connector(
     state: &mut RegistryState,
@@ -22,6 +22,7 @@ pub(super) fn update_connector(
     if current == spec {
         return unchanged(state);
     }
+    secrets::check_named(state, spec)?;
     let runs =
         |model: &&Arc<ModelEntry>| model.deployment.is_some() && uses_connector(model, &spec.id);
     let users = state.models.values().filter(runs);

@@ -1,7 +1,7 @@
 //! API keys: created, rotated, revoked.
 
 use volley_types::registry::{RegistryReply, RegistryState};
-use volley_types::{ApiKey, KeyHash, KeyId, PredictError};
+use volley_types::{ApiKey, KeyHash, KeyId, PredictError, Quota};
 
 use super::limits::{MAX_KEY_MODELS, MAX_KEYS, MAX_TEXT, within};
 use super::{changed, conflict, not_found};
@@ -34,6 +34,16 @@ pub(super) fn rotate(
     changed(state, None)
 }
 
+pub(super) fn limit(
+    state: &mut RegistryState,
+    id: &KeyId,
+    quota: Quota,
+) -> Result<RegistryReply, PredictError> {
+    let key = state.keys.get_mut(id);
+    key.ok_or_else(|| not_found("key", id))?.quota = quota;
+    changed(state, None)
+}
+
 pub(super) fn revoke(state: &mut RegistryState, id: &KeyId) -> Result<RegistryReply, PredictError> {
     match state.keys.remove(id) {
         Some(_) => changed(state, None),
@@ -61,6 +71,7 @@ mod tests {
             tenant: TenantId::default(),
             created_ms: 1,
             expires_ms: None,
+            quota: Quota::default(),
         }
     }
 

@@ -25,6 +25,8 @@ pub const MAX_ALIASES: usize = 10_000;
 pub const MAX_PIPELINES: usize = 10_000;
 /// All texts of a pipeline together, in bytes.
 pub const MAX_PIPELINE_BYTES: usize = 256 << 10;
+/// The most secrets in a registry.
+pub const MAX_SECRETS: usize = 10_000;
 /// The most API keys in a registry.
 pub const MAX_KEYS: usize = 10_000;
 /// The most model names and prefixes of one API key.
@@ -188,6 +190,7 @@ fn path_bytes(spec: &ModelVersionSpec) -> usize {
 fn credential_bytes(spec: &ConnectorSpec) -> usize {
     match &spec.credential {
         Some(CredentialRef::Env(text) | CredentialRef::File(text)) => text.len(),
+        Some(CredentialRef::Secret(name) | CredentialRef::Sealed(name, _)) => name.as_str().len(),
         None => 0,
     }
 }

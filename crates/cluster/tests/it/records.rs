@@ -10,19 +10,20 @@ use proptest::sample::select;
 use prost::Message;
 use volley_proto::registry::v1 as wire;
 use volley_proto::registry_records::{
-    assignment_from_wire, assignment_to_wire, command_from_wire, command_to_wire,
-    credential_from_text, credential_to_text, reply_from_wire, reply_to_wire, state_from_wire,
-    state_to_wire,
+    assignment_from_wire, assignment_to_wire, command_from_wire, command_to_wire, reply_from_wire,
+    reply_to_wire, state_from_wire, state_to_wire,
 };
+use volley_proto::secret_records::{credential_from_text, credential_to_text};
 use volley_types::registry::{
     AliasEntry, Assignment, BackendKind, ConnectorEndpoint, ConnectorPolicy, ConnectorSpec,
     CredentialRef, DeployOptions, Deployment, ModelEntry, ModelGroup, ModelSource, ModelUrl,
     ModelVersionSpec, PipelineEntry, Placing, ProviderKind, RegistryCommand, RegistryReply,
-    RegistryState, Rollout, RolloutAction, Scaling, Sha256,
+    RegistryState, Rollout, RolloutAction, Scaling, SealedSecret, Sha256,
 };
 use volley_types::{
     ApiKey, ConnectorId, ErrorCode, KeyHash, KeyId, ModelGroupId, ModelName, ModelScope,
-    ModelVersion, ParamValue, Parameters, PredictError, Revision, Role, TenantId, WorkerId,
+    ModelVersion, ParamValue, Parameters, PredictError, Quota, Revision, Role, SecretName,
+    TenantId, WorkerId,
 };
 
 use crate::names;
@@ -257,6 +258,7 @@ prop_compose! {
         settings in btree_map(".{0,9}", ".*", 0..4),
         aliases in vec((names::alias(), any::<u64>()), 0..4),
         pipelines in vec((names::pipeline(), any::<u64>()), 0..4),
+        secrets in vec((secret_name(), sealed()), 0..4),
     ) -> RegistryState {
         let models = models.into_iter().map(|model| (model.name.clone(), Arc::new(model)));
         let connectors = connectors.into_iter().map(|spec| (spec.id.clone(), spec));
@@ -275,6 +277,7 @@ prop_compose! {
                 let (name, revision) = (spec.name.clone(), Revision(revision));
                 (name, PipelineEntry { spec: Arc::new(spec), revision })
             }).collect(),
+            secrets: Arc::new(secrets.into_iter().collect()),
         }
     }
 }
@@ -304,6 +307,7 @@ prop_compose! {
         role in prop::sample::select(Role::ALL.to_vec()),
         models in vec("[a-z]{1,8}[*]?", 0..4),
         (created_ms, expires_ms) in (any::<u64>(), option::of(1_u64..)),
+        quota in quota(),
     ) -> ApiKey {
         ApiKey {
             id,
@@ -315,7 +319,30 @@ prop_compose! {
             tenant: TenantId::new(tenant).unwrap(),
             created_ms,
             expires_ms,
+            quota,
         }
+    }
+}
+
+prop_compose! {
+    fn quota()(
+        requests_per_minute in option::of(1_u32..),
+        tokens_per_minute in option::of(1_u32..),
+        max_streams in option::of(1_u32..),
+    ) -> Quota {
+        Quota { requests_per_minute, tokens_per_minute, max_streams }
+    }
+}
+
+fn secret_name() -> impl Strategy<Value = SecretName> {
+    "[a-z]{1,8}".prop_map(|name| SecretName::new(name).unwrap())
+}
+
+prop_compose! {
+    fn sealed()(
+        master in "[0-9a-f]{16}", key in vec(any::<u8>(), 0..9), text in vec(any::<u8>(), 0..9),
+    ) -> SealedSecret {
+        SealedSecret { master, key, text }
     }
 }
 
@@ -357,6 +384,17 @@ fn command() -> impl Strategy<Value = RegistryCommand> {
                 previous_until_ms,
             }
         }),
+        (key_id(), quota()).prop_map(|(id, quota)| RegistryCommand::LimitKey { id, quota }),
+        (secret_name(), sealed())
+            .prop_map(|(name, sealed)| RegistryCommand::PutSecret { name, sealed }),
+        (secret_name(), sealed(), sealed()).prop_map(|(name, before, after)| {
+            RegistryCommand::RewrapSecret {
+                name,
+                before,
+                after,
+            }
+        }),
+        secret_name().prop_map(RegistryCommand::DeleteSecret),
         key_id().prop_map(RegistryCommand::RevokeKey),
         change(),
         names::change(),

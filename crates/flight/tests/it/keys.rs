@@ -9,7 +9,7 @@ use volley_flight::server::FlightServerConfig;
 use volley_security::Gatekeeper;
 use volley_security::key::KeyText;
 use volley_types::registry::RegistryState;
-use volley_types::{ApiKey, ModelScope, Predict, Role, TenantId};
+use volley_types::{ApiKey, ModelScope, Predict, Quota, Role, TenantId};
 
 use super::plain::{messages, path};
 use super::support::{Node, request, soon};
@@ -55,6 +55,7 @@ fn add_key(registry: &mut RegistryState, role: Role, models: &[&str]) -> KeyText
         tenant: TenantId::default(),
         created_ms: 0,
         expires_ms: None,
+        quota: Quota::default(),
     };
     registry.keys.insert(id, record);
     key

@@ -12,7 +12,8 @@ pub struct Connector {
     pub url: ::prost::alloc::string::String,
     #[prost(string, tag = "5")]
     pub model: ::prost::alloc::string::String,
-    /// "env:NAME" or "file:/path"; empty means none. Never a secret.
+    /// "env:NAME", "file:/path", "secret:NAME", or "sealed:" and a Secret in base64; empty means
+    /// none. Never a secret in clear.
     #[prost(string, tag = "6")]
     pub credential: ::prost::alloc::string::String,
     #[prost(btree_map = "string, string", tag = "7")]
@@ -441,6 +442,30 @@ pub struct PipelineRecord {
     pub pipeline: ::core::option::Option<Pipeline>,
     #[prost(uint64, tag = "2")]
     pub revision: u64,
+    #[prost(message, repeated, tag = "20")]
+    pub secrets: ::prost::alloc::vec::Vec<Secret>,
+}
+/// A secret, sealed; without a master key, which is in no message, it is noise.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Secret {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Which master key.
+    #[prost(string, tag = "2")]
+    pub master: ::prost::alloc::string::String,
+    /// The secret's own key, encrypted.
+    #[prost(bytes = "vec", tag = "3")]
+    pub key: ::prost::alloc::vec::Vec<u8>,
+    /// The secret, encrypted.
+    #[prost(bytes = "vec", tag = "4")]
+    pub text: ::prost::alloc::vec::Vec<u8>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RewrapSecret {
+    #[prost(message, optional, tag = "1")]
+    pub before: ::core::option::Option<Secret>,
+    #[prost(message, optional, tag = "2")]
+    pub after: ::core::option::Option<Secret>,
 }
 /// An API key; never its secret.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -472,6 +497,18 @@ pub struct ApiKey {
     /// Milliseconds since 1970; 0 means never.
     #[prost(uint64, tag = "10")]
     pub expires_ms: u64,
+    #[prost(message, optional, tag = "11")]
+    pub quota: ::core::option::Option<Quota>,
+}
+/// What a key may use on each coordinator; 0 means no limit.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Quota {
+    #[prost(uint32, tag = "1")]
+    pub requests_per_minute: u32,
+    #[prost(uint32, tag = "2")]
+    pub tokens_per_minute: u32,
+    #[prost(uint32, tag = "3")]
+    pub max_streams: u32,
 }
 /// What a worker needs to load one replica.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -487,7 +524,7 @@ pub struct Assignment {
 pub struct Command {
     #[prost(
         oneof = "command::Command",
-        tags = "1, 2, 3, 4, 5, 6, 7, 30, 31, 32, 33, 34, 35, 36, 20, 21, 22, 40, 41, 42, 50, 51, 52, 53"
+        tags = "1, 2, 3, 4, 5, 6, 7, 30, 31, 32, 33, 34, 35, 36, 20, 21, 22, 40, 41, 42, 50, 51, 52, 53, 23, 24, 25, 26"
     )]
     pub command: ::core::option::Option<command::Command>,
 }
@@ -543,6 +580,14 @@ pub mod command {
         PutPipeline(super::PutPipeline),
         #[prost(message, tag = "53")]
         DeletePipeline(super::DeleteNamed),
+        #[prost(message, tag = "23")]
+        LimitKey(super::LimitKey),
+        #[prost(message, tag = "24")]
+        PutSecret(super::Secret),
+        #[prost(message, tag = "25")]
+        RewrapSecret(super::RewrapSecret),
+        #[prost(string, tag = "26")]
+        DeleteSecret(::prost::alloc::string::String),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -576,6 +621,13 @@ pub struct RotateKey {
     pub hash: ::prost::alloc::vec::Vec<u8>,
     #[prost(uint64, tag = "3")]
     pub previous_until_ms: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LimitKey {
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub quota: ::core::option::Option<Quota>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RegisterModel {

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 
 pub use self::policy::{ConnectorEndpoint, ConnectorPolicy};
 
-use crate::ids::ConnectorId;
+use super::secret::SealedSecret;
+use crate::ids::{ConnectorId, SecretName};
 use crate::params::Parameters;
 
 /// Whose wire format a remote model's server speaks.
@@ -163,13 +164,41 @@ impl ProviderKind {
     }
 }
 
-/// Where a secret is found on each worker; the secret itself is never replicated.
+/// Where a secret is found. In clear it is never replicated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CredentialRef {
     /// An environment variable of the worker's process: `env:NAME`.
     Env(String),
     /// A file on the worker, read at use, surrounding white space removed: `file:/path`.
     File(String),
+    /// A secret that the registry holds sealed: `secret:NAME`.
+    Secret(SecretName),
+    /// The same as a worker gets it, which opens it with a master key of its own.
+    Sealed(SecretName, Box<SealedSecret>),
+}
+
+impl ConnectorSpec {
+    /// The credentials of the connector and of all its endpoints.
+    pub fn credentials(&self) -> impl Iterator<Item = &CredentialRef> {
+        let endpoints = self.policy.endpoints.iter();
+        let endpoints = endpoints.filter_map(|endpoint| endpoint.credential.as_ref());
+        self.credential.iter().chain(endpoints)
+    }
+
+    /// The same, to be changed.
+    pub fn credentials_mut(&mut self) -> impl Iterator<Item = &mut CredentialRef> {
+        let endpoints = self.policy.endpoints.iter_mut();
+        let endpoints = endpoints.filter_map(|endpoint| endpoint.credential.as_mut());
+        self.credential.iter_mut().chain(endpoints)
+    }
+
+    /// Whether it names the secret.
+    #[must_use]
+    pub fn names_secret(&self, secret: &SecretName) -> bool {
+        let mut credentials = self.credentials();
+        credentials
+            .any(|credential| matches!(credential, CredentialRef::Secret(name) if name == secret))
+    }
 }
 
 /// The definition of a remote model.

@@ -41,7 +41,9 @@ async fn a_full_queue_refuses_at_once_and_the_urgent_run_first() {
     );
 
     let asked = Instant::now();
-    let refused = setting.worker.predict(request("m", &[])).await.unwrap_err();
+    let mut one_more = request("m", &[]);
+    one_more.priority = Priority::Low;
+    let refused = setting.worker.predict(one_more).await.unwrap_err();
     assert!(asked.elapsed() < Duration::from_millis(50));
     assert_eq!(refused.code, ErrorCode::Overloaded);
     assert!(refused.retry_after.is_some());

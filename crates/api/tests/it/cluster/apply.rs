@@ -123,8 +123,20 @@ pub(super) fn apply(
         RegistryCommand::RotateKey { id, hash, .. } => {
             registry.keys.get_mut(&id).expect("the key is there").hash = hash;
         }
+        RegistryCommand::LimitKey { id, quota } => {
+            registry.keys.get_mut(&id).expect("the key is there").quota = quota;
+        }
         RegistryCommand::RevokeKey(id) => {
             registry.keys.remove(&id);
+        }
+        RegistryCommand::PutSecret { name, sealed } => {
+            Arc::make_mut(&mut registry.secrets).insert(name, sealed);
+        }
+        RegistryCommand::RewrapSecret { name, after, .. } => {
+            Arc::make_mut(&mut registry.secrets).insert(name, after);
+        }
+        RegistryCommand::DeleteSecret(name) => {
+            Arc::make_mut(&mut registry.secrets).remove(&name);
         }
         named => apply_name(registry, named),
     }

@@ -1,0 +1,293 @@
+//! Secrets that the registry holds encrypted.
+//!
+//! Each secret has a key of its own, which encrypts it (AES-256-GCM, NIST SP 800-38D); a master
+//! key encrypts that key. Both bind the secret's name, so that one cannot be put in another's
+//! place. Master keys come from files that each node reads and the cluster never carries. When
+//! they are rotated only the small keys are encrypted anew.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::digest::{SHA256, digest};
+use ring::rand::{SecureRandom, SystemRandom};
+use volley_types::registry::{OpenSecret, SealedSecret};
+use volley_types::{PredictError, SecretName};
+
+use crate::live::Live;
+
+/// The longest secret.
+pub const MAX_SECRET_BYTES: usize = 16 << 10;
+const KEY_LEN: usize = 32;
+/// How many hexadecimal digits of a key's hash name it.
+const ID_LEN: usize = 16;
+
+/// The master keys of a node, read again when their files change. The first seals; all open.
+#[derive(Debug)]
+pub struct MasterKeys(Arc<Live<Vec<MasterKey>>>);
+
+struct MasterKey {
+    id: String,
+    key: LessSafeKey,
+}
+
+impl fmt::Debug for MasterKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MasterKey({})", self.id)
+    }
+}
+
+impl MasterKeys {
+    /// Reads the keys in `files`, one in each: 32 bytes in base64, as [`MasterKeys::generate`]
+    /// makes them.
+    ///
+    /// # Errors
+    /// `InvalidInput` when there is none, or one is malformed.
+    pub fn load(files: Vec<PathBuf>) -> Result<Self, PredictError> {
+        let keys = Live::load(files, |contents| {
+            let keys: Vec<_> = contents
+                .iter()
+                .map(|content| MasterKey::parse(content))
+                .collect::<Result<_, _>>()?;
+            match keys.is_empty() {
+                true => Err(PredictError::invalid("no master key is configured")),
+                false => Ok(keys),
+            }
+        })?;
+        Ok(Self(keys))
+    }
+
+    /// A fresh master key, as its file holds it.
+    ///
+    /// # Errors
+    /// `Internal` when the system has no random numbers.
+    pub fn generate() -> Result<String, PredictError> {
+        Ok(STANDARD.encode(random::<KEY_LEN>()?))
+    }
+
+    /// Uses changed files as they come, for ever.
+    pub async fn keep_fresh(&self, interval: Duration) {
+        self.0.clone().keep_fresh("master keys", interval).await;
+    }
+
+    /// The id of the key that seals.
+    #[must_use]
+    pub fn newest(&self) -> String {
+        let keys = self.0.current();
+        keys.first().map_or_else(String::new, |key| key.id.clone())
+    }
+
+    /// Seals `secret` under that name.
+    ///
+    /// # Errors
+    /// `InvalidInput` when it is empty or too long.
+    pub fn seal(&self, name: &SecretName, secret: &str) -> Result<SealedSecret, PredictError> {
+        if secret.is_empty() || MAX_SECRET_BYTES < secret.len() {
+            return Err(PredictError::invalid(format!(
+                "a secret must be from 1 to {MAX_SECRET_BYTES} bytes long"
+            )));
+        }
+        let own = random::<KEY_LEN>()?;
+        let text = encrypt(&key_of(&own)?, name, secret.as_bytes())?;
+        let (master, key) = self.wrap(name, &own)?;
+        Ok(SealedSecret { master, key, text })
+    }
+
+    /// The same secret with its key under the newest master key; `None` when it is there.
+    ///
+    /// # Errors
+    /// As [`OpenSecret::open`].
+    pub fn rewrap(
+        &self,
+        name: &SecretName,
+        sealed: &SealedSecret,
+    ) -> Result<Option<SealedSecret>, PredictError> {
+        if sealed.master == self.newest() {
+            return Ok(None);
+        }
+        let (master, key) = self.wrap(name, &self.unwrap(name, sealed)?)?;
+        Ok(Some(SealedSecret {
+            master,
+            key,
+            text: sealed.text.clone(),
+        }))
+    }
+
+    fn wrap(&self, name: &SecretName, own: &[u8]) -> Result<(String, Vec<u8>), PredictError> {
+        let keys = self.0.current();
+        let master = keys
+            .first()
+            .ok_or_else(|| PredictError::internal("a secret cannot be sealed", "no master key"))?;
+        Ok((master.id.clone(), encrypt(&master.key, name, own)?))
+    }
+
+    fn unwrap(&self, name: &SecretName, sealed: &SealedSecret) -> Result<Vec<u8>, PredictError> {
+        let keys = self.0.current();
+        let master = keys.iter().find(|key| key.id == sealed.master);
+        let master = master.ok_or_else(|| {
+            PredictError::invalid(format!(
+                "the secret '{name}' is sealed under a master key that this node does not have"
+            ))
+        })?;
+        decrypt(&master.key, name, &sealed.key).ok_or_else(|| broken(name))
+    }
+}
+
+impl OpenSecret for MasterKeys {
+    fn open(&self, name: &SecretName, sealed: &SealedSecret) -> Result<String, PredictError> {
+        let own = self.unwrap(name, sealed)?;
+        let secret = decrypt(&key_of(&own)?, name, &sealed.text);
+        let secret = secret.and_then(|bytes| String::from_utf8(bytes).ok());
+        secret.ok_or_else(|| broken(name))
+    }
+}
+
+impl MasterKey {
+    fn parse(content: &[u8]) -> Result<Self, PredictError> {
+        let malformed = || {
+            PredictError::invalid(
+                "a master key's file must hold 32 bytes in base64; `volley secrets master-key` \
+                 makes one",
+            )
+        };
+        let text = content.trim_ascii();
+        let bytes = STANDARD.decode(text).map_err(|_| malformed())?;
+        if bytes.len() != KEY_LEN {
+            return Err(malformed());
+        }
+        let hash = digest(&SHA256, &bytes);
+        let hex = hash.as_ref().iter().map(|byte| format!("{byte:02x}"));
+        let id: String = hex.collect();
+        Ok(Self {
+            id: id[..ID_LEN].to_owned(),
+            key: key_of(&bytes)?,
+        })
+    }
+}
+
+fn key_of(bytes: &[u8]) -> Result<LessSafeKey, PredictError> {
+    let key = UnboundKey::new(&AES_256_GCM, bytes);
+    let key =
+        key.map_err(|_| PredictError::internal("a secret's key is malformed", "its length"))?;
+    Ok(LessSafeKey::new(key))
+}
+
+/// Nonce, text and tag. Nonces are random: a key is used once, or a few thousand times at most.
+fn encrypt(key: &LessSafeKey, name: &SecretName, text: &[u8]) -> Result<Vec<u8>, PredictError> {
+    let nonce = random::<NONCE_LEN>()?;
+    let mut sealed = text.to_vec();
+    let bound = Aad::from(name.as_str().as_bytes());
+    key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), bound, &mut sealed)
+        .map_err(|_| PredictError::internal("a secret could not be sealed", "encryption"))?;
+    Ok([nonce.as_slice(), &sealed].concat())
+}
+
+fn decrypt(key: &LessSafeKey, name: &SecretName, sealed: &[u8]) -> Option<Vec<u8>> {
+    let (nonce, rest) = sealed.split_at_checked(NONCE_LEN)?;
+    let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+    let mut text = rest.to_vec();
+    let bound = Aad::from(name.as_str().as_bytes());
+    let opened = key.open_in_place(nonce, bound, &mut text).ok()?;
+    Some(opened.to_vec())
+}
+
+fn random<const N: usize>() -> Result<[u8; N], PredictError> {
+    let mut bytes = [0; N];
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .map_err(|_| PredictError::internal("a secret could not be sealed", "no random numbers"))?;
+    Ok(bytes)
+}
+
+fn broken(name: &SecretName) -> PredictError {
+    PredictError::invalid(format!(
+        "the secret '{name}' cannot be opened: it was sealed for another name, or changed since; \
+         put it anew"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> SecretName {
+        SecretName::new(text).unwrap()
+    }
+
+    fn keys(folder: &std::path::Path, files: &[&str]) -> MasterKeys {
+        let paths = files.iter().map(|file| {
+            let path = folder.join(file);
+            if !path.exists() {
+                std::fs::write(&path, MasterKeys::generate().unwrap() + "\n").unwrap();
+            }
+            path
+        });
+        MasterKeys::load(paths.collect()).unwrap()
+    }
+
+    #[test]
+    fn a_secret_opens_under_its_name_and_its_master_key_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let keys_one = keys(folder.path(), &["one"]);
+        let sealed = keys_one.seal(&name("a"), "sk-canary").unwrap();
+        assert_eq!(keys_one.open(&name("a"), &sealed).unwrap(), "sk-canary");
+        assert!(keys_one.open(&name("b"), &sealed).is_err());
+        let two = keys(folder.path(), &["two"]);
+        let refused = two.open(&name("a"), &sealed).unwrap_err();
+        assert!(
+            refused.message.contains("does not have"),
+            "{}",
+            refused.message
+        );
+        // Nothing shows it, and two of the same are not alike.
+        let shown = format!("{sealed:?} {keys_one:?}");
+        assert!(!shown.contains("canary"));
+        let again = keys_one.seal(&name("a"), "sk-canary").unwrap();
+        assert_ne!(sealed.text, again.text);
+        for length in [0, MAX_SECRET_BYTES + 1] {
+            assert!(keys_one.seal(&name("a"), &"x".repeat(length)).is_err());
+        }
+    }
+
+    #[test]
+    fn after_a_rotation_only_the_small_key_is_new_and_the_old_master_is_not_needed() {
+        let folder = tempfile::tempdir().unwrap();
+        let old = keys(folder.path(), &["old"]);
+        let sealed = old.seal(&name("a"), "sk-canary").unwrap();
+        assert_eq!(old.rewrap(&name("a"), &sealed).unwrap(), None);
+        let both = keys(folder.path(), &["new", "old"]);
+        assert_eq!(both.open(&name("a"), &sealed).unwrap(), "sk-canary");
+        let rewrapped = both.rewrap(&name("a"), &sealed).unwrap().unwrap();
+        assert_eq!(rewrapped.text, sealed.text);
+        let new = keys(folder.path(), &["new"]);
+        assert_eq!(new.open(&name("a"), &rewrapped).unwrap(), "sk-canary");
+    }
+
+    #[test]
+    fn a_file_that_is_no_key_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        for content in ["", "short", "AAAA", &"A".repeat(100)] {
+            let path = folder.path().join("key");
+            std::fs::write(&path, content).unwrap();
+            assert!(MasterKeys::load(vec![path]).is_err(), "{content:?}");
+        }
+        assert!(MasterKeys::load(Vec::new()).is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn what_is_changed_does_not_open(at in 0_usize..200, flip in 1_u8.., in_key in proptest::bool::ANY) {
+            let folder = tempfile::tempdir().unwrap();
+            let keys = keys(folder.path(), &["one"]);
+            let mut sealed = keys.seal(&name("a"), "sk-canary").unwrap();
+            let bytes = if in_key { &mut sealed.key } else { &mut sealed.text };
+            let at = at % bytes.len();
+            bytes[at] ^= flip;
+            proptest::prop_assert!(keys.open(&name("a"), &sealed).is_err());
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Callers who show a token of an identity provider (JSON Web Token, RFC 7519; OpenID Connect)
+//! in place of an API key.
+//!
+//! An issuer's algorithms are pinned by the configuration, and only those with a public key can
+//! be: what a token's header asks for decides nothing. Its keys come from a file, or from the
+//! address that the provider publishes them at (a JWK Set, RFC 7517), never from the token.
+
+mod keys;
+mod provider;
+mod rules;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{BoxFuture, join_all};
+use jsonwebtoken::dangerous::insecure_decode_claims;
+use jsonwebtoken::errors::{Error, ErrorKind};
+use jsonwebtoken::{Algorithm, Validation, decode, decode_header};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use volley_types::{ErrorCode, PredictError};
+
+use self::keys::Source;
+pub use self::rules::ClaimRules;
+use crate::Principal;
+
+/// How far clocks may differ.
+const LEEWAY_S: u64 = 60;
+
+/// Fetches what is at a URL. The answer is bounded by whoever fetches.
+pub type FetchKeys =
+    Arc<dyn Fn(String) -> BoxFuture<'static, Result<Vec<u8>, PredictError>> + Send + Sync>;
+
+/// Where an issuer's keys are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeySource {
+    /// In a file, which is read again when it changes.
+    File(PathBuf),
+    /// At an address, which is looked at every five minutes, and when a token names a new key.
+    Url(String),
+}
+
+/// An identity provider whose tokens are taken.
+#[derive(Clone, Debug)]
+pub struct IssuerConfig {
+    /// The tokens' `iss`, exactly.
+    pub issuer: String,
+    /// What must be among the tokens' `aud`.
+    pub audience: String,
+    /// The algorithms that are taken, by their names in RFC 7518: those of RSA, ECDSA and EdDSA.
+    pub algorithms: Vec<String>,
+    /// Its keys.
+    pub keys: KeySource,
+    /// What its tokens allow.
+    pub rules: ClaimRules,
+}
+
+/// The identity providers of a cluster.
+#[derive(Debug)]
+pub struct Issuers(Vec<Issuer>);
+
+#[derive(Debug)]
+struct Issuer {
+    name: String,
+    algorithms: Vec<Algorithm>,
+    validation: Validation,
+    source: Source,
+    rules: ClaimRules,
+}
+
+impl Issuers {
+    /// Those that `configs` name. Reads the keys that are in files.
+    ///
+    /// # Errors
+    /// `InvalidInput` when an algorithm is not one of those that may be pinned, or a file holds no
+    /// keys.
+    pub fn new(configs: Vec<IssuerConfig>) -> Result<Self, PredictError> {
+        provider::install();
+        configs
+            .into_iter()
+            .map(Issuer::new)
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether `presented` has the form of a token.
+    #[must_use]
+    pub fn is_token(presented: &str) -> bool {
+        let mut parts = presented.split('.');
+        let mut part = || parts.next().is_some_and(|part| !part.is_empty());
+        part() && part() && part() && parts.next().is_none()
+    }
+
+    /// Whose token that is.
+    ///
+    /// # Errors
+    /// `Unauthenticated` when it is not valid, `PermissionDenied` when it is and allows nothing
+    /// here, `Unavailable` while the issuer's keys are not known.
+    pub fn identify(&self, token: &str) -> Result<Principal, PredictError> {
+        #[derive(Deserialize)]
+        struct Named {
+            iss: String,
+        }
+        let named: Named = insecure_decode_claims(token).map_err(|_| invalid("it is malformed"))?;
+        let issuer = self.0.iter().find(|issuer| issuer.name == named.iss);
+        issuer
+            .ok_or_else(|| invalid("its issuer is not one of this cluster's"))?
+            .identify(token)
+    }
+
+    /// Keeps the keys fresh, for ever.
+    pub async fn keep_fresh(self: Arc<Self>, fetch: FetchKeys, interval: Duration) {
+        join_all(
+            self.0
+                .iter()
+                .map(|issuer| issuer.source.keep_fresh(&fetch, interval)),
+        )
+        .await;
+    }
+}
+
+impl Issuer {
+    fn new(config: IssuerConfig) -> Result<Self, PredictError> {
+        let algorithms = config.algorithms.iter().map(|name| algorithm(name));
+        let algorithms: Vec<_> = algorithms.collect::<Result<_, _>>()?;
+        let first = algorithms.first().copied();
+        let first = first.ok_or_else(|| PredictError::invalid("an issuer needs an algorithm"))?;
+        let mut validation = Validation::new(first);
+        validation.leeway = LEEWAY_S;
+        validation.validate_nbf = true;
+        validation.set_issuer(&[&config.issuer]);
+        validation.set_audience(&[&config.audience]);
+        validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
+        Ok(Self {
+            source: Source::open(config.keys)?,
+            name: config.issuer,
+            algorithms,
+            validation,
+            rules: config.rules,
+        })
+    }
+
+    fn identify(&self, token: &str) -> Result<Principal, PredictError> {
+        let header = decode_header(token).map_err(|_| invalid("its header is malformed"))?;
+        if !self.algorithms.contains(&header.alg) {
+            return Err(invalid("its algorithm is not one that is taken"));
+        }
+        let keys = self.source.current().ok_or_else(keys_unknown)?;
+        let Some(key) = keys.find(header.kid.as_deref(), header.alg) else {
+            self.source.look_again();
+            return Err(invalid("its issuer has no such key"));
+        };
+        let mut validation = self.validation.clone();
+        validation.algorithms = vec![header.alg];
+        let decoded = decode::<Map<String, Value>>(token, key, &validation);
+        let claims = decoded.map_err(|error| invalid(reason(&error)))?.claims;
+        self.rules.principal(&self.name, &claims)
+    }
+}
+
+/// The algorithm of that name, if it may be pinned: with a shared secret, whoever could check
+/// tokens could make them too.
+fn algorithm(name: &str) -> Result<Algorithm, PredictError> {
+    let named = name.parse().ok();
+    named
+        .filter(|algorithm| provider::verifies(*algorithm))
+        .ok_or_else(|| {
+            PredictError::invalid(
+                "an issuer's algorithms may be RS256, RS384, RS512, PS256, PS384, PS512, ES256, \
+                 ES384 and EdDSA",
+            )
+        })
+}
+
+fn reason(error: &Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::ExpiredSignature => "it has expired",
+        ErrorKind::ImmatureSignature => "it is not valid yet",
+        ErrorKind::InvalidAudience => "it is for another audience",
+        ErrorKind::InvalidAlgorithm => "its key is not one for its algorithm",
+        ErrorKind::MissingRequiredClaim(_) => "it lacks one of the claims exp, iss, aud and sub",
+        _ => "its signature or its form is wrong",
+    }
+}
+
+fn invalid(why: &str) -> PredictError {
+    let message = format!("the token is not valid: {why}");
+    PredictError::new(ErrorCode::Unauthenticated, message)
+}
+
+fn keys_unknown() -> PredictError {
+    let message = "the keys of the token's issuer could not be fetched yet; try again shortly";
+    PredictError::new(ErrorCode::Unavailable, message).with_retry_after(Duration::from_secs(5))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+//! An issuer's public keys, and where they come from.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use jsonwebtoken::jwk::{Jwk, JwkSet, PublicKeyUse};
+use jsonwebtoken::{Algorithm, DecodingKey};
+use tokio::sync::Notify;
+use tokio::time::sleep;
+use volley_types::PredictError;
+
+use super::{FetchKeys, KeySource};
+use crate::live::Live;
+
+/// How often an address is looked at.
+const FETCH_EVERY: Duration = Duration::from_secs(300);
+/// The least time between two looks, however many tokens name unknown keys.
+const FETCH_GAP: Duration = Duration::from_secs(30);
+/// The first wait after a look that failed; the next are longer.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+/// More keys than that are no issuer's.
+const MAX_KEYS: usize = 100;
+
+/// The public keys of an issuer.
+#[derive(Debug)]
+pub(super) struct Keys(Vec<Key>);
+
+#[derive(Debug)]
+struct Key {
+    id: Option<String>,
+    /// The one algorithm that it is for, where it says so.
+    algorithm: Option<Algorithm>,
+    key: DecodingKey,
+}
+
+impl Keys {
+    /// Reads a JWK Set. Keys of other kinds than those that can be used are left out.
+    pub(super) fn parse(json: &[u8]) -> Result<Self, PredictError> {
+        let set: JwkSet = serde_json::from_slice(json)
+            .map_err(|error| no_keys().with_source(format!("a JWK Set: {error}")))?;
+        let keys: Vec<_> = set
+            .keys
+            .iter()
+            .take(MAX_KEYS)
+            .filter_map(Key::usable)
+            .collect();
+        match keys.is_empty() {
+            true => Err(no_keys()),
+            false => Ok(Self(keys)),
+        }
+    }
+
+    /// The key of that id, or the only one where the token names none.
+    pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Option<&DecodingKey> {
+        let mut fit = self.0.iter().filter(|key| {
+            key.algorithm.is_none_or(|only| only == algorithm)
+                && key.key.family() == algorithm.family()
+                && id.is_none_or(|id| key.id.as_deref() == Some(id))
+        });
+        let found = fit.next()?;
+        // Without an id there is nothing to choose by.
+        (id.is_some() || fit.next().is_none()).then_some(&found.key)
+    }
+}
+
+impl Key {
+    fn usable(jwk: &Jwk) -> Option<Self> {
+        let common = &jwk.common;
+        let for_signatures = common.public_key_use.as_ref();
+        if for_signatures.is_some_and(|used| *used != PublicKeyUse::Signature) {
+            return None;
+        }
+        let algorithm = common.key_algorithm.map(|named| named.to_string().parse());
+        Some(Self {
+            id: common.key_id.clone(),
+            algorithm: algorithm.transpose().ok()?,
+            key: DecodingKey::from_jwk(jwk).ok()?,
+        })
+    }
+}
+
+/// Where keys come from, with the newest that there were.
+#[derive(Debug)]
+pub(super) enum Source {
+    File(Arc<Live<Keys>>),
+    Url {
+        url: String,
+        keys: ArcSwapOption<Keys>,
+        look: Notify,
+    },
+}
+
+impl Source {
+    pub(super) fn open(source: KeySource) -> Result<Self, PredictError> {
+        Ok(match source {
+            KeySource::File(path) => Self::File(Live::load(vec![path], |contents| {
+                let all = contents.first().map(Vec::as_slice);
+                Keys::parse(all.unwrap_or_default())
+            })?),
+            KeySource::Url(url) => Self::Url {
+                url,
+                keys: ArcSwapOption::empty(),
+                look: Notify::new(),
+            },
+        })
+    }
+
+    pub(super) fn current(&self) -> Option<Arc<Keys>> {
+        match self {
+            Self::File(live) => Some(live.current()),
+            Self::Url { keys, .. } => keys.load_full(),
+        }
+    }
+
+    /// A token named a key that is not there: there may be a new one.
+    pub(super) fn look_again(&self) {
+        if let Self::Url { look, .. } = self {
+            look.notify_one();
+        }
+    }
+
+    /// Looks again and again, for ever.
+    pub(super) async fn keep_fresh(&self, fetch: &FetchKeys, interval: Duration) {
+        let (url, keys, look) = match self {
+            Self::File(live) => return live.clone().keep_fresh("issuer keys", interval).await,
+            Self::Url { url, keys, look } => (url, keys, look),
+        };
+        let mut retry = RETRY_FIRST;
+        loop {
+            match fetch(url.clone()).await.and_then(|json| Keys::parse(&json)) {
+                Ok(found) => {
+                    keys.store(Some(Arc::new(found)));
+                    retry = RETRY_FIRST;
+                    sleep(FETCH_GAP).await;
+                    tokio::select! {
+                        () = look.notified() => {}
+                        () = sleep(FETCH_EVERY) => {}
+                    }
+                }
+                Err(error) => {
+                    tracing::error!(
+                        error = error.chain(),
+                        "an issuer's keys cannot be fetched; the old ones go on being used"
+                    );
+                    sleep(retry).await;
+                    retry = (2 * retry).min(FETCH_GAP);
+                }
+            }
+        }
+    }
+}
+
+fn no_keys() -> PredictError {
+    PredictError::invalid("an issuer's keys must be a JWK Set with at least one usable key")
+}

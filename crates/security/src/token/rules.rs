@@ -1,0 +1,108 @@
+//! What the claims of a valid token allow.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+use volley_types::{ErrorCode, ModelScope, PredictError, Role, TenantId};
+
+use crate::Principal;
+
+/// The longest subject that is written into logs.
+const MAX_SUBJECT: usize = 128;
+
+/// Which claims say what a token allows. A claim that is named here must be in the token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimRules {
+    /// The claim with the roles or groups: a text, or an array of texts. A path through objects
+    /// is written with dots.
+    pub roles_claim: String,
+    /// What each of its values is here; where there are none, the values are roles' own names.
+    pub roles: BTreeMap<String, Role>,
+    /// The claim with the tenant.
+    pub tenant_claim: Option<String>,
+    /// The claim with the models, as a key has them; all models where it is not set.
+    pub models_claim: Option<String>,
+}
+
+impl ClaimRules {
+    /// Who shows these claims.
+    pub(super) fn principal(
+        &self,
+        issuer: &str,
+        claims: &Map<String, Value>,
+    ) -> Result<Principal, PredictError> {
+        let values = texts(claims, &self.roles_claim)?;
+        let roles = values.iter().filter_map(|value| self.role(value));
+        // The strongest of those that it names.
+        let role = roles.max().ok_or_else(|| {
+            denied(format!(
+                "the token's claim '{}' names no role of this cluster",
+                self.roles_claim
+            ))
+        })?;
+        let models = match &self.models_claim {
+            None => ModelScope::default(),
+            Some(claim) => {
+                let patterns = texts(claims, claim)?;
+                let patterns = patterns.iter().map(|text| text.parse());
+                let patterns: Vec<_> = patterns.collect::<Result<_, _>>()?;
+                if patterns.is_empty() {
+                    return Err(denied(format!(
+                        "the token's claim '{claim}' names no model"
+                    )));
+                }
+                ModelScope::new(patterns)
+            }
+        };
+        let tenant = match &self.tenant_claim {
+            None => TenantId::default(),
+            Some(claim) => match texts(claims, claim)?.as_slice() {
+                [tenant] => TenantId::new(*tenant)?,
+                _ => {
+                    return Err(denied(format!(
+                        "the token's claim '{claim}' must be one text"
+                    )));
+                }
+            },
+        };
+        let subject = claims.get("sub").and_then(Value::as_str);
+        let subject = subject.unwrap_or_default().chars();
+        let subject: String = subject
+            .filter(|c| !c.is_control())
+            .take(MAX_SUBJECT)
+            .collect();
+        let who = format!("token of {subject} by {issuer}");
+        Ok(Principal::token(who, role, models, tenant))
+    }
+
+    fn role(&self, value: &str) -> Option<Role> {
+        match self.roles.is_empty() {
+            true => Role::from_name(value),
+            false => self.roles.get(value).copied(),
+        }
+    }
+}
+
+/// The texts at `path`.
+fn texts<'a>(claims: &'a Map<String, Value>, path: &str) -> Result<Vec<&'a str>, PredictError> {
+    // Names with dots in them are common: the whole path may be one.
+    let found = claims.get(path).or_else(|| {
+        let mut steps = path.split('.');
+        let first = claims.get(steps.next()?)?;
+        steps.try_fold(first, |value, step| value.get(step))
+    });
+    let texts = match found {
+        Some(Value::String(text)) => Some(vec![text.as_str()]),
+        Some(Value::Array(values)) => values.iter().map(Value::as_str).collect(),
+        _ => None,
+    };
+    texts.ok_or_else(|| {
+        denied(format!(
+            "the token has no claim '{path}' that is a text or an array of texts"
+        ))
+    })
+}
+
+fn denied(message: String) -> PredictError {
+    PredictError::new(ErrorCode::PermissionDenied, message)
+}

@@ -1,0 +1,148 @@
+//! Secrets that the cluster holds sealed: used by workers, changed and rotated under load, and
+//! readable nowhere.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use serde_json::json;
+use volley_client::Client;
+use volley_tests::cluster::{Cluster, Node, tell};
+use volley_tests::process::{self, Process};
+use volley_tests::until;
+use volley_tests::upstream::{Upstream, chunk, head};
+
+const CANARY: &str = "sk-canary";
+
+async fn master_key(file: &Path) {
+    let (key, made) = process::run(&["secrets", "master-key"]).await;
+    assert!(made, "{key}");
+    std::fs::write(file, key).unwrap();
+}
+
+/// Whether the newest request came with that secret.
+fn came_with(upstream: &Upstream, secret: &str) -> bool {
+    let requests = upstream.requests.lock().unwrap();
+    let wanted = format!("authorization: bearer {secret}");
+    requests
+        .last()
+        .is_some_and(|request| request.to_ascii_lowercase().contains(&wanted))
+}
+
+/// Asks the model again and again, until `stop`; gives how often.
+async fn ask(client: Client, stop: Arc<AtomicBool>, asked: Arc<AtomicU32>) {
+    while !stop.load(Ordering::Relaxed) {
+        let told = tell(&client, "remote", "x").await;
+        assert_eq!(told.expect("no request fails"), "hello");
+        asked.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sealed_secret_is_used_changed_and_rotated_under_load_and_readable_nowhere() {
+    let mut cluster = Cluster::new(3, 2);
+    let (first, second) = (
+        cluster.folder().join("a.key"),
+        cluster.folder().join("b.key"),
+    );
+    master_key(&first).await;
+    std::fs::copy(&first, &second).unwrap();
+    cluster.append(&format!(
+        "\n[security]\nmaster_key_files = [{first:?}, {second:?}]\n"
+    ));
+    cluster.run().await;
+    let client = cluster.client(0);
+
+    let stream = [head("200 OK", "text/event-stream"), chunk("hello")].concat();
+    let upstream = Upstream::start(stream + "data: [DONE]\n\n", false).await;
+    client
+        .put_secret("openai", &format!("{CANARY}-1"))
+        .await
+        .unwrap();
+    let connector = json!({
+        "id": "openai", "url": upstream.url, "model": "m", "credential": "secret:openai",
+    });
+    client.create_connector(&connector).await.unwrap();
+    let model = json!({ "name": "remote", "function_name": "remote", "connector_id": "openai" });
+    cluster.deploy(&model, 2).await;
+    assert_eq!(tell(&client, "remote", "x").await.unwrap(), "hello");
+    assert!(came_with(&upstream, &format!("{CANARY}-1")));
+    let refused = client
+        .delete_secret("openai")
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        refused.contains("is used by connector 'openai'"),
+        "{refused}"
+    );
+
+    let (stop, asked) = (Arc::<AtomicBool>::default(), Arc::<AtomicU32>::default());
+    let load = tokio::spawn(ask(cluster.client(1), stop.clone(), asked.clone()));
+    client
+        .put_secret("openai", &format!("{CANARY}-2"))
+        .await
+        .unwrap();
+    until("the new secret is used", || async {
+        came_with(&upstream, &format!("{CANARY}-2")).then_some(())
+    })
+    .await;
+
+    // A new master key: first every node can open with it, then it seals.
+    let old = std::fs::read(&first).unwrap();
+    master_key(&second).await;
+    until("every node has it", || async {
+        let mut nodes = cluster.coordinators.iter().chain(&cluster.workers);
+        let has = |node: &Node| {
+            let output = node.process.as_ref().map(Process::output);
+            output.is_some_and(|output| output.contains("new files are used"))
+        };
+        nodes.all(has).then_some(())
+    })
+    .await;
+    let new = std::fs::read(&second).unwrap();
+    std::fs::write(&first, &new).unwrap();
+    std::fs::write(&second, &old).unwrap();
+    until("the secret is under the new master key", || async {
+        let done = client.rewrap_secrets().await.ok()?;
+        (done["rewrapped"] == 1 && done["failed"] == json!([])).then_some(())
+    })
+    .await;
+    let before = asked.load(Ordering::Relaxed);
+    until("predictions go on", || async {
+        (before + 5 < asked.load(Ordering::Relaxed)).then_some(())
+    })
+    .await;
+    stop.store(true, Ordering::Relaxed);
+    load.await.expect("no request failed");
+
+    let mut shown = client.secrets().await.unwrap().to_string();
+    shown += &client.connectors(None).await.unwrap().to_string();
+    assert!(
+        shown.contains("secret:openai") && !shown.contains(CANARY),
+        "{shown}"
+    );
+    for node in cluster.coordinators.iter_mut().chain(&mut cluster.workers) {
+        node.stop().await;
+    }
+    let found = search(cluster.folder());
+    assert!(found.is_empty(), "the secret stands in {found:?}");
+}
+
+/// The files under `folder` in which the secret can be read.
+fn search(folder: &Path) -> Vec<std::path::PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(search(&path));
+        } else {
+            let bytes = std::fs::read(&path).unwrap();
+            let mut windows = bytes.windows(CANARY.len());
+            if windows.any(|window| window == CANARY.as_bytes()) {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
