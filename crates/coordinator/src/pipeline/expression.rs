@@ -241,7 +241,7 @@ mod tests {
         let known = known();
         let rows = (0..2).map(|row| known.row(row));
         let texts = render("{{ text|upper }} {{ n }} {{ k }}", rows).unwrap();
-        assert_eq!(texts, ["SHORT 1 7", "QUITE A BIT LONGER none 7"]);
+        assert_eq!(texts, ["SHORT 1 7", "QUITE A BIT LONGER None 7"]);
         let long = |value: Value| Ok(value.is_true());
         let long = evaluate("text|length > 10", &known, 2, long).unwrap();
         assert_eq!(long, [false, true]);
