@@ -22,6 +22,8 @@ step "the packages of RisingWave and Databend for functions"
 scripts/get-udf.sh
 step "schemathesis"
 scripts/schemathesis.sh --fetch
+step "OpenTelemetry's definitions"
+scripts/get-otlp.sh
 step "LiteLLM"
 scripts/get-litellm.sh
 

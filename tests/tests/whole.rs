@@ -30,5 +30,7 @@ mod secrets;
 mod sources;
 #[path = "whole/told_once.rs"]
 mod told_once;
+#[path = "whole/traces.rs"]
+mod traces;
 #[path = "whole/udf.rs"]
 mod udf;

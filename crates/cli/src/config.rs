@@ -1,6 +1,7 @@
 //! Configuration files: TOML, every key known, durations as `30s` or `1m 30s`.
 
 pub(crate) mod coordinator;
+pub(crate) mod otlp;
 pub(crate) mod security;
 pub(crate) mod worker;
 

@@ -7,6 +7,7 @@ mod config;
 mod node;
 mod signals;
 mod terminal;
+mod traced;
 
 use std::process::ExitCode;
 

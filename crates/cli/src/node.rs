@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Router;
 use volley_security::nodes::{Callers, incoming};
 use volley_security::tls::NodeTls;
+use volley_telemetry::otlp::{Exporter, OtlpConfig, Resource, Tracer};
 
 /// What is left of internal connections once everything has drained.
 const INTERNAL_GRACE: Duration = Duration::from_millis(500);
@@ -28,6 +29,28 @@ pub(crate) async fn bind(what: &str, address: &str) -> anyhow::Result<TcpListene
     TcpListener::bind(address).await.with_context(|| {
         format!("{what}: {address} cannot be listened on; is it in use, or not of this machine?")
     })
+}
+
+/// Starts what sends telemetry, where a collector is configured.
+///
+/// # Errors
+/// When the configuration cannot be used.
+pub(crate) fn export(
+    config: Option<&OtlpConfig>,
+    service: &'static str,
+    instance: String,
+) -> anyhow::Result<(Tracer, Option<Exporter>)> {
+    let Some(config) = config else {
+        return Ok((Tracer::off(), None));
+    };
+    let resource = Resource { service, instance };
+    let started = Exporter::start(config, &resource);
+    let (tracer, exporter) = started.map_err(|error| anyhow::anyhow!("{}", error.chain()))?;
+    tracing::info!(
+        endpoint = config.endpoint,
+        "sending traces and metrics over OTLP"
+    );
+    Ok((tracer, Some(exporter)))
 }
 
 /// Serves gRPC until `stop`; connections that are open then get a moment.

@@ -130,9 +130,11 @@ impl Coordinator {
         Ok(self.stream(request, target).holding(permit))
     }
 
-    fn stream(&self, request: PredictRequest, target: Target) -> ChunkStream {
+    fn stream(&self, mut request: PredictRequest, target: Target) -> ChunkStream {
         let answered_by = request.model.clone();
-        let record = StreamRecord::begin(&self.0.metrics, &request.model.name, Instant::now());
+        request.trace = request.trace.entered();
+        let record = StreamRecord::begin(&self.0.metrics, &request.model.name, Instant::now())
+            .traced(&request.trace);
         let request_id = request.request_id.clone();
         let (deadline, schema, task) = (
             request.deadline,

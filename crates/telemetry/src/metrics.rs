@@ -6,8 +6,8 @@ mod routing;
 mod upstream;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use prometheus_client::encoding::{EncodeLabelSet, text};
@@ -20,6 +20,7 @@ use volley_types::registry::RaftStatus;
 use volley_types::{ErrorCode, ModelName};
 
 use self::upstream::Upstream;
+use crate::otlp::Tracer;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct ModelLabel {
@@ -81,6 +82,7 @@ pub(crate) struct Families {
     artifact_cache_bytes: Gauge,
     routing: routing::Routing,
     upstream: Upstream,
+    pub(crate) tracer: OnceLock<Tracer>,
 }
 
 /// What a coordinator holds of streams that can be taken up again.
@@ -163,6 +165,7 @@ impl Metrics {
             artifact_cache_bytes: Gauge::default(),
             routing: routing::Routing::default(),
             upstream: Upstream::default(),
+            tracer: OnceLock::new(),
         };
         families.register_predictions();
         families.register_memory();

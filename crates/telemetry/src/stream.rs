@@ -1,17 +1,17 @@
 //! The numbers of one prediction stream.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_stream::stream;
 use futures::{Stream, StreamExt, pin_mut};
 use volley_types::chunk::{BatchResult, ends_generation};
-use volley_types::{ErrorCode, ModelName, PredictError, RequestId};
+use volley_types::{ErrorCode, ModelName, PredictError, RequestId, TraceContext};
 
 use crate::metrics::{Metrics, ModelLabel, OutcomeLabel};
+use crate::otlp::{ActiveSpan, Outcome, SpanKind};
 
 /// Follows one stream: counted as active while it lives, and as one request with its outcome
 /// when it is dropped. Keep it inside the stream.
-#[derive(Debug)]
 pub struct StreamRecord {
     metrics: Metrics,
     label: ModelLabel,
@@ -19,6 +19,14 @@ pub struct StreamRecord {
     first_seen: bool,
     outcome: Option<&'static str>,
     chunks: prometheus_client::metrics::counter::Counter,
+    edge: Option<Edge>,
+}
+
+/// What goes to a collector of a stream at the cluster's edge.
+struct Edge {
+    span: Option<ActiveSpan>,
+    first_chunk: Option<Duration>,
+    rows: u64,
 }
 
 impl StreamRecord {
@@ -38,11 +46,39 @@ impl StreamRecord {
             first_seen: false,
             outcome: None,
             chunks,
+            edge: None,
         }
+    }
+
+    /// The same with the span `trace`, which the request [entered](TraceContext::entered) this
+    /// node with. Does nothing where nothing is exported.
+    #[must_use]
+    pub fn traced(mut self, trace: &TraceContext) -> Self {
+        let Some(tracer) = self.metrics.families().tracer.get() else {
+            return self;
+        };
+        if tracer.is_on() {
+            let parent = trace.parent_id.unwrap_or_default();
+            let mut span = tracer.begin("predict", SpanKind::Server, trace, parent);
+            if let Some(span) = &mut span {
+                span.text("gen_ai.operation.name", "predict");
+                span.text("gen_ai.provider.name", "volley");
+                span.text("gen_ai.request.model", self.label.model.clone());
+            }
+            self.edge = Some(Edge {
+                span,
+                first_chunk: None,
+                rows: 0,
+            });
+        }
+        self
     }
 
     /// A batch of `rows` response rows passed at `now`.
     pub fn batch(&mut self, rows: usize, now: Instant) {
+        if let Some(edge) = &mut self.edge {
+            edge.batch(rows, now.saturating_duration_since(self.started));
+        }
         let families = self.metrics.families();
         if !self.first_seen {
             self.first_seen = true;
@@ -57,6 +93,14 @@ impl StreamRecord {
             .get_or_create(&self.label)
             .observe(rows as f64);
         self.chunks.inc_by(rows as u64);
+    }
+
+    /// The stream ended in `error`.
+    pub fn fail(&mut self, error: &PredictError) {
+        if let Some(span) = self.edge.as_mut().and_then(|edge| edge.span.as_mut()) {
+            span.fail(error);
+        }
+        self.end(Some(error.code));
     }
 
     /// The stream ended by itself. Without this call, a drop counts as `cancelled`.
@@ -85,7 +129,7 @@ pub fn recorded(
                     }
                 }
                 Err(error) => {
-                    record.end(Some(error.code));
+                    record.fail(error);
                     yield item;
                     return;
                 }
@@ -110,6 +154,35 @@ fn told(error: PredictError, request: &RequestId) -> PredictError {
     error.logged()
 }
 
+impl Edge {
+    fn batch(&mut self, rows: usize, since: Duration) {
+        if self.rows == 0 && 0 < rows {
+            self.first_chunk = Some(since);
+            if let Some(span) = &mut self.span {
+                span.event("first chunk");
+            }
+        }
+        self.rows += rows as u64;
+    }
+
+    fn end(mut self, metrics: &Metrics, model: &str, code: &'static str, duration: Duration) {
+        if let Some(span) = &mut self.span {
+            span.number("volley.rows", self.rows);
+            span.text("volley.outcome", code);
+        }
+        let tracer = metrics.families().tracer.get();
+        if let Some(gen_ai) = tracer.and_then(|tracer| tracer.gen_ai()) {
+            gen_ai.observe(Outcome {
+                model,
+                error: (code != "ok").then_some(code),
+                duration,
+                first_chunk: self.first_chunk,
+                chunks: self.rows,
+            });
+        }
+    }
+}
+
 impl Drop for StreamRecord {
     fn drop(&mut self) {
         let families = self.metrics.families();
@@ -124,6 +197,10 @@ impl Drop for StreamRecord {
             code,
         };
         families.requests.get_or_create(&outcome).inc();
+        if let Some(edge) = self.edge.take() {
+            let elapsed = self.started.elapsed();
+            edge.end(&self.metrics, &self.label.model, code, elapsed);
+        }
     }
 }
 

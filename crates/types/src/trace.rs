@@ -1,7 +1,7 @@
 //! W3C Trace Context (<https://www.w3.org/TR/trace-context/>), as it travels between hops.
 
 /// The `traceparent` of a request: which trace it belongs to, and which span is its parent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct TraceContext {
     /// The trace id; never zero.
     pub trace_id: u128,
@@ -9,7 +9,19 @@ pub struct TraceContext {
     pub span_id: u64,
     /// Whether the caller records this trace.
     pub sampled: bool,
+    /// Where the span was begun on this hop: its own parent, 0 for none. `None` for one that came
+    /// over the wire. Does not travel, and does not count when contexts are compared.
+    pub parent_id: Option<u64>,
 }
+
+impl PartialEq for TraceContext {
+    fn eq(&self, other: &Self) -> bool {
+        let key = |context: &Self| (context.trace_id, context.span_id, context.sampled);
+        key(self) == key(other)
+    }
+}
+
+impl Eq for TraceContext {}
 
 impl TraceContext {
     /// Reads a `traceparent` header. `None` when malformed: the standard says to start anew.
@@ -38,6 +50,7 @@ impl TraceContext {
             trace_id,
             span_id,
             sampled: flags & 1 == 1,
+            parent_id: None,
         })
     }
 
@@ -49,6 +62,7 @@ impl TraceContext {
             trace_id: id,
             span_id: Self::random_span(),
             sampled: false,
+            parent_id: Some(0),
         }
     }
 
@@ -57,7 +71,17 @@ impl TraceContext {
     pub fn child(self) -> Self {
         Self {
             span_id: Self::random_span(),
+            parent_id: Some(self.span_id),
             ..self
+        }
+    }
+
+    /// The span of this hop: this one where it was begun here, else a child of it.
+    #[must_use]
+    pub fn entered(self) -> Self {
+        match self.parent_id {
+            Some(_) => self,
+            None => self.child(),
         }
     }
 

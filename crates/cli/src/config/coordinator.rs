@@ -11,6 +11,7 @@ use volley_cluster::ClusterConfig;
 use volley_coordinator::CoordinatorConfig;
 use volley_types::NodeId;
 
+use super::otlp::OtlpSection;
 use super::security::{CoordinatorSection, SecurityPlan};
 use super::{Count, Span, read_toml, set, set_count, set_span};
 use crate::node::coordinator::{CoordinatorPlan, Membership};
@@ -29,6 +30,7 @@ struct File {
     limits: Limits,
     #[serde(default)]
     security: CoordinatorSection,
+    otlp: Option<OtlpSection>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -119,6 +121,7 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
         browser,
         limits,
         security,
+        otlp,
     } = file;
     let origins = Origins::new(&browser.origins)
         .map_err(|error| anyhow::anyhow!("'browser.origins': {}", error.message))?;
@@ -207,6 +210,7 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
         internal: listen.internal,
         drain_timeout,
         security,
+        otlp: otlp.map(OtlpSection::plan).transpose()?,
     })
 }
 

@@ -13,6 +13,7 @@ use volley_backend_remote::RemoteConfig;
 use volley_types::WorkerId;
 use volley_worker::WorkerConfig;
 
+use super::otlp::OtlpSection;
 use super::security::{SecurityPlan, WorkerSection};
 use super::{Count, Size, Span, read_toml, set, set_count, set_span};
 use crate::backends::{Isolation, OnnxPlan};
@@ -34,6 +35,7 @@ struct File {
     security: WorkerSection,
     #[serde(default)]
     artifacts: artifacts::Section,
+    otlp: Option<OtlpSection>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -121,6 +123,7 @@ fn plan(file: File) -> anyhow::Result<WorkerPlan> {
         remote,
         security,
         artifacts,
+        otlp,
     } = file;
     ensure!(
         !cluster.coordinators.is_empty(),
@@ -161,6 +164,7 @@ fn plan(file: File) -> anyhow::Result<WorkerPlan> {
         remote: remote_config(remote),
         security,
         artifacts: artifacts.config()?,
+        otlp: otlp.map(OtlpSection::plan).transpose()?,
     })
 }
 

@@ -22,12 +22,13 @@ use volley_flight::transport;
 use volley_security::audit::AuditLog;
 use volley_security::nodes::{Dialer, NodeKind, only};
 use volley_telemetry::Metrics;
+use volley_telemetry::otlp::{Exporter, OtlpConfig, SpanKind, Traced, Tracer};
 use volley_types::{
     ChunkStream, ErrorCode, ModelName, ModelRef, NodeId, Predict, PredictError, PredictRequest,
     Signature,
 };
 
-use super::{LOOK, bind, serve_internal};
+use super::{LOOK, bind, export, serve_internal};
 use crate::config::security::SecurityPlan;
 use crate::signals;
 
@@ -60,6 +61,7 @@ pub(crate) struct CoordinatorPlan {
     pub(crate) internal: String,
     pub(crate) drain_timeout: Duration,
     pub(crate) security: SecurityPlan,
+    pub(crate) otlp: Option<OtlpConfig>,
 }
 
 /// A coordinator that runs.
@@ -70,6 +72,7 @@ pub(crate) struct RunningCoordinator {
     internal: tokio::task::JoinHandle<anyhow::Result<()>>,
     joining: tokio::task::JoinHandle<()>,
     _renewal: AbortOnDropHandle<()>,
+    exporter: Option<Exporter>,
     stop_public: CancellationToken,
     stop_internal: CancellationToken,
     drain_timeout: Duration,
@@ -121,6 +124,9 @@ pub(crate) async fn start(
 ) -> anyhow::Result<RunningCoordinator> {
     let (rest, flight_and_raft) = (public.local_addr()?, internal.local_addr()?);
     let metrics = Metrics::new();
+    let instance = plan.cluster.node_id.to_string();
+    let (tracer, exporter) = export(plan.otlp.as_ref(), "volley-coordinator", instance)?;
+    metrics.trace_with(tracer.clone());
     let (node, data_dir) = (plan.cluster.node_id, plan.cluster.data_dir.clone());
     let cluster = Cluster::start(plan.cluster)
         .await
@@ -128,7 +134,7 @@ pub(crate) async fn start(
     let coordinator = Coordinator::start(
         plan.coordinator,
         cluster.clone(),
-        connect(plan.security.dialer()),
+        connect(plan.security.dialer(), tracer),
         metrics.clone(),
     );
 
@@ -189,6 +195,7 @@ pub(crate) async fn start(
         internal,
         joining,
         _renewal: AbortOnDropHandle::new(tokio::spawn(plan.security.keep_fresh())),
+        exporter,
         stop_public,
         stop_internal,
         drain_timeout: plan.drain_timeout,
@@ -266,19 +273,26 @@ impl RunningCoordinator {
             let _ = self.internal.await;
         }
         self.cluster.shutdown().await;
+        if let Some(exporter) = self.exporter {
+            exporter.shutdown().await;
+        }
         tracing::info!("coordinator stopped");
     }
 }
 
 /// Makes the Flight clients of workers.
-fn connect(dialer: Dialer) -> Connect {
+fn connect(dialer: Dialer, tracer: Tracer) -> Connect {
     let config = FlightClientConfig {
         dialer,
         ..FlightClientConfig::default()
     };
     Arc::new(
         move |address: &str| match FlightClient::new(address, config.clone()) {
-            Ok(client) => Arc::new(client) as Arc<dyn Predict>,
+            Ok(client) => {
+                let told = vec![("server.address", address.to_owned())];
+                let name = "call worker";
+                Traced::around(Arc::new(client), &tracer, name, SpanKind::Client, told)
+            }
             Err(error) => {
                 tracing::error!(error = error.chain(), "a worker's address cannot be used");
                 Arc::new(Unreachable)

@@ -156,6 +156,7 @@ fn coordinator_plan(
         internal,
         drain_timeout: DRAIN_TIMEOUT,
         security,
+        otlp: None,
     }
 }
 
@@ -187,6 +188,7 @@ fn worker_plan(data_dir: &Path, addresses: &Addresses) -> anyhow::Result<WorkerP
         onnx: OnnxPlan::default(),
         remote: RemoteConfig::default(),
         security: SecurityPlan::default(),
+        otlp: None,
         artifacts: ArtifactConfig {
             cache_dir: Some(data_dir.join("fetched")),
             ..ArtifactConfig::default()

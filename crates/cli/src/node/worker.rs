@@ -15,12 +15,13 @@ use volley_flight::server::{FlightServer, FlightServerConfig};
 use volley_flight::transport;
 use volley_security::nodes::{Callers, NodeKind, only};
 use volley_telemetry::Metrics;
+use volley_telemetry::otlp::{Exporter, OtlpConfig, SpanKind, Traced};
 use volley_worker::{Worker, WorkerConfig};
 
-use super::{bind, serve_internal};
+use super::{bind, export, serve_internal};
 use crate::backends::{self, OnnxPlan};
 use crate::config::security::SecurityPlan;
-use crate::signals;
+use crate::{signals, traced};
 
 /// Everything that a worker needs to know.
 #[derive(Clone, Debug)]
@@ -34,6 +35,7 @@ pub(crate) struct WorkerPlan {
     pub(crate) remote: RemoteConfig,
     pub(crate) security: SecurityPlan,
     pub(crate) artifacts: ArtifactConfig,
+    pub(crate) otlp: Option<OtlpConfig>,
 }
 
 /// A worker that runs.
@@ -42,6 +44,7 @@ pub(crate) struct RunningWorker {
     flight: tokio::task::JoinHandle<anyhow::Result<()>>,
     http: tokio::task::JoinHandle<()>,
     _renewal: AbortOnDropHandle<()>,
+    exporter: Option<Exporter>,
     stop: CancellationToken,
     drain_timeout: Duration,
 }
@@ -70,6 +73,8 @@ pub(crate) fn start(
 ) -> anyhow::Result<RunningWorker> {
     let addresses = (flight.local_addr()?, http.local_addr()?);
     let metrics = Metrics::new();
+    let instance = plan.worker.id.to_string();
+    let (tracer, exporter) = export(plan.otlp.as_ref(), "volley-worker", instance)?;
     let loaders = backends::loaders(
         plan.onnx,
         plan.remote,
@@ -77,11 +82,15 @@ pub(crate) fn start(
         plan.security.open_secrets(),
         metrics.clone(),
     )?;
+    let loaders = traced::loaders(loaders, &tracer);
     let worker = Worker::start(plan.worker, loaders, metrics.clone());
 
     let mut limits = FlightServerConfig::default();
     limits.max_exchanges = plan.max_exchanges.unwrap_or(limits.max_exchanges);
-    let server = FlightServer::new(Arc::new(worker.clone()), limits);
+    let told = Vec::new();
+    let served = Arc::new(worker.clone());
+    let served = Traced::around(served, &tracer, "predict", SpanKind::Server, told);
+    let server = FlightServer::new(served, limits);
     let router = transport::server_builder().add_service(InterceptedService::new(
         server.into_service(),
         only(NodeKind::Coordinator, plan.security.nodes.is_some()),
@@ -111,6 +120,7 @@ pub(crate) fn start(
         flight,
         http,
         _renewal: AbortOnDropHandle::new(tokio::spawn(plan.security.keep_fresh())),
+        exporter,
         stop,
         drain_timeout: plan.drain_timeout,
     })
@@ -134,6 +144,9 @@ impl RunningWorker {
         }
         if let Err(error) = self.http.await {
             tracing::error!(error = %error, "the health listener failed");
+        }
+        if let Some(exporter) = self.exporter {
+            exporter.shutdown().await;
         }
         tracing::info!("worker stopped");
     }

@@ -1,0 +1,94 @@
+//! Backends that tell of themselves: the last hop of a trace.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use volley_backend::{Backend, BackendLoader, Hold, LoadProgress};
+use volley_telemetry::otlp::{SpanKind, Traced, Tracer};
+use volley_types::registry::{Assignment, BackendKind};
+use volley_types::{
+    ChunkStream, ModelName, ModelRef, Predict, PredictError, PredictRequest, Signature,
+};
+
+/// The same loaders, whose replicas have a span for each prediction where anything is exported.
+pub(crate) fn loaders(
+    loaders: Vec<Arc<dyn BackendLoader>>,
+    tracer: &Tracer,
+) -> Vec<Arc<dyn BackendLoader>> {
+    if !tracer.is_on() {
+        return loaders;
+    }
+    let traced = loaders.into_iter().map(|inner| {
+        Arc::new(TracedLoader {
+            inner,
+            tracer: tracer.clone(),
+        }) as Arc<dyn BackendLoader>
+    });
+    traced.collect()
+}
+
+struct TracedLoader {
+    inner: Arc<dyn BackendLoader>,
+    tracer: Tracer,
+}
+
+#[async_trait]
+impl BackendLoader for TracedLoader {
+    fn kind(&self) -> BackendKind {
+        self.inner.kind()
+    }
+
+    async fn prepare(
+        &self,
+        assignment: &Assignment,
+        progress: &LoadProgress,
+    ) -> Result<Option<Hold>, PredictError> {
+        self.inner.prepare(assignment, progress).await
+    }
+
+    async fn estimate(&self, assignment: &Assignment) -> Result<u64, PredictError> {
+        self.inner.estimate(assignment).await
+    }
+
+    fn stops_when_dropped(&self) -> bool {
+        self.inner.stops_when_dropped()
+    }
+
+    async fn load(&self, assignment: &Assignment) -> Result<Arc<dyn Backend>, PredictError> {
+        let backend = self.inner.load(assignment).await?;
+        let told = vec![("volley.backend", self.kind().as_str().to_owned())];
+        let predict: Arc<dyn Predict> = backend.clone();
+        let traced = Traced::around(predict, &self.tracer, "run", SpanKind::Internal, told);
+        Ok(Arc::new(TracedBackend { backend, traced }))
+    }
+}
+
+struct TracedBackend {
+    backend: Arc<dyn Backend>,
+    traced: Arc<dyn Predict>,
+}
+
+#[async_trait]
+impl Predict for TracedBackend {
+    async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
+        self.traced.predict(request).await
+    }
+
+    async fn signature(&self, model: &ModelRef) -> Result<Signature, PredictError> {
+        self.backend.signature(model).await
+    }
+
+    async fn models(&self) -> Vec<ModelName> {
+        self.backend.models().await
+    }
+}
+
+impl Backend for TracedBackend {
+    fn capacity(&self) -> usize {
+        self.backend.capacity()
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.backend.memory_bytes()
+    }
+}

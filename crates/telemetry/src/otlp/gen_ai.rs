@@ -1,0 +1,206 @@
+//! Metrics by OpenTelemetry's conventions for generative AI.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use super::span::now;
+use super::wire;
+
+/// Models times outcomes; beyond it, numbers are counted under `_other`.
+const MOST_SERIES: usize = 4_096;
+
+/// The bounds that the conventions name, in seconds.
+const DURATION: &[f64] = &[
+    0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
+];
+const FIRST_TOKEN: &[f64] = &[
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+];
+const PER_TOKEN: &[f64] = &[
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
+];
+
+/// How one request ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outcome<'a> {
+    pub(crate) model: &'a str,
+    /// The error's stable name, where it failed.
+    pub(crate) error: Option<&'static str>,
+    pub(crate) duration: Duration,
+    pub(crate) first_chunk: Option<Duration>,
+    pub(crate) chunks: u64,
+}
+
+/// All histograms of one node.
+pub(crate) struct GenAi {
+    since: u64,
+    series: Mutex<BTreeMap<(String, &'static str), Series>>,
+}
+
+impl Default for GenAi {
+    fn default() -> Self {
+        Self {
+            since: now(),
+            series: Mutex::default(),
+        }
+    }
+}
+
+struct Series {
+    duration: Histogram,
+    first_token: Histogram,
+    per_token: Histogram,
+}
+
+struct Histogram {
+    bounds: &'static [f64],
+    counts: Vec<u64>,
+    sum: f64,
+}
+
+impl Histogram {
+    fn new(bounds: &'static [f64]) -> Self {
+        Self {
+            bounds,
+            counts: vec![0; bounds.len() + 1],
+            sum: 0.0,
+        }
+    }
+
+    fn observe(&mut self, value: f64) {
+        let bucket = self.bounds.partition_point(|bound| *bound < value);
+        self.counts[bucket] += 1;
+        self.sum += value;
+    }
+}
+
+impl GenAi {
+    /// Counts a request that has ended.
+    pub(crate) fn observe(&self, outcome: Outcome<'_>) {
+        let Ok(mut series) = self.series.lock() else {
+            return;
+        };
+        let mut key = (outcome.model.to_owned(), outcome.error.unwrap_or_default());
+        if MOST_SERIES <= series.len() && !series.contains_key(&key) {
+            key.0 = "_other".to_owned();
+        }
+        let series = series.entry(key).or_insert_with(|| Series {
+            duration: Histogram::new(DURATION),
+            first_token: Histogram::new(FIRST_TOKEN),
+            per_token: Histogram::new(PER_TOKEN),
+        });
+        series.duration.observe(outcome.duration.as_secs_f64());
+        let Some(first) = outcome.first_chunk else {
+            return;
+        };
+        series.first_token.observe(first.as_secs_f64());
+        if 1 < outcome.chunks {
+            let rest = outcome.duration.saturating_sub(first).as_secs_f64();
+            series.per_token.observe(rest / (outcome.chunks - 1) as f64);
+        }
+    }
+
+    /// All of them, as they are sent; empty when nothing has been counted.
+    pub(super) fn metrics(&self) -> Vec<wire::Metric> {
+        let Ok(series) = self.series.lock() else {
+            return Vec::new();
+        };
+        if series.is_empty() {
+            return Vec::new();
+        }
+        let time = now();
+        let metric = |name: &str, description: &str, of: fn(&Series) -> &Histogram| {
+            let points = series
+                .iter()
+                .map(|((model, error), series)| self.point(model, error, of(series), time));
+            wire::Metric {
+                name: name.to_owned(),
+                description: description.to_owned(),
+                unit: "s".to_owned(),
+                histogram: Some(wire::Histogram {
+                    data_points: points.filter(|point| point.count != 0).collect(),
+                    aggregation_temporality: wire::CUMULATIVE,
+                }),
+            }
+        };
+        vec![
+            metric(
+                "gen_ai.server.request.duration",
+                "From acceptance to the end of the stream",
+                |series| &series.duration,
+            ),
+            metric(
+                "gen_ai.server.time_to_first_token",
+                "From acceptance to the first chunk",
+                |series| &series.first_token,
+            ),
+            metric(
+                "gen_ai.server.time_per_output_token",
+                "Between two chunks after the first",
+                |series| &series.per_token,
+            ),
+        ]
+    }
+
+    fn point(
+        &self,
+        model: &str,
+        error: &str,
+        histogram: &Histogram,
+        time: u64,
+    ) -> wire::HistogramPoint {
+        let mut attributes = vec![
+            wire::text("gen_ai.operation.name", "predict"),
+            wire::text("gen_ai.provider.name", "volley"),
+            wire::text("gen_ai.request.model", model),
+        ];
+        if !error.is_empty() {
+            attributes.push(wire::text("error.type", error));
+        }
+        wire::HistogramPoint {
+            start_time_unix_nano: self.since,
+            time_unix_nano: time,
+            count: histogram.counts.iter().sum(),
+            sum: Some(histogram.sum),
+            bucket_counts: histogram.counts.clone(),
+            explicit_bounds: histogram.bounds.to_vec(),
+            attributes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcomes_fall_into_their_buckets_and_series_are_bounded() {
+        let metrics = GenAi::default();
+        assert!(metrics.metrics().is_empty());
+        let mut outcome = Outcome {
+            model: "m",
+            error: None,
+            duration: Duration::from_millis(1_010),
+            first_chunk: Some(Duration::from_millis(10)),
+            chunks: 11,
+        };
+        metrics.observe(outcome);
+        outcome.error = Some("unavailable");
+        outcome.first_chunk = None;
+        metrics.observe(outcome);
+        let sent = metrics.metrics();
+        let points = |index: usize| &sent[index].histogram.as_ref().unwrap().data_points;
+        assert_eq!(points(0).len(), 2);
+        assert_eq!((points(1).len(), points(1)[0].bucket_counts[2]), (1, 1));
+        assert!((points(2)[0].sum.unwrap() - 0.1).abs() < 1e-9);
+        for index in 0..2 * MOST_SERIES {
+            let model = format!("m{index}");
+            metrics.observe(Outcome {
+                model: &model,
+                ..outcome
+            });
+        }
+        assert!(metrics.series.lock().unwrap().len() <= MOST_SERIES + 2);
+    }
+}

@@ -1,0 +1,160 @@
+//! Spans, from their begin to the queue.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tokio::sync::mpsc;
+use volley_types::{PredictError, TraceContext};
+
+use super::gen_ai::GenAi;
+use super::wire;
+
+/// Attributes and events of one span.
+const MOST: usize = 32;
+
+/// Which side of a call a span is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpanKind {
+    /// Neither: work within a node.
+    Internal = 1,
+    /// The side that answers.
+    Server = 2,
+    /// The side that asks.
+    Client = 3,
+}
+
+/// Makes spans, or nothing where nothing is exported. Cloning gives another handle.
+#[derive(Clone, Default)]
+pub struct Tracer(Option<Arc<Shared>>);
+
+pub(super) struct Shared {
+    pub(super) queue: mpsc::Sender<wire::Span>,
+    pub(super) dropped: AtomicU64,
+    /// Trace ids whose lower half is below this are recorded.
+    threshold: u64,
+    pub(super) gen_ai: GenAi,
+}
+
+impl Tracer {
+    /// Records nothing, at no cost.
+    #[must_use]
+    pub fn off() -> Self {
+        Self(None)
+    }
+
+    pub(super) fn new(queue: mpsc::Sender<wire::Span>, ratio: f64) -> (Self, Arc<Shared>) {
+        let shared = Arc::new(Shared {
+            queue,
+            dropped: AtomicU64::new(0),
+            // Saturates: a ratio of 1 records all but one in 2^64.
+            threshold: (ratio.clamp(0.0, 1.0) * u64::MAX as f64) as u64,
+            gen_ai: GenAi::default(),
+        });
+        (Self(Some(shared.clone())), shared)
+    }
+
+    /// Whether anything is exported.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Begins the span `context`, whose parent is `parent` (0 for none). `None` where its trace is
+    /// not recorded: every node decides that alike, by the caller's flag and the trace's id.
+    #[must_use]
+    pub fn begin(
+        &self,
+        name: &str,
+        kind: SpanKind,
+        context: &TraceContext,
+        parent: u64,
+    ) -> Option<ActiveSpan> {
+        let shared = self.0.as_ref()?;
+        let chosen = (context.trace_id as u64) <= shared.threshold && 0 < shared.threshold;
+        if !context.sampled && !chosen {
+            return None;
+        }
+        let parent = if parent == 0 {
+            Vec::new()
+        } else {
+            parent.to_be_bytes().to_vec()
+        };
+        Some(ActiveSpan {
+            shared: shared.clone(),
+            span: wire::Span {
+                trace_id: context.trace_id.to_be_bytes().to_vec(),
+                span_id: context.span_id.to_be_bytes().to_vec(),
+                parent_span_id: parent,
+                name: name.to_owned(),
+                kind: kind as i32,
+                start_time_unix_nano: now(),
+                ..wire::Span::default()
+            },
+        })
+    }
+
+    pub(crate) fn gen_ai(&self) -> Option<&GenAi> {
+        self.0.as_ref().map(|shared| &shared.gen_ai)
+    }
+}
+
+/// A span that has begun; it ends when it is dropped.
+pub struct ActiveSpan {
+    shared: Arc<Shared>,
+    span: wire::Span,
+}
+
+impl ActiveSpan {
+    /// Says something about it. Never a prompt, nor a key.
+    pub fn text(&mut self, key: &str, value: impl Into<String>) {
+        self.keep(wire::text(key, value));
+    }
+
+    /// Says a number about it.
+    pub fn number(&mut self, key: &str, value: u64) {
+        self.keep(wire::number(key, value));
+    }
+
+    /// Something happened now.
+    pub fn event(&mut self, name: &str) {
+        if self.span.events.len() < MOST {
+            self.span.events.push(wire::Event {
+                time_unix_nano: now(),
+                name: name.to_owned(),
+            });
+        }
+    }
+
+    /// It ends in an error.
+    pub fn fail(&mut self, error: &PredictError) {
+        self.text("error.type", error.code.as_str());
+        self.span.status = Some(wire::Status {
+            message: error.message.clone(),
+            code: wire::STATUS_ERROR,
+        });
+    }
+
+    fn keep(&mut self, pair: wire::KeyValue) {
+        if self.span.attributes.len() < MOST {
+            self.span.attributes.push(pair);
+        }
+    }
+}
+
+impl Drop for ActiveSpan {
+    fn drop(&mut self) {
+        let mut span = std::mem::take(&mut self.span);
+        span.end_time_unix_nano = now();
+        if self.shared.queue.try_send(span).is_err() {
+            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+pub(super) fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| {
+        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    })
+}

@@ -1,0 +1,117 @@
+//! A hop that tells of itself.
+
+use std::sync::Arc;
+
+use async_stream::stream;
+use async_trait::async_trait;
+use futures::{Stream, StreamExt};
+use volley_types::chunk::BatchResult;
+use volley_types::{
+    ChunkStream, ModelName, ModelRef, Predict, PredictError, PredictRequest, Signature,
+};
+
+use super::span::{ActiveSpan, SpanKind, Tracer};
+
+/// Whatever answers predictions, with a span around each: a child of the request's, and the
+/// parent of what comes next.
+pub struct Traced {
+    inner: Arc<dyn Predict>,
+    tracer: Tracer,
+    name: &'static str,
+    kind: SpanKind,
+    /// Attributes of every span.
+    told: Vec<(&'static str, String)>,
+}
+
+impl Traced {
+    /// `inner` with spans called `name`; `inner` itself where nothing is exported.
+    pub fn around(
+        inner: Arc<dyn Predict>,
+        tracer: &Tracer,
+        name: &'static str,
+        kind: SpanKind,
+        told: Vec<(&'static str, String)>,
+    ) -> Arc<dyn Predict> {
+        if !tracer.is_on() {
+            return inner;
+        }
+        Arc::new(Self {
+            inner,
+            tracer: tracer.clone(),
+            name,
+            kind,
+            told,
+        })
+    }
+}
+
+#[async_trait]
+impl Predict for Traced {
+    async fn predict(&self, mut request: PredictRequest) -> Result<ChunkStream, PredictError> {
+        let own = match self.kind {
+            SpanKind::Server => request.trace.entered(),
+            SpanKind::Client | SpanKind::Internal => request.trace.child(),
+        };
+        let parent = own.parent_id.unwrap_or_default();
+        let Some(mut span) = self.tracer.begin(self.name, self.kind, &own, parent) else {
+            return self.inner.predict(request).await;
+        };
+        span.text("volley.model", request.model.to_string());
+        span.text("volley.request_id", request.request_id.to_string());
+        for (key, value) in &self.told {
+            span.text(key, value);
+        }
+        request.trace = own;
+        match self.inner.predict(request).await {
+            Ok(stream) => Ok(stream.map_batches(|batches| followed(span, batches))),
+            Err(error) => {
+                span.fail(&error);
+                Err(error)
+            }
+        }
+    }
+
+    async fn signature(&self, model: &ModelRef) -> Result<Signature, PredictError> {
+        self.inner.signature(model).await
+    }
+
+    async fn models(&self) -> Vec<ModelName> {
+        self.inner.models().await
+    }
+}
+
+/// Passes batches on and tells `span` of the first, of errors, and how many rows there were. The
+/// span ends with the stream, or when that is dropped.
+fn followed(
+    span: ActiveSpan,
+    batches: impl Stream<Item = BatchResult> + Send + Unpin,
+) -> impl Stream<Item = BatchResult> + Send {
+    let mut record = Record { span, rows: 0 };
+    stream! {
+        let mut batches = batches;
+        while let Some(item) = batches.next().await {
+            match &item {
+                Ok(batch) => {
+                    if record.rows == 0 && 0 < batch.num_rows() {
+                        record.span.event("first chunk");
+                    }
+                    record.rows += batch.num_rows() as u64;
+                }
+                Err(error) => record.span.fail(error),
+            }
+            yield item;
+        }
+    }
+}
+
+/// Says how many rows there were, however the stream ends.
+struct Record {
+    span: ActiveSpan,
+    rows: u64,
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        self.span.number("volley.rows", self.rows);
+    }
+}
