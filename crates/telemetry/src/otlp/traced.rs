@@ -49,8 +49,9 @@ impl Traced {
 impl Predict for Traced {
     async fn predict(&self, mut request: PredictRequest) -> Result<ChunkStream, PredictError> {
         let own = match self.kind {
-            SpanKind::Server => request.trace.entered(),
-            SpanKind::Client | SpanKind::Internal => request.trace.child(),
+            // The router gives each try a context of its own.
+            SpanKind::Server | SpanKind::Client => request.trace.entered(),
+            SpanKind::Internal => request.trace.child(),
         };
         let parent = own.parent_id.unwrap_or_default();
         let Some(mut span) = self.tracer.begin(self.name, self.kind, &own, parent) else {
