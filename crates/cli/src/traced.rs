@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use volley_backend::{Backend, BackendLoader, Hold, LoadProgress};
+use volley_backend::{Backend, BackendLoader, Hold, LoadProgress, Lost};
 use volley_telemetry::otlp::{SpanKind, Traced, Tracer};
 use volley_types::registry::{Assignment, BackendKind};
 use volley_types::{
@@ -50,8 +50,8 @@ impl BackendLoader for TracedLoader {
         self.inner.estimate(assignment).await
     }
 
-    fn stops_when_dropped(&self) -> bool {
-        self.inner.stops_when_dropped()
+    fn stops_when_dropped(&self, assignment: &Assignment) -> bool {
+        self.inner.stops_when_dropped(assignment)
     }
 
     async fn load(&self, assignment: &Assignment) -> Result<Arc<dyn Backend>, PredictError> {
@@ -90,5 +90,9 @@ impl Backend for TracedBackend {
 
     fn memory_bytes(&self) -> u64 {
         self.backend.memory_bytes()
+    }
+
+    fn lost(&self) -> Option<Lost> {
+        self.backend.lost()
     }
 }
