@@ -39,7 +39,17 @@ const FIELDS: [&str; 17] = [
     "weight",
     "endpoints",
 ];
-const ACTION_FIELDS: [&str; 5] = ["action_type", "method", "url", "headers", "request_body"];
+const ACTION_FIELDS: [&str; 7] = [
+    "action_type",
+    "method",
+    "url",
+    "headers",
+    "request_body",
+    "pre_process_function",
+    "post_process_function",
+];
+/// These say how rows become a request, and its answer rows; workers know them by these names.
+const FUNCTIONS: [&str; 2] = ["pre_process_function", "post_process_function"];
 
 /// Headers that providers set themselves, from the credential.
 const CREDENTIAL_HEADERS: [&str; 4] = ["authorization", "x-api-key", "api-key", "x-goog-api-key"];
@@ -223,6 +233,14 @@ pub(crate) fn read(body: &Map<String, Value>) -> Result<ConnectorSpec, PredictEr
         },
     };
     let request_body = field("request_body")?.map(str::to_owned);
+    for name in FUNCTIONS {
+        let given = action.map_or(Ok(None), |action| action.text(name))?;
+        if let Some(given) = given.filter(|given| !given.trim().is_empty()) {
+            parameters.insert(name.to_owned(), given.into());
+        }
+    }
+    let described = provider == ProviderKind::Http
+        || FUNCTIONS.iter().any(|name| parameters.contains_key(*name));
     Ok(ConnectorSpec {
         name: body.text("name")?.unwrap_or(id.as_str()).to_owned(),
         id,
@@ -232,9 +250,10 @@ pub(crate) fn read(body: &Map<String, Value>) -> Result<ConnectorSpec, PredictEr
         credential: credential(body)?,
         headers: headers(body, action, provider)?,
         parameters: parameters::from_json(&parameters)?,
-        // In the actions form the template is customary and repeats the provider's own body.
+        // In the actions form the template is customary and repeats the provider's own body, where
+        // there is one.
         request_body: request_body
-            .filter(|_| action.is_none() || body.contains_key("request_body")),
+            .filter(|_| action.is_none() || body.contains_key("request_body") || described),
         url,
     })
 }
@@ -323,6 +342,7 @@ fn credential(body: &Map<String, Value>) -> Result<Option<CredentialRef>, Predic
         Some(Value::Object(object)) if object.len() == 1 => {
             object.values().next().and_then(Value::as_str)
         }
+        Some(Value::Object(object)) => key_variables(object),
         Some(_) => None,
     };
     let parsed = reference.and_then(|reference| match reference.split_once(':') {
@@ -338,6 +358,24 @@ fn credential(body: &Map<String, Value>) -> Result<Option<CredentialRef>, Predic
              itself does not belong here",
         )
     })
+}
+
+/// The variable of an access key, where the others that sign requests stand beside it under the
+/// names that workers look for.
+fn key_variables(object: &Map<String, Value>) -> Option<&str> {
+    let names = [
+        ("access_key", "ACCESS_KEY_ID"),
+        ("secret_key", "SECRET_ACCESS_KEY"),
+        ("session_token", "SESSION_TOKEN"),
+    ];
+    let first = object.get("access_key")?.as_str()?;
+    let prefix = first.strip_prefix("env:")?.strip_suffix("ACCESS_KEY_ID")?;
+    let beside = object.iter().all(|(name, value)| {
+        let ending = names.iter().find(|(known, _)| known == name);
+        let variable = ending.map(|(_, ending)| format!("env:{prefix}{ending}"));
+        variable.is_some_and(|variable| *value == variable)
+    });
+    (beside && object.contains_key("secret_key")).then_some(first)
 }
 
 fn headers(

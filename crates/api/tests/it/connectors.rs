@@ -182,6 +182,30 @@ async fn a_protocol_names_the_provider_and_its_header_takes_the_key() {
         let reason = edge.post(&create, &secret).await.refused(400);
         assert!(!reason.contains("sk-canary"), "{reason}");
     }
+    let titan = json!({
+        "name": "Titan", "version": 1, "protocol": "aws_sigv4",
+        "parameters": { "region": "eu-west-1", "service_name": "bedrock", "model": "amazon.titan-embed-text-v2:0" },
+        "credential": { "access_key": "env:AWS_ACCESS_KEY_ID", "secret_key": "env:AWS_SECRET_ACCESS_KEY" },
+        "actions": [{
+            "action_type": "predict", "method": "POST",
+            "url": "https://bedrock-runtime.${parameters.region}.amazonaws.com/model/${parameters.model}/invoke",
+            "headers": { "content-type": "application/json", "x-amz-content-sha256": "required" },
+            "request_body": "{ \"inputText\": \"${parameters.inputText}\" }",
+            "pre_process_function": "connector.pre_process.bedrock.embedding",
+            "post_process_function": "connector.post_process.bedrock.embedding",
+        }],
+    });
+    let shown = created(&edge, &titan).await;
+    assert_eq!(shown["provider"], "bedrock");
+    assert_eq!(shown["credential"], "env:AWS_ACCESS_KEY_ID");
+    assert!(
+        shown["request_body"]
+            .as_str()
+            .unwrap()
+            .contains("inputText")
+    );
+    let function = &shown["parameters"]["post_process_function"];
+    assert_eq!(function, "connector.post_process.bedrock.embedding");
     let unknown = json!({ "protocol": "mcp_sse", "url": "https://llm.example/", "model": "m" });
     let reason = edge.post(&create, &unknown.to_string()).await.refused(400);
     assert!(

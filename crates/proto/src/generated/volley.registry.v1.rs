@@ -249,6 +249,8 @@ pub struct State {
     pub aliases: ::prost::alloc::vec::Vec<AliasRecord>,
     #[prost(message, repeated, tag = "8")]
     pub pipelines: ::prost::alloc::vec::Vec<PipelineRecord>,
+    #[prost(message, repeated, tag = "20")]
+    pub secrets: ::prost::alloc::vec::Vec<Secret>,
 }
 /// A name that splits requests over models and versions.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -442,8 +444,6 @@ pub struct PipelineRecord {
     pub pipeline: ::core::option::Option<Pipeline>,
     #[prost(uint64, tag = "2")]
     pub revision: u64,
-    #[prost(message, repeated, tag = "20")]
-    pub secrets: ::prost::alloc::vec::Vec<Secret>,
 }
 /// A secret, sealed; without a master key, which is in no message, it is noise.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
