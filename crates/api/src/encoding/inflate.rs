@@ -119,7 +119,7 @@ impl Read for Zlib {
 
 enum Decoder {
     Zstd(ZstdDecoder<'static, Feed>),
-    Gzip(MultiGzDecoder<Feed>),
+    Gzip(Box<MultiGzDecoder<Feed>>),
     Deflate(Box<Zlib>),
 }
 
@@ -127,7 +127,7 @@ impl Decoder {
     fn new(encoding: Encoding) -> io::Result<Self> {
         let feed = Feed::default();
         Ok(match encoding {
-            Encoding::Gzip => Self::Gzip(MultiGzDecoder::new(feed)),
+            Encoding::Gzip => Self::Gzip(Box::new(MultiGzDecoder::new(feed))),
             Encoding::Deflate => Self::Deflate(Box::new(Zlib {
                 feed,
                 state: Decompress::new(true),

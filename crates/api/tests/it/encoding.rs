@@ -60,7 +60,7 @@ struct Told {
 }
 
 enum Decoder {
-    Gzip(GzDecoder<Vec<u8>>),
+    Gzip(Box<GzDecoder<Vec<u8>>>),
     Zstd(zstd::stream::write::Decoder<'static, Vec<u8>>),
     Plain(Vec<u8>),
 }
@@ -70,7 +70,7 @@ impl Told {
         assert_eq!(response.status(), 200);
         let encoding = response.headers().get("content-encoding");
         let decoder = match encoding.map(|encoding| encoding.to_str().unwrap()) {
-            Some("gzip") => Decoder::Gzip(GzDecoder::new(Vec::new())),
+            Some("gzip") => Decoder::Gzip(Box::new(GzDecoder::new(Vec::new()))),
             Some("zstd") => Decoder::Zstd(zstd::stream::write::Decoder::new(Vec::new()).unwrap()),
             None => Decoder::Plain(Vec::new()),
             other => panic!("{other:?}"),
