@@ -8,5 +8,7 @@ mod names;
 mod nodes;
 #[path = "it/records.rs"]
 mod records;
+#[path = "it/secrets.rs"]
+mod secrets;
 #[path = "it/stories.rs"]
 mod stories;

@@ -33,8 +33,8 @@ use crate::registry::v1::command::Command;
 use crate::registry::v1::model_version::Source;
 use crate::registry::v1::reply::Result as ReplyResult;
 use crate::secret_records::{
-    credential_from_text, credential_to_text, rewrap_from_wire, rewrap_to_wire, secret_from_wire,
-    secret_to_wire,
+    credential_from_text, credential_to_text, put_secret_from_wire, rewrap_from_wire,
+    rewrap_to_wire, secret_to_wire, secrets_from_wire, secrets_to_wire,
 };
 
 fn missing(what: &str) -> PredictError {
@@ -238,11 +238,7 @@ pub fn state_to_wire(state: &RegistryState) -> wire::State {
         settings: state.settings.clone().into_iter().collect(),
         aliases: aliases_to_wire(&state.aliases),
         pipelines: pipelines_to_wire(&state.pipelines),
-        secrets: state
-            .secrets
-            .iter()
-            .map(|(name, sealed)| secret_to_wire(name, sealed))
-            .collect(),
+        secrets: secrets_to_wire(&state.secrets),
     }
 }
 
@@ -255,7 +251,6 @@ pub fn state_from_wire(state: wire::State) -> Result<RegistryState, PredictError
     let connectors = state.connectors.into_iter().map(connector_from_wire);
     let keys = state.keys.into_iter().map(key_from_wire);
     let groups = state.groups.into_iter().map(group_from_wire);
-    let secrets = state.secrets.into_iter().map(secret_from_wire);
     Ok(RegistryState {
         revision: Revision(state.revision),
         models: models
@@ -273,7 +268,7 @@ pub fn state_from_wire(state: wire::State) -> Result<RegistryState, PredictError
         settings: state.settings.into_iter().collect(),
         aliases: aliases_from_wire(state.aliases)?,
         pipelines: pipelines_from_wire(state.pipelines)?,
-        secrets: Arc::new(secrets.collect::<Result<_, _>>()?),
+        secrets: Arc::new(secrets_from_wire(state.secrets)?),
     })
 }
 
@@ -459,10 +454,7 @@ pub fn command_from_wire(command: wire::Command) -> Result<RegistryCommand, Pred
         Command::DeleteAlias(delete) => delete_alias_from_wire(delete)?,
         Command::PutPipeline(put) => put_pipeline_from_wire(put)?,
         Command::DeletePipeline(delete) => delete_pipeline_from_wire(delete)?,
-        Command::PutSecret(secret) => {
-            let (name, sealed) = secret_from_wire(secret)?;
-            RegistryCommand::PutSecret { name, sealed }
-        }
+        Command::PutSecret(secret) => put_secret_from_wire(secret)?,
         Command::RewrapSecret(rewrap) => rewrap_from_wire(rewrap)?,
         Command::DeleteSecret(name) => RegistryCommand::DeleteSecret(SecretName::new(name)?),
     })

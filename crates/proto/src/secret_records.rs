@@ -1,5 +1,7 @@
 //! Sealed secrets, and the credentials that name them ⇄ [`volley_types::registry`].
 
+use std::collections::BTreeMap;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use prost::Message;
@@ -30,6 +32,34 @@ pub fn secret_from_wire(secret: wire::Secret) -> Result<(SecretName, SealedSecre
         text: secret.text,
     };
     Ok((SecretName::new(secret.name)?, sealed))
+}
+
+/// All secrets as they travel.
+#[must_use]
+pub fn secrets_to_wire(secrets: &BTreeMap<SecretName, SealedSecret>) -> Vec<wire::Secret> {
+    let secrets = secrets.iter();
+    secrets
+        .map(|(name, sealed)| secret_to_wire(name, sealed))
+        .collect()
+}
+
+/// All secrets as a peer sent them.
+///
+/// # Errors
+/// `InvalidInput` when a name is malformed.
+pub fn secrets_from_wire(
+    secrets: Vec<wire::Secret>,
+) -> Result<BTreeMap<SecretName, SealedSecret>, PredictError> {
+    secrets.into_iter().map(secret_from_wire).collect()
+}
+
+/// The command of a peer that stores a secret.
+///
+/// # Errors
+/// `InvalidInput` when its name is malformed.
+pub fn put_secret_from_wire(secret: wire::Secret) -> Result<RegistryCommand, PredictError> {
+    let (name, sealed) = secret_from_wire(secret)?;
+    Ok(RegistryCommand::PutSecret { name, sealed })
 }
 
 /// A secret that is sealed anew, as it travels.

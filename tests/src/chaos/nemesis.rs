@@ -283,17 +283,16 @@ async fn reset(bed: &mut Bed, lasts: Duration) -> Vec<usize> {
     vec![COORDINATORS + WORKERS - 1]
 }
 
-/// Fills a coordinator's disk. One that ended over it is started again once there is room.
+/// Fills a coordinator's disk, and makes room and starts it again as its operator would: one that
+/// could not write acknowledges nothing until then.
 async fn fill(bed: &mut Bed, node: usize, lasts: Duration) -> Result<Vec<usize>, String> {
     let disk = bed.nodes[node].disk.as_ref();
     let disk = disk.ok_or("a node with no disk")?;
     disk.fill()?;
     sleep(lasts).await;
     disk.empty()?;
-    if !bed.nodes[node].runs() {
-        bed.nodes[node].kill();
-        bed.begin(node, None)?;
-    }
+    bed.nodes[node].kill();
+    bed.begin(node, None)?;
     Ok(vec![node])
 }
 

@@ -18,15 +18,15 @@ use volley_types::registry::{
     AliasEntry, Assignment, BackendKind, ConnectorEndpoint, ConnectorPolicy, ConnectorSpec,
     CredentialRef, DeployOptions, Deployment, ModelEntry, ModelGroup, ModelSource, ModelUrl,
     ModelVersionSpec, PipelineEntry, Placing, ProviderKind, RegistryCommand, RegistryReply,
-    RegistryState, Rollout, RolloutAction, Scaling, SealedSecret, Sha256,
+    RegistryState, Rollout, RolloutAction, Scaling, Sha256,
 };
 use volley_types::{
     ApiKey, ConnectorId, ErrorCode, KeyHash, KeyId, ModelGroupId, ModelName, ModelScope,
-    ModelVersion, ParamValue, Parameters, PredictError, Quota, Revision, Role, SecretName,
-    TenantId, WorkerId,
+    ModelVersion, ParamValue, Parameters, PredictError, Revision, Role, TenantId, WorkerId,
 };
 
 use crate::names;
+use crate::secrets::{quota, sealed, secret_name};
 
 fn id() -> impl Strategy<Value = String> {
     "[A-Za-z0-9_.-]{1,20}".prop_filter("ids start plainly", |id| ModelName::new(id).is_ok())
@@ -321,28 +321,6 @@ prop_compose! {
             expires_ms,
             quota,
         }
-    }
-}
-
-prop_compose! {
-    fn quota()(
-        requests_per_minute in option::of(1_u32..),
-        tokens_per_minute in option::of(1_u32..),
-        max_streams in option::of(1_u32..),
-    ) -> Quota {
-        Quota { requests_per_minute, tokens_per_minute, max_streams }
-    }
-}
-
-fn secret_name() -> impl Strategy<Value = SecretName> {
-    "[a-z]{1,8}".prop_map(|name| SecretName::new(name).unwrap())
-}
-
-prop_compose! {
-    fn sealed()(
-        master in "[0-9a-f]{16}", key in vec(any::<u8>(), 0..9), text in vec(any::<u8>(), 0..9),
-    ) -> SealedSecret {
-        SealedSecret { master, key, text }
     }
 }
 
