@@ -209,9 +209,9 @@ def remote(ml, url, name):
     long = {"parameters": asked | {"max_tokens": 900, "ignore_eos": True}}
     refused(
         ConnectionTimeout,
-        lambda: ml.predict_model_stream(model_id=model, body=long, params={"request_timeout": 0.05}),
+        lambda: ml.predict_model_stream(model_id=model, body=long, params={"request_timeout": 0.001}),
     )
-    said("left", "in the middle")
+    said("left", "before the answer")
 
     change = {"parameters": {"temperature": 0.5}}
     path = f"/_plugins/_ml/connectors/{connector_id}"

@@ -22,8 +22,8 @@ const PAGE: &str = include_str!("openapi/docs.html");
 const PAGE_POLICY: &str = "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; \
                            script-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'";
 /// Statuses of errors that any route may answer with.
-const ERRORS: [u16; 15] = [
-    400, 401, 403, 404, 405, 408, 409, 413, 415, 429, 500, 501, 502, 503, 504,
+const ERRORS: [u16; 16] = [
+    400, 401, 403, 404, 405, 408, 409, 413, 415, 426, 429, 500, 501, 502, 503, 504,
 ];
 
 /// Renders the document. It is the node's own, and asks for it in the reader's name.

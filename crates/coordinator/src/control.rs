@@ -41,10 +41,16 @@ impl Control for Coordinator {
 
     fn status(&self) -> ClusterStatus {
         let registry = self.registry();
+        // One look: a second one, while somebody waits to write, would wait for ever.
+        let (scale, workers) = {
+            let live = self.0.live.read();
+            let workers = status::workers(&live, Instant::now());
+            (signal(&registry, &live), workers)
+        };
         ClusterStatus {
-            scale: signal(&registry, &self.0.live.read()),
+            scale,
             raft: self.0.cluster.raft().borrow().clone(),
-            workers: status::workers(&self.0.live.read(), Instant::now()),
+            workers,
             active_streams: u32::try_from(self.active_streams()).unwrap_or(u32::MAX),
         }
     }

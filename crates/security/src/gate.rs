@@ -93,11 +93,10 @@ impl Gatekeeper {
     /// What seals secrets.
     ///
     /// # Errors
-    /// `Unimplemented` where no master key is configured.
+    /// `InvalidInput` where no master key is configured.
     pub fn master_keys(&self) -> Result<Arc<MasterKeys>, PredictError> {
         self.master_keys.clone().ok_or_else(|| {
-            PredictError::new(
-                ErrorCode::Unimplemented,
+            PredictError::invalid(
                 "this coordinator stores no secrets: it has no 'security.master_key_files'",
             )
         })

@@ -177,7 +177,11 @@ async fn texts(answer: ChunkStream) -> Result<String, PredictError> {
 /// A generation that will go on for long.
 async fn begun(model: &Arc<dyn Backend>) -> ChunkStream {
     // Two of the four slots, as a stream that nobody reads keeps its own.
-    let mut request = request(prompts(&["Tell me a story."; 2]), &[("max_tokens", 900)]);
+    begun_with(model, &["Tell me a story."; 2]).await
+}
+
+async fn begun_with(model: &Arc<dyn Backend>, texts: &[&str]) -> ChunkStream {
+    let mut request = request(prompts(texts), &[("max_tokens", 900)]);
     let endless = [("ignore_eos".to_owned(), ParamValue::Bool(true))];
     request.parameters = request
         .parameters
@@ -228,7 +232,8 @@ async fn a_process_that_crashes_ends_its_streams_in_one_error_and_comes_back() {
     let hosts = Hosts::new("crash");
     let model = hosts.load(&storyteller()).await.unwrap();
     let expected = tell(&model, 20).await.unwrap();
-    let mut running = [begun(&model).await];
+    // More than it can have told before it ends.
+    let mut running = [begun_with(&model, &["Tell me a story."; 256]).await];
     hosts.signal("SEGV").await;
     for stream in &mut running {
         let error = loop {

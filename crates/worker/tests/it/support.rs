@@ -18,9 +18,10 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 use volley_backend::BackendLoader;
 use volley_backend::fake::{FakeLoader, Tally};
+use volley_proto::report_changes::changes_from_wire;
 use volley_proto::worker::v1 as wire;
 use volley_proto::worker::v1::worker_service_server::{WorkerService, WorkerServiceServer};
-use volley_proto::worker_report::{orders_to_wire, report_from_wire};
+use volley_proto::worker_report::orders_to_wire;
 use volley_telemetry::Metrics;
 use volley_types::registry::{
     Assignment, BackendKind, ModelSource, ModelVersionSpec, ReplicaState,
@@ -164,11 +165,13 @@ impl WorkerService for Door {
         orders.mark_changed();
         let answers = stream! {
             let _open = open;
+            let mut heard = None;
             loop {
                 tokio::select! {
                     report = reports.next() => {
                         let Some(Ok(report)) = report else { break };
-                        let report = report_from_wire(report).unwrap();
+                        let report = changes_from_wire(heard.take(), report).unwrap();
+                        heard = Some(report.clone());
                         *desk.last.lock() = Some(report);
                         desk.heard.fetch_add(1, Ordering::SeqCst);
                     }

@@ -117,6 +117,14 @@ pub(super) fn apply(
             panic!("the edge does not place")
         }
         RegistryCommand::Rollout { .. } => panic!("no roll goes on here"),
+        other => apply_access(registry, other),
+    }
+    Ok(None)
+}
+
+/// Keys and secrets.
+fn apply_access(registry: &mut RegistryState, command: RegistryCommand) {
+    match command {
         RegistryCommand::CreateKey(key) => {
             registry.keys.insert(key.id.clone(), key);
         }
@@ -140,7 +148,6 @@ pub(super) fn apply(
         }
         named => apply_name(registry, named),
     }
-    Ok(None)
 }
 
 /// Names that stand for models.
