@@ -233,8 +233,9 @@ async fn a_process_that_crashes_ends_its_streams_in_one_error_and_comes_back() {
     let model = hosts.load(&storyteller()).await.unwrap();
     let expected = tell(&model, 20).await.unwrap();
     // More than it can have told before it ends.
-    let mut running = [begun_with(&model, &["Tell me a story."; 256]).await];
-    hosts.signal("SEGV").await;
+    let mut running = [begun_with(&model, &["Tell me a story."; 64]).await];
+    // A segmentation fault that is only sent would be taken by Rust's own handler, and pass.
+    hosts.signal("ABRT").await;
     for stream in &mut running {
         let error = loop {
             match stream.next().await {
@@ -244,7 +245,7 @@ async fn a_process_that_crashes_ends_its_streams_in_one_error_and_comes_back() {
             }
         };
         assert_eq!(error.code, ErrorCode::Internal, "{error}");
-        assert!(error.message.contains("signal 11"), "{error}");
+        assert!(error.message.contains("signal 6"), "{error}");
         assert!(stream.next().await.is_none(), "nothing follows the error");
     }
     assert_eq!(hosts.ends(), 1);
