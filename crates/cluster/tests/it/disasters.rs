@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use volley_cluster::Cluster;
@@ -16,6 +16,7 @@ use crate::nodes::{PATIENCE, TestNode, Three, has, register};
 fn keep_writing(
     clusters: Vec<Cluster>,
     stop: Arc<AtomicBool>,
+    acknowledged: Arc<AtomicUsize>,
 ) -> tokio::task::JoinHandle<(Vec<String>, usize, Duration)> {
     tokio::spawn(async move {
         let (mut written, mut refused, mut slowest) = (Vec::new(), 0, Duration::ZERO);
@@ -27,7 +28,10 @@ fn keep_writing(
             let began = Instant::now();
             let name = format!("w{turn}");
             match cluster.write(register(&name)).await {
-                Ok(_) => written.push(name),
+                Ok(_) => {
+                    written.push(name);
+                    acknowledged.store(written.len(), Ordering::Relaxed);
+                }
                 Err(_) => refused += 1,
             }
             slowest = slowest.max(began.elapsed());
@@ -54,7 +58,8 @@ async fn the_leader_hands_over_and_no_acknowledged_write_is_lost() {
     let three = Three::start().await;
     let stop = Arc::new(AtomicBool::new(false));
     let clusters = three.nodes.iter().map(|node| node.cluster.clone());
-    let writer = keep_writing(clusters.collect(), stop.clone());
+    let acknowledged = Arc::new(AtomicUsize::new(0));
+    let writer = keep_writing(clusters.collect(), stop.clone(), acknowledged.clone());
     let mut led = Vec::new();
     for round in 0..3 {
         let leader = three.leader();
@@ -70,6 +75,13 @@ async fn the_leader_hands_over_and_no_acknowledged_write_is_lost() {
                 .await
                 .unwrap()
                 .unwrap();
+        }
+        // Writes go on under each leader, however long they waited for it.
+        let before = acknowledged.load(Ordering::Relaxed);
+        let by = Instant::now() + PATIENCE;
+        while acknowledged.load(Ordering::Relaxed) == before {
+            assert!(Instant::now() < by, "no write under {to}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
         led.push(to);
     }
