@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::process::{Child, Command};
@@ -146,12 +147,25 @@ pub async fn run(arguments: &[&str]) -> (String, bool) {
     )
 }
 
-/// A port that was free a moment ago.
+/// A port that is free, and that no connection of this machine's own takes meanwhile: below those
+/// that the system gives out by itself.
 ///
 /// # Panics
 /// When there is none.
 #[must_use]
 pub fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("its address").port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    const FIRST: u32 = 10_000;
+    const COUNT: u32 = 20_000;
+    // Each process of tests begins elsewhere.
+    let own = std::process::id().wrapping_mul(997);
+    for _ in 0..COUNT {
+        let turn = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = FIRST + own.wrapping_add(turn) % COUNT;
+        let port = u16::try_from(port).expect("below 30,000");
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no port is free");
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use volley_cluster::Cluster;
 use volley_cluster::backup::{self, Beginning};
-use volley_types::{ErrorCode, NodeId};
+use volley_types::{ErrorCode, NodeId, PredictError};
 
 use crate::nodes::{PATIENCE, TestNode, Three, has, register};
 
@@ -41,14 +41,14 @@ fn keep_writing(
 }
 
 /// Asks until there is a leader to ask: on a busy machine one may be lost for a moment.
-async fn handed_over(asked: &Cluster, to: NodeId) -> NodeId {
+async fn answered<T>(ask: impl AsyncFn() -> Result<T, PredictError>) -> Result<T, PredictError> {
     let by = Instant::now() + PATIENCE;
     loop {
-        match asked.hand_over(Some(to)).await {
+        match ask().await {
             Err(error) if error.code == ErrorCode::Unavailable && Instant::now() < by => {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
-            answered => return answered.unwrap(),
+            answered => return answered,
         }
     }
 }
@@ -66,8 +66,9 @@ async fn the_leader_hands_over_and_no_acknowledged_write_is_lost() {
         let to = NodeId((leader as u64 + 1) % 3 + 1);
         // Any coordinator may be asked.
         let asked = &three.nodes[round % 3].cluster;
-        assert_eq!(handed_over(asked, to).await, to);
-        assert_eq!(handed_over(asked, to).await, to, "it leads already");
+        let hand_over = async || asked.hand_over(Some(to)).await;
+        assert_eq!(answered(hand_over).await.unwrap(), to);
+        assert_eq!(answered(hand_over).await.unwrap(), to, "it leads already");
         for node in &three.nodes {
             let mut raft = node.cluster.raft();
             let follows = raft.wait_for(|status| status.leader == Some(to));
@@ -96,7 +97,8 @@ async fn the_leader_hands_over_and_no_acknowledged_write_is_lost() {
         })
         .await;
     }
-    let unknown = three.nodes[0].cluster.hand_over(Some(NodeId(9))).await;
+    let first = &three.nodes[0].cluster;
+    let unknown = answered(async || first.hand_over(Some(NodeId(9))).await).await;
     assert_eq!(unknown.unwrap_err().code, ErrorCode::NotFound);
 
     // Who retires leads no more, and is not asked to.
@@ -124,15 +126,12 @@ async fn a_dead_coordinator_is_replaced_by_a_new_id_in_one_change() {
     let directory = tempfile::tempdir().unwrap();
     let fourth = TestNode::start(4, directory.path(), None).await;
     let asked = &three.nodes[0].cluster;
-    let same = asked
-        .replace(dead_id, dead_id, fourth.address.clone())
-        .await;
+    let replace = async |old, new| asked.replace(old, new, fourth.address.clone()).await;
+    let same = answered(async || replace(dead_id, dead_id).await).await;
     assert_eq!(same.unwrap_err().code, ErrorCode::InvalidInput);
     for _ in 0..2 {
         // The second time it is done already.
-        let members = asked
-            .replace(dead_id, NodeId(4), fourth.address.clone())
-            .await;
+        let members = answered(async || replace(dead_id, NodeId(4)).await).await;
         let members = members.unwrap();
         let ids: Vec<_> = members
             .iter()
@@ -145,10 +144,10 @@ async fn a_dead_coordinator_is_replaced_by_a_new_id_in_one_change() {
         );
         assert!(!ids.contains(&(dead_id, true)), "{ids:?}");
     }
-    fourth.cluster.write(register("after")).await.unwrap();
-    let unknown = asked
-        .replace(NodeId(8), NodeId(9), "127.0.0.1:1".to_owned())
-        .await;
+    answered(async || fourth.cluster.write(register("after")).await)
+        .await
+        .unwrap();
+    let unknown = answered(async || replace(NodeId(8), NodeId(9)).await).await;
     assert_eq!(unknown.unwrap_err().code, ErrorCode::NotFound);
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 use volley_cluster::{Cluster, ClusterConfig};
 use volley_types::registry::{
@@ -93,10 +94,15 @@ impl TestNode {
 pub(crate) struct Three {
     pub(crate) nodes: Vec<TestNode>,
     pub(crate) directories: Vec<TempDir>,
+    _turn: SemaphorePermit<'static>,
 }
+
+/// Clusters of three at a time: elections go by the clock, and a machine has few cores.
+static TURNS: Semaphore = Semaphore::const_new(2);
 
 impl Three {
     pub(crate) async fn start() -> Self {
+        let turn = TURNS.acquire().await.unwrap();
         let directories: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
         let mut nodes = Vec::new();
         for (index, directory) in directories.iter().enumerate() {
@@ -109,7 +115,11 @@ impl Three {
         for node in &nodes {
             node.wait_for_leader().await;
         }
-        Self { nodes, directories }
+        Self {
+            nodes,
+            directories,
+            _turn: turn,
+        }
     }
 
     pub(crate) fn leader(&self) -> usize {
