@@ -157,11 +157,11 @@ pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     const FIRST: u32 = 10_000;
     const COUNT: u32 = 20_000;
-    // Each process of tests begins elsewhere.
+    // Each process of tests begins elsewhere, and leaves the next ports to who wants several.
     let own = std::process::id().wrapping_mul(997);
     for _ in 0..COUNT {
         let turn = NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = FIRST + own.wrapping_add(turn) % COUNT;
+        let port = FIRST + own.wrapping_add(turn).wrapping_mul(8) % COUNT;
         let port = u16::try_from(port).expect("below 30,000");
         if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
