@@ -5,6 +5,7 @@ pub mod chaos;
 pub mod cluster;
 pub mod files;
 pub mod http;
+pub mod judges;
 pub mod metrics;
 pub mod process;
 pub mod upstream;

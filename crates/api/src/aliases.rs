@@ -66,10 +66,7 @@ pub(crate) async fn replace(
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let name = ModelName::new(name)?;
-    if body.text("name")?.is_some_and(|told| told != name.as_str()) {
-        let message = "field 'name' is not the name in the path; leave it out";
-        return Err(PredictError::invalid(message).into());
-    }
+    body.same_name(name.as_str())?;
     let alias = read(&body, name)?;
     Ok(Json(put(&app, alias, at.expected()).await?))
 }

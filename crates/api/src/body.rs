@@ -210,6 +210,8 @@ pub(crate) trait Fields {
     fn text(&self, name: &str) -> Result<Option<&str>, PredictError>;
     /// A string that must be there.
     fn required(&self, name: &str) -> Result<&str, PredictError>;
+    /// Refuses a body whose 'name' is not the `name` that its path has.
+    fn same_name(&self, name: &str) -> Result<(), PredictError>;
     /// A whole number that is not negative.
     fn count(&self, name: &str) -> Result<Option<u64>, PredictError>;
     /// An object.
@@ -241,6 +243,15 @@ impl Fields for Map<String, Value> {
     fn required(&self, name: &str) -> Result<&str, PredictError> {
         let text = self.text(name)?.filter(|text| !text.is_empty());
         text.ok_or_else(|| PredictError::invalid(format!("field '{name}' is missing")))
+    }
+
+    fn same_name(&self, name: &str) -> Result<(), PredictError> {
+        match self.text("name")? {
+            Some(told) if told != name => Err(PredictError::invalid(
+                "field 'name' is not the name in the path; leave it out",
+            )),
+            _ => Ok(()),
+        }
     }
 
     fn count(&self, name: &str) -> Result<Option<u64>, PredictError> {

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use volley_backend::{Backend, BackendLoader, Hold, LoadProgress, Lost};
-use volley_types::chunk::ChunkStream;
+use volley_backend::{Around, Backend, BackendLoader, Hold, LoadProgress};
+use volley_types::PredictError;
 use volley_types::registry::{Assignment, BackendKind, ModelSource};
-use volley_types::{ModelName, ModelRef, Predict, PredictError, PredictRequest, Signature};
 
 use crate::{ArtifactRequest, Artifacts, Lease};
 
@@ -55,10 +54,8 @@ impl BackendLoader for FetchingLoader {
         let (local, lease) = self.local(assignment).await?;
         let backend = self.inner.load(&local).await?;
         match lease {
-            Some(lease) => Ok(Arc::new(Leased {
-                backend,
-                _lease: lease,
-            })),
+            // The files stay for as long as the model is loaded.
+            Some(lease) => Ok(Arc::new(Around::holding(backend, lease))),
             None => Ok(backend),
         }
     }
@@ -96,39 +93,4 @@ fn wanted(assignment: &Assignment) -> Option<ArtifactRequest> {
         // A version that was deleted and registered anew is another one.
         identity: format!("{}:{}@{}", assignment.model, spec.version, spec.created_ms),
     })
-}
-
-/// A model whose files stay for as long as it is loaded.
-struct Leased {
-    backend: Arc<dyn Backend>,
-    _lease: Lease,
-}
-
-#[async_trait]
-impl Predict for Leased {
-    async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
-        self.backend.predict(request).await
-    }
-
-    async fn signature(&self, model: &ModelRef) -> Result<Signature, PredictError> {
-        self.backend.signature(model).await
-    }
-
-    async fn models(&self) -> Vec<ModelName> {
-        self.backend.models().await
-    }
-}
-
-impl Backend for Leased {
-    fn capacity(&self) -> usize {
-        self.backend.capacity()
-    }
-
-    fn memory_bytes(&self) -> u64 {
-        self.backend.memory_bytes()
-    }
-
-    fn lost(&self) -> Option<Lost> {
-        self.backend.lost()
-    }
 }

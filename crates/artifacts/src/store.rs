@@ -77,6 +77,20 @@ fn build(url: &ModelUrl, config: &ArtifactConfig) -> Result<Arc<dyn ObjectStore>
         )
         .with_source(error)
     };
+    // The three builders have the same methods, and no trait in common.
+    macro_rules! bucket {
+        ($builder:ty, $prefix:literal, $named:ident) => {{
+            let mut store = <$builder>::from_env();
+            for (key, value) in chosen($prefix) {
+                store = store.with_config(key.parse().map_err(wrong)?, value);
+            }
+            let store = store
+                .$named(bucket)
+                .with_retry(retry)
+                .with_http_connector(caller);
+            Arc::new(store.build().map_err(wrong)?)
+        }};
+    }
     let store: Arc<dyn ObjectStore> = match url.scheme() {
         ModelUrlScheme::File => Arc::new(LocalFileSystem::new()),
         ModelUrlScheme::Http | ModelUrlScheme::Https => {
@@ -89,39 +103,9 @@ fn build(url: &ModelUrl, config: &ArtifactConfig) -> Result<Arc<dyn ObjectStore>
                 .with_http_connector(caller);
             Arc::new(store.build().map_err(wrong)?)
         }
-        ModelUrlScheme::S3 => {
-            let mut store = AmazonS3Builder::from_env();
-            for (key, value) in chosen("aws_") {
-                store = store.with_config(key.parse().map_err(wrong)?, value);
-            }
-            let store = store
-                .with_bucket_name(bucket)
-                .with_retry(retry)
-                .with_http_connector(caller);
-            Arc::new(store.build().map_err(wrong)?)
-        }
-        ModelUrlScheme::Gcs => {
-            let mut store = GoogleCloudStorageBuilder::from_env();
-            for (key, value) in chosen("google_") {
-                store = store.with_config(key.parse().map_err(wrong)?, value);
-            }
-            let store = store
-                .with_bucket_name(bucket)
-                .with_retry(retry)
-                .with_http_connector(caller);
-            Arc::new(store.build().map_err(wrong)?)
-        }
-        ModelUrlScheme::Azure => {
-            let mut store = MicrosoftAzureBuilder::from_env();
-            for (key, value) in chosen("azure_") {
-                store = store.with_config(key.parse().map_err(wrong)?, value);
-            }
-            let store = store
-                .with_container_name(bucket)
-                .with_retry(retry)
-                .with_http_connector(caller);
-            Arc::new(store.build().map_err(wrong)?)
-        }
+        ModelUrlScheme::S3 => bucket!(AmazonS3Builder, "aws_", with_bucket_name),
+        ModelUrlScheme::Gcs => bucket!(GoogleCloudStorageBuilder, "google_", with_bucket_name),
+        ModelUrlScheme::Azure => bucket!(MicrosoftAzureBuilder, "azure_", with_container_name),
     };
     Ok(store)
 }

@@ -165,7 +165,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_secret_is_read_trimmed_and_never_shown() {
-        let path = std::env::temp_dir().join(format!("volley-secret-{}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret-key");
         std::fs::write(&path, " sk-canary\n").unwrap();
         let reference = CredentialRef::File(path.to_string_lossy().into_owned());
         let secret = Secret::read(&reference, &Opener::default()).await.unwrap();
@@ -186,7 +187,8 @@ mod tests {
 
     #[tokio::test]
     async fn keys_that_sign_are_in_one_file_and_none_of_them_is_shown() {
-        let path = std::env::temp_dir().join(format!("volley-keys-{}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keys");
         let reference = CredentialRef::File(path.to_string_lossy().into_owned());
         std::fs::write(&path, "AKID:canary:token\n").unwrap();
         let secret = Secret::read_keys(&reference, &Opener::default())
@@ -199,7 +201,6 @@ mod tests {
         let secret = Secret::read_keys(&reference, &Opener::default())
             .await
             .unwrap();
-        std::fs::remove_file(&path).unwrap();
         let header = secret.header("Bearer ").unwrap().unwrap();
         assert_eq!(header.as_bytes(), b"Bearer one-token");
     }

@@ -1,6 +1,7 @@
 //! The seam between a worker and the kinds of executors, and the two backends that are always
 //! compiled: [`fake`] (scripted behaviours) and [`text`] (word-splitting).
 
+mod around;
 pub mod fake;
 pub mod items;
 mod progress;
@@ -14,6 +15,7 @@ use async_trait::async_trait;
 use volley_types::registry::{Assignment, BackendKind};
 use volley_types::{Predict, PredictError};
 
+pub use around::Around;
 pub use progress::LoadProgress;
 
 /// Keeps what was prepared where it is, until it is dropped.

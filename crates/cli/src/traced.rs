@@ -3,12 +3,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use volley_backend::{Backend, BackendLoader, Hold, LoadProgress, Lost};
+use volley_backend::{Around, Backend, BackendLoader, Hold, LoadProgress};
 use volley_telemetry::otlp::{SpanKind, Traced, Tracer};
 use volley_types::registry::{Assignment, BackendKind};
-use volley_types::{
-    ChunkStream, ModelName, ModelRef, Predict, PredictError, PredictRequest, Signature,
-};
+use volley_types::{Predict, PredictError};
 
 /// The same loaders, whose replicas have a span for each prediction where anything is exported.
 pub(crate) fn loaders(
@@ -59,40 +57,6 @@ impl BackendLoader for TracedLoader {
         let told = vec![("volley.backend", self.kind().as_str().to_owned())];
         let predict: Arc<dyn Predict> = backend.clone();
         let traced = Traced::around(predict, &self.tracer, "run", SpanKind::Internal, told);
-        Ok(Arc::new(TracedBackend { backend, traced }))
-    }
-}
-
-struct TracedBackend {
-    backend: Arc<dyn Backend>,
-    traced: Arc<dyn Predict>,
-}
-
-#[async_trait]
-impl Predict for TracedBackend {
-    async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
-        self.traced.predict(request).await
-    }
-
-    async fn signature(&self, model: &ModelRef) -> Result<Signature, PredictError> {
-        self.backend.signature(model).await
-    }
-
-    async fn models(&self) -> Vec<ModelName> {
-        self.backend.models().await
-    }
-}
-
-impl Backend for TracedBackend {
-    fn capacity(&self) -> usize {
-        self.backend.capacity()
-    }
-
-    fn memory_bytes(&self) -> u64 {
-        self.backend.memory_bytes()
-    }
-
-    fn lost(&self) -> Option<Lost> {
-        self.backend.lost()
+        Ok(Arc::new(Around::through(backend, traced)))
     }
 }

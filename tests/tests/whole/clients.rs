@@ -10,6 +10,7 @@ use tokio::process::{Child, Command};
 use volley_client::Client;
 use volley_tests::cluster::{client, tell, tell_with};
 use volley_tests::http::{exchange, post};
+use volley_tests::judges::{deploy, nothing_runs, printed, python, root, steps};
 use volley_tests::process::{Process, free_port, run};
 use volley_tests::until;
 
@@ -19,10 +20,6 @@ pub(crate) struct Up {
     pub(crate) rest: String,
     pub(crate) internal: String,
     pub(crate) folder: TempDir,
-}
-
-pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 /// Four free ports in a row.
@@ -148,17 +145,6 @@ pub(crate) fn caller(folder: &Path) -> PathBuf {
     caller
 }
 
-/// Runs a program that prints one line a step; how many lines there were.
-pub(crate) async fn steps(command: &mut Command) -> usize {
-    let run = command.stdin(Stdio::null()).kill_on_drop(true).output();
-    let output = tokio::time::timeout(Duration::from_secs(120), run).await;
-    let output = output.unwrap().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{text}{errors}");
-    text.lines().count()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn the_official_clients_of_every_house_find_it() {
     let up = Up::start().await;
@@ -170,31 +156,18 @@ async fn the_official_clients_of_every_house_find_it() {
         ("caller", caller(up.folder.path())),
     ] {
         let body = json!({ "name": name, "function_name": "onnx", "path": path });
-        client.register(&body).await.unwrap();
-        client.deploy(name, 1).await.unwrap();
-        until("the model is deployed", || async {
-            let model = client.model(name).await.ok()?;
-            (model.model_state == "DEPLOYED").then_some(())
-        })
-        .await;
+        deploy(&client, &body).await;
     }
-    let python = root().join("target/venv-sdks/bin/python");
-    assert!(python.exists(), "run scripts/get-sdks.sh before the tests");
     let url = format!("http://{}", up.rest);
-    let mut command = Command::new(python);
-    command
-        .arg(root().join("examples/sdks/client.py"))
-        .args(["--url", &url, "--caller", "caller"])
-        .args(["--embedder", "text-embed", "--reranker", "text-rerank"]);
+    let mut command = python("venv-sdks", "get-sdks", "examples/sdks/client.py");
+    command.args(["--url", &url, "--caller", "caller"]).args([
+        "--embedder",
+        "text-embed",
+        "--reranker",
+        "text-rerank",
+    ]);
     assert_eq!(steps(&mut command).await, 27);
-    // Who left in the middle left nothing behind.
-    until("no stream runs", || async {
-        let request = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-        let (_, metrics) = exchange(&up.rest, request).await;
-        let idle = "volley_active_streams{model=\"storyteller\"} 0";
-        metrics.contains(idle).then_some(())
-    })
-    .await;
+    nothing_runs(&up.rest, "storyteller").await;
 
     // Modules are looked for beside the program.
     let node = root().join("target/node-sdks");
@@ -216,53 +189,27 @@ async fn tritons_own_client_sends_and_reads_binary_tensors() {
     for name in ["identity-bfloat16", "identity-string", "identity-int8"] {
         let path = root().join("crates/backend-onnx/tests/models").join(name);
         let body = json!({ "name": name, "function_name": "onnx", "path": path });
-        client.register(&body).await.unwrap();
+        // The last one is loaded by the client.
+        match name {
+            "identity-int8" => _ = client.register(&body).await.unwrap(),
+            _ => deploy(&client, &body).await,
+        }
     }
-    for name in ["identity-bfloat16", "identity-string"] {
-        client.deploy(name, 1).await.unwrap();
-        until("the model is deployed", || async {
-            let model = client.model(name).await.ok()?;
-            (model.model_state == "DEPLOYED").then_some(())
-        })
-        .await;
-    }
-    let python = root().join("target/venv-triton/bin/python");
-    assert!(
-        python.exists(),
-        "run scripts/get-triton.sh before the tests"
-    );
-    let run = Command::new(python)
-        .arg(root().join("examples/triton/client.py"))
+    let mut client = python("venv-triton", "get-triton", "examples/triton/client.py");
+    client
         .args(["--url", &up.rest, "--repository", "identity-int8"])
         .args(["--bfloat16", "identity-bfloat16"])
-        .args(["--text", "identity-string"])
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output();
-    let output = tokio::time::timeout(Duration::from_secs(60), run).await;
-    let output = output.unwrap().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{text}{errors}");
+        .args(["--text", "identity-string"]);
+    let text = printed(&mut client).await;
     assert_eq!(text.lines().count(), 10, "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_part_of_the_onnx_standards_own_tests_passes_through_the_served_interface() {
     let up = Up::start().await;
-    let python = root().join("target/venv-onnx/bin/python");
-    assert!(python.exists(), "run scripts/get-onnx.sh before the tests");
-    let run = Command::new(python)
-        .arg(root().join("tests/python/onnx_nodes"))
-        .args(["--url", &format!("http://{}", up.rest), "--every", "25"])
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output();
-    let output = tokio::time::timeout(Duration::from_secs(180), run).await;
-    let output = output.unwrap().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{text}{errors}");
+    let mut client = python("venv-onnx", "get-onnx", "tests/python/onnx_nodes");
+    client.args(["--url", &format!("http://{}", up.rest), "--every", "25"]);
+    let text = printed(&mut client).await;
     assert!(text.contains("| failed | 0 |"), "{text}");
 }
 
@@ -270,51 +217,20 @@ async fn a_part_of_the_onnx_standards_own_tests_passes_through_the_served_interf
 async fn the_clients_of_triton_kserve_and_mlserver_find_their_skin() {
     let mlserver = free_port();
     let up = Up::with(&["--mlserver-grpc", &mlserver.to_string()]).await;
-    let python = root().join("target/venv-oip/bin/python");
-    assert!(
-        python.exists(),
-        "run scripts/get-oip-clients.sh before the tests"
-    );
     let kserve = format!("127.0.0.1:{mlserver}");
-    for (skin, address, steps) in [("--triton", &up.rest, 8), ("--kserve", &kserve, 5)] {
-        let run = Command::new(&python)
-            .arg(root().join("examples/sdks/oip.py"))
-            .args([skin, address])
-            .stdin(Stdio::null())
-            .kill_on_drop(true)
-            .output();
-        let output = tokio::time::timeout(Duration::from_secs(120), run).await;
-        let output = output.unwrap().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{text}{errors}");
-        assert_eq!(text.lines().count(), steps, "{text}");
+    for (skin, address, count) in [("--triton", &up.rest, 8), ("--kserve", &kserve, 5)] {
+        let mut client = python("venv-oip", "get-oip-clients", "examples/sdks/oip.py");
+        assert_eq!(steps(client.args([skin, address])).await, count);
     }
-    let python = root().join("target/venv-mlserver/bin/python");
-    assert!(
-        python.exists(),
-        "run scripts/get-oip-clients.sh before the tests"
+    let mut client = python(
+        "venv-mlserver",
+        "get-oip-clients",
+        "examples/sdks/oip_streams.py",
     );
-    let run = Command::new(&python)
-        .arg(root().join("examples/sdks/oip_streams.py"))
-        .args(["--rest", &up.rest, "--grpc", &kserve])
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output();
-    let output = tokio::time::timeout(Duration::from_secs(120), run).await;
-    let output = output.unwrap().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{text}{errors}");
+    client.args(["--rest", &up.rest, "--grpc", &kserve]);
+    let text = printed(&mut client).await;
     assert_eq!(text.lines().count(), 8, "{text}");
-    // Who left in the middle left nothing behind.
-    until("no stream runs", || async {
-        let request = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-        let (_, metrics) = exchange(&up.rest, request).await;
-        let idle = "volley_active_streams{model=\"storyteller\"} 0";
-        metrics.contains(idle).then_some(())
-    })
-    .await;
+    nothing_runs(&up.rest, "storyteller").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -342,24 +258,10 @@ async fn a_directory_is_inspected_without_a_cluster() {
 async fn pyarrow_speaks_every_part_of_the_flight_protocol() {
     let up = Up::start().await;
     let body = json!({ "name": "drill", "function_name": "fake" });
-    up.client().register(&body).await.unwrap();
-    up.client().deploy("drill", 1).await.unwrap();
-    until("the drill is deployed", || async {
-        up.client()
-            .model("drill")
-            .await
-            .ok()
-            .filter(|model| model.model_state == "DEPLOYED")
-    })
-    .await;
-    let python = root().join("target/venv/bin/python");
-    assert!(
-        python.exists(),
-        "run scripts/get-pyarrow.sh before the tests"
-    );
+    deploy(&up.client(), &body).await;
     let uri = format!("grpc://{}", up.internal);
-    let run = Command::new(python)
-        .arg(root().join("examples/pyarrow/client.py"))
+    let mut client = python("venv", "get-pyarrow", "examples/pyarrow/client.py");
+    client
         .args([
             "--uri",
             &uri,
@@ -368,17 +270,8 @@ async fn pyarrow_speaks_every_part_of_the_flight_protocol() {
             "--tensor-model",
             "classifier",
         ])
-        .args(["--error-model", "drill"])
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output();
-    let output = tokio::time::timeout(Duration::from_secs(60), run)
-        .await
-        .unwrap()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{text}{errors}");
+        .args(["--error-model", "drill"]);
+    let text = printed(&mut client).await;
     let steps: Vec<Value> = text
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
@@ -447,16 +340,7 @@ async fn a_real_llm_proxy_streams_through_the_cluster_in_both_formats() {
         });
         let connector = client.create_connector(&connector).await.unwrap();
         let body = json!({ "name": name, "function_name": "remote", "connector_id": connector });
-        client.register(&body).await.unwrap();
-        client.deploy(name, 1).await.unwrap();
-        until("the remote model is deployed", || async {
-            client
-                .model(name)
-                .await
-                .ok()
-                .filter(|model| model.model_state == "DEPLOYED")
-        })
-        .await;
+        deploy(&client, &body).await;
         assert_eq!(tell(&client, name, "hello").await.unwrap(), says);
     }
 }

@@ -151,3 +151,21 @@ async fn the_first_signal_drains_and_the_second_ends_at_once() {
         asked.elapsed()
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_status_that_everybody_asks_for_stands_still_for_nobody() {
+    let cluster = Cluster::start(1, 2).await;
+    let askers = (0..8).map(|_| {
+        let client = cluster.client(0);
+        tokio::spawn(async move {
+            // Heartbeats and the clock of liveness write in between.
+            for _ in 0..400 {
+                client.status().await.expect("a status");
+            }
+        })
+    });
+    for asker in askers.collect::<Vec<_>>() {
+        let asked = tokio::time::timeout(volley_tests::PATIENCE, asker).await;
+        asked.expect("all are answered in time").unwrap();
+    }
+}

@@ -1,14 +1,10 @@
 //! Pipelines: graphs of models behind one name, over real encoders and scripted generations.
 
-use std::path::Path;
-use std::process::Stdio;
-use std::time::Duration;
-
 use futures::StreamExt;
 use serde_json::{Value, json};
-use tokio::process::Command;
 use volley_tests::cluster::{Cluster, tell, tell_with};
 use volley_tests::http::{exchange, post};
+use volley_tests::judges::{deploy, printed, python, root};
 use volley_tests::{process, until};
 
 use crate::aliases::{fake, wait_for};
@@ -21,29 +17,18 @@ const DOCUMENTS: [&str; 4] = [
     "Lee ran to the river",
 ];
 
-fn root() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
-async fn deploy(up: &Up, body: &Value) {
-    let client = up.client();
-    let model = client.register(body).await.unwrap().model_id;
-    client.deploy(&model, 1).await.unwrap();
-    until("the model is deployed", || async {
-        let found = client.model(&model).await.ok()?;
-        (found.model_state == "DEPLOYED").then_some(())
-    })
-    .await;
-}
-
 async fn encoders(up: &Up) {
     let folder = root().join("crates/backend-onnx/tests/models");
     for name in ["text-embed", "text-rerank"] {
         let path = folder.join(name);
         let body = json!({ "name": name, "function_name": "onnx", "path": path });
-        deploy(up, &body).await;
+        deploy(&up.client(), &body).await;
     }
-    deploy(up, &json!({ "name": "words", "function_name": "text" })).await;
+    deploy(
+        &up.client(),
+        &json!({ "name": "words", "function_name": "text" }),
+    )
+    .await;
 }
 
 async fn call(up: &Up, path: &str, body: &Value) -> Value {
@@ -346,29 +331,20 @@ async fn a_step_whose_worker_dies_is_named_and_new_requests_go_elsewhere() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_flow_through_a_pipeline_over_flight_as_they_come() {
     let up = Up::start().await;
-    deploy(&up, &json!({ "name": "words", "function_name": "text" })).await;
+    deploy(
+        &up.client(),
+        &json!({ "name": "words", "function_name": "text" }),
+    )
+    .await;
     let so = json!({ "task": "generate", "steps": [
         { "name": "so", "template": { "template": "so {{ prompt }}",
                                       "inputs": { "prompt": "request.prompt" } } },
         { "name": "answer", "model": "words", "inputs": { "prompt": "so.text" } },
     ] });
     up.client().put_pipeline("so", &so, None).await.unwrap();
-    let python = root().join("target/venv/bin/python");
-    assert!(
-        python.exists(),
-        "run scripts/get-pyarrow.sh before the tests"
-    );
-    let run = Command::new(python)
-        .arg(root().join("tests/python/pipelines/flight.py"))
-        .args([&format!("grpc://{}", up.internal), "so"])
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output();
-    let output = tokio::time::timeout(Duration::from_secs(60), run).await;
-    let output = output.unwrap().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{text}{errors}");
+    let mut client = python("venv", "get-pyarrow", "tests/python/pipelines/flight.py");
+    client.args([&format!("grpc://{}", up.internal), "so"]);
+    let text = printed(&mut client).await;
     let told: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(told["texts"], json!(["so one two", "so three four"]));
     assert_eq!(told["sequence_is_whole"], true);

@@ -1,16 +1,12 @@
 //! Models as functions of SQL engines, against `volley up` with real encoders.
 
-use std::process::Stdio;
-use std::time::Duration;
-
 use serde_json::json;
-use tokio::process::Command;
 use volley_client::Client;
 use volley_tests::cluster::client;
+use volley_tests::judges::{deploy, python, root, steps};
 use volley_tests::process::run;
-use volley_tests::until;
 
-use crate::clients::{Up, root};
+use crate::clients::Up;
 
 const ENCODERS: [&str; 5] = [
     "text-embed",
@@ -20,44 +16,24 @@ const ENCODERS: [&str; 5] = [
     "text-sparse",
 ];
 
-async fn deploy(client: &Client, names: &[&str]) {
-    let encoders = root().join("crates/backend-onnx/tests/models");
+async fn encoders(client: &Client, names: &[&str]) {
+    let folder = root().join("crates/backend-onnx/tests/models");
     for name in names {
-        let body = json!({ "name": name, "function_name": "onnx", "path": encoders.join(name) });
-        client.register(&body).await.unwrap();
-        client.deploy(name, 1).await.unwrap();
-    }
-    for name in names {
-        until("the encoder is deployed", || async {
-            let model = client.model(name).await.ok()?;
-            (model.model_state == "DEPLOYED").then_some(())
-        })
-        .await;
+        let body = json!({ "name": name, "function_name": "onnx", "path": folder.join(name) });
+        deploy(client, &body).await;
     }
 }
 
 /// Runs the engines' clients; gives the number of steps, all of which went well.
 async fn engines(arguments: &[&str]) -> usize {
-    let python = root().join("target/venv-udf/bin/python");
-    assert!(python.exists(), "run scripts/get-udf.sh before the tests");
-    let run = Command::new(python)
-        .arg(root().join("examples/udf/client.py"))
-        .args(arguments)
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output();
-    let output = tokio::time::timeout(Duration::from_secs(120), run).await;
-    let output = output.unwrap().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{text}{errors}");
-    text.lines().count()
+    let mut client = python("venv-udf", "get-udf", "examples/udf/client.py");
+    steps(client.args(arguments)).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn risingwave_databend_and_duckdb_call_models_as_functions() {
     let up = Up::start().await;
-    deploy(&up.client(), &ENCODERS).await;
+    encoders(&up.client(), &ENCODERS).await;
     assert_eq!(engines(&["--uri", &up.internal]).await, 12);
 }
 
@@ -72,7 +48,7 @@ async fn the_doors_of_functions_want_the_key_that_the_cluster_wants() {
     let file = file.to_string_lossy();
     let up = Up::with(&["--bootstrap-key-file", &file]).await;
     let with_key = client(&[&up.rest]).with_key(&key).unwrap();
-    deploy(&with_key, &ENCODERS).await;
+    encoders(&with_key, &ENCODERS).await;
     let arguments = ["--uri", &up.internal, "--key", &key];
     assert_eq!(engines(&arguments).await, 8);
 }
@@ -82,7 +58,7 @@ async fn volley_sql_asks_models_about_the_rows_of_files() {
     let (_, built) = run(&["sql", "--help"]).await;
     assert!(built, "build with `--features volley-cli/sql`");
     let up = Up::start().await;
-    deploy(&up.client(), &["text-embed", "text-rerank"]).await;
+    encoders(&up.client(), &["text-embed", "text-rerank"]).await;
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
     let (books, parquet) = (path("books.csv"), path("books.parquet"));

@@ -222,7 +222,9 @@ fn assignment(path: &Path) -> registry::Assignment {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_that_cannot_be_loaded_says_why_and_tells_no_path() {
-    let scratch = std::env::temp_dir().join(format!("volley-faults-{}", std::process::id()));
+    let folder = tempfile::Builder::new().prefix("volley-faults-").tempdir();
+    let folder = folder.unwrap();
+    let scratch = folder.path();
     let make = |name: &str, files: &[(&str, &[u8])]| {
         let directory = scratch.join(name);
         std::fs::create_dir_all(&directory).unwrap();
@@ -252,7 +254,6 @@ async fn a_model_that_cannot_be_loaded_says_why_and_tells_no_path() {
             error.message
         );
     }
-    std::fs::remove_dir_all(&scratch).unwrap();
 
     let models = setup::test_model("external")
         .parent()

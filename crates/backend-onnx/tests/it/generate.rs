@@ -229,8 +229,8 @@ async fn a_model_that_cannot_be_served_is_refused_when_it_is_loaded() {
     };
     let error = setup::load_with(&directory, config).await.err().unwrap();
     assert!(error.message.contains("KV cache"), "{}", error.message);
-    let copy = std::env::temp_dir().join(format!("volley-generate-{}", std::process::id()));
-    std::fs::create_dir_all(&copy).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().to_path_buf();
     for name in ["model.onnx", "model.onnx.data", "tokenizer.json"] {
         std::fs::copy(directory.join(name), copy.join(name)).unwrap();
     }
@@ -247,7 +247,6 @@ async fn a_model_that_cannot_be_served_is_refused_when_it_is_loaded() {
         assert_eq!(error.code, ErrorCode::InvalidInput);
         assert!(error.message.contains(wanted), "{}", error.message);
     }
-    std::fs::remove_dir_all(&copy).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,10 +1,10 @@
 //! Amazon Bedrock, by a server that checks signatures as the service does.
 
 use ring::{digest, hmac};
-use volley_types::registry::{ConnectorSpec, CredentialRef, ProviderKind};
+use volley_types::registry::{ConnectorSpec, ProviderKind};
 use volley_types::{ErrorCode, FinishReason, ParamValue};
 
-use crate::server::{Act, config, connector, frames, head, load, open, read, serve};
+use crate::server::{Act, config, connector, frames, head, key_file, load, open, read, serve};
 
 const ACCESS: &str = "AKIDEXAMPLE";
 const SECRET: &str = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
@@ -85,12 +85,10 @@ fn checked(request: &str) -> String {
     scope.to_owned()
 }
 
-fn spec(base: &str, path: &str, keys: &str, name: &str) -> ConnectorSpec {
+fn spec(base: &str, path: &str, keys: &str) -> ConnectorSpec {
     let url = base.replace("/v1/chat/completions", path);
-    let file = std::env::temp_dir().join(format!("volley-bedrock-{name}-{}", std::process::id()));
-    std::fs::write(&file, keys).unwrap();
     let mut spec = connector(&url, ProviderKind::Bedrock);
-    spec.credential = Some(CredentialRef::File(file.to_string_lossy().into_owned()));
+    spec.credential = Some(key_file(keys));
     // As OpenSearch's blueprints have it.
     spec.headers
         .insert("x-amz-content-sha256".to_owned(), "required".to_owned());
@@ -130,7 +128,7 @@ async fn requests_are_signed_and_keys_are_not_sent() {
         ),
     ] {
         let mut server = serve(vec![Act::Send(stream(&frames(TEXT)))]).await;
-        let mut spec = spec(&server.url, PATH, &keys, "signed");
+        let mut spec = spec(&server.url, PATH, &keys);
         let region = ParamValue::Text("eu-west-1".to_owned());
         spec.parameters = [("region".to_owned(), region)].into_iter().collect();
         let model = load(spec, config()).await.unwrap();
@@ -151,12 +149,7 @@ async fn requests_are_signed_and_keys_are_not_sent() {
 
 #[tokio::test]
 async fn without_a_region_a_replica_does_not_load() {
-    let spec = spec(
-        "http://127.0.0.1:1/v1/chat/completions",
-        PATH,
-        "a:b",
-        "region",
-    );
+    let spec = spec("http://127.0.0.1:1/v1/chat/completions", PATH, "a:b");
     let mut nowhere = spec.clone();
     nowhere.parameters.remove("region");
     let error = load(nowhere, config()).await.err().unwrap();
@@ -176,7 +169,7 @@ async fn a_damaged_frame_is_an_error_after_what_was_whole() {
         bad[at] ^= 0x20;
         for act in [Act::Send(stream(&bad)), Act::Drip(stream(&bad))] {
             let server = serve(vec![act]).await;
-            let spec = spec(&server.url, PATH, "a:b", "damaged");
+            let spec = spec(&server.url, PATH, "a:b");
             let model = load(spec, config()).await.unwrap();
             let answer = read(open(&model, &[]).await).await;
             assert_eq!(answer.text, "Grüße, Fuchs 🦊");
@@ -193,7 +186,7 @@ async fn an_answer_that_is_not_streamed_is_read_whole() {
     answer.extend_from_slice(include_bytes!("../fixtures/bedrock/whole.json"));
     let mut server = serve(vec![Act::Send(answer)]).await;
     let path = "/model/acme.x-v1:0/converse";
-    let spec = spec(&server.url, path, "a:b", "whole");
+    let spec = spec(&server.url, path, "a:b");
     let answer = read(open(&load(spec, config()).await.unwrap(), &[]).await).await;
     assert_eq!(answer.finish, Some(FinishReason::ToolCalls), "{answer:?}");
     let request = server.requests.recv().await.unwrap();
@@ -231,7 +224,7 @@ async fn the_service_refuses_in_its_own_words() {
         let mut answer = head(status, "application/json");
         answer.extend_from_slice(body.as_bytes());
         let server = serve(vec![Act::Send(answer)]).await;
-        let spec = spec(&server.url, PATH, "a:canary-secret", "refused");
+        let spec = spec(&server.url, PATH, "a:canary-secret");
         let model = load(spec, config()).await.unwrap();
         let error = read(open(&model, &[]).await).await.error.unwrap();
         assert_eq!(error.code, code, "{error:?}");

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use arrow_array::StringArray;
 use serde_json::{Value, json};
-use volley_types::registry::{ConnectorSpec, CredentialRef, ProviderKind};
+use volley_types::registry::{ConnectorSpec, ProviderKind};
 use volley_types::{
     ChatMessage, ErrorCode, FinishReason, GenerationRow, ParamValue, Parameters, chat,
 };
 
 use crate::server::{
-    Act, ask_rows, config, connector, events, frames, head, load, open, read, serve, serve_each,
+    Act, ask_rows, config, connector, events, frames, head, key_file, load, open, read, serve,
+    serve_each,
 };
 
 /// Where each server listens, the header that carries the key, and the model of the body.
@@ -110,12 +111,8 @@ fn settings() -> Parameters {
 }
 
 fn with_key(url: &str, provider: ProviderKind) -> ConnectorSpec {
-    let name = format!("volley-house-{}-{}", std::process::id(), provider.as_str());
-    let path = std::env::temp_dir().join(name);
-    std::fs::write(&path, "sk-canary\n").unwrap();
-    let key = CredentialRef::File(path.to_string_lossy().into_owned());
     ConnectorSpec {
-        credential: Some(key),
+        credential: Some(key_file("sk-canary\n")),
         ..connector(url, provider)
     }
 }

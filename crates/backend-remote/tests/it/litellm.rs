@@ -5,10 +5,10 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::process::{Child, Command};
-use volley_types::registry::{CredentialRef, ProviderKind};
+use volley_types::registry::ProviderKind;
 use volley_types::{ErrorCode, FinishReason};
 
-use crate::server::{config, connector, load, open, read};
+use crate::server::{config, connector, key_file, load, open, read};
 
 /// It imports a great deal before it listens.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -48,8 +48,7 @@ async fn proxy() -> (Child, String) {
 #[tokio::test]
 async fn a_real_proxy_streams_in_both_formats() {
     let (_proxy, base) = proxy().await;
-    let key = std::env::temp_dir().join(format!("volley-litellm-{}", std::process::id()));
-    std::fs::write(&key, "sk-volley-test").unwrap();
+    let key = key_file("sk-volley-test");
     let formats = [
         (
             ProviderKind::OpenAi,
@@ -70,7 +69,7 @@ async fn a_real_proxy_streams_in_both_formats() {
     for (provider, path, model, says) in formats {
         let mut spec = connector(&format!("{base}{path}"), provider);
         spec.model = model.to_owned();
-        spec.credential = Some(CredentialRef::File(key.to_string_lossy().into_owned()));
+        spec.credential = Some(key.clone());
         let loaded = load(spec.clone(), patient.clone()).await.unwrap();
         let answer = read(open(&loaded, &[]).await).await;
         assert_eq!(answer.text, says);
@@ -93,9 +92,8 @@ async fn a_real_proxy_streams_in_both_formats() {
     let url = format!("{base}/v1/chat/completions");
     let mut limited = connector(&url, ProviderKind::OpenAi);
     limited.model = "mock-limited".to_owned();
-    limited.credential = Some(CredentialRef::File(key.to_string_lossy().into_owned()));
+    limited.credential = Some(key.clone());
     let limited = load(limited, patient).await.unwrap();
     let error = read(open(&limited, &[]).await).await.error.unwrap();
     assert_eq!(error.code, ErrorCode::Overloaded, "{error:?}");
-    std::fs::remove_file(&key).unwrap();
 }

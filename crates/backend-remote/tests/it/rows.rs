@@ -13,7 +13,7 @@ use volley_types::{
     ErrorCode, Input, ModelName, ModelRef, ParamValue, PredictError, PredictRequest, Task,
 };
 
-use crate::server::{Act, Server, config, connector, head, load, serve_each};
+use crate::server::{Act, Server, config, connector, head, key_file, load, serve_each};
 
 fn column(name: &'static str, texts: &[&str]) -> (&'static str, ArrayRef) {
     (name, Arc::new(StringArray::from(texts.to_vec())))
@@ -143,11 +143,7 @@ async fn a_titan_model_embeds_one_text_for_each_signed_call() {
     let path = "/model/amazon.titan-embed-text-v2:0/invoke";
     let mut spec = spec(&server, ProviderKind::Bedrock, path, &[]);
     spec.policy.max_concurrent = Some(1);
-    spec.credential = Some(volley_types::registry::CredentialRef::File({
-        let file = std::env::temp_dir().join(format!("volley-titan-{}", std::process::id()));
-        std::fs::write(&file, "AKID:canary").unwrap();
-        file.to_string_lossy().into_owned()
-    }));
+    spec.credential = Some(key_file("AKID:canary"));
     let model = load(spec, config()).await.unwrap();
     let given = ask(&model, vec![column("text", &["a", "b"])])
         .await

@@ -1,6 +1,6 @@
 //! A server that does what a test says, byte by byte, and tells when its client leaves.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,8 @@ use tokio::sync::{mpsc, oneshot};
 use volley_backend::{Backend, BackendLoader};
 use volley_backend_remote::{RemoteConfig, RemoteLoader};
 use volley_types::registry::{
-    Assignment, BackendKind, ConnectorPolicy, ConnectorSpec, ModelSource, ModelVersionSpec,
-    ProviderKind,
+    Assignment, BackendKind, ConnectorPolicy, ConnectorSpec, CredentialRef, ModelSource,
+    ModelVersionSpec, ProviderKind,
 };
 use volley_types::*;
 
@@ -246,6 +246,18 @@ pub(crate) fn assignment(connector: ConnectorSpec) -> Assignment {
         },
         connector: Some(connector),
     }
+}
+
+/// A file with a credential, which goes with the test that asked for it.
+pub(crate) fn key_file(text: &str) -> CredentialRef {
+    thread_local! {
+        static FOLDER: tempfile::TempDir = tempfile::tempdir().unwrap();
+        static FILES: Cell<u32> = const { Cell::new(0) };
+    }
+    let number = FILES.replace(FILES.get() + 1);
+    let path = FOLDER.with(|folder| folder.path().join(format!("key-{number}")));
+    std::fs::write(&path, text).unwrap();
+    CredentialRef::File(path.to_string_lossy().into_owned())
 }
 
 thread_local! {

@@ -4,7 +4,9 @@ use futures::StreamExt;
 use volley_types::registry::{CredentialRef, ProviderKind};
 use volley_types::{ErrorCode, FinishReason, ParamValue, Usage};
 
-use crate::server::{Act, Read, Server, config, connector, events, head, load, open, read, serve};
+use crate::server::{
+    Act, Read, Server, config, connector, events, head, key_file, load, open, read, serve,
+};
 
 const OPENAI: [&str; 5] = [
     r#"data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}"#,
@@ -72,11 +74,9 @@ async fn both_formats_stream_whole_and_byte_by_byte() {
 
 #[tokio::test]
 async fn the_request_has_the_model_the_key_and_asks_for_a_stream_whatever_the_caller_says() {
-    let path = std::env::temp_dir().join(format!("volley-key-{}", std::process::id()));
-    std::fs::write(&path, "sk-canary\n").unwrap();
     let mut server = serve(vec![Act::Send(events(&OPENAI))]).await;
     let mut spec = connector(&server.url, ProviderKind::OpenAi);
-    spec.credential = Some(CredentialRef::File(path.to_string_lossy().into_owned()));
+    spec.credential = Some(key_file("sk-canary\n"));
     spec.headers
         .insert("x-team".to_owned(), "search".to_owned());
     let model = load(spec, config()).await.unwrap();
@@ -85,7 +85,6 @@ async fn the_request_has_the_model_the_key_and_asks_for_a_stream_whatever_the_ca
         ("stream", ParamValue::Bool(false)),
     ];
     read(open(&model, &parameters).await).await;
-    std::fs::remove_file(&path).unwrap();
     let request = server.requests.recv().await.unwrap();
     let (head, body) = request.split_once("\r\n\r\n").unwrap();
     for line in [
