@@ -230,7 +230,8 @@ async fn a_model_that_cannot_be_served_is_refused_when_it_is_loaded() {
     let error = setup::load_with(&directory, config).await.err().unwrap();
     assert!(error.message.contains("KV cache"), "{}", error.message);
     let folder = tempfile::tempdir().unwrap();
-    let copy = folder.path().to_path_buf();
+    let copy = folder.path().join("copy");
+    std::fs::create_dir(&copy).unwrap();
     for name in ["model.onnx", "model.onnx.data", "tokenizer.json"] {
         std::fs::copy(directory.join(name), copy.join(name)).unwrap();
     }
