@@ -146,6 +146,22 @@ fn schema(name: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{name}") })
 }
 
+/// One event of a stream, as its readers get it.
+fn event() -> Value {
+    json!({
+        "type": "object",
+        "description": "An event of the stream. Its data is JSON, but for the last one of some \
+                        interfaces, which is [DONE].",
+        "properties": {
+            "data": { "type": "string" },
+            "event": { "type": "string" },
+            "id": { "type": "string" },
+            "retry": { "type": "integer" },
+        },
+        "required": ["data"],
+    })
+}
+
 fn responses(path: &str, known: &Operation) -> Value {
     let mut content = Map::new();
     match known.gives {
@@ -158,8 +174,8 @@ fn responses(path: &str, known: &Operation) -> Value {
         }
     }
     if known.streams {
-        let events = json!({ "schema": { "type": "string" } });
-        content.insert("text/event-stream".into(), events);
+        // Before OpenAPI 3.2 this is understood as the schema of each event.
+        content.insert("text/event-stream".into(), json!({ "schema": event() }));
     }
     if known.lines {
         let lines = json!({ "schema": { "type": "string" } });

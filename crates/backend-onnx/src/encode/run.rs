@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use half::f16;
 use ort::session::{RunOptions, Session, SessionInputValue};
-use ort::value::{DynValue, Tensor, TensorElementType};
+use ort::value::{DynValue, Outlet, Tensor, TensorElementType};
 use volley_types::{PredictError, Task};
 
 use super::settings::{Activation, Pooling, Settings};
@@ -66,42 +66,8 @@ impl Runner {
     /// # Errors
     /// `InvalidInput` naming what is missing or unknown.
     pub(super) fn new(session: Session, settings: &Settings) -> Result<Self, PredictError> {
-        let inputs = session.inputs().iter().map(|input| {
-            let name = input.name().to_owned();
-            let kind = match name.as_str() {
-                "input_ids" => InputKind::Ids,
-                "attention_mask" => InputKind::Mask,
-                "token_type_ids" => InputKind::Types,
-                "position_ids" => InputKind::Positions,
-                _ => {
-                    return Err(PredictError::invalid(format!(
-                        "the model's input '{name}' is none of a text encoder"
-                    )));
-                }
-            };
-            let narrow = match input.dtype().tensor_type() {
-                Some(TensorElementType::Int64) => false,
-                Some(TensorElementType::Int32) => true,
-                _ => {
-                    return Err(PredictError::invalid(format!(
-                        "the model's input '{name}' holds no 32- or 64-bit integers"
-                    )));
-                }
-            };
-            Ok(Input { name, kind, narrow })
-        });
-        let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
-        let wanted = if settings.task == Task::Embed {
-            &OUTPUTS[..]
-        } else {
-            &OUTPUTS[1..]
-        };
-        let named = wanted.iter().find_map(|name| {
-            let mut outputs = session.outputs().iter();
-            outputs.find(|output| output.name() == *name)
-        });
-        let output = named.or_else(|| session.outputs().first());
-        let output = output.ok_or_else(|| PredictError::invalid("the model has no output"))?;
+        let inputs = inputs_of(&session)?;
+        let output = output_of(&session, settings.task)?;
         let shape = output
             .dtype()
             .tensor_shape()
@@ -109,37 +75,14 @@ impl Runner {
         let pooled = shape.len() == 2;
         let last = shape.last().and_then(|last| usize::try_from(*last).ok());
         let width = last.or(settings.hidden_size).unwrap_or(0);
-        let labels = settings.labels.len();
-        let by_token = matches!(settings.task, Task::ClassifyTokens | Task::EncodeSparse);
-        let by_text = matches!(settings.task, Task::Rerank | Task::Classify);
-        if width == 0
-            || shape.len() < 2
-            || (by_token && pooled)
-            || (by_text && !pooled)
-            || (settings.task == Task::Rerank && width != 1)
-        {
+        if shape.len() < 2 || !fits(settings.task, pooled, width) {
             return Err(PredictError::invalid(format!(
                 "the model's output '{}' does not have the shape of its task '{}'",
                 output.name(),
                 settings.task.as_str()
             )));
         }
-        let classifies = matches!(settings.task, Task::Classify | Task::ClassifyTokens);
-        if let Some(module) = &settings.beyond
-            && settings.task == Task::Embed
-            && !pooled
-        {
-            return Err(PredictError::invalid(format!(
-                "modules.json has a module '{module}', which the graph does not do; export the \
-                 model with an output 'sentence_embedding'"
-            )));
-        }
-        if classifies && labels != 0 && labels != width {
-            return Err(PredictError::invalid(format!(
-                "the model gives {width} numbers and has {labels} labels; 'id2label' of \
-                 config.json, or 'labels' of model.toml, must name them all"
-            )));
-        }
+        check(settings, pooled, width)?;
         Ok(Self {
             inputs,
             output: output.name().to_owned(),
@@ -260,6 +203,81 @@ impl Runner {
             terms: Vec::new(),
         }
     }
+}
+
+fn inputs_of(session: &Session) -> Result<Vec<Input>, PredictError> {
+    let inputs = session.inputs().iter().map(|input| {
+        let name = input.name().to_owned();
+        let kind = match name.as_str() {
+            "input_ids" => InputKind::Ids,
+            "attention_mask" => InputKind::Mask,
+            "token_type_ids" => InputKind::Types,
+            "position_ids" => InputKind::Positions,
+            _ => {
+                return Err(PredictError::invalid(format!(
+                    "the model's input '{name}' is none of a text encoder"
+                )));
+            }
+        };
+        let narrow = match input.dtype().tensor_type() {
+            Some(TensorElementType::Int64) => false,
+            Some(TensorElementType::Int32) => true,
+            _ => {
+                return Err(PredictError::invalid(format!(
+                    "the model's input '{name}' holds no 32- or 64-bit integers"
+                )));
+            }
+        };
+        Ok(Input { name, kind, narrow })
+    });
+    inputs.collect()
+}
+
+fn output_of(session: &Session, task: Task) -> Result<&Outlet, PredictError> {
+    let wanted = if task == Task::Embed {
+        &OUTPUTS[..]
+    } else {
+        &OUTPUTS[1..]
+    };
+    let named = wanted.iter().find_map(|name| {
+        let mut outputs = session.outputs().iter();
+        outputs.find(|output| output.name() == *name)
+    });
+    let output = named.or_else(|| session.outputs().first());
+    output.ok_or_else(|| PredictError::invalid("the model has no output"))
+}
+
+/// Whether an output of this width, for each text where it is `pooled` and else for each token, is
+/// what a task wants.
+fn fits(task: Task, pooled: bool, width: usize) -> bool {
+    match task {
+        Task::ClassifyTokens | Task::EncodeSparse => width != 0 && !pooled,
+        Task::Rerank => width == 1 && pooled,
+        Task::Classify => width != 0 && pooled,
+        _ => width != 0,
+    }
+}
+
+/// Refuses what the directory tells and the graph does not do.
+fn check(settings: &Settings, pooled: bool, width: usize) -> Result<(), PredictError> {
+    if let Some(module) = &settings.beyond
+        && settings.task == Task::Embed
+        && !pooled
+    {
+        return Err(PredictError::invalid(format!(
+            "modules.json has a module '{module}', which the graph does not do; export the \
+             model with an output 'sentence_embedding'"
+        )));
+    }
+    let classifies = matches!(settings.task, Task::Classify | Task::ClassifyTokens);
+    let labels = settings.labels.len();
+    if classifies && labels != 0 && labels != width {
+        return Err(PredictError::invalid(format!(
+            "the model gives {width} numbers and has {labels} labels; 'id2label' of \
+             config.json, or 'labels' of model.toml, must name them all"
+        )));
+    }
+    Ok(())
 }
 
 fn tensor(

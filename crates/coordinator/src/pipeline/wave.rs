@@ -230,12 +230,7 @@ impl Wave {
         match &self.step_of(place).kind {
             StepKind::Model { .. } => self.model(place, rows, given).await,
             StepKind::Explode { list, column } => {
-                let (places, elements) = if list.is_parameter() {
-                    let value = self.run.parameters.get(&list.column);
-                    pure::explode_parameter(&list.column, value, rows.len)?
-                } else {
-                    pure::explode_column(&self.column(list, &rows, given)?)?
-                };
+                let (places, elements) = self.exploded(list, &rows, given)?;
                 Ok(Table::of(below(places), [(column.clone(), elements)]))
             }
             StepKind::Template {
@@ -244,15 +239,12 @@ impl Wave {
                 gather,
                 column,
             } => {
-                let known = self.known(inputs, &rows, given)?;
                 if *gather {
-                    let of_request = inputs.iter().filter(|(_, it)| self.is_of_request(it));
-                    let of_request = of_request.map(|(name, it)| (name.clone(), it.clone()));
-                    let beside = self.known(&of_request.collect(), &self.root.rows, given)?;
-                    let texts = self.gathered(template, &known, &beside, &rows)?;
+                    let texts = self.gathered(template, inputs, &rows, given)?;
                     let texts: ArrayRef = Arc::new(StringArray::from(texts));
                     return Ok(Table::of(self.root.rows.clone(), [(column.clone(), texts)]));
                 }
+                let known = self.known(inputs, &rows, given)?;
                 let all = (0..rows.len).map(|row| known.row(row));
                 let texts = StringArray::from(expression::render(template, all)?);
                 Ok(one(column, Arc::new(texts)))
@@ -340,15 +332,33 @@ impl Wave {
         place.is_none_or(|place| self.run.shape.gives[place] == ROOT)
     }
 
+    /// The elements of a list, with the rows that they are of.
+    fn exploded(
+        &self,
+        list: &ColumnRef,
+        rows: &Rows,
+        given: &Given,
+    ) -> Result<pure::Elements, PredictError> {
+        if list.is_parameter() {
+            let value = self.run.parameters.get(&list.column);
+            return pure::explode_parameter(&list.column, value, rows.len);
+        }
+        pure::explode_column(&self.column(list, rows, given)?)
+    }
+
     /// A text for each row of the request, of all rows that belong to it, and of what is known
     /// beside them.
     fn gathered(
         &self,
         template: &str,
-        known: &Known,
-        beside: &Known,
+        inputs: &Inputs,
         rows: &Rows,
+        given: &Given,
     ) -> Result<Vec<String>, PredictError> {
+        let known = self.known(inputs, rows, given)?;
+        let of_request = inputs.iter().filter(|(_, it)| self.is_of_request(it));
+        let of_request = of_request.map(|(name, it)| (name.clone(), it.clone()));
+        let beside = self.known(&of_request.collect(), &self.root.rows, given)?;
         let mut groups = vec![Vec::new(); self.root.rows.len];
         for (row, root) in rows.roots().into_iter().enumerate() {
             groups[root as usize].push(Value::from(known.row(row)));
