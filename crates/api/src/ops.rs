@@ -6,6 +6,7 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
 use serde_json::{Value, json};
+use volley_types::GpuReport;
 use volley_types::control::{ReplicaStatus, WorkerStatus};
 use volley_types::registry::{CoordinatorMember, ReplicaState};
 
@@ -106,7 +107,18 @@ fn worker(worker: &WorkerStatus) -> Value {
         "last_heard_ms": u64::try_from(worker.last_heard.as_millis()).unwrap_or(u64::MAX),
         "memory_bytes": worker.memory_bytes,
         "memory_budget_bytes": worker.memory_budget_bytes,
+        "gpus": worker.gpus.iter().map(gpu).collect::<Vec<_>>(),
         "replicas": worker.replicas.iter().map(replica).collect::<Vec<_>>(),
+    })
+}
+
+fn gpu(gpu: &GpuReport) -> Value {
+    json!({
+        "index": gpu.index,
+        "name": gpu.name,
+        "used_bytes": gpu.used_bytes,
+        "total_bytes": gpu.total_bytes,
+        "utilisation_percent": gpu.utilisation_percent,
     })
 }
 

@@ -16,6 +16,8 @@ mod forms;
 mod generate;
 #[path = "it/hostile.rs"]
 mod hostile;
+#[path = "it/mutants.rs"]
+mod mutants;
 #[path = "it/prefixes.rs"]
 mod prefixes;
 #[path = "it/setup.rs"]

@@ -5,6 +5,7 @@ pub(crate) mod backup;
 pub(crate) mod cluster;
 pub(crate) mod connector;
 pub(crate) mod doctor;
+mod gpus;
 pub(crate) mod inspect;
 pub(crate) mod keys;
 pub(crate) mod model;
@@ -22,6 +23,8 @@ use std::path::Path;
 use anyhow::Context;
 use serde_json::{Map, Value};
 use volley_client::{Client, ClientError};
+
+use self::gpus::gpus;
 
 /// A client of the coordinators at `urls`, with an API key, and an authority to trust,
 /// where they are given.

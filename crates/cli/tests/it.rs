@@ -6,8 +6,12 @@ mod certificates;
 mod commands;
 #[path = "it/isolation.rs"]
 mod isolation;
+#[path = "../../backend-onnx/tests/it/mutants.rs"]
+mod mutants;
 #[path = "it/nodes.rs"]
 mod nodes;
+#[path = "it/safety.rs"]
+mod safety;
 #[path = "it/security.rs"]
 mod security;
 #[path = "it/support.rs"]

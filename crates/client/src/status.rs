@@ -61,8 +61,26 @@ pub struct WorkerInfo {
     /// Bytes that all its models together may take.
     #[serde(default)]
     pub memory_budget_bytes: u64,
+    /// Its GPUs, where its driver tells of them.
+    #[serde(default)]
+    pub gpus: Vec<GpuInfo>,
     /// What it holds.
     pub replicas: Vec<ReplicaInfo>,
+}
+
+/// One GPU of a worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuInfo {
+    /// Its number, from 0.
+    pub index: u32,
+    /// What its maker calls it.
+    pub name: String,
+    /// Bytes of its memory that are taken, by whomever.
+    pub used_bytes: u64,
+    /// Bytes of its memory.
+    pub total_bytes: u64,
+    /// The share of the last moment in which it ran anything, 0 to 100.
+    pub utilisation_percent: u32,
 }
 
 /// One replica.

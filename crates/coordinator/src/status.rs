@@ -83,6 +83,7 @@ fn worker_status(id: &WorkerId, worker: &LiveWorker, now: Instant) -> WorkerStat
             .collect(),
         memory_bytes: worker.report.memory_bytes,
         memory_budget_bytes: worker.report.memory_budget_bytes,
+        gpus: worker.report.gpus.clone(),
     }
 }
 

@@ -28,6 +28,7 @@ pub fn changes_to_wire(before: Option<&WorkerReport>, report: &WorkerReport) -> 
         address: report.address.clone(),
         labels: std::collections::BTreeMap::new(),
         replicas: changed.collect(),
+        gpus: report.gpus.clone(),
         ..*report
     };
     wire::WorkerReport {
@@ -116,6 +117,7 @@ mod tests {
             memory_bytes: 3,
             memory_budget_bytes: 4,
             uptime_ms: 9,
+            gpus: Vec::new(),
         }
     }
 

@@ -7,7 +7,7 @@ use arrow_ipc::convert::IpcSchemaEncoder;
 use arrow_schema::{Schema, SchemaRef};
 use volley_types::registry::ReplicaState;
 use volley_types::{
-    FetchProgress, Incarnation, ModelName, ModelVersion, Orders, PredictError, ReplicaReport,
+    FetchProgress, GpuReport, Incarnation, ModelName, ModelVersion, Orders, PredictError, ReplicaReport,
     Revision, Signature, Task, WorkerId, WorkerReport,
 };
 
@@ -34,7 +34,28 @@ pub fn report_to_wire(report: &WorkerReport) -> wire::WorkerReport {
             queued: report.queued,
             memory_bytes: report.memory_bytes,
             memory_budget_bytes: report.memory_budget_bytes,
+            gpus: report.gpus.iter().map(gpu_to_wire).collect(),
         }),
+    }
+}
+
+fn gpu_to_wire(gpu: &GpuReport) -> wire::Gpu {
+    wire::Gpu {
+        index: gpu.index,
+        name: gpu.name.clone(),
+        used_bytes: gpu.used_bytes,
+        total_bytes: gpu.total_bytes,
+        utilisation_percent: gpu.utilisation_percent,
+    }
+}
+
+fn gpu_from_wire(gpu: wire::Gpu) -> GpuReport {
+    GpuReport {
+        index: gpu.index,
+        name: gpu.name,
+        used_bytes: gpu.used_bytes,
+        total_bytes: gpu.total_bytes,
+        utilisation_percent: gpu.utilisation_percent.min(100),
     }
 }
 
@@ -114,6 +135,7 @@ pub fn report_from_wire(report: wire::WorkerReport) -> Result<WorkerReport, Pred
         memory_bytes: load.memory_bytes,
         memory_budget_bytes: load.memory_budget_bytes,
         uptime_ms: report.uptime_ms,
+        gpus: load.gpus.into_iter().map(gpu_from_wire).collect(),
     })
 }
 
@@ -219,6 +241,13 @@ mod tests {
             memory_bytes: 6,
             memory_budget_bytes: 8,
             uptime_ms: 10,
+            gpus: vec![GpuReport {
+                index: 1,
+                name: "GPU".to_owned(),
+                used_bytes: 11,
+                total_bytes: 12,
+                utilisation_percent: 13,
+            }],
         };
         let wire = report_to_wire(&report);
         assert_eq!(report_from_wire(wire.clone()).unwrap(), report);

@@ -136,6 +136,7 @@ impl Worker {
             queued: 0,
             memory_bytes: self.budget / 2,
             memory_budget_bytes: self.budget,
+            gpus: Vec::new(),
             uptime_ms: now_ms.saturating_sub(self.born_ms),
             replicas,
         }

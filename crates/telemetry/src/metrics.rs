@@ -1,6 +1,7 @@
 //! The metrics of one node, and their text form.
 
 mod artifacts;
+mod gpus;
 mod replicas;
 mod routing;
 mod upstream;
@@ -80,6 +81,7 @@ pub(crate) struct Families {
     artifact_bytes: Counter,
     artifact_fetches: Family<CodeLabel, Counter>,
     artifact_cache_bytes: Gauge,
+    gpus: gpus::Gpus,
     routing: routing::Routing,
     upstream: Upstream,
     pub(crate) tracer: OnceLock<Tracer>,
@@ -163,6 +165,7 @@ impl Metrics {
             artifact_bytes: Counter::default(),
             artifact_fetches: Family::default(),
             artifact_cache_bytes: Gauge::default(),
+            gpus: gpus::Gpus::default(),
             routing: routing::Routing::default(),
             upstream: Upstream::default(),
             tracer: OnceLock::new(),
@@ -172,6 +175,7 @@ impl Metrics {
         families.register_cluster();
         families.register_artifacts();
         families.register_routing();
+        families.gpus.register(&mut families.registry);
         families.upstream.register(&mut families.registry);
         Self(Arc::new(families))
     }

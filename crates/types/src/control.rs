@@ -14,7 +14,7 @@ use crate::registry::{
     ReplicaState,
 };
 use crate::scale::ScaleSignal;
-use crate::worker::FetchProgress;
+use crate::worker::{FetchProgress, GpuReport};
 
 /// A cluster as its edges see it.
 #[async_trait]
@@ -165,6 +165,8 @@ pub struct WorkerStatus {
     pub memory_bytes: u64,
     /// Bytes that all its models together may take; 0 where it does not tell.
     pub memory_budget_bytes: u64,
+    /// Its GPUs, where its driver tells of them.
+    pub gpus: Vec<GpuReport>,
 }
 
 /// The cluster as one coordinator sees it.

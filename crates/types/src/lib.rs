@@ -44,4 +44,4 @@ pub use request::{Input, PredictRequest, Priority};
 pub use signature::{Signature, Task};
 pub use streams::{EventId, EventPieces, HeldStreams, StreamId, StreamOwner, TakenUp};
 pub use trace::TraceContext;
-pub use worker::{FetchProgress, Orders, ReplicaReport, WorkerReport};
+pub use worker::{FetchProgress, GpuReport, Orders, ReplicaReport, WorkerReport};

@@ -31,6 +31,23 @@ pub struct WorkerReport {
     pub memory_budget_bytes: u64,
     /// Since its start.
     pub uptime_ms: u64,
+    /// Its GPUs, where the driver's library tells of them.
+    pub gpus: Vec<GpuReport>,
+}
+
+/// One GPU of a worker, as its driver tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuReport {
+    /// Its number, from 0.
+    pub index: u32,
+    /// What its maker calls it.
+    pub name: String,
+    /// Bytes of its memory that are taken, by whomever.
+    pub used_bytes: u64,
+    /// Bytes of its memory.
+    pub total_bytes: u64,
+    /// The share of the last moment in which it ran anything, 0 to 100.
+    pub utilisation_percent: u32,
 }
 
 /// What a coordinator answers: what the worker shall hold, and who else wants to hear of it.

@@ -172,6 +172,7 @@ impl Worker {
             draining: !self.ready(),
             memory_bytes: resident_bytes(),
             memory_budget_bytes: self.0.ledger.budget(),
+            gpus: self.0.gpus.lock().clone(),
             uptime_ms: self.0.uptime_ms(Instant::now()),
             replicas,
         }

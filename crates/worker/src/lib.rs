@@ -8,6 +8,7 @@
 mod admission;
 mod config;
 mod converge;
+mod gpus;
 mod heartbeat;
 mod ledger;
 mod lingering;
@@ -68,6 +69,8 @@ struct Shared {
     ledger: Ledger,
     lingering: Lingering,
     overseer: Overseer,
+    /// What the driver last said of them.
+    gpus: Mutex<Vec<volley_types::GpuReport>>,
     streams: Mutex<Streams>,
     draining: AtomicBool,
     /// A drain's grace is over.
@@ -111,6 +114,7 @@ impl Worker {
             ledger: Ledger::new(config.memory_budget.unwrap_or_else(memory::default_budget)),
             lingering: Lingering::default(),
             overseer: Overseer::default(),
+            gpus: Mutex::default(),
             streams: Mutex::default(),
             draining: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -120,6 +124,7 @@ impl Worker {
         }));
         worker.spawn(worker.clone().run_table());
         worker.spawn(worker.clone().publish_memory());
+        worker.spawn(worker.clone().watch_gpus());
         worker.spawn(worker.0.overseer.clone().run(worker.0.config.write_stall));
         let budget = memory::size(worker.0.ledger.budget());
         tracing::info!(budget, "memory for models");

@@ -68,6 +68,7 @@ const HEAVY: &[(&str, &[&str])] = &[
     ("datafusion-common", &["types"]),
     ("object_store", &["artifacts"]),
     ("openraft", &["cluster"]),
+    ("nvml-wrapper", &["worker"]),
     ("ort", &["backend-onnx"]),
     ("prometheus-client", &["telemetry"]),
     ("protox", &["codegen"]),

@@ -21,7 +21,7 @@ use volley_types::registry::{
 };
 use volley_types::scale::ScaleSignal;
 use volley_types::{
-    ChunkStream, Control, ErrorCode, GenerationChunk, GenerationChunks, Incarnation, Input,
+    ChunkStream, Control, ErrorCode, GenerationChunk, GenerationChunks, GpuReport, Incarnation, Input,
     ModelName, ModelRef, ModelVersion, NodeId, Parameters, Predict, PredictError, PredictRequest,
     Priority, RequestId, Revision, Signature, TenantId, TraceContext, WorkerId,
 };
@@ -318,6 +318,13 @@ impl Control for Cluster {
                 replicas: vec![replica(&model, ModelVersion(1), ReplicaState::Ready)],
                 memory_bytes: 1 << 20,
                 memory_budget_bytes: 1 << 30,
+                gpus: vec![GpuReport {
+                    index: 0,
+                    name: "GPU".to_owned(),
+                    used_bytes: 1 << 30,
+                    total_bytes: 4 << 30,
+                    utilisation_percent: 50,
+                }],
             }],
             active_streams: u32::try_from(self.open.load(Ordering::SeqCst)).unwrap(),
         }

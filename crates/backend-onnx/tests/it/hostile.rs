@@ -11,7 +11,7 @@ use volley_backend::Backend;
 use volley_backend_onnx::OnnxConfig;
 use volley_types::{ErrorCode, Input, ModelName, ModelRef, PredictError, PredictRequest};
 
-use crate::setup;
+use crate::{mutants, setup};
 
 /// Long for a model of a few hundred bytes.
 const LOAD_LIMIT: Duration = Duration::from_secs(60);
@@ -126,68 +126,15 @@ async fn a_run_that_never_ends_is_stopped_at_its_limit_and_others_run() {
     still_serves().await;
 }
 
-/// One change of a file, or several. Most keep its length, and with it the frame of the file, so
-/// that they come far.
-fn mutate(bytes: &mut Vec<u8>, random: &mut fastrand::Rng) {
-    let (changes, kinds) = if random.u8(..10) < 8 { (2, 3) } else { (4, 8) };
-    for _ in 0..random.usize(1..changes) {
-        if bytes.is_empty() {
-            return;
-        }
-        let at = random.usize(..bytes.len());
-        match random.u8(..kinds) {
-            0 => bytes[at] ^= 1 << random.u8(..8),
-            1 => bytes[at] = random.u8(..),
-            2 => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][random.usize(..5)],
-            3 => bytes.truncate(at),
-            4 => bytes.insert(at, random.u8(..)),
-            5 => drop(bytes.remove(at)),
-            6 => {
-                let end = (at + random.usize(1..32)).min(bytes.len());
-                let piece = bytes[at..end].to_vec();
-                let to = random.usize(..bytes.len());
-                bytes.splice(to..to, piece);
-            }
-            _ => {
-                // A large number where a small one was.
-                let large = [0xff, 0xff, 0xff, 0xff, random.u8(..0x80)];
-                bytes.splice(at..=at, large);
-            }
-        }
-    }
-}
-
 /// `VOLLEY_MUTANTS` says how many, `VOLLEY_SEED` which; `docs/worker.md` has the figures of a
 /// long run.
 #[tokio::test(flavor = "multi_thread")]
 async fn mutants_of_models_never_harm_the_process() {
-    let number = |name, default| {
-        let given = std::env::var(name).ok();
-        given.and_then(|text| text.parse().ok()).unwrap_or(default)
-    };
-    let (count, seed) = (number("VOLLEY_MUTANTS", 400), number("VOLLEY_SEED", 7));
-    let seeds = [
-        "identity-float32",
-        "identity-int64",
-        "external",
-        "defective",
-        "nobatch",
-        "picky",
-        "ragged",
-        "hostile/loop-for-ever",
-    ];
-    let files = seeds.map(|name| {
+    let (count, seed) = (mutants::count(400), mutants::seed());
+    let files = mutants::SEEDS.map(|(name, kind)| {
         let directory = setup::test_model(name);
-        let kind = if name.ends_with("int64") {
-            DataType::Int64
-        } else {
-            DataType::Float32
-        };
-        (
-            directory.clone(),
-            std::fs::read(directory.join("model.onnx")).unwrap(),
-            kind,
-        )
+        let bytes = std::fs::read(directory.join("model.onnx")).unwrap();
+        (directory, bytes, kind)
     });
     let mut random = fastrand::Rng::with_seed(seed);
     let kept = tempfile::tempdir().unwrap();
@@ -200,13 +147,7 @@ async fn mutants_of_models_never_harm_the_process() {
     let (mut refused, mut loaded, mut ran, mut slowest) = ([0, 0], 0, 0, Duration::ZERO);
     for index in 0..count {
         let (directory, bytes, kind) = &files[random.usize(..files.len())];
-        let mut bytes = bytes.clone();
-        mutate(&mut bytes, &mut random);
-        std::fs::write(scratch.join("model.onnx"), &bytes).unwrap();
-        let data = directory.join("model.onnx.data");
-        if data.is_file() {
-            std::fs::copy(data, scratch.join("model.onnx.data")).unwrap();
-        }
+        mutants::write(directory, bytes, &scratch, &mut random);
         let since = Instant::now();
         let load = setup::load_with(&scratch, config);
         let model = tokio::time::timeout(LOAD_LIMIT, load).await;

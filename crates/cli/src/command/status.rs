@@ -2,7 +2,7 @@
 
 use volley_client::{Client, Status};
 
-use super::explain;
+use super::{explain, gpus};
 use crate::terminal::Terminal;
 
 pub(crate) async fn run(client: &Client, json: bool) -> anyhow::Result<()> {
@@ -47,11 +47,12 @@ fn show(out: &mut Terminal, status: &Status) -> anyhow::Result<()> {
                 sum(|replica| replica.queued).to_string(),
                 format!("{} MiB", worker.memory_bytes >> 20),
                 models(worker),
+                gpus(&worker.gpus),
             ]
         })
         .collect();
     let head = [
-        "WORKER", "STATE", "ADDRESS", "REPLICAS", "ACTIVE", "QUEUED", "MEMORY", "MODELS",
+        "WORKER", "STATE", "ADDRESS", "REPLICAS", "ACTIVE", "QUEUED", "MEMORY", "MODELS", "GPUS",
     ];
     out.table(&head, &workers)?;
     out.line("")?;

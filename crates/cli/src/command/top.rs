@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use volley_client::{Client, Status};
 
-use super::explain;
+use super::{explain, gpus};
 use crate::terminal::Terminal;
 use rates::{Counts, Rates};
 
@@ -105,12 +105,13 @@ fn show(out: &mut Terminal, status: &Status, rates: &Rates, asked: usize) -> any
                 sum(|replica| replica.queued).to_string(),
                 sum(|replica| replica.capacity).to_string(),
                 format!("{} MiB", worker.memory_bytes >> 20),
+                gpus(&worker.gpus),
             ]
         })
         .collect();
     out.table(
         &[
-            "WORKER", "STATE", "REPLICAS", "RUN", "WAIT", "ROOM", "MEMORY",
+            "WORKER", "STATE", "REPLICAS", "RUN", "WAIT", "ROOM", "MEMORY", "GPUS",
         ],
         &workers,
     )

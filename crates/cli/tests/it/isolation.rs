@@ -23,8 +23,8 @@ use crate::nodes::Pair;
 use crate::support::{SOON, text, until, volley};
 
 /// A loader whose processes can be told from those of other tests.
-struct Hosts {
-    loader: HostedLoader,
+pub(crate) struct Hosts {
+    pub(crate) loader: HostedLoader,
     /// The same without processes.
     plain: OnnxLoader,
     metrics: Metrics,
@@ -37,12 +37,22 @@ impl Hosts {
     }
 
     fn with(mark: &str, what_for: Use, memory_limit: Option<u64>) -> Self {
+        Self::limited(mark, what_for, memory_limit, Duration::from_secs(20))
+    }
+
+    /// As it says, with a limit to each run.
+    pub(crate) fn limited(
+        mark: &str,
+        what_for: Use,
+        memory_limit: Option<u64>,
+        run_timeout: Duration,
+    ) -> Self {
         let library = Runtime::locate(None).expect("run scripts/get-ort.sh before the tests");
         let runtime = Runtime::init(&library);
         let config = OnnxConfig {
             device: Device::Cpu,
             slots: 4,
-            run_timeout: Duration::from_secs(20),
+            run_timeout,
             ..OnnxConfig::default()
         };
         let mark = format!("error,mark_{mark}=error");
@@ -68,7 +78,7 @@ impl Hosts {
         }
     }
 
-    async fn load(&self, directory: &Path) -> Result<Arc<dyn Backend>, PredictError> {
+    pub(crate) async fn load(&self, directory: &Path) -> Result<Arc<dyn Backend>, PredictError> {
         let assignment = assignment(directory);
         let load = self.loader.load(&assignment);
         tokio::time::timeout(SOON, load).await.expect("in time")
@@ -96,7 +106,7 @@ impl Hosts {
         number.map_or(0, |number| number.parse().unwrap())
     }
 
-    async fn gone(&self) {
+    pub(crate) async fn gone(&self) {
         let none = async || self.processes().is_empty().then_some(());
         until("no process is left", none).await;
     }
@@ -133,12 +143,12 @@ fn storyteller() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/storyteller")
 }
 
-fn test_model(name: &str) -> PathBuf {
+pub(crate) fn test_model(name: &str) -> PathBuf {
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../backend-onnx/tests/models");
     models.join(name)
 }
 
-fn request(batch: RecordBatch, parameters: &[(&str, i64)]) -> PredictRequest {
+pub(crate) fn request(batch: RecordBatch, parameters: &[(&str, i64)]) -> PredictRequest {
     let model = ModelRef::deployed(ModelName::new("m").unwrap());
     let mut request = PredictRequest::new(model, Input::Batch(batch));
     let pairs = parameters.iter();

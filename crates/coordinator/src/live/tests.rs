@@ -57,6 +57,7 @@ fn report(incarnation: u64, state: ReplicaState) -> WorkerReport {
         queued: 0,
         memory_bytes: 0,
         memory_budget_bytes: 0,
+        gpus: Vec::new(),
         uptime_ms: 0,
     }
 }

@@ -79,7 +79,7 @@ pub struct Fetch {
     #[prost(uint64, tag = "2")]
     pub total_bytes: u64,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Load {
     /// Streams that run now, over all replicas.
     #[prost(uint32, tag = "1")]
@@ -91,6 +91,25 @@ pub struct Load {
     /// What all models together may take; 0 where a worker does not tell.
     #[prost(uint64, tag = "4")]
     pub memory_budget_bytes: u64,
+    /// Where the driver's library tells of them.
+    #[prost(message, repeated, tag = "5")]
+    pub gpus: ::prost::alloc::vec::Vec<Gpu>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Gpu {
+    /// From 0.
+    #[prost(uint32, tag = "1")]
+    pub index: u32,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// What is taken of its memory, by whomever.
+    #[prost(uint64, tag = "3")]
+    pub used_bytes: u64,
+    #[prost(uint64, tag = "4")]
+    pub total_bytes: u64,
+    /// The share of the last moment in which it ran anything, 0 to 100.
+    #[prost(uint32, tag = "5")]
+    pub utilisation_percent: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Assignments {

@@ -1,0 +1,38 @@
+//! A worker's GPUs in one cell of a table.
+
+use volley_client::GpuInfo;
+
+const GIB: f64 = (1_u64 << 30) as f64;
+
+/// What is used of each one's memory, and how busy it is; nothing where there are none.
+pub(crate) fn gpus(gpus: &[GpuInfo]) -> String {
+    let each = gpus.iter().map(|gpu| {
+        format!(
+            "{}: {:.1}/{:.1} GiB, {} %",
+            gpu.index,
+            gpu.used_bytes as f64 / GIB,
+            gpu.total_bytes as f64 / GIB,
+            gpu.utilisation_percent,
+        )
+    });
+    each.collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_gpu_is_told_and_none_is_nothing() {
+        let gpu = |index, used_bytes| GpuInfo {
+            index,
+            name: "GPU".to_owned(),
+            used_bytes,
+            total_bytes: 80 << 30,
+            utilisation_percent: 7,
+        };
+        let told = gpus(&[gpu(0, 3 << 29), gpu(1, 0)]);
+        assert_eq!(told, "0: 1.5/80.0 GiB, 7 %; 1: 0.0/80.0 GiB, 7 %");
+        assert_eq!(gpus(&[]), "");
+    }
+}
