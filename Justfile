@@ -40,7 +40,7 @@ codegen:
 gpu:
     scripts/gpu.sh
 
-# Measures Volley beside other servers and loops: `just bench-peers encoders`, `decoders`, `bulk`.
+# Measures Volley beside other servers and loops: `just bench-peers encoders`, `decoders`, `bulk`, `isolation`.
 bench-peers *arguments:
     scripts/bench-peers.sh {{arguments}}
 

@@ -3,6 +3,7 @@
 #   bench-peers.sh encoders   MLServer, PyTriton and FastAPI around ONNX Runtime
 #   bench-peers.sh decoders   transformers and onnxruntime-genai
 #   bench-peers.sh bulk       a million texts through one Flight DoExchange
+#   bench-peers.sh isolation  models in the worker beside models in processes of their own
 # Further arguments go to the program in crates/bench/peers. The first run fetches the peers into
 # target/venv-peers and target/venv-peers-torch (gigabytes).
 set -euo pipefail
@@ -28,8 +29,8 @@ venv() {
 
 kind="${1:-}"
 case "$kind" in
-  encoders | decoders | bulk) shift ;;
-  *) give_up "usage: scripts/bench-peers.sh encoders|decoders|bulk" ;;
+  encoders | decoders | bulk | isolation) shift ;;
+  *) give_up "usage: scripts/bench-peers.sh encoders|decoders|bulk|isolation" ;;
 esac
 
 need_rust
@@ -46,6 +47,7 @@ fi
 step "building (minutes the first time)"
 cargo build --release --locked --package volley-cli --package volley-bench
 cargo build --release --locked --package volley-backend-onnx --example decode_rate
+cargo build --release --locked --package volley-model-host --example isolation_rate
 
 step "measuring"
 case "$kind" in
@@ -60,6 +62,9 @@ case "$kind" in
   decoders)
     exec "$torch/bin/python" crates/bench/peers/decoders.py "$MODELS" \
       --engine target/release/examples/decode_rate "$@"
+    ;;
+  isolation)
+    exec target/release/examples/isolation_rate "$MODELS/encoder" "$MODELS/decoder-genai" "$@"
     ;;
   bulk)
     venv python3 "$peers" "${PEERS[@]}"

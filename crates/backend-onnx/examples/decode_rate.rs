@@ -5,7 +5,10 @@
 //! and prints the tokens in a second, so that a benchmark can have them take turns. For a line
 //! `gaps ROWS TOKENS ARRIVALS` it generates for prompts of eight words while so many requests with
 //! the whole prompt arrive, one after the other, and prints the median, the 99th percentile and
-//! the maximum of the milliseconds between two rows of a reader.
+//! the maximum of the milliseconds between two rows of a reader. For a line
+//! `churn ROWS TOKENS SECONDS` so many readers ask again whenever their answer ends, which has from
+//! half to one and a half times TOKENS; it prints tokens in a second, and the same three of the
+//! milliseconds between two rows.
 //!
 //! No prompt takes over what another left in the KV cache, as the bare loop knows no such thing.
 
@@ -66,7 +69,16 @@ fn obey(loops: &mut Loops) -> anyhow::Result<()> {
                 let at = |share: f64| gaps[(share * (gaps.len() - 1) as f64) as usize];
                 writeln!(out, "{:.2} {:.2} {:.2}", at(0.5), at(0.99), at(1.0))?;
             }
-            _ => bail!("write bare|engine ROWS TOKENS, or gaps ROWS TOKENS ARRIVALS"),
+            ["churn", rows, tokens, seconds] => {
+                let limit = Duration::from_secs(seconds.parse()?);
+                let (rate, gaps) = loops.churn(rows.parse()?, tokens.parse()?, limit)?;
+                let at = |share: f64| gaps[(share * (gaps.len() - 1) as f64) as usize];
+                writeln!(out, "{rate} {:.2} {:.2} {:.2}", at(0.5), at(0.99), at(1.0))?;
+            }
+            _ => bail!(
+                "write bare|engine ROWS TOKENS, gaps ROWS TOKENS ARRIVALS, or churn ROWS TOKENS \
+                 SECONDS"
+            ),
         }
     }
     Ok(())
@@ -169,6 +181,54 @@ impl Loops {
             ensure!(!gaps.is_empty(), "too few tokens");
             Ok(gaps)
         })
+    }
+}
+
+impl Loops {
+    /// Tokens in a second, and the milliseconds between two rows of a reader, sorted, while readers
+    /// come and go. Nobody waits for the last: what runs at the end is left.
+    fn churn(
+        &self,
+        rows: usize,
+        tokens: usize,
+        limit: Duration,
+    ) -> anyhow::Result<(f64, Vec<f64>)> {
+        let started = Instant::now();
+        let readers = (0..rows).map(|reader| {
+            let (engine, prompt) = (self.engine.clone(), self.prompt.clone());
+            let mut gaps = Vec::new();
+            async move {
+                let mut told = 0;
+                for turn in 0.. {
+                    // Neither all at once nor in step.
+                    let share = 50 + (reader * 37 + turn * 53) % 101;
+                    let request = request(&prompt, (tokens * share / 100).max(1))?;
+                    let mut answer = engine.predict(request).await?;
+                    let mut last: Option<Instant> = None;
+                    loop {
+                        let Some(left) = limit.checked_sub(started.elapsed()) else {
+                            return anyhow::Ok((told, gaps));
+                        };
+                        let Ok(batch) = tokio::time::timeout(left, answer.try_next()).await else {
+                            return Ok((told, gaps));
+                        };
+                        let Some(batch) = batch? else { break };
+                        told += batch.num_rows();
+                        let now = Instant::now();
+                        if let Some(last) = last.replace(now) {
+                            gaps.push((now - last).as_secs_f64() * 1e3);
+                        }
+                    }
+                }
+                Ok((told, gaps))
+            }
+        });
+        let found = self.tokio.block_on(try_join_all(readers))?;
+        let told: usize = found.iter().map(|(told, _)| told).sum();
+        let mut gaps: Vec<f64> = found.into_iter().flat_map(|(_, gaps)| gaps).collect();
+        gaps.sort_by(f64::total_cmp);
+        ensure!(!gaps.is_empty(), "too few tokens");
+        Ok((told as f64 / started.elapsed().as_secs_f64(), gaps))
     }
 }
 

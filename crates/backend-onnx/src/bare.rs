@@ -113,7 +113,7 @@ impl BareEncoder {
         config: OnnxConfig,
     ) -> Result<Self, PredictError> {
         let graph = directory.join(layout::graph(directory, None)?);
-        let session = session::build(runtime, &graph, &config)?;
+        let session = session::build_placed(runtime, &graph, &config)?.0;
         let names = session.inputs().iter().map(|input| input.name().to_owned());
         Ok(Self {
             names: names.collect(),

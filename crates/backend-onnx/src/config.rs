@@ -49,6 +49,8 @@ pub struct OnnxConfig {
     /// Whether a prompt takes over what an earlier one with the same beginning left in the KV
     /// cache. How soon an answer begins then tells what others have asked before.
     pub prefix_reuse: bool,
+    /// Whether decoders with a shared KV cache run their decode steps as CUDA graphs, on a GPU.
+    pub cuda_graphs: bool,
     /// Tensor predictions of one replica that are taken at once; they run one after the other.
     pub tensor_streams: usize,
     /// The most rows of one tensor batch.
@@ -67,6 +69,7 @@ impl Default for OnnxConfig {
             slots: 32,
             max_context: None,
             prefix_reuse: true,
+            cuda_graphs: false,
             tensor_streams: 32,
             max_rows: 65_536,
             run_timeout: Duration::from_secs(300),

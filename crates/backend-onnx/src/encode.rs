@@ -75,7 +75,7 @@ pub(crate) fn load(
     let (session, place) = session::build_placed(runtime, &path, &config)?;
     let outputs: Vec<_> = session.outputs().iter().map(|one| one.name()).collect();
     settings.suit(&outputs);
-    let mut runner = Runner::new(session, &settings)?;
+    let mut runner = Runner::new(session, place, &settings)?;
     settings.check_width(runner.width())?;
     let watch = Watch::new(config.run_timeout)?;
     runner.warm_up(&watch)?;
@@ -133,8 +133,11 @@ pub(crate) fn bare_tokens(directory: &Path, text: &str) -> Result<Vec<i64>, Pred
 ///
 /// # Errors
 /// `InvalidInput` when one is malformed.
-pub(crate) fn details(directory: &Path) -> Result<Vec<(&'static str, String)>, PredictError> {
-    let settings = Settings::read(directory, &Registered::default())?;
+pub(crate) fn details(
+    directory: &Path,
+    registered: &Registered,
+) -> Result<Vec<(&'static str, String)>, PredictError> {
+    let settings = Settings::read(directory, registered)?;
     let mut details = vec![("longest text", format!("{} tokens", settings.max_length))];
     match settings.task {
         Task::Embed => {

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use serde_json::Value;
-use volley_types::PredictError;
+use volley_types::{Parameters, PredictError};
 
 use crate::layout::{self, Layout};
-use crate::loader::Found;
+use crate::loader::{Found, VARIANT};
 use crate::registered::Registered;
 use crate::session::{self, Place};
 use crate::{OnnxConfig, Runtime, encode, generate};
@@ -20,15 +20,18 @@ pub struct Description {
     pub details: Vec<(&'static str, String)>,
 }
 
-/// Reads the files of a directory, or of a single graph.
+/// Reads the files of a directory, or of a single graph, with what a version would be registered
+/// with.
 ///
 /// # Errors
 /// `InvalidInput` when it is none that is known, or a file is malformed.
 pub fn describe(
     path: &Path,
-    variant: Option<&str>,
+    parameters: &Parameters,
     config: &OnnxConfig,
 ) -> Result<Description, PredictError> {
+    let registered = Registered::read(parameters)?;
+    let variant = parameters.text(VARIANT);
     let Found {
         directory,
         layout,
@@ -36,11 +39,11 @@ pub fn describe(
         variant,
         declared,
         ..
-    } = Found::new(path, &Registered::default(), *config, variant)?;
+    } = Found::new(path, &registered, *config, variant.as_deref())?;
     let variant = variant.as_deref();
     let (kind, mut details) = match &layout {
         Layout::Decoder => ("decoder", generate::details(&directory, variant, &config)?),
-        Layout::Encoder => ("text encoder", encode::details(&directory)?),
+        Layout::Encoder => ("text encoder", encode::details(&directory, &registered)?),
         Layout::Graph(_) => ("graph", Vec::new()),
     };
     let graph = match layout {
@@ -64,10 +67,12 @@ pub fn describe(
 pub fn device(
     runtime: &Runtime,
     path: &Path,
-    variant: Option<&str>,
+    parameters: &Parameters,
     config: &OnnxConfig,
 ) -> Result<String, PredictError> {
-    let found = Found::new(path, &Registered::default(), *config, variant)?;
+    let registered = Registered::read(parameters)?;
+    let variant = parameters.text(VARIANT);
+    let found = Found::new(path, &registered, *config, variant.as_deref())?;
     Ok(match session::place(runtime, &found.config)? {
         Place::Host => "cpu".to_owned(),
         Place::Cuda(gpu) => format!("cuda, GPU {gpu}"),

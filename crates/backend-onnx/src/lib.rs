@@ -25,5 +25,5 @@ mod watch;
 
 pub use crate::config::{Device, OnnxConfig};
 pub use crate::inspect::{Description, describe, device};
-pub use crate::loader::OnnxLoader;
+pub use crate::loader::{OnnxLoader, settle};
 pub use crate::runtime::Runtime;

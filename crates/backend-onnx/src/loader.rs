@@ -1,8 +1,8 @@
 //! Loads model directories.
 
 use std::path::{Component, Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use volley_backend::{Backend, BackendLoader};
@@ -12,6 +12,7 @@ use volley_types::{Parameters, PredictError};
 use crate::layout::{self, Layout};
 use crate::overrides::Overrides;
 use crate::registered::Registered;
+use crate::session::{self, Place};
 use crate::triton::Declared;
 use crate::{Device, OnnxConfig, Runtime, encode, generate, graph, tensors};
 
@@ -25,6 +26,8 @@ pub struct OnnxLoader {
     config: OnnxConfig,
     models_dir: Option<PathBuf>,
     loads: AtomicU16,
+    /// What `auto` comes to here, once it was asked.
+    settled: OnceLock<Device>,
 }
 
 impl OnnxLoader {
@@ -36,6 +39,7 @@ impl OnnxLoader {
             config,
             models_dir: None,
             loads: AtomicU16::new(0),
+            settled: OnceLock::new(),
         }
     }
 
@@ -61,13 +65,13 @@ impl BackendLoader for OnnxLoader {
     async fn estimate(&self, assignment: &Assignment) -> Result<u64, PredictError> {
         let directory = self.directory(assignment)?;
         let parameters = assignment.spec.parameters.clone();
-        let config = self.config;
+        let config = self.settled();
         on_thread(move || estimate(&directory, &parameters, &config)).await
     }
 
     async fn load(&self, assignment: &Assignment) -> Result<Arc<dyn Backend>, PredictError> {
         let runtime = self.runtime.clone()?;
-        let mut config = self.config;
+        let mut config = self.settled();
         // Models take the GPUs in turn.
         let turn = self.loads.fetch_add(1, Ordering::Relaxed) % config.gpus.max(1);
         config.gpu += i32::from(turn);
@@ -78,6 +82,19 @@ impl BackendLoader for OnnxLoader {
 }
 
 impl OnnxLoader {
+    /// The knobs, with `auto` made `cuda` where that is there: it decides which variant of a model
+    /// is the best.
+    fn settled(&self) -> OnnxConfig {
+        let device = self.settled.get_or_init(|| match &self.runtime {
+            Ok(runtime) => settle(runtime, self.config).device,
+            Err(_) => self.config.device,
+        });
+        OnnxConfig {
+            device: *device,
+            ..self.config
+        }
+    }
+
     fn directory(&self, assignment: &Assignment) -> Result<PathBuf, PredictError> {
         let ModelSource::Path(path) = &assignment.spec.source else {
             return Err(PredictError::invalid(
@@ -86,6 +103,15 @@ impl OnnxLoader {
         };
         resolve(self.models_dir.as_deref(), Path::new(path))
     }
+}
+
+/// The knobs as they are meant on this machine: `auto` is `cuda` where a session can have it.
+#[must_use]
+pub fn settle(runtime: &Runtime, config: OnnxConfig) -> OnnxConfig {
+    let there = config.device == Device::Auto
+        && matches!(session::place(runtime, &config), Ok(Place::Cuda(_)));
+    let device = if there { Device::Cuda } else { config.device };
+    OnnxConfig { device, ..config }
 }
 
 /// Runs `work` on a thread of its own. Nothing can stop ONNX Runtime while it loads, and a
@@ -176,7 +202,9 @@ fn load(
         defaults.text(VARIANT).as_deref(),
     )?;
     let defaults = defaults.or_defaults(&found.own.parameters());
-    let (directory, config) = (found.directory, found.config);
+    let (directory, mut config) = (found.directory, found.config);
+    // All others have runs of many shapes.
+    config.cuda_graphs &= found.layout == Layout::Decoder;
     match found.layout {
         Layout::Decoder => generate::load(runtime, &directory, model, defaults, config),
         Layout::Encoder => encode::load(runtime, &directory, model, &defaults, &registered, config),
@@ -250,5 +278,44 @@ mod tests {
         assert_eq!(resolve("team/m").unwrap(), Path::new("/models/team/m"));
         assert!(resolve("../m").is_err());
         assert!(super::resolve(None, Path::new("m")).is_err());
+    }
+
+    /// The graph that is taken of those that are there, on each device.
+    #[test]
+    fn each_device_has_its_variant_unless_one_is_named() {
+        let all = ["", "_fp16", "_q4f16", "_int8", "_q4"];
+        for (there, cpu, gpu) in [
+            (&all[..], "", "_fp16"),
+            (&["", "_q4f16", "_q4"], "", "_q4f16"),
+            (&["", "_int8", "_q4"], "", ""),
+            (&["_fp16", "_int8", "_q4"], "_int8", "_fp16"),
+            (&["_fp16", "_q4", "_q4f16"], "_q4", "_fp16"),
+            (&["_fp16", "_q4f16"], "_fp16", "_fp16"),
+            (&["_q4"], "_q4", "_q4"),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            for variant in there {
+                std::fs::write(folder.path().join(format!("model{variant}.onnx")), "").unwrap();
+            }
+            let taken = |device, variant| {
+                let config = OnnxConfig {
+                    device,
+                    ..OnnxConfig::default()
+                };
+                let found = Found::new(folder.path(), &Registered::default(), config, variant);
+                match found.unwrap().layout {
+                    Layout::Graph(graph) => graph,
+                    layout => panic!("{layout:?}"),
+                }
+            };
+            let named = |variant: &str| PathBuf::from(format!("model{variant}.onnx"));
+            assert_eq!(taken(Device::Cpu, None), named(cpu), "{there:?}");
+            // What `auto` has not found to be a GPU is a CPU.
+            assert_eq!(taken(Device::Auto, None), named(cpu), "{there:?}");
+            assert_eq!(taken(Device::Cuda, None), named(gpu), "{there:?}");
+            let last = there.last().unwrap();
+            let asked = last.trim_start_matches('_');
+            assert_eq!(taken(Device::Cuda, Some(asked)), named(last), "{there:?}");
+        }
     }
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 use ort::ErrorCode as OrtCode;
 use ort::ep;
 use ort::memory::{AllocationDevice, AllocatorType, MemoryInfo, MemoryType};
-use ort::session::Session;
 use ort::session::builder::SessionBuilder;
+use ort::session::{NoSelectedOutputs, RunOptions, Session};
 use volley_types::PredictError;
 
 use crate::{Device, OnnxConfig, Runtime, graph};
@@ -38,22 +38,42 @@ impl Place {
     }
 }
 
-/// A session over the model at `path`, on the device that the configuration asks for.
+/// The option of a run that says which CUDA graph is its own.
+pub(crate) const GRAPH: &str = "gpu_graph_id";
+/// Of runs that are no graph.
+pub(crate) const NO_GRAPH: &str = "-1";
+/// The option of a run that names the arenas to shrink when it ends.
+const SHRINK: &str = "memory.enable_memory_arena_shrinkage";
+
+/// Options of a run after which the session gives back what it does not use.
+///
+/// An arena that was refused an allocation goes on to ask for at least as much whenever it grows,
+/// and takes as much of that as it gets, up to all there is. Only shrinking sets this back.
+///
+/// # Errors
+/// When there can be no such options.
+pub(crate) fn shrinking(place: Place) -> ort::Result<RunOptions<NoSelectedOutputs>> {
+    let arena = match place {
+        Place::Host => "cpu:0".to_owned(),
+        Place::Cuda(gpu) => format!("cpu:0;gpu:{gpu}"),
+    };
+    let mut options = RunOptions::new()?;
+    options.set(SHRINK, arena)?;
+    options.set(GRAPH, NO_GRAPH)?;
+    Ok(options)
+}
+
+/// Whether ONNX Runtime's message says that there was no memory.
+pub(crate) fn lacks_memory(message: &str) -> bool {
+    let signs = ["allocate memory", "bad_alloc", "out of memory"];
+    signs.iter().any(|sign| message.contains(sign))
+}
+
+/// A session over the model at `path`, on the device that the configuration asks for, and where it
+/// runs.
 ///
 /// # Errors
 /// `InvalidInput` when the model cannot be loaded, or CUDA is asked for and not there.
-pub(crate) fn build(
-    runtime: &Runtime,
-    path: &Path,
-    config: &OnnxConfig,
-) -> Result<Session, PredictError> {
-    Ok(build_placed(runtime, path, config)?.0)
-}
-
-/// As [`build`], and tells where it runs.
-///
-/// # Errors
-/// As there.
 pub(crate) fn build_placed(
     runtime: &Runtime,
     path: &Path,
@@ -181,7 +201,9 @@ fn cuda(
 ) -> Result<SessionBuilder, PredictError> {
     let builder = cpu(runtime, config, path)?;
     // Without this, a library that lacks CUDA falls back to the CPU in silence.
-    let provider = ep::CUDA::default().with_device_id(config.gpu);
+    let provider = ep::CUDA::default()
+        .with_device_id(config.gpu)
+        .with_cuda_graph(config.cuda_graphs);
     let provider = provider.build().error_on_failure();
     builder
         .with_execution_providers([provider])

@@ -3,6 +3,8 @@
 //! One thread owns the session ([`queue`]) and runs one batch at a time ([`run`]). A run whose
 //! caller has gone is stopped.
 
+#[cfg(test)]
+mod addresses;
 mod decode;
 mod encode;
 mod failure;
@@ -67,7 +69,7 @@ pub(crate) fn load(
     declared: Option<&Declared>,
     config: OnnxConfig,
 ) -> Result<Arc<dyn Backend>, PredictError> {
-    let session = session::build(runtime, path, &config)?;
+    let (session, place) = session::build_placed(runtime, path, &config)?;
     if let Some(declared) = declared {
         declared.check(session.inputs(), session.outputs())?;
     }
@@ -85,6 +87,7 @@ pub(crate) fn load(
         runner,
         config.tensor_streams.max(1),
         config.run_timeout,
+        place,
     )?;
     Ok(Arc::new(TensorModel {
         model,

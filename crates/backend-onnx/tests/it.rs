@@ -18,6 +18,8 @@ mod generate;
 mod hostile;
 #[path = "it/mutants.rs"]
 mod mutants;
+#[path = "it/neighbours.rs"]
+mod neighbours;
 #[path = "it/prefixes.rs"]
 mod prefixes;
 #[path = "it/setup.rs"]

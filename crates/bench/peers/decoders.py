@@ -1,10 +1,14 @@
 """The engine beside transformers and onnxruntime-genai on one decoder, always the likeliest token.
 
-    decoders.py MODELS --engine DECODE_RATE [--tokens 64] [--rounds 3]
+    decoders.py MODELS --engine DECODE_RATE [--tokens 64] [--rounds 3] [--only Volley]
+                [--sequences 1,8,32,64] [--contexts 8,600]
+
+`--only Volley` leaves the peers out.
 
 Each generates as many tokens for as many sequences as it is told to, in one batch where it has
 batches, with one thread, and they take turns. The engine's sequences are separate requests.
-Prints Markdown: tokens per second over all sequences.
+Prints Markdown: tokens per second over all sequences; the same while sequences come and go; and the
+milliseconds between two rows of a reader while long prompts arrive.
 """
 
 import argparse
@@ -15,10 +19,6 @@ import subprocess
 import time
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-import onnxruntime_genai as genai
-import torch
-from transformers import AutoModelForCausalLM
 
 SEQUENCES = [1, 8, 32, 64]
 CONTEXTS = [8, 600]
@@ -35,10 +35,14 @@ def ids(length):
 
 class Transformers:
     def __init__(self, models):
+        import torch
+        from transformers import AutoModelForCausalLM
+        self.torch = torch
         torch.set_num_threads(1)
         self.model = AutoModelForCausalLM.from_pretrained(models / "decoder").eval()
 
     def rate(self, sequences, context, tokens):
+        torch = self.torch
         batch = torch.tensor([ids(context)] * sequences)
         started = time.perf_counter()
         with torch.inference_mode():
@@ -51,6 +55,8 @@ class Transformers:
 
 class GenAI:
     def __init__(self, models):
+        import onnxruntime_genai as genai
+        self.genai = genai
         config = genai.Config(str(models / "decoder-genai"))
         config.overlay('{"model": {"decoder": {"session_options": {"intra_op_num_threads": 1}}}}')
         self.model = genai.Model(config)
@@ -59,6 +65,7 @@ class GenAI:
         if 32 < sequences:
             # It takes no larger batch.
             return float("nan")
+        genai = self.genai
         parameters = genai.GeneratorParams(self.model)
         length = context + tokens
         parameters.set_search_options(
@@ -75,20 +82,55 @@ class GenAI:
 class Engine:
     """`decode_rate`, one process for each context; `kind` is `bare` or `engine`."""
 
-    def __init__(self, models, program, kind):
+    def __init__(self, models, program, kind, contexts):
         self.kind = kind
         self.processes = {
             context: subprocess.Popen(
                 [str(program), str(models / "decoder-genai"), prompt(context)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            for context in CONTEXTS
+            for context in contexts
         }
 
     def rate(self, sequences, context, tokens):
+        return self.ask(context, f"{self.kind} {sequences} {tokens}")[0]
+
+    def ask(self, context, line):
         process = self.processes[context]
-        process.stdin.write(f"{self.kind} {sequences} {tokens}\n")
+        process.stdin.write(line + "\n")
         process.stdin.flush()
-        return float(process.stdout.readline())
+        return [float(number) for number in process.stdout.readline().split()]
+
+
+def come_and_go(ours, bare, args):
+    """The same rates, but each sequence is followed by another of another length at once."""
+    print("\n| tokens/s while sequences come and go | bare slot loop, all together | engine | "
+          "engine : bare | ms between rows, median | 99th percentile | longest |")
+    print("| --- |" + " ---: |" * 6)
+    for context in args.contexts:
+        for sequences in args.sequences:
+            together = bare.rate(sequences, context, args.tokens)
+            seconds = max(5, int(3 * sequences * args.tokens / together))
+            rate, median, p99, longest = ours.ask(
+                context, f"churn {sequences} {args.tokens} {seconds}")
+            print(f"| {sequences} sequences, {context} tokens before | {together:.0f} | {rate:.0f} | "
+                  f"{rate / together:.2f} | {median:.1f} | {p99:.1f} | {longest:.0f} |", flush=True)
+
+
+def long_prompts(ours, args):
+    """What readers wait for between two rows while prompts of the longest context arrive."""
+    context = max(args.contexts)
+    print(f"\n| ms between two rows, prompts of {context} tokens arrive | median | "
+          "99th percentile | longest |")
+    print("| --- |" + " ---: |" * 3)
+    for sequences in [it for it in args.sequences if it < 64]:
+        for arrivals in (0, 4):
+            numbers = ours.ask(context, f"gaps {sequences} 128 {arrivals}")
+            cells = " | ".join(f"{number:.1f}" for number in numbers)
+            print(f"| {sequences} readers, {arrivals} prompts | {cells} |", flush=True)
+
+
+def numbers(text):
+    return [int(number) for number in text.split(",")]
 
 
 def main():
@@ -97,18 +139,21 @@ def main():
     parser.add_argument("--engine", type=pathlib.Path, required=True)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=["Volley"])
+    parser.add_argument("--sequences", type=numbers, default=SEQUENCES)
+    parser.add_argument("--contexts", type=numbers, default=CONTEXTS)
     args = parser.parse_args()
     args.models = args.models.resolve()
-    ours = Engine(args.models, args.engine, "engine")
-    bare = Engine(args.models, args.engine, "bare")
-    runners = {
-        "bare slot loop": bare, "Volley's engine": ours,
-        "onnxruntime-genai": GenAI(args.models), "transformers": Transformers(args.models),
-    }
+    ours = Engine(args.models, args.engine, "engine", args.contexts)
+    bare = Engine(args.models, args.engine, "bare", args.contexts)
+    runners = {"bare slot loop": bare, "Volley's engine": ours}
+    if not args.only:
+        runners["onnxruntime-genai"] = GenAI(args.models)
+        runners["transformers"] = Transformers(args.models)
     print("| tokens/s | " + " | ".join(runners) + " | engine : bare |")
     print("| --- |" + " ---: |" * (len(runners) + 1))
-    for context in CONTEXTS:
-        for sequences in SEQUENCES:
+    for context in args.contexts:
+        for sequences in args.sequences:
             rates = {name: [] for name in runners}
             for round in range(args.rounds + 1):
                 for name, runner in runners.items():
@@ -121,6 +166,8 @@ def main():
             cells.append(f"{statistics.median(ratio):.2f}")
             print(f"| {sequences} sequences, {context} tokens before | " + " | ".join(cells) + " |",
                   flush=True)
+    come_and_go(ours, bare, args)
+    long_prompts(ours, args)
 
 
 if __name__ == "__main__":

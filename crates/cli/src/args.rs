@@ -258,6 +258,9 @@ pub(crate) enum Model {
         /// One of several graphs, by what stands between `model_` and `.onnx`.
         #[arg(long)]
         variant: Option<String>,
+        /// A file with the `model_config`, in OpenSearch's form, that it would be registered with.
+        #[arg(long)]
+        model_config: Option<PathBuf>,
         /// Print JSON.
         #[arg(long)]
         json: bool,

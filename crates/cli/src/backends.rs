@@ -10,7 +10,7 @@ use volley_backend::fake::FakeLoader;
 use volley_backend::text::TextLoader;
 use volley_backend_onnx::{Device, OnnxConfig, OnnxLoader, Runtime};
 use volley_backend_remote::{RemoteConfig, RemoteLoader};
-use volley_model_host::{BySource, HostedLoader, Program, Use};
+use volley_model_host::{BySource, HostedLoader, Program, Trusted, Use};
 use volley_telemetry::Metrics;
 use volley_types::PredictError;
 use volley_types::registry::OpenSecret;
@@ -18,9 +18,11 @@ use volley_types::registry::OpenSecret;
 /// Which models have processes of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Isolation {
-    /// Those that are fetched from elsewhere.
+    /// All but those that this binary brought.
     #[default]
     Auto,
+    /// Those that are fetched from elsewhere.
+    Fetched,
     /// None.
     None,
     /// None; but each is loaded and tried in one first.
@@ -33,6 +35,7 @@ impl Isolation {
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         match name {
             "auto" => Some(Self::Auto),
+            "fetched" => Some(Self::Fetched),
             "none" => Some(Self::None),
             "probe" => Some(Self::Probe),
             "process" => Some(Self::Process),
@@ -49,6 +52,8 @@ pub(crate) struct OnnxPlan {
     pub(crate) isolation: Isolation,
     /// What a model's process may take, in bytes.
     pub(crate) process_memory: Option<u64>,
+    /// Where this binary has put models that it carries.
+    pub(crate) brought: Option<PathBuf>,
 }
 
 /// What a model's process is told of its loader.
@@ -72,14 +77,20 @@ pub(crate) fn loaders(
 ) -> Result<Vec<Arc<dyn BackendLoader>>, PredictError> {
     let artifacts = Artifacts::new(artifacts, metrics.clone())?;
     let fetching = |inner| Arc::new(FetchingLoader::new(inner, artifacts.clone()));
+    let apart = |trusted| {
+        let others = hosted(&onnx, Use::Serve, metrics.clone())?;
+        Ok::<_, PredictError>(Arc::new(BySource {
+            trusted,
+            own: fetching(here(&onnx)),
+            others: fetching(others),
+        }))
+    };
     let onnx: Arc<dyn BackendLoader> = match onnx.isolation {
-        Isolation::Auto => {
-            let (own, fetched) = (here(&onnx), hosted(&onnx, Use::Serve, metrics.clone())?);
-            Arc::new(BySource {
-                own: fetching(own),
-                fetched: fetching(fetched),
-            })
-        }
+        Isolation::Auto => apart(match &onnx.brought {
+            Some(directory) => Trusted::Below(directory.clone()),
+            None => Trusted::Nothing,
+        })?,
+        Isolation::Fetched => apart(Trusted::Local)?,
         Isolation::None => fetching(here(&onnx)),
         Isolation::Probe => fetching(hosted(&onnx, Use::Probe, metrics.clone())?),
         Isolation::Process => fetching(hosted(&onnx, Use::Serve, metrics.clone())?),

@@ -94,8 +94,9 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Model(Model::Inspect {
             path,
             variant,
+            model_config,
             json,
-        }) => command::inspect::run(&path, variant, json).await,
+        }) => command::inspect::run(&path, variant, model_config.as_deref(), json).await,
         Command::Model(Model::Manifest { path }) => command::inspect::manifest(&path).await,
         Command::Model(model) => command::model::run(&client()?, model).await,
         Command::Connector(connector) => command::connector::run(&client()?, connector).await,

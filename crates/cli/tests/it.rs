@@ -4,6 +4,8 @@
 mod certificates;
 #[path = "it/commands.rs"]
 mod commands;
+#[path = "it/inspect.rs"]
+mod inspect;
 #[path = "it/isolation.rs"]
 mod isolation;
 #[path = "../../backend-onnx/tests/it/mutants.rs"]

@@ -30,7 +30,7 @@ use url::Url;
 
 pub use crate::error::ClientError;
 pub use crate::status::{
-    CoordinatorInfo, ModelInfo, ModelSummary, NodeInfo, ReplicaInfo, Status, GpuInfo, WorkerInfo,
+    CoordinatorInfo, GpuInfo, ModelInfo, ModelSummary, NodeInfo, ReplicaInfo, Status, WorkerInfo,
 };
 pub use crate::stream::TextStream;
 

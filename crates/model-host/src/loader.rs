@@ -1,5 +1,6 @@
 //! The loader of a worker that has models loaded by processes of their own.
 
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -113,20 +114,50 @@ impl BackendLoader for HostedLoader {
     }
 }
 
-/// Two loaders of one kind: one for models that lie on this machine, one for those that are
-/// fetched from elsewhere.
+/// Which models need no process of their own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trusted {
+    /// All that lie on this machine.
+    Local,
+    /// Those below this directory, which nobody else writes to.
+    Below(PathBuf),
+    /// None.
+    Nothing,
+}
+
+impl Trusted {
+    fn holds(&self, source: &ModelSource) -> bool {
+        let path = match source {
+            ModelSource::Url { .. } => return false,
+            ModelSource::None | ModelSource::Connector(_) => return true,
+            ModelSource::Path(path) => Path::new(path),
+        };
+        // Where such a path leads, its text does not tell.
+        let climbs = path.components().any(|part| part == Component::ParentDir);
+        match self {
+            Self::Local => true,
+            Self::Below(directory) => !climbs && path.starts_with(directory),
+            Self::Nothing => false,
+        }
+    }
+}
+
+/// Two loaders of one kind: one for models that are trusted, one for all others.
 pub struct BySource {
-    /// For models that are here.
+    /// Which those are.
+    pub trusted: Trusted,
+    /// For models that are trusted.
     pub own: Arc<dyn BackendLoader>,
-    /// For models that are fetched.
-    pub fetched: Arc<dyn BackendLoader>,
+    /// For all others.
+    pub others: Arc<dyn BackendLoader>,
 }
 
 impl BySource {
     fn of(&self, assignment: &Assignment) -> &dyn BackendLoader {
-        match assignment.spec.source {
-            ModelSource::Url { .. } => &*self.fetched,
-            ModelSource::None | ModelSource::Path(_) | ModelSource::Connector(_) => &*self.own,
+        if self.trusted.holds(&assignment.spec.source) {
+            &*self.own
+        } else {
+            &*self.others
         }
     }
 }
@@ -155,5 +186,36 @@ impl BackendLoader for BySource {
 
     async fn load(&self, assignment: &Assignment) -> Result<Arc<dyn Backend>, PredictError> {
         self.of(assignment).load(assignment).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_types::registry::ModelUrl;
+
+    use super::*;
+
+    #[test]
+    fn a_path_is_trusted_where_it_surely_is_below_the_directory() {
+        let path = |path: &str| ModelSource::Path(path.to_owned());
+        let below = Trusted::Below(PathBuf::from("/data/models"));
+        assert!(below.holds(&path("/data/models/storyteller-1")));
+        for other in [
+            "/data/modelsx/a",
+            "/data/models/../evil",
+            "/else",
+            "models/a",
+        ] {
+            assert!(!below.holds(&path(other)), "{other}");
+            assert!(Trusted::Local.holds(&path(other)), "{other}");
+            assert!(!Trusted::Nothing.holds(&path(other)), "{other}");
+        }
+        let url = ModelSource::Url {
+            url: ModelUrl::parse("https://models.example.com/a.onnx").unwrap(),
+            sha256: None,
+        };
+        for trusted in [below, Trusted::Local, Trusted::Nothing] {
+            assert!(!trusted.holds(&url));
+        }
     }
 }

@@ -7,8 +7,8 @@ use arrow_ipc::convert::IpcSchemaEncoder;
 use arrow_schema::{Schema, SchemaRef};
 use volley_types::registry::ReplicaState;
 use volley_types::{
-    FetchProgress, GpuReport, Incarnation, ModelName, ModelVersion, Orders, PredictError, ReplicaReport,
-    Revision, Signature, Task, WorkerId, WorkerReport,
+    FetchProgress, GpuReport, Incarnation, ModelName, ModelVersion, Orders, PredictError,
+    ReplicaReport, Revision, Signature, Task, WorkerId, WorkerReport,
 };
 
 use crate::registry_records::{assignment_from_wire, assignment_to_wire};

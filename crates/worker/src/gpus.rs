@@ -109,7 +109,10 @@ mod tests {
         };
         let report = told.clone().report(2);
         assert_eq!((report.index, report.name.as_str()), (2, "NVIDIA H200"));
-        assert_eq!((report.used_bytes, report.total_bytes), (3 << 30, 139 << 30));
+        assert_eq!(
+            (report.used_bytes, report.total_bytes),
+            (3 << 30, 139 << 30)
+        );
         assert_eq!(report.utilisation_percent, 87);
         // A part of a GPU, and numbers that contradict each other.
         let odd = Told {

@@ -21,9 +21,9 @@ use volley_types::registry::{
 };
 use volley_types::scale::ScaleSignal;
 use volley_types::{
-    ChunkStream, Control, ErrorCode, GenerationChunk, GenerationChunks, GpuReport, Incarnation, Input,
-    ModelName, ModelRef, ModelVersion, NodeId, Parameters, Predict, PredictError, PredictRequest,
-    Priority, RequestId, Revision, Signature, TenantId, TraceContext, WorkerId,
+    ChunkStream, Control, ErrorCode, GenerationChunk, GenerationChunks, GpuReport, Incarnation,
+    Input, ModelName, ModelRef, ModelVersion, NodeId, Parameters, Predict, PredictError,
+    PredictRequest, Priority, RequestId, Revision, Signature, TenantId, TraceContext, WorkerId,
 };
 
 type Answer = Box<dyn Fn(RecordBatch) -> Result<RecordBatch, PredictError> + Send + Sync>;

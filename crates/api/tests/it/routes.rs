@@ -329,7 +329,10 @@ async fn operators_see_the_cluster() {
     assert_eq!(worker["memory_bytes"], 1 << 20);
     let gpu = &worker["gpus"][0];
     assert_eq!(gpu["total_bytes"], 4_u64 << 30);
-    assert_eq!((&gpu["index"], &gpu["utilisation_percent"]), (&json!(0), &json!(50)));
+    assert_eq!(
+        (&gpu["index"], &gpu["utilisation_percent"]),
+        (&json!(0), &json!(50))
+    );
     assert_eq!(worker["replicas"][0]["state"], "ready");
     assert_eq!(worker["replicas"][0]["capacity"], 8);
     assert_eq!(

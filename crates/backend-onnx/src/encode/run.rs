@@ -5,12 +5,12 @@ use std::sync::Arc;
 use half::f16;
 use ort::session::{RunOptions, Session, SessionInputValue};
 use ort::value::{DynValue, Outlet, Tensor, TensorElementType};
-use volley_types::{PredictError, Task};
+use volley_types::{ErrorCode, ErrorOrigin, PredictError, Task};
 
 use super::settings::{Activation, Pooling, Settings};
 use super::texts::Tokens;
-use crate::session;
-use crate::tensors::internal;
+use crate::session::{self, Place};
+use crate::tensors::{Options, internal};
 use crate::watch::Watch;
 
 /// What a model gives for one row.
@@ -35,6 +35,7 @@ pub(super) struct Runner {
     activation: Activation,
     pad_token: u32,
     first_position: usize,
+    place: Place,
 }
 
 /// An input of the graph.
@@ -65,7 +66,11 @@ impl Runner {
     ///
     /// # Errors
     /// `InvalidInput` naming what is missing or unknown.
-    pub(super) fn new(session: Session, settings: &Settings) -> Result<Self, PredictError> {
+    pub(super) fn new(
+        session: Session,
+        place: Place,
+        settings: &Settings,
+    ) -> Result<Self, PredictError> {
         let inputs = inputs_of(&session)?;
         let output = output_of(&session, settings.task)?;
         let shape = output
@@ -93,6 +98,7 @@ impl Runner {
             activation: settings.activation,
             pad_token: settings.pad_token,
             first_position: settings.first_position,
+            place,
             session,
         })
     }
@@ -103,13 +109,17 @@ impl Runner {
     /// # Errors
     /// `InvalidInput` when it cannot run.
     pub(super) fn warm_up(&mut self, watch: &Watch) -> Result<(), PredictError> {
-        let token = Tokens {
+        let token = self.one_token();
+        self.run(&[&token], watch).map_err(session::cannot_run)?;
+        Ok(())
+    }
+
+    fn one_token(&self) -> Tokens {
+        Tokens {
             ids: vec![self.pad_token],
             types: vec![0],
             ..Tokens::default()
-        };
-        self.run(&[&token], watch).map_err(session::cannot_run)?;
-        Ok(())
+        }
     }
 
     /// Numbers of a vector, labels, or terms.
@@ -120,14 +130,34 @@ impl Runner {
     /// One run over `rows`.
     ///
     /// # Errors
-    /// `Internal` when it fails, `DeadlineExceeded` when `watch` stopped it.
+    /// `Internal` when it fails, `TooLarge` when there is no memory for it, `DeadlineExceeded` when
+    /// `watch` stopped it.
     pub(super) fn run(
         &mut self,
         rows: &[&Tokens],
         watch: &Watch,
     ) -> Result<Vec<Values>, PredictError> {
-        let options = RunOptions::new()
-            .map_err(|error| internal("a run could not be set up", error.to_string()))?;
+        let ran = self.run_with(rows, RunOptions::new(), watch);
+        if matches!(&ran, Err(error) if error.code == ErrorCode::TooLarge) {
+            let (token, options) = (self.one_token(), session::shrinking(self.place));
+            if let Err(error) = self.run_with(&[&token], options, watch) {
+                tracing::warn!(
+                    error = error.chain(),
+                    "a session keeps what it does not use"
+                );
+            }
+        }
+        ran
+    }
+
+    fn run_with(
+        &mut self,
+        rows: &[&Tokens],
+        options: ort::Result<Options>,
+        watch: &Watch,
+    ) -> Result<Vec<Values>, PredictError> {
+        let options =
+            options.map_err(|error| internal("a run could not be set up", error.to_string()))?;
         let options = Arc::new(options);
         let longest = rows.iter().map(|row| row.ids.len()).max().unwrap_or(0);
         let mut inputs: Vec<(&str, SessionInputValue<'_>)> = Vec::new();
@@ -142,7 +172,7 @@ impl Runner {
         let outputs = watch.over(&options, |options| {
             session
                 .run_with_options(inputs, options)
-                .map_err(|error| internal("the model could not run", error.to_string()))
+                .map_err(|error| refused(&error.to_string()))
         })?;
         let output = outputs
             .get(self.output.as_str())
@@ -278,6 +308,16 @@ fn check(settings: &Settings, pooled: bool, width: usize) -> Result<(), PredictE
         )));
     }
     Ok(())
+}
+
+fn refused(message: &str) -> PredictError {
+    if !session::lacks_memory(message) {
+        return internal("the model could not run", message);
+    }
+    let told = "the run needs more memory than the worker has; send fewer or shorter texts";
+    PredictError::new(ErrorCode::TooLarge, told)
+        .with_origin(ErrorOrigin::Model)
+        .with_source(message.to_owned())
 }
 
 fn tensor(

@@ -1,13 +1,13 @@
 //! The thread that owns a session, and the rows that wait for it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
-use volley_types::{ModelName, PredictError};
+use volley_types::{ErrorCode, ModelName, PredictError};
 
 use super::plan::{self, Budget};
 use super::run::{Runner, Values};
@@ -221,31 +221,160 @@ fn serve(mut runner: Runner, waiting: &mut Waiting, budget: Budget, watch: &Watc
     }
 }
 
-/// Runs the rows at `places` together, but for those that nobody waits for. Where that fails,
-/// only whose rows were in it are told.
+/// Runs the rows at `places` together, but for those that nobody waits for. Where that fails and
+/// they are of several callers, each caller's are run again by themselves: what is wrong with a
+/// row is only its own caller's concern.
 fn run_once(runner: &mut Runner, waiting: &mut Waiting, places: &[(usize, usize)], watch: &Watch) {
     let jobs = &mut waiting.jobs;
+    let Err(error) = run_rows(runner, jobs, places, watch) else {
+        return;
+    };
+    let apart = by_job(places);
+    let mut late = usize::from(error.code == ErrorCode::DeadlineExceeded);
+    if apart.len() < 2 {
+        fail(jobs, places, &error);
+        return;
+    }
+    for places in apart {
+        // A second one that takes too long means that the model does.
+        let ran = if 2 <= late {
+            Err(error.clone())
+        } else {
+            run_rows(runner, jobs, &places, watch)
+        };
+        if let Err(error) = ran {
+            late += usize::from(error.code == ErrorCode::DeadlineExceeded);
+            fail(jobs, &places, &error);
+        }
+    }
+}
+
+/// One run of the rows at `places`. What they give is kept.
+fn run_rows(
+    runner: &mut Runner,
+    jobs: &mut VecDeque<Begun>,
+    places: &[(usize, usize)],
+    watch: &Watch,
+) -> Result<(), PredictError> {
     let wanted = places.iter().filter(|(job, _)| !jobs[*job].is_over());
     let places: Vec<_> = wanted.copied().collect();
     if places.is_empty() {
-        return;
+        return Ok(());
     }
     let rows: Vec<_> = places
         .iter()
         .map(|(job, row)| &jobs[*job].rows[*row])
         .collect();
     // A defect must not take the model away from all others.
-    let result = catch_unwind(AssertUnwindSafe(|| runner.run(&rows, watch)))
-        .unwrap_or_else(|_| Err(internal("the run panicked; see the worker's log", "")));
-    match result {
-        Ok(values) => {
-            for ((job, row), values) in places.into_iter().zip(values) {
-                jobs[job].keep(row, values);
-            }
+    let values = catch_unwind(AssertUnwindSafe(|| runner.run(&rows, watch)))
+        .unwrap_or_else(|_| Err(internal("the run panicked; see the worker's log", "")))?;
+    for ((job, row), values) in places.into_iter().zip(values) {
+        jobs[job].keep(row, values);
+    }
+    Ok(())
+}
+
+fn fail(jobs: &mut VecDeque<Begun>, places: &[(usize, usize)], error: &PredictError) {
+    for (job, _) in places {
+        jobs[*job].answer(Err(error.clone()));
+    }
+}
+
+/// The places of each job, the jobs in order.
+fn by_job(places: &[(usize, usize)]) -> Vec<Vec<(usize, usize)>> {
+    let mut jobs: BTreeMap<usize, Vec<_>> = BTreeMap::new();
+    for place in places {
+        jobs.entry(place.0).or_default().push(*place);
+    }
+    jobs.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What waits: jobs with rows of these lengths.
+    fn waiting(jobs: &[Vec<usize>]) -> (Waiting, Vec<oneshot::Receiver<Answer>>) {
+        let (_, queue) = mpsc::channel(1);
+        let mut waiting = Waiting {
+            queue,
+            jobs: VecDeque::new(),
+            places: jobs.len(),
+            window: Duration::ZERO,
+        };
+        let mut answers = Vec::new();
+        for lengths in jobs {
+            let row = |length: &usize| Tokens {
+                ids: vec![0; *length],
+                ..Tokens::default()
+            };
+            let (answer, answered) = oneshot::channel();
+            let rows = Arc::new(lengths.iter().map(row).collect());
+            waiting.begin(Job { rows, answer });
+            answers.push(answered);
         }
-        Err(error) => {
-            for (job, _) in places {
-                jobs[job].answer(Err(error.clone()));
+        (waiting, answers)
+    }
+
+    const BUDGET: Budget = Budget {
+        tokens: 1_024,
+        rows: 64,
+    };
+
+    #[test]
+    fn a_window_is_as_many_rows_of_each_and_fewer_of_long_ones() {
+        let counts = |waiting: &mut Waiting| {
+            let mut counts = vec![0; waiting.jobs.len()];
+            for (job, _) in waiting.window(BUDGET) {
+                counts[job] += 1;
+            }
+            counts
+        };
+        let (mut alone, _answers) = waiting(&[vec![8; 1_000]]);
+        assert_eq!(counts(&mut alone), [WINDOW_ROWS]);
+        // 8 runs of 1,024 tokens are 16 texts of 512.
+        let (mut long, _answers) = waiting(&[vec![512; 1_000]]);
+        assert_eq!(counts(&mut long), [16]);
+        // A short request is not behind a long one.
+        let (mut both, _answers) = waiting(&[vec![512; 1_000], vec![8; 2]]);
+        assert_eq!(counts(&mut both), [8, 2]);
+        // A text beyond the budget is taken, alone.
+        let (mut huge, _answers) = waiting(&[vec![100_000, 8]]);
+        assert_eq!(counts(&mut huge), [1]);
+        assert_eq!(counts(&mut huge), [1]);
+        assert_eq!(counts(&mut huge), [0]);
+    }
+
+    #[test]
+    fn rows_are_told_apart_by_their_callers() {
+        let places = [(2, 0), (0, 1), (2, 1), (0, 0)];
+        let apart = by_job(&places);
+        assert_eq!(apart, [vec![(0, 1), (0, 0)], vec![(2, 0), (2, 1)]]);
+        assert!(by_job(&[]).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn every_row_is_in_one_window_and_no_window_is_too_large(
+            jobs in proptest::collection::vec(
+                proptest::collection::vec(1_usize..3_000, 1..300), 1..12),
+        ) {
+            let (mut waiting, _answers) = waiting(&jobs);
+            let longest = jobs.iter().flatten().max().copied().unwrap_or(0);
+            let all: usize = jobs.iter().map(Vec::len).sum();
+            let mut seen = std::collections::BTreeSet::new();
+            while seen.len() < all {
+                let window = waiting.window(BUDGET);
+                prop_assert!(!window.is_empty());
+                prop_assert!(window.len() < WINDOW_ROWS + jobs.len());
+                let tokens: usize = window.iter().map(|(job, row)| jobs[*job][*row]).sum();
+                let most = BUDGET.tokens * WINDOW_RUNS + jobs.len() * (longest + 1);
+                prop_assert!(tokens <= most, "{tokens} of {most}");
+                for place in window {
+                    prop_assert!(seen.insert(place));
+                }
             }
         }
     }

@@ -5,6 +5,7 @@
 //! All others give keys and values out as new tensors, longer by what they read ([`growing`]):
 //! each slot is a run of its own.
 
+mod fixed;
 mod growing;
 mod layout;
 mod shared;
@@ -15,13 +16,14 @@ use std::path::Path;
 use half::{bf16, f16};
 use ort::logging::LogLevel;
 use ort::session::{NoSelectedOutputs, RunOptions};
-use ort::value::DynValue;
-use volley_types::{ErrorOrigin, PredictError};
+use ort::value::{TensorValueTypeMarker, Value};
+use volley_types::{ErrorCode, ErrorOrigin, PredictError};
 
 use self::growing::Growing;
 use self::shared::Shared;
 use super::model::ModelFiles;
-use crate::{OnnxConfig, Runtime, session};
+use crate::session::{self, Place};
+use crate::{OnnxConfig, Runtime};
 
 /// How far logits of the same prompt may be apart: what the order of sums does, also in 16 bits,
 /// and far less than what another prompt does.
@@ -30,6 +32,7 @@ const SAME: f32 = 0.02;
 /// A loaded decoder.
 pub(crate) struct Decoder {
     kind: Kind,
+    place: Place,
     slots: usize,
     cache_bytes: usize,
     /// Found out as it warms up.
@@ -52,17 +55,23 @@ impl Decoder {
         files: &ModelFiles,
         config: &OnnxConfig,
     ) -> Result<Self, PredictError> {
+        let config = &OnnxConfig {
+            cuda_graphs: config.cuda_graphs && files.shared,
+            ..*config
+        };
         let (session, place) =
             session::build_placed(runtime, &directory.join(&files.onnx), config)?;
+        let fixed = config.cuda_graphs && place != Place::Host;
         let layout = layout::check(&session, files)?;
         let slots = config.slots.max(1);
         let kind = if files.shared {
-            Kind::Shared(Shared::new(session, place, files, layout, slots)?)
+            Kind::Shared(Shared::new(session, place, files, layout, slots, fixed)?)
         } else {
             Kind::Growing(Growing::new(session, place, files, layout, slots)?)
         };
         Ok(Self {
             kind,
+            place,
             slots,
             cache_bytes: files.cache_bytes(slots, layout.value_bytes()),
             reads_together: false,
@@ -120,7 +129,7 @@ impl Decoder {
     /// after the last of them to `read`.
     ///
     /// # Errors
-    /// `Internal` when the run fails.
+    /// `Internal` when the run fails, `TooLarge` when there is no memory for it.
     pub(crate) fn prefill<T>(
         &mut self,
         slot: usize,
@@ -128,10 +137,34 @@ impl Decoder {
         tokens: &[u32],
         read: impl FnOnce(&[f32]) -> T,
     ) -> Result<T, PredictError> {
-        match &mut self.kind {
+        let ran = match &mut self.kind {
             Kind::Shared(decoder) => decoder.prefill(slot, length, tokens, read),
             Kind::Growing(decoder) => decoder.prefill(slot, length, tokens, read),
+        };
+        self.give_back_after(ran, slot)
+    }
+
+    /// After a run that lacked memory: sets the session's arena back by a run of one token in a
+    /// slot whose content is lost anyway.
+    fn give_back_after<T>(
+        &mut self,
+        ran: Result<T, PredictError>,
+        slot: usize,
+    ) -> Result<T, PredictError> {
+        if matches!(&ran, Err(error) if error.code == ErrorCode::TooLarge) {
+            let shrunk = session::shrinking(self.place).map_err(refused);
+            let shrunk = shrunk.and_then(|options| match &mut self.kind {
+                Kind::Shared(decoder) => decoder.shrink(slot, options),
+                Kind::Growing(decoder) => decoder.shrink(slot, options),
+            });
+            if let Err(error) = shrunk {
+                tracing::warn!(
+                    error = error.chain(),
+                    "a session keeps what it does not use"
+                );
+            }
         }
+        ran
     }
 
     /// Whether [`Decoder::prefill_together`] can be used.
@@ -152,27 +185,29 @@ impl Decoder {
         prompts: &[&[u32]],
         read: impl FnMut(usize, &[f32]),
     ) -> Result<(), PredictError> {
-        match &mut self.kind {
+        let ran = match &mut self.kind {
             Kind::Shared(decoder) => decoder.prefill_together(first, prompts, read),
             Kind::Growing(_) => Err(failed("each slot is a run of its own")),
-        }
+        };
+        self.give_back_after(ran, first)
     }
 
     /// Decodes one token in each of the first `tokens.len()` slots, which hold `lengths`
     /// tokens, and gives all logits, one row of the vocabulary for each slot, to `read`.
     ///
     /// # Errors
-    /// `Internal` when the run fails.
+    /// `Internal` when the run fails, `TooLarge` when there is no memory for it.
     pub(crate) fn decode<T>(
         &mut self,
         tokens: &[u32],
         lengths: &[usize],
         read: impl FnOnce(&[f32]) -> T,
     ) -> Result<T, PredictError> {
-        match &mut self.kind {
+        let ran = match &mut self.kind {
             Kind::Shared(decoder) => decoder.decode(tokens, lengths, read),
             Kind::Growing(decoder) => decoder.decode(tokens, lengths, read),
-        }
+        };
+        self.give_back_after(ran, 0)
     }
 
     /// Makes slot `to` hold the first `length` positions of slot `from`, which may be itself.
@@ -218,7 +253,15 @@ fn quiet() -> Result<RunOptions<NoSelectedOutputs>, PredictError> {
 }
 
 fn refused(error: ort::Error) -> PredictError {
-    failed(&error.to_string())
+    let message = error.to_string();
+    if !session::lacks_memory(&message) {
+        return failed(&message);
+    }
+    let told = "there is no memory for this prompt beside what runs; send a shorter one, or lower \
+                'slots' of this worker";
+    PredictError::new(ErrorCode::TooLarge, told)
+        .with_origin(ErrorOrigin::Model)
+        .with_source(message)
 }
 
 fn failed(cause: &str) -> PredictError {
@@ -227,13 +270,17 @@ fn failed(cause: &str) -> PredictError {
 }
 
 /// Appends the last `count` numbers of `given`, whatever its type, to `to`.
-fn append_last(given: &DynValue, count: usize, to: &mut Vec<f32>) -> Result<(), PredictError> {
+fn append_last<M: TensorValueTypeMarker + ?Sized>(
+    given: &Value<M>,
+    count: usize,
+    to: &mut Vec<f32>,
+) -> Result<(), PredictError> {
     append(given, |length| Some(length.checked_sub(count)?..length), to)
 }
 
 /// Appends those numbers of `given` that `choose` names by their number, whatever their type.
-fn append(
-    given: &DynValue,
+fn append<M: TensorValueTypeMarker + ?Sized>(
+    given: &Value<M>,
     choose: impl FnOnce(usize) -> Option<Range<usize>>,
     to: &mut Vec<f32>,
 ) -> Result<(), PredictError> {

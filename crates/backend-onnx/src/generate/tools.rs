@@ -1,8 +1,9 @@
-//! Tool calls in an answer's text, in the forms that most chat templates teach: JSON between
-//! `<tool_call>` and `</tool_call>` (Hermes, Qwen), or an answer that is nothing but JSON, one
-//! call or a list of them (Llama, Mistral).
+//! Tool calls in an answer's text, in the forms that common chat templates teach: between marks
+//! (`<tool_call>`, `<function=…>`), or as an answer that is nothing but calls. [`forms`] lists them.
 
-use serde::Deserialize;
+mod forms;
+mod python;
+
 use serde_json::{Value, json};
 
 use super::constraint::with_little_space;
@@ -69,6 +70,9 @@ pub(crate) fn grammar(functions: &[Function], style: CallStyle) -> String {
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 
+/// What calls stand between, inside of text.
+const MARKS: [(&str, &str); 2] = [(OPEN, CLOSE), (forms::FUNCTION, "</function>")];
+
 /// What a piece of text brings.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Found {
@@ -86,29 +90,33 @@ pub(crate) struct ToolCalls {
     held: String,
     /// How many calls there were.
     found: usize,
+    /// What may be called.
+    functions: Vec<Function>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Place {
-    /// Nothing but white space has come.
+    /// Nothing has come that tells what the answer is.
     #[default]
     Start,
     /// In text.
     Text,
-    /// Between the marks.
-    Call,
-    /// In an answer that may be nothing but JSON.
+    /// Between the marks of that number.
+    Call(usize),
+    /// In an answer that may be nothing but calls.
     Whole,
 }
 
-#[derive(Deserialize)]
-struct Call {
-    name: String,
-    #[serde(alias = "parameters")]
-    arguments: Value,
-}
-
 impl ToolCalls {
+    /// Calls of `tools`, a list in OpenAI's form.
+    pub(crate) fn of(tools: &Value) -> Self {
+        let tools = tools.as_array().into_iter().flatten();
+        Self {
+            functions: tools.filter_map(Function::of).collect(),
+            ..Self::default()
+        }
+    }
+
     /// Whether the answer calls anything.
     pub(crate) fn any(&self) -> bool {
         0 < self.found
@@ -121,34 +129,40 @@ impl ToolCalls {
         let mut calls = Vec::new();
         loop {
             match self.place {
-                Place::Start => match self.held.trim_start().chars().next() {
+                Place::Start => match forms::may_be_whole(&self.held) {
                     None => break,
-                    Some('{' | '[') => self.place = Place::Whole,
-                    Some(_) => self.place = Place::Text,
+                    Some(true) => self.place = Place::Whole,
+                    Some(false) => self.place = Place::Text,
                 },
                 Place::Whole => break,
                 Place::Text => {
-                    if let Some(at) = self.held.find(OPEN) {
+                    let marks = MARKS.iter().enumerate();
+                    let found_at = marks.filter_map(|(number, (open, _))| {
+                        self.held.find(open).map(|at| (at, number))
+                    });
+                    if let Some((at, number)) = found_at.min() {
                         found.text.push_str(self.held[..at].trim_end());
-                        self.held.drain(..at + OPEN.len());
-                        self.place = Place::Call;
+                        self.held.drain(..at + MARKS[number].0.len());
+                        self.place = Place::Call(number);
                     } else {
-                        let kept = partial(&self.held, OPEN);
+                        let kept = MARKS.map(|(open, _)| partial(&self.held, open));
+                        let kept = kept.into_iter().max().unwrap_or(0);
                         let given = self.held.len() - kept;
                         found.text.extend(self.held.drain(..given));
                         break;
                     }
                 }
-                Place::Call => {
-                    let Some(at) = self.held.find(CLOSE) else {
+                Place::Call(number) => {
+                    let (open, close) = MARKS[number];
+                    let Some(at) = self.held.find(close) else {
                         break;
                     };
                     let inside: String = self.held.drain(..at).collect();
-                    self.held.drain(..CLOSE.len());
-                    match self.read(inside.trim()) {
+                    self.held.drain(..close.len());
+                    match self.read_marked(number, &inside) {
                         Some(deltas) => calls.extend(deltas),
                         // Marks around something else are the answer's own.
-                        None => found.text.extend([OPEN, &inside, CLOSE]),
+                        None => found.text.extend([open, &inside, close]),
                     }
                     self.place = Place::Text;
                     let blank = self.held.len() - self.held.trim_start().len();
@@ -163,37 +177,35 @@ impl ToolCalls {
     /// What is left when the answer ends.
     pub(crate) fn finish(&mut self) -> Found {
         let rest = std::mem::take(&mut self.held);
-        match self.place {
-            Place::Whole | Place::Call => match self.read(rest.trim()) {
-                Some(calls) => Found {
-                    text: String::new(),
-                    calls: Some(Value::Array(calls).to_string()),
-                },
-                None if self.place == Place::Call => Found {
-                    text: format!("{OPEN}{rest}"),
-                    calls: None,
-                },
-                None => Found {
-                    text: rest,
-                    calls: None,
-                },
+        let (read, before) = match self.place {
+            Place::Whole => (self.read(&rest), ""),
+            Place::Call(number) => (self.read_marked(number, &rest), MARKS[number].0),
+            Place::Start | Place::Text => (None, ""),
+        };
+        match read {
+            Some(calls) => Found {
+                text: String::new(),
+                calls: Some(Value::Array(calls).to_string()),
             },
-            Place::Start | Place::Text => Found {
-                text: rest,
+            None => Found {
+                text: format!("{before}{rest}"),
                 calls: None,
             },
         }
     }
 
-    /// The calls that `text` is: one, or a list; `None` when it is none.
-    fn read(&mut self, text: &str) -> Option<Vec<Value>> {
-        let calls: Vec<Call> = match serde_json::from_str(text).ok()? {
-            list @ Value::Array(_) => serde_json::from_value(list).ok()?,
-            one => vec![serde_json::from_value(one).ok()?],
-        };
-        if calls.is_empty() {
-            return None;
+    /// The calls that stand between marks.
+    fn read_marked(&mut self, number: usize, inside: &str) -> Option<Vec<Value>> {
+        match MARKS[number] {
+            (OPEN, _) => self.read(inside),
+            // The name is part of the mark.
+            (open, _) => self.read(&format!("{open}{inside}")),
         }
+    }
+
+    /// The calls that `text` is: one, or several; `None` when it is none.
+    fn read(&mut self, text: &str) -> Option<Vec<Value>> {
+        let calls = forms::read(text, &self.functions)?;
         let deltas = calls.into_iter().map(|call| {
             let index = self.found;
             self.found += 1;
@@ -228,7 +240,10 @@ mod tests {
 
     /// The text and the calls of an answer that comes in these pieces.
     fn answer(pieces: &[&str]) -> (String, Vec<(u64, String, String)>) {
-        let mut calls = ToolCalls::default();
+        answer_of(ToolCalls::default(), pieces)
+    }
+
+    fn answer_of(mut calls: ToolCalls, pieces: &[&str]) -> (String, Vec<(u64, String, String)>) {
         let (mut text, mut found) = (String::new(), Vec::new());
         let pushed: Vec<_> = pieces.iter().map(|piece| calls.push(piece)).collect();
         for part in pushed.into_iter().chain([calls.finish()]) {
@@ -277,6 +292,104 @@ mod tests {
             "",
         ] {
             assert_eq!(answer(&[same]), (same.to_owned(), vec![]), "{same}");
+        }
+    }
+
+    /// What each family of templates has its models write, for the same call.
+    const FAMILIES: [(&str, &str); 11] = [
+        (
+            "Hermes, Qwen 2.5 and 3",
+            "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}\n</tool_call>",
+        ),
+        (
+            "Llama 3.1 and 3.3",
+            "{\"type\": \"function\", \"name\": \"weather\", \"parameters\": {\"city\": \"Bern\", \"days\": 3}}",
+        ),
+        ("Llama 3.2 and 4", "[weather(city='Bern', days=3)]"),
+        (
+            "Llama 3.1, custom tools; Functionary",
+            "<function=weather>{\"city\": \"Bern\", \"days\": 3}</function>",
+        ),
+        (
+            "Mistral, xLAM",
+            "[{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}, \"id\": \"a1b2c3d4e\"}]",
+        ),
+        (
+            "Qwen3-Coder",
+            "<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>",
+        ),
+        (
+            "Qwen3-Coder, without its mark",
+            "<function=weather>\n<parameter=city>\nBern\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>",
+        ),
+        (
+            "GLM-4.5",
+            "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Bern</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
+        ),
+        (
+            "Command R",
+            "Action: ```json\n[\n{\n\"tool_name\": \"weather\",\n\"parameters\": {\"city\": \"Bern\", \"days\": 3}\n}\n]```",
+        ),
+        (
+            "Command R7B and A",
+            "[{\"tool_call_id\": \"0\", \"tool_name\": \"weather\", \"parameters\": {\"city\": \"Bern\", \"days\": 3}}]",
+        ),
+        (
+            "Granite, Phi-4-mini",
+            "[{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}]",
+        ),
+    ];
+
+    fn weather() -> Value {
+        json!([{ "type": "function", "function": { "name": "weather", "parameters": {
+            "type": "object",
+            "properties": { "city": { "type": "string" }, "days": { "type": "integer" } },
+        } } }])
+    }
+
+    #[test]
+    fn every_family_of_templates_has_its_calls_found() {
+        let expected = json!({ "city": "Bern", "days": 3 });
+        for (family, written) in FAMILIES {
+            for cut in 0..=written.len() {
+                if !written.is_char_boundary(cut) {
+                    continue;
+                }
+                let (first, second) = written.split_at(cut);
+                let (text, calls) = answer_of(ToolCalls::of(&weather()), &[first, second]);
+                assert_eq!(text.trim(), "", "{family}, cut at {cut}");
+                let [(0, name, arguments)] = &calls[..] else {
+                    panic!("{family}, cut at {cut}: {calls:?}");
+                };
+                let arguments: Value = serde_json::from_str(arguments).unwrap();
+                assert_eq!(
+                    (name.as_str(), &arguments),
+                    ("weather", &expected),
+                    "{family}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_schema_calls_text_stays_text() {
+        let tools = json!([{ "type": "function", "function": { "name": "look", "parameters": {
+            "type": "object", "properties": { "code": { "type": "string" } } } } }]);
+        let written = "<function=look><parameter=code>\n0012\n</parameter></function>";
+        let (_, calls) = answer_of(ToolCalls::of(&tools), &[written]);
+        assert_eq!(calls[0].2, "{\"code\":\"0012\"}");
+    }
+
+    #[test]
+    fn lists_that_call_nothing_there_is_are_text() {
+        for same in [
+            "[other(a=1)]",
+            "[1, 2]",
+            "<function=weather>no",
+            "Action: go on",
+        ] {
+            let (text, calls) = answer_of(ToolCalls::of(&weather()), &[same]);
+            assert_eq!((text.as_str(), calls), (same, vec![]));
         }
     }
 

@@ -3,6 +3,8 @@
 use ort::ErrorCode as OrtCode;
 use volley_types::{ErrorCode, ErrorOrigin, PredictError};
 
+use crate::session;
+
 /// The error of a run that ONNX Runtime ended with `code` and `message`. `varied` says whether
 /// the inputs had something that the declared types and shapes leave open (a dynamic dimension,
 /// or integers and texts, which often are indices and the like).
@@ -12,10 +14,7 @@ use volley_types::{ErrorCode, ErrorOrigin, PredictError};
 pub(super) fn classify(code: OrtCode, message: &str, varied: bool) -> PredictError {
     let error = if message.contains("terminate flag") {
         PredictError::new(ErrorCode::Cancelled, "the run was stopped")
-    } else if ["allocate memory", "bad_alloc", "out of memory"]
-        .iter()
-        .any(|sign| message.contains(sign))
-    {
+    } else if session::lacks_memory(message) {
         PredictError::new(
             ErrorCode::TooLarge,
             "the run needs more memory than the worker has; send fewer rows or smaller tensors",

@@ -12,10 +12,11 @@ use std::time::Duration;
 use arrow_array::RecordBatch;
 use ort::session::RunOptions;
 use tokio::sync::{mpsc, oneshot};
-use volley_types::{ModelName, PredictError};
+use volley_types::{ErrorCode, ModelName, PredictError};
 
 use super::run::Runner;
 use super::{Options, internal};
+use crate::session::{self, Place};
 use crate::watch::Watch;
 
 /// The way to a session's thread. Dropping it ends the thread.
@@ -23,27 +24,33 @@ pub(super) struct Queue {
     // `Some` until it is dropped.
     jobs: Option<mpsc::Sender<Job>>,
     thread: Option<JoinHandle<()>>,
+    place: Place,
 }
 
 struct Job {
     rows: RecordBatch,
     options: Arc<Options>,
+    /// Of a second run, where the first lacked memory.
+    again: Arc<Options>,
     answer: oneshot::Sender<Result<RecordBatch, PredictError>>,
 }
 
-/// Stops a run when its caller goes away.
-struct Terminator(Arc<Options>);
+/// Stops runs when their caller goes away.
+struct Terminator([Arc<Options>; 2]);
 
 impl Drop for Terminator {
     fn drop(&mut self) {
-        if let Err(error) = self.0.terminate() {
-            tracing::warn!(error = %error, "a run could not be stopped");
+        for options in &self.0 {
+            if let Err(error) = options.terminate() {
+                tracing::warn!(error = %error, "a run could not be stopped");
+            }
         }
     }
 }
 
 impl Queue {
-    /// Starts the thread; `places` batches may wait for it, and each may run for `limit`.
+    /// Starts the thread; `places` batches may wait for it, and each may run for `limit`, at
+    /// `place`.
     ///
     /// # Errors
     /// `Internal` when it cannot be started.
@@ -52,6 +59,7 @@ impl Queue {
         runner: Runner,
         places: usize,
         limit: Duration,
+        place: Place,
     ) -> Result<Self, PredictError> {
         let watch = Watch::new(limit)?;
         let (jobs, queue) = mpsc::channel(places);
@@ -62,6 +70,7 @@ impl Queue {
         Ok(Self {
             jobs: Some(jobs),
             thread: Some(thread),
+            place,
         })
     }
 
@@ -74,15 +83,16 @@ impl Queue {
     /// Those of the run.
     pub(super) async fn run(&self, rows: RecordBatch) -> Result<RecordBatch, PredictError> {
         let ended = || internal("the model's thread has ended", "");
-        let options = RunOptions::new()
-            .map_err(|error| internal("a run could not be set up", error.to_string()))?;
-        let options = Arc::new(options);
+        let failed = |error: ort::Error| internal("a run could not be set up", error.to_string());
+        let options = Arc::new(RunOptions::new().map_err(failed)?);
+        let again = Arc::new(session::shrinking(self.place).map_err(failed)?);
         let (answer, answered) = oneshot::channel();
-        // A late stop hits nothing: the options are this run's alone.
-        let _terminator = Terminator(options.clone());
+        // A late stop hits nothing: the options are this batch's alone.
+        let _terminator = Terminator([options.clone(), again.clone()]);
         let job = Job {
             rows,
             options,
+            again,
             answer,
         };
         let jobs = self.jobs.as_ref().ok_or_else(ended)?;
@@ -119,7 +129,13 @@ fn serve(mut runner: Runner, mut queue: mpsc::Receiver<Job>, watch: &Watch) {
         }
         // One batch must not take the model away from all others. A run leaves nothing half
         // done in the runner: what it makes, it owns.
-        let run = || watch.over(&job.options, |options| runner.run(&job.rows, options));
+        let mut attempt =
+            |options: &Arc<Options>| watch.over(options, |it| runner.run(&job.rows, it));
+        let run = || match attempt(&job.options) {
+            // Its end sets the arena back, whatever comes of it.
+            Err(error) if error.code == ErrorCode::TooLarge => attempt(&job.again),
+            ended => ended,
+        };
         let answer = catch_unwind(AssertUnwindSafe(run))
             .unwrap_or_else(|_| Err(internal("the run panicked; see the worker's log", "")));
         // The caller may have gone in the meantime.

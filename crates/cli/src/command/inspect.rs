@@ -7,10 +7,10 @@ use std::sync::Arc;
 use anyhow::Context;
 use serde_json::json;
 use volley_backend::{Backend, BackendLoader};
-use volley_backend_onnx::{OnnxConfig, OnnxLoader, Runtime, describe};
+use volley_backend_onnx::{OnnxConfig, OnnxLoader, Runtime, describe, settle};
 use volley_types::registry::{Assignment, BackendKind, ModelSource, ModelVersionSpec};
 use volley_types::signature::DIMENSIONS;
-use volley_types::{ModelName, ModelRef, ModelVersion, ParamValue, PredictError};
+use volley_types::{ModelName, ModelRef, ModelVersion, ParamValue, Parameters, PredictError};
 
 use crate::terminal::Terminal;
 
@@ -18,18 +18,24 @@ const KIB: f64 = 1024.0;
 const MIB: f64 = KIB * KIB;
 
 /// Reads the directory, loads the model, and prints what was understood.
-pub(crate) async fn run(path: &Path, variant: Option<String>, as_json: bool) -> anyhow::Result<()> {
+pub(crate) async fn run(
+    path: &Path,
+    variant: Option<String>,
+    model_config: Option<&Path>,
+    as_json: bool,
+) -> anyhow::Result<()> {
     let path = path
         .canonicalize()
         .with_context(|| format!("{}", path.display()))?;
-    let config = OnnxConfig::default();
-    let mut description = describe(&path, variant.as_deref(), &config).map_err(told)?;
+    let parameters = parameters(variant, model_config)?;
     let name = ModelName::new("inspected").map_err(told)?;
     let library = Runtime::locate(None).map_err(told)?;
     let runtime = Runtime::init(&library).map_err(told)?;
-    let device = volley_backend_onnx::device(&runtime, &path, variant.as_deref(), &config);
+    let config = settle(&runtime, OnnxConfig::default());
+    let mut description = describe(&path, &parameters, &config).map_err(told)?;
+    let device = volley_backend_onnx::device(&runtime, &path, &parameters, &config);
     let device = device.map_err(told)?;
-    let backend = load(runtime, &path, name.clone(), variant, config).await?;
+    let backend = load(runtime, &path, name.clone(), parameters, config).await?;
     let model = ModelRef::deployed(name);
     let signature = backend.signature(&model).await.map_err(told)?;
     let columns = |schema: &arrow_schema::Schema| -> Vec<(String, String)> {
@@ -87,6 +93,18 @@ pub(crate) async fn run(path: &Path, variant: Option<String>, as_json: bool) -> 
     out.table(&["", "MODEL"], &rows)
 }
 
+/// What a version would be registered with.
+fn parameters(variant: Option<String>, model_config: Option<&Path>) -> anyhow::Result<Parameters> {
+    let variant = variant.map(|variant| ("variant".to_owned(), ParamValue::Text(variant)));
+    let read = |file: &Path| -> anyhow::Result<_> {
+        let text = std::fs::read_to_string(file);
+        let text = text.with_context(|| format!("reading {}", file.display()))?;
+        Ok(("model_config".to_owned(), ParamValue::Json(text)))
+    };
+    let config = model_config.map(read).transpose()?;
+    Ok(variant.into_iter().chain(config).collect())
+}
+
 /// Prints the manifest of a directory.
 pub(crate) async fn manifest(path: &Path) -> anyhow::Result<()> {
     let path = path.to_owned();
@@ -122,17 +140,16 @@ async fn load(
     runtime: Runtime,
     path: &Path,
     model: ModelName,
-    variant: Option<String>,
+    parameters: Parameters,
     config: OnnxConfig,
 ) -> anyhow::Result<Arc<dyn Backend>> {
-    let parameters = variant.map(|variant| ("variant".to_owned(), ParamValue::Text(variant)));
     let assignment = Assignment {
         model,
         spec: ModelVersionSpec {
             version: ModelVersion(1),
             backend: BackendKind::Onnx,
             source: ModelSource::Path(path.to_string_lossy().into_owned()),
-            parameters: parameters.into_iter().collect(),
+            parameters,
             description: String::new(),
             created_ms: 0,
         },

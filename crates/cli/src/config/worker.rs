@@ -86,6 +86,7 @@ struct Onnx {
     slots: Option<Count>,
     max_context: Option<Count>,
     prefix_reuse: Option<bool>,
+    cuda_graphs: Option<bool>,
     tensor_streams: Option<Count>,
     max_rows: Option<Count>,
     run_timeout: Option<Span>,
@@ -176,7 +177,7 @@ fn onnx_plan(mut section: Onnx) -> anyhow::Result<OnnxPlan> {
     };
     if let Some(name) = section.isolation.take() {
         plan.isolation = Isolation::from_name(&name).with_context(|| {
-            format!("'onnx.isolation' is '{name}', not auto, none, probe or process")
+            format!("'onnx.isolation' is '{name}', not auto, fetched, none, probe or process")
         })?;
     }
     plan.config = onnx_config(section)?;
@@ -197,6 +198,7 @@ fn onnx_config(section: Onnx) -> anyhow::Result<OnnxConfig> {
     set_count(&mut config.max_rows, section.max_rows);
     set_span(&mut config.run_timeout, section.run_timeout);
     set(&mut config.prefix_reuse, section.prefix_reuse);
+    set(&mut config.cuda_graphs, section.cuda_graphs);
     config.max_context = section
         .max_context
         .map(|count| count.0)

@@ -185,7 +185,10 @@ fn worker_plan(data_dir: &Path, addresses: &Addresses) -> anyhow::Result<WorkerP
         http: addresses.http.to_string(),
         max_exchanges: None,
         drain_timeout: DRAIN_TIMEOUT,
-        onnx: OnnxPlan::default(),
+        onnx: OnnxPlan {
+            brought: Some(data_dir.join("models")),
+            ..OnnxPlan::default()
+        },
         remote: RemoteConfig::default(),
         security: SecurityPlan::default(),
         otlp: None,

@@ -89,6 +89,21 @@ impl Hosts {
         processes(&self.mark)
     }
 
+    /// What the one process has taken of its own.
+    fn data_bytes(&self) -> u64 {
+        let process = &self.processes()[0];
+        let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmData:"));
+        let kibibytes: u64 = line
+            .unwrap()
+            .trim()
+            .trim_end_matches("kB")
+            .trim()
+            .parse()
+            .unwrap();
+        kibibytes << 10
+    }
+
     async fn signal(&self, signal: &str) {
         let [process] = &self.processes()[..] else {
             panic!("one process: {:?}", self.processes());
@@ -335,6 +350,15 @@ async fn a_process_takes_no_more_memory_than_it_may() {
     // 2 GiB of numbers, which this machine has, and the process may not take.
     let error = ask(1 << 15, 1 << 14).await.unwrap_err();
     assert_eq!(error.code, ErrorCode::TooLarge, "{}", error.chain());
+    // What was refused is not asked for again whenever the model needs a little more.
+    let before = hosts.data_bytes();
+    assert_eq!(ask(1 << 12, 1 << 12).await.unwrap()[0].num_rows(), 1);
+    let grown = hosts.data_bytes().saturating_sub(before);
+    assert!(
+        grown < 400 << 20,
+        "64 MiB of numbers took {} MiB",
+        grown >> 20
+    );
 }
 
 /// A model of 270 bytes that ONNX Runtime takes, and then reads through a null pointer.

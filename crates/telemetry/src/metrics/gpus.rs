@@ -50,7 +50,9 @@ impl Metrics {
             let device = gpu.index;
             let free = gpu.total_bytes.saturating_sub(gpu.used_bytes);
             for (state, bytes) in [("used", gpu.used_bytes), ("free", free)] {
-                let gauge = families.memory.get_or_create(&MemoryLabel { device, state });
+                let gauge = families
+                    .memory
+                    .get_or_create(&MemoryLabel { device, state });
                 gauge.set(number(bytes));
             }
             let gauge = families.utilisation.get_or_create(&DeviceLabel { device });

@@ -71,6 +71,21 @@ impl Growing {
         Ok(read(&logits))
     }
 
+    /// Reads one token into `slot` with these options: what it held is lost.
+    ///
+    /// # Errors
+    /// `Internal` when the run fails.
+    pub(super) fn shrink(
+        &mut self,
+        slot: usize,
+        options: RunOptions<NoSelectedOutputs>,
+    ) -> Result<(), PredictError> {
+        let usual = std::mem::replace(&mut self.run_options, options);
+        let ran = self.prefill(slot, 0, &[0], |_| ());
+        self.run_options = usual;
+        ran
+    }
+
     /// As [`Decoder::decode`](super::Decoder::decode).
     pub(super) fn decode<T>(
         &mut self,

@@ -20,6 +20,10 @@ pub(super) struct Layout {
     pub(super) positions: bool,
     /// The type of keys and values.
     pub(super) cache: TensorElementType,
+    /// The type of logits.
+    pub(super) logits: TensorElementType,
+    /// How many dimensions they have, where the graph tells.
+    pub(super) logits_rank: Option<usize>,
 }
 
 impl Layout {
@@ -54,7 +58,7 @@ pub(super) fn check(session: &Session, files: &ModelFiles) -> Result<Layout, Pre
     }
     let cache = cache_type(session, names)?;
     let logits = find(session.outputs(), &names.logits)?;
-    expect(&names.logits, &logits, &FLOATS)?;
+    let logits_type = expect(&names.logits, &logits, &FLOATS)?;
     let last = logits
         .tensor_shape()
         .and_then(|shape| shape.last().copied());
@@ -72,7 +76,12 @@ pub(super) fn check(session: &Session, files: &ModelFiles) -> Result<Layout, Pre
             files.described_by
         )));
     }
-    Ok(Layout { positions, cache })
+    Ok(Layout {
+        positions,
+        cache,
+        logits: logits_type,
+        logits_rank: logits.tensor_shape().map(|shape| shape.len()),
+    })
 }
 
 fn cache_type(session: &Session, names: &Names) -> Result<TensorElementType, PredictError> {

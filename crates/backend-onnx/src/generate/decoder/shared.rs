@@ -5,9 +5,10 @@
 
 use ort::memory::MemoryInfo;
 use ort::session::{IoBinding, NoSelectedOutputs, RunOptions, Session};
-use ort::value::{DynValue, Tensor};
+use ort::value::{DynValue, Tensor, TensorValueTypeMarker, Value};
 use volley_types::PredictError;
 
+use super::fixed::{Fixed, Parts, without_graph};
 use super::layout::Layout;
 use super::{append, append_last, failed, quiet, refused};
 use crate::generate::kv::{Cache, Form, View};
@@ -25,6 +26,8 @@ struct Bound {
 /// A loaded decoder with one KV cache for all slots.
 pub(super) struct Shared {
     // Bindings hold on to the session and to views of the caches: first out.
+    /// Decode steps that can be graphs, where that is asked for.
+    fixed: Option<Fixed>,
     batches: Vec<Option<Bound>>,
     singles: Vec<Option<Bound>>,
     session: Session,
@@ -35,7 +38,8 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Makes room for `slots` sequences of the model in `session`.
+    /// Makes room for `slots` sequences of the model in `session`, whose decode steps have fixed
+    /// shapes and addresses if `fixed`.
     ///
     /// # Errors
     /// `InvalidInput` when there is no memory for them.
@@ -45,6 +49,7 @@ impl Shared {
         files: &ModelFiles,
         layout: Layout,
         slots: usize,
+        fixed: bool,
     ) -> Result<Self, PredictError> {
         let names = files.names.clone();
         if place == Place::Host {
@@ -67,9 +72,12 @@ impl Shared {
                 .map(|_| cache())
                 .collect::<Result<_, _>>()?,
             session,
-            run_options: quiet()?,
+            run_options: if fixed { without_graph()? } else { quiet()? },
             names,
             vocabulary: files.vocabulary,
+            fixed: fixed
+                .then(|| Fixed::new(place, layout, files.context))
+                .flatten(),
         })
     }
 
@@ -142,6 +150,21 @@ impl Shared {
         )?
     }
 
+    /// Reads one token into `slot` with these options: what it held is lost.
+    ///
+    /// # Errors
+    /// `Internal` when the run fails.
+    pub(super) fn shrink(
+        &mut self,
+        slot: usize,
+        options: RunOptions<NoSelectedOutputs>,
+    ) -> Result<(), PredictError> {
+        let usual = std::mem::replace(&mut self.run_options, options);
+        let ran = self.prefill(slot, 0, &[0], |_| ());
+        self.run_options = usual;
+        ran
+    }
+
     /// As [`Decoder::decode`](super::Decoder::decode).
     pub(super) fn decode<T>(
         &mut self,
@@ -149,6 +172,15 @@ impl Shared {
         lengths: &[usize],
         read: impl FnOnce(&[f32]) -> T,
     ) -> Result<T, PredictError> {
+        if let Some(fixed) = &mut self.fixed {
+            let parts = Parts {
+                session: &mut self.session,
+                caches: &self.caches,
+                names: &self.names,
+                vocabulary: self.vocabulary,
+            };
+            return fixed.decode(parts, tokens, lengths, read);
+        }
         let rows = tokens.len();
         let ids: Vec<i64> = tokens.iter().map(|token| i64::from(*token)).collect();
         // The model counts the ones of each row; what is behind them is padding.
@@ -255,8 +287,8 @@ fn step<T>(
 }
 
 /// Gives the last `count` numbers of `logits` to `read`: as they are, where they are of 32 bits.
-fn last<T>(
-    logits: &DynValue,
+pub(super) fn last<T, M: TensorValueTypeMarker + ?Sized>(
+    logits: &Value<M>,
     count: usize,
     read: impl FnOnce(&[f32]) -> T,
 ) -> Result<T, PredictError> {

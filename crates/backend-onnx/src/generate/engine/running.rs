@@ -59,7 +59,7 @@ impl Running {
             sampler,
             detokenizer: Detokenizer::default(),
             stops: StopFilter::new(request.options.stop.clone()),
-            tools: request.options.tools.as_ref().map(|_| ToolCalls::default()),
+            tools: request.options.tools.as_deref().map(ToolCalls::of),
             generated: 0,
             unsaid: 0,
             logprob: None,
