@@ -27,7 +27,7 @@ pub struct OnnxLoader {
     models_dir: Option<PathBuf>,
     loads: AtomicU16,
     /// What `auto` comes to here, once it was asked.
-    settled: OnceLock<Device>,
+    settled: Arc<OnceLock<Device>>,
 }
 
 impl OnnxLoader {
@@ -39,7 +39,7 @@ impl OnnxLoader {
             config,
             models_dir: None,
             loads: AtomicU16::new(0),
-            settled: OnceLock::new(),
+            settled: Arc::default(),
         }
     }
 
@@ -65,36 +65,34 @@ impl BackendLoader for OnnxLoader {
     async fn estimate(&self, assignment: &Assignment) -> Result<u64, PredictError> {
         let directory = self.directory(assignment)?;
         let parameters = assignment.spec.parameters.clone();
-        let config = self.settled();
-        on_thread(move || estimate(&directory, &parameters, &config)).await
+        let (runtime, settled, config) = (self.runtime.clone(), self.settled.clone(), self.config);
+        on_thread(move || {
+            let config = match &runtime {
+                Ok(runtime) => settle_once(&settled, runtime, config),
+                Err(_) => config,
+            };
+            estimate(&directory, &parameters, &config)
+        })
+        .await
     }
 
     async fn load(&self, assignment: &Assignment) -> Result<Arc<dyn Backend>, PredictError> {
         let runtime = self.runtime.clone()?;
-        let mut config = self.settled();
+        let mut config = self.config;
         // Models take the GPUs in turn.
         let turn = self.loads.fetch_add(1, Ordering::Relaxed) % config.gpus.max(1);
         config.gpu += i32::from(turn);
         let directory = self.directory(assignment)?;
-        let assignment = assignment.clone();
-        on_thread(move || load(&runtime, &directory, &assignment, config)).await
+        let (assignment, settled) = (assignment.clone(), self.settled.clone());
+        on_thread(move || {
+            let config = settle_once(&settled, &runtime, config);
+            load(&runtime, &directory, &assignment, config)
+        })
+        .await
     }
 }
 
 impl OnnxLoader {
-    /// The knobs, with `auto` made `cuda` where that is there: it decides which variant of a model
-    /// is the best.
-    fn settled(&self) -> OnnxConfig {
-        let device = self.settled.get_or_init(|| match &self.runtime {
-            Ok(runtime) => settle(runtime, self.config).device,
-            Err(_) => self.config.device,
-        });
-        OnnxConfig {
-            device: *device,
-            ..self.config
-        }
-    }
-
     fn directory(&self, assignment: &Assignment) -> Result<PathBuf, PredictError> {
         let ModelSource::Path(path) = &assignment.spec.source else {
             return Err(PredictError::invalid(
@@ -110,7 +108,16 @@ impl OnnxLoader {
 pub fn settle(runtime: &Runtime, config: OnnxConfig) -> OnnxConfig {
     let there = config.device == Device::Auto
         && matches!(session::place(runtime, &config), Ok(Place::Cuda(_)));
+    if there {
+        tracing::info!(device = "cuda", gpu = config.gpu, "session device chosen");
+    }
     let device = if there { Device::Cuda } else { config.device };
+    OnnxConfig { device, ..config }
+}
+
+/// As [`settle`], which asks the machine; it is asked once. Blocks.
+fn settle_once(settled: &OnceLock<Device>, runtime: &Runtime, config: OnnxConfig) -> OnnxConfig {
+    let device = *settled.get_or_init(|| settle(runtime, config).device);
     OnnxConfig { device, ..config }
 }
 

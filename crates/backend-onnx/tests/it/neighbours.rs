@@ -48,9 +48,11 @@ async fn embed(model: &Arc<dyn Backend>, texts: &[&str]) -> Result<Vec<Vec<f32>>
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_that_breaks_a_run_fails_its_own_request_and_no_neighbour() {
-    let folder = tempfile::tempdir().unwrap();
-    with_a_poisonous_word(folder.path());
-    let model = setup::load(folder.path()).await.unwrap();
+    let kept = tempfile::tempdir().unwrap();
+    let folder = kept.path().join("encoder");
+    std::fs::create_dir(&folder).unwrap();
+    with_a_poisonous_word(&folder);
+    let model = setup::load(&folder).await.unwrap();
     let sound = ["the river", "a fox and a crow", "rain"];
     let alone = embed(&model, &sound).await.unwrap();
     let mut requests: Vec<Vec<&str>> = (0..15).map(|_| sound.to_vec()).collect();

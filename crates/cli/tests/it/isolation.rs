@@ -352,11 +352,11 @@ async fn a_process_takes_no_more_memory_than_it_may() {
     assert_eq!(error.code, ErrorCode::TooLarge, "{}", error.chain());
     // What was refused is not asked for again whenever the model needs a little more.
     let before = hosts.data_bytes();
-    assert_eq!(ask(1 << 12, 1 << 12).await.unwrap()[0].num_rows(), 1);
+    assert_eq!(ask(1 << 10, 3 << 10).await.unwrap()[0].num_rows(), 1);
     let grown = hosts.data_bytes().saturating_sub(before);
     assert!(
-        grown < 400 << 20,
-        "64 MiB of numbers took {} MiB",
+        grown < 200 << 20,
+        "12 MiB of numbers took {} MiB",
         grown >> 20
     );
 }
