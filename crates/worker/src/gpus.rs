@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn a_machine_without_the_library_has_an_error_that_names_it() {
         let error = open(OsStr::new("libnvidia-ml-of-nobody.so.1"));
-        let error = error.err().expect("there is no such library").to_string();
+        let error = error.expect_err("there is no such library").to_string();
         assert!(!error.is_empty(), "{error}");
     }
 }
