@@ -18,7 +18,8 @@ use volley_types::registry::OpenSecret;
 /// Which models have processes of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Isolation {
-    /// All but those that this binary brought.
+    /// Those that are fetched from elsewhere; all others are tried in one first, but those that
+    /// this binary brought.
     #[default]
     Auto,
     /// Those that are fetched from elsewhere.
@@ -76,24 +77,33 @@ pub(crate) fn loaders(
     metrics: Metrics,
 ) -> Result<Vec<Arc<dyn BackendLoader>>, PredictError> {
     let artifacts = Artifacts::new(artifacts, metrics.clone())?;
-    let fetching = |inner| Arc::new(FetchingLoader::new(inner, artifacts.clone()));
-    let apart = |trusted| {
-        let others = hosted(&onnx, Use::Serve, metrics.clone())?;
-        Ok::<_, PredictError>(Arc::new(BySource {
+    let fetching = |inner| -> Arc<dyn BackendLoader> {
+        Arc::new(FetchingLoader::new(inner, artifacts.clone()))
+    };
+    let serve = || Ok::<_, PredictError>(fetching(hosted(&onnx, Use::Serve, metrics.clone())?));
+    let probe = || Ok::<_, PredictError>(fetching(hosted(&onnx, Use::Probe, metrics.clone())?));
+    let apart = |trusted, own: Arc<dyn BackendLoader>, others: Arc<dyn BackendLoader>| {
+        Arc::new(BySource {
             trusted,
-            own: fetching(here(&onnx)),
-            others: fetching(others),
-        }))
+            own,
+            others,
+        })
     };
     let onnx: Arc<dyn BackendLoader> = match onnx.isolation {
-        Isolation::Auto => apart(match &onnx.brought {
-            Some(directory) => Trusted::Below(directory.clone()),
-            None => Trusted::Nothing,
-        })?,
-        Isolation::Fetched => apart(Trusted::Local)?,
+        Isolation::Auto => {
+            let own: Arc<dyn BackendLoader> = match &onnx.brought {
+                Some(directory) => {
+                    let brought = Trusted::Below(directory.clone());
+                    apart(brought, fetching(here(&onnx)), probe()?)
+                }
+                None => probe()?,
+            };
+            apart(Trusted::Local, own, serve()?)
+        }
+        Isolation::Fetched => apart(Trusted::Local, fetching(here(&onnx)), serve()?),
         Isolation::None => fetching(here(&onnx)),
-        Isolation::Probe => fetching(hosted(&onnx, Use::Probe, metrics.clone())?),
-        Isolation::Process => fetching(hosted(&onnx, Use::Serve, metrics.clone())?),
+        Isolation::Probe => probe()?,
+        Isolation::Process => serve()?,
     };
     let remote = RemoteLoader::new(remote)?.counted_by(metrics);
     let remote = match secrets {

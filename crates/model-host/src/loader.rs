@@ -121,8 +121,6 @@ pub enum Trusted {
     Local,
     /// Those below this directory, which nobody else writes to.
     Below(PathBuf),
-    /// None.
-    Nothing,
 }
 
 impl Trusted {
@@ -137,7 +135,6 @@ impl Trusted {
         match self {
             Self::Local => true,
             Self::Below(directory) => !climbs && path.starts_with(directory),
-            Self::Nothing => false,
         }
     }
 }
@@ -208,13 +205,12 @@ mod tests {
         ] {
             assert!(!below.holds(&path(other)), "{other}");
             assert!(Trusted::Local.holds(&path(other)), "{other}");
-            assert!(!Trusted::Nothing.holds(&path(other)), "{other}");
         }
         let url = ModelSource::Url {
             url: ModelUrl::parse("https://models.example.com/a.onnx").unwrap(),
             sha256: None,
         };
-        for trusted in [below, Trusted::Local, Trusted::Nothing] {
+        for trusted in [below, Trusted::Local] {
             assert!(!trusted.holds(&url));
         }
     }
