@@ -32,6 +32,8 @@ pub struct Cluster {
     pub coordinators: Vec<Node>,
     /// Workers, `worker-1` and so on.
     pub workers: Vec<Node>,
+    /// The API key that its clients show, where it wants one.
+    pub key: Option<String>,
     folder: TempDir,
 }
 
@@ -114,6 +116,7 @@ impl Cluster {
         let cluster = Self {
             coordinators,
             workers,
+            key: None,
             folder,
         };
         let mut bootstrap = String::from("[cluster.bootstrap]\n");
@@ -241,7 +244,11 @@ impl Cluster {
     /// A client of one coordinator.
     #[must_use]
     pub fn client(&self, coordinator: usize) -> Client {
-        client(&[&self.coordinators[coordinator].http])
+        let client = client(&[&self.coordinators[coordinator].http]);
+        match &self.key {
+            Some(key) => client.with_key(key).expect("a good key"),
+            None => client,
+        }
     }
 
     /// Waits until every running coordinator knows a leader; gives its place.

@@ -28,6 +28,8 @@ mod resumed;
 mod secrets;
 #[path = "whole/sources.rs"]
 mod sources;
+#[path = "whole/tenants.rs"]
+mod tenants;
 #[path = "whole/told_once.rs"]
 mod told_once;
 #[path = "whole/traces.rs"]

@@ -85,6 +85,7 @@ pub(crate) fn routes(sealed: &Sealed) -> Routes<Sealed> {
     let volley = Routes::new()
         .route("/status", get(VIEWER, ops::status))
         .route("/scale", get(VIEWER, ops::scale))
+        .route("/metrics", get(VIEWER, ops::own_metrics))
         .route("/health/live", get(PUBLIC, ops::live))
         .route("/health/ready", get(PUBLIC, ops::ready))
         .route("/nodes/join", post(CLUSTER_ADMIN, admin::join))

@@ -141,13 +141,18 @@ fn read(
         let names = Role::ALL.map(Role::as_str).join(", ");
         PredictError::invalid(format!("field 'role' must be one of {names}"))
     })?;
-    let models = models(body)?;
+    let tenant = body.text("tenant")?.map(TenantId::new).transpose()?;
+    let tenant = tenant.unwrap_or_default();
+    let models = match models(body)? {
+        Some(models) => models,
+        None if role == Role::ClusterAdmin => ModelScope::default(),
+        None => ModelScope::of_tenant(&tenant),
+    };
     if role == Role::ClusterAdmin && !models.is_all() {
         return Err(PredictError::invalid(
             "a key of the role 'cluster-admin' cannot be limited to some models",
         ));
     }
-    let tenant = body.text("tenant")?.map(TenantId::new).transpose()?;
     let expires = seconds(body, "expires_in_s")?;
     if expires == Some(0) {
         return Err(PredictError::invalid(
@@ -161,7 +166,7 @@ fn read(
         previous: None,
         role,
         models,
-        tenant: tenant.unwrap_or_default(),
+        tenant,
         created_ms: now_ms,
         expires_ms: expires.map(|seconds| now_ms + seconds * 1_000),
         quota: quota(body)?,
@@ -195,15 +200,16 @@ fn limit(limits: &Map<String, Value>, name: &str) -> Result<Option<u32>, Predict
     }
 }
 
-fn models(body: &Map<String, Value>) -> Result<ModelScope, PredictError> {
+/// What `models` says; `None` where it is not there.
+fn models(body: &Map<String, Value>) -> Result<Option<ModelScope>, PredictError> {
     let malformed = || {
         PredictError::invalid(
-            "field 'models' must be an array of model names, or beginnings of them such as \
-             'team-a.*'",
+            "field 'models' must be an array of model names, of beginnings of them such as \
+             'team-a.*', or of '*' for all",
         )
     };
     let names = match body.get("models") {
-        None | Some(Value::Null) => return Ok(ModelScope::default()),
+        None | Some(Value::Null) => return Ok(None),
         Some(Value::Array(names)) => names,
         Some(_) => return Err(malformed()),
     };
@@ -211,11 +217,9 @@ fn models(body: &Map<String, Value>) -> Result<ModelScope, PredictError> {
     if names.is_empty() {
         return Err(malformed());
     }
-    let names = names.iter().map(|name| match name.as_str() {
-        Some(name) => name.parse().map_err(|_| malformed()),
-        None => Err(malformed()),
-    });
-    Ok(ModelScope::new(names.collect::<Result<_, _>>()?))
+    let names: Option<Vec<_>> = names.iter().map(Value::as_str).collect();
+    let models = ModelScope::read(names.ok_or_else(malformed)?);
+    models.map(Some).map_err(|_| malformed())
 }
 
 fn seconds(body: &Map<String, Value>, name: &str) -> Result<Option<u64>, PredictError> {

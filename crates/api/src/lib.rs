@@ -19,6 +19,7 @@ mod encoding;
 mod error;
 mod extract;
 mod keys;
+mod metrics;
 mod oip;
 mod ollama;
 mod openai;

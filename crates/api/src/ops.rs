@@ -13,6 +13,7 @@ use volley_types::registry::{CoordinatorMember, ReplicaState};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::extract::State;
+use crate::metrics;
 
 pub(crate) async fn about(State(app): State<Arc<App>>) -> Json<Value> {
     Json(json!({
@@ -45,9 +46,14 @@ pub(crate) fn readiness(ready: bool) -> Response {
 }
 
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
-    // They name every model.
+    // They name every model; '/_volley/metrics' has a caller's own.
     app.principal.reach_all()?;
     Ok(open_metrics((app.metrics)()))
+}
+
+/// The metrics of the models that the caller sees, and nothing else; all for who sees all.
+pub(crate) async fn own_metrics(State(app): State<Arc<App>>) -> Response {
+    open_metrics(metrics::seen((app.metrics)(), app.principal.models()))
 }
 
 pub(crate) fn open_metrics(text: String) -> Response {

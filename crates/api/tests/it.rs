@@ -50,6 +50,8 @@ mod sockets;
 mod streams;
 #[path = "it/support.rs"]
 mod support;
+#[path = "it/tenants.rs"]
+mod tenants;
 #[path = "it/texts.rs"]
 mod texts;
 #[path = "it/ws.rs"]

@@ -2,14 +2,15 @@
 //! never the cluster itself, so that no handler can forget to ask: what a principal may not see
 //! does not exist for it, and what it may not do is refused here even if its route was open.
 
+mod rights;
+
 use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
 use volley_types::control::{ClusterStatus, ModelStatus};
 use volley_types::registry::{
-    CoordinatorMember, ModelEntry, ModelSource, RegistryCommand, RegistryReply, RegistryState,
-    RolloutAction,
+    CoordinatorMember, RegistryCommand, RegistryReply, RegistryState, RolloutAction,
 };
 use volley_types::{
     ChunkStream, Control, ModelName, ModelRef, NodeId, Predict, PredictError, PredictRequest, Role,
@@ -169,12 +170,12 @@ impl Control for GuardedControl {
         if self.principal.models().is_all() {
             return registry;
         }
-        Arc::new(limited(&registry, &self.principal))
+        Arc::new(rights::seen(&registry, self.principal.models()))
     }
 
     async fn write(&self, command: RegistryCommand) -> Result<RegistryReply, PredictError> {
         let action = action_of(&command);
-        let outcome = match permit(&command, &self.principal) {
+        let outcome = match rights::permit(&command, &self.principal, &self.inner.registry()) {
             Ok(()) => self.inner.write(command).await,
             Err(error) => Err(error),
         };
@@ -190,9 +191,16 @@ impl Control for GuardedControl {
 
     fn status(&self) -> ClusterStatus {
         let mut status = self.inner.status();
+        if self.is_viewer() && self.principal.models().is_all() {
+            return status;
+        }
         for worker in &mut status.workers {
             worker.replicas.retain(|replica| self.sees(&replica.model));
         }
+        // How much others do is theirs to know: what runs on the replicas that the caller sees.
+        let replicas = status.workers.iter().flat_map(|worker| &worker.replicas);
+        let active = replicas.map(|replica| replica.active);
+        status.active_streams = active.fold(0, u32::saturating_add);
         status
     }
 
@@ -276,95 +284,6 @@ fn visible(principal: &Principal, mut models: Vec<ModelName>) -> Vec<ModelName> 
     }
     models.retain(|model| principal.models().contains(model));
     models
-}
-
-/// The part of the registry that a principal of some models sees: those, and the connectors
-/// that they use.
-fn limited(registry: &RegistryState, principal: &Principal) -> RegistryState {
-    let models = principal.models().select(&registry.models);
-    let used = |entry: &ModelEntry| {
-        let sources = entry.versions.values().map(|version| &version.source);
-        let connectors = sources.filter_map(|source| match source {
-            ModelSource::Connector(id) => registry.connectors.get_key_value(id),
-            _ => None,
-        });
-        connectors
-            .map(|(id, spec)| (id.clone(), spec.clone()))
-            .collect::<Vec<_>>()
-    };
-    let connectors = models.values().flat_map(|entry| used(entry)).collect();
-    let grouped = models.values().filter_map(|model| model.group.as_ref());
-    let groups = grouped.filter_map(|id| registry.groups.get_key_value(id));
-    let groups = groups
-        .map(|(id, group)| (id.clone(), group.clone()))
-        .collect();
-    RegistryState {
-        revision: registry.revision,
-        models,
-        connectors,
-        groups,
-        settings: registry.settings.clone(),
-        aliases: principal.models().select(&registry.aliases),
-        pipelines: principal.models().select(&registry.pipelines),
-        ..RegistryState::default()
-    }
-}
-
-/// Whether `principal` may give `command`. Every command is named here: a new one does not
-/// compile until somebody has decided who may give it.
-fn permit(command: &RegistryCommand, principal: &Principal) -> Result<(), PredictError> {
-    match command {
-        RegistryCommand::CreateConnector(_)
-        | RegistryCommand::UpdateConnector(_)
-        | RegistryCommand::DeleteConnector(_)
-        | RegistryCommand::CreateGroup(_)
-        | RegistryCommand::UpdateGroup(_)
-        | RegistryCommand::DeleteGroup(_)
-        | RegistryCommand::PutSecret { .. }
-        | RegistryCommand::RewrapSecret { .. }
-        | RegistryCommand::DeleteSecret(_) => {
-            principal.allow(Role::ModelAdmin)?;
-            principal.reach_all()
-        }
-        RegistryCommand::RegisterModel(model, _)
-        | RegistryCommand::Deploy { model, .. }
-        | RegistryCommand::Rollout { model, .. }
-        | RegistryCommand::Undeploy(model)
-        | RegistryCommand::UpdateModel { model, .. }
-        | RegistryCommand::DeleteTask { model, .. }
-        | RegistryCommand::DeleteModel(model) => {
-            principal.allow(Role::ModelAdmin)?;
-            principal.change(model)
-        }
-        // Whoever may call the name reaches all that it leads to.
-        RegistryCommand::PutAlias { alias, .. } => {
-            principal.allow(Role::ModelAdmin)?;
-            principal.change(&alias.name)?;
-            let mut names = alias.names();
-            names.try_for_each(|reference| principal.change(&reference.name))
-        }
-        RegistryCommand::PutPipeline { pipeline, .. } => {
-            principal.allow(Role::ModelAdmin)?;
-            principal.change(&pipeline.name)?;
-            let mut names = pipeline.names();
-            names.try_for_each(|reference| principal.change(&reference.name))
-        }
-        RegistryCommand::DeleteAlias { name, .. }
-        | RegistryCommand::DeletePipeline { name, .. } => {
-            principal.allow(Role::ModelAdmin)?;
-            principal.change(name)
-        }
-        RegistryCommand::Place(_)
-        | RegistryCommand::Scale { .. }
-        | RegistryCommand::ChangeSettings(_)
-        | RegistryCommand::CreateKey(_)
-        | RegistryCommand::RotateKey { .. }
-        | RegistryCommand::LimitKey { .. }
-        | RegistryCommand::RevokeKey(_) => {
-            principal.allow(Role::ClusterAdmin)?;
-            principal.reach_all()
-        }
-    }
 }
 
 /// What the audit trail says of `command`.

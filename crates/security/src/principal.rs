@@ -127,14 +127,14 @@ impl Principal {
     /// Whether it may see `model`. What it may not see does not exist for it.
     ///
     /// # Errors
-    /// `NotFound`.
+    /// `NotFound`, in the words of a router that does not know the model.
     pub fn see(&self, model: &ModelName) -> Result<(), PredictError> {
         if self.models.contains(model) {
             return Ok(());
         }
         Err(PredictError::new(
             ErrorCode::NotFound,
-            format!("no model '{model}' exists"),
+            format!("no model '{model}' is registered"),
         ))
     }
 

@@ -67,9 +67,15 @@ impl ModelPattern {
     /// Whether `model` is meant.
     #[must_use]
     pub fn matches(&self, model: &ModelName) -> bool {
+        self.covers(model.as_str())
+    }
+
+    /// Whether a thing of that name is meant, of whatever kind it is.
+    #[must_use]
+    pub fn covers(&self, name: &str) -> bool {
         match self {
-            Self::Name(name) => name == model,
-            Self::Prefix(start) => model.as_str().starts_with(start.as_str()),
+            Self::Name(own) => own.as_str() == name,
+            Self::Prefix(start) => name.starts_with(start.as_str()),
         }
     }
 }
@@ -94,15 +100,62 @@ impl FromStr for ModelPattern {
     }
 }
 
-/// Which models a caller may see and call.
+/// Which models a caller may see and call, and by the same names which connectors, secrets, groups,
+/// aliases and pipelines are its own.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ModelScope(Vec<ModelPattern>);
+
+/// How all models are written where patterns are.
+pub const ALL_MODELS: &str = "*";
 
 impl ModelScope {
     /// Only what the patterns name; all models when there are none.
     #[must_use]
     pub fn new(patterns: Vec<ModelPattern>) -> Self {
         Self(patterns)
+    }
+
+    /// What these texts name: names, beginnings such as `team-a.*`, or [`ALL_MODELS`].
+    ///
+    /// # Errors
+    /// `InvalidInput` when one is none of these.
+    pub fn read<'t>(texts: impl IntoIterator<Item = &'t str>) -> Result<Self, PredictError> {
+        let (mut patterns, mut all) = (Vec::new(), false);
+        for text in texts {
+            match text {
+                ALL_MODELS => all = true,
+                text => patterns.push(text.parse()?),
+            }
+        }
+        Ok(if all { Self::default() } else { Self(patterns) })
+    }
+
+    /// What a tenant has for its own where nobody says more: every name that begins with the
+    /// tenant's and a dot; everything for the tenant that all are of who have none.
+    #[must_use]
+    pub fn of_tenant(tenant: &TenantId) -> Self {
+        let own = ModelName::new(format!("{tenant}."));
+        match own {
+            Ok(own) if *tenant != TenantId::default() => Self(vec![ModelPattern::Prefix(own)]),
+            // A tenant's name may be one letter too long for that: nothing but itself is its own.
+            Err(_) => Self(vec![ModelPattern::Name(tenant.as_name())]),
+            Ok(_) => Self::default(),
+        }
+    }
+
+    /// Whether a thing of that name is in it, of whatever kind it is.
+    #[must_use]
+    pub fn covers(&self, name: &str) -> bool {
+        self.is_all() || self.0.iter().any(|pattern| pattern.covers(name))
+    }
+
+    /// What names may begin with that it covers, where that is said.
+    #[must_use]
+    pub fn beginning(&self) -> Option<&str> {
+        self.0.iter().find_map(|pattern| match pattern {
+            ModelPattern::Prefix(start) => Some(start.as_str()),
+            ModelPattern::Name(_) => None,
+        })
     }
 
     /// Whether every model is in it.
@@ -126,21 +179,28 @@ impl ModelScope {
     /// Those of `all` that are in it, without looking at the others.
     #[must_use]
     pub fn select<T: Clone>(&self, all: &BTreeMap<ModelName, T>) -> BTreeMap<ModelName, T> {
+        self.select_by(all, ModelName::as_str)
+    }
+
+    /// As [`ModelScope::select`], of things whose names have the form of models'.
+    #[must_use]
+    pub fn select_by<K, T>(&self, all: &BTreeMap<K, T>, text: fn(&K) -> &str) -> BTreeMap<K, T>
+    where
+        K: Clone + Ord + FromStr,
+        T: Clone,
+    {
         if self.is_all() {
             return all.clone();
         }
         let mut selected = BTreeMap::new();
         for pattern in &self.0 {
-            match pattern {
-                ModelPattern::Name(name) => {
-                    selected.extend(all.get_key_value(name).map(|(k, v)| (k.clone(), v.clone())));
-                }
-                ModelPattern::Prefix(start) => {
-                    let from = all.range(start..);
-                    let inside = from.take_while(|(name, _)| pattern.matches(name));
-                    selected.extend(inside.map(|(k, v)| (k.clone(), v.clone())));
-                }
-            }
+            let (ModelPattern::Name(start) | ModelPattern::Prefix(start)) = pattern;
+            let Ok(start) = start.as_str().parse::<K>() else {
+                continue;
+            };
+            let from = all.range(start..);
+            let inside = from.take_while(|(name, _)| pattern.covers(text(name)));
+            selected.extend(inside.map(|(name, it)| (name.clone(), it.clone())));
         }
         selected
     }
@@ -264,10 +324,23 @@ mod tests {
             let selected = scope.select(&all);
             assert_eq!(selected.keys().collect::<Vec<_>>(), wanted, "{texts:?}");
         }
+        assert!(ModelScope::read(["a", "*"]).unwrap().is_all());
+        assert!(!ModelScope::read(["a"]).unwrap().is_all());
         assert!("*".parse::<ModelPattern>().is_err());
         assert!("a*b".parse::<ModelPattern>().is_err());
         let pattern: ModelPattern = "team-a.*".parse().unwrap();
         assert_eq!(pattern.to_string(), "team-a.*");
+    }
+
+    #[test]
+    fn a_tenants_own_begins_with_its_name_and_a_dot() {
+        let own = |text: &str| ModelScope::of_tenant(&TenantId::new(text).unwrap());
+        let team = own("team-a");
+        assert!(team.covers("team-a.x") && !team.covers("team-a") && !team.covers("team-ab.x"));
+        assert_eq!(team.beginning(), Some("team-a."));
+        assert!(own("default").is_all());
+        let long = "x".repeat(128);
+        assert!(own(&long).covers(&long) && !own(&long).covers("y"));
     }
 
     #[test]

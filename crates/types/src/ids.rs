@@ -106,6 +106,14 @@ impl Default for TenantId {
     }
 }
 
+impl TenantId {
+    /// The tenant's name as one of a model, which has the same form.
+    #[must_use]
+    pub fn as_name(&self) -> ModelName {
+        ModelName(self.0.clone())
+    }
+}
+
 impl RequestId {
     /// A fresh random id (UUIDv4, simple form).
     #[must_use]

@@ -26,7 +26,9 @@ pub mod streams;
 pub mod trace;
 pub mod worker;
 
-pub use access::{ApiKey, KeyHash, ModelPattern, ModelScope, NodeIdentity, Quota, Role};
+pub use access::{
+    ALL_MODELS, ApiKey, KeyHash, ModelPattern, ModelScope, NodeIdentity, Quota, Role,
+};
 pub use chat::ChatMessage;
 pub use chunk::{
     ChunkStream, FinishReason, GenerationChunk, GenerationChunks, GenerationRow, Usage,

@@ -314,6 +314,11 @@ const OPERATIONS: &[Operation] = &[
         "Anything",
     ),
     get(
+        "/_volley/metrics",
+        "Metrics of the models that the caller sees.",
+        "application/openmetrics-text",
+    ),
+    get(
         "/_volley/scale",
         "How many workers the cluster could use.",
         "Anything",

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use serde_json::{Map, Value, json};
+use volley_security::Principal;
 use volley_types::registry::{ConnectorSpec, CredentialRef, ProviderKind, RegistryCommand};
 use volley_types::{ConnectorId, ErrorCode, PredictError, SecretName};
 
@@ -58,7 +59,7 @@ pub(crate) async fn create(
     State(app): State<Arc<App>>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
-    let spec = read(&body)?;
+    let spec = read_new(&app.principal, &body)?;
     settings::trust_connector(&app.control.registry(), &spec)?;
     let id = spec.id.to_string();
     app.control
@@ -198,6 +199,22 @@ fn credential_text(credential: Option<&CredentialRef>) -> Option<String> {
         CredentialRef::File(path) => format!("file:{path}"),
         CredentialRef::Secret(name) | CredentialRef::Sealed(name, _) => format!("secret:{name}"),
     })
+}
+
+/// Reads the connector that a caller makes. Where the body has no id, it gets one that the caller
+/// reaches.
+pub(crate) fn read_new(
+    caller: &Principal,
+    body: &Map<String, Value>,
+) -> Result<ConnectorSpec, PredictError> {
+    let named = ["connector_id", "id"].map(|name| body.contains_key(name));
+    let Some(start) = caller.models().beginning().filter(|_| named == [false; 2]) else {
+        return read(body);
+    };
+    let mut body = body.clone();
+    let id = format!("{start}{}", uuid::Uuid::new_v4().simple());
+    body.insert("id".to_owned(), id.into());
+    read(&body)
 }
 
 /// Reads either form of a connector.

@@ -49,7 +49,7 @@ pub(crate) async fn register(
     life::allowed(&registry, &spec)?;
     origin_allowed(&registry, &spec.source)?;
     if let Some(connector) = body.object("connector")? {
-        let connector = connectors::read(connector)?;
+        let connector = connectors::read_new(&app.principal, connector)?;
         settings::trust_connector(&registry, &connector)?;
         spec.source = ModelSource::Connector(connector.id.clone());
         app.control

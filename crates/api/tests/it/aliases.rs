@@ -118,6 +118,6 @@ async fn a_key_of_some_models_points_its_names_at_those_alone() {
         edge.send(request)
     };
     assert_eq!(put("team-a.front", "team-a.chat").await.status, 200);
-    assert_eq!(put("team-a.front", "team-b.chat").await.status, 403);
+    assert_eq!(put("team-a.front", "team-b.chat").await.status, 404);
     assert_eq!(put("team-b.front", "team-a.chat").await.status, 403);
 }

@@ -49,8 +49,8 @@ pub(crate) enum Keys {
         /// What its bearer may do.
         #[arg(long, default_value = "predict", value_parser = ["viewer", "predict", "model-admin", "cluster-admin"])]
         role: String,
-        /// A model that it is for, or the beginning of several (`team-a.*`); may be repeated
-        /// [default: all models].
+        /// A model that it is for, the beginning of several (`team-a.*`), or `*` for all; may be
+        /// repeated [default: what begins with the tenant's name and a dot; all without a tenant].
         #[arg(long = "model")]
         models: Vec<String>,
         /// On whose behalf its bearer calls.

@@ -128,3 +128,35 @@ async fn a_key_opens_what_its_role_and_models_allow() {
         .unwrap();
     assert_eq!(listed.len(), 1);
 }
+
+#[tokio::test]
+async fn no_call_tells_a_hidden_model_from_one_that_is_not_there() {
+    let (node, _, _, double) = guarded().await;
+    let mut client = node.raw().await;
+    let mut refusals = Vec::new();
+    for model in ["ready", "nothing"] {
+        let input = stream::iter(messages(path(&[model]), &[3]));
+        let exchanged = match client.do_exchange(with_key(input, Some(&double))).await {
+            Err(status) => Err(status),
+            Ok(replies) => replies.into_inner().try_collect::<Vec<FlightData>>().await,
+        };
+        let described = client.get_flight_info(with_key(path(&[model]), Some(&double)));
+        let described = described.await;
+        let schema = client.get_schema(with_key(path(&[model]), Some(&double)));
+        let schema = schema.await;
+        let action = Action::new("model", model.to_owned());
+        let acted = client.do_action(with_key(action, Some(&double))).await;
+        let statuses = [
+            exchanged.unwrap_err(),
+            described.unwrap_err(),
+            schema.unwrap_err(),
+            acted.map(drop).unwrap_err(),
+        ];
+        refusals.push(statuses.map(|status| {
+            assert_eq!(status.code(), Code::NotFound, "{status}");
+            let details = status.details().to_vec();
+            (status.message().replace(model, "it"), details)
+        }));
+    }
+    assert_eq!(refusals[0], refusals[1]);
+}

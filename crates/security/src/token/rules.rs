@@ -20,7 +20,7 @@ pub struct ClaimRules {
     pub roles: BTreeMap<String, Role>,
     /// The claim with the tenant.
     pub tenant_claim: Option<String>,
-    /// The claim with the models, as a key has them; all models where it is not set.
+    /// The claim with the models, as a key has them; where it is not set, the tenant's own.
     pub models_claim: Option<String>,
 }
 
@@ -40,20 +40,6 @@ impl ClaimRules {
                 self.roles_claim
             ))
         })?;
-        let models = match &self.models_claim {
-            None => ModelScope::default(),
-            Some(claim) => {
-                let patterns = texts(claims, claim)?;
-                let patterns = patterns.iter().map(|text| text.parse());
-                let patterns: Vec<_> = patterns.collect::<Result<_, _>>()?;
-                if patterns.is_empty() {
-                    return Err(denied(format!(
-                        "the token's claim '{claim}' names no model"
-                    )));
-                }
-                ModelScope::new(patterns)
-            }
-        };
         let tenant = match &self.tenant_claim {
             None => TenantId::default(),
             Some(claim) => match texts(claims, claim)?.as_slice() {
@@ -64,6 +50,20 @@ impl ClaimRules {
                     )));
                 }
             },
+        };
+        let models = match &self.models_claim {
+            // As for keys: a tenant has its own, and who administers the cluster has all.
+            None if role == Role::ClusterAdmin => ModelScope::default(),
+            None => ModelScope::of_tenant(&tenant),
+            Some(claim) => {
+                let patterns = texts(claims, claim)?;
+                if patterns.is_empty() {
+                    return Err(denied(format!(
+                        "the token's claim '{claim}' names no model"
+                    )));
+                }
+                ModelScope::read(patterns)?
+            }
         };
         let subject = claims.get("sub").and_then(Value::as_str);
         let subject = subject.unwrap_or_default().chars();
