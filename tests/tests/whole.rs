@@ -22,6 +22,8 @@ mod operations;
 mod pipelines;
 #[path = "whole/placement.rs"]
 mod placement;
+#[path = "whole/quotas.rs"]
+mod quotas;
 #[path = "whole/resumed.rs"]
 mod resumed;
 #[path = "whole/secrets.rs"]

@@ -1,7 +1,7 @@
 //! The HTTP clients that the stores call with: bounded, and only where they may.
 
 use std::error::Error;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,6 +16,7 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::redirect::{Attempt, Policy};
 use volley_types::PredictError;
 use volley_types::address::may_be_called;
+use volley_types::egress::EgressPolicy;
 use volley_types::registry::{CredentialRef, ModelUrl, ModelUrlScheme};
 
 use crate::ArtifactConfig;
@@ -154,16 +155,18 @@ impl Rules {
         }
     }
 
-    /// Names are looked at when they are resolved; addresses written as such never are.
+    /// Names are looked at when they are resolved; addresses written as such, in whatever
+    /// spelling, never are.
     fn allows_host(&self, host: &str) -> bool {
-        let host = host
-            .strip_prefix('[')
-            .and_then(|host| host.strip_suffix(']'))
-            .unwrap_or(host);
-        match host.parse::<IpAddr>() {
-            Ok(address) => may_be_called(address, self.allow_private),
-            Err(_) => true,
-        }
+        let policy = EgressPolicy {
+            allow_private: self.allow_private,
+            allowed_hosts: None,
+        };
+        let host = match host.contains(':') && !host.starts_with('[') {
+            true => format!("[{host}]"),
+            false => host.to_owned(),
+        };
+        policy.check("the host", &format!("http://{host}/")).is_ok()
     }
 
     fn allows(&self, uri: &Uri) -> bool {

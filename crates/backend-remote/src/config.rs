@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use volley_types::egress::{EgressPolicy, HostPattern};
+
 /// The knobs of remote models.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteConfig {
@@ -20,7 +22,17 @@ pub struct RemoteConfig {
     /// where clouds keep their machines' secrets, never are.
     pub allow_private: bool,
     /// The only hosts that may be called, where given.
-    pub allowed_hosts: Option<Vec<String>>,
+    pub allowed_hosts: Option<Vec<HostPattern>>,
+}
+
+impl RemoteConfig {
+    /// Where calls may go.
+    pub(crate) fn egress(&self) -> EgressPolicy {
+        EgressPolicy {
+            allow_private: self.allow_private,
+            allowed_hosts: self.allowed_hosts.clone(),
+        }
+    }
 }
 
 impl Default for RemoteConfig {

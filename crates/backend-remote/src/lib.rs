@@ -123,9 +123,7 @@ impl RemoteLoader {
     /// # Errors
     /// `InvalidInput` that says why it may not.
     fn checked(&self, url: &str) -> Result<Url, PredictError> {
-        let url = Url::parse(url)
-            .map_err(|_| PredictError::invalid("the connector's URL is malformed"))?;
-        egress::check_url(&url, &self.config)?;
+        let url = self.config.egress().check("the connector's URL", url)?;
         match (&self.no_tls, url.scheme()) {
             (Some(error), "https") => Err(error.clone()),
             _ => Ok(url),

@@ -11,9 +11,21 @@ use std::time::Duration;
 use anyhow::Context;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
+use volley_types::PredictError;
+use volley_types::egress::HostPattern;
 
 const LONGEST: Duration = Duration::from_secs(30 * 24 * 3_600);
 const MOST: usize = 1_000_000_000;
+
+/// Hosts that may be called.
+///
+/// # Errors
+/// When one is none, with the setting's name.
+fn hosts(setting: &str, written: Option<Vec<String>>) -> anyhow::Result<Option<Vec<HostPattern>>> {
+    let read = |hosts: Vec<String>| hosts.iter().map(|host| host.parse()).collect();
+    let hosts = written.map(read).transpose();
+    hosts.map_err(|error: PredictError| anyhow::anyhow!("'{setting}': {}", error.message))
+}
 
 /// A duration as people write it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

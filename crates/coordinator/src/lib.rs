@@ -25,6 +25,7 @@ pub mod scaler;
 pub mod status;
 pub mod streams;
 mod tries;
+pub mod usage;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

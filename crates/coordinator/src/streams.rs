@@ -60,7 +60,11 @@ impl Coordinator {
 pub(crate) struct Peers(Mutex<HashMap<String, Channel>>);
 
 impl Peers {
-    fn channel(&self, address: &str, open: &OpenChannel) -> Result<Channel, PredictError> {
+    pub(crate) fn channel(
+        &self,
+        address: &str,
+        open: &OpenChannel,
+    ) -> Result<Channel, PredictError> {
         let mut channels = self.0.lock();
         if let Some(channel) = channels.get(address) {
             return Ok(channel.clone());

@@ -18,6 +18,11 @@ mod generated {
                 include!("generated/volley.predict.v1.rs");
             }
         }
+        pub mod quota {
+            pub mod v1 {
+                include!("generated/volley.quota.v1.rs");
+            }
+        }
         pub mod registry {
             pub mod v1 {
                 include!("generated/volley.registry.v1.rs");
@@ -44,7 +49,7 @@ mod generated {
 /// The Open Inference Protocol over gRPC: Triton's service with the messages of both skins, and
 /// MLServer's service.
 pub use generated::inference;
-pub use generated::volley::{predict, raft, registry, streams, worker};
+pub use generated::volley::{predict, quota, raft, registry, streams, worker};
 
 pub mod alias_records;
 mod deployment_records;

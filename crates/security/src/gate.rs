@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::HeaderMap;
+use volley_types::egress::EgressPolicy;
 use volley_types::registry::RegistryState;
 use volley_types::{Control, ErrorCode, KeyHash, NodeIdentity, Predict, PredictError};
 
@@ -12,6 +13,7 @@ use crate::guard::{GuardedControl, GuardedPredict};
 use crate::key::{self, MIN_BOOTSTRAP_LEN};
 use crate::principal::unauthenticated;
 use crate::quota::Meters;
+use crate::quota::shared::Usage;
 use crate::secrets::MasterKeys;
 use crate::token::Issuers;
 use crate::{Principal, credential, now_ms};
@@ -29,6 +31,7 @@ pub struct Gatekeeper {
     refusals: Refusals,
     meters: Meters,
     master_keys: Option<Arc<MasterKeys>>,
+    egress: Arc<EgressPolicy>,
 }
 
 enum Policy {
@@ -90,6 +93,19 @@ impl Gatekeeper {
         self
     }
 
+    /// Also refuses connectors and models whose URLs lead elsewhere than this allows.
+    #[must_use]
+    pub fn with_egress(mut self, egress: EgressPolicy) -> Self {
+        self.egress = Arc::new(egress);
+        self
+    }
+
+    /// What keys use at this node, to be shared with others.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        Usage(self.meters.clone())
+    }
+
     /// What seals secrets.
     ///
     /// # Errors
@@ -109,6 +125,7 @@ impl Gatekeeper {
             refusals: Refusals::default(),
             meters: Meters::default(),
             master_keys: None,
+            egress: Arc::default(),
         }
     }
 
@@ -192,6 +209,7 @@ impl Gatekeeper {
             control,
             principal,
             self.meters.clone(),
+            self.egress.clone(),
             self.audit.clone(),
         ))
     }

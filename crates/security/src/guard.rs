@@ -9,8 +9,10 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use volley_types::control::{ClusterStatus, ModelStatus};
+use volley_types::egress::EgressPolicy;
 use volley_types::registry::{
-    CoordinatorMember, RegistryCommand, RegistryReply, RegistryState, RolloutAction,
+    CoordinatorMember, ModelSource, ModelUrlScheme, RegistryCommand, RegistryReply, RegistryState,
+    RolloutAction,
 };
 use volley_types::{
     ChunkStream, Control, ModelName, ModelRef, NodeId, Predict, PredictError, PredictRequest, Role,
@@ -80,22 +82,25 @@ pub struct GuardedControl {
     inner: Arc<dyn Control>,
     principal: Arc<Principal>,
     meters: Meters,
+    egress: Arc<EgressPolicy>,
     audit: Option<AuditLog>,
 }
 
 impl GuardedControl {
     /// `inner`, with the rights of `principal`, whose use is counted in `meters`; what it
-    /// changes goes into `audit`.
+    /// registers leads where `egress` allows, and what it changes goes into `audit`.
     pub(crate) fn new(
         inner: Arc<dyn Control>,
         principal: Arc<Principal>,
         meters: Meters,
+        egress: Arc<EgressPolicy>,
         audit: Option<AuditLog>,
     ) -> Self {
         Self {
             inner,
             principal,
             meters,
+            egress,
             audit,
         }
     }
@@ -175,7 +180,8 @@ impl Control for GuardedControl {
 
     async fn write(&self, command: RegistryCommand) -> Result<RegistryReply, PredictError> {
         let action = action_of(&command);
-        let outcome = match rights::permit(&command, &self.principal, &self.inner.registry()) {
+        let permitted = rights::permit(&command, &self.principal, &self.inner.registry());
+        let outcome = match permitted.and_then(|()| leads(&command, &self.egress)) {
             Ok(()) => self.inner.write(command).await,
             Err(error) => Err(error),
         };
@@ -284,6 +290,27 @@ fn visible(principal: &Principal, mut models: Vec<ModelName>) -> Vec<ModelName> 
     }
     models.retain(|model| principal.models().contains(model));
     models
+}
+
+/// Whether what `command` registers leads where that is allowed, as far as its URLs tell.
+fn leads(command: &RegistryCommand, egress: &EgressPolicy) -> Result<(), PredictError> {
+    match command {
+        RegistryCommand::CreateConnector(spec) | RegistryCommand::UpdateConnector(spec) => {
+            let others = spec.policy.endpoints.iter().map(|endpoint| &endpoint.url);
+            let mut all = std::iter::once(&spec.url).chain(others);
+            all.try_for_each(|url| egress.check("the connector's URL", url).map(drop))
+        }
+        RegistryCommand::RegisterModel(_, spec) => match &spec.source {
+            // The others name buckets and files, whose servers the workers' configuration names.
+            ModelSource::Url { url, .. }
+                if matches!(url.scheme(), ModelUrlScheme::Http | ModelUrlScheme::Https) =>
+            {
+                egress.check("the model's URL", url.as_str()).map(drop)
+            }
+            _ => Ok(()),
+        },
+        _ => Ok(()),
+    }
 }
 
 /// What the audit trail says of `command`.

@@ -20,6 +20,7 @@ pub mod token;
 
 pub use crate::gate::{Gatekeeper, ReadRegistry};
 pub use crate::principal::Principal;
+pub use crate::quota::shared as usage;
 
 /// The time now, in milliseconds since 1970.
 #[must_use]

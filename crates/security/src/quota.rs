@@ -1,8 +1,11 @@
 //! What the bearers of a key have used, and whether they may use more.
 //!
-//! Each coordinator counts for itself: a quota holds for each of them. Tokens are known only
-//! once they were read and written, so a key may go over its tokens by what runs at that moment;
-//! it is refused then until the debt is paid by time.
+//! Coordinators tell each other what is used at each (see [`shared`]), so a quota holds for all of
+//! them together. Tokens are known only once they were read and written, so a key may go over its
+//! tokens by what runs at that moment; so it may by what begins elsewhere until that is heard. It
+//! is refused then until the debt is paid by time.
+
+pub mod shared;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,6 +20,8 @@ use volley_types::chunk::{BatchResult, GenerationRow};
 use volley_types::signature::TOKENS;
 use volley_types::{ChunkStream, ErrorCode, KeyId, PredictError, Quota};
 
+use self::shared::{KeyUse, Others};
+
 /// When to come back for a place among the running streams.
 const STREAM_RETRY: Duration = Duration::from_secs(1);
 /// So many keys are counted before those that use nothing are forgotten.
@@ -24,7 +29,13 @@ const SWEEP_FROM: usize = 1_024;
 
 /// The use of all keys on one node. Cloning gives another handle.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Meters(Arc<Mutex<HashMap<KeyId, Arc<Meter>>>>);
+pub(crate) struct Meters(Arc<All>);
+
+#[derive(Debug, Default)]
+struct All {
+    keys: Mutex<HashMap<KeyId, Arc<Meter>>>,
+    others: Others,
+}
 
 impl Meters {
     /// Begins a prediction of `key`, which may use `quota`.
@@ -40,13 +51,45 @@ impl Meters {
         if quota == Quota::default() {
             return Ok(None);
         }
+        let others = &self.0.others;
+        let elsewhere = quota.max_streams.map(|_| others.streams(key, now));
+        let share = |limit: Option<u32>| limit.map(|limit| others.share(limit));
+        let here = Quota {
+            requests_per_minute: share(quota.requests_per_minute),
+            tokens_per_minute: share(quota.tokens_per_minute),
+            max_streams: share(quota.max_streams),
+        };
         let meter = self.of(key, now);
-        meter.0.lock().begin(quota, now)?;
+        meter.0.lock().begin(here, elsewhere.unwrap_or(0), now)?;
         Ok(Some(Metered { meter, quota }))
     }
 
+    /// Charges what was used elsewhere, of a key with these limits there.
+    fn charge(&self, key: &KeyId, more: KeyUse, now: Instant) {
+        let meter = self.of(key, now);
+        let mut used = meter.0.lock();
+        let rated = |limit: u32| (limit != 0).then_some(limit);
+        if let Some(limit) = rated(more.requests_per_minute) {
+            used.requests.charge(limit, more.requests as f64, now);
+        }
+        if let Some(limit) = rated(more.tokens_per_minute) {
+            used.tokens.charge(limit, more.tokens as f64, now);
+        }
+    }
+
+    fn others(&self) -> &Others {
+        &self.0.others
+    }
+
+    /// What each key has used here.
+    fn own_use(&self) -> HashMap<KeyId, KeyUse> {
+        let keys = self.0.keys.lock();
+        let own = |(key, meter): (&KeyId, &Arc<Meter>)| (key.clone(), meter.0.lock().own());
+        keys.iter().map(own).collect()
+    }
+
     fn of(&self, key: &KeyId, now: Instant) -> Arc<Meter> {
-        let mut meters = self.0.lock();
+        let mut meters = self.0.keys.lock();
         if let Some(meter) = meters.get(key) {
             return meter.clone();
         }
@@ -66,12 +109,16 @@ struct Used {
     requests: Bucket,
     tokens: Bucket,
     streams: u32,
+    /// What was used here in all, where it is limited.
+    began: u64,
+    charged: u64,
 }
 
 impl Used {
-    fn begin(&mut self, quota: Quota, now: Instant) -> Result<(), PredictError> {
+    /// Begins a prediction, with so many that run elsewhere.
+    fn begin(&mut self, quota: Quota, elsewhere: u32, now: Instant) -> Result<(), PredictError> {
         if let Some(most) = quota.max_streams
-            && most <= self.streams
+            && most <= self.streams.saturating_add(elsewhere)
         {
             return Err(over(most, "predictions at a time", STREAM_RETRY));
         }
@@ -84,10 +131,26 @@ impl Used {
             if let Some(wait) = self.requests.wait(limit, 1.0, now) {
                 return Err(over(limit, "requests a minute", wait));
             }
-            self.requests.take(1.0);
+            self.requests.charge(limit, 1.0, now);
+            self.began += 1;
         }
         self.streams += 1;
         Ok(())
+    }
+
+    fn take_tokens(&mut self, limit: u32, tokens: u32, now: Instant) {
+        self.tokens.charge(limit, f64::from(tokens), now);
+        self.charged += u64::from(tokens);
+    }
+
+    fn own(&self) -> KeyUse {
+        KeyUse {
+            requests: self.began,
+            tokens: self.charged,
+            streams: self.streams,
+            requests_per_minute: self.requests.per_minute,
+            tokens_per_minute: self.tokens.per_minute,
+        }
     }
 
     /// Nothing runs, and nothing that was used in the last minute counts.
@@ -103,17 +166,15 @@ struct Bucket {
     /// What was used and has not come back.
     used: f64,
     since: Option<Instant>,
+    /// The limit when it was last looked at; 0 before.
+    per_minute: u32,
 }
 
 impl Bucket {
     /// How long to wait until `amount` may be taken; `None` when that is now.
     fn wait(&mut self, per_minute: u32, amount: f64, now: Instant) -> Option<Duration> {
+        self.settle(per_minute, now);
         let each_second = f64::from(per_minute) / 60.0;
-        if let Some(since) = self.since {
-            let back = now.saturating_duration_since(since).as_secs_f64() * each_second;
-            self.used = (self.used - back).max(0.0);
-        }
-        self.since = Some(now);
         let missing = self.used + amount - f64::from(per_minute);
         // With nothing to take, there must be something left all the same.
         let is_free = if amount == 0.0 {
@@ -124,8 +185,20 @@ impl Bucket {
         (!is_free).then(|| Duration::from_secs_f64((missing.max(1.0) / each_second).min(86_400.0)))
     }
 
-    fn take(&mut self, amount: f64) {
+    fn charge(&mut self, per_minute: u32, amount: f64, now: Instant) {
+        self.settle(per_minute, now);
         self.used += amount;
+    }
+
+    /// Gives back what came back since the last time.
+    fn settle(&mut self, per_minute: u32, now: Instant) {
+        if let Some(since) = self.since {
+            let each_second = f64::from(per_minute) / 60.0;
+            let back = now.saturating_duration_since(since).as_secs_f64() * each_second;
+            self.used = (self.used - back).max(0.0);
+        }
+        self.since = Some(now);
+        self.per_minute = per_minute;
     }
 
     fn is_old(&self, now: Instant) -> bool {
@@ -146,15 +219,16 @@ pub(crate) struct Metered {
 impl Metered {
     /// `stream`, with its tokens counted as they pass.
     pub(crate) fn count(self, stream: ChunkStream) -> ChunkStream {
-        if self.quota.tokens_per_minute.is_none() {
+        let Some(limit) = self.quota.tokens_per_minute else {
             return stream.holding(self);
-        }
+        };
         let mut tally = Tally::default();
         stream.map_batches(move |batches| {
             batches.map(move |item: BatchResult| {
                 if let Ok(batch) = &item {
                     let more = tally.add(batch);
-                    self.meter.0.lock().tokens.take(f64::from(more));
+                    let now = Instant::now();
+                    self.meter.0.lock().take_tokens(limit, more, now);
                 }
                 item
             })
@@ -319,7 +393,7 @@ mod tests {
             let key = KeyId::new(format!("{n:08x}")).unwrap();
             meters.begin(&key, quota, now).unwrap();
         }
-        assert!(meters.0.lock().len() <= SWEEP_FROM + 1);
+        assert!(meters.0.keys.lock().len() <= SWEEP_FROM + 1);
     }
 
     proptest::proptest! {

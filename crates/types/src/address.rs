@@ -9,10 +9,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub fn may_be_called(address: IpAddr, allow_private: bool) -> bool {
     match address {
         IpAddr::V4(address) => v4_allowed(address, allow_private),
-        IpAddr::V6(address) => match embedded_v4(address) {
-            Some(inner) => v4_allowed(inner, allow_private),
-            None => v6_allowed(address, allow_private),
-        },
+        IpAddr::V6(address) => {
+            let mut inner = embedded_v4(address).into_iter().flatten();
+            v6_allowed(address, allow_private) && inner.all(|it| v4_allowed(it, allow_private))
+        }
     }
 }
 
@@ -37,7 +37,10 @@ fn v4_allowed(address: Ipv4Addr, allow_private: bool) -> bool {
         || 240 <= a
         || METADATA_V4.contains(&address);
     let shared = a == 100 && (64..128).contains(&b);
-    let private = address.is_private() || address.is_loopback() || shared;
+    let benchmarks = a == 198 && (b == 18 || b == 19);
+    let protocols = address.octets().starts_with(&[192, 0, 0]);
+    let private =
+        address.is_private() || address.is_loopback() || shared || benchmarks || protocols;
     !never && (allow_private || !private)
 }
 
@@ -45,20 +48,36 @@ fn v6_allowed(address: Ipv6Addr, allow_private: bool) -> bool {
     let never = address.is_unspecified()
         || address.is_multicast()
         || address.is_unicast_link_local()
-        || METADATA_V6.contains(&address);
-    let private = address.is_loopback() || address.is_unique_local();
+        || METADATA_V6.contains(&address)
+        // What is thrown away, 100::/64, and segment identifiers, 5f00::/16.
+        || address.segments().starts_with(&[0x100, 0, 0, 0])
+        || address.segments()[0] == 0x5f00;
+    let site_local = address.segments()[0] & 0xffc0 == 0xfec0;
+    let private = address.is_loopback() || address.is_unique_local() || site_local;
     !never && (allow_private || !private)
 }
 
-/// IPv4 addresses in IPv6 clothing: mapped, compatible, translated (NAT64, RFC 6052), 6to4.
-fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
+/// IPv4 addresses in IPv6 clothing: mapped, compatible, translated (RFC 2765, NAT64 of RFC 6052 and
+/// of RFC 8215), 6to4, Teredo, ISATAP. Of some forms it cannot be told where the address stands;
+/// each place counts.
+fn embedded_v4(address: Ipv6Addr) -> [Option<Ipv4Addr>; 2] {
     let at = |a: u16, b: u16| Some(Ipv4Addr::from((u32::from(a) << 16) | u32::from(b)));
     match address.segments() {
-        [0, 0, 0, 0, 0, 0xffff, a, b] | [0x64, 0xff9b, 0, 0, 0, 0, a, b] => at(a, b),
-        [0x2002, a, b, ..] => at(a, b),
+        [0, 0, 0, 0, 0, 0xffff, a, b]
+        | [0, 0, 0, 0, 0xffff, 0, a, b]
+        | [0x64, 0xff9b, 0, 0, 0, 0, a, b] => [at(a, b), None],
+        [0x64, 0xff9b, 1, a, b, c, d, e] => {
+            let split = at(a, (b << 8) | (c >> 8));
+            let last = at(d, e).filter(|_| (d, e) != (0, 0) || a == 0);
+            [last, split.filter(|_| a != 0)]
+        }
+        [0x2002, a, b, ..] => [at(a, b), None],
+        // The server's address, and the client's with its bits turned over.
+        [0x2001, 0, a, b, _, _, c, d] => [at(a, b), at(!c, !d)],
+        [.., 0 | 0x200, 0x5efe, a, b] => [at(a, b), None],
         // Below these are `::` and `::1`, which are what they are.
-        [0, 0, 0, 0, 0, 0, a, b] if 1 < (u32::from(a) << 16) | u32::from(b) => at(a, b),
-        _ => None,
+        [0, 0, 0, 0, 0, 0, a, b] if 1 < (u32::from(a) << 16) | u32::from(b) => [at(a, b), None],
+        _ => [None, None],
     }
 }
 
@@ -81,6 +100,11 @@ mod tests {
             "2002:a9fe:a9fe::",
             "fd00:ec2::254",
             "100.100.100.200",
+            "64:ff9b:1::a9fe:a9fe",
+            "2001:0:1:1::5601:5601",
+            "::ffff:0:a9fe:a9fe",
+            "2a00::5efe:a9fe:a9fe",
+            "100::1",
         ] {
             assert!(!may(never, true), "{never}");
         }

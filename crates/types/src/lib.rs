@@ -14,6 +14,7 @@ pub mod chat;
 pub mod chunk;
 pub mod control;
 pub mod deadline;
+pub mod egress;
 pub mod error;
 pub mod ids;
 pub mod params;

@@ -25,13 +25,31 @@ pub(crate) struct Caller {
 /// What is compared of two answers.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Told {
-    status: StatusCode,
+    pub(crate) status: StatusCode,
     headers: BTreeMap<String, String>,
     body: String,
 }
 
 impl Caller {
-    async fn send(&self, method: &Method, path: &str, body: &Value) -> Told {
+    /// The same caller, at the coordinator of another.
+    pub(crate) fn at(&self, other: &Self) -> Self {
+        Self {
+            http: self.http.clone(),
+            base: other.base.clone(),
+            key: self.key.clone(),
+        }
+    }
+
+    /// Begins a request whose answer is read by and by.
+    pub(crate) async fn open(&self, path: &str, body: &Value) -> reqwest::Response {
+        let request = self.http.post(format!("{}{path}", self.base)).json(body);
+        let response = request.bearer_auth(&self.key).send().await;
+        let response = response.expect("an answer");
+        assert_eq!(response.status(), StatusCode::OK);
+        response
+    }
+
+    pub(crate) async fn send(&self, method: &Method, path: &str, body: &Value) -> Told {
         let request = self
             .http
             .request(method.clone(), format!("{}{path}", self.base));
@@ -154,7 +172,8 @@ async fn furnish(tenant: &Caller) -> Named {
     tenant.post("/_volley/aliases", alias).await;
     let steps = json!([{ "name": "said", "model": "team-a.chat",
                          "inputs": { "prompt": "request.prompt" } }]);
-    let pipeline = json!({ "name": "team-a.pipe", "steps": steps, "output": "said" });
+    let pipeline =
+        json!({ "name": "team-a.pipe", "task": "generate", "steps": steps, "output": "said" });
     tenant.post("/_volley/pipelines", pipeline).await;
     let group = json!({ "name": "team-a.group" });
     let group = tenant

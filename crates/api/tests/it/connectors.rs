@@ -1,8 +1,10 @@
 //! Connectors of every provider, by name and by URL.
 
+use http::Method;
 use serde_json::{Value, json};
+use volley_api::ApiConfig;
 
-use crate::support::Edge;
+use crate::support::{Edge, request};
 
 const PATH: &str = "/_plugins/_ml/connectors";
 
@@ -212,4 +214,69 @@ async fn a_protocol_names_the_provider_and_its_header_takes_the_key() {
         reason.contains("'protocol'") && reason.contains("http, openai"),
         "{reason}"
     );
+}
+
+#[tokio::test]
+async fn a_url_that_no_worker_may_call_is_refused_where_it_is_registered() {
+    use volley_security::Gatekeeper;
+    use volley_types::egress::EgressPolicy;
+
+    let gate = |_| {
+        Gatekeeper::open().with_egress(EgressPolicy {
+            allow_private: false,
+            allowed_hosts: Some(vec!["*.llm.example".parse().unwrap()]),
+        })
+    };
+    let strict = Edge::guarded(ApiConfig::default(), gate).await;
+    let plain = Edge::start().await;
+    let path = "/_plugins/_ml/connectors/_create";
+    for (edge, url, says) in [
+        (&plain, "http://169.254.169.254/latest", "never called"),
+        (&plain, "http://0xa9fea9fe/latest", "never called"),
+        (&plain, "http://${parameters.host}/latest", "never called"),
+        (&plain, "http://[::ffff:169.254.169.254]/", "never called"),
+        (&plain, "http://metadata.google.internal./", "never called"),
+        (&plain, "ftp://llm.example/", "http://"),
+        (&plain, "https://me:sk-canary@llm.example/", "credential"),
+        (
+            &strict,
+            "https://api.openai.com/v1/chat/completions",
+            "allowed_hosts",
+        ),
+        (&strict, "http://127.1/v1", "allowed_hosts"),
+    ] {
+        let fields = json!({ "url": url, "model": "m", "parameters": { "host": "2852039166" } });
+        let reason = edge.post(path, &fields.to_string()).await.refused(400);
+        assert!(
+            reason.contains(says) && !reason.contains("canary"),
+            "{url}: {reason}"
+        );
+        // Beside a server that may be called.
+        let mut beside = json!({
+            "id": "c", "url": "https://eu.llm.example/v1", "model": "m",
+            "endpoints": [{ "url": url }],
+        });
+        if !url.contains('$') {
+            edge.post(path, &beside.to_string()).await.refused(400);
+        }
+        beside.as_object_mut().unwrap().remove("endpoints");
+        edge.post(path, &beside.to_string()).await.ok();
+        let change = json!({ "url": url, "parameters": { "host": "2852039166" } }).to_string();
+        let change = request(Method::PUT, "/_plugins/_ml/connectors/c", &change);
+        edge.send(change).await.refused(400);
+    }
+    let register = "/_plugins/_ml/models/_register";
+    for (edge, url) in [
+        (&plain, "http://169.254.169.254/m.zip"),
+        (&plain, "http://2852039166/m/"),
+        (&plain, "https://[fe80::1]/m.zip"),
+        (&strict, "https://models.example/m.zip"),
+    ] {
+        let model = json!({ "name": "m", "url": url }).to_string();
+        edge.post(register, &model).await.refused(400);
+    }
+    let model = json!({ "name": "m", "url": "https://eu.llm.example/m.zip" }).to_string();
+    strict.post(register, &model).await.ok();
+    let bucket = json!({ "name": "n", "url": "s3://bucket/m.zip" }).to_string();
+    strict.post(register, &bucket).await.ok();
 }

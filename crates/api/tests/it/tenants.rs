@@ -106,7 +106,8 @@ async fn calls(edge: &Edge, key: &str, model: &str) -> Vec<(&'static str, Code, 
         told.push((call, status.code(), status.message().to_owned()));
     };
     let answer = client.model_ready(with_key(ready, key)).await;
-    tell("ModelReady", answer.map(drop));
+    let is_ready = answer.unwrap().into_inner().ready;
+    tell("ModelReady", Err(Status::ok(is_ready.to_string())));
     let answer = client.model_metadata(with_key(metadata, key)).await;
     tell("ModelMetadata", answer.map(drop));
     let answer = client.model_config(with_key(config, key)).await;
@@ -131,6 +132,10 @@ async fn no_grpc_call_tells_a_hidden_model_from_one_that_is_not_there() {
     let theirs = calls(&edge, &key, "team-a.chat").await;
     assert_eq!(theirs, calls(&edge, &key, "team-a.none").await);
     for (call, code, message) in &theirs {
+        if *call == "ModelReady" {
+            assert_eq!(message, "false");
+            continue;
+        }
         let hidden = *code == Code::NotFound || *call == "ModelStreamInfer";
         assert!(hidden, "{call}: {code}");
         assert!(message.starts_with("no model 'it'"), "{call}: {message}");
@@ -156,4 +161,35 @@ async fn no_grpc_call_tells_a_hidden_model_from_one_that_is_not_there() {
         .unwrap();
     let models = index.into_inner().models.into_iter().map(|it| it.name);
     assert_eq!(models.collect::<Vec<_>>(), ["team-b.chat"]);
+}
+
+#[tokio::test]
+async fn no_route_of_the_document_answers_without_a_key_but_health() {
+    let edge = edge().await;
+    let document = edge.get("/openapi.json").await.ok();
+    let mut open = Vec::new();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let at = path.split('/').map(|part| match part.starts_with('{') {
+            true => "x",
+            false => part,
+        });
+        let at = at.collect::<Vec<_>>().join("/");
+        for (method, operation) in methods.as_object().unwrap() {
+            let method: Method = method.to_ascii_uppercase().parse().unwrap();
+            if operation["x-volley-role"].is_null() {
+                open.push(path.as_str());
+                continue;
+            }
+            let told = edge.send(request(method.clone(), &at, "")).await;
+            assert_eq!(told.status, 401, "{method} {path}");
+        }
+    }
+    let health = ["/_volley/health/live", "/_volley/health/ready"];
+    let oip = ["/v2/health/live", "/v2/health/ready"];
+    // What the interface is, and the page that shows it in the reader's name, tell nothing else.
+    let interface = ["/docs", "/openapi.json"];
+    let mut wanted = [&health[..], &interface, &oip].concat();
+    wanted.sort_unstable();
+    open.sort_unstable();
+    assert_eq!(open, wanted);
 }

@@ -13,7 +13,7 @@ use volley_types::NodeId;
 
 use super::otlp::OtlpSection;
 use super::security::{CoordinatorSection, SecurityPlan};
-use super::{Count, Span, read_toml, set, set_count, set_span};
+use super::{Count, Span, hosts, read_toml, set, set_count, set_span};
 use crate::node::coordinator::{CoordinatorPlan, Membership};
 
 #[derive(Debug, Deserialize)]
@@ -30,7 +30,17 @@ struct File {
     limits: Limits,
     #[serde(default)]
     security: CoordinatorSection,
+    #[serde(default)]
+    egress: Egress,
     otlp: Option<OtlpSection>,
+}
+
+/// Where connectors and models that are registered may lead.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Egress {
+    allow_private: Option<bool>,
+    allowed_hosts: Option<Vec<String>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -121,11 +131,14 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
         browser,
         limits,
         security,
+        egress,
         otlp,
     } = file;
     let origins = Origins::new(&browser.origins)
         .map_err(|error| anyhow::anyhow!("'browser.origins': {}", error.message))?;
-    let security = SecurityPlan::coordinator(security, NodeId(node.id))?;
+    let mut security = SecurityPlan::coordinator(security, NodeId(node.id))?;
+    set(&mut security.egress.allow_private, egress.allow_private);
+    security.egress.allowed_hosts = hosts("egress.allowed_hosts", egress.allowed_hosts)?;
     let key = "'security.bootstrap_key_file' (or put it into VOLLEY_BOOTSTRAP_KEY); or, where the \
                network itself keeps strangers out, set 'security.insecure = true'";
     security.allow_callers("listen.public", &listen.public, key)?;

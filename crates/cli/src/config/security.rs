@@ -14,6 +14,7 @@ use volley_security::secrets::MasterKeys;
 use volley_security::tls::{CertificateFiles, EdgeTls, NodeFiles, NodeTls, RELOAD_INTERVAL};
 use volley_security::token::Issuers;
 use volley_security::{Gatekeeper, ReadRegistry};
+use volley_types::egress::EgressPolicy;
 use volley_types::registry::OpenSecret;
 use volley_types::{NodeId, NodeIdentity, PredictError, WorkerId};
 
@@ -108,6 +109,8 @@ pub(crate) struct SecurityPlan {
     pub(crate) tls: Option<EdgeTls>,
     /// TLS between nodes.
     pub(crate) nodes: Option<NodeTls>,
+    /// Where connectors and models that are registered may lead.
+    pub(crate) egress: EgressPolicy,
     /// It was said that this node may be reached without.
     insecure: bool,
 }
@@ -141,6 +144,7 @@ impl SecurityPlan {
             bootstrap_key,
             issuers,
             master_keys: load_master_keys(section.master_key_files)?,
+            egress: EgressPolicy::default(),
             tls: section.tls.map(Certificate::load).transpose()?,
             nodes: load_nodes(section.nodes, &NodeIdentity::Coordinator(id))?,
             insecure: section.insecure,
@@ -162,6 +166,7 @@ impl SecurityPlan {
             bootstrap_key: key,
             issuers: None,
             master_keys: load_master_keys(section.master_key_files)?,
+            egress: EgressPolicy::default(),
             tls: None,
             nodes: load_nodes(section.nodes, &NodeIdentity::Worker(id))?,
             insecure: section.insecure,
@@ -285,7 +290,7 @@ impl SecurityPlan {
         if let Some(keys) = &self.master_keys {
             gate = gate.with_master_keys(keys.clone());
         }
-        Ok(gate)
+        Ok(gate.with_egress(self.egress.clone()))
     }
 }
 

@@ -15,7 +15,7 @@ use volley_worker::WorkerConfig;
 
 use super::otlp::OtlpSection;
 use super::security::{SecurityPlan, WorkerSection};
-use super::{Count, Size, Span, read_toml, set, set_count, set_span};
+use super::{Count, Size, Span, hosts, read_toml, set, set_count, set_span};
 use crate::backends::{Isolation, OnnxPlan};
 use crate::node::worker::WorkerPlan;
 
@@ -162,7 +162,7 @@ fn plan(file: File) -> anyhow::Result<WorkerPlan> {
             .drain_timeout
             .map_or(Duration::from_secs(30), |span| span.0),
         onnx: onnx_plan(onnx)?,
-        remote: remote_config(remote),
+        remote: remote_config(remote)?,
         security,
         artifacts: artifacts.config()?,
         otlp: otlp.map(OtlpSection::plan).transpose()?,
@@ -206,13 +206,13 @@ fn onnx_config(section: Onnx) -> anyhow::Result<OnnxConfig> {
     Ok(config)
 }
 
-fn remote_config(section: Remote) -> RemoteConfig {
+fn remote_config(section: Remote) -> anyhow::Result<RemoteConfig> {
     let mut config = RemoteConfig::default();
     set_count(&mut config.max_streams, section.max_streams);
     set(&mut config.allow_private, section.allow_private);
-    config.allowed_hosts = section.allowed_hosts.or(config.allowed_hosts.take());
+    config.allowed_hosts = hosts("remote.allowed_hosts", section.allowed_hosts)?;
     set_span(&mut config.connect_timeout, section.connect_timeout);
     set_span(&mut config.first_byte_timeout, section.first_byte_timeout);
     set_span(&mut config.stall_timeout, section.stall_timeout);
-    config
+    Ok(config)
 }

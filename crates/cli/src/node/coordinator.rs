@@ -149,6 +149,8 @@ pub(crate) async fn start(
     let (raft, membership) = cluster.services();
     let streams = Streams::new(node, plan.api.resume);
     let held = coordinator.stream_service(Arc::new(streams.clone()));
+    let quota = coordinator.quota_service(gate.usage());
+    coordinator.share_usage(gate.usage(), open_channel(plan.security.dialer()));
     let has_tls = plan.security.nodes.is_some();
     let coordinators = only(NodeKind::Coordinator, has_tls);
     let workers = only(NodeKind::Worker, has_tls);
@@ -156,7 +158,8 @@ pub(crate) async fn start(
         .add_service(flight.into_service())
         .add_service(InterceptedService::new(raft, coordinators.clone()))
         .add_service(InterceptedService::new(membership, coordinators.clone()))
-        .add_service(InterceptedService::new(held, coordinators))
+        .add_service(InterceptedService::new(held, coordinators.clone()))
+        .add_service(InterceptedService::new(quota, coordinators))
         .add_service(InterceptedService::new(
             coordinator.worker_service(),
             workers,
@@ -216,12 +219,17 @@ fn encode(metrics: Metrics, streams: Streams) -> EncodeMetrics {
     })
 }
 
-/// The way to the streams that other coordinators hold.
-fn peer_streams(coordinator: Coordinator, dialer: Dialer) -> PeerStreams {
-    let open: OpenChannel = Arc::new(move |address: &str| {
+/// The way to other coordinators.
+fn open_channel(dialer: Dialer) -> OpenChannel {
+    Arc::new(move |address: &str| {
         let endpoint = transport::endpoint(address, FlightClientConfig::default().connect_timeout)?;
         Ok(dialer.lazy(&endpoint, NodeKind::Coordinator))
-    });
+    })
+}
+
+/// The way to the streams that other coordinators hold.
+fn peer_streams(coordinator: Coordinator, dialer: Dialer) -> PeerStreams {
+    let open = open_channel(dialer);
     Arc::new(move |node| coordinator.streams_of(node, &open))
 }
 

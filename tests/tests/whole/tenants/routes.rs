@@ -99,6 +99,7 @@ pub(super) fn body(method: &Method, path: &str) -> Value {
         _ => match kind(path) {
             Kind::Alias => json!({ "targets": [{ "model": "team-b.chat" }] }),
             Kind::Pipeline => json!({
+                "task": "generate",
                 "steps": [{ "name": "s", "model": "team-b.chat",
                             "inputs": { "prompt": "request.prompt" } }],
                 "output": "s",
@@ -239,6 +240,6 @@ pub(super) const NAMING: &[(&str, StatusCode, &str)] = &[
     (
         "/_volley/pipelines",
         NOT_FOUND,
-        r#"{"name":"team-b.pipe","output":"s","steps":[{"name":"s","model":"team-a.chat","inputs":{"prompt":"request.prompt"}}]}"#,
+        r#"{"name":"team-b.pipe","task":"generate","output":"s","steps":[{"name":"s","model":"team-a.chat","inputs":{"prompt":"request.prompt"}}]}"#,
     ),
 ];

@@ -1,0 +1,181 @@
+//! What the bearers of API keys use, told between coordinators, so that a key's limits hold for
+//! all of them together: the door through which others tell it, and the rounds in which this one
+//! does.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use tokio_util::task::AbortOnDropHandle;
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
+use volley_proto::quota::v1 as wire;
+use volley_proto::quota::v1::quota_service_client::QuotaServiceClient;
+use volley_proto::quota::v1::quota_service_server::{QuotaService, QuotaServiceServer};
+use volley_security::usage::{KeyUse, MAX_HEARD, MAX_REPORTED, Report, Usage};
+use volley_types::{KeyId, NodeId};
+
+use crate::Coordinator;
+use crate::streams::OpenChannel;
+
+/// Between two reports, where there is something to tell.
+const EVERY: Duration = Duration::from_millis(100);
+/// And where there is not: it says that this coordinator runs.
+const AT_LEAST: Duration = Duration::from_secs(1);
+/// How long a coordinator may take to answer; also the wait after one that did not.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Serves `volley.quota.v1.QuotaService`.
+pub struct QuotaDoor(Usage);
+
+#[tonic::async_trait]
+impl QuotaService for QuotaDoor {
+    async fn tell(
+        &self,
+        request: Request<wire::UsageReport>,
+    ) -> Result<Response<wire::UsageReply>, Status> {
+        let report = from_wire(request.into_inner())?;
+        let known = self.0.hear(report, Instant::now());
+        Ok(Response::new(wire::UsageReply { known }))
+    }
+}
+
+fn from_wire(report: wire::UsageReport) -> Result<Report, Status> {
+    if MAX_HEARD < report.keys.len() {
+        return Err(Status::invalid_argument("the report has too many keys"));
+    }
+    let keys = report.keys.into_iter().map(|used| {
+        let key = KeyId::new(used.key);
+        let key = key.map_err(|error| Status::invalid_argument(error.message))?;
+        let used = KeyUse {
+            requests: used.requests,
+            tokens: used.tokens,
+            streams: used.streams,
+            requests_per_minute: used.requests_per_minute,
+            tokens_per_minute: used.tokens_per_minute,
+        };
+        Ok((key, used))
+    });
+    Ok(Report {
+        node: NodeId(report.node),
+        session: report.session,
+        first: report.first,
+        keys: keys.collect::<Result<_, Status>>()?,
+    })
+}
+
+fn to_wire(report: &Report) -> wire::UsageReport {
+    let keys = report.keys.iter().map(|(key, used)| wire::KeyUsage {
+        key: key.to_string(),
+        requests: used.requests,
+        tokens: used.tokens,
+        streams: used.streams,
+        requests_per_minute: used.requests_per_minute,
+        tokens_per_minute: used.tokens_per_minute,
+    });
+    wire::UsageReport {
+        node: report.node.0,
+        session: report.session,
+        first: report.first,
+        keys: keys.collect(),
+    }
+}
+
+impl Coordinator {
+    /// The gRPC service through which other coordinators tell what is used at them; for the
+    /// internal listener.
+    #[must_use]
+    pub fn quota_service(&self, usage: Usage) -> QuotaServiceServer<QuotaDoor> {
+        QuotaServiceServer::new(QuotaDoor(usage))
+    }
+
+    /// Tells the other coordinators what is used here, until [`Coordinator::shutdown`].
+    pub fn share_usage(&self, usage: Usage, open: OpenChannel) {
+        self.spawn(self.clone().tell_usage(usage, open));
+    }
+
+    async fn tell_usage(self, usage: Usage, open: OpenChannel) {
+        let mut talks: HashMap<(NodeId, String), AbortOnDropHandle<()>> = HashMap::new();
+        let mut rounds = tokio::time::interval(EVERY);
+        rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = self.0.stop.cancelled() => return,
+                _ = rounds.tick() => {}
+            }
+            let raft = self.0.cluster.raft().borrow().clone();
+            let members = raft.members;
+            usage.set_alone(raft.leader.is_none(), members.len());
+            let ids: Vec<_> = members.iter().map(|member| member.id).collect();
+            usage.keep_only(&ids);
+            let others = members.into_iter().filter(|member| member.id != raft.id);
+            let others: Vec<_> = others.map(|member| (member.id, member.address)).collect();
+            talks.retain(|other, _| others.contains(other));
+            for other in others {
+                if talks.contains_key(&other) {
+                    continue;
+                }
+                // An address that is malformed is told by who else calls it.
+                if let Ok(channel) = self.0.peers.channel(&other.1, &open) {
+                    let talk = Talk::new(raft.id, usage.clone());
+                    let task = tokio::spawn(talk.run(channel));
+                    talks.insert(other, AbortOnDropHandle::new(task));
+                }
+            }
+        }
+    }
+}
+
+/// One run of reports to one coordinator.
+struct Talk {
+    node: NodeId,
+    usage: Usage,
+    session: u64,
+    first: bool,
+    told: HashMap<KeyId, KeyUse>,
+}
+
+impl Talk {
+    fn new(node: NodeId, usage: Usage) -> Self {
+        Self {
+            node,
+            usage,
+            session: uuid::Uuid::new_v4().as_u64_pair().0,
+            first: true,
+            told: HashMap::new(),
+        }
+    }
+
+    async fn run(mut self, channel: Channel) {
+        let mut client = QuotaServiceClient::new(channel);
+        let mut last: Option<Instant> = None;
+        loop {
+            tokio::time::sleep(EVERY).await;
+            let most = if self.first { MAX_HEARD } else { MAX_REPORTED };
+            let keys = self.usage.news(&mut self.told, most);
+            let is_due = last.is_none_or(|last| AT_LEAST <= last.elapsed());
+            if keys.is_empty() && !is_due {
+                continue;
+            }
+            let report = Report {
+                node: self.node,
+                session: self.session,
+                first: self.first,
+                keys,
+            };
+            let told = client.tell(to_wire(&report));
+            match tokio::time::timeout(ANSWER_TIMEOUT, told).await {
+                Ok(Ok(reply)) if reply.get_ref().known => {
+                    self.told.extend(report.keys);
+                    self.first = false;
+                    last = Some(Instant::now());
+                }
+                Ok(Ok(_)) => {
+                    self.told.clear();
+                    self.first = true;
+                }
+                // It is away, or of a version that does not count. What is new is told again.
+                Ok(Err(_)) | Err(_) => tokio::time::sleep(ANSWER_TIMEOUT).await,
+            }
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Where a URL that somebody has chosen may lead. Pure: what can be told of a URL as it is
+//! written, in every spelling of its host; what names resolve to is checked by who calls.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use url::{Host, Url};
+
+use crate::address::may_be_called;
+use crate::error::PredictError;
+
+/// The longest URL, in bytes.
+const MAX_URL_BYTES: usize = 8 << 10;
+
+/// Names under which clouds serve their machines' secrets, which are never called.
+const METADATA_NAMES: [&str; 5] = [
+    "metadata",
+    "metadata.goog",
+    "metadata.google.internal",
+    "instance-data",
+    "instance-data.ec2.internal",
+];
+
+/// Names that are this machine wherever they are resolved.
+const LOCAL_NAMES: [&str; 6] = [
+    "localhost",
+    "localhost.localdomain",
+    "localhost4",
+    "localhost6",
+    "ip6-localhost",
+    "ip6-loopback",
+];
+
+/// A host that may be called: by its name, or every name below one, written `*.example.org`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPattern {
+    below: bool,
+    host: String,
+}
+
+impl FromStr for HostPattern {
+    type Err = PredictError;
+
+    fn from_str(text: &str) -> Result<Self, PredictError> {
+        let wrong = || {
+            PredictError::invalid(format!(
+                "'{text}' is no host; give a name or an address without scheme, port and path, or \
+                 '*.' and a name for all below it"
+            ))
+        };
+        let (below, host) = match text.strip_prefix("*.") {
+            Some(host) => (true, host),
+            None => (false, text),
+        };
+        // An IPv6 address may stand with or without its brackets.
+        let host = match host.parse() {
+            Ok(IpAddr::V6(address)) => Host::Ipv6(address),
+            _ => Host::parse(host).map_err(|_| wrong())?,
+        };
+        let is_name = matches!(host, Host::Domain(_));
+        if below && !is_name {
+            return Err(wrong());
+        }
+        let host = canonical(&host);
+        if is_name && !host.chars().all(is_plain) {
+            return Err(wrong());
+        }
+        Ok(Self { below, host })
+    }
+}
+
+impl HostPattern {
+    /// Whether it means a host, given as [`canonical`] writes it.
+    fn fits(&self, host: &str) -> bool {
+        match self.below {
+            true => host
+                .strip_suffix(self.host.as_str())
+                .is_some_and(|before| before.len() > 1 && before.ends_with('.')),
+            false => host == self.host,
+        }
+    }
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let below = if self.below { "*." } else { "" };
+        write!(f, "{below}{}", self.host)
+    }
+}
+
+/// A host in its one spelling: lower case, without the root's dot, addresses as addresses.
+fn canonical<S: AsRef<str>>(host: &Host<S>) -> String {
+    match host {
+        Host::Domain(name) => {
+            let name = name.as_ref();
+            let name = name.strip_suffix('.').unwrap_or(name);
+            name.to_ascii_lowercase()
+        }
+        Host::Ipv4(address) => address.to_string(),
+        Host::Ipv6(address) => address.to_string(),
+    }
+}
+
+/// What stands in a name that anything could resolve.
+fn is_plain(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "-_.".contains(c)
+}
+
+/// Where connectors' servers, and HTTP servers of models, may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EgressPolicy {
+    /// Whether private and loopback addresses may be called. Link-local addresses, where clouds
+    /// keep their machines' secrets, never are.
+    pub allow_private: bool,
+    /// The only hosts that may be called, where given.
+    pub allowed_hosts: Option<Vec<HostPattern>>,
+}
+
+impl Default for EgressPolicy {
+    fn default() -> Self {
+        Self {
+            allow_private: true,
+            allowed_hosts: None,
+        }
+    }
+}
+
+impl EgressPolicy {
+    /// The URL, if it may be called as far as that can be told without resolving its host. `whose`
+    /// stands in the message: "the connector's URL".
+    ///
+    /// # Errors
+    /// `InvalidInput` that says what is not allowed and what to do; it never repeats the URL.
+    pub fn check(&self, whose: &str, url: &str) -> Result<Url, PredictError> {
+        let refuse = |what: &str| PredictError::invalid(format!("{whose} {what}"));
+        if MAX_URL_BYTES < url.len() {
+            return Err(refuse("is too long"));
+        }
+        // Parsers disagree about what these stand for, and nobody needs them.
+        if url
+            .chars()
+            .any(|c| c.is_control() || c.is_whitespace() || c == '\\')
+        {
+            return Err(refuse("has a space, a backslash or a control character"));
+        }
+        let parsed = Url::parse(url).map_err(|_| {
+            refuse("is malformed; write https://host/path, an IPv6 address in brackets and without a zone")
+        })?;
+        self.check_parsed(whose, &parsed)?;
+        Ok(parsed)
+    }
+
+    /// As [`EgressPolicy::check`], of a URL that was parsed.
+    ///
+    /// # Errors
+    /// As [`EgressPolicy::check`].
+    pub fn check_parsed(&self, whose: &str, url: &Url) -> Result<(), PredictError> {
+        let refuse = |what: &str| Err(PredictError::invalid(format!("{whose} {what}")));
+        if !matches!(url.scheme(), "http" | "https") {
+            return refuse("must begin with http:// or https://");
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return refuse("must not carry a user name or password; use a credential reference");
+        }
+        let Some(host) = url.host() else {
+            return refuse("has no host");
+        };
+        let name = canonical(&host);
+        if let Some(allowed) = &self.allowed_hosts
+            && !allowed.iter().any(|pattern| pattern.fits(&name))
+        {
+            return refuse(
+                "names a host that may not be called; an operator can list it in 'allowed_hosts'",
+            );
+        }
+        let address = match host {
+            Host::Domain(_) => return self.check_name(whose, &name),
+            Host::Ipv4(address) => IpAddr::V4(address),
+            Host::Ipv6(address) => IpAddr::V6(address),
+        };
+        match (
+            may_be_called(address, self.allow_private),
+            may_be_called(address, true),
+        ) {
+            (true, _) => Ok(()),
+            (false, true) => refuse(PRIVATE),
+            (false, false) => refuse(NEVER),
+        }
+    }
+
+    fn check_name(&self, whose: &str, name: &str) -> Result<(), PredictError> {
+        let refuse = |what: &str| Err(PredictError::invalid(format!("{whose} {what}")));
+        if !name.chars().all(is_plain) {
+            return refuse("has a malformed host");
+        }
+        if METADATA_NAMES.contains(&name) {
+            return refuse(NEVER);
+        }
+        let local = LOCAL_NAMES.contains(&name) || name.ends_with(".localhost");
+        if local && !self.allow_private {
+            return refuse(PRIVATE);
+        }
+        Ok(())
+    }
+}
+
+const PRIVATE: &str = "names an address of this machine or of a private network, which may not be \
+                       called; name a public server, or have an operator set 'allow_private'";
+const NEVER: &str = "names an address that is never called: link-local, multicast, reserved, or \
+                     where a cloud keeps its machines' secrets";
+
+#[cfg(test)]
+mod tests;

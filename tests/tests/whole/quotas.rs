@@ -1,0 +1,100 @@
+//! One key's limits, over three real coordinators: what it uses at one counts at all.
+
+use std::time::{Duration, Instant};
+
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use volley_tests::until;
+
+use crate::aliases::fake;
+use crate::tenants::{Caller, caller, guarded};
+
+const LIMIT: usize = 30;
+
+fn chat(model: &str) -> Value {
+    json!({ "model": model, "messages": [{ "role": "user", "content": "x" }] })
+}
+
+async fn ask(caller: &Caller, model: &str) -> StatusCode {
+    let told = caller.send(&Method::POST, "/v1/chat/completions", &chat(model));
+    told.await.status
+}
+
+/// Asks twenty times a second for a while; gives how often that was answered.
+async fn ask_on(caller: &Caller, until: Instant) -> usize {
+    let mut answered = 0;
+    while Instant::now() < until {
+        match ask(caller, "quick").await {
+            StatusCode::OK => answered += 1,
+            status => assert_eq!(status, StatusCode::TOO_MANY_REQUESTS),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    answered
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_keys_limits_hold_for_three_coordinators_together() {
+    let (cluster, admins) = guarded(3, 1).await;
+    cluster
+        .deploy(&fake("quick", json!({ "text": "x" })), 1)
+        .await;
+    let slow = json!({ "text": "x", "chunks": 10_000, "delay_ms": 50 });
+    cluster.deploy(&fake("slow", slow), 1).await;
+    let limits = json!({ "requests_per_minute": LIMIT });
+    let key = json!({ "name": "many", "role": "predict", "limits": limits });
+    let one = caller(&admins[0], key).await;
+    let all: Vec<_> = admins.iter().map(|admin| one.at(admin)).collect();
+    until("every coordinator knows the key", || async {
+        for caller in &all {
+            let who = caller
+                .send(&Method::GET, "/_volley/whoami", &Value::Null)
+                .await;
+            if who.status != StatusCode::OK {
+                return None;
+            }
+        }
+        Some(())
+    })
+    .await;
+
+    let begun = Instant::now();
+    let end = begun + Duration::from_secs(4);
+    let (a, b, c) = tokio::join!(
+        ask_on(&all[0], end),
+        ask_on(&all[1], end),
+        ask_on(&all[2], end)
+    );
+    let answered = a + b + c;
+    println!("of {LIMIT} a minute {answered} were answered in 4 s: {a}, {b} and {c}");
+    // By themselves they would have answered three times as many. What comes back in the time, and
+    // what begins before the others have heard of it, comes on top.
+    assert!((LIMIT..2 * LIMIT).contains(&answered), "{answered}");
+    until("all have heard that nothing is left", || async {
+        for caller in &all {
+            if ask(caller, "quick").await == StatusCode::OK {
+                return None;
+            }
+        }
+        Some(())
+    })
+    .await;
+
+    let key = json!({ "name": "one", "role": "predict", "limits": { "max_streams": 1 } });
+    let one = caller(&admins[0], key).await;
+    let path = "/_plugins/_ml/models/slow/_predict/stream";
+    let body = json!({ "parameters": { "prompt": "x" } });
+    let other = one.at(&admins[1]);
+    let mut stream = one.open(path, &body).await;
+    assert!(stream.chunk().await.unwrap().is_some());
+    until("the other coordinator has heard of the stream", || async {
+        let told = other.send(&Method::POST, "/v1/chat/completions", &chat("quick"));
+        (told.await.status == StatusCode::TOO_MANY_REQUESTS).then_some(())
+    })
+    .await;
+    drop(stream);
+    until("it has heard of its end", || async {
+        (ask(&other, "quick").await == StatusCode::OK).then_some(())
+    })
+    .await;
+}
