@@ -9,6 +9,9 @@ use tokio::process::{Child, Command};
 
 use crate::PATIENCE;
 
+/// A proxy that nobody serves.
+const NO_PROXY_THERE: &str = "http://127.0.0.1:9";
+
 /// One process; killed when dropped. Its output is shown when the story fails.
 pub struct Process {
     name: String,
@@ -52,6 +55,10 @@ impl Process {
             .args(arguments)
             .env("VOLLEY_LOG", "info,openraft=warn,ort=warn")
             .env("VOLLEY_TEST_KEY", "sk-volley-test")
+            // No node ever looks at these: whoever did would reach nothing.
+            .env("http_proxy", NO_PROXY_THERE)
+            .env("https_proxy", NO_PROXY_THERE)
+            .env("all_proxy", NO_PROXY_THERE)
             .stdin(Stdio::null())
             .stdout(out.try_clone().expect("a second handle"))
             .stderr(out)

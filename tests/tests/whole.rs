@@ -24,6 +24,8 @@ mod pipelines;
 mod placement;
 #[path = "whole/quotas.rs"]
 mod quotas;
+#[path = "whole/redaction.rs"]
+mod redaction;
 #[path = "whole/resumed.rs"]
 mod resumed;
 #[path = "whole/secrets.rs"]

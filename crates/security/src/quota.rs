@@ -324,7 +324,9 @@ mod tests {
         }
         let refused = meters.begin(&key(), quota, start).unwrap_err();
         assert_eq!(refused.code, ErrorCode::Overloaded);
-        assert_eq!(refused.retry_after, Some(Duration::from_secs(1)));
+        // Something has come back while it was read.
+        let wait = refused.retry_after.unwrap();
+        assert!(wait <= Duration::from_secs(1), "{wait:?}");
         let later = start + Duration::from_secs(2);
         meters.begin(&key(), quota, later).unwrap();
         meters.begin(&key(), quota, later).unwrap();
@@ -372,7 +374,7 @@ mod tests {
         let meters = Meters::default();
         let left = meters.begin(&key(), quota, start).unwrap().unwrap();
         let mut left = left.count(generation(1_000, Some(usage)));
-        for _ in 0..601 {
+        for _ in 0..900 {
             left.next().await.unwrap().unwrap();
         }
         drop(left);

@@ -216,7 +216,7 @@ impl fmt::Debug for KeyHash {
     }
 }
 
-/// How much the bearers of a key may use, on each coordinator. `None` is no limit.
+/// How much the bearers of a key may use. `None` is no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Quota {
     /// Predictions that may begin in a minute.

@@ -57,6 +57,26 @@ fn the_readme_and_scripts_name_files_that_exist() {
     assert_none(&problems);
 }
 
+#[test]
+fn the_tests_that_the_security_page_names_are_there() {
+    let text = read(Path::new("docs/security.md"));
+    let (_, table) = text
+        .split_once("## What each promise is tested by")
+        .unwrap();
+    let rows = table.lines().filter(|line| line.starts_with("| "));
+    let tests = rows.flat_map(|row| row.split('`').skip(1).step_by(2));
+    let tests: BTreeSet<_> = tests.filter(|name| name.contains('_')).collect();
+    assert!(40 < tests.len(), "{}", tests.len());
+    let sources = ["crates", "tests"].into_iter();
+    let sources: Vec<_> = sources.flat_map(|folder| files(folder, ".rs")).collect();
+    let sources = sources.iter().map(|path| read(path)).collect::<String>();
+    let missing = tests
+        .iter()
+        .filter(|name| !sources.contains(&format!("fn {name}(")));
+    let problems = missing.map(|name| format!("docs/security.md names the test {name}"));
+    assert_none(&problems.collect::<Vec<_>>());
+}
+
 /// All Markdown files.
 fn documents() -> Vec<PathBuf> {
     files("", ".md")

@@ -125,21 +125,21 @@ async fn a_sealed_secret_is_used_changed_and_rotated_under_load_and_readable_now
     for node in cluster.coordinators.iter_mut().chain(&mut cluster.workers) {
         node.stop().await;
     }
-    let found = search(cluster.folder());
+    let found = search(cluster.folder(), CANARY);
     assert!(found.is_empty(), "the secret stands in {found:?}");
 }
 
-/// The files under `folder` in which the secret can be read.
-fn search(folder: &Path) -> Vec<std::path::PathBuf> {
+/// The files under `folder` in which `canary` can be read.
+pub(crate) fn search(folder: &Path, canary: &str) -> Vec<std::path::PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            found.extend(search(&path));
+            found.extend(search(&path, canary));
         } else {
             let bytes = std::fs::read(&path).unwrap();
-            let mut windows = bytes.windows(CANARY.len());
-            if windows.any(|window| window == CANARY.as_bytes()) {
+            let mut windows = bytes.windows(canary.len());
+            if windows.any(|window| window == canary.as_bytes()) {
                 found.push(path);
             }
         }

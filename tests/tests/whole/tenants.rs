@@ -19,7 +19,7 @@ use self::routes::{NAMING, Named};
 pub(crate) struct Caller {
     http: reqwest::Client,
     base: String,
-    key: String,
+    pub(crate) key: String,
 }
 
 /// What is compared of two answers.
@@ -27,7 +27,7 @@ pub(crate) struct Caller {
 pub(crate) struct Told {
     pub(crate) status: StatusCode,
     headers: BTreeMap<String, String>,
-    body: String,
+    pub(crate) body: String,
 }
 
 impl Caller {

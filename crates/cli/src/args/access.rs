@@ -26,16 +26,16 @@ pub(crate) enum Secrets {
     MasterKey,
 }
 
-/// What a key may use, on each coordinator.
+/// What a key may use.
 #[derive(Debug, Args)]
 pub(crate) struct KeyLimits {
-    /// Predictions that may begin in a minute, on each coordinator [default: no limit].
+    /// Predictions that may begin in a minute [default: no limit].
     #[arg(long)]
     pub(crate) requests_per_minute: Option<std::num::NonZeroU32>,
-    /// Tokens read and written in a minute, on each coordinator [default: no limit].
+    /// Tokens read and written in a minute [default: no limit].
     #[arg(long)]
     pub(crate) tokens_per_minute: Option<std::num::NonZeroU32>,
-    /// Predictions that may run at a time, on each coordinator [default: no limit].
+    /// Predictions that may run at a time [default: no limit].
     #[arg(long)]
     pub(crate) max_streams: Option<std::num::NonZeroU32>,
 }
