@@ -24,6 +24,9 @@ else
   "$audit" audit --quiet --deny warnings
 fi
 
+step "the bill of materials"
+scripts/sbom.sh >/dev/null
+
 step "clippy"
 cargo clippy --workspace --all-targets --features volley-cli/sql --locked --quiet -- -D warnings
 
