@@ -55,3 +55,7 @@ sbom:
 # Strikes a cluster with every kind of fault, under load, and checks what its clients saw.
 chaos *arguments:
     scripts/chaos.sh {{arguments}}
+
+# Measures what is promised under load and to clients that misbehave; prints a table.
+promises *arguments:
+    scripts/promises.sh {{arguments}}

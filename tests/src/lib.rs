@@ -7,6 +7,7 @@ pub mod files;
 pub mod http;
 pub mod judges;
 pub mod metrics;
+pub mod overload;
 pub mod process;
 pub mod upstream;
 

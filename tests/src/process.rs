@@ -25,10 +25,11 @@ pub struct Process {
 /// When it has not been built.
 #[must_use]
 pub fn binary() -> PathBuf {
-    let test = std::env::current_exe().expect("the test's own path");
-    let folder = test
-        .ancestors()
-        .nth(2)
+    let own = std::env::current_exe().expect("a program's own path");
+    // Tests are in `target/<profile>/deps`, programs in `target/<profile>`.
+    let mut folders = own.ancestors().skip(1).take(2);
+    let folder = folders
+        .find(|folder| !folder.ends_with("deps"))
         .expect("target/<profile>/deps/<test>");
     let binary = folder.join("volley");
     assert!(
@@ -70,6 +71,12 @@ impl Process {
             child,
             log,
         }
+    }
+
+    /// Its id; `None` when it has ended.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.child.id()
     }
 
     /// Everything that it has written.

@@ -18,6 +18,8 @@ mod life;
 mod membership;
 #[path = "whole/operations.rs"]
 mod operations;
+#[path = "whole/overload.rs"]
+mod overload;
 #[path = "whole/pipelines.rs"]
 mod pipelines;
 #[path = "whole/placement.rs"]

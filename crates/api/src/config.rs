@@ -5,7 +5,7 @@ use std::time::Duration;
 /// The knobs of the HTTP edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ApiConfig {
-    /// Connections at a time; further ones wait to be accepted.
+    /// Connections at a time; further ones are refused at once.
     pub max_connections: usize,
     /// The largest request body, in bytes.
     pub max_body_bytes: usize,

@@ -15,6 +15,7 @@ mod body;
 mod chat;
 mod config;
 mod context;
+mod crowd;
 mod encoding;
 mod error;
 mod extract;

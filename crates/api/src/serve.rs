@@ -24,6 +24,7 @@ use tower::ServiceExt;
 use volley_security::tls::EdgeTls;
 
 use crate::ApiConfig;
+use crate::crowd::{Doorman, Patience, Unanswered};
 use crate::stall::StallGuard;
 use crate::watch::Watches;
 
@@ -78,6 +79,7 @@ pub(crate) async fn run(
 ) {
     let graceful = GracefulShutdown::new();
     let places = Arc::new(Semaphore::new(config.max_connections));
+    let doorman = Doorman::new();
     let tasks = Tasks {
         tracker: TaskTracker::new(),
         upgraded: TaskTracker::new(),
@@ -86,21 +88,17 @@ pub(crate) async fn run(
     };
     let _end = tasks.end.clone().drop_guard();
     loop {
-        let accept = async {
-            // The place is taken before the connection: past the cap, clients wait outside.
-            let place = places.clone().acquire_owned().await;
-            (place, listener.accept().await)
-        };
-        let (place, accepted) = tokio::select! {
-            accepted = accept => accepted,
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
             () = shutdown.cancelled() => break,
-        };
-        let (Ok(place), accepted) = (place, accepted) else {
-            // Nobody takes the places away.
-            break;
         };
         match accepted {
             Ok((socket, _)) => {
+                let Ok(place) = places.clone().try_acquire_owned() else {
+                    let end = tasks.end.clone();
+                    doorman.turn_away(socket, tls.is_none(), &tasks.tracker, end);
+                    continue;
+                };
                 let (router, watcher) = (router.clone(), graceful.watcher());
                 let upgrades = tasks.upgrades(place);
                 let (tls, tasks) = (tls.clone(), tasks.child());
@@ -169,12 +167,13 @@ async fn connection<IO>(
     // The connection's HTTP/2 streams end with it.
     let _end = end.clone().drop_guard();
     let (watches, asked) = (Watches::default(), AtomicBool::new(false));
+    let patience = Patience::new(end.clone());
     let service = service_fn(|mut request: Request<Incoming>| {
         asked.store(true, Ordering::Relaxed);
         request.extensions_mut().insert(watches.clone());
         request.extensions_mut().insert(draining.clone());
         request.extensions_mut().insert(upgrades.clone());
-        answer(router.clone(), request)
+        answer(router.clone(), request, patience.asked())
     });
     let io = TokioIo::new(socket);
     let builder = builder(&config, tasks);
@@ -205,8 +204,14 @@ async fn connection<IO>(
     }
 }
 
-async fn answer(router: Router, request: Request<Incoming>) -> Result<Response, Infallible> {
-    router.oneshot(request).await
+async fn answer(
+    router: Router,
+    request: Request<Incoming>,
+    unanswered: Unanswered,
+) -> Result<Response, Infallible> {
+    let answer = router.oneshot(request).await;
+    unanswered.answered();
+    answer
 }
 
 /// Where the tasks of connections run: known to the server, and ended with it.

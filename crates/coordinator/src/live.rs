@@ -46,7 +46,15 @@ pub struct LiveWorkers {
     zone: Option<String>,
     workers: BTreeMap<WorkerId, LiveWorker>,
     holders: Holders,
+    /// When everybody was aged first; later by as long as this coordinator stood still since.
+    began: Option<Instant>,
+    /// When everybody was aged last.
+    ticked: Option<Instant>,
 }
+
+/// Ticks that may be late by this many times their interval before it was this coordinator that
+/// stood still.
+const LATE_TICKS: u32 = 4;
 
 impl LiveWorkers {
     /// Nobody yet.
@@ -57,6 +65,8 @@ impl LiveWorkers {
             zone: None,
             workers: BTreeMap::new(),
             holders: Holders::default(),
+            began: None,
+            ticked: None,
         }
     }
 
@@ -133,8 +143,21 @@ impl LiveWorkers {
     }
 
     /// Ages everybody to `now` and forgets who is long dead. Returns whether anything changed.
+    ///
+    /// After a time in which this coordinator stood still, or its clock leapt, that time counts
+    /// for nobody's silence: what workers said meanwhile has not been read yet.
     pub fn tick(&mut self, now: Instant) -> bool {
         let config = self.config;
+        let patience = config.tick * LATE_TICKS;
+        let before = self.ticked.replace(now).unwrap_or(now);
+        let stood_still = now.saturating_duration_since(before);
+        let began = self.began.get_or_insert(now);
+        if patience < stood_still {
+            *began += stood_still;
+            for worker in self.workers.values_mut() {
+                worker.last_heard = now.min(worker.last_heard + stood_still);
+            }
+        }
         let mut changed = false;
         for worker in self.workers.values_mut() {
             let silence = now.saturating_duration_since(worker.last_heard);
@@ -241,9 +264,27 @@ impl LiveWorkers {
             Liveness::Alive | Liveness::Suspect => true,
             Liveness::Draining => false,
             Liveness::Dead => {
-                now.saturating_duration_since(worker.last_heard) < self.config.replace_after
+                let silence = self.awake(now).saturating_duration_since(worker.last_heard);
+                silence < self.config.replace_after
             }
         }
+    }
+
+    /// Whether this coordinator has begun to listen so recently that who has not been heard is
+    /// not gone yet.
+    #[must_use]
+    pub fn is_settling(&self, now: Instant) -> bool {
+        let listens = |began| self.awake(now).saturating_duration_since(began);
+        let config = &self.config;
+        self.began
+            .is_none_or(|began| listens(began) < config.replace_after)
+    }
+
+    /// The latest that it can be without this coordinator having stood still; once it has, the
+    /// next tick says for how long.
+    fn awake(&self, now: Instant) -> Instant {
+        let patience = self.config.tick * LATE_TICKS;
+        self.ticked.map_or(now, |ticked| now.min(ticked + patience))
     }
 
     /// One worker.

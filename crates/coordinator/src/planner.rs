@@ -25,12 +25,11 @@ impl Coordinator {
     pub(crate) async fn run_planner(self) {
         let mut registry = self.0.cluster.registry();
         let mut raft = self.0.cluster.raft();
-        let started = Instant::now();
         let mut failures = Failures::default();
         loop {
             if self.0.cluster.is_leader() {
                 let state = registry.borrow_and_update().clone();
-                let plan = self.decide(&state, &mut failures, started);
+                let plan = self.decide(&state, &mut failures);
                 for command in commands(plan) {
                     // A refused or lost write is decided anew on the next round.
                     if let Err(error) = self.0.cluster.write(command).await {
@@ -48,13 +47,12 @@ impl Coordinator {
         }
     }
 
-    fn decide(&self, state: &RegistryState, failures: &mut Failures, started: Instant) -> Plan {
+    fn decide(&self, state: &RegistryState, failures: &mut Failures) -> Plan {
         let now = Instant::now();
         let live = self.0.live.read();
         failures.learn(state, &live);
         // Workers find a new leader within moments; until then, who is not heard is not gone.
-        let settling =
-            now.saturating_duration_since(started) < self.0.config.liveness.replace_after;
+        let settling = live.is_settling(now);
         let situation = situation(state, &live, failures, settling, now);
         placement::plan(state, &situation)
     }

@@ -75,6 +75,15 @@ impl Coordinator {
         }
     }
 
+    /// The process starts again: all is forgotten but the costs.
+    pub(crate) fn restart(&mut self) {
+        let cost = self.cost;
+        *self = Self {
+            cost,
+            ..Self::new()
+        };
+    }
+
     /// A heartbeat came in.
     ///
     /// # Errors
@@ -117,8 +126,9 @@ impl Coordinator {
         news
     }
 
-    pub(crate) fn plan(&mut self, state: &RegistryState, settling: bool, now: Instant) -> Plan {
+    pub(crate) fn plan(&mut self, state: &RegistryState, now: Instant) -> Plan {
         let meter = Meter::start();
+        let settling = self.live.is_settling(now);
         self.failures.learn(state, &self.live);
         let situation = situation(state, &self.live, &self.failures, settling, now);
         let plan = placement::plan(state, &situation);

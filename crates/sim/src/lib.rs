@@ -2,11 +2,13 @@
 //! time and a simulated network. The same seed gives the same run.
 //!
 //! Reading order: [`World`] (what there is, and the clock), `coordinator`, `worker`, [`cost`]
-//! (what it counts), [`measure`] (the runs that are printed).
+//! (what it counts), [`measure`] (the runs that are printed), [`story`] (faults, and the laws that
+//! hold whatever happens).
 
 mod coordinator;
 pub mod cost;
 pub mod measure;
+pub mod story;
 mod worker;
 mod world;
 

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use clap::Parser;
 use volley_sim::measure::{Figures, Size, run};
+use volley_sim::story::tell_all;
 
 /// Simulates clusters with the real planner, registry, heartbeats and routing.
 #[derive(Debug, Parser)]
@@ -29,6 +30,10 @@ struct Arguments {
     /// Where the random numbers begin.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Instead: so many stories of faults in small clusters, from this seed on; the first that
+    /// breaks a law is cut down and printed.
+    #[arg(long)]
+    stories: Option<u64>,
 }
 
 const HEAD: &str = "\
@@ -37,6 +42,12 @@ const HEAD: &str = "\
 
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
+    if let Some(stories) = arguments.stories {
+        let told = tell_all(arguments.seed..arguments.seed.saturating_add(stories));
+        let told = told.map_err(|why| anyhow::anyhow!(why))?;
+        let line = format!("{told} stories of faults: no law was broken");
+        return Ok(writeln!(std::io::stdout(), "{line}")?);
+    }
     let size = Size {
         coordinators: arguments.coordinators,
         workers: arguments.workers,

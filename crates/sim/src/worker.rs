@@ -17,6 +17,8 @@ pub(crate) struct Link {
     /// `None` while there is no connection.
     pub(crate) stream: Option<u64>,
     pub(crate) said: Option<WorkerReport>,
+    /// When the last heartbeat on it arrives: none overtakes another.
+    pub(crate) busy_until_ms: u64,
 }
 
 /// One worker.
@@ -31,10 +33,16 @@ pub(crate) struct Worker {
     pub(crate) life: u64,
     born_ms: u64,
     pub(crate) replicas: BTreeMap<(ModelName, ModelVersion), Replica>,
-    followed: Revision,
+    pub(crate) followed: Revision,
     pub(crate) links: Vec<Link>,
-    /// Coordinators that it cannot reach.
-    pub(crate) cut: BTreeSet<usize>,
+    /// Coordinators that do not hear it.
+    pub(crate) mute: BTreeSet<usize>,
+    /// Coordinators that it does not hear.
+    pub(crate) deaf: BTreeSet<usize>,
+    /// It does nothing, and its connections stay.
+    pub(crate) frozen: bool,
+    /// Its packets get lost now and then, and are sent again.
+    pub(crate) lossy: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,13 +66,32 @@ impl Worker {
             replicas: BTreeMap::new(),
             followed: Revision::default(),
             links: (0..coordinators).map(|_| Link::default()).collect(),
-            cut: BTreeSet::new(),
+            mute: BTreeSet::new(),
+            deaf: BTreeSet::new(),
+            frozen: false,
+            lossy: false,
         }
+    }
+
+    /// Whether a coordinator gets what it sends.
+    pub(crate) fn speaks(&self, coordinator: usize) -> bool {
+        !self.mute.contains(&coordinator)
+    }
+
+    /// Whether it gets what a coordinator sends.
+    pub(crate) fn hears(&self, coordinator: usize) -> bool {
+        !self.deaf.contains(&coordinator)
+    }
+
+    /// The value of one of its labels.
+    pub(crate) fn label(&self, name: &str) -> Option<&str> {
+        self.labels.get(name).map(String::as_str)
     }
 
     /// Dies: it forgets everything, and its connections are reset.
     pub(crate) fn die(&mut self) {
         self.up = false;
+        self.frozen = false;
         self.replicas.clear();
         self.links
             .iter_mut()
@@ -142,18 +169,22 @@ impl Worker {
         }
     }
 
-    /// The next heartbeats, one for each coordinator that it reaches: to whom, on which stream,
-    /// and the bytes. With `whole` every heartbeat says everything.
+    /// The next heartbeats, one for each coordinator that it is connected to: to whom, on which
+    /// stream, and the bytes. With `whole` every heartbeat says everything; those that are `down`
+    /// take no connection.
     pub(crate) fn beat(
         &mut self,
         now_ms: u64,
         next_stream: &mut u64,
         whole: bool,
+        down: &[usize],
     ) -> Vec<(usize, u64, Vec<u8>)> {
         let report = self.report(now_ms);
         let mut beats = Vec::new();
         for (index, link) in self.links.iter_mut().enumerate() {
-            if self.cut.contains(&index) {
+            // A connection needs both ways to begin; then what is sent waits in the one that is cut.
+            let reached = !self.mute.contains(&index) && !self.deaf.contains(&index);
+            if down.contains(&index) || (link.stream.is_none() && !reached) {
                 continue;
             }
             let stream = *link.stream.get_or_insert_with(|| {

@@ -1,9 +1,13 @@
 //! What there is, the clock, and the network between.
 
 mod events;
+mod faults;
+mod laws;
+mod raft;
+mod traffic;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,6 +15,8 @@ use volley_types::WorkerId;
 use volley_types::registry::{RegistryCommand, RegistryState};
 
 use self::events::{BEAT_MS, Due, Event, PATROL_MS, TICK_MS};
+use self::laws::Laws;
+use self::raft::Seat;
 use crate::coordinator::Coordinator;
 use crate::cost::Cost;
 use crate::worker::Worker;
@@ -36,6 +42,8 @@ pub struct Settings {
     pub network_ms: u64,
     /// Every heartbeat says everything, as before workers told only changes.
     pub whole_reports: bool,
+    /// Coordinators elect leaders, requests are made, and the laws are checked at every step.
+    pub drilled: bool,
     /// Where the random numbers begin.
     pub seed: u64,
 }
@@ -52,6 +60,7 @@ impl Default for Settings {
             append_ms: 5,
             network_ms: 4,
             whole_reports: false,
+            drilled: false,
             seed: 1,
         }
     }
@@ -69,12 +78,16 @@ pub struct World {
     coordinators: Vec<Coordinator>,
     workers: Vec<Worker>,
     numbers: BTreeMap<WorkerId, usize>,
+    seats: Vec<Seat>,
     leader: usize,
-    leads_since_ms: u64,
+    /// Since when it cannot do its work.
+    leader_lost_ms: Option<u64>,
     next_stream: u64,
     log: Vec<RegistryCommand>,
     appending: bool,
-    plan_due: bool,
+    laws: Laws,
+    /// Workers whose replicas fail every request.
+    failing: BTreeSet<usize>,
     /// Writes that were committed.
     pub writes: u64,
 }
@@ -104,12 +117,14 @@ impl World {
             due: BinaryHeap::new(),
             order: 0,
             state: Arc::default(),
+            seats: (0..settings.coordinators).map(Seat::new).collect(),
             leader: 0,
-            leads_since_ms: 0,
+            leader_lost_ms: None,
             next_stream: 0,
             log: Vec::new(),
             appending: false,
-            plan_due: false,
+            laws: Laws::new(&settings),
+            failing: BTreeSet::new(),
             writes: 0,
             settings,
         };
@@ -119,6 +134,9 @@ impl World {
         }
         world.after(TICK_MS, Event::Tick);
         world.after(PATROL_MS, Event::Patrol);
+        if settings.drilled {
+            world.begin_drill();
+        }
         world
     }
 
@@ -157,67 +175,22 @@ impl World {
         &self.coordinators[coordinator].live
     }
 
-    /// The simulated instant.
+    /// The simulated instant, as clocks that were left alone show it.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.start + Duration::from_millis(self.now_ms)
+    }
+
+    /// The first law that was broken, and when.
+    #[must_use]
+    pub fn broken(&self) -> Option<&str> {
+        self.laws.broken()
     }
 
     /// Gives commands to the leader.
     pub fn submit(&mut self, commands: impl IntoIterator<Item = RegistryCommand>) {
         self.log.extend(commands);
         self.append();
-    }
-
-    /// A worker's process dies: its connections are reset.
-    pub fn kill(&mut self, worker: usize) {
-        let streams: Vec<_> = self.workers[worker]
-            .links
-            .iter()
-            .map(|link| link.stream)
-            .collect();
-        self.workers[worker].die();
-        for (to, stream) in streams.into_iter().enumerate() {
-            if let Some(stream) = stream
-                && !self.workers[worker].cut.contains(&to)
-            {
-                let delay = self.delay();
-                self.after(delay, Event::HangUp { to, worker, stream });
-            }
-        }
-    }
-
-    /// A dead worker is started again.
-    pub fn start(&mut self, worker: usize) {
-        if !self.workers[worker].up {
-            let now = self.now_ms;
-            self.workers[worker].start(now);
-        }
-    }
-
-    /// Nothing passes between a worker and a coordinator until it is mended.
-    pub fn cut(&mut self, worker: usize, coordinator: usize) {
-        self.workers[worker].cut.insert(coordinator);
-    }
-
-    /// The network between them works again; the old connection is lost.
-    pub fn mend(&mut self, worker: usize, coordinator: usize) {
-        if self.workers[worker].cut.remove(&coordinator) {
-            self.workers[worker].links[coordinator] = crate::worker::Link::default();
-        }
-    }
-
-    /// Another coordinator leads from now on; it knows nothing of failures.
-    pub fn elect(&mut self, leader: usize) {
-        self.leader = leader;
-        self.leads_since_ms = self.now_ms;
-        self.ring();
-    }
-
-    /// Whether a worker's process runs.
-    #[must_use]
-    pub fn is_up(&self, worker: usize) -> bool {
-        self.workers[worker].up
     }
 
     /// Bytes of all that the registry places on a worker.

@@ -9,7 +9,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use volley_api::ApiConfig;
-use volley_types::GenerationChunks;
+use volley_types::{GenerationChunks, Signature};
 
 use super::support::{Edge, SOON, Script, event, last, request, text};
 
@@ -211,7 +211,7 @@ async fn http_2_is_spoken_too() {
 }
 
 #[tokio::test]
-async fn past_the_cap_connections_wait_outside() {
+async fn past_the_cap_connections_are_refused_at_once_and_taken_again_once_there_is_a_place() {
     let edge = Edge::with(ApiConfig {
         max_connections: 1,
         ..ApiConfig::default()
@@ -227,15 +227,50 @@ async fn past_the_cap_connections_wait_outside() {
         r#"{"parameters":{"prompt":"x"}}"#,
     );
     let streaming = edge.open(stream).await;
-    let waiting = edge.get("/");
-    tokio::pin!(waiting);
-    assert!(
-        tokio::time::timeout(Duration::from_millis(100), &mut waiting)
-            .await
-            .is_err()
-    );
+    let good = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+    for _ in 0..20 {
+        let refused = raw(&edge, good).await;
+        assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+        assert!(refused.contains("retry-after: 1"), "{refused}");
+        let silent = raw(&edge, b"").await;
+        assert!(silent.contains("overloaded"), "before a word is said");
+    }
     drop(streaming);
-    assert_eq!(waiting.await.status, 200);
+    let taken = async {
+        while !raw(&edge, good).await.starts_with("HTTP/1.1 200") {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(SOON, taken)
+        .await
+        .expect("the place is free again");
+}
+
+#[tokio::test]
+async fn a_connection_whose_requests_are_taken_back_as_they_come_is_closed() {
+    let edge = Edge::start().await;
+    // It never says a word, so that none of them is answered.
+    let silent = Script::Deaf(Signature::generation());
+    edge.cluster.script("m", silent);
+    let socket = TcpStream::connect(edge.address).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(socket))
+            .await
+            .unwrap();
+    let connection = tokio::spawn(connection);
+    let mut sent = 0;
+    while sent < 5_000 && sender.ready().await.is_ok() {
+        let asked = sender.send_request(stream_request());
+        let answer = tokio::time::timeout(Duration::from_millis(2), asked).await;
+        assert!(!matches!(answer, Ok(Ok(_))), "nothing is answered");
+        sent += 1;
+    }
+    assert!((20..5_000).contains(&sent), "{sent} requests");
+    // Whether the client calls that an error or an end.
+    let _ = tokio::time::timeout(SOON, connection)
+        .await
+        .expect("the connection is closed");
+    assert_eq!(edge.get("/").await.status, 200, "others do not notice");
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! The writer thread and the file behind it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,8 @@ pub(super) const LOG: TableDefinition<u64, &[u8]> = TableDefinition::new("log");
 
 /// Where a node keeps everything, in its data directory.
 pub(super) const FILE: &str = "raft.redb";
+/// Its name until it is whole: half a store is no store.
+pub(super) const DRAFT: &str = "raft.redb.new";
 pub(super) const FORMAT: &str = "1";
 /// Operations that may wait for the writer.
 const QUEUE: usize = 1_024;
@@ -140,8 +142,35 @@ pub(super) fn unavailable(message: &str, source: DiskError) -> PredictError {
 }
 
 fn open_database(directory: &Path) -> Result<Database, DiskError> {
-    std::fs::create_dir_all(directory)?;
-    patiently(|| Database::create(directory.join(FILE)))
+    let file = directory.join(FILE);
+    if !file.exists() {
+        std::fs::create_dir_all(directory)?;
+        drop(Database::create(draft(directory)?)?);
+        publish(directory)?;
+    }
+    patiently(|| Database::create(&file))
+}
+
+/// Where a new store is made. What is left there of an earlier attempt was never used.
+pub(super) fn draft(directory: &Path) -> std::io::Result<PathBuf> {
+    let draft = directory.join(DRAFT);
+    match std::fs::remove_file(&draft) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(draft),
+    }
+}
+
+/// Gives a store that is whole its name, for good: a power loss must not take back the directory's
+/// entry of a file that holds votes.
+pub(super) fn publish(directory: &Path) -> std::io::Result<()> {
+    std::fs::rename(directory.join(DRAFT), directory.join(FILE))?;
+    std::fs::File::open(directory)?.sync_all()?;
+    // Who may not read the parent did not make the directory either.
+    let directory = directory.canonicalize()?;
+    match directory.parent().map(std::fs::File::open) {
+        Some(Ok(parent)) => parent.sync_all(),
+        Some(Err(_)) | None => Ok(()),
+    }
 }
 
 /// Opens a store that may be held for another moment.
@@ -319,5 +348,9 @@ pub(crate) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, DiskError> {
     Ok(serde_json::to_vec(value)?)
 }
 
+#[cfg(test)]
+mod crashes;
+#[cfg(test)]
+mod platter;
 #[cfg(test)]
 mod tests;

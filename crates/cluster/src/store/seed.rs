@@ -114,15 +114,9 @@ pub(crate) fn sow(directory: &Path, seed: &Seed<'_>) -> Result<(), PredictError>
              give a directory of its own",
         ));
     }
-    // Under another name until it is whole: half a store is no store.
-    let draft = directory.join("raft.redb.new");
     let write = || -> Result<(), DiskError> {
-        if draft.exists() {
-            std::fs::remove_file(&draft)?;
-        }
-        fill(&draft, seed)?;
-        std::fs::rename(&draft, directory.join(FILE))?;
-        std::fs::File::open(directory)?.sync_all()?;
+        fill(&disk::draft(directory)?, seed)?;
+        disk::publish(directory)?;
         Ok(())
     };
     write().map_err(failed)

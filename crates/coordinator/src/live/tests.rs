@@ -202,3 +202,34 @@ fn a_dead_worker_keeps_its_replicas_for_the_grace_and_placement_looks_when_it_is
         "placement is looked at again"
     );
 }
+
+#[test]
+fn while_a_coordinator_stands_still_nobody_s_silence_grows() {
+    let mut story = Story::new();
+    story.live.tick(story.at(0));
+    assert!(story.live.is_settling(story.at(0)));
+    story.hear(0, 1, report(1, ReplicaState::Ready));
+    for ms in (250..=500).step_by(250) {
+        story.live.tick(story.at(ms));
+    }
+    // Frozen for a minute: what the worker said meanwhile has not been read yet.
+    assert!(!story.live.tick(story.at(60_500)));
+    assert_eq!(story.liveness(), Some(Liveness::Alive));
+    assert!(story.live.is_settling(story.at(60_600)));
+    story.live.tick(story.at(61_000));
+    assert!(story.live.tick(story.at(61_750)), "silent since");
+    assert_eq!(story.liveness(), Some(Liveness::Suspect));
+    for ms in (62_000..=70_000).step_by(250) {
+        story.live.tick(story.at(ms));
+    }
+    let (_, worker) = story.live.iter().next().unwrap();
+    assert!(!story.live.is_settling(story.at(70_000)));
+    assert!(story.live.keeps_replicas(worker, story.at(69_900)));
+    // Frozen again, after its death: whoever looks before the next tick does not jump to
+    // conclusions either.
+    assert!(!story.live.keeps_replicas(worker, story.at(70_100)));
+    story.hear(70_200, 1, report(1, ReplicaState::Ready));
+    assert!(story.live.lost(&self::worker(), 1).is_some());
+    let (_, worker) = story.live.iter().next().unwrap();
+    assert!(story.live.keeps_replicas(worker, story.at(500_000)));
+}

@@ -7,7 +7,7 @@ use prost::Message;
 use volley_cluster::apply::apply;
 use volley_proto::registry_records::command_to_wire;
 use volley_proto::worker_report::orders_to_wire;
-use volley_types::registry::{RegistryCommand, RolloutAction};
+use volley_types::registry::{RegistryCommand, RegistryState, RolloutAction};
 use volley_types::{ModelName, ModelVersion, Orders, Revision, WorkerId};
 
 use super::World;
@@ -41,9 +41,20 @@ pub(super) enum Event {
         stream: u64,
     },
     Tick,
-    Plan,
+    Plan(usize),
     Patrol,
     Append,
+    /// A coordinator hears what is committed.
+    Apply {
+        to: usize,
+        state: Arc<RegistryState>,
+    },
+    /// Coordinators look who leads, and who lags.
+    Raft,
+    Thaw(usize),
+    Up(usize),
+    ThawWorker(usize),
+    Calls,
     Orders {
         worker: usize,
         life: u64,
@@ -97,15 +108,18 @@ impl World {
         self.random.u64(0..=self.settings.network_ms)
     }
 
-    /// Something that placement looks at is new.
-    pub(super) fn ring(&mut self) {
-        if !self.plan_due {
-            self.plan_due = true;
-            self.after(SETTLE_MS, Event::Plan);
+    /// Something that placement looks at is new to a coordinator.
+    pub(super) fn ring(&mut self, at: usize) {
+        if self.seats[at].leads && !self.seats[at].plan_due {
+            self.seats[at].plan_due = true;
+            self.after(SETTLE_MS, Event::Plan(at));
         }
     }
 
     pub(super) fn happen(&mut self, event: Event) {
+        let Some(event) = self.unless_held(event) else {
+            return;
+        };
         match event {
             Event::Beat(worker) => self.beat(worker),
             Event::Heartbeat {
@@ -116,25 +130,32 @@ impl World {
             } => self.hear(to, worker, stream, &bytes),
             Event::HangUp { to, worker, stream } => {
                 let id = self.workers[worker].id.clone();
-                if self.coordinators[to].hang_up(&id, stream) && to == self.leader {
-                    self.ring();
+                if self.coordinators[to].hang_up(&id, stream) {
+                    self.ring(to);
                 }
             }
             Event::Tick => {
-                let now = self.now();
                 for index in 0..self.coordinators.len() {
-                    if self.coordinators[index].tick(now) && index == self.leader {
-                        self.ring();
+                    if self.acts(index) {
+                        self.tick(index);
                     }
                 }
                 self.after(TICK_MS, Event::Tick);
             }
-            Event::Plan => self.plan(),
+            Event::Plan(at) => self.plan(at),
             Event::Patrol => {
-                self.ring();
+                for index in 0..self.coordinators.len() {
+                    self.ring(index);
+                }
                 self.after(PATROL_MS, Event::Patrol);
             }
             Event::Append => self.commit(),
+            Event::Apply { to, state } => self.apply(to, &state),
+            Event::Raft => self.look_around(),
+            Event::Thaw(coordinator) => self.thaw(coordinator),
+            Event::Up(coordinator) => self.begin_again(coordinator),
+            Event::ThawWorker(worker) => self.thaw_worker(worker),
+            Event::Calls => self.call(),
             Event::Orders {
                 worker,
                 life,
@@ -145,19 +166,28 @@ impl World {
         }
     }
 
+    pub(super) fn tick(&mut self, at: usize) {
+        let now = self.clock(at);
+        if self.coordinators[at].tick(now) {
+            self.ring(at);
+        }
+    }
+
     fn beat(&mut self, worker: usize) {
         self.after(BEAT_MS, Event::Beat(worker));
-        if self.workers[worker].up {
+        if self.workers[worker].up && !self.workers[worker].frozen {
             self.report(worker);
         }
     }
 
     fn report(&mut self, worker: usize) {
         let (now, whole) = (self.now_ms, self.settings.whole_reports);
-        let beats = self.workers[worker].beat(now, &mut self.next_stream, whole);
-        // What goes through one connection stays in order.
-        let delay = self.settings.network_ms;
+        let down: Vec<usize> = (0..self.seats.len())
+            .filter(|index| self.seats[*index].down)
+            .collect();
+        let beats = self.workers[worker].beat(now, &mut self.next_stream, whole, &down);
         for (to, stream, bytes) in beats {
+            let delay = self.travel(worker, to);
             self.after(
                 delay,
                 Event::Heartbeat {
@@ -171,26 +201,23 @@ impl World {
     }
 
     fn hear(&mut self, to: usize, worker: usize, stream: u64, bytes: &[u8]) {
-        let still = self.workers[worker].links[to].stream == Some(stream);
-        if !still || self.workers[worker].cut.contains(&to) {
+        if !self.arrives(worker, to, stream) {
             return;
         }
-        let now = self.now();
+        let now = self.clock(to);
         let heard = self.coordinators[to].hear(stream, bytes, now);
         let heard = heard.expect("a simulated worker speaks well");
         if heard.first {
             self.order_worker(to, &heard.worker);
         }
-        if heard.news && to == self.leader {
-            self.ring();
+        if heard.news {
+            self.ring(to);
         }
     }
 
-    fn order_worker(&mut self, from: usize, id: &WorkerId) {
+    pub(super) fn order_worker(&mut self, from: usize, id: &WorkerId) {
         let worker = self.numbers[id];
-        if self.workers[worker].cut.contains(&from)
-            || self.workers[worker].links[from].stream.is_none()
-        {
+        if !self.workers[worker].hears(from) || self.workers[worker].links[from].stream.is_none() {
             return;
         }
         let coordinator = &mut self.coordinators[from];
@@ -207,7 +234,8 @@ impl World {
         let wanted = orders.assignments.into_iter();
         let wanted = wanted.map(|assignment| (assignment.model, assignment.spec.version));
         let (life, revision) = (self.workers[worker].life, orders.revision);
-        let wanted = wanted.collect();
+        let wanted: Vec<_> = wanted.collect();
+        self.laws.ordered(self.now_ms, revision, worker, &wanted);
         let delay = self.delay();
         self.after(
             delay,
@@ -232,6 +260,8 @@ impl World {
         }
         let wanted = wanted.into_iter().collect();
         let bytes = self.settings.model_bytes;
+        self.laws
+            .obeyed(self.now_ms, &self.workers[worker], revision);
         let Some(begun) = self.workers[worker].follow(revision, &wanted, bytes) else {
             return;
         };
@@ -253,16 +283,22 @@ impl World {
         }
     }
 
-    fn plan(&mut self) {
-        self.plan_due = false;
-        // The planner waits for its writes before it looks again.
-        if self.appending {
-            return self.ring();
+    fn plan(&mut self, at: usize) {
+        self.seats[at].plan_due = false;
+        if !self.seats[at].leads {
+            return;
         }
-        let settling = self.now_ms - self.leads_since_ms < 10_000;
-        let (now, leader) = (self.now(), self.leader);
-        let state = self.state.clone();
-        let plan = self.coordinators[leader].plan(&state, settling, now);
+        // The planner waits for its writes before it looks again.
+        if self.appending && at == self.leader {
+            return self.ring(at);
+        }
+        let (now, state) = (self.clock(at), self.seats[at].applied.clone());
+        let plan = self.coordinators[at].plan(&state, now);
+        // Who only believes that it leads finds no majority for what it decides.
+        if at != self.leader {
+            return;
+        }
+        self.check_plan(&state, &plan);
         let stops = plan
             .stops
             .into_iter()
@@ -286,8 +322,11 @@ impl World {
         }
     }
 
-    /// More than half have the oldest entries: everybody applies them.
+    /// Once more than half have the oldest entries, the leader applies them, and tells the others.
     fn commit(&mut self) {
+        if !self.has_quorum() {
+            return self.after(TICK_MS, Event::Append);
+        }
         let count = self.log.len().min(APPEND);
         let commands: Vec<_> = self.log.drain(..count).collect();
         let meter = Meter::start();
@@ -303,21 +342,18 @@ impl World {
         self.writes += commands.len() as u64;
         let followers = self.coordinators.len() as u64 - 1;
         for index in 0..self.coordinators.len() {
-            let state = self.state.clone();
             let leads = index == self.leader;
-            let coordinator = &mut self.coordinators[index];
-            coordinator.cost.cpu += spent;
+            let cost = &mut self.coordinators[index].cost;
+            cost.cpu += spent;
             if leads {
-                coordinator.cost.bytes_out += bytes * followers;
+                cost.bytes_out += bytes * followers;
             } else {
-                coordinator.cost.bytes_in += bytes;
+                cost.bytes_in += bytes;
             }
-            for worker in coordinator.follow(&state) {
-                self.order_worker(index, &worker);
-            }
+            self.tell_committed(index);
         }
         self.appending = false;
         self.append();
-        self.ring();
+        self.ring(self.leader);
     }
 }

@@ -1,0 +1,236 @@
+//! What goes wrong, and how it ends.
+
+use super::World;
+use super::events::Event;
+use crate::worker::Link;
+
+/// A packet that is lost is sent again after this long, and after twice as long each further time.
+const RESEND_MS: u64 = 200;
+/// A side that is silent for this long closes the connection.
+const KEEP_ALIVE_MS: u64 = 15_000;
+
+impl World {
+    /// A worker's process dies: its connections are reset.
+    pub fn kill(&mut self, worker: usize) {
+        let coordinators = 0..self.coordinators.len();
+        coordinators.for_each(|coordinator| self.hang_up(worker, coordinator));
+        self.workers[worker].die();
+    }
+
+    /// A dead worker is started again.
+    pub fn start(&mut self, worker: usize) {
+        if !self.workers[worker].up {
+            let now = self.now_ms;
+            self.workers[worker].start(now);
+        }
+    }
+
+    /// A worker does nothing for a while; its connections stay.
+    pub fn freeze_worker(&mut self, worker: usize, ms: u64) {
+        if self.workers[worker].up && !self.workers[worker].frozen {
+            self.workers[worker].frozen = true;
+            self.after(ms, Event::ThawWorker(worker));
+            if KEEP_ALIVE_MS < ms {
+                let coordinators = 0..self.coordinators.len();
+                coordinators.for_each(|coordinator| self.reset(worker, coordinator));
+            }
+        }
+    }
+
+    pub(super) fn thaw_worker(&mut self, worker: usize) {
+        self.workers[worker].frozen = false;
+    }
+
+    /// A coordinator does nothing for a while; what is sent to it waits.
+    pub fn freeze(&mut self, coordinator: usize, ms: u64) {
+        if self.acts(coordinator) {
+            self.seats[coordinator].frozen = true;
+            self.after(ms, Event::Thaw(coordinator));
+        }
+    }
+
+    /// It goes on: it looks at its clock and at what has come in either order.
+    pub(super) fn thaw(&mut self, coordinator: usize) {
+        if !std::mem::take(&mut self.seats[coordinator].frozen) {
+            return;
+        }
+        let clock_first = self.random.bool();
+        if clock_first {
+            self.tick(coordinator);
+        }
+        for event in std::mem::take(&mut self.seats[coordinator].held) {
+            self.happen(event);
+        }
+        if !clock_first {
+            self.tick(coordinator);
+        }
+    }
+
+    /// A coordinator's process dies, and is started again after a while.
+    pub fn restart(&mut self, coordinator: usize, ms: u64) {
+        if self.seats[coordinator].down {
+            return;
+        }
+        for worker in 0..self.workers.len() {
+            self.workers[worker].links[coordinator] = Link::default();
+        }
+        let seat = &mut self.seats[coordinator];
+        seat.down = true;
+        seat.frozen = false;
+        seat.leads = false;
+        seat.plan_due = false;
+        seat.held.clear();
+        self.after(ms, Event::Up(coordinator));
+    }
+
+    /// A coordinator's clock leaps ahead.
+    pub fn leap(&mut self, coordinator: usize, ms: u64) {
+        self.seats[coordinator].ahead_ms += ms;
+    }
+
+    /// Nothing passes between a worker and a coordinator until it is mended.
+    pub fn cut(&mut self, worker: usize, coordinator: usize) {
+        self.mute(worker, coordinator);
+        self.deafen(worker, coordinator);
+    }
+
+    /// A coordinator gets nothing of what a worker sends.
+    pub fn mute(&mut self, worker: usize, coordinator: usize) {
+        self.workers[worker].mute.insert(coordinator);
+    }
+
+    /// A worker gets nothing of what a coordinator sends.
+    pub fn deafen(&mut self, worker: usize, coordinator: usize) {
+        self.workers[worker].deaf.insert(coordinator);
+    }
+
+    /// The network between them works again; the old connection is lost.
+    pub fn mend(&mut self, worker: usize, coordinator: usize) {
+        let muted = self.workers[worker].mute.remove(&coordinator);
+        let deafened = self.workers[worker].deaf.remove(&coordinator);
+        if muted || deafened {
+            self.reset(worker, coordinator);
+        }
+    }
+
+    /// The connection between them is reset; what was under way is lost.
+    pub fn reset(&mut self, worker: usize, coordinator: usize) {
+        self.hang_up(worker, coordinator);
+        self.workers[worker].links[coordinator] = Link::default();
+    }
+
+    /// Packets of a worker get lost now and then, or do no more.
+    pub fn lose(&mut self, worker: usize, lossy: bool) {
+        self.workers[worker].lossy = lossy;
+    }
+
+    /// Requests to a worker's replicas fail, or do no more.
+    pub fn fail_requests(&mut self, worker: usize, fail: bool) {
+        if fail {
+            self.failing.insert(worker);
+        } else {
+            self.failing.remove(&worker);
+        }
+    }
+
+    /// One coordinator does not hear another any more, or does again.
+    pub fn part(&mut self, speaker: usize, hearer: usize, parted: bool) {
+        if speaker == hearer {
+            return;
+        }
+        let unheard_by = &mut self.seats[speaker].unheard_by;
+        if parted {
+            unheard_by.insert(hearer);
+        } else {
+            unheard_by.remove(&hearer);
+        }
+    }
+
+    /// Another coordinator leads from now on, if it can; it knows nothing of failures.
+    pub fn elect(&mut self, leader: usize) {
+        if self.acts(leader) && self.leader != leader {
+            let before = self.leader;
+            self.seats[before].leads = false;
+            self.take_over(leader);
+        }
+    }
+
+    /// Everything works again; processes that do not run are started.
+    pub fn heal(&mut self) {
+        for coordinator in 0..self.coordinators.len() {
+            self.seats[coordinator].unheard_by.clear();
+            self.thaw(coordinator);
+            self.begin_again(coordinator);
+            for worker in 0..self.workers.len() {
+                self.mend(worker, coordinator);
+            }
+        }
+        for worker in 0..self.workers.len() {
+            self.start(worker);
+            self.thaw_worker(worker);
+            self.lose(worker, false);
+            self.fail_requests(worker, false);
+        }
+    }
+
+    fn hang_up(&mut self, worker: usize, to: usize) {
+        if let Some(stream) = self.workers[worker].links[to].stream
+            && self.workers[worker].speaks(to)
+        {
+            let delay = self.delay();
+            self.after(delay, Event::HangUp { to, worker, stream });
+        }
+    }
+
+    /// How long the next heartbeat on a connection is under way.
+    pub(super) fn travel(&mut self, worker: usize, to: usize) -> u64 {
+        let mut delay = self.settings.network_ms;
+        if self.workers[worker].lossy {
+            let mut resend = RESEND_MS;
+            while self.random.u8(..10) < 3 && delay < KEEP_ALIVE_MS {
+                delay += resend;
+                resend *= 2;
+            }
+        }
+        let link = &mut self.workers[worker].links[to];
+        link.busy_until_ms = link.busy_until_ms.max(self.now_ms + delay);
+        link.busy_until_ms - self.now_ms
+    }
+
+    /// Whether a heartbeat is of a connection that is open still, and gets through.
+    pub(super) fn arrives(&self, worker: usize, to: usize, stream: u64) -> bool {
+        let sender = &self.workers[worker];
+        sender.links[to].stream == Some(stream) && sender.speaks(to) && !self.seats[to].down
+    }
+
+    /// Gives the event to be handled now, if it is one for now: who is down gets nothing, and
+    /// whoever is frozen gets it later.
+    pub(super) fn unless_held(&mut self, event: Event) -> Option<Event> {
+        let to = match &event {
+            Event::Heartbeat {
+                to, worker, stream, ..
+            } => {
+                if self.arrives(*worker, *to, *stream) {
+                    self.laws.arrived(self.now_ms, *to, *worker);
+                }
+                *to
+            }
+            Event::HangUp { to, .. } | Event::Apply { to, .. } | Event::Plan(to) => *to,
+            Event::Orders { worker, .. } | Event::Loaded { worker, .. }
+                if self.workers[*worker].frozen =>
+            {
+                self.after(RESEND_MS, event);
+                return None;
+            }
+            _ => return Some(event),
+        };
+        if self.seats[to].down {
+            return None;
+        }
+        if self.seats[to].frozen {
+            self.seats[to].held.push(event);
+            return None;
+        }
+        Some(event)
+    }
+}
