@@ -42,6 +42,8 @@ pub struct Scale {
     pub overload: Duration,
     /// Streams in all, to see whether any is kept.
     pub streams: usize,
+    /// Streams of which a rate is made.
+    pub rated: usize,
     /// Bounds on times and on memory are this many times those of the promise: a debug build
     /// beside other tests is neither fast nor small.
     pub slack: f64,
@@ -58,10 +60,11 @@ impl Scale {
             slow: 40,
             flood: 200,
             resets: 20_000,
-            cancels: 400,
+            cancels: 200,
             overload: Duration::from_secs(4),
-            streams: 3_000,
-            slack: 8.0,
+            streams: 800,
+            rated: 100,
+            slack: 40.0,
         }
     }
 
@@ -78,6 +81,7 @@ impl Scale {
             cancels: 10_000,
             overload: Duration::from_secs(20),
             streams: 1_000_000,
+            rated: 2_000,
             slack: 1.0,
         }
     }

@@ -126,7 +126,7 @@ impl Story {
         world.run(REST_MS);
         check(&world)?;
         if world.writes != writes {
-            return Err("replicas move at rest".to_owned());
+            return Err(format!("a write at rest, {}", world.last_write()));
         }
         Ok(())
     }

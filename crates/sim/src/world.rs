@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use volley_cluster::apply::Size;
 use volley_types::WorkerId;
 use volley_types::registry::{RegistryCommand, RegistryState};
 
@@ -75,6 +76,7 @@ pub struct World {
     due: BinaryHeap<Reverse<Due>>,
     order: u64,
     state: Arc<RegistryState>,
+    size: Size,
     coordinators: Vec<Coordinator>,
     workers: Vec<Worker>,
     numbers: BTreeMap<WorkerId, usize>,
@@ -90,6 +92,8 @@ pub struct World {
     failing: BTreeSet<usize>,
     /// Writes that were committed.
     pub writes: u64,
+    /// The last of them, in words.
+    last_write: String,
 }
 
 impl World {
@@ -117,6 +121,7 @@ impl World {
             due: BinaryHeap::new(),
             order: 0,
             state: Arc::default(),
+            size: Size::default(),
             seats: (0..settings.coordinators).map(Seat::new).collect(),
             leader: 0,
             leader_lost_ms: None,
@@ -126,6 +131,7 @@ impl World {
             laws: Laws::new(&settings),
             failing: BTreeSet::new(),
             writes: 0,
+            last_write: String::new(),
             settings,
         };
         for worker in 0..settings.workers {
@@ -179,6 +185,12 @@ impl World {
     #[must_use]
     pub fn now(&self) -> Instant {
         self.start + Duration::from_millis(self.now_ms)
+    }
+
+    /// The write that was committed last, in words.
+    #[must_use]
+    pub fn last_write(&self) -> &str {
+        &self.last_write
     }
 
     /// The first law that was broken, and when.

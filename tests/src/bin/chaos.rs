@@ -108,10 +108,8 @@ async fn run(arguments: &Arguments) -> Result<Run, String> {
     load.stop().await;
     let lasted = load.now();
 
-    let mut registries = Vec::new();
-    for client in &clients {
-        registries.push(registry(client).await.map_err(|error| error.to_string())?);
-    }
+    let registries = futures::future::try_join_all(clients.iter().map(registry));
+    let registries = registries.await.map_err(|error| error.to_string())?;
     let writes = std::mem::take(&mut *load.seen.writes.lock().await);
     let streams = std::mem::take(&mut *load.seen.streams.lock().await);
     let mut violations = check(&writes, &registries);

@@ -13,19 +13,19 @@ use volley_client::{Client, ClientError};
 use super::history::{Outcome, Registry, Write};
 use super::streams::{Ending, Reader};
 
-/// Writers at a time.
-const WRITERS: usize = 8;
+/// Writers at a time: enough for the floor in a debug build, with a leader lost every minute.
+const WRITERS: usize = 20;
 /// Readers of streams at a time.
 const READERS: usize = 8;
 /// Versions that one model gets before the writers take the next; a registry holds a thousand.
-const VERSIONS: u64 = 400;
+const VERSIONS: u64 = 900;
 /// Models that are written to at a time.
 const MODELS: u64 = 4;
 /// Between two writes of one writer. The registry keeps everything: more would measure how large
 /// it becomes.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Reads at a time, when everything is read in the end.
-const READS: usize = 32;
+const READS: usize = 16;
 /// How long a coordinator may take to show what it has acknowledged.
 const SOON: Duration = Duration::from_secs(20);
 /// Longer than the cluster's own limit on a write: after this nobody knows.

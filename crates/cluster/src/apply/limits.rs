@@ -91,8 +91,38 @@ pub(super) fn version_fits(spec: &ModelVersionSpec) -> Result<(), PredictError> 
     within("the model's parameters", parameters, MAX_PARAMETERS)
 }
 
+/// What the registry's models, connectors, aliases and pipelines take, once it has been looked at:
+/// a write need not look through all of them again. It belongs to one registry and to all writes
+/// that are applied to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size(Option<usize>);
+
+impl Size {
+    /// Whether `more` bytes still fit; they count from then on.
+    pub(super) fn add(&mut self, state: &RegistryState, more: usize) -> Result<(), PredictError> {
+        let size = self.0.unwrap_or_else(|| registry_bytes(state)) + more;
+        within("the size of the registry", size, MAX_REGISTRY_BYTES)?;
+        self.0 = Some(size);
+        Ok(())
+    }
+
+    /// After a write that may have changed it.
+    pub(super) fn forget(&mut self) {
+        self.0 = None;
+    }
+
+    #[cfg(test)]
+    pub(super) fn known(self) -> Option<usize> {
+        self.0
+    }
+}
+
 /// Whether `more` bytes still fit.
 pub(super) fn registry_fits(state: &RegistryState, more: usize) -> Result<(), PredictError> {
+    Size::default().add(state, more)
+}
+
+pub(super) fn registry_bytes(state: &RegistryState) -> usize {
     let versions = state
         .models
         .values()
@@ -103,8 +133,7 @@ pub(super) fn registry_fits(state: &RegistryState, more: usize) -> Result<(), Pr
     let aliases: usize = aliases.map(|entry| alias_bytes(&entry.spec)).sum();
     let pipelines = state.pipelines.values();
     let pipelines: usize = pipelines.map(|entry| pipeline_bytes(&entry.spec)).sum();
-    let size = versions + connectors + aliases + pipelines + more;
-    within("the size of the registry", size, MAX_REGISTRY_BYTES)
+    versions + connectors + aliases + pipelines
 }
 
 pub(super) fn alias_fits(spec: &AliasSpec) -> Result<(), PredictError> {

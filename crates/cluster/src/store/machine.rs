@@ -11,7 +11,7 @@ use volley_proto::registry::v1 as wire;
 use volley_proto::registry_records::{state_from_wire, state_to_wire};
 use volley_types::registry::RegistryState;
 
-use crate::apply::apply;
+use crate::apply::{Size, apply, apply_sized};
 use crate::raft_types::{
     Entry, LogId, LogReply, Snapshot, SnapshotMeta, StorageError, StorageIoError, StoredMembership,
     TypeConfig,
@@ -23,6 +23,7 @@ struct Applied {
     last: Option<LogId>,
     membership: StoredMembership,
     snapshot: Option<Snapshot>,
+    size: Size,
 }
 
 /// The state machine of one node. Cloning gives another handle.
@@ -132,6 +133,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
         I::IntoIter: OptionalSend,
     {
         let mut applied = self.applied.lock();
+        let mut size = applied.size;
         let mut replies = Vec::new();
         let mut next: Option<RegistryState> = None;
         for entry in entries {
@@ -145,10 +147,12 @@ impl RaftStateMachine<TypeConfig> for Machine {
                 EntryPayload::Normal(command) => {
                     let state = next.get_or_insert_with(|| (**self.registry.borrow()).clone());
                     let command = command.decode();
-                    LogReply::from(command.and_then(|command| apply(state, &command)))
+                    let reply = command.and_then(|it| apply_sized(state, &mut size, &it));
+                    LogReply::from(reply)
                 }
             });
         }
+        applied.size = size;
         if let Some(next) = next {
             self.registry.send_if_modified(|current| {
                 let changed = current.revision != next.revision;
@@ -177,6 +181,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
         let mut applied = self.applied.lock();
         applied.last = meta.last_log_id;
         applied.membership = meta.last_membership.clone();
+        applied.size = Size::default();
         applied.snapshot = Some(Snapshot {
             meta: meta.clone(),
             snapshot,

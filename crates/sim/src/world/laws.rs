@@ -185,6 +185,9 @@ impl World {
     /// # Errors
     /// What differs.
     pub fn agreed(&self) -> Result<(), String> {
+        if !self.log.is_empty() {
+            return Err("writes wait".to_owned());
+        }
         for (index, seat) in self.seats.iter().enumerate() {
             if seat.applied.revision != self.state.revision {
                 return Err(format!("coordinator {index} lags"));
