@@ -88,8 +88,16 @@ impl Scale {
 }
 
 /// The scenes, by name.
-pub const SCENES: [&str; 8] = [
-    "idle", "stalled", "slow", "flood", "resets", "cancels", "overload", "leaks",
+pub const SCENES: [&str; 9] = [
+    "idle",
+    "stalled",
+    "slow",
+    "handshakes",
+    "flood",
+    "resets",
+    "cancels",
+    "overload",
+    "leaks",
 ];
 
 /// Plays one of [`SCENES`].
@@ -101,6 +109,7 @@ pub async fn play(scene: &str, scale: &Scale) -> Figure {
         "idle" => crowds::idle(scale).await,
         "stalled" => crowds::stalled(scale).await,
         "slow" => hostile::slow(scale).await,
+        "handshakes" => hostile::handshakes(scale).await,
         "flood" => hostile::flood(scale).await,
         "resets" => hostile::resets(scale).await,
         "cancels" => streams::cancels(scale).await,

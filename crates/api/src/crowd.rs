@@ -19,9 +19,12 @@ const HEARD_WITHIN: Duration = Duration::from_secs(1);
 /// What a client may send meanwhile.
 const LISTENED_BYTES: usize = 64 << 10;
 /// Requests of one connection that may be taken back before they are answered, within
-/// [`WINDOW`]. Clients that hedge or give up take back some; an attack does nothing else.
+/// [`WINDOW`], unless a good part is answered. Clients that hedge or give up take back some, and a
+/// proxy has many clients; an attack does nothing else.
 const TAKEN_BACK: u32 = 500;
 const WINDOW: Duration = Duration::from_secs(10);
+/// So many times as many as are answered are an attack.
+const EXCESS: u32 = 4;
 
 const REFUSAL: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
     retry-after: 1\r\nconnection: close\r\ncontent-length: 154\r\n\r\n\
@@ -71,10 +74,16 @@ async fn tell(mut socket: TcpStream) -> std::io::Result<()> {
 /// Counts the requests of one connection that are taken back before they are answered.
 #[derive(Debug)]
 pub(crate) struct Patience {
-    /// Since when, and how many.
-    taken_back: Mutex<(Instant, u32)>,
+    counts: Mutex<Counts>,
     /// Ends the connection.
     end: CancellationToken,
+}
+
+#[derive(Debug)]
+struct Counts {
+    since: Instant,
+    taken_back: u32,
+    answered: u32,
 }
 
 /// A request that has no answer yet.
@@ -84,7 +93,11 @@ pub(crate) struct Unanswered(Option<Arc<Patience>>);
 impl Patience {
     pub(crate) fn new(end: CancellationToken) -> Arc<Self> {
         Arc::new(Self {
-            taken_back: Mutex::new((Instant::now(), 0)),
+            counts: Mutex::new(Counts {
+                since: Instant::now(),
+                taken_back: 0,
+                answered: 0,
+            }),
             end,
         })
     }
@@ -95,21 +108,33 @@ impl Patience {
     }
 
     fn taken_back(&self, now: Instant) {
-        let mut taken_back = self.taken_back.lock();
-        if WINDOW <= now.saturating_duration_since(taken_back.0) {
-            *taken_back = (now, 0);
+        let mut counts = self.counts.lock();
+        if WINDOW <= now.saturating_duration_since(counts.since) {
+            *counts = Counts {
+                since: now,
+                taken_back: 0,
+                answered: 0,
+            };
         }
-        taken_back.1 += 1;
-        if taken_back.1 == TAKEN_BACK {
+        counts.taken_back += 1;
+        let allowed = TAKEN_BACK.max(counts.answered.saturating_mul(EXCESS));
+        if allowed <= counts.taken_back && !self.end.is_cancelled() {
             tracing::warn!("a connection was closed: its requests were taken back as they came");
             self.end.cancel();
         }
+    }
+
+    fn answered(&self) {
+        let mut counts = self.counts.lock();
+        counts.answered = counts.answered.saturating_add(1);
     }
 }
 
 impl Unanswered {
     pub(crate) fn answered(mut self) {
-        self.0 = None;
+        if let Some(patience) = self.0.take() {
+            patience.answered();
+        }
     }
 }
 
@@ -137,17 +162,21 @@ mod tests {
     fn only_who_takes_back_much_in_a_short_time_is_cut() {
         let end = CancellationToken::new();
         let patience = Patience::new(end.clone());
-        for _ in 0..10_000 {
-            patience.asked().answered();
-        }
         let start = Instant::now();
         let step = WINDOW / (TAKEN_BACK - 1);
         for count in 0..TAKEN_BACK * 3 {
             patience.taken_back(start + step * count);
         }
         assert!(!end.is_cancelled(), "some, again and again");
+        let proxy = Patience::new(end.clone());
+        for _ in 0..10_000 {
+            proxy.asked().answered();
+            drop(proxy.asked());
+        }
+        assert!(!end.is_cancelled(), "as many as are answered");
+        let attack = Patience::new(end.clone());
         for _ in 0..TAKEN_BACK {
-            drop(patience.asked());
+            drop(attack.asked());
         }
         assert!(end.is_cancelled());
     }

@@ -116,7 +116,7 @@ pub async fn stalled(scale: &Scale) -> Figure {
             cut.as_secs_f64(),
             scale.write_stall.as_secs_f64()
         ),
-        held: ratio <= 1.2 * scale.slack.min(3.0)
+        held: ratio <= 1.2 * scale.slack.min(8.0)
             && each <= STALLED_KIB * scale.slack.min(2.0)
             && cut < limit
             && (still as usize == scale.stalled || scale.write_stall < Duration::from_secs(30)),

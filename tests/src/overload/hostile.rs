@@ -14,6 +14,8 @@ use super::{Figure, Scale, quantile};
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Beyond it, a slow client is cut no later than this.
 const GRACE: Duration = Duration::from_secs(2);
+/// How long a TLS handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(10);
 const ALIVE: &str = "/_volley/health/live";
 
 /// Headers that come a byte at a time, bodies that do, and clients that never say a word.
@@ -69,6 +71,62 @@ pub async fn slow(scale: &Scale) -> Figure {
             PATIENCE.as_secs_f64()
         ),
         held: open == 0 && longest <= PATIENCE + GRACE.mul_f64(scale.slack.min(3.0)),
+    }
+}
+
+/// Clients that begin a TLS handshake and do not go on, or do not even begin.
+///
+/// # Panics
+/// When no certificate can be made, or no connection.
+pub async fn handshakes(scale: &Scale) -> Figure {
+    let folder = tempfile::tempdir().expect("a folder");
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
+    let certificate = params.self_signed(&key).expect("a certificate");
+    let files = [
+        ("edge.pem", certificate.pem()),
+        ("edge.key", key.serialize_pem()),
+    ];
+    let paths = files.map(|(name, text)| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("a file");
+        path
+    });
+    let tls = format!(
+        "\n[security.tls]\ncertificate = {:?}\nkey = {:?}\n",
+        paths[0], paths[1]
+    );
+    let stage = Stage::with(0, "", "", &tls).await;
+    let address = stage.address().to_owned();
+    let listens = || async { TcpStream::connect(&address).await.ok().map(drop) };
+    crate::until("it listens", listens).await;
+    let mut clients = tokio::task::JoinSet::new();
+    // The beginning of a ClientHello that says that it is long.
+    for start in [&b""[..], b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"] {
+        for _ in 0..scale.slow {
+            let address = address.clone();
+            clients.spawn(async move {
+                let asked = say(&address, start).await.expect("a connection");
+                asked.closed_within(HANDSHAKE * 4).await
+            });
+        }
+    }
+    let (mut longest, mut open) = (Duration::ZERO, 0);
+    while let Some(cut) = clients.join_next().await {
+        match cut.expect("a client") {
+            Some(after) => longest = longest.max(after),
+            None => open += 1,
+        }
+    }
+    Figure {
+        promise: "TLS handshakes that do not come to an end are given up",
+        told: format!(
+            "{} clients: all cut within {:.1} s of {:.0} s, {open} left open",
+            scale.slow * 2,
+            longest.as_secs_f64(),
+            HANDSHAKE.as_secs_f64()
+        ),
+        held: open == 0 && longest <= HANDSHAKE + GRACE.mul_f64(scale.slack.min(3.0)),
     }
 }
 

@@ -30,6 +30,11 @@ async fn slow_senders_are_cut_and_disturb_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn handshakes_that_do_not_end_are_given_up() {
+    keeps("handshakes").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn connections_past_the_cap_are_refused_at_once() {
     keeps("flood").await;
 }
