@@ -4,6 +4,7 @@
 
 mod changes;
 mod deployments;
+mod drains;
 mod groups;
 mod keys;
 mod limits;
@@ -20,10 +21,10 @@ use volley_types::registry::{
 use volley_types::{ConnectorId, ErrorCode, ModelName, ModelVersion, PredictError, Revision};
 
 pub use limits::{
-    MAX_ALIASES, MAX_CONNECTORS, MAX_DELETED_TASKS, MAX_DESCRIPTION, MAX_GROUPS, MAX_HEADERS,
-    MAX_KEY_MODELS, MAX_KEYS, MAX_LABELS, MAX_MODELS, MAX_PARAMETERS, MAX_PIPELINE_BYTES,
-    MAX_PIPELINES, MAX_REGISTRY_BYTES, MAX_REPLICAS, MAX_SECRETS, MAX_SETTINGS, MAX_TEMPLATE,
-    MAX_TEXT, MAX_VERSIONS,
+    MAX_ALIASES, MAX_CONNECTORS, MAX_DELETED_TASKS, MAX_DESCRIPTION, MAX_DRAINS, MAX_GROUPS,
+    MAX_HEADERS, MAX_KEY_MODELS, MAX_KEYS, MAX_LABELS, MAX_MODELS, MAX_PARAMETERS,
+    MAX_PIPELINE_BYTES, MAX_PIPELINES, MAX_REGISTRY_BYTES, MAX_REPLICAS, MAX_SECRETS, MAX_SETTINGS,
+    MAX_TEMPLATE, MAX_TEXT, MAX_VERSIONS,
 };
 use limits::{connector_bytes, connector_fits, registry_fits, version_bytes, version_fits, within};
 
@@ -33,6 +34,18 @@ use limits::{connector_bytes, connector_fits, registry_fits, version_bytes, vers
 /// `NotFound`, `Conflict`, `InvalidInput` as [`RegistryCommand`] says; `TooLarge` past one of
 /// this module's limits.
 pub fn apply(
+    state: &mut RegistryState,
+    command: &RegistryCommand,
+) -> Result<RegistryReply, PredictError> {
+    let reply = decide(state, command);
+    // What changes nothing needs no reader of its level.
+    if reply.is_ok() && 1 < command.level() {
+        state.level = state.level.max(command.level());
+    }
+    reply
+}
+
+fn decide(
     state: &mut RegistryState,
     command: &RegistryCommand,
 ) -> Result<RegistryReply, PredictError> {
@@ -102,6 +115,8 @@ pub fn apply(
             after,
         } => secrets::rewrap(state, name, before, after),
         RegistryCommand::DeleteSecret(name) => secrets::delete(state, name),
+        RegistryCommand::Drain(node, drain) => drains::drain(state, node, *drain),
+        RegistryCommand::Undrain(node) => drains::undrain(state, node),
     }
 }
 
