@@ -12,12 +12,22 @@ scripts/get-ort.sh --gpu
 export VOLLEY_TEST_DEVICE=cuda
 step "tests"
 cargo test --locked --package volley-backend-onnx
+step "decoders again, with CUDA graphs"
+VOLLEY_TEST_CUDA_GRAPHS=1 cargo test --locked --package volley-backend-onnx --test it decoders
+step "what the driver says of the GPUs"
+cargo test --locked --package volley-worker --lib gpus
 step "rates"
 cargo build --release --locked --package volley-backend-onnx --examples
-target/release/examples/decode_rate crates/backend-onnx/tests/models/half-decoder "Hello!" <<'LINES'
+rates() {
+  target/release/examples/decode_rate crates/backend-onnx/tests/models/half-decoder "Hello!" <<'LINES'
 bare 8 64
 engine 8 64
 bare 32 64
 engine 32 64
 LINES
+}
+rates
+step "rates with CUDA graphs"
+VOLLEY_TEST_CUDA_GRAPHS=1 rates
+step "rates of encoders"
 target/release/examples/encode_rate crates/backend-onnx/tests/models/text-embed 6

@@ -36,14 +36,15 @@ else
   missing "systemd units" systemd-analyze
 fi
 
-if command -v helm >/dev/null; then
-  step "Helm chart"
-  helm lint --strict deploy/helm/volley >&2
-  for values in "" "--set networkPolicy.enabled=false,podMonitor.enabled=true" \
-    "--set coordinators.replicas=5,security.nodesTls=true,security.bootstrapKeySecret=key"; do
-    # shellcheck disable=SC2086
-    helm template volley deploy/helm/volley $values >/dev/null
-  done
+if scripts/get-deploy-tools.sh; then
+  judge=target/venv-deploy/bin
+  step "Helm chart, and what it renders"
+  "$judge/python" tests/python/deploy chart >&2 || give_up "deploy/helm is wrong."
+  step "compose file"
+  "$judge/python" tests/python/deploy compose >&2 || give_up "deploy/compose is wrong."
+  step "container file"
+  "$judge/hadolint" --no-color --failure-threshold info deploy/container/Containerfile >&2 ||
+    give_up "deploy/container is wrong."
 else
-  missing "Helm chart" helm
+  missing "Helm chart, compose file and container file" "Helm's library"
 fi

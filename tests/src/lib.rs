@@ -1,6 +1,8 @@
 //! Real clusters for the stories in `tests/`: the `volley` binary as processes on loopback, with
 //! configuration files of their own and ports that were free.
 
+pub mod bucket;
+pub mod callers;
 pub mod chaos;
 pub mod cluster;
 pub mod files;

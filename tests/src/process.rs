@@ -148,8 +148,20 @@ impl Drop for Process {
 /// # Panics
 /// When it does not end in time.
 pub async fn run(arguments: &[&str]) -> (String, bool) {
+    run_with(arguments, Vec::new()).await
+}
+
+/// The same, with more in its environment.
+///
+/// # Panics
+/// When it does not end in time.
+pub async fn run_with(
+    arguments: &[&str],
+    environment: Vec<(&'static str, String)>,
+) -> (String, bool) {
     let command = Command::new(binary())
         .args(arguments)
+        .envs(environment)
         .stdin(Stdio::null())
         .output();
     let output = tokio::time::timeout(Duration::from_secs(30), command).await;

@@ -10,6 +10,8 @@ mod browser;
 mod clients;
 #[path = "whole/dialects.rs"]
 mod dialects;
+#[path = "whole/drains.rs"]
+mod drains;
 #[path = "whole/faults.rs"]
 mod faults;
 #[path = "whole/life.rs"]
@@ -42,3 +44,5 @@ mod told_once;
 mod traces;
 #[path = "whole/udf.rs"]
 mod udf;
+#[path = "whole/upgrades.rs"]
+mod upgrades;

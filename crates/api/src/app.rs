@@ -11,8 +11,8 @@ use crate::answering::AnsweredBy;
 use crate::auth::{Access, Routes, Sealed, delete, get, post, post_stream, put};
 use crate::resume::{self, Resume};
 use crate::{
-    ApiConfig, EncodeMetrics, GrpcSkin, admin, aliases, anthropic, keys, oip, ollama, openai,
-    openapi, opensearch, ops, pipelines, secrets, ws,
+    ApiConfig, EncodeMetrics, GrpcSkin, admin, aliases, anthropic, drains, keys, oip, ollama,
+    openai, openapi, opensearch, ops, pipelines, secrets, ws,
 };
 
 /// What a handler works with: the cluster, with the rights of who asks.
@@ -91,6 +91,8 @@ pub(crate) fn routes(sealed: &Sealed) -> Routes<Sealed> {
         .route("/nodes/join", post(CLUSTER_ADMIN, admin::join))
         .route("/nodes/{id}/leave", post(CLUSTER_ADMIN, admin::leave))
         .route("/nodes/{id}/replace", post(CLUSTER_ADMIN, admin::replace))
+        .route("/nodes/{id}/drain", post(CLUSTER_ADMIN, drains::drain))
+        .route("/nodes/{id}/undrain", post(CLUSTER_ADMIN, drains::undrain))
         .route("/leader/hand_over", post(CLUSTER_ADMIN, admin::hand_over))
         .route("/backup", get(CLUSTER_ADMIN, admin::backup))
         .route("/whoami", get(VIEWER, keys::whoami))

@@ -16,6 +16,7 @@ mod chat;
 mod config;
 mod context;
 mod crowd;
+mod drains;
 mod encoding;
 mod error;
 mod extract;
@@ -136,12 +137,12 @@ impl ApiServer {
     pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) {
         let _end = self.streams.end_guard();
         let (config, streams) = (self.config, self.streams.clone());
-        let router = app::coordinator(self.sealed());
+        let (router, stays) = (app::coordinator(self.sealed()), self.stays());
         let stopping = async {
             shutdown.cancelled().await;
             Instant::now()
         };
-        let run = serve::run(router, listener, config, self.tls, shutdown.clone());
+        let run = serve::run(router, listener, config, self.tls, shutdown.clone(), stays);
         let ((), since) = tokio::join!(run, stopping);
         // Clients of other coordinators may read still.
         let left = config.drain_timeout.saturating_sub(since.elapsed());
@@ -156,7 +157,8 @@ impl ApiServer {
         shutdown: CancellationToken,
     ) {
         let router = oip::grpc::listener(&self.sealed(), skin);
-        serve::run(router, listener, self.config, self.tls, shutdown).await;
+        let stays = self.stays();
+        serve::run(router, listener, self.config, self.tls, shutdown, stays).await;
     }
 
     /// The routes whose answers may be streams: method, and path with its parameters in braces.
@@ -170,6 +172,11 @@ impl ApiServer {
             all.map(move |method| (method, path.clone()))
         };
         all.flat_map(methods).collect()
+    }
+
+    fn stays(&self) -> serve::Stays {
+        let control = self.control.clone();
+        Arc::new(move || control.ready())
     }
 
     fn sealed(&self) -> Sealed {
@@ -197,5 +204,6 @@ pub async fn serve_node(
     shutdown: CancellationToken,
 ) {
     let router = app::node(metrics, ready, gate);
-    serve::run(router, listener, config, None, shutdown).await;
+    let stays: serve::Stays = Arc::new(|| true);
+    serve::run(router, listener, config, None, shutdown, stays).await;
 }

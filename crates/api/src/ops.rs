@@ -6,11 +6,12 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
 use serde_json::{Value, json};
-use volley_types::GpuReport;
-use volley_types::control::{ReplicaStatus, WorkerStatus};
+use volley_types::control::{ClusterStatus, ReplicaStatus, WorkerStatus};
 use volley_types::registry::{CoordinatorMember, ReplicaState};
+use volley_types::{GpuReport, NodeIdentity};
 
 use crate::app::App;
+use crate::drains::described;
 use crate::error::ApiError;
 use crate::extract::State;
 use crate::metrics;
@@ -98,11 +99,45 @@ pub(crate) async fn status(State(app): State<Arc<App>>) -> Json<Value> {
             "term": status.raft.term,
         },
         "registry_revision": registry.revision.0,
-        "coordinators": members(&status.raft.members),
-        "workers": status.workers.iter().map(worker).collect::<Vec<_>>(),
+        "level": status.level,
+        "coordinators": coordinators(&status),
+        "workers": workers(&status),
+        "drains": status.drains.iter().map(described).collect::<Vec<_>>(),
         "models": models.collect::<Vec<_>>(),
         "active_streams": status.active_streams,
     }))
+}
+
+/// The coordinators, with what they said of themselves; `null` where one could not be reached.
+fn coordinators(status: &ClusterStatus) -> Vec<Value> {
+    let all = status.raft.members.iter().map(|member| {
+        let report = status.reports.get(&member.id);
+        json!({
+            "id": member.id.0,
+            "address": member.address,
+            "voter": member.voter,
+            "level": report.map(|report| report.level),
+            "version": report.map(|report| &report.version),
+            "active_streams": report.map(|report| report.active_streams),
+            "drain": drain_of(status, &NodeIdentity::Coordinator(member.id)),
+        })
+    });
+    all.collect()
+}
+
+fn workers(status: &ClusterStatus) -> Vec<Value> {
+    let all = status.workers.iter().map(|one| {
+        let mut value = worker(one);
+        value["drain"] = drain_of(status, &NodeIdentity::Worker(one.id.clone())).into();
+        value
+    });
+    all.collect()
+}
+
+/// `draining` or `drained`, where an operator has asked for it.
+fn drain_of(status: &ClusterStatus, node: &NodeIdentity) -> Option<&'static str> {
+    let drain = status.drains.iter().find(|drain| drain.node == *node)?;
+    Some(drain.state())
 }
 
 fn worker(worker: &WorkerStatus) -> Value {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::response::Response;
-use http::Request;
+use http::{HeaderValue, Request, StatusCode, Version, header};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -76,6 +76,7 @@ pub(crate) async fn run(
     config: ApiConfig,
     tls: Option<EdgeTls>,
     shutdown: CancellationToken,
+    stays: Stays,
 ) {
     let graceful = GracefulShutdown::new();
     let places = Arc::new(Semaphore::new(config.max_connections));
@@ -85,6 +86,7 @@ pub(crate) async fn run(
         upgraded: TaskTracker::new(),
         end: CancellationToken::new(),
         draining: Draining(shutdown.clone()),
+        stays,
     };
     let _end = tasks.end.clone().drop_guard();
     loop {
@@ -164,6 +166,7 @@ async fn connection<IO>(
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (end, draining) = (tasks.end.clone(), tasks.draining.clone());
+    let stays = tasks.stays.clone();
     // The connection's HTTP/2 streams end with it.
     let _end = end.clone().drop_guard();
     let (watches, asked) = (Watches::default(), AtomicBool::new(false));
@@ -173,7 +176,7 @@ async fn connection<IO>(
         request.extensions_mut().insert(watches.clone());
         request.extensions_mut().insert(draining.clone());
         request.extensions_mut().insert(upgrades.clone());
-        answer(router.clone(), request, patience.asked())
+        answer(router.clone(), request, stays.clone(), patience.asked())
     });
     let io = TokioIo::new(socket);
     let builder = builder(&config, tasks);
@@ -204,15 +207,27 @@ async fn connection<IO>(
     }
 }
 
+/// Answers; a node that is about to leave asks HTTP/1 clients to come back on another connection,
+/// which finds another node.
 async fn answer(
     router: Router,
     request: Request<Incoming>,
+    stays: Stays,
     unanswered: Unanswered,
 ) -> Result<Response, Infallible> {
-    let answer = router.oneshot(request).await;
+    let is_http1 = request.version() <= Version::HTTP_11;
+    let mut response = router.oneshot(request).await?;
     unanswered.answered();
-    answer
+    let goes_on = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    if is_http1 && !goes_on && !stays() {
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(header::CONNECTION, close);
+    }
+    Ok(response)
 }
+
+/// Whether this node wants clients to go on calling it.
+pub(crate) type Stays = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// Where the tasks of connections run: known to the server, and ended with it.
 #[derive(Clone)]
@@ -222,6 +237,7 @@ struct Tasks {
     upgraded: TaskTracker,
     end: CancellationToken,
     draining: Draining,
+    stays: Stays,
 }
 
 impl Tasks {
@@ -239,6 +255,7 @@ impl Tasks {
             upgraded: self.upgraded.clone(),
             end: self.end.child_token(),
             draining: self.draining.clone(),
+            stays: self.stays.clone(),
         }
     }
 }

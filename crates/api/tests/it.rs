@@ -8,6 +8,8 @@ mod anthropic;
 mod cluster;
 #[path = "it/connectors.rs"]
 mod connectors;
+#[path = "it/drains.rs"]
+mod drains;
 #[path = "it/encoding.rs"]
 mod encoding;
 #[path = "it/grpc.rs"]

@@ -134,6 +134,7 @@ impl Loops {
             device: device()?,
             threads: 1,
             slots: SLOTS,
+            cuda_graphs: std::env::var_os("VOLLEY_TEST_CUDA_GRAPHS").is_some(),
             prefix_reuse: false,
             ..OnnxConfig::default()
         };

@@ -124,6 +124,11 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Take a worker or a coordinator out of work: it gets nothing new, others take over, and it
+    /// finishes what it has.
+    Drain(ops::Drain),
+    /// Put a node to work again.
+    Undrain(ops::Drained),
     /// Show who works on what right now: requests, queues, times to first chunk.
     Top(ops::Top),
     /// Check this machine, a node's configuration and the coordinators, and say what to do.
@@ -147,6 +152,10 @@ pub(crate) struct Up {
     /// environment variable VOLLEY_BOOTSTRAP_KEY.
     #[arg(long)]
     pub(crate) bootstrap_key_file: Option<PathBuf>,
+    /// A file with a master key, made by `volley secrets master-key`: the cluster takes secrets of
+    /// connectors, sealed under it. May be given several times; the first seals.
+    #[arg(long = "master-key-file", value_name = "FILE")]
+    pub(crate) master_key_files: Vec<PathBuf>,
     /// The REST port; the next three are for Flight and Raft, the worker, and its metrics. 0
     /// takes any four that are free.
     #[arg(long, default_value_t = 8420)]

@@ -5,6 +5,7 @@ pub(crate) mod backup;
 pub(crate) mod cluster;
 pub(crate) mod connector;
 pub(crate) mod doctor;
+pub(crate) mod drain;
 mod gpus;
 pub(crate) mod inspect;
 pub(crate) mod keys;

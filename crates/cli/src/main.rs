@@ -115,6 +115,8 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Predict(predict) => command::predict::run(&client()?, predict).await,
         #[cfg(feature = "sql")]
         Command::Sql(sql) => command::sql::run(sql, key, arguments.ca_file.as_deref()).await,
+        Command::Drain(drain) => command::drain::run(&client()?, drain).await,
+        Command::Undrain(node) => command::drain::undo(&client()?, node).await,
         Command::Status { json } => command::status::run(&client()?, json).await,
         Command::Completions { shell } => {
             let mut out = Vec::new();

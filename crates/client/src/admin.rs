@@ -5,7 +5,7 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::{Client, ClientError, checked};
+use crate::{Client, ClientError, DrainInfo, checked, segment};
 
 /// A membership change waits until a newcomer has caught up.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
@@ -53,6 +53,36 @@ impl Client {
         let body = to.map_or_else(|| json!({}), |to| json!({ "to": to }));
         self.call(Method::POST, "/_volley/leader/hand_over", Some(&body))
             .await
+    }
+
+    /// Takes a worker, or the coordinator of that number, out of work; `kind` is `worker` or
+    /// `coordinator`, where both have the id. With `force` a worker's replicas go even where no
+    /// other worker can take them. Returns at once: [`Status::drains`](crate::Status::drains) tells how far it is.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn drain(
+        &self,
+        node: &str,
+        kind: Option<&str>,
+        force: bool,
+    ) -> Result<DrainInfo, ClientError> {
+        let mut body = json!({ "force": force });
+        if let Some(kind) = kind {
+            body["kind"] = kind.into();
+        }
+        let path = format!("/_volley/nodes/{}/drain", segment(node));
+        self.call(Method::POST, &path, Some(&body)).await
+    }
+
+    /// Puts a node to work again.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn undrain(&self, node: &str, kind: Option<&str>) -> Result<DrainInfo, ClientError> {
+        let body = kind.map_or_else(|| json!({}), |kind| json!({ "kind": kind }));
+        let path = format!("/_volley/nodes/{}/undrain", segment(node));
+        self.call(Method::POST, &path, Some(&body)).await
     }
 
     /// The registry as a backup, of at most `limit` bytes.

@@ -11,8 +11,14 @@ pub struct Status {
     pub node: NodeInfo,
     /// The registry's revision there.
     pub registry_revision: u64,
+    /// The level of commands that the registry is at.
+    #[serde(default)]
+    pub level: Option<u32>,
     /// All coordinators.
     pub coordinators: Vec<CoordinatorInfo>,
+    /// Nodes that operators drain.
+    #[serde(default)]
+    pub drains: Vec<DrainInfo>,
     /// All workers that it has heard of.
     pub workers: Vec<WorkerInfo>,
     /// All models.
@@ -43,6 +49,38 @@ pub struct CoordinatorInfo {
     pub address: String,
     /// Whether it votes.
     pub voter: bool,
+    /// The highest level of commands that it takes, where it could be asked.
+    #[serde(default)]
+    pub level: Option<u32>,
+    /// Its version of Volley, where it could be asked.
+    #[serde(default)]
+    pub version: Option<String>,
+    /// Prediction streams that run through it, where it could be asked.
+    #[serde(default)]
+    pub active_streams: Option<u32>,
+    /// `draining` or `drained`, where an operator has asked for it.
+    #[serde(default)]
+    pub drain: Option<String>,
+}
+
+/// A node that an operator drains.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainInfo {
+    /// Its id.
+    pub node: String,
+    /// `worker` or `coordinator`.
+    pub kind: String,
+    /// `draining`, `drained`; or `working` in the answer to an undrain.
+    pub state: String,
+    /// Whether its replicas go even where no other worker can take them.
+    #[serde(default)]
+    pub force: bool,
+    /// A worker's models that are not elsewhere yet.
+    #[serde(default)]
+    pub models: Vec<String>,
+    /// Streams that run on it, or through it, still.
+    #[serde(default)]
+    pub active: u32,
 }
 
 /// One worker.
@@ -54,6 +92,9 @@ pub struct WorkerInfo {
     pub address: String,
     /// `alive`, `suspect`, `dead` or `draining`.
     pub liveness: String,
+    /// `draining` or `drained`, where an operator has asked for it.
+    #[serde(default)]
+    pub drain: Option<String>,
     /// Milliseconds since its last heartbeat.
     pub last_heard_ms: u64,
     /// Its resident memory in bytes.

@@ -4,6 +4,7 @@
 
 mod changes;
 mod deployments;
+mod drains;
 mod groups;
 mod keys;
 mod limits;
@@ -20,10 +21,10 @@ use volley_types::registry::{
 use volley_types::{ConnectorId, ErrorCode, ModelName, ModelVersion, PredictError, Revision};
 
 pub use limits::{
-    MAX_ALIASES, MAX_CONNECTORS, MAX_DELETED_TASKS, MAX_DESCRIPTION, MAX_GROUPS, MAX_HEADERS,
-    MAX_KEY_MODELS, MAX_KEYS, MAX_LABELS, MAX_MODELS, MAX_PARAMETERS, MAX_PIPELINE_BYTES,
-    MAX_PIPELINES, MAX_REGISTRY_BYTES, MAX_REPLICAS, MAX_SECRETS, MAX_SETTINGS, MAX_TEMPLATE,
-    MAX_TEXT, MAX_VERSIONS, Size,
+    MAX_ALIASES, MAX_CONNECTORS, MAX_DELETED_TASKS, MAX_DESCRIPTION, MAX_DRAINS, MAX_GROUPS,
+    MAX_HEADERS, MAX_KEY_MODELS, MAX_KEYS, MAX_LABELS, MAX_MODELS, MAX_PARAMETERS,
+    MAX_PIPELINE_BYTES, MAX_PIPELINES, MAX_REGISTRY_BYTES, MAX_REPLICAS, MAX_SECRETS, MAX_SETTINGS,
+    MAX_TEMPLATE, MAX_TEXT, MAX_VERSIONS,
 };
 use limits::{connector_bytes, connector_fits, registry_fits, version_bytes, version_fits, within};
 
@@ -36,44 +37,22 @@ pub fn apply(
     state: &mut RegistryState,
     command: &RegistryCommand,
 ) -> Result<RegistryReply, PredictError> {
-    apply_sized(state, &mut Size::default(), command)
-}
-
-/// The same, for who applies one command after another: `size` is that of `state`, as the last
-/// call left it.
-///
-/// # Errors
-/// As [`apply`].
-pub fn apply_sized(
-    state: &mut RegistryState,
-    size: &mut Size,
-    command: &RegistryCommand,
-) -> Result<RegistryReply, PredictError> {
-    match command {
-        RegistryCommand::RegisterModel(model, spec) => register(state, size, model, spec),
-        RegistryCommand::Place(placings) => deployments::place(state, placings),
-        RegistryCommand::Undeploy(model) => deployments::undeploy(state, model),
-        RegistryCommand::Deploy { .. }
-        | RegistryCommand::Rollout { .. }
-        | RegistryCommand::Scale { .. } => apply_other(state, command),
-        _ => {
-            let applied = apply_other(state, command);
-            size.forget();
-            applied
-        }
+    let reply = decide(state, command);
+    // What changes nothing needs no reader of its level.
+    if reply.is_ok() && 1 < command.level() {
+        state.level = state.level.max(command.level());
     }
+    reply
 }
 
-fn apply_other(
+fn decide(
     state: &mut RegistryState,
     command: &RegistryCommand,
 ) -> Result<RegistryReply, PredictError> {
     match command {
         RegistryCommand::CreateConnector(spec) => create_connector(state, spec),
         RegistryCommand::DeleteConnector(id) => delete_connector(state, id),
-        RegistryCommand::RegisterModel(model, spec) => {
-            register(state, &mut Size::default(), model, spec)
-        }
+        RegistryCommand::RegisterModel(model, spec) => register(state, model, spec),
         RegistryCommand::Deploy {
             model,
             version,
@@ -136,6 +115,8 @@ fn apply_other(
             after,
         } => secrets::rewrap(state, name, before, after),
         RegistryCommand::DeleteSecret(name) => secrets::delete(state, name),
+        RegistryCommand::Drain(node, drain) => drains::drain(state, node, *drain),
+        RegistryCommand::Undrain(node) => drains::undrain(state, node),
     }
 }
 
@@ -222,7 +203,6 @@ fn uses_connector(model: &ModelEntry, id: &ConnectorId) -> bool {
 
 fn register(
     state: &mut RegistryState,
-    size: &mut Size,
     model: &ModelName,
     spec: &ModelVersionSpec,
 ) -> Result<RegistryReply, PredictError> {
@@ -250,18 +230,10 @@ fn register(
     }
     names::free_for_model(state, model)?;
     version_fits(spec)?;
-    let known = state.models.get(model);
-    if known.is_none() {
+    registry_fits(state, version_bytes(spec))?;
+    if !state.models.contains_key(model) {
         within("the number of models", state.models.len() + 1, MAX_MODELS)?;
     }
-    let versions = known.map_or(0, |entry| entry.versions.len());
-    within(
-        "the number of the model's versions",
-        versions + 1,
-        MAX_VERSIONS,
-    )?;
-    // The last that may refuse: from here on it counts.
-    size.add(state, version_bytes(spec))?;
     let entry = state.models.entry(model.clone()).or_insert_with(|| {
         Arc::new(ModelEntry {
             name: model.clone(),
@@ -274,6 +246,11 @@ fn register(
         })
     });
     let entry = Arc::make_mut(entry);
+    within(
+        "the number of the model's versions",
+        entry.versions.len() + 1,
+        MAX_VERSIONS,
+    )?;
     let newest = entry
         .versions
         .keys()

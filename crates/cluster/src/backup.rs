@@ -12,7 +12,7 @@ use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 use volley_proto::registry_records::state_to_wire;
-use volley_types::registry::RegistryState;
+use volley_types::registry::{LEVEL, RegistryState};
 use volley_types::{ErrorCode, NodeId, PredictError, Revision};
 
 use crate::store::machine;
@@ -95,14 +95,20 @@ pub fn decode(backup: &[u8]) -> Result<(BackupHead, RegistryState), PredictError
         .get(1..rest.len().saturating_sub(SEAL_BYTES))
         .filter(|payload| payload.len() == head.bytes)
         .ok_or_else(damaged)?;
-    let state = machine::decode(payload)?;
-    // What a later version wrote would be lost without a word.
-    if state_to_wire(&state).encode_to_vec() != payload || state.revision.0 != head.revision {
-        return Err(PredictError::invalid(format!(
+    let later = || {
+        PredictError::invalid(format!(
             "the backup holds what this version of Volley does not know; restore it with \
              version {} or a later one",
             head.volley
-        )));
+        ))
+    };
+    let state = machine::decode(payload, LEVEL).map_err(|error| match error.code {
+        ErrorCode::Conflict => later(),
+        _ => error,
+    })?;
+    // What a later version wrote would be lost without a word.
+    if state_to_wire(&state).encode_to_vec() != payload || state.revision.0 != head.revision {
+        return Err(later());
     }
     Ok((head, state))
 }

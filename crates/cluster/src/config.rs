@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use volley_security::nodes::Dialer;
 use volley_types::NodeId;
+use volley_types::registry::LEVEL;
 
 /// Entries in one append: with each at its largest it is still far below the largest message.
 const MAX_APPEND_ENTRIES: u64 = 32;
@@ -48,6 +49,9 @@ pub struct ClusterConfig {
     pub write_timeout: Duration,
     /// How other coordinators are called.
     pub dialer: Dialer,
+    /// The highest level of commands that it takes, at most [`LEVEL`]: less holds back what the
+    /// version before could not read.
+    pub level: u32,
 }
 
 impl ClusterConfig {
@@ -66,6 +70,7 @@ impl ClusterConfig {
             snapshot_every: 1_000,
             write_timeout: Duration::from_secs(2),
             dialer: Dialer::plain(),
+            level: LEVEL,
         }
     }
 

@@ -3,12 +3,13 @@
 //! library; none of its types is in this crate's interface.
 //!
 //! Reading order: [`apply`], [`placement`], [`Cluster`] (what others call), `write` (how a
-//! write finds the leader), `membership`, `store`, `network`, `service`; [`backup`] for what
+//! write finds the leader), `membership`, `levels`, `store`, `network`, `service`; [`backup`] for what
 //! is kept elsewhere, and `lineage` for what must not come back.
 
 pub mod apply;
 pub mod backup;
 mod config;
+mod levels;
 mod lineage;
 mod membership;
 mod network;
@@ -20,7 +21,7 @@ mod write;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
 use openraft::ServerState;
@@ -31,10 +32,11 @@ use tokio_util::task::TaskTracker;
 use tonic::transport::Channel;
 use volley_proto::raft::v1::membership_service_server::MembershipServiceServer;
 use volley_proto::raft::v1::raft_service_server::RaftServiceServer;
-use volley_types::registry::{CoordinatorMember, RaftStatus, RegistryState};
+use volley_types::registry::{CoordinatorMember, LEVEL, RaftStatus, RegistryState};
 use volley_types::{ErrorCode, NodeId, PredictError};
 
 pub use crate::config::{ClusterConfig, RaftTiming};
+use crate::levels::Reports;
 use crate::lineage::Lineage;
 use crate::raft_types::{Node, Raft};
 use crate::service::{MembershipDoor, RaftDoor};
@@ -74,6 +76,12 @@ struct Shared {
     handing_over: AtomicBool,
     /// Is about to stop, and takes over from nobody.
     retiring: AtomicBool,
+    /// Held while somebody is let in, and while the first command of a level is proposed.
+    admission: Mutex<()>,
+    /// What coordinators said of themselves when they were last asked.
+    reports: watch::Receiver<Reports>,
+    /// Prediction streams that run here.
+    streams: AtomicU32,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -101,9 +109,14 @@ impl Cluster {
         let raft_config = config.raft().validate().map_err(|error| {
             PredictError::invalid("the Raft timing is not consistent").with_source(error)
         })?;
+        if config.level == 0 || LEVEL < config.level {
+            return Err(PredictError::invalid(format!(
+                "this version of Volley speaks levels 1 to {LEVEL}"
+            )));
+        }
         let lineage = Arc::new(Lineage::new(found.lineage));
         let log = LogStore::new(disk.clone(), &mut found);
-        let machine = Machine::new(disk.clone(), &mut found)?;
+        let machine = Machine::new(disk.clone(), &mut found, config.level)?;
         let registry = machine.registry();
         let raft = Raft::new(
             config.node_id.0,
@@ -118,6 +131,7 @@ impl Cluster {
         .await
         .map_err(|error| PredictError::internal("the Raft node did not start", error))?;
         let (publish, status) = watch::channel(raft_status(&raft.metrics().borrow()));
+        let (publish_reports, reports) = watch::channel(Reports::new());
         let cluster = Self(Arc::new(Shared {
             registry,
             status,
@@ -129,6 +143,9 @@ impl Cluster {
             hand_over: Mutex::default(),
             handing_over: AtomicBool::new(false),
             retiring: AtomicBool::new(false),
+            admission: Mutex::default(),
+            reports,
+            streams: AtomicU32::new(0),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
             config,
@@ -140,6 +157,8 @@ impl Cluster {
             publish,
             cluster.0.stop.clone(),
         ));
+        let asking = cluster.clone().ask_for_reports(publish_reports);
+        cluster.0.tasks.spawn(asking);
         Ok(cluster)
     }
 

@@ -253,6 +253,7 @@ impl Cluster {
         address: String,
         by: Instant,
     ) -> Result<(), PredictError> {
+        let _admitted = self.agree_to_admit(node, &address, by).await?;
         let learner = Node::new(address);
         self.change(by, || {
             self.0.raft.add_learner(node.0, learner.clone(), true)

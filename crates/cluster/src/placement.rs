@@ -7,7 +7,7 @@ pub mod rollout;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use volley_types::registry::{Deployment, ModelEntry, Placing, RegistryState};
+use volley_types::registry::{Deployment, Drain, ModelEntry, Placing, RegistryState};
 use volley_types::{ModelName, ModelVersion, WorkerId};
 
 use self::fleet::{Fleet, Need};
@@ -26,6 +26,8 @@ pub struct PlacementWorker<'a> {
     pub labels: Option<&'a BTreeMap<String, String>>,
     /// Bytes that all its models together may take; 0 where it does not tell.
     pub budget_bytes: u64,
+    /// An operator drains it: its replicas go as others take over.
+    pub drain: Option<Drain>,
 }
 
 /// A version of a model on a worker.
@@ -66,6 +68,8 @@ struct Wanted<'a> {
     /// Places among the fleet's workers.
     kept: Vec<usize>,
     failed: Vec<usize>,
+    /// Replicas on workers that are drained.
+    leaving: Vec<usize>,
     /// It is the version that goes.
     old: bool,
 }
@@ -76,7 +80,8 @@ struct Wanted<'a> {
 /// goes, the largest first, to workers that can take it: with the labels, with room in memory,
 /// without a replica of that version. Among them the value of the spread label with the fewest
 /// replicas of the model wins, then the emptiest worker. Where loading has failed is used again
-/// only when no other worker is left.
+/// only when no other worker is left. A replica on a worker that is drained stays beside the one
+/// that replaces it until that is ready.
 #[must_use]
 pub fn plan(state: &RegistryState, situation: &Situation<'_>) -> Plan {
     let mut plan = Plan::default();
@@ -106,6 +111,9 @@ pub fn plan(state: &RegistryState, situation: &Situation<'_>) -> Plan {
     order.sort_by_key(|index| (std::cmp::Reverse(wanted[*index].size), *index));
     for index in order {
         plan.homeless += fill(&mut wanted, index, &mut fleet, situation);
+    }
+    for one in &mut wanted {
+        stay_until_replaced(one, &fleet, situation);
     }
     collect(&wanted, &fleet, &mut plan);
     plan
@@ -172,7 +180,7 @@ fn keep<'a>(
         (Some(rollout), true) => &rollout.previous,
         _ => &entry.placement,
     };
-    let (mut kept, mut failed) = (Vec::new(), Vec::new());
+    let (mut kept, mut failed, mut leaving) = (Vec::new(), Vec::new(), Vec::new());
     for id in before {
         let Some(index) = fleet.find(id) else {
             continue;
@@ -183,7 +191,9 @@ fn keep<'a>(
             continue;
         }
         let held = (&entry.name, step.version, id);
-        if situation.failed.contains_key(&held) {
+        if worker.drain.is_some() {
+            leaving.push(index);
+        } else if situation.failed.contains_key(&held) {
             failed.push(index);
         } else {
             kept.push(index);
@@ -212,6 +222,7 @@ fn keep<'a>(
         size,
         kept,
         failed,
+        leaving,
         old,
     }
 }
@@ -289,6 +300,33 @@ fn fill(
     let missing = count.saturating_sub(kept.len());
     wanted[index].kept = kept;
     missing
+}
+
+/// Adds to what is kept the replicas on drained workers that must go on serving: as many as are
+/// not ready yet elsewhere. Where a drain is forced they wait only for what is on its way.
+fn stay_until_replaced(one: &mut Wanted<'_>, fleet: &Fleet<'_>, situation: &Situation<'_>) {
+    if one.leaving.is_empty() {
+        return;
+    }
+    let is_ready = |index: &usize| {
+        let id = fleet.worker(*index).id;
+        let held = (&one.entry.name, one.version, id);
+        situation.ready.contains(&held)
+    };
+    let ready = one.kept.iter().filter(|index| is_ready(index)).count();
+    let (coming, missing) = (one.kept.len() - ready, one.count.saturating_sub(ready));
+    let mut staying = Vec::new();
+    for index in &one.leaving {
+        let worker = fleet.worker(*index);
+        // One that has not been heard yet may serve.
+        let serves = is_ready(index) || worker.labels.is_none();
+        let forced = worker.drain.is_some_and(|drain| drain.force);
+        let most = if forced { coming.min(missing) } else { missing };
+        if serves && staying.len() < most {
+            staying.push(*index);
+        }
+    }
+    one.kept.extend(staying);
 }
 
 /// The placements that differ from those of now.

@@ -9,6 +9,8 @@ use volley_proto::registry_records::{command_from_wire, command_to_wire};
 use volley_types::registry::{RegistryCommand, RegistryReply};
 use volley_types::{ErrorCode, ModelVersion, PredictError, Revision};
 
+use crate::levels;
+
 openraft::declare_raft_types!(
     /// Registry commands in, their answers out, snapshots as bytes.
     pub(crate) TypeConfig:
@@ -39,13 +41,32 @@ impl LogCommand {
         Self(STANDARD.encode(command_to_wire(command).encode_to_vec()))
     }
 
-    pub(crate) fn decode(&self) -> Result<RegistryCommand, PredictError> {
+    /// The command, as a node that speaks `level` understands it.
+    ///
+    /// # Errors
+    /// `Conflict` when it needs a higher level or holds what this version does not know,
+    /// `Internal` when it is malformed. Either way a node must not go on without it: the others
+    /// have applied it.
+    pub(crate) fn decode(&self, level: u32) -> Result<RegistryCommand, PredictError> {
         let malformed = |cause: String| PredictError::internal("a log entry is malformed", cause);
         let bytes = STANDARD
             .decode(&self.0)
             .map_err(|error| malformed(error.to_string()))?;
-        let command = wire::Command::decode(bytes.as_slice());
-        command_from_wire(command.map_err(|error| malformed(error.to_string()))?)
+        let wire = wire::Command::decode(bytes.as_slice());
+        let wire = wire.map_err(|error| malformed(error.to_string()))?;
+        // What a later version added is left out when it is read, and so makes it shorter.
+        if wire.encoded_len() != bytes.len() {
+            return Err(levels::too_new("a command in the log"));
+        }
+        let command = command_from_wire(wire)?;
+        if level < command.level() {
+            return Err(levels::needs(
+                "a command in the log",
+                command.level(),
+                level,
+            ));
+        }
+        Ok(command)
     }
 }
 
@@ -101,5 +122,39 @@ impl LogReply {
                 "a command's log entry gave no answer",
             )),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_types::registry::{Drain, LEVEL};
+    use volley_types::{ModelName, NodeId, NodeIdentity};
+
+    use super::*;
+
+    #[test]
+    fn what_a_later_version_wrote_is_never_taken_for_something_else() {
+        let command = RegistryCommand::Undeploy(ModelName::new("m").unwrap());
+        let entry = LogCommand::encode(&command);
+        assert_eq!(entry.decode(1).unwrap(), command);
+        let bytes = STANDARD.decode(&entry.0).unwrap();
+        // Field 2047, a varint: beside what is known, and instead of it.
+        let unknown = [0xf8, 0x7f, 0x01];
+        for bytes in [[&bytes[..], &unknown].concat(), unknown.to_vec()] {
+            let refused = LogCommand(STANDARD.encode(bytes)).decode(LEVEL);
+            let refused = refused.unwrap_err();
+            assert_eq!(refused.code, ErrorCode::Conflict);
+            assert!(refused.message.contains("later version"), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_held_back_takes_nothing_above_its_level() {
+        let node = NodeIdentity::Coordinator(NodeId(1));
+        let entry = LogCommand::encode(&RegistryCommand::Drain(node, Drain::default()));
+        assert!(entry.decode(2).is_ok());
+        let refused = entry.decode(1).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Conflict);
+        assert!(refused.message.contains("needs level 2"), "{refused:?}");
     }
 }

@@ -184,6 +184,18 @@ impl MembershipService for MembershipDoor {
         let reply = |()| Response::new(wire::TakeOverReply {});
         taken.map(reply).map_err(|error| to_status(&error))
     }
+
+    async fn describe(
+        &self,
+        _: Request<wire::DescribeRequest>,
+    ) -> Result<Response<wire::DescribeReply>, Status> {
+        let report = self.0.describe_here();
+        Ok(Response::new(wire::DescribeReply {
+            level: report.level,
+            version: report.version,
+            active_streams: report.active_streams,
+        }))
+    }
 }
 
 fn to_reply(members: Vec<CoordinatorMember>) -> Response<wire::MembershipReply> {

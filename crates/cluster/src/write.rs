@@ -100,7 +100,11 @@ impl Cluster {
         while Instant::now() < by {
             let attempt = match self.leader() {
                 Some((id, _)) if id == self.0.config.node_id => self.propose(command, by).await,
-                Some((_, address)) => self.forward(&address, command, by).await,
+                Some((id, address)) => match self.leader_takes(id, &address, command).await {
+                    Ok(()) => self.forward(&address, command, by).await,
+                    Err(error) if error.code == ErrorCode::Unavailable => Attempt::NotProposed,
+                    Err(error) => return Err(error),
+                },
                 None => Attempt::NotProposed,
             };
             if let Attempt::Answered(answer) = attempt {
@@ -126,7 +130,16 @@ impl Cluster {
         if self.0.handing_over.load(Ordering::Acquire) {
             return Attempt::NotProposed;
         }
-        let proposal = self.0.raft.client_write(LogCommand::encode(command));
+        let _agreed = match self.agree(command, by).await {
+            Ok(agreed) => agreed,
+            Err(error) => return Attempt::Answered(Err(error)),
+        };
+        let entry = LogCommand::encode(command);
+        // What no node could read would stop them all.
+        if let Err(error) = entry.decode(self.0.config.level) {
+            return Attempt::Answered(Err(error));
+        }
+        let proposal = self.0.raft.client_write(entry);
         match tokio::time::timeout_at(by, proposal).await {
             Ok(Ok(written)) => Attempt::Answered(written.data.into_result()),
             Ok(Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_)))) => {

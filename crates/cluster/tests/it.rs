@@ -2,6 +2,10 @@
 
 #[path = "it/disasters.rs"]
 mod disasters;
+#[path = "it/drains.rs"]
+mod drains;
+#[path = "it/levels.rs"]
+mod levels;
 #[path = "it/names.rs"]
 mod names;
 #[path = "it/nodes.rs"]

@@ -9,6 +9,7 @@ use volley_types::control::{ClusterStatus, ModelStatus};
 use volley_types::registry::{CoordinatorMember, RegistryCommand, RegistryReply, RegistryState};
 use volley_types::{Control, ModelName, NodeId, PredictError};
 
+use crate::drain::{self, Coordinators};
 use crate::scaler::signal::signal;
 use crate::{Coordinator, status};
 
@@ -22,6 +23,7 @@ impl Control for Coordinator {
         match &command {
             RegistryCommand::PutAlias { alias, .. } => self.check_alias(alias)?,
             RegistryCommand::PutPipeline { pipeline, .. } => self.check_pipeline(pipeline)?,
+            RegistryCommand::Drain(..) => self.check_drain(&command)?,
             _ => {}
         }
         self.0.cluster.write(command).await
@@ -41,16 +43,28 @@ impl Control for Coordinator {
 
     fn status(&self) -> ClusterStatus {
         let registry = self.registry();
+        let (raft, reports) = (
+            self.0.cluster.raft().borrow().clone(),
+            self.0.cluster.reports(),
+        );
+        let coordinators = Coordinators {
+            leader: raft.leader,
+            reports: &reports,
+        };
         // One look: a second one, while somebody waits to write, would wait for ever.
-        let (scale, workers) = {
+        let (scale, workers, drains) = {
             let live = self.0.live.read();
             let workers = status::workers(&live, Instant::now());
-            (signal(&registry, &live), workers)
+            let drains = drain::statuses(&registry, &live, &coordinators);
+            (signal(&registry, &live), workers, drains)
         };
         ClusterStatus {
             scale,
-            raft: self.0.cluster.raft().borrow().clone(),
+            raft,
             workers,
+            drains,
+            reports,
+            level: self.0.cluster.level(),
             active_streams: u32::try_from(self.active_streams()).unwrap_or(u32::MAX),
         }
     }
@@ -90,6 +104,6 @@ impl Control for Coordinator {
     }
 
     fn ready(&self) -> bool {
-        self.accepts() && self.0.cluster.healthy()
+        self.invites() && self.0.cluster.healthy()
     }
 }

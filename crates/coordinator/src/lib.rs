@@ -11,6 +11,7 @@ mod alias;
 mod budget;
 mod config;
 mod control;
+mod drain;
 mod guard;
 pub mod heartbeat;
 pub mod live;
@@ -65,6 +66,12 @@ struct Shared {
     copies: Arc<Semaphore>,
     retry_budget: RetryBudget,
     draining: AtomicBool,
+    /// It is about to stop: it says that it is not ready, and takes requests still.
+    announced: AtomicBool,
+    /// An operator drains it: the same.
+    leaving: AtomicBool,
+    /// An operator drains it, and load balancers have had time to hear of it.
+    left: AtomicBool,
     /// Rings when workers or their replicas changed, for the planner.
     workers_changed: tokio::sync::Notify,
     /// Rings with it, for everybody else.
@@ -99,6 +106,9 @@ impl Coordinator {
             ),
             retry_budget: RetryBudget::new(config.retry_ratio),
             draining: AtomicBool::new(false),
+            announced: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
+            left: AtomicBool::new(false),
             workers_changed: tokio::sync::Notify::new(),
             news: tokio::sync::watch::Sender::new(()),
             book: Mutex::default(),
@@ -117,7 +127,13 @@ impl Coordinator {
         coordinator.spawn(coordinator.clone().run_planner());
         coordinator.spawn(coordinator.clone().run_scaler());
         coordinator.spawn(coordinator.clone().run_liveness_clock());
+        coordinator.spawn(coordinator.clone().run_drains());
         coordinator
+    }
+
+    /// Says that it is not ready from now on, and goes on taking predictions.
+    pub fn announce_drain(&self) {
+        self.0.announced.store(true, Ordering::Release);
     }
 
     /// Refuses new predictions from now on; streams that run go on.
@@ -146,7 +162,14 @@ impl Coordinator {
     }
 
     fn accepts(&self) -> bool {
-        !self.0.draining.load(Ordering::Acquire)
+        !self.0.draining.load(Ordering::Acquire) && !self.0.left.load(Ordering::Acquire)
+    }
+
+    /// Whether load balancers shall send requests here.
+    fn invites(&self) -> bool {
+        let leaves =
+            self.0.announced.load(Ordering::Acquire) || self.0.leaving.load(Ordering::Acquire);
+        self.accepts() && !leaves
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {

@@ -3,7 +3,7 @@
 
 mod replicas;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -50,6 +50,8 @@ pub struct LiveWorkers {
     began: Option<Instant>,
     /// When everybody was aged last.
     ticked: Option<Instant>,
+    /// Workers that operators drain.
+    leaving: BTreeSet<WorkerId>,
 }
 
 /// Ticks that may be late by this many times their interval before it was this coordinator that
@@ -67,6 +69,7 @@ impl LiveWorkers {
             holders: Holders::default(),
             began: None,
             ticked: None,
+            leaving: BTreeSet::new(),
         }
     }
 
@@ -75,6 +78,13 @@ impl LiveWorkers {
     pub fn in_zone(mut self, zone: Option<String>) -> Self {
         self.zone = zone;
         self
+    }
+
+    /// These workers are called only where no other can be. Returns whether that is new.
+    pub fn set_leaving(&mut self, workers: BTreeSet<WorkerId>) -> bool {
+        let changed = self.leaving != workers;
+        self.leaving = workers;
+        changed
     }
 
     /// A report came in over heartbeat stream `stream`. A new life of the worker, or a new
@@ -201,7 +211,8 @@ impl LiveWorkers {
             let zone = worker.report.labels.get(ZONE_LABEL);
             Some(Candidate {
                 worker: worker.report.id.clone(),
-                suspect: worker.liveness == Liveness::Suspect,
+                suspect: worker.liveness == Liveness::Suspect
+                    || self.leaving.contains(&worker.report.id),
                 local: self.zone.is_some() && zone == self.zone.as_ref(),
                 resident: !replica.evicted,
                 reported_load: replica.active.saturating_add(replica.queued),

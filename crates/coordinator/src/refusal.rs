@@ -10,7 +10,7 @@ const SOON: Duration = Duration::from_secs(1);
 pub(crate) fn draining() -> PredictError {
     PredictError::new(
         ErrorCode::Unavailable,
-        "this coordinator is shutting down; send the request to another one",
+        "this coordinator is shutting down or drained; send the request to another one",
     )
     .with_retry_after(SOON)
 }

@@ -53,6 +53,7 @@ pub use generated::volley::{predict, quota, raft, registry, streams, worker};
 
 pub mod alias_records;
 mod deployment_records;
+mod drain_records;
 pub mod group_records;
 pub mod key_records;
 mod name_records;
@@ -60,6 +61,7 @@ pub mod params;
 pub mod pipeline_records;
 pub mod predict_command;
 pub mod registry_records;
+mod reply_records;
 pub mod report_changes;
 pub mod secret_records;
 pub mod status;

@@ -3,19 +3,18 @@
 use std::sync::Arc;
 
 use volley_types::registry::{
-    Assignment, BackendKind, ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, ModelEntry,
-    ModelSource, ModelUrl, ModelVersionSpec, ProviderKind, RegistryCommand, RegistryReply,
-    RegistryState, Sha256,
+    Assignment, BackendKind, ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, Drain, ModelEntry,
+    ModelSource, ModelUrl, ModelVersionSpec, ProviderKind, RegistryCommand, RegistryState, Sha256,
 };
 use volley_types::{
-    ConnectorId, ErrorCode, KeyId, ModelGroupId, ModelName, ModelVersion, PredictError, Revision,
-    SecretName,
+    ConnectorId, KeyId, ModelGroupId, ModelName, ModelVersion, PredictError, Revision, SecretName,
 };
 
 use crate::deployment_records::{
     deployment_from_wire, deployment_to_wire, options_from_wire, options_to_wire,
     placing_from_wire, placing_to_wire, rollout_action, rollout_step, worker_ids,
 };
+use crate::drain_records::{drain_from_wire, drain_to_wire, drains_from_wire, drains_to_wire};
 use crate::group_records::{
     group_from_wire, group_of, group_to_wire, settings_from_wire, settings_to_wire, update_to_wire,
 };
@@ -31,7 +30,7 @@ use crate::params;
 use crate::registry::v1 as wire;
 use crate::registry::v1::command::Command;
 use crate::registry::v1::model_version::Source;
-use crate::registry::v1::reply::Result as ReplyResult;
+pub use crate::reply_records::{reply_from_wire, reply_to_wire};
 use crate::secret_records::{
     credential_from_text, credential_to_text, put_secret_from_wire, rewrap_from_wire,
     rewrap_to_wire, secret_to_wire, secrets_from_wire, secrets_to_wire,
@@ -239,6 +238,8 @@ pub fn state_to_wire(state: &RegistryState) -> wire::State {
         aliases: aliases_to_wire(&state.aliases),
         pipelines: pipelines_to_wire(&state.pipelines),
         secrets: secrets_to_wire(&state.secrets),
+        drains: drains_to_wire(&state.drains),
+        level: state.level,
     }
 }
 
@@ -269,6 +270,8 @@ pub fn state_from_wire(state: wire::State) -> Result<RegistryState, PredictError
         aliases: aliases_from_wire(state.aliases)?,
         pipelines: pipelines_from_wire(state.pipelines)?,
         secrets: Arc::new(secrets_from_wire(state.secrets)?),
+        drains: drains_from_wire(state.drains)?,
+        level: state.level,
     })
 }
 
@@ -378,6 +381,8 @@ pub fn command_to_wire(command: &RegistryCommand) -> wire::Command {
             after,
         } => Command::RewrapSecret(rewrap_to_wire(name, before, after)),
         RegistryCommand::DeleteSecret(name) => Command::DeleteSecret(name.to_string()),
+        RegistryCommand::Drain(node, drain) => Command::Drain(drain_to_wire(node, *drain)),
+        RegistryCommand::Undrain(node) => Command::Undrain(drain_to_wire(node, Drain::default())),
     };
     wire::Command {
         command: Some(command),
@@ -457,44 +462,10 @@ pub fn command_from_wire(command: wire::Command) -> Result<RegistryCommand, Pred
         Command::PutSecret(secret) => put_secret_from_wire(secret)?,
         Command::RewrapSecret(rewrap) => rewrap_from_wire(rewrap)?,
         Command::DeleteSecret(name) => RegistryCommand::DeleteSecret(SecretName::new(name)?),
+        Command::Drain(drain) => {
+            let (node, drain) = drain_from_wire(drain)?;
+            RegistryCommand::Drain(node, drain)
+        }
+        Command::Undrain(drain) => RegistryCommand::Undrain(drain_from_wire(drain)?.0),
     })
-}
-
-/// An applied command's answer as it travels. A refusal keeps its code and message.
-#[must_use]
-pub fn reply_to_wire(reply: &Result<RegistryReply, PredictError>) -> wire::Reply {
-    let result = match reply {
-        Ok(reply) => ReplyResult::Applied(wire::Applied {
-            revision: reply.revision.0,
-            version: reply.version.map_or(0, |version| version.0),
-        }),
-        Err(error) => ReplyResult::Refused(wire::Refused {
-            code: error.code.as_str().to_owned(),
-            message: error.message.clone(),
-        }),
-    };
-    wire::Reply {
-        result: Some(result),
-    }
-}
-
-/// An applied command's answer.
-///
-/// # Errors
-/// The refusal, where it is one; `Internal` when the answer is malformed.
-pub fn reply_from_wire(reply: wire::Reply) -> Result<RegistryReply, PredictError> {
-    match reply.result {
-        Some(ReplyResult::Applied(applied)) => Ok(RegistryReply {
-            revision: Revision(applied.revision),
-            version: Some(ModelVersion(applied.version)).filter(|version| version.0 != 0),
-        }),
-        Some(ReplyResult::Refused(refused)) => Err(PredictError::new(
-            ErrorCode::from_name(&refused.code).unwrap_or(ErrorCode::Internal),
-            refused.message,
-        )),
-        None => Err(PredictError::internal(
-            "the write's answer was malformed",
-            "a reply without a result",
-        )),
-    }
 }

@@ -203,6 +203,13 @@ impl Control for GuardedControl {
         for worker in &mut status.workers {
             worker.replicas.retain(|replica| self.sees(&replica.model));
         }
+        for drain in &mut status.drains {
+            drain.models.retain(|model| self.sees(model));
+            drain.active = 0;
+        }
+        for report in status.reports.values_mut() {
+            report.active_streams = 0;
+        }
         // How much others do is theirs to know: what runs on the replicas that the caller sees.
         let replicas = status.workers.iter().flat_map(|worker| &worker.replicas);
         let active = replicas.map(|replica| replica.active);
@@ -372,6 +379,11 @@ fn action_of(command: &RegistryCommand) -> Action {
         RegistryCommand::PutSecret { name, .. } => ("secret.put", name.to_string()),
         RegistryCommand::RewrapSecret { name, .. } => ("secret.rewrap", name.to_string()),
         RegistryCommand::DeleteSecret(name) => ("secret.delete", name.to_string()),
+        RegistryCommand::Drain(node, drain) if drain.force => {
+            ("node.drain.force", node.to_string())
+        }
+        RegistryCommand::Drain(node, _) => ("node.drain", node.to_string()),
+        RegistryCommand::Undrain(node) => ("node.undrain", node.to_string()),
     };
     Action { name, target }
 }

@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use volley_cluster::apply::Size;
 use volley_types::WorkerId;
 use volley_types::registry::{RegistryCommand, RegistryState};
 
@@ -76,7 +75,6 @@ pub struct World {
     due: BinaryHeap<Reverse<Due>>,
     order: u64,
     state: Arc<RegistryState>,
-    size: Size,
     coordinators: Vec<Coordinator>,
     workers: Vec<Worker>,
     numbers: BTreeMap<WorkerId, usize>,
@@ -121,7 +119,6 @@ impl World {
             due: BinaryHeap::new(),
             order: 0,
             state: Arc::default(),
-            size: Size::default(),
             seats: (0..settings.coordinators).map(Seat::new).collect(),
             leader: 0,
             leader_lost_ms: None,

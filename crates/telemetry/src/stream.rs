@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use async_stream::stream;
 use futures::{Stream, StreamExt, pin_mut};
-use volley_types::chunk::{BatchResult, ends_generation};
+use volley_types::chunk::{BatchResult, Usage, ends_generation, usage_of};
 use volley_types::{ErrorCode, ModelName, PredictError, RequestId, TraceContext};
 
 use crate::metrics::{Metrics, ModelLabel, OutcomeLabel};
@@ -27,6 +27,7 @@ struct Edge {
     span: Option<ActiveSpan>,
     first_chunk: Option<Duration>,
     rows: u64,
+    usage: Option<Usage>,
 }
 
 impl StreamRecord {
@@ -69,6 +70,7 @@ impl StreamRecord {
                 span,
                 first_chunk: None,
                 rows: 0,
+                usage: None,
             });
         }
         self
@@ -123,6 +125,12 @@ pub fn recorded(
             match &item {
                 Ok(batch) => {
                     record.batch(batch.num_rows(), Instant::now());
+                    // The last row of each answer tells.
+                    if let Some(edge) = &mut record.edge
+                        && let Some(usage) = usage_of(batch)
+                    {
+                        *edge.usage.get_or_insert_default() += usage;
+                    }
                     // A reader need not ask for more after the last row.
                     if ends_generation(batch) {
                         record.end(None);
@@ -169,6 +177,10 @@ impl Edge {
         if let Some(span) = &mut self.span {
             span.number("volley.rows", self.rows);
             span.text("volley.outcome", code);
+            if let Some(usage) = self.usage {
+                span.number("gen_ai.usage.input_tokens", usage.prompt_tokens.into());
+                span.number("gen_ai.usage.output_tokens", usage.completion_tokens.into());
+            }
         }
         let tracer = metrics.families().tracer.get();
         if let Some(gen_ai) = tracer.and_then(|tracer| tracer.gen_ai()) {
@@ -178,6 +190,7 @@ impl Edge {
                 duration,
                 first_chunk: self.first_chunk,
                 chunks: self.rows,
+                usage: self.usage,
             });
         }
     }

@@ -254,7 +254,7 @@ pub struct ApiKey {
 }
 
 /// A node of the cluster, as its certificate names it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NodeIdentity {
     /// The coordinator of that id.
     Coordinator(NodeId),

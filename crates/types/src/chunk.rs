@@ -100,6 +100,23 @@ pub fn ends_generation(batch: &RecordBatch) -> bool {
     last.is_some_and(|last| !last.is_empty() && last.value(last.len() - 1))
 }
 
+/// The tokens that a batch of a generation counts, over all its rows; `None` where none does.
+#[must_use]
+pub fn usage_of(batch: &RecordBatch) -> Option<Usage> {
+    let sum = |name: &str| {
+        let column = batch.column_by_name(name)?;
+        let counts = column.as_primitive_opt::<UInt32Type>()?;
+        let mut known = counts.iter().flatten().peekable();
+        known.peek()?;
+        Some(known.fold(0_u32, u32::saturating_add))
+    };
+    Some(Usage {
+        prompt_tokens: sum("prompt_tokens")?,
+        completion_tokens: sum("completion_tokens")?,
+        cached_tokens: sum("cached_tokens").unwrap_or_default(),
+    })
+}
+
 /// One item of a [`ChunkStream`].
 pub type BatchResult = Result<RecordBatch, PredictError>;
 

@@ -1,11 +1,13 @@
 //! What the edges need of a cluster besides predictions: reading and changing the registry,
 //! and status. The coordinator implements it; an edge is tested with another implementation.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::access::NodeIdentity;
 use crate::error::PredictError;
 use crate::ids::{Incarnation, ModelName, ModelVersion, NodeId, WorkerId};
 use crate::predict::Predict;
@@ -180,4 +182,45 @@ pub struct ClusterStatus {
     pub active_streams: u32,
     /// How many workers the cluster could use.
     pub scale: ScaleSignal,
+    /// What coordinators said of themselves when they were last asked; those that could not be
+    /// reached are missing.
+    pub reports: BTreeMap<NodeId, CoordinatorReport>,
+    /// The level that the registry is at, see [`LEVEL`](crate::registry::LEVEL).
+    pub level: u32,
+    /// Nodes that operators drain, and how far they are.
+    pub drains: Vec<DrainStatus>,
+}
+
+/// What a coordinator says of itself to the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CoordinatorReport {
+    /// The highest level of commands that it takes.
+    pub level: u32,
+    /// Its version of Volley; empty where it is too old to tell.
+    pub version: String,
+    /// Prediction streams that run through it.
+    pub active_streams: u32,
+}
+
+/// How far a node is that an operator drains.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DrainStatus {
+    /// The node.
+    pub node: NodeIdentity,
+    /// Whether its replicas go even where no other worker can take them.
+    pub force: bool,
+    /// It has nothing left to do.
+    pub done: bool,
+    /// A worker's models that are not elsewhere yet, by name.
+    pub models: Vec<ModelName>,
+    /// Streams that run on it, or through it, still.
+    pub active: u32,
+}
+
+impl DrainStatus {
+    /// `draining` or `drained`.
+    #[must_use]
+    pub fn state(&self) -> &'static str {
+        if self.done { "drained" } else { "draining" }
+    }
 }

@@ -4,7 +4,10 @@
 mod alias;
 mod connector;
 mod deployment;
+mod drain;
 mod group;
+mod level;
+mod members;
 mod names;
 mod pipeline;
 mod secret;
@@ -21,14 +24,16 @@ pub use self::connector::{
     ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, CredentialRef, ProviderKind,
 };
 pub use self::deployment::{DeployOptions, Deployment, Placing, Rollout, RolloutAction, Scaling};
-use crate::access::{ApiKey, KeyHash, Quota};
+use crate::access::{ApiKey, KeyHash, NodeIdentity, Quota};
 use crate::ids::{
-    ConnectorId, KeyId, ModelGroupId, ModelName, ModelVersion, NodeId, Revision, SecretName,
-    WorkerId,
+    ConnectorId, KeyId, ModelGroupId, ModelName, ModelVersion, Revision, SecretName, WorkerId,
 };
 use crate::params::Parameters;
 
+pub use self::drain::Drain;
 pub use self::group::ModelGroup;
+pub use self::level::LEVEL;
+pub use self::members::{CoordinatorMember, RaftStatus};
 pub use self::names::no_versions;
 pub use self::pipeline::{
     Branch, ColumnRef, ColumnType, Domain, DomainKind, Inputs, MAX_EXPRESSION, MAX_STEP_INPUTS,
@@ -168,6 +173,10 @@ pub struct RegistryState {
     pub pipelines: BTreeMap<ModelName, PipelineEntry>,
     /// Secrets by name, sealed.
     pub secrets: Arc<BTreeMap<SecretName, SealedSecret>>,
+    /// Nodes that operators drain.
+    pub drains: BTreeMap<NodeIdentity, Drain>,
+    /// The highest level of any command that was applied; see [`LEVEL`].
+    pub level: u32,
 }
 
 /// A replica that a worker shall hold: all that a worker needs to load it.
@@ -398,6 +407,10 @@ pub enum RegistryCommand {
     },
     /// Removes a secret; `NotFound` when there is none, `Conflict` while a connector names it.
     DeleteSecret(SecretName),
+    /// Takes a node out of work. No error when it is already.
+    Drain(NodeIdentity, Drain),
+    /// Puts a node to work again. No error when it is already.
+    Undrain(NodeIdentity),
 }
 
 /// What an applied command answers.
@@ -452,34 +465,4 @@ impl ModelState {
             Self::DeployFailed => "DEPLOY_FAILED",
         }
     }
-}
-
-/// Raft's view of one coordinator, for status pages and metrics.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RaftStatus {
-    /// This node.
-    pub id: NodeId,
-    /// `leader`, `follower`, `candidate`, `learner` or `shutdown`.
-    pub role: &'static str,
-    /// The leader, where one is known.
-    pub leader: Option<NodeId>,
-    /// The current term.
-    pub term: u64,
-    /// The last index in the log.
-    pub last_log_index: Option<u64>,
-    /// The last index applied.
-    pub last_applied: Option<u64>,
-    /// Members: id, internal address, whether it votes.
-    pub members: Vec<CoordinatorMember>,
-}
-
-/// One coordinator in the Raft membership.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CoordinatorMember {
-    /// Its id.
-    pub id: NodeId,
-    /// Its internal address, `host:port`.
-    pub address: String,
-    /// Whether it votes (else it is a learner).
-    pub voter: bool,
 }

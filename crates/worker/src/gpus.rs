@@ -131,6 +131,21 @@ mod tests {
         assert_eq!(more.report(0).utilisation_percent, 100);
     }
 
+    /// Where there is a driver, it tells of GPUs that make sense.
+    #[test]
+    fn what_is_there_has_memory() {
+        let Ok(driver) = open(OsStr::new(LIBRARY)) else {
+            return;
+        };
+        for gpu in read(&driver) {
+            assert!(
+                0 < gpu.total_bytes && gpu.used_bytes <= gpu.total_bytes,
+                "{gpu:?}"
+            );
+            assert!(gpu.utilisation_percent <= 100, "{gpu:?}");
+        }
+    }
+
     #[test]
     fn a_machine_without_the_library_has_an_error_that_names_it() {
         let error = open(OsStr::new("libnvidia-ml-of-nobody.so.1"));

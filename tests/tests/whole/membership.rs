@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use volley_client::{Client, Status};
+use volley_tests::bucket::Bucket;
 use volley_tests::cluster::{Cluster, Node};
 use volley_tests::{process, until};
 
@@ -282,4 +283,43 @@ async fn a_lost_cluster_comes_back_from_a_backup_or_from_one_survivor() {
         .register_text_model("on")
         .await
         .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_in_a_bucket_becomes_a_cluster() {
+    let bucket = Bucket::start().await;
+    let mut cluster = Cluster::start(1, 0).await;
+    let client = cluster.client(0);
+    client.register_text_model("kept").await.unwrap();
+    let url = format!("http://{}", cluster.coordinators[0].http);
+    let target = "s3://backups/volley/registry.backup";
+    let volley = async |arguments: &[&str]| {
+        let arguments = [&["--url", url.as_str()], arguments].concat();
+        process::run_with(&arguments, bucket.environment()).await
+    };
+    let (text, ok) = volley(&["backup", target]).await;
+    assert!(ok && text.contains("1 models"), "{text}");
+    client.register_text_model("later").await.unwrap();
+    let (text, ok) = volley(&["backup", target]).await;
+    assert!(!ok && text.contains("already"), "{text}");
+    assert_eq!(bucket.objects.lock().unwrap().len(), 1);
+    let (text, ok) = volley(&["restore", "--check", target]).await;
+    assert!(ok && text.contains("whole: revision 1"), "{text}");
+    let (text, ok) = volley(&["backup", target, "--overwrite"]).await;
+    assert!(ok && text.contains("2 models"), "{text}");
+    let (text, ok) = volley(&["restore", "--check", "s3://backups/volley/none"]).await;
+    assert!(!ok, "{text}");
+
+    let alone = |id: usize, address: &str| format!("[cluster.bootstrap]\n{id} = \"{address}\"\n");
+    let restored = cluster.add_coordinator_with(alone);
+    let config = cluster.coordinators[restored]
+        .config
+        .to_string_lossy()
+        .into_owned();
+    let (text, ok) = volley(&["restore", target, "--config", &config]).await;
+    assert!(ok && text.contains("restored revision"), "{text}");
+    cluster.coordinators[restored].start();
+    cluster
+        .wait(restored, "both models", |status| status.models.len() == 2)
+        .await;
 }

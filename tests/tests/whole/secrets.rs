@@ -12,6 +12,8 @@ use volley_tests::process::{self, Process};
 use volley_tests::until;
 use volley_tests::upstream::{Upstream, chunk, head};
 
+use crate::clients::Up;
+
 const CANARY: &str = "sk-canary";
 
 async fn master_key(file: &Path) {
@@ -127,6 +129,33 @@ async fn a_sealed_secret_is_used_changed_and_rotated_under_load_and_readable_now
     }
     let found = search(cluster.folder(), CANARY);
     assert!(found.is_empty(), "the secret stands in {found:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_in_one_process_takes_secrets_with_a_master_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("master.key");
+    master_key(&key).await;
+    let up = Up::with(&["--master-key-file", &key.to_string_lossy()]).await;
+    let client = up.client();
+    let stream = [head("200 OK", "text/event-stream"), chunk("hello")].concat();
+    let upstream = Upstream::start(stream + "data: [DONE]\n\n", false).await;
+    client
+        .put_secret("openai", &format!("{CANARY}-up"))
+        .await
+        .unwrap();
+    let connector = json!({
+        "id": "openai", "url": upstream.url, "model": "m", "credential": "secret:openai",
+    });
+    client.create_connector(&connector).await.unwrap();
+    let model = json!({ "name": "remote", "function_name": "remote", "connector_id": "openai" });
+    client.register(&model).await.unwrap();
+    client.deploy("remote", 1).await.unwrap();
+    until("its own worker opens it", || async {
+        tell(&client, "remote", "x").await.ok()
+    })
+    .await;
+    assert!(came_with(&upstream, &format!("{CANARY}-up")));
 }
 
 /// The files under `folder` in which `canary` can be read.

@@ -51,6 +51,19 @@ impl Collector {
             .collect()
     }
 
+    /// The first point of a metric that has arrived, for a model and a type of tokens.
+    async fn point(&self, name: &str, model: &str, kind: Option<&str>) -> Value {
+        until(name, || async {
+            let mut told = self.told().into_iter();
+            told.find(|told| {
+                told["name"] == name
+                    && told["told"]["gen_ai.request.model"] == model
+                    && told["told"]["gen_ai.token.type"].as_str() == kind
+            })
+        })
+        .await
+    }
+
     fn span(&self, service: &str, name: &str) -> Option<Value> {
         let mut told = self.told().into_iter();
         told.find(|span| {
@@ -139,6 +152,20 @@ async fn a_callers_trace_leads_through_every_hop_and_a_collector_that_dies_costs
             "{point}"
         );
         assert_eq!(point["told"]["gen_ai.request.model"], "drill");
+    }
+    for name in ["duration", "time_to_first_chunk"] {
+        let name = format!("gen_ai.client.operation.{name}");
+        let point = collector.point(&name, "drill", None).await;
+        assert_eq!((&point["unit"], &point["count"]), (&json!("s"), &json!(1)));
+    }
+    for (kind, tokens) in [("input", 1.0), ("output", 4.0)] {
+        let name = "gen_ai.client.token.usage";
+        let point = collector.point(name, "drill", Some(kind)).await;
+        assert_eq!(
+            (&point["unit"], &point["sum"]),
+            (&json!("{token}"), &json!(tokens)),
+            "{kind}"
+        );
     }
     let text = std::fs::read_to_string(&collector.file).unwrap();
     assert!(!text.contains(PROMPT), "prompts are nobody else's");

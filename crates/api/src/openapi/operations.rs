@@ -354,6 +354,20 @@ const OPERATIONS: &[Operation] = &[
         "Coordinators",
     ),
     post(
+        "/_volley/nodes/{id}/drain",
+        "Takes a worker or a coordinator out of work.",
+        "Drain",
+        "Drained",
+    )
+    .body_if_any(),
+    post(
+        "/_volley/nodes/{id}/undrain",
+        "Puts a node to work again.",
+        "Drain",
+        "Drained",
+    )
+    .body_if_any(),
+    post(
         "/_volley/leader/hand_over",
         "Makes another coordinator the leader.",
         "Anything",

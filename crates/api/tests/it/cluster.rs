@@ -14,7 +14,9 @@ use futures::StreamExt;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use volley_types::chunk::{BatchResult, generation_schema};
-use volley_types::control::{ClusterStatus, Liveness, ModelStatus, ReplicaStatus, WorkerStatus};
+use volley_types::control::{
+    ClusterStatus, DrainStatus, Liveness, ModelStatus, ReplicaStatus, WorkerStatus,
+};
 use volley_types::registry::{
     BackendKind, CoordinatorMember, Deployment, ModelEntry, ModelSource, ModelState,
     ModelVersionSpec, RaftStatus, RegistryCommand, RegistryReply, RegistryState, ReplicaState,
@@ -327,6 +329,9 @@ impl Control for Cluster {
                 }],
             }],
             active_streams: u32::try_from(self.open.load(Ordering::SeqCst)).unwrap(),
+            reports: BTreeMap::new(),
+            level: 1,
+            drains: drains(&self.registry()),
         }
     }
 
@@ -385,6 +390,20 @@ impl Control for Cluster {
     fn ready(&self) -> bool {
         !self.draining.load(Ordering::SeqCst)
     }
+}
+
+/// Nothing ever moves here.
+fn drains(registry: &RegistryState) -> Vec<DrainStatus> {
+    let drains = registry.drains.iter();
+    drains
+        .map(|(node, drain)| DrainStatus {
+            node: node.clone(),
+            force: drain.force,
+            done: false,
+            models: vec![ModelName::new("m").unwrap()],
+            active: 2,
+        })
+        .collect()
 }
 
 fn members() -> Vec<CoordinatorMember> {

@@ -318,7 +318,10 @@ async fn operators_see_the_cluster() {
     );
     assert_eq!(
         status["coordinators"],
-        json!([{ "id": 1, "address": "127.0.0.1:7100", "voter": true }])
+        json!([{
+            "id": 1, "address": "127.0.0.1:7100", "voter": true, "level": null, "version": null,
+            "active_streams": null, "drain": null,
+        }])
     );
     let worker = &status["workers"][0];
     assert_eq!(

@@ -17,6 +17,8 @@ pub(crate) fn config() -> OnnxConfig {
     OnnxConfig {
         device: device(),
         slots: 4,
+        // Has no effect on a CPU.
+        cuda_graphs: std::env::var_os("VOLLEY_TEST_CUDA_GRAPHS").is_some(),
         ..OnnxConfig::default()
     }
 }

@@ -41,6 +41,32 @@ pub(crate) enum Cluster {
     },
 }
 
+/// What `drain` and `undrain` name.
+#[derive(Debug, Args)]
+pub(crate) struct Drained {
+    /// A worker's id, or a coordinator's number.
+    pub(crate) node: String,
+    /// Which of them, where a worker and a coordinator have this id.
+    #[arg(long, value_parser = ["worker", "coordinator"])]
+    pub(crate) kind: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Drain {
+    #[command(flatten)]
+    pub(crate) node: Drained,
+    /// Take a worker's replicas away even where no other worker can hold them: their models lose
+    /// them.
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Wait until it has nothing left to do.
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// How long to wait.
+    #[arg(long, default_value = "10m", value_parser = humantime::parse_duration)]
+    pub(crate) timeout: Duration,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct Top {
     /// Between two looks.

@@ -40,10 +40,30 @@ pub(crate) fn show(out: &mut Terminal, status: &Status) -> anyhow::Result<()> {
                 (false, true) => "voter",
                 (false, false) => "learner",
             };
-            vec![node.id.to_string(), role.to_owned(), node.address.clone()]
+            let dash = || "-".to_owned();
+            vec![
+                node.id.to_string(),
+                super::drain::state(role, node.drain.as_deref()),
+                node.address.clone(),
+                node.level.map_or_else(dash, |level| level.to_string()),
+                node.version
+                    .clone()
+                    .filter(|version| !version.is_empty())
+                    .unwrap_or_else(dash),
+                node.active_streams
+                    .map_or_else(dash, |streams| streams.to_string()),
+            ]
         })
         .collect();
-    out.table(&["COORDINATOR", "ROLE", "ADDRESS"], &rows)
+    let head = [
+        "COORDINATOR",
+        "ROLE",
+        "ADDRESS",
+        "LEVEL",
+        "VERSION",
+        "STREAMS",
+    ];
+    out.table(&head, &rows)
 }
 
 /// The coordinators that a change has left.

@@ -304,6 +304,22 @@ fn cluster(url: &str, status: &Status) -> Vec<Finding> {
             "docs/operations.md#worker-lost",
         ));
     }
+    if let Some(unfinished) = super::status::upgrade(status) {
+        findings.push(Finding::new(
+            Verdict::Notice,
+            "levels",
+            unfinished,
+            "give the others the new version, or take their 'cluster.compatibility_level' away",
+        ));
+    }
+    for drain in &status.drains {
+        findings.push(Finding::new(
+            Verdict::Notice,
+            "drain",
+            format!("{} {} is {}", drain.kind, drain.node, drain.state),
+            "`volley undrain` puts it to work again",
+        ));
+    }
     for model in &status.models {
         if model.state == "DEPLOY_FAILED" || model.state == "PARTIALLY_DEPLOYED" {
             findings.push(Finding::new(

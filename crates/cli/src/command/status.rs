@@ -28,6 +28,9 @@ fn show(out: &mut Terminal, status: &Status) -> anyhow::Result<()> {
         status.registry_revision,
         status.active_streams,
     ))?;
+    if let Some(held_back) = upgrade(status) {
+        out.line(&held_back)?;
+    }
     out.line("")?;
     super::cluster::show(out, status)?;
     out.line("")?;
@@ -40,7 +43,7 @@ fn show(out: &mut Terminal, status: &Status) -> anyhow::Result<()> {
             };
             vec![
                 worker.id.clone(),
-                worker.liveness.clone(),
+                super::drain::state(&worker.liveness, worker.drain.as_deref()),
                 worker.address.clone(),
                 worker.replicas.len().to_string(),
                 sum(|replica| replica.active).to_string(),
@@ -71,6 +74,23 @@ fn show(out: &mut Terminal, status: &Status) -> anyhow::Result<()> {
         })
         .collect();
     out.table(&["MODEL", "VERSION", "STATE", "REPLICAS"], &models)
+}
+
+/// What is said while coordinators of two levels run, or the registry is held at a lower one.
+pub(crate) fn upgrade(status: &Status) -> Option<String> {
+    let levels = status.coordinators.iter().filter_map(|node| node.level);
+    let (least, most) = (levels.clone().min()?, levels.max()?);
+    let behind = status.coordinators.iter();
+    let behind = behind.filter(|node| node.level.is_some_and(|level| level < most));
+    let behind: Vec<_> = behind.map(|node| node.id.to_string()).collect();
+    if least == most {
+        return None;
+    }
+    Some(format!(
+        "upgrade unfinished: coordinators {} run at level {least}, the others at {most}; what \
+         needs level {most} is refused until all do",
+        behind.join(", "),
+    ))
 }
 
 /// What its models take of its memory budget, and how many of them are unloaded for now.

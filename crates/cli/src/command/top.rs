@@ -99,7 +99,7 @@ fn show(out: &mut Terminal, status: &Status, rates: &Rates, asked: usize) -> any
             };
             vec![
                 worker.id.clone(),
-                worker.liveness.clone(),
+                super::drain::state(&worker.liveness, worker.drain.as_deref()),
                 worker.replicas.len().to_string(),
                 sum(|replica| replica.active).to_string(),
                 sum(|replica| replica.queued).to_string(),

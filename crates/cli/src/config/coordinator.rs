@@ -10,11 +10,16 @@ use volley_api::{ApiConfig, GrpcSkin, Origins};
 use volley_cluster::ClusterConfig;
 use volley_coordinator::CoordinatorConfig;
 use volley_types::NodeId;
+use volley_types::registry::LEVEL;
 
 use super::otlp::OtlpSection;
 use super::security::{CoordinatorSection, SecurityPlan};
 use super::{Count, Span, hosts, read_toml, set, set_count, set_span};
 use crate::node::coordinator::{CoordinatorPlan, Membership};
+
+/// How long a coordinator that is stopped goes on taking requests while it says that it is not
+/// ready.
+const DRAIN_GRACE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -70,6 +75,7 @@ struct Cluster {
     wait: bool,
     snapshot_every: Option<Count>,
     write_timeout: Option<Span>,
+    compatibility_level: Option<u32>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -108,6 +114,7 @@ struct Limits {
     resume_tenant_bytes: Option<Count>,
     resume_total_bytes: Option<Count>,
     drain_timeout: Option<Span>,
+    drain_grace: Option<Span>,
     suspect_after: Option<Span>,
     dead_after: Option<Span>,
     replace_after: Option<Span>,
@@ -166,6 +173,11 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
         section.snapshot_every.map(|count| count.0 as u64),
     );
     set_span(&mut cluster.write_timeout, section.write_timeout);
+    set(&mut cluster.level, section.compatibility_level);
+    ensure!(
+        (1..=LEVEL).contains(&cluster.level),
+        "'cluster.compatibility_level' must be 1 to {LEVEL}: this version speaks no other level"
+    );
     let given = (
         !section.bootstrap.is_empty(),
         !section.join.is_empty(),
@@ -202,6 +214,8 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
     };
     let (mut coordinator, mut api) = (CoordinatorConfig::default(), ApiConfig::default());
     let mut drain_timeout = api.drain_timeout;
+    let mut drain_grace = DRAIN_GRACE;
+    set_span(&mut drain_grace, limits.drain_grace);
     apply(limits, &mut coordinator, &mut api, &mut drain_timeout);
     coordinator.routing.zone = node.zone;
     ensure!(
@@ -222,6 +236,7 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
         grpc,
         internal: listen.internal,
         drain_timeout,
+        drain_grace,
         security,
         otlp: otlp.map(OtlpSection::plan).transpose()?,
     })

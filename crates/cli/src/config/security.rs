@@ -173,6 +173,14 @@ impl SecurityPlan {
         })
     }
 
+    /// What a worker of the same process needs of it: what opens secrets.
+    pub(crate) fn for_own_worker(&self) -> Self {
+        Self {
+            master_keys: self.master_keys.clone(),
+            ..Self::default()
+        }
+    }
+
     /// What opens the secrets that come sealed.
     pub(crate) fn open_secrets(&self) -> Option<Arc<dyn OpenSecret>> {
         let keys = self.master_keys.clone()?;
@@ -230,13 +238,17 @@ impl SecurityPlan {
         tokio::join!(edge, nodes, issuers, master_keys);
     }
 
-    /// As [`SecurityPlan::coordinator`], from a bootstrap key's file alone.
+    /// As [`SecurityPlan::coordinator`], from the files of a bootstrap key and of master keys.
     ///
     /// # Errors
-    /// When it cannot be read.
-    pub(crate) fn of_key_file(file: Option<PathBuf>) -> anyhow::Result<Self> {
+    /// When one cannot be read.
+    pub(crate) fn of_key_files(
+        bootstrap: Option<PathBuf>,
+        masters: Vec<PathBuf>,
+    ) -> anyhow::Result<Self> {
         let section = CoordinatorSection {
-            bootstrap_key_file: file,
+            bootstrap_key_file: bootstrap,
+            master_key_files: masters,
             ..CoordinatorSection::default()
         };
         Self::coordinator(section, NodeId(1))

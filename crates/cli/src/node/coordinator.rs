@@ -60,6 +60,8 @@ pub(crate) struct CoordinatorPlan {
     pub(crate) grpc: Vec<(GrpcSkin, String)>,
     pub(crate) internal: String,
     pub(crate) drain_timeout: Duration,
+    /// How long it goes on taking requests once it has said that it leaves.
+    pub(crate) drain_grace: Duration,
     pub(crate) security: SecurityPlan,
     pub(crate) otlp: Option<OtlpConfig>,
 }
@@ -76,6 +78,7 @@ pub(crate) struct RunningCoordinator {
     stop_public: CancellationToken,
     stop_internal: CancellationToken,
     drain_timeout: Duration,
+    drain_grace: Duration,
 }
 
 /// Runs until a signal, then drains.
@@ -202,6 +205,7 @@ pub(crate) async fn start(
         stop_public,
         stop_internal,
         drain_timeout: plan.drain_timeout,
+        drain_grace: plan.drain_grace,
     })
 }
 
@@ -249,14 +253,16 @@ async fn enter(cluster: Cluster, membership: Membership) {
 }
 
 impl RunningCoordinator {
-    /// Takes nothing new, and lets streams end until the drain timeout.
+    /// Says that it leaves, takes nothing new after the grace, and lets streams end until the
+    /// drain timeout.
     pub(crate) async fn drain(&mut self) {
-        let by = Instant::now() + self.drain_timeout;
+        let (by, grace) = (Instant::now() + self.drain_timeout, self.drain_grace);
         self.joining.abort();
-        self.coordinator.begin_drain();
-        // First of all: writes wait as long as nobody leads.
-        self.cluster.retire().await;
+        self.coordinator.announce_drain();
+        // Whoever leads hands over first of all: writes wait as long as nobody leads.
+        tokio::join!(self.cluster.retire(), tokio::time::sleep(grace));
         self.stop_public.cancel();
+        self.coordinator.begin_drain();
         while let Some(served) = self.public.join_next().await {
             if let Err(error) = served {
                 tracing::error!(error = %error, "a public listener failed");

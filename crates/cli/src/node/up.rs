@@ -49,7 +49,8 @@ struct Addresses {
 
 /// Runs until a signal, then drains.
 pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
-    let security = SecurityPlan::of_key_file(up.bootstrap_key_file.clone())?;
+    let (key, masters) = (up.bootstrap_key_file.clone(), up.master_key_files.clone());
+    let security = SecurityPlan::of_key_files(key, masters)?;
     let key = "--bootstrap-key-file (or put it into VOLLEY_BOOTSTRAP_KEY)";
     security.allow_callers(
         "--host",
@@ -63,14 +64,14 @@ pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
     let data_dir = data_dir.canonicalize()?;
     let doors = Doors::open(up.host, up.port).await?;
     let addresses = doors.addresses()?;
-    let has_keys = security.keys;
+    let (has_keys, own_worker) = (security.keys, security.for_own_worker());
 
     let mut plan = coordinator_plan(&data_dir, &addresses, security);
     plan.grpc = grpc(&up);
     let grpc = coordinator::bind_grpc(&plan.grpc).await?;
     let mut coordinator = coordinator::start(plan, doors.rest, grpc, doors.internal).await?;
     let worker = worker::start(
-        worker_plan(&data_dir, &addresses)?,
+        worker_plan(&data_dir, &addresses, own_worker)?,
         doors.flight,
         doors.http,
     )?;
@@ -155,6 +156,8 @@ fn coordinator_plan(
         grpc: Vec::new(),
         internal,
         drain_timeout: DRAIN_TIMEOUT,
+        // Nobody else could answer.
+        drain_grace: Duration::ZERO,
         security,
         otlp: None,
     }
@@ -173,7 +176,11 @@ fn grpc(up: &Up) -> Vec<(GrpcSkin, String)> {
     wanted.map(|(skin, port)| (skin, at(port))).collect()
 }
 
-fn worker_plan(data_dir: &Path, addresses: &Addresses) -> anyhow::Result<WorkerPlan> {
+fn worker_plan(
+    data_dir: &Path,
+    addresses: &Addresses,
+    security: SecurityPlan,
+) -> anyhow::Result<WorkerPlan> {
     let id = WorkerId::new("local")?;
     let coordinators = vec![addresses.internal.to_string()];
     let mut worker = WorkerConfig::new(id, addresses.flight.to_string(), coordinators);
@@ -190,7 +197,7 @@ fn worker_plan(data_dir: &Path, addresses: &Addresses) -> anyhow::Result<WorkerP
             ..OnnxPlan::default()
         },
         remote: RemoteConfig::default(),
-        security: SecurityPlan::default(),
+        security,
         otlp: None,
         artifacts: ArtifactConfig {
             cache_dir: Some(data_dir.join("fetched")),

@@ -194,7 +194,10 @@ fn check_placing(state: &RegistryState, placing: &Placing) -> Result<(), Predict
     let most = current.replicas as usize;
     let distinct =
         |workers: &[WorkerId]| workers.iter().collect::<BTreeSet<_>>().len() == workers.len();
-    if placing.workers.len() <= most && distinct(&placing.workers) && distinct(&placing.previous) {
+    // A drained worker keeps its replica until another has taken over.
+    let working = |worker: &&WorkerId| state.worker_drain(worker).is_none();
+    let working = placing.workers.iter().filter(working).count();
+    if working <= most && distinct(&placing.workers) && distinct(&placing.previous) {
         return Ok(());
     }
     Err(PredictError::invalid(

@@ -27,6 +27,8 @@ pub const MAX_PIPELINES: usize = 10_000;
 pub const MAX_PIPELINE_BYTES: usize = 256 << 10;
 /// The most secrets in a registry.
 pub const MAX_SECRETS: usize = 10_000;
+/// The most nodes that are drained at a time.
+pub const MAX_DRAINS: usize = 10_000;
 /// The most API keys in a registry.
 pub const MAX_KEYS: usize = 10_000;
 /// The most model names and prefixes of one API key.
@@ -91,38 +93,8 @@ pub(super) fn version_fits(spec: &ModelVersionSpec) -> Result<(), PredictError> 
     within("the model's parameters", parameters, MAX_PARAMETERS)
 }
 
-/// What the registry's models, connectors, aliases and pipelines take, once it has been looked at:
-/// a write need not look through all of them again. It belongs to one registry and to all writes
-/// that are applied to it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Size(Option<usize>);
-
-impl Size {
-    /// Whether `more` bytes still fit; they count from then on.
-    pub(super) fn add(&mut self, state: &RegistryState, more: usize) -> Result<(), PredictError> {
-        let size = self.0.unwrap_or_else(|| registry_bytes(state)) + more;
-        within("the size of the registry", size, MAX_REGISTRY_BYTES)?;
-        self.0 = Some(size);
-        Ok(())
-    }
-
-    /// After a write that may have changed it.
-    pub(super) fn forget(&mut self) {
-        self.0 = None;
-    }
-
-    #[cfg(test)]
-    pub(super) fn known(self) -> Option<usize> {
-        self.0
-    }
-}
-
 /// Whether `more` bytes still fit.
 pub(super) fn registry_fits(state: &RegistryState, more: usize) -> Result<(), PredictError> {
-    Size::default().add(state, more)
-}
-
-pub(super) fn registry_bytes(state: &RegistryState) -> usize {
     let versions = state
         .models
         .values()
@@ -133,7 +105,8 @@ pub(super) fn registry_bytes(state: &RegistryState) -> usize {
     let aliases: usize = aliases.map(|entry| alias_bytes(&entry.spec)).sum();
     let pipelines = state.pipelines.values();
     let pipelines: usize = pipelines.map(|entry| pipeline_bytes(&entry.spec)).sum();
-    versions + connectors + aliases + pipelines
+    let size = versions + connectors + aliases + pipelines + more;
+    within("the size of the registry", size, MAX_REGISTRY_BYTES)
 }
 
 pub(super) fn alias_fits(spec: &AliasSpec) -> Result<(), PredictError> {

@@ -82,13 +82,22 @@ impl Cluster {
             let message = "there is no other voter to lead; add another coordinator first";
             return Err(PredictError::new(ErrorCode::Conflict, message));
         }
+        // Who is drained leads only where nobody else can.
+        let registry = self.0.registry.borrow().clone();
+        let working = |node: &NodeId| !registry.drains_coordinator(*node);
+        if let Some(to) = to
+            && !working(&to)
+        {
+            let message = format!("coordinator {to} is drained; undrain it first");
+            return Err(PredictError::new(ErrorCode::Conflict, message));
+        }
         let _one = self.0.hand_over.lock().await;
         // Whatever happens, this node leads as before unless somebody else was elected.
         let _pause = Pause::begin(self);
         let matched = self.matched();
         let mut chosen: Vec<_> = match to {
             Some(to) => vec![to],
-            None => voters.into_keys().collect(),
+            None => voters.into_keys().filter(working).collect(),
         };
         chosen.sort_by_key(|node| std::cmp::Reverse(matched.get(node).copied().flatten()));
         for node in chosen {
@@ -106,7 +115,9 @@ impl Cluster {
     /// Stands for election, when the leader of `term` asks for it.
     pub(crate) async fn take_over_here(&self, term: u64) -> Result<(), PredictError> {
         let current = self.0.raft.metrics().borrow().current_term;
-        if self.0.retiring.load(Ordering::Acquire) || current != term {
+        let own = self.0.config.node_id;
+        let drained = self.0.registry.borrow().drains_coordinator(own);
+        if drained || self.0.retiring.load(Ordering::Acquire) || current != term {
             return Err(PredictError::new(
                 ErrorCode::Conflict,
                 "this coordinator does not take over now",

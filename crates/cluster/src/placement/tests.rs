@@ -7,6 +7,8 @@ use volley_types::registry::{DeployOptions, Rollout};
 
 use super::*;
 
+mod drains;
+
 const ZONES: [&str; 3] = ["a", "b", "c"];
 
 /// A small cluster: workers in three zones, and models with sizes.
@@ -14,6 +16,7 @@ struct World {
     ids: Vec<WorkerId>,
     labels: Vec<BTreeMap<String, String>>,
     there: Vec<bool>,
+    drained: BTreeMap<usize, Drain>,
     budget: u64,
     most: Option<usize>,
     state: RegistryState,
@@ -37,6 +40,7 @@ impl World {
                 .collect(),
             labels: (0..workers).map(zone).collect(),
             there: vec![true; workers],
+            drained: BTreeMap::new(),
             budget,
             most: None,
             state: RegistryState::default(),
@@ -67,10 +71,11 @@ impl World {
     fn plan(&self) -> Plan {
         let workers = (0..self.ids.len()).map(|index| PlacementWorker {
             id: &self.ids[index],
-            placeable: self.there[index],
+            placeable: self.there[index] && !self.drained.contains_key(&index),
             keep: self.there[index],
             labels: Some(&self.labels[index]),
             budget_bytes: self.budget,
+            drain: self.drained.get(&index).copied(),
         });
         let versions = [ModelVersion(1), ModelVersion(2)];
         let sizes = self

@@ -9,12 +9,13 @@ use prost::Message;
 use tokio::sync::watch;
 use volley_proto::registry::v1 as wire;
 use volley_proto::registry_records::{state_from_wire, state_to_wire};
-use volley_types::registry::RegistryState;
+use volley_types::registry::{LEVEL, RegistryCommand, RegistryState};
 
-use crate::apply::{Size, apply, apply_sized};
+use crate::apply::apply;
+use crate::levels;
 use crate::raft_types::{
-    Entry, LogId, LogReply, Snapshot, SnapshotMeta, StorageError, StorageIoError, StoredMembership,
-    TypeConfig,
+    Entry, LogId, LogReply, Node, Snapshot, SnapshotMeta, StorageError, StorageIoError,
+    StoredMembership, TypeConfig,
 };
 use crate::store::disk::{Disk, Found};
 
@@ -23,24 +24,39 @@ struct Applied {
     last: Option<LogId>,
     membership: StoredMembership,
     snapshot: Option<Snapshot>,
-    size: Size,
+}
+
+/// What an entry holds, read.
+enum Payload {
+    Blank,
+    Membership(openraft::Membership<u64, Node>),
+    Command(Box<RegistryCommand>),
 }
 
 /// The state machine of one node. Cloning gives another handle.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     disk: Disk,
+    /// The highest level of commands that this node takes.
+    level: u32,
     applied: Arc<Mutex<Applied>>,
     registry: Arc<watch::Sender<Arc<RegistryState>>>,
 }
 
 impl Machine {
-    /// Starts from the snapshot that was found, or empty.
-    pub(crate) fn new(disk: Disk, found: &mut Found) -> Result<Self, volley_types::PredictError> {
+    /// Starts from the snapshot that was found, or empty, on a node that speaks `level`.
+    ///
+    /// # Errors
+    /// `Conflict` when what was found needs a higher level, `Internal` when it is malformed.
+    pub(crate) fn new(
+        disk: Disk,
+        found: &mut Found,
+        level: u32,
+    ) -> Result<Self, volley_types::PredictError> {
         let mut applied = Applied::default();
         let mut state = RegistryState::default();
         if let Some((meta, data)) = found.snapshot.take() {
-            state = decode(&data)?;
+            state = decode(&data, level)?;
             applied.last = meta.last_log_id;
             applied.membership = meta.last_membership.clone();
             applied.snapshot = Some(Snapshot {
@@ -50,6 +66,7 @@ impl Machine {
         }
         Ok(Self {
             disk,
+            level,
             applied: Arc::new(Mutex::new(applied)),
             registry: Arc::new(watch::Sender::new(Arc::new(state))),
         })
@@ -69,7 +86,7 @@ pub(crate) fn replay(found: Found) -> Result<RegistryState, volley_types::Predic
     let mut state = RegistryState::default();
     let mut after = None;
     if let Some((meta, data)) = found.snapshot {
-        state = decode(&data)?;
+        state = decode(&data, LEVEL)?;
         after = meta.last_log_id;
     }
     for entry in found.entries {
@@ -77,17 +94,37 @@ pub(crate) fn replay(found: Found) -> Result<RegistryState, volley_types::Predic
             && after < Some(entry.log_id)
         {
             // A refusal was one when the entry was first applied, too.
-            let _ = apply(&mut state, &command.decode()?);
+            let _ = apply(&mut state, &command.decode(LEVEL)?);
         }
     }
     Ok(state)
 }
 
-pub(crate) fn decode(data: &[u8]) -> Result<RegistryState, volley_types::PredictError> {
+/// The registry in a snapshot, for a node that speaks `level`.
+///
+/// # Errors
+/// `Conflict` when it needs a higher level or holds what this version does not know, `Internal`
+/// when it is malformed.
+pub(crate) fn decode(data: &[u8], level: u32) -> Result<RegistryState, volley_types::PredictError> {
     let wire = wire::State::decode(data).map_err(|error| {
         volley_types::PredictError::internal("a registry snapshot is malformed", error)
     })?;
+    if wire.encoded_len() != data.len() {
+        return Err(levels::too_new("the registry"));
+    }
+    if level < wire.level {
+        return Err(levels::needs("the registry", wire.level, level));
+    }
     state_from_wire(wire)
+}
+
+/// What stops the node: it cannot follow the others any further.
+fn stopped(error: &volley_types::PredictError) -> StorageError {
+    tracing::error!(
+        error = error.chain(),
+        "this coordinator cannot follow the others and takes no part any more"
+    );
+    failed(error.chain())
 }
 
 fn failed(error: impl std::fmt::Display) -> StorageError {
@@ -132,27 +169,36 @@ impl RaftStateMachine<TypeConfig> for Machine {
         I: IntoIterator<Item = Entry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
+        // All or none: a node that cannot read an entry has not applied it, nor what follows.
+        let mut read = Vec::new();
+        for entry in entries {
+            let payload = match entry.payload {
+                EntryPayload::Blank => Payload::Blank,
+                EntryPayload::Membership(membership) => Payload::Membership(membership),
+                EntryPayload::Normal(command) => {
+                    let command = command.decode(self.level);
+                    Payload::Command(Box::new(command.map_err(|error| stopped(&error))?))
+                }
+            };
+            read.push((entry.log_id, payload));
+        }
         let mut applied = self.applied.lock();
-        let mut size = applied.size;
         let mut replies = Vec::new();
         let mut next: Option<RegistryState> = None;
-        for entry in entries {
-            applied.last = Some(entry.log_id);
-            replies.push(match entry.payload {
-                EntryPayload::Blank => LogReply::Nothing,
-                EntryPayload::Membership(membership) => {
-                    applied.membership = StoredMembership::new(Some(entry.log_id), membership);
+        for (log_id, payload) in read {
+            applied.last = Some(log_id);
+            replies.push(match payload {
+                Payload::Blank => LogReply::Nothing,
+                Payload::Membership(membership) => {
+                    applied.membership = StoredMembership::new(Some(log_id), membership);
                     LogReply::Nothing
                 }
-                EntryPayload::Normal(command) => {
+                Payload::Command(command) => {
                     let state = next.get_or_insert_with(|| (**self.registry.borrow()).clone());
-                    let command = command.decode();
-                    let reply = command.and_then(|it| apply_sized(state, &mut size, &it));
-                    LogReply::from(reply)
+                    LogReply::from(apply(state, &command))
                 }
             });
         }
-        applied.size = size;
         if let Some(next) = next {
             self.registry.send_if_modified(|current| {
                 let changed = current.revision != next.revision;
@@ -176,12 +222,11 @@ impl RaftStateMachine<TypeConfig> for Machine {
         meta: &SnapshotMeta,
         snapshot: Box<Vec<u8>>,
     ) -> Result<(), StorageError> {
-        let state = decode(&snapshot).map_err(failed)?;
+        let state = decode(&snapshot, self.level).map_err(|error| stopped(&error))?;
         self.disk.snapshot(meta, &snapshot).await.map_err(failed)?;
         let mut applied = self.applied.lock();
         applied.last = meta.last_log_id;
         applied.membership = meta.last_membership.clone();
-        applied.size = Size::default();
         applied.snapshot = Some(Snapshot {
             meta: meta.clone(),
             snapshot,

@@ -15,7 +15,7 @@ impl StoreBuilder<TypeConfig, LogStore, Machine, TempDir> for Fresh {
         let directory = tempfile::tempdir().unwrap();
         let (disk, mut found) = Disk::open(directory.path(), NodeId(1)).unwrap();
         let log = LogStore::new(disk.clone(), &mut found);
-        let machine = Machine::new(disk, &mut found).unwrap();
+        let machine = Machine::new(disk, &mut found, volley_types::registry::LEVEL).unwrap();
         Ok((directory, log, machine))
     }
 }

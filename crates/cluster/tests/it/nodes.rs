@@ -11,10 +11,10 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 use volley_cluster::{Cluster, ClusterConfig};
 use volley_types::registry::{
-    BackendKind, ConnectorPolicy, ConnectorSpec, ModelSource, ModelVersionSpec, ProviderKind,
-    RegistryCommand, RegistryState,
+    BackendKind, ConnectorPolicy, ConnectorSpec, LEVEL, ModelSource, ModelVersionSpec,
+    ProviderKind, RegistryCommand, RegistryState,
 };
-use volley_types::{ConnectorId, ModelName, ModelVersion, NodeId, Parameters};
+use volley_types::{ConnectorId, ErrorCode, ModelName, ModelVersion, NodeId, Parameters};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -29,12 +29,23 @@ pub(crate) struct TestNode {
 impl TestNode {
     /// Starts node `id` over `directory`, at `address` or any free one.
     pub(crate) async fn start(id: u64, directory: &Path, address: Option<&str>) -> Self {
+        Self::start_at(id, directory, address, LEVEL).await
+    }
+
+    /// The same, speaking `level`.
+    pub(crate) async fn start_at(
+        id: u64,
+        directory: &Path,
+        address: Option<&str>,
+        level: u32,
+    ) -> Self {
         let listener = TcpListener::bind(address.unwrap_or("127.0.0.1:0"))
             .await
             .unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let mut config = ClusterConfig::new(NodeId(id), directory, address.clone());
         config.snapshot_every = 20;
+        config.level = level;
         let cluster = Cluster::start(config).await.unwrap();
         let (raft, membership) = cluster.services();
         let stop = CancellationToken::new();
@@ -45,11 +56,9 @@ impl TestNode {
             let server = tonic::transport::Server::builder()
                 .add_service(raft)
                 .add_service(membership)
-                .serve_with_incoming(incoming);
-            tokio::select! {
-                result = server => result.unwrap(),
-                () = stopped.cancelled() => {}
-            }
+                // Who is connected must hear that it ends: the next life has the same address.
+                .serve_with_incoming_shutdown(incoming, stopped.cancelled_owned());
+            server.await.unwrap();
         });
         Self {
             cluster,
@@ -63,7 +72,8 @@ impl TestNode {
     pub(crate) async fn stop(self) {
         self.cluster.shutdown().await;
         self.stop.cancel();
-        self.server.await.unwrap();
+        let ended = tokio::time::timeout(PATIENCE, self.server).await;
+        ended.expect("its connections end").unwrap();
     }
 
     pub(crate) async fn wait_until(
@@ -102,11 +112,17 @@ static TURNS: Semaphore = Semaphore::const_new(2);
 
 impl Three {
     pub(crate) async fn start() -> Self {
+        Self::start_at(LEVEL).await
+    }
+
+    /// The same, speaking `level`.
+    pub(crate) async fn start_at(level: u32) -> Self {
         let turn = TURNS.acquire().await.unwrap();
         let directories: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
         let mut nodes = Vec::new();
         for (index, directory) in directories.iter().enumerate() {
-            nodes.push(TestNode::start(index as u64 + 1, directory.path(), None).await);
+            let id = index as u64 + 1;
+            nodes.push(TestNode::start_at(id, directory.path(), None, level).await);
         }
         let members = members(&nodes);
         for node in &nodes {
@@ -119,6 +135,20 @@ impl Three {
             nodes,
             directories,
             _turn: turn,
+        }
+    }
+
+    /// Writes through the first node, again where there was no leader for a moment.
+    pub(crate) async fn write(&self, command: RegistryCommand) {
+        let by = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            match self.nodes[0].cluster.write(command.clone()).await {
+                Ok(_) => return,
+                Err(error) if error.code == ErrorCode::Unavailable => {
+                    assert!(tokio::time::Instant::now() < by, "{error:?}");
+                }
+                Err(error) => panic!("{error:?}"),
+            }
         }
     }
 

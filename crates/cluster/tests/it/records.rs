@@ -25,6 +25,7 @@ use volley_types::{
     ModelVersion, ParamValue, Parameters, PredictError, Revision, Role, TenantId, WorkerId,
 };
 
+use crate::drains;
 use crate::names;
 use crate::secrets::{quota, sealed, secret_name};
 
@@ -259,6 +260,7 @@ prop_compose! {
         aliases in vec((names::alias(), any::<u64>()), 0..4),
         pipelines in vec((names::pipeline(), any::<u64>()), 0..4),
         secrets in vec((secret_name(), sealed()), 0..4),
+        (drains, level) in (drains::all(), any::<u32>()),
     ) -> RegistryState {
         let models = models.into_iter().map(|model| (model.name.clone(), Arc::new(model)));
         let connectors = connectors.into_iter().map(|spec| (spec.id.clone(), spec));
@@ -278,6 +280,8 @@ prop_compose! {
                 (name, PipelineEntry { spec: Arc::new(spec), revision })
             }).collect(),
             secrets: Arc::new(secrets.into_iter().collect()),
+            drains,
+            level,
         }
     }
 }
@@ -376,6 +380,7 @@ fn command() -> impl Strategy<Value = RegistryCommand> {
         key_id().prop_map(RegistryCommand::RevokeKey),
         change(),
         names::change(),
+        drains::change(),
     ]
 }
 

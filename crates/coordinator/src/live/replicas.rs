@@ -139,7 +139,7 @@ impl Holders {
 pub struct Candidate {
     /// Its worker.
     pub worker: WorkerId,
-    /// Whether the worker is suspect: called only when no other is left.
+    /// Whether the worker is suspect or drained: called only when no other is left.
     pub suspect: bool,
     /// Whether its worker is in this coordinator's zone.
     pub local: bool,

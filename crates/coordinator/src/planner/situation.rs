@@ -26,10 +26,11 @@ pub fn situation<'a>(
     for (id, worker) in live.iter() {
         situation.workers.push(PlacementWorker {
             id,
-            placeable: worker.liveness == Liveness::Alive,
+            placeable: worker.liveness == Liveness::Alive && state.worker_drain(id).is_none(),
             keep: live.keeps_replicas(worker, now),
             labels: Some(&worker.report.labels),
             budget_bytes: worker.report.memory_budget_bytes,
+            drain: state.worker_drain(id),
         });
         for replica in &worker.report.replicas {
             if replica.state == ReplicaState::Ready && replica.memory_bytes != 0 {
@@ -53,7 +54,12 @@ pub fn situation<'a>(
             continue;
         };
         let surplus = (deployment.replicas as usize) < entry.placement.len();
-        if deployment.rollout.is_none() && !surplus {
+        let leaves = !state.drains.is_empty()
+            && entry
+                .placement
+                .iter()
+                .any(|worker| state.worker_drain(worker).is_some());
+        if deployment.rollout.is_none() && !surplus && !leaves {
             continue;
         }
         for (worker, replica) in live.replicas(&entry.name) {
@@ -88,5 +94,6 @@ fn add_unheard<'a>(state: &'a RegistryState, live: &LiveWorkers, situation: &mut
             keep: true,
             labels: None,
             budget_bytes: 0,
+            drain: state.worker_drain(id),
         }));
 }

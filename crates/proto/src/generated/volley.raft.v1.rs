@@ -80,6 +80,20 @@ pub struct TakeOverRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TakeOverReply {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DescribeRequest {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DescribeReply {
+    /// The highest level of commands that it takes.
+    #[prost(uint32, tag = "1")]
+    pub level: u32,
+    /// Its version of Volley.
+    #[prost(string, tag = "2")]
+    pub version: ::prost::alloc::string::String,
+    /// Prediction streams that run through it.
+    #[prost(uint32, tag = "3")]
+    pub active_streams: u32,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct MembershipReply {
     #[prost(message, repeated, tag = "1")]
@@ -767,6 +781,28 @@ pub mod membership_service_client {
                 .insert(GrpcMethod::new("volley.raft.v1.MembershipService", "TakeOver"));
             self.inner.unary(req, path, codec).await
         }
+        /// What a coordinator is. Versions that do not have this speak level 1.
+        pub async fn describe(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DescribeRequest>,
+        ) -> std::result::Result<tonic::Response<super::DescribeReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/volley.raft.v1.MembershipService/Describe",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("volley.raft.v1.MembershipService", "Describe"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -814,6 +850,11 @@ pub mod membership_service_server {
             &self,
             request: tonic::Request<super::TakeOverRequest>,
         ) -> std::result::Result<tonic::Response<super::TakeOverReply>, tonic::Status>;
+        /// What a coordinator is. Versions that do not have this speak level 1.
+        async fn describe(
+            &self,
+            request: tonic::Request<super::DescribeRequest>,
+        ) -> std::result::Result<tonic::Response<super::DescribeReply>, tonic::Status>;
     }
     /// Writes and membership changes, sent to any coordinator; one that does not lead forwards once
     /// to the leader that it knows, or answers UNAVAILABLE.
@@ -1145,6 +1186,51 @@ pub mod membership_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = TakeOverSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/volley.raft.v1.MembershipService/Describe" => {
+                    #[allow(non_camel_case_types)]
+                    struct DescribeSvc<T: MembershipService>(pub Arc<T>);
+                    impl<
+                        T: MembershipService,
+                    > tonic::server::UnaryService<super::DescribeRequest>
+                    for DescribeSvc<T> {
+                        type Response = super::DescribeReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DescribeRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as MembershipService>::describe(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DescribeSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

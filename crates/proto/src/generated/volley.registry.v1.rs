@@ -251,6 +251,11 @@ pub struct State {
     pub pipelines: ::prost::alloc::vec::Vec<PipelineRecord>,
     #[prost(message, repeated, tag = "20")]
     pub secrets: ::prost::alloc::vec::Vec<Secret>,
+    #[prost(message, repeated, tag = "60")]
+    pub drains: ::prost::alloc::vec::Vec<Drain>,
+    /// The highest level of any command that was applied. Whoever speaks less must not read this.
+    #[prost(uint32, tag = "61")]
+    pub level: u32,
 }
 /// A name that splits requests over models and versions.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -524,7 +529,7 @@ pub struct Assignment {
 pub struct Command {
     #[prost(
         oneof = "command::Command",
-        tags = "1, 2, 3, 4, 5, 6, 7, 30, 31, 32, 33, 34, 35, 36, 20, 21, 22, 40, 41, 42, 50, 51, 52, 53, 23, 24, 25, 26"
+        tags = "1, 2, 3, 4, 5, 6, 7, 30, 31, 32, 33, 34, 35, 36, 20, 21, 22, 40, 41, 42, 50, 51, 52, 53, 23, 24, 25, 26, 60, 61"
     )]
     pub command: ::core::option::Option<command::Command>,
 }
@@ -588,6 +593,29 @@ pub mod command {
         RewrapSecret(super::RewrapSecret),
         #[prost(string, tag = "26")]
         DeleteSecret(::prost::alloc::string::String),
+        #[prost(message, tag = "60")]
+        Drain(super::Drain),
+        #[prost(message, tag = "61")]
+        Undrain(super::Drain),
+    }
+}
+/// A node that is taken out of work.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Drain {
+    /// Replicas go even where no other worker can take them.
+    #[prost(bool, tag = "3")]
+    pub force: bool,
+    #[prost(oneof = "drain::Node", tags = "1, 2")]
+    pub node: ::core::option::Option<drain::Node>,
+}
+/// Nested message and enum types in `Drain`.
+pub mod drain {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Node {
+        #[prost(uint64, tag = "1")]
+        Coordinator(u64),
+        #[prost(string, tag = "2")]
+        Worker(::prost::alloc::string::String),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]

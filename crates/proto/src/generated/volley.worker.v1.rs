@@ -79,7 +79,7 @@ pub struct Fetch {
     #[prost(uint64, tag = "2")]
     pub total_bytes: u64,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Load {
     /// Streams that run now, over all replicas.
     #[prost(uint32, tag = "1")]

@@ -111,7 +111,9 @@ fn role_for(command: &RegistryCommand) -> Role {
         | RegistryCommand::CreateKey(_)
         | RegistryCommand::RotateKey { .. }
         | RegistryCommand::LimitKey { .. }
-        | RegistryCommand::RevokeKey(_) => Role::ClusterAdmin,
+        | RegistryCommand::RevokeKey(_)
+        | RegistryCommand::Drain(..)
+        | RegistryCommand::Undrain(_) => Role::ClusterAdmin,
     }
 }
 
@@ -181,7 +183,9 @@ impl Own<'_> {
             | RegistryCommand::CreateKey(_)
             | RegistryCommand::RotateKey { .. }
             | RegistryCommand::LimitKey { .. }
-            | RegistryCommand::RevokeKey(_) => self.principal.reach_all(),
+            | RegistryCommand::RevokeKey(_)
+            | RegistryCommand::Drain(..)
+            | RegistryCommand::Undrain(_) => self.principal.reach_all(),
         }
     }
 

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use prost::Message;
-use volley_cluster::apply::apply_sized;
+use volley_cluster::apply::apply;
 use volley_proto::registry_records::command_to_wire;
 use volley_proto::worker_report::orders_to_wire;
 use volley_types::registry::{RegistryCommand, RegistryState, RolloutAction};
@@ -335,7 +335,7 @@ impl World {
         for command in &commands {
             bytes += command_to_wire(command).encoded_len() as u64;
             // A refusal is an answer too.
-            let _ = apply_sized(&mut next, &mut self.size, command);
+            let _ = apply(&mut next, command);
         }
         let spent = meter.stop();
         self.state = Arc::new(next);

@@ -5,6 +5,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::span::now;
+use volley_types::chunk::Usage;
+
 use super::wire;
 
 /// Models times outcomes; beyond it, numbers are counted under `_other`.
@@ -16,6 +18,23 @@ const DURATION: &[f64] = &[
 ];
 const FIRST_TOKEN: &[f64] = &[
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+];
+/// In tokens.
+const TOKENS: &[f64] = &[
+    1.0,
+    4.0,
+    16.0,
+    64.0,
+    256.0,
+    1_024.0,
+    4_096.0,
+    16_384.0,
+    65_536.0,
+    262_144.0,
+    1_048_576.0,
+    4_194_304.0,
+    16_777_216.0,
+    67_108_864.0,
 ];
 const PER_TOKEN: &[f64] = &[
     0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
@@ -30,6 +49,8 @@ pub(crate) struct Outcome<'a> {
     pub(crate) duration: Duration,
     pub(crate) first_chunk: Option<Duration>,
     pub(crate) chunks: u64,
+    /// Where the model told.
+    pub(crate) usage: Option<Usage>,
 }
 
 /// All histograms of one node.
@@ -51,7 +72,12 @@ struct Series {
     duration: Histogram,
     first_token: Histogram,
     per_token: Histogram,
+    input_tokens: Histogram,
+    output_tokens: Histogram,
 }
+
+/// One of the histograms of a series, and the type of tokens that it counts.
+type Of = (&'static str, fn(&Series) -> &Histogram);
 
 struct Histogram {
     bounds: &'static [f64],
@@ -89,8 +115,14 @@ impl GenAi {
             duration: Histogram::new(DURATION),
             first_token: Histogram::new(FIRST_TOKEN),
             per_token: Histogram::new(PER_TOKEN),
+            input_tokens: Histogram::new(TOKENS),
+            output_tokens: Histogram::new(TOKENS),
         });
         series.duration.observe(outcome.duration.as_secs_f64());
+        if let Some(usage) = outcome.usage {
+            series.input_tokens.observe(usage.prompt_tokens.into());
+            series.output_tokens.observe(usage.completion_tokens.into());
+        }
         let Some(first) = outcome.first_chunk else {
             return;
         };
@@ -110,43 +142,71 @@ impl GenAi {
             return Vec::new();
         }
         let time = now();
-        let metric = |name: &str, description: &str, of: fn(&Series) -> &Histogram| {
-            let points = series
-                .iter()
-                .map(|((model, error), series)| self.point(model, error, of(series), time));
+        let metric = |name: &str, description: &str, unit: &str, of: &[Of]| {
+            let points = series.iter().flat_map(|((model, error), series)| {
+                let each = of.iter();
+                each.map(|(kind, of)| self.point((model, error, kind), of(series), time))
+            });
             wire::Metric {
                 name: name.to_owned(),
                 description: description.to_owned(),
-                unit: "s".to_owned(),
+                unit: unit.to_owned(),
                 histogram: Some(wire::Histogram {
                     data_points: points.filter(|point| point.count != 0).collect(),
                     aggregation_temporality: wire::CUMULATIVE,
                 }),
             }
         };
+        let duration = "From acceptance to the end of the stream";
+        let first = "From acceptance to the first chunk";
+        // The same figures twice: what serves a model looks for one name, what calls one for the
+        // other.
         vec![
             metric(
                 "gen_ai.server.request.duration",
-                "From acceptance to the end of the stream",
-                |series| &series.duration,
+                duration,
+                "s",
+                &[("", |of| &of.duration)],
             ),
             metric(
                 "gen_ai.server.time_to_first_token",
-                "From acceptance to the first chunk",
-                |series| &series.first_token,
+                first,
+                "s",
+                &[("", |of| &of.first_token)],
             ),
             metric(
                 "gen_ai.server.time_per_output_token",
                 "Between two chunks after the first",
-                |series| &series.per_token,
+                "s",
+                &[("", |of| &of.per_token)],
+            ),
+            metric(
+                "gen_ai.client.operation.duration",
+                duration,
+                "s",
+                &[("", |of| &of.duration)],
+            ),
+            metric(
+                "gen_ai.client.operation.time_to_first_chunk",
+                first,
+                "s",
+                &[("", |of| &of.first_token)],
+            ),
+            metric(
+                "gen_ai.client.token.usage",
+                "Tokens of prompts and of answers, where models tell",
+                "{token}",
+                &[
+                    ("input", |of| &of.input_tokens),
+                    ("output", |of| &of.output_tokens),
+                ],
             ),
         ]
     }
 
     fn point(
         &self,
-        model: &str,
-        error: &str,
+        (model, error, kind): (&str, &str, &str),
         histogram: &Histogram,
         time: u64,
     ) -> wire::HistogramPoint {
@@ -157,6 +217,9 @@ impl GenAi {
         ];
         if !error.is_empty() {
             attributes.push(wire::text("error.type", error));
+        }
+        if !kind.is_empty() {
+            attributes.push(wire::text("gen_ai.token.type", kind));
         }
         wire::HistogramPoint {
             start_time_unix_nano: self.since,
@@ -184,16 +247,30 @@ mod tests {
             duration: Duration::from_millis(1_010),
             first_chunk: Some(Duration::from_millis(10)),
             chunks: 11,
+            usage: Some(Usage {
+                prompt_tokens: 9,
+                completion_tokens: 300,
+                cached_tokens: 0,
+            }),
         };
         metrics.observe(outcome);
         outcome.error = Some("unavailable");
         outcome.first_chunk = None;
+        outcome.usage = None;
         metrics.observe(outcome);
         let sent = metrics.metrics();
         let points = |index: usize| &sent[index].histogram.as_ref().unwrap().data_points;
         assert_eq!(points(0).len(), 2);
         assert_eq!((points(1).len(), points(1)[0].bucket_counts[2]), (1, 1));
         assert!((points(2)[0].sum.unwrap() - 0.1).abs() < 1e-9);
+        let tokens = sent.last().unwrap();
+        assert_eq!(
+            (tokens.name.as_str(), tokens.unit.as_str()),
+            ("gen_ai.client.token.usage", "{token}")
+        );
+        let counted = &tokens.histogram.as_ref().unwrap().data_points;
+        let sums: Vec<_> = counted.iter().map(|point| point.sum).collect();
+        assert_eq!(sums, [Some(9.0), Some(300.0)], "input, then output");
         for index in 0..2 * MOST_SERIES {
             let model = format!("m{index}");
             metrics.observe(Outcome {

@@ -172,6 +172,12 @@ fn apply_name(registry: &mut RegistryState, command: RegistryCommand) {
         RegistryCommand::DeleteAlias { name, .. } => {
             registry.aliases.remove(&name);
         }
+        RegistryCommand::Drain(node, drain) => {
+            registry.drains.insert(node, drain);
+        }
+        RegistryCommand::Undrain(node) => {
+            registry.drains.remove(&node);
+        }
         _ => {}
     }
 }

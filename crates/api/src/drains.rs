@@ -1,0 +1,117 @@
+//! `/_volley/nodes/{id}/drain`: nodes are taken out of work and put back.
+
+use std::sync::Arc;
+
+use axum::Json;
+use serde_json::{Value, json};
+use volley_types::control::DrainStatus;
+use volley_types::registry::{Drain, RegistryCommand};
+use volley_types::{ErrorCode, NodeId, NodeIdentity, PredictError, WorkerId};
+
+use crate::app::App;
+use crate::body::{Fields, JsonObject};
+use crate::error::ApiError;
+use crate::extract::{Path, State};
+
+pub(crate) async fn drain(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    let force = match body.get("force") {
+        None | Some(Value::Null) => false,
+        Some(Value::Bool(force)) => *force,
+        Some(_) => Err(PredictError::invalid("field 'force' must be true or false"))?,
+    };
+    let node = find(&app, &id, body.text("kind")?)?;
+    let command = RegistryCommand::Drain(node.clone(), Drain { force });
+    app.control.write(command).await?;
+    Ok(Json(answer(&app, &node)))
+}
+
+pub(crate) async fn undrain(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    let node = find(&app, &id, body.text("kind")?)?;
+    let command = RegistryCommand::Undrain(node.clone());
+    app.control.write(command).await?;
+    Ok(Json(answer(&app, &node)))
+}
+
+fn answer(app: &App, node: &NodeIdentity) -> Value {
+    let status = app.control.status();
+    let drain = status.drains.iter().find(|drain| drain.node == *node);
+    let (kind, id) = names(node);
+    drain.map_or_else(
+        || json!({ "node": id, "kind": kind, "state": "working" }),
+        described,
+    )
+}
+
+/// One drained node, as the status has it.
+pub(crate) fn described(drain: &DrainStatus) -> Value {
+    let (kind, id) = names(&drain.node);
+    json!({
+        "node": id,
+        "kind": kind,
+        "state": drain.state(),
+        "force": drain.force,
+        "models": drain.models.iter().map(|model| model.as_str()).collect::<Vec<_>>(),
+        "active": drain.active,
+    })
+}
+
+fn names(node: &NodeIdentity) -> (&'static str, String) {
+    match node {
+        NodeIdentity::Coordinator(id) => ("coordinator", id.to_string()),
+        NodeIdentity::Worker(id) => ("worker", id.to_string()),
+    }
+}
+
+/// The node that `id` names: a worker by its id, a coordinator by its number.
+fn find(app: &App, id: &str, kind: Option<&str>) -> Result<NodeIdentity, PredictError> {
+    let known = |node: &NodeIdentity| is_known(app, node);
+    let worker = || WorkerId::new(id).ok().map(NodeIdentity::Worker);
+    let coordinator = || Some(NodeIdentity::Coordinator(NodeId(id.parse().ok()?)));
+    let (worker, coordinator) = match kind {
+        None => (worker(), coordinator()),
+        Some("worker") => (worker(), None),
+        Some("coordinator") => (None, coordinator()),
+        Some(_) => {
+            return Err(PredictError::invalid(
+                "field 'kind' is neither 'worker' nor 'coordinator'",
+            ));
+        }
+    };
+    match (worker.filter(known), coordinator.filter(known)) {
+        (Some(_), Some(_)) => Err(PredictError::new(
+            ErrorCode::Conflict,
+            format!("a worker and a coordinator are called {id}; say which one as 'kind'"),
+        )),
+        (Some(node), None) | (None, Some(node)) => Ok(node),
+        (None, None) => Err(PredictError::new(
+            ErrorCode::NotFound,
+            format!("no worker and no coordinator of this cluster is called '{id}'"),
+        )),
+    }
+}
+
+fn is_known(app: &App, node: &NodeIdentity) -> bool {
+    let registry = app.control.registry();
+    if registry.drains.contains_key(node) {
+        return true;
+    }
+    let status = app.control.status();
+    match node {
+        NodeIdentity::Coordinator(id) => {
+            let mut members = status.raft.members.iter();
+            members.any(|member| member.id == *id)
+        }
+        NodeIdentity::Worker(id) => {
+            status.workers.iter().any(|worker| worker.id == *id)
+                || registry.placed_on(id).next().is_some()
+        }
+    }
+}

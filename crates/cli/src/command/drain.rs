@@ -1,0 +1,90 @@
+//! `volley drain` and `volley undrain`.
+
+use std::time::Duration;
+
+use anyhow::bail;
+use tokio::time::Instant;
+use volley_client::{Client, DrainInfo};
+
+use super::explain;
+use crate::args::ops::{Drain, Drained};
+use crate::terminal::Terminal;
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(500);
+
+pub(crate) async fn run(client: &Client, drain: Drain) -> anyhow::Result<()> {
+    let mut out = Terminal::stdout();
+    let kind = drain.node.kind.as_deref();
+    let asked = client.drain(&drain.node.node, kind, drain.force).await;
+    let mut now = asked.map_err(explain)?;
+    out.line(&sentence(&now))?;
+    if !drain.wait {
+        return Ok(());
+    }
+    let by = Instant::now() + drain.timeout;
+    while now.state != "drained" {
+        if by <= Instant::now() {
+            bail!(
+                "{}; not drained within {}, and it goes on: {}",
+                sentence(&now),
+                humantime::format_duration(drain.timeout),
+                advice(&now),
+            );
+        }
+        tokio::time::sleep(LOOK).await;
+        // One look that fails is no end: who is asked may be who is drained.
+        let Ok(status) = client.status().await else {
+            continue;
+        };
+        let same = |other: &DrainInfo| (&other.kind, &other.node) == (&now.kind, &now.node);
+        match status.drains.into_iter().find(same) {
+            Some(found) if found != now => {
+                out.line(&sentence(&found))?;
+                now = found;
+            }
+            Some(_) => {}
+            None => bail!("{} {} was put back to work by somebody", now.kind, now.node),
+        }
+    }
+    Ok(())
+}
+
+pub(crate) async fn undo(client: &Client, node: Drained) -> anyhow::Result<()> {
+    let done = client.undrain(&node.node, node.kind.as_deref()).await;
+    let done = done.map_err(explain)?;
+    Terminal::stdout().line(&format!("{} {} works again", done.kind, done.node))
+}
+
+fn sentence(drain: &DrainInfo) -> String {
+    let mut left = Vec::new();
+    if !drain.models.is_empty() {
+        left.push(format!("holds {} yet", drain.models.join(", ")));
+    }
+    if drain.active != 0 {
+        left.push(format!("{} streams run", drain.active));
+    }
+    let left = match left.is_empty() {
+        true => String::new(),
+        false => format!(": {}", left.join(", ")),
+    };
+    format!("{} {} is {}{left}", drain.kind, drain.node, drain.state)
+}
+
+fn advice(drain: &DrainInfo) -> &'static str {
+    match (drain.kind.as_str(), drain.models.is_empty()) {
+        ("worker", false) => {
+            "its models need room on other workers; add one, or give --force to do without them"
+        }
+        _ => "its streams have not ended",
+    }
+}
+
+/// How a node is, in a table: what an operator asked for goes before what its heartbeats tell.
+pub(crate) fn state(liveness: &str, drain: Option<&str>) -> String {
+    match (liveness, drain) {
+        ("alive", Some(drain)) => drain.to_owned(),
+        (liveness, Some(drain)) => format!("{liveness}, {drain}"),
+        (liveness, None) => liveness.to_owned(),
+    }
+}

@@ -1,0 +1,283 @@
+//! Coordinators of two versions in one cluster: what each of them speaks, and what waits until
+//! all speak it.
+//!
+//! A coordinator that cannot read an entry would come to another registry than the others. So
+//! the leader asks all members before it proposes the first command of a level, and refuses it
+//! while one of them speaks less; from then on the registry is at that level, and nobody who
+//! speaks less is let in or goes on (see [`LEVEL`]).
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tokio::sync::{MutexGuard, watch};
+use tokio::time::Instant;
+use volley_proto::raft::v1 as wire;
+use volley_types::control::CoordinatorReport;
+use volley_types::registry::{CoordinatorMember, LEVEL, RegistryCommand};
+use volley_types::{ErrorCode, NodeId, PredictError};
+
+use crate::write::membership_client;
+use crate::{Cluster, RETRY_AFTER, no_leader};
+
+/// Between two times that the others are asked for what they are.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+/// How long one of them may take to answer.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// What coordinators said of themselves, by id.
+pub(crate) type Reports = BTreeMap<NodeId, CoordinatorReport>;
+
+/// A level that the whole cluster has for as long as this is held: nobody comes in meanwhile.
+pub(crate) type Agreed<'a> = Option<MutexGuard<'a, ()>>;
+
+impl Cluster {
+    /// What the coordinators said of themselves when they were last asked; who could not be
+    /// reached is missing.
+    #[must_use]
+    pub fn reports(&self) -> BTreeMap<NodeId, CoordinatorReport> {
+        self.0.reports.borrow().clone()
+    }
+
+    /// The level of the registry: from 1.
+    #[must_use]
+    pub fn level(&self) -> u32 {
+        self.0.registry.borrow().level.max(1)
+    }
+
+    /// Tells how many streams run here, for those who ask.
+    pub fn tell_streams(&self, streams: u32) {
+        self.0.streams.store(streams, Ordering::Relaxed);
+    }
+
+    pub(crate) fn describe_here(&self) -> CoordinatorReport {
+        CoordinatorReport {
+            level: self.0.config.level,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            active_streams: self.0.streams.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Asks everybody again and again.
+    pub(crate) async fn ask_for_reports(self, publish: watch::Sender<Reports>) {
+        let mut tick = tokio::time::interval(ASK_EVERY);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = self.0.stop.cancelled() => return,
+                _ = tick.tick() => {}
+            }
+            let reports = tokio::select! {
+                () = self.0.stop.cancelled() => return,
+                reports = self.ask_all() => reports,
+            };
+            publish.send_replace(reports);
+        }
+    }
+
+    async fn ask_all(&self) -> Reports {
+        let members = crate::members(&self.0.raft.metrics().borrow());
+        let asked = members.into_iter().map(|member| async move {
+            let report = self.ask(&member).await.ok();
+            report.map(|report| (member.id, report))
+        });
+        let asked: FuturesUnordered<_> = asked.collect();
+        asked.filter_map(std::future::ready).collect().await
+    }
+
+    /// What one coordinator says of itself.
+    ///
+    /// # Errors
+    /// `Unavailable` when it does not answer.
+    async fn ask(&self, member: &CoordinatorMember) -> Result<CoordinatorReport, PredictError> {
+        if member.id == self.0.config.node_id {
+            return Ok(self.describe_here());
+        }
+        self.ask_at(&member.address).await
+    }
+
+    async fn ask_at(&self, address: &str) -> Result<CoordinatorReport, PredictError> {
+        let asked = tokio::time::timeout(ANSWER, async {
+            let channel = self.peer(address).await?;
+            let request = wire::DescribeRequest {};
+            Some(membership_client(channel).describe(request).await)
+        });
+        match asked.await {
+            Ok(Some(Ok(reply))) => {
+                let reply = reply.into_inner();
+                Ok(CoordinatorReport {
+                    level: reply.level,
+                    version: reply.version,
+                    active_streams: reply.active_streams,
+                })
+            }
+            // The versions before this one do not have the question.
+            Ok(Some(Err(status))) if status.code() == tonic::Code::Unimplemented => {
+                Ok(CoordinatorReport {
+                    level: 1,
+                    version: String::new(),
+                    active_streams: 0,
+                })
+            }
+            failed => {
+                self.0.peers.lock().await.remove(address);
+                let error = silent();
+                Err(match failed {
+                    Ok(Some(Err(status))) => error.with_source(status),
+                    _ => error,
+                })
+            }
+        }
+    }
+
+    /// Makes sure that every member takes `command`. What is returned must be held until it was
+    /// proposed.
+    ///
+    /// # Errors
+    /// `Conflict` when one speaks a lower level, `Unavailable` when one does not answer.
+    pub(crate) async fn agree(
+        &self,
+        command: &RegistryCommand,
+        by: Instant,
+    ) -> Result<Agreed<'_>, PredictError> {
+        let level = command.level();
+        if level <= self.level() {
+            return Ok(None);
+        }
+        let alone = tokio::time::timeout_at(by, self.0.admission.lock()).await;
+        let alone = alone.map_err(|_| busy())?;
+        let members = crate::members(&self.0.raft.metrics().borrow());
+        let asked = members.iter().map(|member| async move {
+            let report = self.ask(member).await;
+            (member.id, report)
+        });
+        let asked: FuturesUnordered<_> = asked.collect();
+        let mut reports: Vec<_> = asked.collect().await;
+        reports.sort_by_key(|(node, _)| *node);
+        for (node, report) in reports {
+            match report {
+                Ok(report) if level <= report.level => {}
+                Ok(report) => return Err(unfinished(node, report.level, level)),
+                Err(error) => return Err(unreached(node).with_source(error)),
+            }
+        }
+        Ok(Some(alone))
+    }
+
+    /// Makes sure that a newcomer at `address` can read the registry. What is returned must be
+    /// held until it is a member.
+    ///
+    /// # Errors
+    /// `Conflict` when it cannot, `Unavailable` when it does not answer.
+    pub(crate) async fn agree_to_admit(
+        &self,
+        node: NodeId,
+        address: &str,
+        by: Instant,
+    ) -> Result<MutexGuard<'_, ()>, PredictError> {
+        let alone = tokio::time::timeout_at(by, self.0.admission.lock()).await;
+        let alone = alone.map_err(|_| busy())?;
+        let level = self.level();
+        if level <= 1 {
+            return Ok(alone);
+        }
+        let report = loop {
+            match self.ask_at(address).await {
+                Ok(report) => break report,
+                Err(error) if by <= Instant::now() => return Err(error),
+                Err(_) => tokio::time::sleep(ASK_EVERY / 4).await,
+            }
+        };
+        if report.level < level {
+            let theirs = report.level;
+            return Err(PredictError::new(
+                ErrorCode::Conflict,
+                format!(
+                    "coordinator {node} runs at level {theirs}, and the registry is at level \
+                     {level}; give it a later version of Volley, or take its \
+                     'cluster.compatibility_level' away"
+                ),
+            ));
+        }
+        Ok(alone)
+    }
+
+    /// Refuses to forward what the leader would not understand.
+    ///
+    /// # Errors
+    /// `Conflict`, as [`Cluster::agree`]; `Unavailable` when the leader does not answer.
+    pub(crate) async fn leader_takes(
+        &self,
+        leader: NodeId,
+        address: &str,
+        command: &RegistryCommand,
+    ) -> Result<(), PredictError> {
+        let level = command.level();
+        if level <= self.level() {
+            return Ok(());
+        }
+        let report = self.ask_at(address).await;
+        let report = report.map_err(|error| no_leader().with_source(error))?;
+        if level <= report.level {
+            return Ok(());
+        }
+        Err(unfinished(leader, report.level, level))
+    }
+}
+
+/// The error of a node that finds what a later version has written.
+pub(crate) fn too_new(what: &str) -> PredictError {
+    PredictError::new(
+        ErrorCode::Conflict,
+        format!(
+            "{what} was written by a later version of Volley than this one, which speaks level \
+             {LEVEL}; start that version"
+        ),
+    )
+}
+
+/// The error of a node that finds what it is told not to take.
+pub(crate) fn needs(what: &str, needed: u32, own: u32) -> PredictError {
+    PredictError::new(
+        ErrorCode::Conflict,
+        format!(
+            "{what} needs level {needed}, and this coordinator runs at level {own}; take its \
+             'cluster.compatibility_level' away, or start a later version of Volley"
+        ),
+    )
+}
+
+fn unfinished(node: NodeId, theirs: u32, needed: u32) -> PredictError {
+    PredictError::new(
+        ErrorCode::Conflict,
+        format!(
+            "finish the upgrade first: coordinator {node} runs at level {theirs}, and this needs \
+             level {needed} of all of them"
+        ),
+    )
+}
+
+fn unreached(node: NodeId) -> PredictError {
+    PredictError::new(
+        ErrorCode::Unavailable,
+        format!(
+            "coordinator {node} does not answer, and the first write of a new level needs every \
+             coordinator; start it, or remove it with `volley cluster remove {node}`"
+        ),
+    )
+    .with_retry_after(RETRY_AFTER)
+}
+
+fn silent() -> PredictError {
+    PredictError::new(ErrorCode::Unavailable, "a coordinator does not answer")
+}
+
+fn busy() -> PredictError {
+    PredictError::new(
+        ErrorCode::Unavailable,
+        "a coordinator is being let in; try again once it is there",
+    )
+    .with_retry_after(RETRY_AFTER)
+}

@@ -1,0 +1,149 @@
+//! Nodes that operators drain: workers get no requests that another can take, and a coordinator
+//! leaves by itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use volley_types::control::{CoordinatorReport, DrainStatus, Liveness};
+use volley_types::registry::{CoordinatorMember, RegistryCommand, RegistryState};
+use volley_types::{ErrorCode, NodeId, NodeIdentity, PredictError, WorkerId};
+
+use crate::Coordinator;
+use crate::live::LiveWorkers;
+
+/// How long a drained coordinator goes on taking requests while it says that it is not ready:
+/// load balancers look every few seconds.
+const LEAVE: Duration = Duration::from_secs(5);
+/// Between two looks where nothing rings.
+const LOOK: Duration = Duration::from_millis(500);
+
+impl Coordinator {
+    /// Follows what the registry says of drained nodes, for as long as the coordinator runs.
+    pub(crate) async fn run_drains(self) {
+        let mut registry = self.0.cluster.registry();
+        let mut raft = self.0.cluster.raft();
+        let mut since: Option<Instant> = None;
+        loop {
+            let state = registry.borrow_and_update().clone();
+            let own = raft.borrow_and_update().id;
+            let workers: BTreeSet<_> = state.drained_workers().cloned().collect();
+            if self.0.live.write().set_leaving(workers) {
+                self.tell();
+            }
+            let drained = state.drains_coordinator(own);
+            since = drained.then(|| since.unwrap_or_else(Instant::now));
+            self.follow(since);
+            if drained && self.0.cluster.is_leader() {
+                // It leads on where nobody else can, and asks again.
+                match self.0.cluster.hand_over(None).await {
+                    Ok(leader) => {
+                        tracing::info!(leader = %leader, "drained: leadership handed over")
+                    }
+                    Err(error) => tracing::warn!(
+                        error = error.chain(),
+                        "drained, but nobody else could take the lead yet"
+                    ),
+                }
+            }
+            tokio::select! {
+                changed = registry.changed() => if changed.is_err() { return },
+                changed = raft.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep(LOOK) => {}
+            }
+        }
+    }
+
+    fn follow(&self, since: Option<Instant>) {
+        let shared = &self.0;
+        let was = shared.leaving.swap(since.is_some(), Ordering::AcqRel);
+        if was != since.is_some() {
+            tracing::info!(
+                drained = since.is_some(),
+                "this coordinator is drained or put back"
+            );
+        }
+        let left = since.is_some_and(|since| LEAVE <= since.elapsed());
+        shared.left.store(left, Ordering::Release);
+        let streams = u32::try_from(self.active_streams()).unwrap_or(u32::MAX);
+        shared.cluster.tell_streams(streams);
+    }
+
+    /// Whether a drain may be asked for now.
+    ///
+    /// # Errors
+    /// `Conflict` when no coordinator would be left.
+    pub(crate) fn check_drain(&self, command: &RegistryCommand) -> Result<(), PredictError> {
+        let RegistryCommand::Drain(NodeIdentity::Coordinator(node), _) = command else {
+            return Ok(());
+        };
+        let state = self.0.cluster.registry().borrow().clone();
+        let raft = self.0.cluster.raft();
+        let works = |member: &CoordinatorMember| {
+            member.voter && member.id != *node && !state.drains_coordinator(member.id)
+        };
+        if raft.borrow().members.iter().any(works) {
+            return Ok(());
+        }
+        Err(PredictError::new(
+            ErrorCode::Conflict,
+            "no other coordinator would be left to lead; add one, or undrain one, first",
+        ))
+    }
+}
+
+/// What is known of coordinators besides the registry.
+pub(crate) struct Coordinators<'a> {
+    pub(crate) leader: Option<NodeId>,
+    pub(crate) reports: &'a BTreeMap<NodeId, CoordinatorReport>,
+}
+
+/// How far every drained node is. Pure.
+pub(crate) fn statuses(
+    state: &RegistryState,
+    live: &LiveWorkers,
+    coordinators: &Coordinators<'_>,
+) -> Vec<DrainStatus> {
+    let drains = state.drains.iter();
+    drains
+        .map(|(node, drain)| match node {
+            NodeIdentity::Worker(id) => worker(id, drain.force, state, live),
+            NodeIdentity::Coordinator(id) => coordinator(*id, coordinators),
+        })
+        .collect()
+}
+
+fn worker(id: &WorkerId, force: bool, state: &RegistryState, live: &LiveWorkers) -> DrainStatus {
+    let mut models: BTreeSet<_> = state.placed_on(id).cloned().collect();
+    let heard = live
+        .get(id)
+        .filter(|worker| worker.liveness != Liveness::Dead);
+    let (mut held, mut active) = (0, 0);
+    if let Some(worker) = heard {
+        held = worker.report.replicas.len();
+        let replicas = &worker.report.replicas;
+        models.extend(replicas.iter().map(|replica| replica.model.clone()));
+        active = worker.report.active.saturating_add(worker.report.queued);
+    }
+    DrainStatus {
+        node: NodeIdentity::Worker(id.clone()),
+        force,
+        done: models.is_empty() && held == 0 && active == 0,
+        models: models.into_iter().collect(),
+        active,
+    }
+}
+
+fn coordinator(id: NodeId, all: &Coordinators<'_>) -> DrainStatus {
+    let active = all
+        .reports
+        .get(&id)
+        .map_or(0, |report| report.active_streams);
+    DrainStatus {
+        node: NodeIdentity::Coordinator(id),
+        force: false,
+        done: active == 0 && all.leader.is_some_and(|leader| leader != id),
+        models: Vec::new(),
+        active,
+    }
+}

@@ -1,0 +1,192 @@
+//! A cluster whose nodes are restarted one after the other, under load: with the same version, and
+//! from one level of commands to the next.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::json;
+use volley_tests::callers::Callers;
+use volley_tests::cluster::Cluster;
+use volley_tests::{process, until};
+
+const HELD_BACK: &str = "compatibility_level = 1\n";
+/// A machine that runs all of this at once may take longer than the usual two seconds.
+const PATIENT: &str = "write_timeout = \"10s\"\n";
+
+async fn volley(cluster: &Cluster, at: usize, arguments: &[&str]) -> (String, bool) {
+    let url = format!("http://{}", cluster.coordinators[at].http);
+    process::run(&[&["--url", url.as_str()], arguments].concat()).await
+}
+
+/// Registers models through every coordinator in turn until told to stop: how many, and what
+/// went wrong.
+fn write(
+    cluster: &Cluster,
+    stop: &Arc<AtomicBool>,
+) -> tokio::task::JoinHandle<(usize, Vec<String>)> {
+    let addresses: Vec<_> = cluster
+        .coordinators
+        .iter()
+        .map(|node| node.http.clone())
+        .collect();
+    let stop = stop.clone();
+    tokio::spawn(async move {
+        let (mut written, mut failed) = (0, Vec::new());
+        for turn in 0.. {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let mut own: Vec<_> = addresses.iter().map(String::as_str).collect();
+            own.rotate_left(turn % addresses.len());
+            let client = volley_tests::cluster::client(&own);
+            match client.register_text_model(&format!("w{turn}")).await {
+                Ok(_) => written += 1,
+                Err(error) => failed.push(format!("w{turn}: {error:?}")),
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+        (written, failed)
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn coordinators_are_upgraded_one_by_one_and_new_commands_wait_for_the_last() {
+    let mut cluster = Cluster::new(3, 2);
+    for index in 0..3 {
+        cluster.configure(index, |text| {
+            text.replacen("[cluster.bootstrap]\n", "[cluster]\n", 1)
+                .replacen(
+                    "[cluster]\n",
+                    &format!("[cluster]\n{PATIENT}{HELD_BACK}[cluster.bootstrap]\n"),
+                    1,
+                )
+        });
+    }
+    cluster.run().await;
+    let body = json!({ "name": "drill", "function_name": "fake" });
+    cluster.deploy(&body, 2).await;
+    let callers = Callers::start(&cluster, &["drill"], 6);
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers: Vec<_> = (0..1).map(|_| write(&cluster, &stop)).collect();
+    callers.go_on(30).await;
+    for turn in 0..3 {
+        let (text, ok) = volley(&cluster, (turn + 1) % 3, &["drain", "worker-1"]).await;
+        assert!(!ok && text.contains("finish the upgrade first"), "{text}");
+        assert!(text.contains("runs at level 1"), "{text}");
+        let node = &mut cluster.coordinators[turn];
+        node.stop().await;
+        let text = std::fs::read_to_string(&node.config).unwrap();
+        std::fs::write(&node.config, text.replacen(HELD_BACK, "", 1)).unwrap();
+        node.start();
+        let id = turn as u64 + 1;
+        for index in 0..3 {
+            cluster
+                .wait(index, "everybody sees it at its new level", |status| {
+                    status.node.leader.is_some()
+                        && status.coordinators.iter().all(|node| {
+                            let level = if node.id <= id { 2 } else { 1 };
+                            node.level == Some(level)
+                        })
+                })
+                .await;
+        }
+        let (text, ok) = volley(&cluster, 0, &["status"]).await;
+        assert!(ok, "{text}");
+        assert_eq!(text.contains("upgrade unfinished"), turn < 2, "{text}");
+        callers.go_on(30).await;
+    }
+    let (text, ok) = volley(&cluster, 2, &["drain", "worker-1"]).await;
+    assert!(ok, "{text}");
+    for index in 0..3 {
+        cluster
+            .wait(index, "all have taken it", |status| {
+                status.level == Some(2) && !status.drains.is_empty()
+            })
+            .await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    let (mut written, mut refused) = (0, Vec::new());
+    for writer in writers {
+        let (count, failed) = writer.await.unwrap();
+        written += count;
+        refused.extend(failed);
+    }
+    let tally = callers.stop().await;
+    assert_eq!(tally.failures, Vec::<String>::new());
+    assert_eq!(refused, Vec::<String>::new());
+    eprintln!(
+        "three upgrades: {} requests and {written} writes, 0 failed",
+        tally.answered
+    );
+
+    // Nobody goes back: what the registry holds now is not for the version before.
+    let node = &mut cluster.coordinators[0];
+    node.stop().await;
+    let text = std::fs::read_to_string(&node.config).unwrap();
+    let held = text.replacen("[cluster]\n", &format!("[cluster]\n{HELD_BACK}"), 1);
+    std::fs::write(&node.config, held).unwrap();
+    node.start();
+    until("it says why it takes no part", || async {
+        let process = cluster.coordinators[0].process.as_ref()?;
+        let said = process.output();
+        (said.contains("needs level 2") || said.contains("runs at level 1")).then_some(())
+    })
+    .await;
+    let ready = cluster.client(0).ready().await;
+    assert!(!matches!(ready, Ok(true)), "{ready:?}");
+    if let Some(process) = cluster.coordinators[0].process.take() {
+        process.kill().await;
+    }
+}
+
+/// One round is every node, one after the other. `VOLLEY_ROUNDS=10` makes ten.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_node_is_restarted_in_turn_and_no_request_fails() {
+    let rounds = std::env::var("VOLLEY_ROUNDS").ok();
+    let rounds: usize = rounds.map_or(1, |rounds| rounds.parse().expect("a number"));
+    let mut cluster = Cluster::start(3, 3).await;
+    cluster
+        .wait(0, "all workers", |status| status.workers.len() == 3)
+        .await;
+    let body = json!({ "name": "drill", "function_name": "fake" });
+    cluster.deploy(&body, 2).await;
+    let callers = Callers::start(&cluster, &["drill"], 6);
+    for _ in 0..rounds {
+        for index in 0..3 {
+            cluster.coordinators[index].stop().await;
+            callers.go_on(10).await;
+            cluster.coordinators[index].start();
+            for index in 0..3 {
+                cluster.wait_until_deployed(index, "drill").await;
+            }
+            cluster.wait_for_leader().await;
+        }
+        for index in 0..3 {
+            let id = cluster.workers[index].name.clone();
+            cluster.workers[index].stop().await;
+            callers.go_on(10).await;
+            cluster.workers[index].start();
+            for coordinator in 0..3 {
+                cluster
+                    .wait(
+                        coordinator,
+                        "it is back, and so are the replicas",
+                        |status| {
+                            let alive = status
+                                .workers
+                                .iter()
+                                .any(|worker| worker.id == id && worker.liveness == "alive");
+                            alive && status.models[0].ready_replicas == 2
+                        },
+                    )
+                    .await;
+            }
+        }
+    }
+    let tally = callers.stop().await;
+    assert_eq!(tally.failures, Vec::<String>::new());
+    eprintln!(
+        "{rounds} rounds of 6 nodes: {} requests, 0 failed",
+        tally.answered
+    );
+}
