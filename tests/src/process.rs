@@ -25,17 +25,13 @@ pub struct Process {
 /// When it has not been built.
 #[must_use]
 pub fn binary() -> PathBuf {
-    let test = std::env::current_exe().expect("the test's own path");
-    let folder = test
-        .ancestors()
-        .nth(2)
-        .expect("target/<profile>/deps/<test>");
-    let binary = folder.join("volley");
-    assert!(
-        binary.exists(),
-        "build the binary first: `cargo build`, or `cargo test --workspace`"
-    );
-    binary
+    let own = std::env::current_exe().expect("this program's own path");
+    // A test is in target/<profile>/deps, a program in the folder above.
+    let folders = own.ancestors().skip(1).take(2);
+    folders
+        .map(|folder| folder.join("volley"))
+        .find(|binary| binary.is_file())
+        .expect("build the binary first: `cargo build`, or `cargo test --workspace`")
 }
 
 impl Process {
