@@ -11,6 +11,7 @@ pub mod judges;
 pub mod metrics;
 pub mod overload;
 pub mod process;
+pub mod teller;
 pub mod upstream;
 
 use std::time::Duration;

@@ -25,18 +25,13 @@ pub struct Process {
 /// When it has not been built.
 #[must_use]
 pub fn binary() -> PathBuf {
-    let own = std::env::current_exe().expect("a program's own path");
-    // Tests are in `target/<profile>/deps`, programs in `target/<profile>`.
-    let mut folders = own.ancestors().skip(1).take(2);
-    let folder = folders
-        .find(|folder| !folder.ends_with("deps"))
-        .expect("target/<profile>/deps/<test>");
-    let binary = folder.join("volley");
-    assert!(
-        binary.exists(),
-        "build the binary first: `cargo build`, or `cargo test --workspace`"
-    );
-    binary
+    let own = std::env::current_exe().expect("this program's own path");
+    // A test is in target/<profile>/deps, a program in the folder above.
+    let folders = own.ancestors().skip(1).take(2);
+    folders
+        .map(|folder| folder.join("volley"))
+        .find(|binary| binary.is_file())
+        .expect("build the binary first: `cargo build`, or `cargo test --workspace`")
 }
 
 impl Process {

@@ -8,6 +8,8 @@ mod bad_input;
 mod browser;
 #[path = "whole/clients.rs"]
 mod clients;
+#[path = "whole/continued.rs"]
+mod continued;
 #[path = "whole/dialects.rs"]
 mod dialects;
 #[path = "whole/drains.rs"]

@@ -7,6 +7,7 @@
 //! ([`text`]) on that thread; rows leave through one bounded channel per request ([`merge`]), so
 //! that a reader who is slow holds up nobody but itself. `docs/generation.md` tells it in full.
 
+mod begin;
 mod constraint;
 pub(crate) mod decoder;
 mod engine;
@@ -18,6 +19,7 @@ mod options;
 mod prompt;
 mod sampler;
 mod spelling;
+mod telling;
 mod template;
 mod text;
 mod tools;
@@ -31,12 +33,12 @@ use async_trait::async_trait;
 use volley_backend::{Backend, items};
 use volley_types::params::COUNT_TOKENS;
 use volley_types::{
-    ChunkStream, ErrorCode, FinishReason, GenerationChunk, GenerationChunks, Input, ModelName,
-    ModelRef, Parameters, Predict, PredictError, PredictRequest, Signature, Usage,
+    ChunkStream, Continuation, ErrorCode, FinishReason, GenerationChunk, GenerationChunks, Input,
+    ModelName, ModelRef, Parameters, Predict, PredictError, PredictRequest, Signature, Usage,
 };
 
-use self::constraint::Constraint;
-use self::engine::{Engine, Place, Request};
+use self::begin::Begun;
+use self::engine::{Engine, Place};
 use self::merge::Merge;
 use self::model::ModelFiles;
 use self::options::Options;
@@ -122,7 +124,8 @@ impl Predict for Generator {
             .parameters
             .or_defaults(&self.defaults)
             .or_defaults(&self.files.recommended);
-        let options = Options::read(&parameters, self.files.context)?;
+        let Continuation { seed, sent } = request.continuation;
+        let options = Options::read(&parameters, self.files.context)?.or_seed(seed);
         options.check(self.files.vocabulary)?;
         if parameters.boolean(COUNT_TOKENS)?.unwrap_or(false) {
             let batches = count(self.files.clone(), request.input, options);
@@ -133,29 +136,14 @@ impl Predict for Generator {
         let batches = try_stream! {
             let rows = items::collect(request.input).await?;
             let answers = answers(rows.len(), &options)?;
-            let (prompts, constraint) = encode_all(&files, rows, &options).await?;
             let readable = engine::CHUNKS_PER_READER * answers.min(slots);
             let (sender, mut events) = tokio::sync::mpsc::channel(readable);
-            let mut failed = Vec::new();
-            for (item, prompt) in (0_u32..).zip(prompts) {
-                for choice in 0..options.choices {
-                    let place = Place { item, choice };
-                    match &prompt {
-                        Ok(prompt) => engine.submit(Request {
-                            place,
-                            prompt: prompt.clone(),
-                            options: options.of_choice(choice),
-                            constraint: constraint.as_ref().map(Constraint::again),
-                            sender: sender.clone(),
-                        })?,
-                        Err(error) => failed.push((place, Err(error.clone()))),
-                    }
-                }
+            let begun = begin::begin(&files, rows, options, sent, sender).await?;
+            let Begun { requests, mut merge, mut ready } = begun;
+            for request in requests {
+                engine.submit(request)?;
             }
-            drop(sender);
-            let mut merge = Merge::new(answers);
-            let mut ready = failed;
-            // Once around for what has failed already, then as rows come.
+            // Once around for what is there already, then as rows come.
             loop {
                 let mut rows = GenerationChunks::default();
                 for event in ready.drain(..) {
@@ -228,31 +216,6 @@ fn answers(items: usize, options: &Options) -> Result<usize, PredictError> {
         return Err(PredictError::new(ErrorCode::TooLarge, message));
     }
     Ok(answers)
-}
-
-type Prompt = Result<Vec<u32>, PredictError>;
-
-/// The tokens of each item, or why it has none; and what holds the answers to their form.
-async fn encode_all(
-    files: &Arc<ModelFiles>,
-    rows: Vec<items::Item>,
-    options: &Options,
-) -> Result<(Vec<Prompt>, Option<Constraint>), PredictError> {
-    let (files, options) = (files.clone(), options.clone());
-    let encode = move || {
-        let prompts = rows.iter().map(|row| prompt::encode(&files, row, &options));
-        let prompts = prompts.collect();
-        let constraint = options.form.as_ref().map(|form| files.constraint(form));
-        if 0 < options.alternatives() {
-            // Made here once, so that no step waits for it.
-            files.spellings();
-        }
-        Ok((prompts, constraint.transpose()?))
-    };
-    // Tokenising a long prompt takes longer than a runtime's thread should be held.
-    tokio::task::spawn_blocking(encode)
-        .await
-        .map_err(|error| PredictError::internal("tokenising failed", error))?
 }
 
 /// What a decoder's files say, for people.

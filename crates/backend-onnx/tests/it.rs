@@ -2,6 +2,8 @@
 
 #[path = "it/columns.rs"]
 mod columns;
+#[path = "it/continued.rs"]
+mod continued;
 #[path = "it/crowd.rs"]
 mod crowd;
 #[path = "it/decoders.rs"]

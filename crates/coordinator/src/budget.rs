@@ -6,28 +6,41 @@ use std::sync::atomic::{AtomicI64, Ordering};
 /// A retry costs this many units; a request earns `ratio` of it.
 const UNIT: i64 = 1_000;
 /// What can be saved up: a burst of this many retries.
-const BURST: i64 = 10 * UNIT;
+const RETRIES: i64 = 10;
+/// The same for streams that go on elsewhere. All streams of a worker are lost at once, and each
+/// costs the others no more than its prompt and a place that its worker's other streams leave.
+const CONTINUATIONS: i64 = 256;
 
 /// A token bucket without a clock: requests fill it, retries empty it.
 #[derive(Debug)]
 pub(crate) struct RetryBudget {
     earned_per_request: i64,
+    burst: i64,
     balance: AtomicI64,
 }
 
 impl RetryBudget {
     /// Allows `ratio` retries per request (0.2 is one in five) after a first burst of 10.
     pub(crate) fn new(ratio: f64) -> Self {
-        let earned_per_request = (ratio.clamp(0.0, 1.0) * UNIT as f64) as i64;
+        Self::with_burst(ratio, RETRIES)
+    }
+
+    /// The same for streams that go on at another replica, with a first burst of 256.
+    pub(crate) fn of_continuations(ratio: f64) -> Self {
+        Self::with_burst(ratio, CONTINUATIONS)
+    }
+
+    fn with_burst(ratio: f64, burst: i64) -> Self {
         Self {
-            earned_per_request,
-            balance: AtomicI64::new(BURST),
+            earned_per_request: (ratio.clamp(0.0, 1.0) * UNIT as f64) as i64,
+            burst: burst * UNIT,
+            balance: AtomicI64::new(burst * UNIT),
         }
     }
 
     /// A first try was made.
     pub(crate) fn earn(&self) {
-        let add = |balance: i64| Some((balance + self.earned_per_request).min(BURST));
+        let add = |balance: i64| Some((balance + self.earned_per_request).min(self.burst));
         let _ = self
             .balance
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);

@@ -2,8 +2,8 @@
 //!
 //! [`Predict::predict`] on [`Coordinator`] returns once the first two steps have passed; the
 //! other four run inside the stream that it returns. Until the first chunk has come, nothing
-//! was promised to the caller, and another replica may be tried; after it, errors end the
-//! stream. All that the request holds (its permit, its place in the load of a replica, the
+//! was promised to the caller, and another replica may be tried; after it, another one goes on
+//! with a generation whose worker is lost where it can, and other errors end the stream. All that the request holds (its permit, its place in the load of a replica, the
 //! exchange with the worker) lives in the stream and goes when it is dropped.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,8 @@ use volley_telemetry::{StreamRecord, recorded};
 use volley_types::chunk::ChunkStream;
 use volley_types::registry::{BackendKind, RegistryState, no_versions};
 use volley_types::{
-    ModelName, ModelRef, ModelVersion, Predict, PredictError, PredictRequest, Signature, TenantId,
+    Continuation, ModelName, ModelRef, ModelVersion, Predict, PredictError, PredictRequest,
+    Signature, TenantId,
 };
 
 use crate::alias::{self, Keys};
@@ -133,6 +134,11 @@ impl Coordinator {
     fn stream(&self, mut request: PredictRequest, target: Target) -> ChunkStream {
         let answered_by = request.model.clone();
         request.trace = request.trace.entered();
+        // Whatever a caller said of this. With a seed, another replica draws as the first did.
+        request.continuation = match target.draws() {
+            true => Continuation::beginning(fastrand::u64(..)),
+            false => Continuation::default(),
+        };
         let record = StreamRecord::begin(&self.0.metrics, &request.model.name, Instant::now())
             .traced(&request.trace);
         let request_id = request.request_id.clone();
@@ -149,7 +155,7 @@ impl Coordinator {
                 .as_ref()
                 .map(|request| coordinator.tries(&target, request))
                 .ok_or_else(refusal::spent)?;
-            let mut answer = loop {
+            let answer = loop {
                 // 3. Route: the next replica that was not tried yet.
                 let replica = tries.route()?;
                 // 4. Call it, keeping a copy of the request where there can be one.
@@ -162,13 +168,10 @@ impl Coordinator {
                     Err(error) => tries.retry(error, request.is_some())?,
                 }
             };
-            // 6. Stream.
-            if let Some(first) = answer.first.take() {
-                yield first;
-                let mut rest = std::pin::pin!(answer.rest());
-                while let Some(batch) = rest.next().await {
-                    yield batch?;
-                }
+            // 6. Stream; a generation whose worker is lost may go on at another replica.
+            let mut batches = std::pin::pin!(tries.follow(answer, request));
+            while let Some(batch) = batches.next().await {
+                yield batch?;
             }
         };
         let batches = guard::deadline(deadline, batches);

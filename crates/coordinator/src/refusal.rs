@@ -94,6 +94,21 @@ pub(crate) fn too_late() -> PredictError {
     )
 }
 
+pub(crate) fn silent_worker() -> PredictError {
+    PredictError::new(
+        ErrorCode::Unavailable,
+        "the worker that ran this model has gone silent; try again",
+    )
+    .with_retry_after(SOON)
+}
+
+pub(crate) fn torn() -> PredictError {
+    PredictError::new(
+        ErrorCode::Internal,
+        "another replica went on with the answer at another place than it was left",
+    )
+}
+
 pub(crate) fn silent_end() -> PredictError {
     PredictError::new(
         ErrorCode::Internal,

@@ -1,17 +1,24 @@
 //! The tries of one request: which replica next, whether another may be tried, and the second
 //! call of a request that waits long for its first.
 
+mod continuation;
+mod silence;
+
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use async_stream::stream;
 use futures::future::{Either, select};
 use futures::{Stream, StreamExt};
 use volley_types::chunk::ChunkStream;
 use volley_types::{
     ErrorCode, ErrorOrigin, ModelName, ModelVersion, PredictError, PredictRequest, Signature, Task,
+    WorkerId,
 };
 
+use self::silence::Heard;
 use crate::live::{Call, Candidate};
 use crate::route::{self, Wish, affinity};
 use crate::{Coordinator, refusal};
@@ -25,6 +32,13 @@ pub(crate) struct Target {
     pub(crate) keeps_prefixes: bool,
 }
 
+impl Target {
+    /// Whether its replicas draw the tokens of generations themselves.
+    pub(crate) fn draws(&self) -> bool {
+        self.signature.task == Task::Generate && self.keeps_prefixes
+    }
+}
+
 /// A replica's answer from its first chunk on.
 pub(crate) struct Answer {
     /// `None` when the answer has no rows.
@@ -35,7 +49,8 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// What follows the first chunk. The replica counts the stream until it is dropped.
+    /// What follows the first chunk. The replica counts the stream until it is dropped. A worker
+    /// that has gone silent is an error of it.
     pub(crate) fn rest(self) -> impl Stream<Item = Result<RecordBatch, PredictError>> + Send {
         let Self {
             rest,
@@ -43,11 +58,37 @@ impl Answer {
             replica,
             ..
         } = self;
-        rest.inspect(move |item| {
-            if let Err(error) = item {
-                replica.ended(&mut call, error);
+        stream! {
+            let heard = Heard::now();
+            let mut given_up = pin!(replica.given_up(&heard));
+            let mut rest = pin!(rest);
+            loop {
+                let item = tokio::select! {
+                    // First, so that what has come is read.
+                    biased;
+                    item = rest.next() => item,
+                    () = &mut given_up => Some(Err(refusal::silent_worker())),
+                };
+                heard.again();
+                match item {
+                    Some(Ok(batch)) => yield Ok(batch),
+                    Some(Err(error)) => {
+                        replica.ended(&mut call, &error);
+                        yield Err(error);
+                        break;
+                    }
+                    None => break,
+                }
             }
-        })
+        }
+    }
+
+    fn worker(&self) -> &WorkerId {
+        &self.replica.candidate.worker
+    }
+
+    fn schema(&self) -> SchemaRef {
+        self.rest.schema()
     }
 }
 
@@ -69,7 +110,13 @@ impl Replica {
             let first = rest.next().await.transpose()?;
             Ok((first, rest))
         };
-        match begun.await {
+        let heard = Heard::now();
+        let begun = tokio::select! {
+            biased;
+            begun = begun => begun,
+            () = self.given_up(&heard) => Err(refusal::silent_worker()),
+        };
+        match begun {
             Ok((first, rest)) => {
                 call.succeeded(Instant::now());
                 Ok(Answer {
@@ -132,12 +179,15 @@ pub(crate) struct Tries {
     hedge_after: Option<Duration>,
     untried: Vec<Candidate>,
     left: usize,
+    /// The model's rows may say which tokens they came of.
+    tells_tokens: bool,
     last_error: Option<PredictError>,
 }
 
 impl Coordinator {
     pub(crate) fn tries(&self, target: &Target, request: &PredictRequest) -> Tries {
         self.0.retry_budget.earn();
+        self.0.continuation_budget.earn();
         let session = request.session.as_ref();
         let unary = target.signature.task != Task::Generate;
         Tries {
@@ -151,6 +201,7 @@ impl Coordinator {
             },
             hedge_after: self.0.config.routing.hedge_after.filter(|_| unary),
             left: self.0.config.max_tries,
+            tells_tokens: target.draws(),
             last_error: None,
             model: target.model.clone(),
             version: target.version,
@@ -168,6 +219,14 @@ impl Tries {
                 .take()
                 .unwrap_or_else(|| refusal::no_replica(&self.model))
         })
+    }
+
+    /// Begins anew with all replicas that there are now, but for those of `lost` workers.
+    fn renew(&mut self, lost: &[WorkerId]) {
+        let live = self.coordinator.0.live.read();
+        self.untried = live.candidates(&self.model, self.version);
+        self.untried
+            .retain(|candidate| !lost.contains(&candidate.worker));
     }
 
     fn choose(&mut self) -> Option<Candidate> {

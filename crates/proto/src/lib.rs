@@ -52,6 +52,7 @@ pub use generated::inference;
 pub use generated::volley::{predict, quota, raft, registry, streams, worker};
 
 pub mod alias_records;
+pub mod continuation;
 mod deployment_records;
 mod drain_records;
 pub mod group_records;

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use prost::Message;
 use volley_types::registry::choice_hash;
 use volley_types::{
-    Deadline, ErrorCode, ErrorOrigin, Input, ModelName, ModelRef, ModelVersion, Parameters,
-    PredictError, PredictRequest, Priority, RequestId, TenantId, TraceContext,
+    Continuation, Deadline, ErrorCode, ErrorOrigin, Input, ModelName, ModelRef, ModelVersion,
+    Parameters, PredictError, PredictRequest, Priority, RequestId, TenantId, TraceContext,
 };
 
-use crate::params;
 use crate::predict::v1 as wire;
+use crate::{continuation, params};
 
 /// What stands before a `PredictCommand` in a descriptor, so that it never parses as anything
 /// else.
@@ -42,6 +42,8 @@ pub struct PredictHead {
     pub end_marker: bool,
     /// The hash of what requests stick together by.
     pub affinity: Option<u64>,
+    /// How a generation is drawn, and behind what it goes on.
+    pub continuation: Continuation,
 }
 
 impl PredictHead {
@@ -59,6 +61,7 @@ impl PredictHead {
             parameters: Parameters::default(),
             end_marker: false,
             affinity: None,
+            continuation: Continuation::default(),
         }
     }
 
@@ -75,6 +78,7 @@ impl PredictHead {
             session: self.session,
             parameters: self.parameters,
             affinity: self.affinity,
+            continuation: self.continuation,
             input,
         }
     }
@@ -103,6 +107,7 @@ pub fn to_wire(request: &PredictRequest, now: Instant) -> wire::PredictCommand {
         session: request.session.clone().unwrap_or_default(),
         // An alias has been resolved where this is sent.
         affinity: String::new(),
+        continuation: continuation::to_wire(&request.continuation),
     }
 }
 
@@ -155,6 +160,7 @@ pub fn from_wire(command: wire::PredictCommand, now: Instant) -> Result<PredictH
         affinity: Some(command.affinity)
             .filter(|text| !text.is_empty())
             .map(|text| choice_hash(text.as_bytes())),
+        continuation: continuation::from_wire(command.continuation)?,
     })
 }
 
@@ -254,6 +260,7 @@ mod tests {
         head.deadline = Some(Deadline::after(now, Duration::from_millis(2500)));
         head.priority = Priority::High;
         head.parameters = parameters;
+        head.continuation = Continuation::beginning(7);
         head.with_input(Input::Batch(GenerationChunks::single(
             &GenerationChunk::default(),
         )))
@@ -274,6 +281,7 @@ mod tests {
         assert_eq!(head.trace, request.trace);
         assert_eq!(head.priority, request.priority);
         assert_eq!(head.parameters, request.parameters);
+        assert_eq!(head.continuation, request.continuation);
         let late = to_wire(&request, now + Duration::from_secs(60));
         assert_eq!(late.timeout_ms, 1, "a passed deadline stays a deadline");
     }

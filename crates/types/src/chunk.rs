@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, UInt32Type};
-use arrow_array::{Array, RecordBatch};
+use arrow_array::{Array, RecordBatch, UInt32Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use futures::Stream;
 
@@ -242,6 +242,10 @@ pub struct GenerationChunk {
     /// The row's tokens, one by one, with their probabilities and the likeliest alternatives,
     /// where those are asked for: a JSON array in OpenAI's form.
     pub token_logprobs: Option<String>,
+    /// The tokens that the row came of, where they are known and [`Self::token_id`] does not say
+    /// it: several, or none. A replica that can go on with another's answer says one of both in
+    /// every row.
+    pub token_ids: Option<Vec<u32>>,
 }
 
 static GENERATION_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
@@ -263,8 +267,16 @@ static GENERATION_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
         Field::new("raw", DataType::Binary, true),
         Field::new("last", DataType::Boolean, false),
         Field::new("token_logprobs", DataType::Utf8, true),
+        Field::new_list(
+            "token_ids",
+            Field::new_list_field(DataType::UInt32, true),
+            true,
+        ),
     ]))
 });
+
+/// Columns that a response has at least; nodes of the version before send these alone.
+const FIRST_COLUMNS: usize = 17;
 
 /// The schema of every generation's response.
 #[must_use]
@@ -289,7 +301,8 @@ impl<'a> GenerationRow<'a> {
     ) -> Result<impl ExactSizeIterator<Item = GenerationRow<'a>>, PredictError> {
         let expected = &GENERATION_SCHEMA;
         let schema = batch.schema_ref();
-        let same = schema.fields().len() == expected.fields().len()
+        // A node of the next version may send more.
+        let same = FIRST_COLUMNS <= schema.fields().len()
             && schema
                 .fields()
                 .iter()
@@ -412,6 +425,15 @@ impl<'a> GenerationRow<'a> {
     #[must_use]
     pub fn token_logprobs(&self) -> Option<&'a str> {
         self.text_at(16)
+    }
+
+    /// See [`GenerationChunk::token_ids`]. The column is passed over where it is absent.
+    #[must_use]
+    pub fn token_ids(&self) -> Option<UInt32Array> {
+        let column = self.batch.columns().get(FIRST_COLUMNS)?;
+        let lists = column.as_list::<i32>();
+        let ids = lists.is_valid(self.row).then(|| lists.value(self.row))?;
+        ids.as_primitive_opt::<UInt32Type>().cloned()
     }
 }
 

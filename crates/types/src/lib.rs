@@ -12,6 +12,7 @@ pub mod address;
 pub mod arrow_messages;
 pub mod chat;
 pub mod chunk;
+pub mod continuation;
 pub mod control;
 pub mod deadline;
 pub mod egress;
@@ -34,6 +35,7 @@ pub use chat::ChatMessage;
 pub use chunk::{
     ChunkStream, FinishReason, GenerationChunk, GenerationChunks, GenerationRow, Usage,
 };
+pub use continuation::{AnswerEnd, Continuation, Sent, SentAnswer};
 pub use control::Control;
 pub use deadline::Deadline;
 pub use error::{ErrorCode, ErrorOrigin, PredictError};

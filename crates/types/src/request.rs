@@ -6,6 +6,7 @@ use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use futures::Stream;
 
+use crate::continuation::Continuation;
 use crate::deadline::Deadline;
 use crate::error::PredictError;
 use crate::ids::{ModelRef, RequestId, TenantId};
@@ -100,6 +101,8 @@ pub struct PredictRequest {
     /// The hash of what requests stick together by, where an alias looks at it; see
     /// [`crate::registry::choice_hash`].
     pub affinity: Option<u64>,
+    /// How a generation is drawn, and behind what it goes on; coordinators say this.
+    pub continuation: Continuation,
     /// The rows.
     pub input: Input,
 }
@@ -118,6 +121,7 @@ impl PredictRequest {
             session: None,
             parameters: Parameters::default(),
             affinity: None,
+            continuation: Continuation::default(),
             input,
         }
     }
@@ -135,6 +139,7 @@ impl PredictRequest {
             session: self.session.clone(),
             parameters: self.parameters.clone(),
             affinity: self.affinity,
+            continuation: self.continuation.clone(),
             input: self.input.try_clone()?,
         })
     }

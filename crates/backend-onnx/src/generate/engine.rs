@@ -15,10 +15,12 @@ use volley_types::{ErrorCode, GenerationChunk, ModelName, PredictError};
 
 use self::decode::Loop;
 use self::delivery::Delivery;
+pub(crate) use self::slots::BLOCK;
 use super::constraint::Constraint;
 use super::decoder::Decoder;
 use super::model::ModelFiles;
 use super::options::Options;
+use super::telling::Telling;
 
 /// Chunks that wait for one reader; its generation pauses when they are not read.
 pub(crate) const CHUNKS_PER_READER: usize = 64;
@@ -28,11 +30,16 @@ const QUEUE: usize = 1_024;
 
 /// One answer to generate.
 pub(crate) struct Request {
-    pub(crate) place: Place,
+    /// What is read before the next token: the prompt, and behind it what another replica told of
+    /// the answer.
     pub(crate) prompt: Vec<u32>,
+    /// How many tokens at the end of that are the answer's own.
+    pub(crate) said: usize,
     pub(crate) options: Options,
     /// What holds the answer to its form.
     pub(crate) constraint: Option<Constraint>,
+    /// What becomes of its tokens.
+    pub(crate) telling: Telling,
     pub(crate) sender: Sender<Event>,
 }
 

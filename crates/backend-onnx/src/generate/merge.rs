@@ -25,6 +25,23 @@ impl Merge {
         }
     }
 
+    /// Of `items` answers, behind so many rows that another replica told.
+    pub(crate) fn behind(items: usize, rows: u32) -> Self {
+        Self {
+            sequence: rows,
+            ..Self::new(items)
+        }
+    }
+
+    /// An answer has ended before: with its usage, or with an error.
+    pub(crate) fn settle(&mut self, usage: Option<Usage>) {
+        self.left = self.left.saturating_sub(1);
+        if let Some(usage) = usage {
+            self.succeeded = true;
+            self.usage += usage;
+        }
+    }
+
     /// Adds what came to `rows`.
     ///
     /// # Errors
@@ -125,6 +142,25 @@ mod tests {
             merge(2, vec![end(1), error(0)]).unwrap(),
             [(1, 0, false), (0, 5, true)]
         );
+    }
+
+    #[test]
+    fn what_has_ended_elsewhere_counts_and_rows_go_on_behind_it() {
+        let (mut merge, mut rows) = (Merge::behind(3, 7), GenerationChunks::default());
+        merge.settle(Some(Usage {
+            prompt_tokens: 1,
+            completion_tokens: 2,
+            ..Usage::default()
+        }));
+        merge.settle(None);
+        assert!(!merge.complete());
+        merge.push(end(1), &mut rows).unwrap();
+        assert!(merge.complete());
+        let batch = rows.finish();
+        let row = GenerationRow::rows(&batch).unwrap().next().unwrap();
+        assert_eq!((row.sequence(), row.last()), (7, true));
+        let usage = row.usage().unwrap();
+        assert_eq!((usage.prompt_tokens, usage.completion_tokens), (4, 7));
     }
 
     #[test]

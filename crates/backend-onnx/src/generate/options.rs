@@ -128,6 +128,12 @@ impl Options {
         }
     }
 
+    /// With a seed where the request has none. What is not sampled stays so.
+    pub(crate) fn or_seed(mut self, seed: Option<u64>) -> Self {
+        self.sampling.seed = self.sampling.seed.or(seed);
+        self
+    }
+
     /// Of several answers to one prompt, each draws for itself.
     pub(crate) fn of_choice(&self, choice: u32) -> Self {
         let mut options = self.clone();

@@ -71,6 +71,21 @@ impl Sampler {
         self
     }
 
+    /// Goes on behind tokens that were chosen elsewhere, with the same seed.
+    pub(crate) fn behind(mut self, chosen: &[u32]) -> Self {
+        for token in chosen {
+            self.penalties.mark(*token);
+            self.roll();
+        }
+        self
+    }
+
+    /// The random number of the next token; none where that just follows from its logits.
+    fn roll(&mut self) -> Option<f32> {
+        let drawn = f32::EPSILON < self.options.temperature;
+        drawn.then(|| self.random.f32())
+    }
+
     /// The next token, given one logit for each token of the vocabulary. A logit that is no
     /// number is never chosen.
     ///
@@ -128,16 +143,13 @@ impl Sampler {
     }
 
     fn choose_among(&mut self, logits: &[f32], scratch: &mut Scratch) -> u32 {
-        let drawn = if f32::EPSILON < self.options.temperature {
-            self.draw(logits, scratch)
-        } else {
-            None
-        };
+        let random = self.roll();
+        let drawn = random.and_then(|random| self.draw(logits, random, scratch));
         drawn.unwrap_or_else(|| argmax(logits))
     }
 
-    /// A token by its weight; `None` where none has any.
-    fn draw(&mut self, logits: &[f32], scratch: &mut Scratch) -> Option<u32> {
+    /// A token by its weight, given a random number from 0 to 1; `None` where none has any.
+    fn draw(&self, logits: &[f32], random: f32, scratch: &mut Scratch) -> Option<u32> {
         let Scratch {
             weights,
             candidates,
@@ -152,7 +164,7 @@ impl Sampler {
         } = self.options;
         let narrows = (0 < top_k && top_k < weights.len()) || top_p < 1.0 || 0.0 < min_p;
         if !narrows {
-            return weights::pick(weights, self.random.f32() * total);
+            return weights::pick(weights, random * total);
         }
         let floor = self.floor(weights, total);
         candidates.clear();
@@ -181,7 +193,7 @@ impl Sampler {
             candidates.retain(|(weight, _)| min_p <= *weight);
         }
         let total: f32 = candidates.iter().map(|(weight, _)| weight).sum();
-        let mut left = self.random.f32() * total;
+        let mut left = random * total;
         for (weight, id) in candidates.iter() {
             left -= weight;
             if left <= 0.0 {

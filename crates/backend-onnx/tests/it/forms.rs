@@ -189,7 +189,7 @@ async fn a_bias_bans_tokens_and_brings_them_about() {
 }
 
 /// The storyteller with a chat template that takes tools.
-async fn caller(folder: &std::path::Path, template: &str) -> Arc<dyn Backend> {
+pub(crate) async fn caller(folder: &std::path::Path, template: &str) -> Arc<dyn Backend> {
     let folder = &folder.join("caller");
     std::fs::create_dir(folder).unwrap();
     for file in std::fs::read_dir(setup::model_dir("storyteller")).unwrap() {

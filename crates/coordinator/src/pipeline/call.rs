@@ -250,5 +250,6 @@ pub(super) fn chunk(row: &GenerationRow<'_>) -> GenerationChunk {
         raw: None,
         last: row.last(),
         token_logprobs: row.token_logprobs().map(owned),
+        token_ids: None,
     }
 }

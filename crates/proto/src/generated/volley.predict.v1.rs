@@ -41,6 +41,43 @@ pub struct PredictCommand {
     /// go to the same target. Empty means that each request is for itself.
     #[prost(string, tag = "11")]
     pub affinity: ::prost::alloc::string::String,
+    /// How a generation is drawn, and behind what it goes on. Coordinators say this to workers; from
+    /// anybody else a coordinator drops it.
+    #[prost(message, optional, tag = "12")]
+    pub continuation: ::core::option::Option<Continuation>,
+}
+/// See docs/streaming.md, "When a worker dies".
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Continuation {
+    /// The seed of a sampled request that has none of its own.
+    #[prost(fixed64, optional, tag = "1")]
+    pub seed: ::core::option::Option<u64>,
+    /// What was sent already, where the generation does not begin.
+    #[prost(message, optional, tag = "2")]
+    pub sent: ::core::option::Option<SentStream>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SentStream {
+    #[prost(message, repeated, tag = "1")]
+    pub answers: ::prost::alloc::vec::Vec<SentAnswer>,
+}
+/// What was sent of one answer.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SentAnswer {
+    #[prost(uint32, tag = "1")]
+    pub item: u32,
+    #[prost(uint32, tag = "2")]
+    pub choice: u32,
+    /// Its tokens, in order.
+    #[prost(uint32, repeated, tag = "3")]
+    pub tokens: ::prost::alloc::vec::Vec<u32>,
+    /// Its rows, and the bytes of their text.
+    #[prost(uint32, tag = "4")]
+    pub rows: u32,
+    #[prost(uint64, tag = "5")]
+    pub text_bytes: u64,
+    #[prost(enumeration = "AnswerEnd", tag = "6")]
+    pub end: i32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ParamValue {
@@ -78,6 +115,38 @@ pub struct ErrorDetail {
     pub origin: i32,
     #[prost(string, tag = "4")]
     pub request_id: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum AnswerEnd {
+    /// It goes on.
+    Unspecified = 0,
+    /// It had its last row.
+    Whole = 1,
+    /// It failed by itself.
+    Failed = 2,
+}
+impl AnswerEnd {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "ANSWER_END_UNSPECIFIED",
+            Self::Whole => "ANSWER_END_WHOLE",
+            Self::Failed => "ANSWER_END_FAILED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "ANSWER_END_UNSPECIFIED" => Some(Self::Unspecified),
+            "ANSWER_END_WHOLE" => Some(Self::Whole),
+            "ANSWER_END_FAILED" => Some(Self::Failed),
+            _ => None,
+        }
+    }
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]

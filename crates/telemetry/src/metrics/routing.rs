@@ -14,11 +14,17 @@ struct ReasonLabel {
     reason: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabel {
+    result: &'static str,
+}
+
 #[derive(Default)]
 pub(crate) struct Routing {
     decisions: Family<ReasonLabel, Counter>,
     ejections: Family<ModelLabel, Counter>,
     hedges: Family<ModelLabel, Counter>,
+    continuations: Family<ResultLabel, Counter>,
     workers_wanted: Gauge,
     homeless_replicas: Gauge,
     utilisation_percent: Gauge,
@@ -37,6 +43,12 @@ impl Metrics {
         let model = model.to_string();
         let label = ModelLabel { model };
         self.0.routing.ejections.get_or_create(&label).inc();
+    }
+
+    /// Counts a stream whose worker was lost, by one of a closed set of results.
+    pub fn continued(&self, result: &'static str) {
+        let label = ResultLabel { result };
+        self.0.routing.continuations.get_or_create(&label).inc();
     }
 
     /// Publishes what an external autoscaler of workers goes by.
@@ -75,6 +87,11 @@ impl Families {
             "hedges",
             "Requests that went to a second replica before the first had answered",
             self.routing.hedges.clone(),
+        );
+        registry.register(
+            "stream_continuations",
+            "Streams whose worker was lost after their first row, by what came of it",
+            self.routing.continuations.clone(),
         );
         registry.register(
             "workers_wanted",

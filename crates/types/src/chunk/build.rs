@@ -7,10 +7,11 @@
 use std::sync::{Arc, LazyLock};
 
 use arrow_array::builder::{
-    ArrayBuilder, BinaryBuilder, BooleanBuilder, Float32Builder, StringBuilder, UInt32Builder,
+    ArrayBuilder, BinaryBuilder, BooleanBuilder, Float32Builder, ListBuilder, StringBuilder,
+    UInt32Builder,
 };
 use arrow_array::{ArrayRef, BooleanArray, RecordBatch, UInt32Array, new_null_array};
-use arrow_schema::DataType;
+use arrow_schema::{DataType, Field};
 
 use super::{FinishReason, GenerationChunk, generation_schema};
 
@@ -43,6 +44,7 @@ pub struct GenerationChunks {
     raw: Column<Bytes>,
     last: Column<Flags>,
     token_logprobs: Column<Texts>,
+    token_ids: Column<Lists>,
 }
 
 impl GenerationChunks {
@@ -78,6 +80,7 @@ impl GenerationChunks {
         self.last.push(at, chunk.last.then_some(true));
         self.token_logprobs
             .push(at, chunk.token_logprobs.as_deref());
+        self.token_ids.push(at, chunk.token_ids.as_deref());
     }
 
     /// How many rows are collected.
@@ -113,6 +116,7 @@ impl GenerationChunks {
             self.raw.finish(rows),
             self.last.finish(rows),
             self.token_logprobs.finish(rows),
+            self.token_ids.finish(rows),
         ];
         RecordBatch::try_new(generation_schema(), columns)
             .expect("columns are listed in the schema's order and have one row per push")
@@ -220,6 +224,16 @@ kinds! {
     Numbers<'v>: u32, UInt32Builder = UInt32Builder::with_capacity(ROWS),
         |builder, value| builder.append_option(value),
         |rows| new_null_array(&DataType::UInt32, rows);
+    /// Numbers or null.
+    Lists<'v>: &'v [u32], ListBuilder<UInt32Builder> =
+            ListBuilder::with_capacity(UInt32Builder::with_capacity(ROWS), ROWS),
+        |builder, value| {
+            if let Some(numbers) = value {
+                builder.values().append_slice(numbers);
+            }
+            builder.append(value.is_some());
+        },
+        |rows| new_null_array(&DataType::List(Arc::new(Field::new_list_field(DataType::UInt32, true))), rows);
     /// A number or 0.
     Counts<'v>: u32, UInt32Builder = UInt32Builder::with_capacity(ROWS),
         |builder, value| builder.append_value(value.unwrap_or(0)),
@@ -247,6 +261,7 @@ mod tests {
             proptest::option::of(".{0,40}"),
             proptest::option::of(".{0,4}"),
             proptest::option::of("x{0,3}"),
+            proptest::option::of(proptest::collection::vec(any::<u32>(), 0..4)),
         );
         let ends = (any::<bool>(), any::<Option<f32>>(), any::<bool>());
         (numbers, texts, ends).prop_map(|(numbers, texts, ends)| GenerationChunk {
@@ -266,6 +281,7 @@ mod tests {
             }),
             error: texts.2.clone().map(|text| (text.clone(), text)),
             token_logprobs: texts.2.clone(),
+            token_ids: texts.3,
             raw: texts.2.map(String::into_bytes),
             last: ends.0,
         })
@@ -294,6 +310,7 @@ mod tests {
                 raw: row.raw().map(<[u8]>::to_vec),
                 last: row.last(),
                 token_logprobs: row.token_logprobs().map(str::to_owned),
+                token_ids: row.token_ids().map(|ids| ids.values().to_vec()),
             }).collect();
             prop_assert_eq!(read, chunks);
         }

@@ -21,6 +21,7 @@ fn rows_read_back_what_was_pushed() {
         raw: Some(b"{}".to_vec()),
         last: true,
         token_logprobs: Some("[]".into()),
+        token_ids: Some(vec![7, 8]),
         ..GenerationChunk::default()
     };
     let batch = GenerationChunks::single(&chunk);
@@ -38,6 +39,10 @@ fn rows_read_back_what_was_pushed() {
     assert_eq!(row.error(), Some(("invalid_input", "too long")));
     assert_eq!((row.raw(), row.last()), (Some(&b"{}"[..]), true));
     assert_eq!(row.token_logprobs(), Some("[]"));
+    assert_eq!(row.token_ids().unwrap().values(), &[7, 8]);
+    let before = batch.project(&(0..17).collect::<Vec<_>>()).unwrap();
+    let row = GenerationRow::rows(&before).unwrap().next().unwrap();
+    assert!(row.last() && row.token_ids().is_none());
 }
 
 #[test]

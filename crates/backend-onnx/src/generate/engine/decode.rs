@@ -320,14 +320,16 @@ impl Request {
     /// What chooses its tokens; takes what holds them to their form.
     fn sampler(&mut self, vocabulary: usize) -> Sampler {
         let options = &self.options;
-        Sampler::new(options.sampling.clone(), &self.prompt, vocabulary)
+        let (prompt, said) = self.prompt.split_at(self.prompt.len() - self.said);
+        Sampler::new(options.sampling.clone(), prompt, vocabulary)
             .with(self.constraint.take(), options.logprobs)
+            .behind(said)
     }
 
     /// Tells the reader that this item will not go on.
     fn fail(&self, error: PredictError, delivery: &mut Delivery) {
         // The reader may have gone, or be too far behind even for this: its stream then ends
         // without a last row, which is an error too.
-        let _ = delivery.add(&self.sender, (self.place, Err(error)));
+        let _ = delivery.add(&self.sender, (self.telling.place(), Err(error)));
     }
 }

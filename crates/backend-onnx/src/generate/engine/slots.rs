@@ -7,7 +7,7 @@
 //! keep what they held until they are needed; the one that was left longest goes first.
 
 /// Prompts share multiples of so many tokens. Fewer are read as fast as they are looked for.
-pub(super) const BLOCK: usize = 64;
+pub(crate) const BLOCK: usize = 64;
 
 /// What all slots hold.
 pub(super) struct Slots {

@@ -1,0 +1,94 @@
+//! The verdict on a worker that says nothing any more. A process that is killed resets its
+//! connections; one that is frozen, or cut off, leaves them as they are, and HTTP/2 notices after
+//! a quarter of a minute.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use volley_types::control::Liveness;
+
+use super::Replica;
+use crate::live::LiveWorkers;
+
+/// When an exchange last brought something.
+pub(super) struct Heard {
+    since: Instant,
+    after_ms: AtomicU64,
+}
+
+impl Heard {
+    /// Now.
+    pub(super) fn now() -> Self {
+        Self {
+            since: Instant::now(),
+            after_ms: AtomicU64::new(0),
+        }
+    }
+
+    /// Something came.
+    pub(super) fn again(&self) {
+        let after = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.after_ms.store(after, Ordering::Relaxed);
+    }
+
+    fn silence(&self, now: Instant) -> Duration {
+        let after = Duration::from_millis(self.after_ms.load(Ordering::Relaxed));
+        now.saturating_duration_since(self.since)
+            .saturating_sub(after)
+    }
+}
+
+/// How a worker looks to one exchange with it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    Speaks,
+    /// Its heartbeats have ended.
+    Fades,
+    /// And nothing else has come for as long.
+    Silent,
+}
+
+impl Replica {
+    /// Waits until the worker is given up: for as long as makes it dead, neither a heartbeat nor
+    /// anything of this exchange has come. It is looked at twice, so that a coordinator that was
+    /// itself held up hears first what has come meanwhile. A worker that shuts down ends its
+    /// heartbeats by itself, and is not judged.
+    pub(super) async fn given_up(&self, heard: &Heard) {
+        let shared = &self.coordinator.0;
+        let mut news = shared.news.subscribe();
+        let mut before = Look::Speaks;
+        loop {
+            let look = self.look(heard, Instant::now());
+            if look == Look::Speaks {
+                if news.changed().await.is_err() {
+                    return std::future::pending().await;
+                }
+            } else if look == Look::Silent && before == Look::Silent {
+                return;
+            } else {
+                tokio::time::sleep(shared.config.liveness.tick).await;
+            }
+            before = look;
+        }
+    }
+
+    fn look(&self, heard: &Heard, now: Instant) -> Look {
+        let shared = &self.coordinator.0;
+        let live = shared.live.read();
+        let silence = match live.get(&self.candidate.worker) {
+            // It was forgotten, or lives anew: this exchange is of a life before.
+            None => Duration::MAX,
+            Some(worker) if !Arc::ptr_eq(&worker.client, &self.candidate.client) => Duration::MAX,
+            Some(worker) if worker.liveness != Liveness::Dead || worker.report.draining => {
+                return Look::Speaks;
+            }
+            Some(worker) => LiveWorkers::silence(worker, now),
+        };
+        if shared.config.liveness.dead_after <= silence.min(heard.silence(now)) {
+            Look::Silent
+        } else {
+            Look::Fades
+        }
+    }
+}

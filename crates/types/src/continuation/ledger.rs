@@ -1,0 +1,107 @@
+//! What was sent on of a generation, added up as another replica has to know it.
+
+use std::collections::BTreeMap;
+
+use arrow_array::RecordBatch;
+
+use super::{AnswerEnd, MAX_TOKENS, Sent, SentAnswer};
+use crate::chunk::GenerationRow;
+
+/// The rows of one stream, added up. It forgets everything once it sees that nobody can go on:
+/// a row does not say what tokens it came of, or there are too many of them.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    answers: BTreeMap<(u32, u32), SentAnswer>,
+    rows: u32,
+    tokens: usize,
+    forgotten: bool,
+    ended: bool,
+}
+
+impl Ledger {
+    /// Of a stream that nobody can go on with.
+    #[must_use]
+    pub fn forgotten() -> Self {
+        Self {
+            forgotten: true,
+            ..Self::default()
+        }
+    }
+
+    /// Notes rows that are sent on. False when they do not follow those before.
+    pub fn note(&mut self, batch: &RecordBatch) -> bool {
+        if self.forgotten {
+            return true;
+        }
+        let Ok(rows) = GenerationRow::rows(batch) else {
+            self.forget();
+            return true;
+        };
+        for row in rows {
+            if row.sequence() != self.rows {
+                self.forget();
+                return false;
+            }
+            if !self.add(&row) {
+                self.forget();
+                return true;
+            }
+        }
+        true
+    }
+
+    /// What another replica goes on behind; `None` where none can, or nothing is left to go on
+    /// with.
+    #[must_use]
+    pub fn sent(&self) -> Option<Sent> {
+        if self.forgotten || self.ended {
+            return None;
+        }
+        Sent::new(self.answers.values().cloned().collect()).ok()
+    }
+
+    /// Tokens that were sent on.
+    #[must_use]
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    fn forget(&mut self) {
+        *self = Self::forgotten();
+    }
+
+    /// False when it cannot be gone on behind this row.
+    fn add(&mut self, row: &GenerationRow<'_>) -> bool {
+        let Some(rows) = self.rows.checked_add(1) else {
+            return false;
+        };
+        self.rows = rows;
+        self.ended |= row.last();
+        let place = (row.item(), row.choice());
+        let answer = self.answers.entry(place).or_insert_with(|| SentAnswer {
+            item: place.0,
+            choice: place.1,
+            ..SentAnswer::default()
+        });
+        let before = answer.tokens.len();
+        answer.rows += 1;
+        answer.text_bytes += row.text().map_or(0, |text| text.len() as u64);
+        match (row.error(), row.token_id(), row.token_ids()) {
+            (Some(_), _, _) => {
+                answer.end = Some(AnswerEnd::Failed);
+                return true;
+            }
+            (None, None, None) => return false,
+            (None, Some(id), _) => answer.tokens.push(id),
+            (None, None, Some(ids)) => answer.tokens.extend_from_slice(ids.values()),
+        }
+        if row.finish_reason().is_some() {
+            answer.end = Some(AnswerEnd::Whole);
+        }
+        self.tokens += answer.tokens.len() - before;
+        self.tokens <= MAX_TOKENS
+    }
+}
+
+#[cfg(test)]
+mod tests;

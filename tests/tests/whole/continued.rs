@@ -1,0 +1,299 @@
+//! Generations whose worker dies or freezes in the middle: another replica goes on, and the client
+//! sees no seam.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use volley_tests::cluster::Cluster;
+use volley_tests::{teller, until};
+
+const CHAT: &str = "/v1/chat/completions";
+const PLAIN: &str = "/v1/completions";
+const OPENSEARCH: &str = "/_plugins/_ml/models/teller/_predict/stream";
+const FAKE: &str = "/_plugins/_ml/models/drill/_predict/stream";
+
+/// What a client was sent.
+struct Heard {
+    events: Vec<String>,
+    /// The longest time without a byte.
+    longest: Duration,
+}
+
+/// A client that reads in the background.
+struct Listener {
+    events: Arc<AtomicUsize>,
+    task: JoinHandle<Heard>,
+}
+
+/// An event without what each stream has of its own.
+fn plain(event: &str) -> String {
+    let json = event.strip_prefix("data: ").map(serde_json::from_str);
+    let Some(Ok(Value::Object(mut event))) = json else {
+        return event.to_owned();
+    };
+    event.remove("id");
+    event.remove("created");
+    Value::Object(event).to_string()
+}
+
+fn listen(cluster: &Cluster, path: &str, body: &Value) -> Listener {
+    // The second client of a process finds it installed.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let url = format!("http://{}{path}", cluster.coordinators[0].http);
+    let request = reqwest::Client::new()
+        .post(url)
+        .header("content-type", "application/json")
+        .body(body.to_string());
+    let events = Arc::new(AtomicUsize::new(0));
+    let count = events.clone();
+    let task = tokio::spawn(async move {
+        let mut response = request.send().await.unwrap();
+        assert_eq!(response.status(), 200);
+        let (mut text, mut last) = (Vec::new(), Instant::now());
+        let mut longest = Duration::ZERO;
+        while let Some(piece) = response.chunk().await.unwrap() {
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+            let ends = |bytes: &[u8]| bytes.windows(2).filter(|pair| *pair == b"\n\n").count();
+            text.extend_from_slice(&piece);
+            count.fetch_add(ends(&piece), Ordering::Relaxed);
+        }
+        let text = String::from_utf8(text).unwrap();
+        let events = text
+            .split_terminator("\n\n")
+            .filter(|event| !event.starts_with(':'));
+        Heard {
+            events: events.map(plain).collect(),
+            longest: longest.max(last.elapsed()),
+        }
+    });
+    Listener { events, task }
+}
+
+/// Long answers of every kind that can be gone on with, in two dialects.
+fn requests() -> Vec<(&'static str, Value)> {
+    let chat = |said: &str, more: Value| {
+        let mut body = json!({
+            "model": "teller", "stream": true, "max_tokens": 900, "ignore_eos": true,
+            "stream_options": { "include_usage": true },
+            "messages": [{ "role": "user", "content": said }],
+        });
+        body.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        body
+    };
+    let opensearch = |said: &str, more: Value| {
+        let mut parameters = json!({ "prompt": said, "max_tokens": 900, "ignore_eos": true });
+        parameters
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        json!({ "parameters": parameters })
+    };
+    let drawn = json!({ "seed": 5, "temperature": 0.9, "top_p": 0.9, "frequency_penalty": 0.3 });
+    let twice = json!({
+        "model": "teller", "stream": true, "max_tokens": 450, "ignore_eos": true, "n": 2,
+        "seed": 9, "temperature": 0.8, "prompt": "Tell me a story about a bear.",
+    });
+    vec![
+        (CHAT, chat("Tell me a story about a fox.", json!({}))),
+        (CHAT, chat("Tell me a story about an owl.", drawn.clone())),
+        (
+            CHAT,
+            chat("Who are you?", json!({ "stop": ["nowhere to be seen"] })),
+        ),
+        (
+            OPENSEARCH,
+            opensearch("Tell me a story about a frog.", json!({})),
+        ),
+        (OPENSEARCH, opensearch("Hello!", drawn)),
+        (
+            OPENSEARCH,
+            opensearch(
+                "Tell me a story about a cat.",
+                json!({ "stop": ["\n\n\n"] }),
+            ),
+        ),
+        (PLAIN, twice),
+    ]
+}
+
+async fn tellers() -> Cluster {
+    let cluster = Cluster::start(1, 2).await;
+    let path = teller::model(cluster.folder());
+    let model = json!({ "name": "teller", "function_name": "onnx", "path": path });
+    cluster.deploy(&model, 2).await;
+    let drill = json!({ "name": "drill", "function_name": "fake" });
+    cluster.deploy(&drill, 2).await;
+    cluster
+}
+
+/// Each request alone, on a cluster in which nothing happens.
+async fn undisturbed(cluster: &Cluster) -> Vec<Heard> {
+    let mut all = Vec::new();
+    for (path, body) in requests() {
+        all.push(listen(cluster, path, &body).task.await.unwrap());
+    }
+    all
+}
+
+async fn metrics(address: &str) -> String {
+    let asked = reqwest::get(format!("http://{address}/metrics")).await;
+    asked.unwrap().text().await.unwrap()
+}
+
+fn value(metrics: &str, sample: &str) -> u32 {
+    let lines = metrics.lines();
+    let found = lines.filter_map(|line| line.strip_prefix(sample)).next();
+    found.map_or(0, |value| value.trim().parse().unwrap())
+}
+
+/// Begins requests and waits until each has had some of its answer.
+async fn begun(cluster: &Cluster, requests: &[(&str, Value)]) -> Vec<Listener> {
+    let all: Vec<_> = requests
+        .iter()
+        .map(|(path, body)| listen(cluster, path, body))
+        .collect();
+    until("every stream runs", || async {
+        let runs = |it: &Listener| 3 < it.events.load(Ordering::Relaxed);
+        all.iter().all(runs).then_some(())
+    })
+    .await;
+    all
+}
+
+/// The place of the worker that tells the most stories.
+async fn busier(cluster: &Cluster) -> usize {
+    let mut running = Vec::new();
+    for worker in &cluster.workers {
+        let text = metrics(&worker.http).await;
+        running.push(value(&text, "volley_active_streams{model=\"teller\"} "));
+    }
+    let busier = usize::from(running[0] < running[1]);
+    assert!(0 < running[busier], "{running:?}");
+    busier
+}
+
+/// The events, those of each answer for itself where there are several, which come in any order
+/// beside each other.
+fn sorted(events: &[String], body: &Value) -> Vec<String> {
+    let mut events = events.to_vec();
+    if body.get("n").is_some() {
+        events.sort_by_key(|event| {
+            let json: Value = serde_json::from_str(event).unwrap_or_default();
+            json["choices"][0]["index"].as_u64().unwrap_or(u64::MAX)
+        });
+    }
+    events
+}
+
+/// Every stream is the undisturbed one, event for event.
+async fn all_seamless(all: Vec<Listener>, expected: &[Heard], within: Duration) {
+    for ((listener, expected), (path, body)) in all.into_iter().zip(expected).zip(requests()) {
+        let heard = listener.task.await.unwrap();
+        let (events, expected) = (
+            sorted(&heard.events, &body),
+            sorted(&expected.events, &body),
+        );
+        let mut pairs = events.iter().zip(&expected);
+        let differs = pairs.position(|(one, other)| one != other);
+        let at = differs.map(|at| (at, &events[at], &expected[at]));
+        assert_eq!(at, None, "{path} {body}");
+        assert_eq!(events.len(), expected.len(), "{path} {body}");
+        assert!(
+            heard.longest < within,
+            "{path}: silent for {:?}",
+            heard.longest
+        );
+    }
+}
+
+async fn continued(cluster: &Cluster, result: &str) -> u32 {
+    let sample = format!("volley_stream_continuations_total{{result=\"{result}\"}} ");
+    value(&metrics(&cluster.coordinators[0].http).await, &sample)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_of_a_worker_that_is_killed_go_on_at_another_without_a_seam() {
+    let mut cluster = tellers().await;
+    let expected = undisturbed(&cluster).await;
+    assert!(expected.iter().all(|heard| 100 < heard.events.len()));
+    let all = begun(&cluster, &requests()).await;
+    let busier = busier(&cluster).await;
+    cluster.workers[busier].kill().await;
+    all_seamless(all, &expected, Duration::from_secs(5)).await;
+    let count = continued(&cluster, "continued").await;
+    assert!(0 < count, "the worker had streams");
+    for other in ["impossible", "failed", "spent"] {
+        assert_eq!(continued(&cluster, other).await, 0, "{other}");
+    }
+
+    // The other one dies too: nobody is left to go on, and each stream ends in one error.
+    let all = begun(&cluster, &requests()[..3]).await;
+    cluster.workers[1 - busier].kill().await;
+    for listener in all {
+        let heard = listener.task.await.unwrap();
+        let errors = heard
+            .events
+            .iter()
+            .filter(|event| event.contains("\"error\""))
+            .count();
+        assert_eq!(errors, 1, "{:?}", heard.events.last());
+        assert!(heard.events.last().unwrap().contains("\"error\""));
+    }
+    assert!(0 < continued(&cluster, "no_replica").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_of_a_worker_that_freezes_go_on_or_end_in_an_error_within_five_seconds() {
+    let cluster = tellers().await;
+    let expected = undisturbed(&cluster).await;
+    let slow = json!({ "parameters": { "prompt": "x", "chunks": 400, "delay_ms": 20 } });
+    let drills: Vec<_> = (0..6).map(|_| listen(&cluster, FAKE, &slow)).collect();
+    let all = begun(&cluster, &requests()).await;
+    let busier = busier(&cluster).await;
+    let text = metrics(&cluster.workers[busier].http).await;
+    let struck = value(&text, "volley_active_streams{model=\"drill\"} ");
+    cluster.workers[busier]
+        .process
+        .as_ref()
+        .unwrap()
+        .signal("-STOP");
+    all_seamless(all, &expected, Duration::from_secs(5)).await;
+    assert!(0 < continued(&cluster, "continued").await);
+    let mut broken = 0;
+    for drill in drills {
+        let heard = drill.task.await.unwrap();
+        let errors = heard
+            .events
+            .iter()
+            .filter(|event| event.contains("\"error\""))
+            .count();
+        assert!(errors <= 1, "one error, not {errors}");
+        assert!(
+            heard.longest < Duration::from_secs(5),
+            "{:?}",
+            heard.longest
+        );
+        let last = heard.events.last().unwrap();
+        assert!(
+            last.contains("\"error\"") || last.contains("\"is_last\":true"),
+            "{last}"
+        );
+        broken += errors;
+    }
+    assert_eq!(
+        broken as u32, struck,
+        "each stream of the frozen worker, and no other"
+    );
+    assert_eq!(continued(&cluster, "impossible").await, struck);
+    cluster.workers[busier]
+        .process
+        .as_ref()
+        .unwrap()
+        .signal("-CONT");
+}
