@@ -48,3 +48,7 @@ mod traces;
 mod udf;
 #[path = "whole/upgrades.rs"]
 mod upgrades;
+#[path = "whole/upstreams.rs"]
+mod upstreams;
+#[path = "whole/versions.rs"]
+mod versions;

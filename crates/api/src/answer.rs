@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use arrow_array::RecordBatch;
 use futures::TryStreamExt;
 use serde_json::{Map, Value, json};
-use volley_types::{ChunkStream, ErrorCode, FinishReason, GenerationRow, PredictError, Usage};
+use volley_types::{
+    ChunkStream, Citation, ErrorCode, FinishReason, GenerationRow, PredictError, Usage,
+};
 
-use crate::sse;
+use crate::{citations, sse};
 
 /// The most that an answer which is not streamed may hold, in bytes of Arrow memory.
 pub(crate) const MAX_BYTES: usize = 64 << 20;
@@ -49,6 +51,8 @@ pub(crate) struct Choice {
     pub(crate) usage: Option<Usage>,
     /// Its tokens with their probabilities in OpenAI's form, where the model tells them.
     pub(crate) tokens: Vec<Value>,
+    /// What its text refers to.
+    pub(crate) citations: Vec<Citation>,
 }
 
 /// The choices of a generation, by item and choice.
@@ -71,6 +75,7 @@ pub(crate) fn choices(batches: &[RecordBatch]) -> Result<Vec<Choice>, PredictErr
             choice.finish_reason = row.finish_reason().or(choice.finish_reason);
             choice.usage = row.usage().or(choice.usage);
             choice.tokens.extend(tokens(&row));
+            choice.citations.extend(citations::of(&row));
             ended |= row.last();
         }
     }

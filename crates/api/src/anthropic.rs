@@ -24,7 +24,7 @@ use crate::body::JsonObject;
 use crate::context::RequestContext;
 use crate::error::ApiError;
 use crate::extract::State;
-use crate::{chat, parameters, sse};
+use crate::{chat, citations, parameters, sse};
 
 /// A message, whole or streamed.
 pub(crate) async fn create(
@@ -105,7 +105,7 @@ fn message(id: &str, model: &str, choice: Choice) -> Value {
         }));
     }
     if !choice.text.is_empty() || choice.tool_calls.is_empty() {
-        content.push(json!({ "type": "text", "text": choice.text }));
+        content.extend(citations::blocks(&choice.text, &choice.citations));
     }
     content.extend(choice.tool_calls.iter().map(tool_use));
     json!({

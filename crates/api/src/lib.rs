@@ -13,6 +13,7 @@ mod app;
 mod auth;
 mod body;
 mod chat;
+mod citations;
 mod config;
 mod context;
 mod crowd;
@@ -20,6 +21,8 @@ mod drains;
 mod encoding;
 mod error;
 mod extract;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod keys;
 mod metrics;
 mod oip;

@@ -5,6 +5,8 @@ mod classes;
 mod config;
 mod describe;
 mod events;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 pub(crate) mod generate;
 pub(crate) mod grpc;
 pub(crate) mod infer;

@@ -7,6 +7,8 @@
 mod ahead;
 mod answer;
 mod arrow;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod ndjson;
 
 use std::sync::Arc;

@@ -210,6 +210,12 @@ fn switching(accept: &str, protocol: bool) -> Response {
     response
 }
 
+/// Reads a client's message: see [`crate::fuzzing::message`].
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(text: &str) {
+    drop(message::Said::read(text));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,6 +4,8 @@
 mod aliases;
 #[path = "it/anthropic.rs"]
 mod anthropic;
+#[path = "it/citations.rs"]
+mod citations;
 #[path = "it/cluster.rs"]
 mod cluster;
 #[path = "it/connectors.rs"]

@@ -1,9 +1,10 @@
 //! What comes back for one item, read piece by piece. Pure.
 
 use bytes::Bytes;
+use volley_types::registry::ProviderKind;
 use volley_types::{FinishReason, PredictError, Usage};
 
-use crate::provider::{self, Calls, Delta, Ending, Step, Wire};
+use crate::provider::{self, Calls, Delta, Ending, Passages, Step, Wire};
 use crate::sight::Sight;
 use crate::sse::{Framing, Parser};
 use crate::upstream;
@@ -80,11 +81,15 @@ impl Answer {
     /// `seed` makes ids of tool calls that the server does not name.
     pub(crate) fn new(wire: impl Into<Wire>, seed: u64) -> Self {
         let wire = wire.into();
+        let mut calls = Calls::new(seed);
+        if matches!(wire.provider, ProviderKind::Gemini | ProviderKind::Vertex) {
+            calls.passages = Passages::default().of_bytes();
+        }
         Self {
             parser: Parser::new(provider::format(wire.provider).framing),
             wire,
             sight: Sight::default(),
-            calls: Calls::new(seed),
+            calls,
             usage: Usage::default(),
             finish_reason: None,
             bounded: false,
@@ -135,6 +140,7 @@ impl Answer {
                 }
             };
             if let Some(piece) = self.sight.text(text) {
+                self.calls.passages.add(piece);
                 part.deltas.push(Delta {
                     text: Some(piece.to_owned()),
                     ..Delta::default()
@@ -210,7 +216,17 @@ impl Answer {
         Some(upstream::incomplete())
     }
 
-    fn take(&mut self, delta: Delta, part: &mut Part) {
+    fn take(&mut self, mut delta: Delta, part: &mut Part) {
+        if let Some(text) = &delta.text {
+            self.calls.passages.add(text);
+        }
+        // Where nothing tells, it is where the text stands.
+        let here = self.calls.passages.said();
+        for citation in delta.citations.iter_mut().flatten() {
+            let end = citation.end.or(citation.start).unwrap_or(here);
+            citation.end = Some(end);
+            citation.start = citation.start.or(Some(end));
+        }
         provider::usage(&mut self.usage, &delta);
         self.finish_reason = delta.finish_reason.or(self.finish_reason);
         self.found |= delta.text.is_some() || delta.has_content();
@@ -236,7 +252,6 @@ impl Answer {
 mod tests {
     use proptest::prelude::*;
     use volley_types::ErrorCode;
-    use volley_types::registry::ProviderKind;
 
     use super::*;
 

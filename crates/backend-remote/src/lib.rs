@@ -15,6 +15,8 @@ mod cost;
 mod credential;
 mod egress;
 mod frames;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod limits;
 mod merge;
 mod paths;

@@ -1,7 +1,9 @@
 //! The answers to all items of a request as the rows of one stream. Pure.
 
 use arrow_array::RecordBatch;
-use volley_types::{FinishReason, GenerationChunk, GenerationChunks, PredictError, Usage};
+use volley_types::{
+    Citation, FinishReason, GenerationChunk, GenerationChunks, PredictError, Usage,
+};
 
 use crate::answer::Part;
 
@@ -38,6 +40,7 @@ impl Merge {
                 thinking: filled(delta.thinking),
                 tool_calls: delta.tool_calls,
                 token_logprobs: delta.logprobs,
+                citations: delta.citations.as_deref().map(Citation::to_json),
                 ..GenerationChunk::default()
             });
         }

@@ -6,6 +6,7 @@ pub(crate) mod anthropic;
 mod azure;
 mod bedrock;
 mod calls;
+mod citations;
 mod cohere;
 mod conversation;
 mod custom;
@@ -25,9 +26,12 @@ use serde_json::{Map, Value};
 use url::Url;
 use volley_backend::items::Item;
 use volley_types::registry::{ConnectorSpec, ProviderKind};
-use volley_types::{ErrorCode, FinishReason, ParamValue, Parameters, PredictError, Usage};
+use volley_types::{
+    Citation, ErrorCode, FinishReason, ParamValue, Parameters, PredictError, Usage,
+};
 
 pub(crate) use self::calls::{Calls, deltas};
+pub(crate) use self::citations::Passages;
 pub(crate) use self::conversation::{message, messages};
 use self::custom::Custom;
 pub(crate) use self::custom::Shape;
@@ -189,13 +193,19 @@ pub(crate) struct Delta {
     pub(crate) cached_tokens: Option<u32>,
     /// The probabilities of the text's tokens, as a JSON array in OpenAI's form.
     pub(crate) logprobs: Option<String>,
+    /// What the text refers to; an empty list where a passage begins of which that is told later.
+    pub(crate) citations: Option<Vec<Citation>>,
 }
 
 impl Delta {
     /// Whether it has something for the caller by itself.
     pub(crate) fn has_content(&self) -> bool {
         let some = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
-        some(&self.text) || some(&self.thinking) || some(&self.tool_calls) || some(&self.logprobs)
+        some(&self.text)
+            || some(&self.thinking)
+            || some(&self.tool_calls)
+            || some(&self.logprobs)
+            || self.citations.is_some()
     }
 }
 

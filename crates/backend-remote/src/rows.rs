@@ -3,6 +3,7 @@
 
 mod answer;
 mod form;
+mod google;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,6 +21,8 @@ use volley_types::{
 };
 
 pub(crate) use self::answer::Answered;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use self::answer::Post;
 pub(crate) use self::form::{Group, RowsForm};
 use crate::call::Call;
 use crate::servers::Servers;

@@ -187,6 +187,9 @@ pub(crate) struct Placing {
     /// While a version replaces another: replicas that may be missing.
     #[arg(long)]
     pub(crate) max_unavailable: Option<u32>,
+    /// Keep this many replicas of the version deployed before beside this one.
+    #[arg(long, conflicts_with = "max_replicas")]
+    pub(crate) beside: Option<u32>,
     /// Let the number of replicas follow the load, up to this many.
     #[arg(long)]
     pub(crate) max_replicas: Option<u32>,

@@ -155,6 +155,14 @@ fn steps(
         new_ready: ready(deployment.version, &entry.placement),
         old: rollout.previous.len(),
     };
+    let stays = deployment.options.beside as usize;
+    if stays != 0 {
+        let old = Step {
+            version: rollout.from,
+            count: rollout::beside(&seen, stays),
+        };
+        return Ok((new, Some(old)));
+    }
     let (new_count, old_count) = rollout::step(&seen, &deployment.options, rollout.moves());
     let old = Step {
         version: rollout.from,
@@ -186,7 +194,8 @@ fn keep<'a>(
             continue;
         };
         let worker = fleet.worker(index);
-        let allowed = deployment.workers.is_empty() || deployment.workers.contains(id);
+        let named = workers_of(deployment, old);
+        let allowed = named.is_empty() || named.contains(id);
         if !worker.keep || !allowed || !fleet.has_labels(index, &deployment.options.labels) {
             continue;
         }
@@ -224,6 +233,15 @@ fn keep<'a>(
         failed,
         leaving,
         old,
+    }
+}
+
+/// The workers that may hold a version: those that are named are for the new one alone, where the
+/// other one stays beside it.
+fn workers_of(deployment: &Deployment, old: bool) -> &[WorkerId] {
+    match old && deployment.options.beside != 0 {
+        true => &[],
+        false => &deployment.workers,
     }
 }
 
@@ -266,7 +284,7 @@ fn fill(
     let avoid = other.map_or_else(Vec::new, |other| other.kept.clone());
     let need = Need {
         labels: &deployment.options.labels,
-        allowed: &deployment.workers,
+        allowed: workers_of(deployment, one.old),
         spread: deployment.options.spread.as_deref(),
         size,
         avoid: &avoid,

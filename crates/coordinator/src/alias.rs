@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use volley_types::control::ModelStatus;
 use volley_types::registry::{
-    AliasEntry, AliasSpec, MAX_NAME_DEPTH, ModelState, RegistryState, choice_hash, no_versions,
+    AliasEntry, AliasSpec, MAX_NAME_DEPTH, ModelState, PipelineSpec, RegistryState, choice_hash,
+    no_versions,
 };
 use volley_types::{
     Deadline, ErrorCode, ModelName, ModelRef, PredictError, PredictRequest, Priority, Signature,
@@ -97,6 +98,14 @@ fn ends<'r>(registry: &'r RegistryState, alias: &'r AliasSpec, depth: usize) -> 
     found
 }
 
+/// What a name leads to: itself, where it is no alias.
+fn ends_of<'r>(registry: &'r RegistryState, name: &'r ModelRef) -> Vec<&'r ModelRef> {
+    match registry.aliases.get(&name.name) {
+        Some(alias) => ends(registry, &alias.spec, 0),
+        None => vec![name],
+    }
+}
+
 impl Coordinator {
     /// What callers of an alias may rely on: the signature of its first target that is there.
     pub(crate) fn alias_signature(
@@ -112,6 +121,55 @@ impl Coordinator {
             }
         }
         Err(refusal.unwrap_or_else(|| endless(&ModelRef::deployed(alias.name.clone()))))
+    }
+
+    /// Wakes what must be there for an alias or a pipeline to tell what it takes and gives: the
+    /// first target that comes, and all models of a pipeline.
+    ///
+    /// # Errors
+    /// As waking a model, where none comes.
+    pub(crate) async fn wake_behind(
+        &self,
+        registry: &RegistryState,
+        name: &ModelRef,
+    ) -> Result<(), PredictError> {
+        let mut refusal = None;
+        for end in ends_of(registry, name) {
+            let woken = match registry.pipelines.get(&end.name) {
+                None => self.wake(end).await,
+                Some(pipeline) => self.wake_steps(registry, &pipeline.spec).await,
+            };
+            match woken {
+                Ok(()) if self.end_signature(registry, end).is_ok() => return Ok(()),
+                Ok(()) => {}
+                Err(error) => refusal = refusal.or(Some(error)),
+            }
+        }
+        refusal.map_or(Ok(()), Err)
+    }
+
+    /// Wakes the models of a pipeline, and of steps that are aliases the first target that comes.
+    async fn wake_steps(
+        &self,
+        registry: &RegistryState,
+        pipeline: &PipelineSpec,
+    ) -> Result<(), PredictError> {
+        for step in pipeline.names() {
+            let mut refusal = None;
+            for end in ends_of(registry, step) {
+                match self.wake(end).await {
+                    Ok(()) => {
+                        refusal = None;
+                        break;
+                    }
+                    Err(error) => refusal = Some(error),
+                }
+            }
+            if let Some(refusal) = refusal {
+                return Err(refusal);
+            }
+        }
+        Ok(())
     }
 
     /// Refuses an answer of another form than the alias's callers were told.

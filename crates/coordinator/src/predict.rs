@@ -41,6 +41,8 @@ impl Predict for Coordinator {
         let registry = self.0.cluster.registry().borrow().clone();
         if registry.models.contains_key(&model.name) {
             self.wake(model).await?;
+        } else if self.name_signature(&registry, model).is_err() {
+            self.wake_behind(&registry, model).await?;
         }
         self.name_signature(&registry, model)
     }
@@ -99,7 +101,10 @@ impl Coordinator {
             None => self.wake(&aimed.model).await,
             Some(pipeline) => {
                 for model in pipeline.spec.names() {
-                    self.wake(model).await?;
+                    // A step may be an alias; what leads nowhere is refused when it is called.
+                    if let Ok(step) = alias::aim(&registry, model, keys) {
+                        self.wake(&step.model).await?;
+                    }
                 }
                 Ok(())
             }
@@ -239,12 +244,12 @@ impl Coordinator {
             Some(asked) => asked,
             None => {
                 let ready = live.ready_versions(&model.name);
-                serving(
-                    &ready,
-                    deployed,
-                    rollout.map(|roll| roll.from),
-                    fastrand::f64(),
-                )
+                let from = rollout.map(|roll| roll.from);
+                let stays = from.filter(|from| {
+                    let there = ready.get(from).is_some_and(|count| 0 < *count);
+                    deployment.options.beside != 0 && there
+                });
+                stays.unwrap_or_else(|| serving(&ready, deployed, from, fastrand::f64()))
             }
         };
         let signature = live.signature(&model.name, version);

@@ -235,8 +235,9 @@ pub struct GenerationChunk {
     pub usage: Option<Usage>,
     /// Why the item failed: an error code's name and its public text.
     pub error: Option<(String, String)>,
-    /// The upstream's event as it came, for edges of the same format.
-    pub raw: Option<Vec<u8>>,
+    /// What the text refers to: a JSON array of [`Citation`](crate::Citation)s. An empty one says
+    /// that a passage begins here of which those to come speak.
+    pub citations: Option<String>,
     /// True on exactly the last row of the stream.
     pub last: bool,
     /// The row's tokens, one by one, with their probabilities and the likeliest alternatives,
@@ -264,7 +265,7 @@ static GENERATION_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
         Field::new("cached_tokens", DataType::UInt32, true),
         Field::new("error_code", DataType::Utf8, true),
         Field::new("error_message", DataType::Utf8, true),
-        Field::new("raw", DataType::Binary, true),
+        Field::new("citations", DataType::Utf8, true),
         Field::new("last", DataType::Boolean, false),
         Field::new("token_logprobs", DataType::Utf8, true),
         Field::new_list(
@@ -399,18 +400,18 @@ impl<'a> GenerationRow<'a> {
         Some((self.text_at(12)?, self.text_at(13).unwrap_or_default()))
     }
 
-    /// See [`GenerationChunk::raw`].
+    /// See [`GenerationChunk::citations`].
     #[must_use]
-    pub fn raw(&self) -> Option<&'a [u8]> {
-        let array = self.batch.column(14).as_binary::<i32>();
-        array.is_valid(self.row).then(|| array.value(self.row))
+    pub fn citations(&self) -> Option<&'a str> {
+        self.text_at(14)
     }
 
-    /// Whether it brings text, reasoning or tool calls.
+    /// Whether it brings text, reasoning, tool calls or citations.
     #[must_use]
     pub fn has_content(&self) -> bool {
-        let columns = 3..=5;
+        let columns = [3, 4, 5, 14];
         columns
+            .into_iter()
             .map(|column| self.batch.column(column))
             .any(|column| column.is_valid(self.row))
     }

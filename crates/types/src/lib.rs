@@ -12,6 +12,7 @@ pub mod address;
 pub mod arrow_messages;
 pub mod chat;
 pub mod chunk;
+pub mod citation;
 pub mod continuation;
 pub mod control;
 pub mod deadline;
@@ -35,6 +36,7 @@ pub use chat::ChatMessage;
 pub use chunk::{
     ChunkStream, FinishReason, GenerationChunk, GenerationChunks, GenerationRow, Usage,
 };
+pub use citation::{Citation, Place, PlaceUnit};
 pub use continuation::{AnswerEnd, Continuation, Sent, SentAnswer};
 pub use control::Control;
 pub use deadline::Deadline;

@@ -25,7 +25,7 @@ pub(crate) fn fake(name: &str, parameters: Value) -> Value {
     json!({ "name": name, "function_name": "fake", "parameters": all })
 }
 
-fn targets(weights: &[(&str, u32)]) -> Value {
+pub(crate) fn targets(weights: &[(&str, u32)]) -> Value {
     let target = |(model, weight): &(&str, u32)| json!({ "model": model, "weight": weight });
     json!({ "targets": weights.iter().map(target).collect::<Vec<_>>() })
 }
@@ -39,7 +39,7 @@ pub(crate) async fn wait_for(cluster: &Cluster, coordinator: usize, revision: u6
         .await;
 }
 
-async fn put(cluster: &Cluster, name: &str, body: &Value) -> u64 {
+pub(crate) async fn put(cluster: &Cluster, name: &str, body: &Value) -> u64 {
     let written = cluster.client(0).put_alias(name, body, None).await;
     let revision = written.unwrap()["revision"].as_u64().unwrap();
     for coordinator in 0..cluster.coordinators.len() {
@@ -49,7 +49,7 @@ async fn put(cluster: &Cluster, name: &str, body: &Value) -> u64 {
 }
 
 /// One chat over OpenAI's interface with these headers; its answer.
-async fn chat(address: &str, model: &str, headers: &[(&str, &str)]) -> Response {
+pub(crate) async fn chat(address: &str, model: &str, headers: &[(&str, &str)]) -> Response {
     let body = json!({ "model": model, "messages": [{ "role": "user", "content": "hi" }] });
     let mut request = http()
         .post(format!("http://{address}/v1/chat/completions"))
@@ -63,7 +63,7 @@ async fn chat(address: &str, model: &str, headers: &[(&str, &str)]) -> Response 
     response
 }
 
-fn answered_by(response: &Response) -> String {
+pub(crate) fn answered_by(response: &Response) -> String {
     response.headers()["x-volley-model"]
         .to_str()
         .unwrap()

@@ -4,6 +4,7 @@ use serde_json::json;
 use tokio::process::Command;
 use volley_tests::judges::{deploy, nothing_runs, printed, python, root, steps};
 use volley_tests::process::binary;
+use volley_tests::upstream::{Upstream, head};
 
 use super::clients::{Up, caller};
 
@@ -84,4 +85,40 @@ async fn readers_of_events_that_know_no_house_have_everything_once() {
     };
     assert_eq!(steps(&mut command).await, expected);
     nothing_runs(&up.rest, "storyteller").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn official_clients_read_what_answers_of_other_houses_refer_to() {
+    let up = Up::start().await;
+    let client = up.client();
+    let fixtures = root().join("crates/backend-remote/tests/fixtures");
+    let (mut upstreams, mut names) = (Vec::new(), Vec::new());
+    for (provider, path) in [
+        ("openai", "/v1/chat/completions"),
+        ("openai_responses", "/v1/responses"),
+        ("anthropic", "/v1/messages"),
+        ("gemini", "/v1beta/models/m:streamGenerateContent"),
+        ("cohere", "/v2/chat"),
+    ] {
+        let events = std::fs::read(fixtures.join(provider).join("cited.sse")).unwrap();
+        let mut answer = head("200 OK", "text/event-stream").into_bytes();
+        answer.extend(events);
+        let upstream = Upstream::start(answer, false).await;
+        let name = provider.replace('_', "-");
+        let connector = json!({
+            "name": name, "provider": provider, "model": "m",
+            "url": upstream.url.replace("/v1/chat/completions", path),
+        });
+        let connector = client.create_connector(&connector).await.unwrap();
+        let body = json!({ "name": name, "function_name": "remote", "connector_id": connector });
+        deploy(&client, &body).await;
+        upstreams.push(upstream);
+        names.push(name);
+    }
+    let mut command = official("cited.py");
+    command.args(["--url", &format!("http://{}", up.rest)]);
+    for name in &names {
+        command.args(["--model", name]);
+    }
+    assert_eq!(steps(&mut command).await, 3 * names.len());
 }

@@ -4,10 +4,11 @@ use arrow_array::RecordBatch;
 use bytes::{BufMut, BytesMut};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use volley_types::{FinishReason, GenerationRow, PredictError, Usage};
+use volley_types::{Citation, FinishReason, GenerationRow, PredictError, Usage};
 
 use super::{stop_reason, usage};
 use crate::answer::failure;
+use crate::citations;
 use crate::error::anthropic_error;
 use crate::sse::{Events, json_string};
 
@@ -26,6 +27,8 @@ pub(crate) struct MessageEvents {
     start: Value,
     started: bool,
     open: Option<Block>,
+    /// Whether the block that is open is cited: what is said next is in another.
+    cited: bool,
     /// Blocks that were begun.
     blocks: usize,
     usage: Usage,
@@ -57,6 +60,7 @@ impl MessageEvents {
             start: json!({ "type": "message_start", "message": message }),
             started: false,
             open: None,
+            cited: false,
             blocks: 0,
             usage: Usage::default(),
             reason: None,
@@ -78,8 +82,14 @@ impl MessageEvents {
             self.delta(br#"{"type":"thinking_delta","thinking":"#, thinking, out);
         }
         if let Some(text) = row.text().filter(|text| !text.is_empty()) {
+            if self.cited {
+                self.close(out);
+            }
             self.begin(Block::Text, out, || json!({ "type": "text", "text": "" }));
             self.delta(br#"{"type":"text_delta","text":"#, text, out);
+        }
+        if row.citations().is_some() {
+            self.citations(&citations::of(row), out);
         }
         let calls = row.tool_calls().map(serde_json::from_str::<Vec<Delta>>);
         for call in calls.and_then(Result::ok).unwrap_or_default() {
@@ -91,6 +101,25 @@ impl MessageEvents {
         self.reason = row.finish_reason().or(self.reason);
         if row.last() {
             self.end(out);
+        }
+    }
+
+    /// An empty list says that a passage begins of which citations come later.
+    fn citations(&mut self, cited: &[Citation], out: &mut BytesMut) {
+        if cited.is_empty() {
+            if self.open == Some(Block::Text) {
+                self.close(out);
+            }
+            return;
+        }
+        self.begin(Block::Text, out, || json!({ "type": "text", "text": "" }));
+        self.cited = true;
+        for citation in cited {
+            let body = json!({
+                "type": "content_block_delta", "index": self.blocks.saturating_sub(1),
+                "delta": { "type": "citations_delta", "citation": citations::of_message(citation) },
+            });
+            event("content_block_delta", &body, out);
         }
     }
 
@@ -129,6 +158,7 @@ impl MessageEvents {
     }
 
     fn close(&mut self, out: &mut BytesMut) {
+        self.cited = false;
         if self.open.take().is_some() {
             let body = json!({ "type": "content_block_stop", "index": self.blocks - 1 });
             event("content_block_stop", &body, out);

@@ -16,7 +16,7 @@ use crate::context::RequestContext;
 use crate::error::ApiError;
 use crate::extract::State;
 use crate::sse::Events;
-use crate::{chat, sse};
+use crate::{chat, citations, sse};
 
 /// A chat completion, whole or streamed.
 pub(crate) async fn complete(
@@ -144,6 +144,9 @@ fn choice(choice: Choice) -> Value {
     let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
     if calls {
         message["tool_calls"] = choice.tool_calls.into();
+    }
+    if !choice.citations.is_empty() {
+        message["annotations"] = choice.citations.iter().map(citations::of_chat).collect();
     }
     if !choice.thinking.is_empty() {
         message["reasoning_content"] = choice.thinking.into();

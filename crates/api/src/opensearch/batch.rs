@@ -195,6 +195,19 @@ pub(crate) fn is_batch(id: &str) -> bool {
     id.starts_with(PREFIX)
 }
 
+/// What is said of a batch that another coordinator runs, which alone knows of it: `None` for one
+/// of this coordinator, and for no batch.
+pub(crate) fn elsewhere(app: &App, id: &str) -> Option<PredictError> {
+    let (node, _) = id.strip_prefix(PREFIX)?.split_once('-')?;
+    let node: u64 = node.parse().ok()?;
+    (node != app.control.status().raft.id.0).then(|| {
+        let message = format!(
+            "coordinator {node} runs this batch and alone knows of it; ask that one for the task"
+        );
+        PredictError::new(ErrorCode::NotFound, message)
+    })
+}
+
 /// Begins a prediction that nobody waits for.
 pub(crate) async fn predict(
     State(app): State<Arc<App>>,
@@ -251,13 +264,16 @@ pub(crate) async fn cancel(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
+    if let Some(error) = elsewhere(&app, &id) {
+        return Err(error.into());
+    }
     let registry = app.control.registry();
     let mut batches = app.batches.0.lock();
     let batch = batches
         .get_mut(&id)
         .filter(|batch| is_visible(&app, &registry, batch));
     let batch = batch.ok_or_else(|| {
-        let message = "no such batch on this coordinator; its id says which one runs it";
+        let message = "no such batch; it may have ended more than an hour ago";
         PredictError::new(ErrorCode::NotFound, message)
     })?;
     if !batch.runs() {

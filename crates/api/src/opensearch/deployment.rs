@@ -15,7 +15,7 @@ use crate::error::ApiError;
 use crate::extract::{Path, State};
 
 /// The fields of a deployment.
-pub(super) const FIELDS: [&str; 13] = [
+pub(super) const FIELDS: [&str; 14] = [
     "node_ids",
     "replicas",
     "overcommit",
@@ -24,6 +24,7 @@ pub(super) const FIELDS: [&str; 13] = [
     "memory_bytes",
     "max_surge",
     "max_unavailable",
+    "beside",
     "min_replicas",
     "max_replicas",
     "target_percent",
@@ -43,6 +44,7 @@ pub(super) fn options(body: &Map<String, Value>) -> Result<DeployOptions, Predic
         scaling: scaling(body)?,
         max_surge: surge.unwrap_or(defaults.max_surge),
         max_unavailable: unavailable.unwrap_or(defaults.max_unavailable),
+        beside: number(body, "beside")?.unwrap_or(defaults.beside),
     })
 }
 
@@ -122,6 +124,7 @@ pub(super) fn shown(deployment: Option<&Deployment>) -> Value {
         "memory_bytes": options.memory_bytes,
         "max_surge": options.max_surge,
         "max_unavailable": options.max_unavailable,
+        "beside": options.beside,
         "scaling": scaling,
         "rollout": rollout,
         "replaced_version": deployment.replaced.map(|version| version.0),

@@ -2,12 +2,12 @@
 
 use arrow_array::RecordBatch;
 use bytes::{BufMut, BytesMut};
-use serde_json::json;
-use volley_types::{GenerationRow, PredictError};
+use serde_json::{Value, json};
+use volley_types::{Citation, GenerationRow, PredictError};
 
 use crate::answer::failure;
-use crate::error;
 use crate::sse::{Events, json_string};
+use crate::{citations, error};
 
 const HEAD: &[u8] =
     br#"data: {"inference_results":[{"output":[{"name":"response","dataAsMap":{"content":"#;
@@ -29,6 +29,14 @@ impl Events for OpenSearchEvents {
                 if !content.is_empty() {
                     content_event(content, out);
                 }
+            }
+            let cited = citations::of(&row);
+            if !cited.is_empty() {
+                let told: Vec<_> = cited.iter().map(Citation::value).collect();
+                let told = format!("\"\",\"citations\":{}", Value::from(told));
+                out.put_slice(HEAD);
+                out.put_slice(told.as_bytes());
+                out.put_slice(MORE);
             }
             if row.last() {
                 out.put_slice(LAST);

@@ -7,7 +7,8 @@ use axum::Json;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use volley_types::{
-    Control, GenerationRow, Input, ModelRef, PredictError, PredictRequest, Signature, Task,
+    Citation, Control, GenerationRow, Input, ModelRef, PredictError, PredictRequest, Signature,
+    Task,
 };
 
 use crate::answer::Choice;
@@ -130,6 +131,9 @@ fn output(choice: Choice) -> Value {
             "completion_tokens": usage.completion_tokens,
             "total_tokens": u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens),
         });
+    }
+    if !choice.citations.is_empty() {
+        map["citations"] = choice.citations.iter().map(Citation::value).collect();
     }
     if !choice.tool_calls.is_empty() {
         map["tool_calls"] = choice.tool_calls.into();

@@ -34,7 +34,7 @@ pub(crate) async fn get(
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let task = show(&app, &app.control.registry(), &id);
-    Ok(Json(task.ok_or_else(unknown)?))
+    Ok(Json(task.ok_or_else(|| missing(&app, &id))?))
 }
 
 /// Searches the registrations, and the deployments that stand.
@@ -56,7 +56,7 @@ pub(crate) async fn delete(
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let registry = app.control.registry();
-    let task = show(&app, &registry, &id).ok_or_else(unknown)?;
+    let task = show(&app, &registry, &id).ok_or_else(|| missing(&app, &id))?;
     if task["state"] == "RUNNING" {
         let message = "Task cannot be deleted in running state. Try after sometime";
         return Err(PredictError::new(ErrorCode::Conflict, message).into());
@@ -76,7 +76,10 @@ pub(crate) async fn delete(
     ))
 }
 
-fn unknown() -> PredictError {
+fn missing(app: &App, id: &str) -> PredictError {
+    if let Some(elsewhere) = batch::elsewhere(app, id) {
+        return elsewhere;
+    }
     let message = "no such task; it or its model may have been deleted";
     PredictError::new(ErrorCode::NotFound, message)
 }

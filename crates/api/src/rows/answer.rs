@@ -10,11 +10,11 @@ use bytes::{BufMut, Bytes, BytesMut};
 use futures::{Stream, StreamExt};
 use http::{HeaderValue, header};
 use serde_json::{Map, Value, json};
-use volley_types::{ChunkStream, GenerationRow, PredictError, Task};
+use volley_types::{ChunkStream, Citation, GenerationRow, PredictError, Task};
 
 use super::ahead::Ahead;
 use crate::context::{self, RequestContext};
-use crate::{resume, sse, tensors};
+use crate::{citations, resume, sse, tensors};
 
 /// How an answer is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,6 +214,11 @@ fn generated(row: &GenerationRow<'_>) -> Value {
     if let Some(calls) = row.tool_calls() {
         let calls = serde_json::from_str(calls).unwrap_or_else(|_| calls.into());
         told.insert("tool_calls".to_owned(), calls);
+    }
+    let cited = citations::of(row);
+    if !cited.is_empty() {
+        let cited: Vec<_> = cited.iter().map(Citation::value).collect();
+        told.insert("citations".to_owned(), cited.into());
     }
     if let Some(logprob) = row.logprob() {
         told.insert("logprob".to_owned(), logprob.into());

@@ -6,8 +6,9 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde_json::Value;
-use volley_types::{ErrorCode, FinishReason};
+use volley_types::{Citation, ErrorCode, FinishReason, PlaceUnit};
 
+use super::citations::{number, some, stretch, text};
 use super::openai::{error_text, place};
 use super::{Calls, Delta, Ending, Format, Step, deltas};
 use crate::sse::Framing;
@@ -54,6 +55,8 @@ struct Inner<'a> {
     partial_json: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     stop_reason: Option<Cow<'a, str>>,
+    #[serde(default)]
+    citation: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -89,6 +92,13 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
         }
         "content_block_start" => {
             let block = body.content_block.unwrap_or_default();
+            calls.passages.enter(body.index);
+            // It is a list where citations of this block may come.
+            let begun = block["citations"].as_array();
+            delta.citations = begun.map(|_| Vec::new());
+            for told in begun.into_iter().flatten() {
+                calls.passages.hold(citation(told));
+            }
             delta.text = block["text"].as_str().map(str::to_owned);
             if block["type"] == "tool_use" {
                 let name = block["name"].as_str().unwrap_or_default();
@@ -101,13 +111,18 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
             if let Some(inner) = body.delta {
                 delta.text = inner.text.map(Cow::into_owned);
                 delta.thinking = inner.thinking.map(Cow::into_owned);
+                if let Some(told) = inner.citation {
+                    calls.passages.enter(body.index);
+                    calls.passages.hold(citation(&told));
+                }
                 let json = inner.partial_json;
                 let more = json.and_then(|json| calls.more_in(body.index, &json));
                 delta.tool_calls = deltas(more.into_iter().collect());
                 delta.finish_reason = reason(inner.stop_reason.as_deref());
             }
         }
-        // Pings, ends of blocks, and what later versions add.
+        "content_block_stop" => delta.citations = calls.passages.leave(),
+        // Pings, and what later versions add.
         _ => {}
     }
     Ok(Step::Delta(delta))
@@ -145,6 +160,66 @@ fn tool_call(block: &Value, calls: &mut Calls) -> Value {
     calls.begin(block["id"].as_str(), name, &block["input"].to_string())
 }
 
+/// Its place in the answer is that of its block.
+fn citation(told: &Value) -> Option<Citation> {
+    let kind = told["type"].as_str()?;
+    let place = match kind {
+        "page_location" => stretch(
+            PlaceUnit::Pages,
+            told,
+            "start_page_number",
+            "end_page_number",
+        ),
+        "content_block_location" => stretch(
+            PlaceUnit::Blocks,
+            told,
+            "start_block_index",
+            "end_block_index",
+        ),
+        "search_result_location" => stretch(
+            PlaceUnit::Passages,
+            told,
+            "start_block_index",
+            "end_block_index",
+        ),
+        _ => stretch(
+            PlaceUnit::Characters,
+            told,
+            "start_char_index",
+            "end_char_index",
+        ),
+    };
+    let source = text(told, "source");
+    let is_url = |source: &String| source.contains("://");
+    Some(Citation {
+        url: text(told, "url").or_else(|| source.clone().filter(is_url)),
+        title: text(told, "title").or_else(|| text(told, "document_title")),
+        quote: text(told, "cited_text"),
+        source: source.or_else(|| text(told, "file_id")),
+        document: number(told, "document_index").or_else(|| number(told, "search_result_index")),
+        place,
+        token: text(told, "encrypted_index"),
+        ..Citation::default()
+    })
+}
+
+/// Those of a whole message's blocks, each of which spans its block's text.
+fn citations(blocks: &[Value]) -> Option<Vec<Citation>> {
+    let (mut said, mut all) = (0, Vec::new());
+    for block in blocks {
+        let text = block["text"].as_str().unwrap_or_default();
+        let end = said + u32::try_from(text.chars().count()).unwrap_or(u32::MAX - said);
+        let told = block["citations"].as_array().into_iter().flatten();
+        all.extend(told.filter_map(citation).map(|citation| Citation {
+            start: Some(said),
+            end: Some(end),
+            ..citation
+        }));
+        said = end;
+    }
+    some(all)
+}
+
 fn reason(reason: Option<&str>) -> Option<FinishReason> {
     Some(match reason? {
         "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
@@ -171,6 +246,7 @@ fn read_whole(body: &[u8], calls: &mut Calls) -> Result<Step, String> {
     };
     delta.text = Some(texts("text"));
     delta.thinking = Some(texts("thinking"));
+    delta.citations = citations(blocks);
     let uses = blocks.iter().filter(|block| block["type"] == "tool_use");
     let uses = uses.map(|block| tool_call(block, calls));
     delta.tool_calls = deltas(uses.collect());

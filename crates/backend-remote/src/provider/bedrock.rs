@@ -8,8 +8,9 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use volley_types::{ErrorCode, FinishReason};
+use volley_types::{Citation, ErrorCode, FinishReason, PlaceUnit};
 
+use super::citations::{number, some, stretch, text};
 use super::openai::{error_text, place};
 use super::{Calls, Delta, Ending, Format, Step, deltas};
 use crate::sse::Framing;
@@ -35,6 +36,8 @@ struct Event<'a> {
     content_block_delta: Option<BlockDelta<'a>>,
     #[serde(borrow, default)]
     content_block_start: Option<BlockStart<'a>>,
+    #[serde(default)]
+    content_block_stop: Option<Value>,
     #[serde(borrow, default)]
     message_stop: Option<Stop<'a>>,
     #[serde(default)]
@@ -73,6 +76,8 @@ struct Piece<'a> {
     tool_use: Option<ToolPiece<'a>>,
     #[serde(borrow, default)]
     reasoning_content: Option<Reasoning<'a>>,
+    #[serde(default)]
+    citation: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -147,6 +152,10 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
         delta: piece,
     }) = event.content_block_delta
     {
+        calls.passages.enter(block);
+        if let Some(told) = piece.citation {
+            calls.passages.hold(Some(citation(&told)));
+        }
         delta.text = piece.text.map(Cow::into_owned);
         let thinking = piece.reasoning_content.and_then(|thinking| thinking.text);
         delta.thinking = thinking.map(Cow::into_owned);
@@ -159,6 +168,8 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
             calls.begin_in(block, Some(&tool.tool_use_id), &tool.name, "")
         });
         delta.tool_calls = deltas(call.into_iter().collect());
+    } else if event.content_block_stop.is_some() {
+        delta.citations = calls.passages.leave();
     } else if let Some(stop) = event.message_stop {
         delta.finish_reason = reason(stop.stop_reason.as_deref());
     } else if let Some(metadata) = event.metadata {
@@ -168,8 +179,55 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
     } else if let Some(failure) = failure(&event) {
         return Ok(failure);
     }
-    // Beginnings and ends of blocks, and what later versions add.
+    // Beginnings of blocks, and what later versions add.
     Ok(Step::Delta(delta))
+}
+
+/// Its place in the answer is that of its block.
+fn citation(told: &Value) -> Citation {
+    let location = &told["location"];
+    let of = |unit, name: &str| {
+        let inner = location.get(name)?;
+        let number = number(inner, "documentIndex").or_else(|| number(inner, "searchResultIndex"));
+        Some((number, stretch(unit, inner, "start", "end")))
+    };
+    let found = of(PlaceUnit::Characters, "documentChar")
+        .or_else(|| of(PlaceUnit::Pages, "documentPage"))
+        .or_else(|| of(PlaceUnit::Blocks, "documentChunk"))
+        .or_else(|| of(PlaceUnit::Passages, "searchResultLocation"));
+    let (document, place) = found.unwrap_or_default();
+    let quotes = told["sourceContent"].as_array().into_iter().flatten();
+    let quote: String = quotes.filter_map(|part| part["text"].as_str()).collect();
+    Citation {
+        url: text(&location["web"], "url"),
+        title: text(told, "title"),
+        quote: Some(quote).filter(|quote| !quote.is_empty()),
+        source: text(told, "source"),
+        document,
+        place,
+        ..Citation::default()
+    }
+}
+
+/// The text of a whole message's blocks, and what it refers to.
+fn said(blocks: &[Value]) -> (String, Vec<Citation>) {
+    let (mut text, mut cited) = (String::new(), Vec::new());
+    let characters = |text: &str| u32::try_from(text.chars().count()).ok();
+    for block in blocks {
+        let start = characters(&text);
+        text.push_str(block["text"].as_str().unwrap_or_default());
+        let inner = &block["citationsContent"];
+        let parts = inner["content"].as_array().into_iter().flatten();
+        text.extend(parts.filter_map(|part| part["text"].as_str()));
+        let end = characters(&text);
+        let told = inner["citations"].as_array().into_iter().flatten();
+        cited.extend(told.map(citation).map(|citation| Citation {
+            start,
+            end,
+            ..citation
+        }));
+    }
+    (text, cited)
 }
 
 fn failure(event: &Event<'_>) -> Option<Step> {
@@ -226,8 +284,10 @@ fn read_whole(body: &[u8], calls: &mut Calls) -> Result<Step, String> {
         let name = tool["name"].as_str().unwrap_or_default();
         calls.begin(tool["toolUseId"].as_str(), name, &tool["input"].to_string())
     });
+    let (text, cited) = said(blocks);
     let mut delta = Delta {
-        text: Some(texts("/text")),
+        text: Some(text),
+        citations: some(cited),
         thinking: Some(texts("/reasoningContent/reasoningText/text")),
         tool_calls: deltas(uses.collect()),
         finish_reason: reason(body["stopReason"].as_str()),

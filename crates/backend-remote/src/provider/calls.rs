@@ -2,11 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::{Delta, Step};
+use super::{Delta, Passages, Step};
 
-/// The tool calls of one answer, for formats that do not number or name them.
+/// The tool calls of one answer, for formats that do not number or name them, and where its text
+/// stands.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Calls {
+    pub(crate) passages: Passages,
     /// How many have begun.
     begun: u32,
     /// The server's numbers of those that it numbers.

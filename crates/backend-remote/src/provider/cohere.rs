@@ -6,8 +6,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
-use volley_types::FinishReason;
+use volley_types::{Citation, FinishReason};
 
+use super::citations::{number, some, text};
 use super::conversation::{calls as calls_of, message, messages};
 use super::openai::{error_text, place};
 use super::tidy::{Choice, Form, only_tool, rename, take_choice, take_form, tidy};
@@ -101,6 +102,8 @@ struct Message<'a> {
     tool_plan: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     tool_calls: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    citations: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -172,7 +175,12 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
                 delta.tool_calls = deltas(call.into_iter().collect());
             }
         }
-        // Beginnings and ends of parts, citations, and what later versions add.
+        (Some("citation-start"), _) => {
+            if let Some(cited) = inner.message.and_then(|message| message.citations) {
+                delta.citations = some(citations(&one(cited)?));
+            }
+        }
+        // Beginnings and ends of parts, and what later versions add.
         (Some(_), _) => {}
         (None, Some(message)) => return Ok(Step::Failed(message.into_owned())),
         (None, None) => return Err("no type".to_owned()),
@@ -182,6 +190,32 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
 
 fn one<'a, T: Deserialize<'a>>(raw: &'a RawValue) -> Result<T, String> {
     serde_json::from_str(raw.get()).map_err(|error| place(&error))
+}
+
+/// One for each source, or for each of a list.
+fn citations(told: &Value) -> Vec<Citation> {
+    if let Some(list) = told.as_array() {
+        return list.iter().flat_map(citations).collect();
+    }
+    let sources = told["sources"].as_array().into_iter().flatten();
+    let cited = sources.map(|source| {
+        // What a tool gave is a document as well.
+        let document = match &source["document"] {
+            Value::Null => &source["tool_output"],
+            document => document,
+        };
+        let quote = ["snippet", "text", "content"];
+        Citation {
+            url: text(document, "url"),
+            title: text(document, "title"),
+            quote: quote.iter().find_map(|name| text(document, name)),
+            source: text(source, "id"),
+            start: number(told, "start"),
+            end: number(told, "end"),
+            ..Citation::default()
+        }
+    });
+    cited.collect()
 }
 
 fn tool_call(call: Call<'_>, index: Option<u64>, calls: &mut Calls) -> Option<Value> {
@@ -257,6 +291,13 @@ fn read_whole(body: &[u8], calls: &mut Calls) -> Result<Step, String> {
         calls.begin(call["id"].as_str(), text("name"), text("arguments"))
     });
     delta.tool_calls = deltas(made.collect());
+    delta.citations = some(
+        list("citations")
+            .into_iter()
+            .flatten()
+            .flat_map(citations)
+            .collect(),
+    );
     tokens(
         &mut delta,
         Tokens::deserialize(&body["usage"]).ok().as_ref(),
@@ -332,7 +373,11 @@ mod tests {
             json!([{ "function": { "arguments": "{}" }, "index": 0 }])
         );
         let cited = r#"{"type":"citation-start","index":0,"delta":{"message":{"citations":{"start":0,"end":1,"text":"h"}}}}"#;
-        assert_eq!(delta(cited, calls), Delta::default());
+        assert_eq!(
+            delta(cited, calls),
+            Delta::default(),
+            "a citation has sources"
+        );
         let end = r#"{"type":"message-end","delta":{"finish_reason":"TOOL_CALL","usage":{"billed_units":{"input_tokens":1.0},"tokens":{"input_tokens":9.0,"output_tokens":4.0}}}}"#;
         let Ok(Step::Last(end)) = read(end, calls) else {
             panic!()

@@ -3,9 +3,10 @@
 
 use serde_json::{Map, Value};
 use volley_backend::items::Item;
-use volley_types::{FinishReason, ParamValue, Parameters, PredictError};
+use volley_types::{Citation, FinishReason, ParamValue, Parameters, PredictError};
 
 use super::calls::numbered;
+use super::citations::annotation;
 use super::openai::{error_text, place};
 use super::{Calls, Delta, Ending, Format, Step};
 use crate::paths::Path;
@@ -84,6 +85,7 @@ pub(crate) struct Custom {
     text: Path,
     thinking: Option<Path>,
     tool_calls: Option<Path>,
+    citations: Option<Path>,
     finish_reason: Option<Path>,
     prompt_tokens: Option<Path>,
     completion_tokens: Option<Path>,
@@ -130,6 +132,7 @@ impl Custom {
             })?,
             thinking: given.path("thinking")?,
             tool_calls: given.path("tool_calls")?,
+            citations: given.path("citations")?,
             finish_reason: given.path("finish_reason")?,
             prompt_tokens: given.path("prompt_tokens")?,
             completion_tokens: given.path("completion_tokens")?,
@@ -193,7 +196,10 @@ impl Custom {
         let reason = first(&self.finish_reason).and_then(Value::as_str);
         let thinking = self.thinking.as_ref();
         let called = first(&self.tool_calls).filter(|calls| calls.is_array());
+        let told = self.citations.as_ref().map(|path| cited(path, event));
+        let citations = told.and_then(|told| calls.passages.fresh(told));
         let delta = Delta {
+            citations,
             text: texts(&self.text, event),
             thinking: thinking.and_then(|path| texts(path, event)),
             tool_calls: called.map(Value::to_string),
@@ -204,6 +210,28 @@ impl Custom {
         };
         numbered(Step::Delta(delta), calls)
     }
+}
+
+/// Addresses of sources, or annotations of OpenAI's form with or without their type.
+fn cited(path: &Path, event: &Value) -> Vec<Citation> {
+    let found = path.find(event).into_iter();
+    let found = found.flat_map(|found| match found {
+        Value::Array(list) => list.as_slice(),
+        one => std::slice::from_ref(one),
+    });
+    let cited = found.filter_map(|found| match found {
+        Value::String(url) => Some(Citation {
+            url: Some(url.clone()),
+            ..Citation::default()
+        }),
+        Value::Object(told) if !told.contains_key("type") => {
+            let mut told = told.clone();
+            told.insert("type".to_owned(), "url_citation".into());
+            annotation(&Value::Object(told))
+        }
+        told => annotation(told),
+    });
+    cited.collect()
 }
 
 /// All that is there as one text; what is no text as the JSON that it is.
@@ -265,16 +293,30 @@ mod tests {
     #[test]
     fn paths_find_what_there_is() {
         let custom = custom(json!({
-            "text": "$.choices[*].piece", "finish_reason": "$.why", "prompt_tokens": "$.n.in",
+            "text": "$.choices[*].piece", "citations": "$.sources", "finish_reason": "$.why", "prompt_tokens": "$.n.in",
             "completion_tokens": "n.out", "error": "$.fault", "done": "$.final",
         }));
         let custom = custom.unwrap();
         let calls = &mut Calls::new(1);
-        let event = r#"{"choices":[{"piece":"a"},{"piece":"b"}],"why":null,"final":false}"#;
+        let event = r#"{"choices":[{"piece":"a"},{"piece":"b"}],"sources":["https://a.example",{"url":"https://b.example","title":"b"}],"why":null,"final":false}"#;
         let Ok(Step::Delta(delta)) = custom.read(event, calls) else {
             panic!()
         };
         assert_eq!(delta.text.as_deref(), Some("ab"));
+        let cited = delta.citations.unwrap();
+        let urls: Vec<_> = cited.iter().map(Citation::uri).collect();
+        assert_eq!(urls, ["https://a.example", "https://b.example"]);
+        let again = custom.read(event, calls).unwrap();
+        assert!(
+            matches!(
+                again,
+                Step::Delta(Delta {
+                    citations: None,
+                    ..
+                })
+            ),
+            "once"
+        );
         let last = r#"{"why":"MAX_TOKENS","n":{"in":2,"out":3},"final":true}"#;
         let Ok(Step::Last(last)) = custom.read(last, calls) else {
             panic!()

@@ -2,6 +2,7 @@
 //!
 //! A stream has no end of its own: it has succeeded when its body ends after a finish reason.
 
+mod grounding;
 mod request;
 
 use std::borrow::Cow;
@@ -11,6 +12,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use volley_types::FinishReason;
 
+use super::citations::some;
 use super::openai::{error_text, place};
 use super::{Calls, Delta, Ending, Format, Step, deltas, openai};
 
@@ -52,6 +54,10 @@ struct Candidate<'a> {
     content: Option<Content<'a>>,
     #[serde(borrow, default)]
     finish_reason: Option<Cow<'a, str>>,
+    #[serde(default)]
+    grounding_metadata: Option<Value>,
+    #[serde(default)]
+    citation_metadata: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -115,7 +121,13 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
         return read_whole(data.as_bytes(), calls);
     }
     let response: Response<'_> = serde_json::from_str(data).map_err(|error| place(&error))?;
-    step(response, calls)
+    let mut step = step(response, calls)?;
+    if let Step::Delta(delta) = &mut step {
+        let text = delta.text.as_deref().unwrap_or_default();
+        let passages = &calls.passages;
+        grounding::in_characters(&mut delta.citations, |byte| passages.character(text, byte));
+    }
+    Ok(step)
 }
 
 /// One response, or the list of them that a URL without `alt=sse` gives.
@@ -126,7 +138,7 @@ fn read_whole(body: &[u8], calls: &mut Calls) -> Result<Step, String> {
         vec![serde_json::from_slice(body).map_err(|error| place(&error))?]
     };
     let mut whole = Delta::default();
-    let mut called = Vec::new();
+    let (mut called, mut cited) = (Vec::new(), Vec::new());
     for response in responses {
         let delta = match step(response, calls)? {
             Step::Delta(delta) => delta,
@@ -137,12 +149,19 @@ fn read_whole(body: &[u8], calls: &mut Calls) -> Result<Step, String> {
         let more = delta.tool_calls.map(|more| serde_json::from_str(&more));
         let more: Option<Vec<Value>> = more.transpose().map_err(|error| place(&error))?;
         called.extend(more.into_iter().flatten());
+        cited.extend(delta.citations.into_iter().flatten());
         whole.finish_reason = delta.finish_reason.or(whole.finish_reason);
         whole.prompt_tokens = delta.prompt_tokens.or(whole.prompt_tokens);
         whole.completion_tokens = delta.completion_tokens.or(whole.completion_tokens);
         whole.cached_tokens = delta.cached_tokens.or(whole.cached_tokens);
     }
     whole.tool_calls = deltas(called);
+    whole.citations = some(cited);
+    let text = whole.text.as_deref().unwrap_or_default();
+    grounding::in_characters(&mut whole.citations, |byte| {
+        let before = text.get(..usize::try_from(byte).ok()?)?;
+        u32::try_from(before.chars().count()).ok()
+    });
     Ok(Step::Delta(whole))
 }
 
@@ -183,6 +202,16 @@ fn step(response: Response<'_>, calls: &mut Calls) -> Result<Step, String> {
         }
     }
     delta.tool_calls = deltas(called);
+    let ends = candidate
+        .finish_reason
+        .as_deref()
+        .is_some_and(|reason| !reason.is_empty());
+    delta.citations = grounding::citations(
+        candidate.grounding_metadata.as_ref(),
+        candidate.citation_metadata.as_ref(),
+        ends,
+        &mut calls.passages,
+    );
     if let Some(told) = candidate.finish_reason {
         match reason(&told, calls) {
             Some(reason) => delta.finish_reason = reason,

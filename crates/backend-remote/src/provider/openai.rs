@@ -8,9 +8,10 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
-use volley_types::FinishReason;
+use volley_types::{Citation, FinishReason};
 
 use super::calls::numbered;
+use super::citations::{annotations, some};
 use super::{Delta, Ending, Format, Step, message, messages};
 use crate::sse::Framing;
 
@@ -101,6 +102,8 @@ struct Content<'a> {
     reasoning: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     tool_calls: Option<&'a RawValue>,
+    #[serde(default)]
+    annotations: Option<Vec<Value>>,
 }
 
 /// Content is text or, with some servers, a list of typed parts.
@@ -199,6 +202,8 @@ fn step(chunk: Chunk<'_>) -> Result<Step, String> {
         Some(Said::Parts(parts)) => split(&parts, &mut delta),
         None => {}
     }
+    let cited = annotations(content.annotations.as_deref().unwrap_or_default());
+    delta.citations = cited.or(delta.citations);
     let thinking = content.reasoning_content.or(content.reasoning);
     delta.thinking = thinking.map(Cow::into_owned).or(delta.thinking);
     delta.tool_calls = content
@@ -228,6 +233,27 @@ fn split(parts: &[Value], delta: &mut Delta) {
     let thinking: String = inner.map(|parts| texts(parts)).collect();
     delta.text = Some(texts(parts));
     delta.thinking = Some(thinking);
+    delta.citations = some(references(parts));
+}
+
+/// References to what tools gave, by its ids, as Mistral has them; each stands behind its passage.
+fn references(parts: &[Value]) -> Vec<Citation> {
+    let ids = parts
+        .iter()
+        .filter_map(|part| part["reference_ids"].as_array());
+    let cited = ids.flatten().filter_map(|id| {
+        let (document, source) = match id {
+            Value::Number(number) => (u32::try_from(number.as_u64()?).ok(), None),
+            Value::String(id) => (None, Some(id.clone())),
+            _ => return None,
+        };
+        Some(Citation {
+            source,
+            document,
+            ..Citation::default()
+        })
+    });
+    cited.collect()
 }
 
 fn reason_of(reason: &str) -> Option<FinishReason> {

@@ -9,6 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use volley_types::{ErrorCode, FinishReason};
 
+use super::citations::{annotation, some};
 use super::openai::{error_text, place, probabilities};
 use super::{Calls, Delta, Format, Step, deltas, openai};
 
@@ -27,6 +28,8 @@ struct Event<'a> {
     output_index: u64,
     #[serde(default)]
     summary_index: u64,
+    #[serde(default)]
+    annotation: Option<Value>,
     /// New text, or new arguments.
     #[serde(borrow, default)]
     delta: Option<Cow<'a, str>>,
@@ -101,6 +104,10 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
             delta.text = event.delta.map(Cow::into_owned);
             let told = event.logprobs.map(RawValue::get);
             delta.logprobs = told.and_then(probabilities);
+        }
+        "response.output_text.annotation.added" => {
+            let cited = event.annotation.as_ref().and_then(annotation);
+            delta.citations = cited.map(|cited| vec![cited]);
         }
         "response.refusal.delta" => {
             delta.text = event.delta.map(Cow::into_owned);
@@ -207,7 +214,7 @@ fn read_whole(body: &[u8], calls: &mut Calls) -> Result<Step, String> {
         return Ok(failed(&body["error"].to_string()));
     }
     let items = body["output"].as_array().ok_or("no output")?;
-    let (mut delta, mut called) = (Delta::default(), Vec::new());
+    let (mut delta, mut called, mut cited) = (Delta::default(), Vec::new(), Vec::new());
     let (mut text, mut thinking, mut told) = (String::new(), String::new(), Vec::new());
     for item in items {
         let parts = |name: &str| item[name].as_array().into_iter().flatten();
@@ -219,6 +226,8 @@ fn read_whole(body: &[u8], calls: &mut Calls) -> Result<Step, String> {
             }
             Some("message") => {
                 for part in parts("content") {
+                    let noted = part["annotations"].as_array().into_iter().flatten();
+                    cited.extend(noted.filter_map(annotation));
                     text.push_str(part["text"].as_str().unwrap_or_default());
                     told.extend(part["logprobs"].as_array().into_iter().flatten().cloned());
                     if let Some(refusal) = part["refusal"].as_str() {
@@ -236,6 +245,7 @@ fn read_whole(body: &[u8], calls: &mut Calls) -> Result<Step, String> {
         }
     }
     tokens(&mut delta, Tokens::deserialize(&body["usage"]).ok());
+    delta.citations = some(cited);
     let why = body.pointer("/incomplete_details/reason");
     let why = why.and_then(Value::as_str).map(incomplete);
     let why = why.or(calls.any().then_some(FinishReason::ToolCalls));

@@ -38,7 +38,7 @@ const FLAGS: [&str; 9] = [
     "cache_prompt",
 ];
 /// They may be negative, which counts may not.
-const WHOLE: [&str; 3] = ["seed", "top_k", "truncate_prompt_tokens"];
+const WHOLE: [&str; 4] = ["seed", "top_k", "truncate_prompt_tokens", "dimensions"];
 /// These may be plain text as well, as a stop sequence or `auto`.
 const JSON: [&str; 20] = [
     "stop",

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use volley_types::Usage;
 
+use super::google::Google;
 use crate::provider::openai::place;
 
 /// What came back for the rows of one call, in their order.
@@ -55,9 +56,26 @@ pub(crate) enum Post {
     Results,
     /// The body is such a list, or one of scores.
     BareScores,
+    /// One of Google's.
+    Google(Google),
 }
 
 impl Post {
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) const ALL: [Self; 11] = [
+        Self::OpenAi,
+        Self::List,
+        Self::Typed,
+        Self::One,
+        Self::OneTyped,
+        Self::Bare,
+        Self::Results,
+        Self::BareScores,
+        Self::Google(Google::Batch),
+        Self::Google(Google::One),
+        Self::Google(Google::Predict),
+    ];
+
     pub(super) fn of_name(name: &str) -> Option<Self> {
         Some(match name.strip_prefix("connector.post_process.")? {
             "openai.embedding" => Self::OpenAi,
@@ -89,6 +107,10 @@ impl Post {
         if matches!(self, Self::Bare | Self::BareScores) {
             let values = self.bare(body, count)?;
             return complete(values, count, 0);
+        }
+        if let Self::Google(google) = self {
+            let (values, total) = google.read(body)?;
+            return complete(values, count, total);
         }
         let body: Body<'_> = parse(body)?;
         let total = body.tokens();
@@ -300,9 +322,8 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_body_is_survived(body in r#"[\[\]{}":,0-9a-z]{0,40}"#, which in 0..8_usize) {
-            let all = [Post::OpenAi, Post::List, Post::Typed, Post::One, Post::OneTyped, Post::Bare, Post::Results, Post::BareScores];
-            let _ = all[which].read(body.as_bytes(), 2);
+        fn any_body_is_survived(body in r#"[\[\]{}":,0-9a-z]{0,40}"#, which in 0..11_usize) {
+            let _ = Post::ALL[which].read(body.as_bytes(), 2);
         }
     }
 }

@@ -9,6 +9,7 @@ use volley_types::signature::{INPUT_TYPE, QUERY, TEXT};
 use volley_types::{ParamValue, PredictError, Task};
 
 use super::answer::Post;
+use super::google::Google;
 use crate::{signing, template};
 
 const PRE: &str = "pre_process_function";
@@ -33,6 +34,8 @@ enum Pre {
     QueryTexts,
     /// `queries` and `sources`.
     Sources,
+    /// One of Google's; a template has `texts`.
+    Google(Google),
 }
 
 impl Pre {
@@ -116,6 +119,7 @@ impl RowsForm {
         let step = step.map(|step| usize::try_from(step.clamp(1, MAX_STEP)).unwrap_or(1));
         let step = match pre {
             Pre::InputText => 1,
+            Pre::Google(google) if google.is_single(&connector.model) => 1,
             _ => step.unwrap_or(DEFAULT_STEP),
         };
         Ok(Some(Self { pre, post, step }))
@@ -146,6 +150,9 @@ impl RowsForm {
             fields.insert("model".to_owned(), connector.model.as_str().into());
         }
         let template = connector.request_body.as_deref();
+        if let (Pre::Google(google), None) = (self.pre, template) {
+            return Ok(google.body(&connector.model, group, &fields));
+        }
         self.fill(&mut fields, group, template.is_some());
         if self.post.wants_floats() && template.is_none() {
             fields
@@ -164,6 +171,7 @@ impl RowsForm {
         match self.pre {
             Pre::Input => set("input", json!(group.texts)),
             Pre::InputText => set("inputText", json!(group.texts.concat())),
+            Pre::Google(_) => set("texts", json!(group.texts)),
             Pre::Texts => {
                 set("texts", json!(group.texts));
                 let kind = group.kind.as_deref().map(kind_of_cohere);
@@ -236,6 +244,10 @@ fn unknown(parameter: &str, name: &str, known: &[&str]) -> PredictError {
 fn of_url(connector: &ConnectorSpec) -> Option<(Pre, Post)> {
     let url = connector.url.split(['?', '#']).next().unwrap_or_default();
     let is_bedrock = connector.provider == ProviderKind::Bedrock && url.ends_with("/invoke");
+    let of_google = [ProviderKind::Gemini, ProviderKind::Vertex].contains(&connector.provider);
+    if let Some(google) = Google::of_url(url).filter(|_| of_google) {
+        return Some((Pre::Google(google), Post::Google(google)));
+    }
     Some(if is_bedrock && connector.model.contains("cohere.embed") {
         (Pre::Texts, Post::List)
     } else if is_bedrock {

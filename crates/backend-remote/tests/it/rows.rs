@@ -252,3 +252,58 @@ async fn a_server_that_limits_is_asked_again_and_half_an_answer_is_none() {
         .unwrap_err();
     assert_eq!(wrong.code, ErrorCode::InvalidInput);
 }
+
+#[tokio::test]
+async fn google_embeds_by_each_of_its_methods() {
+    let batch = json!({ "embeddings": [{ "values": [1.0] }, { "values": [2.0] }] });
+    let mut server = serve_each(answers(&[batch])).await;
+    let path = "/v1beta/models/gemini-e:batchEmbedContents";
+    let model = load(spec(&server, ProviderKind::Gemini, path, &[]), config());
+    let model = model.await.unwrap();
+    let given = ask(&model, vec![column("text", &["a", "b"])])
+        .await
+        .unwrap();
+    assert_eq!(vectors(&given), [[1.0], [2.0]]);
+    let (head, body) = sent(&mut server).await;
+    assert!(head.starts_with(&format!("POST {path} HTTP")), "{head}");
+    assert_eq!(body["requests"][1]["content"]["parts"][0]["text"], "b");
+    assert_eq!(body["requests"][1]["model"], "models/the-model");
+
+    let one = |value: f32| json!({ "embedding": { "values": [value] }, "usageMetadata": { "promptTokenCount": 2 } });
+    let mut server = serve_each(answers(&[one(1.0), one(2.0)])).await;
+    let path = "/v1beta/models/gemini-e:embedContent";
+    let mut single = spec(&server, ProviderKind::Gemini, path, &[]);
+    single.policy.max_concurrent = Some(1);
+    let model = load(single, config()).await.unwrap();
+    let columns = vec![
+        column("text", &["a", "b"]),
+        column("input_type", &["query", "query"]),
+    ];
+    let given = ask(&model, columns).await.unwrap();
+    assert_eq!(
+        (vectors(&given), tokens(&given)),
+        (vec![vec![1.0], vec![2.0]], 4)
+    );
+    assert_eq!(sent(&mut server).await.1["taskType"], "RETRIEVAL_QUERY");
+
+    let predicted = json!({ "predictions": [
+        { "embeddings": { "values": [1.0], "statistics": { "token_count": 3 } } },
+        { "embeddings": { "values": [2.0], "statistics": { "token_count": 4 } } } ] });
+    let mut server = serve_each(answers(&[predicted])).await;
+    let path = "/v1/projects/p/locations/l/publishers/google/models/text-e:predict";
+    let model = load(
+        spec(&server, ProviderKind::Vertex, path, &[("dimensions", "1")]),
+        config(),
+    );
+    let model = model.await.unwrap();
+    let given = ask(&model, vec![column("text", &["a", "b"])])
+        .await
+        .unwrap();
+    assert_eq!(
+        (vectors(&given), tokens(&given)),
+        (vec![vec![1.0], vec![2.0]], 7)
+    );
+    let body = sent(&mut server).await.1;
+    assert_eq!(body["instances"][0], json!({ "content": "a" }));
+    assert_eq!(body["parameters"]["outputDimensionality"], 1);
+}

@@ -309,6 +309,7 @@ pub(crate) struct Read {
     pub(crate) thinking: String,
     /// Each tool call's id, name and arguments.
     pub(crate) calls: Vec<[String; 3]>,
+    pub(crate) citations: Vec<Citation>,
     pub(crate) rows: usize,
     pub(crate) finish: Option<FinishReason>,
     pub(crate) usage: Option<Usage>,
@@ -331,6 +332,8 @@ pub(crate) async fn read(mut chunks: ChunkStream) -> Read {
                     if let Some(deltas) = row.tool_calls() {
                         add(&mut read.calls, deltas);
                     }
+                    let cited = row.citations().map(Citation::from_json);
+                    read.citations.extend(cited.into_iter().flatten());
                     read.finish = row.finish_reason().or(read.finish);
                     read.usage = row.usage().or(read.usage);
                     read.last = row.last();

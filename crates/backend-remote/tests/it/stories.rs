@@ -283,6 +283,7 @@ async fn dropping_the_stream_closes_the_socket_at_once_in_every_phase() {
         for _ in 0..5 {
             took = took.min(leave_during(acts.clone()).await);
         }
+        eprintln!("closed after leaving {phase}: {took:?}");
         assert!(took < Duration::from_millis(50), "{phase}: {took:?}");
     }
 }

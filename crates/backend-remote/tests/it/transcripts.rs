@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use volley_types::registry::ProviderKind;
-use volley_types::{ErrorCode, PredictError};
+use volley_types::{Citation, ErrorCode, PredictError};
 
 use crate::server::{Act, Read, config, connector, frames, head, load, open, read, serve_each};
 
@@ -96,6 +96,9 @@ impl Transcript {
             let given = [&expected["id"], &expected["name"], &expected["arguments"]];
             assert_eq!(call.each_ref().map(String::as_str), given, "{what}");
         }
+        let citations: Vec<_> = read.citations.iter().map(Citation::value).collect();
+        let cited = expected["citations"].as_array().cloned();
+        assert_eq!(citations, cited.unwrap_or_default(), "{what}");
         if let Some(error) = expected.get("error") {
             let told = read.error.as_ref().expect("it fails");
             assert_eq!(told.code.as_str(), error["code"], "{what}");

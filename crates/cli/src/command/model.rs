@@ -104,6 +104,7 @@ fn deployment(replicas: u32, overcommit: bool, options: Placing) -> anyhow::Resu
         ("memory_bytes", options.memory_bytes),
         ("max_surge", options.max_surge.map(u64::from)),
         ("max_unavailable", options.max_unavailable.map(u64::from)),
+        ("beside", options.beside.map(u64::from)),
         ("max_replicas", options.max_replicas.map(u64::from)),
         ("min_replicas", options.min_replicas.map(u64::from)),
         ("target_percent", options.target_percent.map(u64::from)),

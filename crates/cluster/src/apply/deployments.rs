@@ -47,6 +47,7 @@ pub(super) fn deploy(
             version: Some(version),
         });
     }
+    can_stand_beside(entry, &deployment)?;
     replace(entry, deployment);
     entry.ever_deployed = true;
     changed(state, Some(version))
@@ -65,6 +66,25 @@ fn known_version(
         return Err(not_found("version of that model", &reference));
     }
     Ok(version)
+}
+
+/// A version stands beside another only where there is one.
+fn can_stand_beside(entry: &ModelEntry, asked: &Deployment) -> Result<(), PredictError> {
+    if asked.options.beside == 0 {
+        return Ok(());
+    }
+    let other = entry
+        .deployment
+        .as_ref()
+        .is_some_and(|current| current.version != asked.version || current.rollout.is_some());
+    if other {
+        return Ok(());
+    }
+    Err(conflict(format!(
+        "no other version of model '{}' is deployed that could stay beside version {}; deploy that \
+         one first",
+        entry.name, asked.version
+    )))
 }
 
 /// Where the cluster chooses the number itself, the number of now is no part of what was asked.
@@ -106,6 +126,13 @@ fn checked(asked: &Asked<'_>) -> Result<u32, PredictError> {
              ever replace another",
         ));
     }
+    within("'beside'", options.beside as usize, MAX_REPLICAS as usize)?;
+    if options.beside != 0 && options.scaling.is_some() {
+        return Err(PredictError::invalid(
+            "versions that stand beside each other have fixed numbers of replicas; leave \
+             'max_replicas' out, or 'beside'",
+        ));
+    }
     let Some(scaling) = &options.scaling else {
         return Ok(asked.replicas);
     };
@@ -131,7 +158,10 @@ fn replace(entry: &mut ModelEntry, mut asked: Deployment) {
     };
     if current.version == asked.version {
         asked.replaced = current.replaced;
-        asked.rollout = current.rollout;
+        let stays = asked.options.beside != 0;
+        asked.rollout = current
+            .rollout
+            .filter(|rollout| stays || !rollout.previous.is_empty());
         if asked.options.scaling.is_some() && current.options.scaling.is_some() {
             let scaling = asked.options.scaling.unwrap_or_default();
             asked.replicas = current
@@ -146,6 +176,8 @@ fn replace(entry: &mut ModelEntry, mut asked: Deployment) {
                 entry.placement = rollout.previous;
                 (current.version, placed)
             }
+            // A third version takes the place of the one that stands beside another.
+            Some(rollout) if current.options.beside != 0 => (rollout.from, rollout.previous),
             // A third version replaces the one of the two that serves more.
             Some(rollout) if !rollout.moves() || placed.len() <= rollout.previous.len() => {
                 (rollout.from, rollout.previous)
@@ -153,7 +185,8 @@ fn replace(entry: &mut ModelEntry, mut asked: Deployment) {
             _ => (current.version, placed),
         };
         asked.replaced = Some(from);
-        asked.rollout = (!previous.is_empty()).then_some(Rollout {
+        let stays = asked.options.beside != 0;
+        asked.rollout = (stays || !previous.is_empty()).then_some(Rollout {
             from,
             previous,
             paused: false,
@@ -221,7 +254,7 @@ fn place_one(state: &mut RegistryState, placing: &Placing) -> bool {
         any |= rollout.previous != placing.previous;
         rollout.previous.clone_from(&placing.previous);
         // The last one of the old version is gone: the roll is over.
-        if rollout.previous.is_empty() {
+        if rollout.previous.is_empty() && deployment.options.beside == 0 {
             deployment.rollout = None;
         }
     }
@@ -297,12 +330,18 @@ fn roll_back(state: &mut RegistryState, model: &ModelName) -> Result<RegistryRep
         let message = format!("model '{model}' has had no other version to go back to");
         return Err(conflict(message));
     };
-    let asked = Deployment {
+    let mut asked = Deployment {
         version,
         revision,
         rollout: None,
         ..current.clone()
     };
+    // The one that stayed has its number again, and is alone.
+    let stayed = std::mem::take(&mut asked.options.beside);
+    if stayed != 0 {
+        asked.replicas = stayed;
+        asked.workers.clear();
+    }
     replace(entry, asked);
     changed(state, Some(version))
 }

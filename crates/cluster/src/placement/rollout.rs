@@ -42,6 +42,17 @@ pub fn step(seen: &Seen, options: &DeployOptions, moves: bool) -> (usize, usize)
     (new, old)
 }
 
+/// How many replicas of the old version there shall be where so many of them stay beside the new
+/// one: none goes before the new one serves.
+#[must_use]
+pub fn beside(seen: &Seen, stays: usize) -> usize {
+    if seen.new_ready < seen.replicas {
+        stays.max(seen.old)
+    } else {
+        stays
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

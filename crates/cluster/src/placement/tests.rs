@@ -119,7 +119,7 @@ impl World {
             let deployment = entry.deployment.as_mut().unwrap();
             if let Some(rollout) = &mut deployment.rollout {
                 rollout.previous.clone_from(&placing.previous);
-                if rollout.previous.is_empty() {
+                if rollout.previous.is_empty() && deployment.options.beside == 0 {
                     deployment.rollout = None;
                 }
             }
@@ -286,6 +286,45 @@ fn a_roll_replaces_one_by_one_and_stops_at_the_first_that_cannot_be_loaded() {
     let plan = world.plan();
     assert_eq!(plan.stops, [(model(0), "no such file".to_owned())]);
     assert_eq!(plan.placings, [], "what serves goes on");
+}
+
+#[test]
+fn a_version_that_stays_beside_another_keeps_its_number_whatever_dies() {
+    let mut world = World::new(4, 10);
+    let beside = DeployOptions {
+        beside: 2,
+        ..DeployOptions::default()
+    };
+    begin_roll(&mut world, beside);
+    let entry = Arc::make_mut(world.state.models.get_mut(&model(0)).unwrap());
+    entry.deployment.as_mut().unwrap().replicas = 1;
+    let previous = |world: &World| {
+        let deployment = world.state.models[&model(0)].deployment.clone().unwrap();
+        deployment.rollout.unwrap().previous
+    };
+    world.settle();
+    assert_eq!(world.placed(0).len(), 1);
+    assert_eq!(
+        previous(&world).len(),
+        3,
+        "none goes before the new one serves"
+    );
+    let new = world.state.models[&model(0)].placement[0].clone();
+    world.ready.insert((model(0), ModelVersion(2), new));
+    world.settle();
+    assert_eq!((world.placed(0).len(), previous(&world).len()), (1, 2));
+    let gone = previous(&world)[0].clone();
+    let place = world.ids.iter().position(|id| *id == gone).unwrap();
+    world.there[place] = false;
+    world.settle();
+    assert_eq!(previous(&world).len(), 2, "it is brought back");
+    assert!(!previous(&world).contains(&gone));
+    world.there = vec![false; 4];
+    world.settle();
+    assert_eq!(previous(&world), []);
+    world.there = vec![true; 4];
+    world.settle();
+    assert_eq!((world.placed(0).len(), previous(&world).len()), (1, 2));
 }
 
 fn any_options() -> impl Strategy<Value = DeployOptions> {

@@ -173,7 +173,7 @@ prop_compose! {
         spread in option::of("[a-z]{1,4}"),
         memory_bytes in any::<u64>(),
         scaling in option::of((any::<u32>(), any::<u32>(), any::<u32>(), any::<u32>())),
-        (max_surge, max_unavailable) in any::<(u32, u32)>(),
+        (max_surge, max_unavailable, beside) in any::<(u32, u32, u32)>(),
     ) -> DeployOptions {
         let scaling = scaling.map(|(min, max, percent, wait)| Scaling {
             min_replicas: min,
@@ -182,7 +182,7 @@ prop_compose! {
             queue_wait_ms: wait,
             idle_ms: wait,
         });
-        DeployOptions { labels, spread, memory_bytes, scaling, max_surge, max_unavailable }
+        DeployOptions { labels, spread, memory_bytes, scaling, max_surge, max_unavailable, beside }
     }
 }
 

@@ -231,7 +231,7 @@ pub(super) fn chunks(texts: Vec<String>, usage: Vec<Usage>) -> RecordBatch {
     }
 }
 
-/// A chunk as it was received, without what belongs to one dialect and its place in the stream.
+/// A chunk as it was received, without its place in the stream.
 pub(super) fn chunk(row: &GenerationRow<'_>) -> GenerationChunk {
     let owned = |text: &str| text.to_owned();
     let error = row.error();
@@ -247,7 +247,7 @@ pub(super) fn chunk(row: &GenerationRow<'_>) -> GenerationChunk {
         finish_reason: row.finish_reason(),
         usage: row.usage(),
         error: error.map(|(code, message)| (code.to_owned(), message.to_owned())),
-        raw: None,
+        citations: row.citations().map(owned),
         last: row.last(),
         token_logprobs: row.token_logprobs().map(owned),
         token_ids: None,

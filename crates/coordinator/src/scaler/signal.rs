@@ -67,7 +67,10 @@ fn wants(state: &RegistryState, live: &LiveWorkers) -> Wants {
         };
         // While versions roll, what is not placed yet waits for the roll.
         let placed = match &deployment.rollout {
-            Some(rollout) => entry.placement.len().max(rollout.previous.len()),
+            Some(rollout) if deployment.options.beside == 0 => {
+                entry.placement.len().max(rollout.previous.len())
+            }
+            Some(_) => entry.placement.len(),
             None => entry.placement.len(),
         };
         let placed = u32::try_from(placed).unwrap_or(u32::MAX);

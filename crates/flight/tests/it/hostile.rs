@@ -57,7 +57,7 @@ fn nested() -> Vec<FlightData> {
 fn flat() -> Vec<FlightData> {
     let row = volley_types::GenerationChunk {
         text: Some("some text".into()),
-        raw: Some(vec![1, 2, 3]),
+        citations: Some("[]".to_owned()),
         ..Default::default()
     };
     let mut rows = volley_types::GenerationChunks::default();

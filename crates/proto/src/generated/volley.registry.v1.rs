@@ -164,6 +164,9 @@ pub struct DeployOptions {
     pub max_surge: u32,
     #[prost(uint32, tag = "6")]
     pub max_unavailable: u32,
+    /// Replicas of the version before that stay; 0 means that they are replaced.
+    #[prost(uint32, tag = "7")]
+    pub beside: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Scaling {

@@ -7,7 +7,7 @@
 use std::sync::{Arc, LazyLock};
 
 use arrow_array::builder::{
-    ArrayBuilder, BinaryBuilder, BooleanBuilder, Float32Builder, ListBuilder, StringBuilder,
+    ArrayBuilder, BooleanBuilder, Float32Builder, ListBuilder, StringBuilder,
     UInt32Builder,
 };
 use arrow_array::{ArrayRef, BooleanArray, RecordBatch, UInt32Array, new_null_array};
@@ -18,7 +18,7 @@ use super::{FinishReason, GenerationChunk, generation_schema};
 /// Rows that fit before a builder grows. Most batches have one to a few rows, and the builders'
 /// own defaults reserve some 40 KiB over all columns for each batch.
 const ROWS: usize = 4;
-/// Bytes of text or of events that fit before a column of them grows.
+/// Bytes of text that fit before a column of them grows.
 const BYTES: usize = 32;
 /// Columns in which nothing was said are kept for batches of up to so many rows.
 const BLANKS: usize = 64;
@@ -41,7 +41,7 @@ pub struct GenerationChunks {
     cached_tokens: Column<Numbers>,
     error_code: Column<Texts>,
     error_message: Column<Texts>,
-    raw: Column<Bytes>,
+    citations: Column<Texts>,
     last: Column<Flags>,
     token_logprobs: Column<Texts>,
     token_ids: Column<Lists>,
@@ -76,7 +76,7 @@ impl GenerationChunks {
             .push(at, error.map(|(code, _)| code.as_str()));
         self.error_message
             .push(at, error.map(|(_, message)| message.as_str()));
-        self.raw.push(at, chunk.raw.as_deref());
+        self.citations.push(at, chunk.citations.as_deref());
         self.last.push(at, chunk.last.then_some(true));
         self.token_logprobs
             .push(at, chunk.token_logprobs.as_deref());
@@ -113,7 +113,7 @@ impl GenerationChunks {
             self.cached_tokens.finish(rows),
             self.error_code.finish(rows),
             self.error_message.finish(rows),
-            self.raw.finish(rows),
+            self.citations.finish(rows),
             self.last.finish(rows),
             self.token_logprobs.finish(rows),
             self.token_ids.finish(rows),
@@ -216,10 +216,6 @@ kinds! {
     Texts<'v>: &'v str, StringBuilder = StringBuilder::with_capacity(ROWS, BYTES),
         |builder, value| builder.append_option(value),
         |rows| new_null_array(&DataType::Utf8, rows);
-    /// Bytes or null.
-    Bytes<'v>: &'v [u8], BinaryBuilder = BinaryBuilder::with_capacity(ROWS, BYTES),
-        |builder, value| builder.append_option(value),
-        |rows| new_null_array(&DataType::Binary, rows);
     /// A number or null.
     Numbers<'v>: u32, UInt32Builder = UInt32Builder::with_capacity(ROWS),
         |builder, value| builder.append_option(value),
@@ -282,7 +278,7 @@ mod tests {
             error: texts.2.clone().map(|text| (text.clone(), text)),
             token_logprobs: texts.2.clone(),
             token_ids: texts.3,
-            raw: texts.2.map(String::into_bytes),
+            citations: texts.2,
             last: ends.0,
         })
     }
@@ -307,7 +303,7 @@ mod tests {
                 finish_reason: row.finish_reason(),
                 usage: row.usage(),
                 error: row.error().map(|(code, message)| (code.to_owned(), message.to_owned())),
-                raw: row.raw().map(<[u8]>::to_vec),
+                citations: row.citations().map(str::to_owned),
                 last: row.last(),
                 token_logprobs: row.token_logprobs().map(str::to_owned),
                 token_ids: row.token_ids().map(|ids| ids.values().to_vec()),

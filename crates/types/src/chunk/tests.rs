@@ -18,7 +18,7 @@ fn rows_read_back_what_was_pushed() {
             cached_tokens: 3,
         }),
         error: Some(("invalid_input".into(), "too long".into())),
-        raw: Some(b"{}".to_vec()),
+        citations: Some("[{}]".into()),
         last: true,
         token_logprobs: Some("[]".into()),
         token_ids: Some(vec![7, 8]),
@@ -37,7 +37,7 @@ fn rows_read_back_what_was_pushed() {
         (chunk.finish_reason, chunk.usage)
     );
     assert_eq!(row.error(), Some(("invalid_input", "too long")));
-    assert_eq!((row.raw(), row.last()), (Some(&b"{}"[..]), true));
+    assert_eq!((row.citations(), row.last()), (Some("[{}]"), true));
     assert_eq!(row.token_logprobs(), Some("[]"));
     assert_eq!(row.token_ids().unwrap().values(), &[7, 8]);
     let before = batch.project(&(0..17).collect::<Vec<_>>()).unwrap();

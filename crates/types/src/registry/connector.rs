@@ -112,7 +112,16 @@ impl ProviderKind {
             let before = host.strip_suffix(domain);
             before.is_some_and(|before| before.is_empty() || before.ends_with('.'))
         };
-        if path.ends_with(":streamGenerateContent") || path.ends_with(":generateContent") {
+        let methods = [
+            "streamGenerateContent",
+            "generateContent",
+            "embedContent",
+            "batchEmbedContents",
+        ];
+        let method = path.rsplit_once(':').map(|(_, method)| method);
+        let of_google = method.is_some_and(|method| methods.contains(&method))
+            || path.contains("/publishers/google/") && method == Some("predict");
+        if of_google {
             // Vertex has a host for each region: `europe-west4-aiplatform.googleapis.com`.
             match host.ends_with("aiplatform.googleapis.com") {
                 true => Self::Vertex,
@@ -277,6 +286,16 @@ mod tests {
             ),
             (&google, ProviderKind::Gemini, Some("gemini-x")),
             (&vertex, ProviderKind::Vertex, Some("gemini-x")),
+            (
+                "https://g.example/v1beta/models/e:batchEmbedContents",
+                ProviderKind::Gemini,
+                Some("e"),
+            ),
+            (
+                "https://us-aiplatform.googleapis.com/v1/publishers/google/models/e:predict",
+                ProviderKind::Vertex,
+                Some("e"),
+            ),
             (azure, ProviderKind::Azure, Some("d")),
             (
                 "http://t/v2/models/llm/versions/1/generate_stream",

@@ -22,7 +22,7 @@ pub struct Deployment {
     pub workers: Vec<WorkerId>,
     /// Where replicas may go, how their number follows the load, how a version replaces another.
     pub options: DeployOptions,
-    /// The version before this one, while its replicas are being replaced.
+    /// The version before this one, while its replicas are being replaced, or stay beside it.
     pub rollout: Option<Rollout>,
     /// The version that this one has replaced: where a rollback goes once a roll is over.
     pub replaced: Option<ModelVersion>,
@@ -61,6 +61,9 @@ pub struct DeployOptions {
     pub max_surge: u32,
     /// While a version replaces another: replicas that may be missing.
     pub max_unavailable: u32,
+    /// Replicas of the version deployed before that stay beside this one, which then does not
+    /// replace it: requests that name no version go to the older one. 0 for none.
+    pub beside: u32,
 }
 
 impl Default for DeployOptions {
@@ -72,6 +75,7 @@ impl Default for DeployOptions {
             scaling: None,
             max_surge: 1,
             max_unavailable: 0,
+            beside: 0,
         }
     }
 }

@@ -5,10 +5,11 @@ use arrow_array::RecordBatch;
 use bytes::{BufMut, BytesMut};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use volley_types::{ErrorCode, FinishReason, GenerationRow, PredictError, Usage};
+use volley_types::{Citation, ErrorCode, FinishReason, GenerationRow, PredictError, Usage};
 
-use super::output::{self, Draft, FunctionCall};
+use super::output::{self, Beside, Draft, FunctionCall};
 use crate::answer::{self, failure};
+use crate::citations;
 use crate::openai::now;
 use crate::sse::{Events, json_string};
 
@@ -47,7 +48,7 @@ struct Item {
 
 #[derive(Debug)]
 enum Kind {
-    Message { logprobs: Vec<Value> },
+    Message(Beside),
     Reasoning,
     Call { call_id: String, name: String },
 }
@@ -100,10 +101,12 @@ impl ResponseEvents {
             self.delta("response.reasoning_text.delta", place, thinking, None, out)?;
         }
         if let Some(text) = row.text().filter(|text| !text.is_empty()) {
-            let place = self.continued(|kind| matches!(kind, Kind::Message { .. }), out);
-            let place = place.unwrap_or_else(|| self.begin_message(out));
+            let place = self.message(out);
             let told = Some(answer::tokens(row));
             self.delta("response.output_text.delta", place, text, told, out)?;
+        }
+        for citation in citations::of(row) {
+            self.citation(&citation, out);
         }
         let calls = row.tool_calls().map(serde_json::from_str::<Vec<Delta>>);
         for call in calls.and_then(Result::ok).unwrap_or_default() {
@@ -130,16 +133,40 @@ impl ResponseEvents {
         None
     }
 
+    /// The message that goes on, or a new one.
+    fn message(&mut self, out: &mut BytesMut) -> usize {
+        let place = self.continued(|kind| matches!(kind, Kind::Message(_)), out);
+        place.unwrap_or_else(|| self.begin_message(out))
+    }
+
+    fn citation(&mut self, citation: &Citation, out: &mut BytesMut) {
+        let place = self.message(out);
+        // Its place is told within its own item.
+        let before = self.items[..place].iter();
+        let before = before.filter(|item| matches!(item.kind, Kind::Message(_)));
+        let before: usize = before.map(|item| item.text.chars().count()).sum();
+        let annotation = citations::of_response(citation, u32::try_from(before).unwrap_or(0));
+        let item = &mut self.items[place];
+        let Kind::Message(beside) = &mut item.kind else {
+            return;
+        };
+        let body = json!({
+            "item_id": item.id, "output_index": place, "content_index": 0,
+            "annotation_index": beside.annotations.len(), "annotation": annotation,
+        });
+        beside.annotations.push(annotation);
+        self.event("response.output_text.annotation.added", body, out);
+    }
+
     fn begin_message(&mut self, out: &mut BytesMut) -> usize {
-        let logprobs = Vec::new();
-        self.begin(Kind::Message { logprobs }, out)
+        self.begin(Kind::Message(Beside::default()), out)
     }
 
     /// Adds an item; one of text is the one that goes on.
     fn begin(&mut self, kind: Kind, out: &mut BytesMut) -> usize {
         let place = self.items.len();
         let (name, part) = match &kind {
-            Kind::Message { .. } => ("msg", Some(output::text_part("", Vec::new()))),
+            Kind::Message(_) => ("msg", Some(output::text_part("", Beside::default()))),
             Kind::Reasoning => ("rs", Some(json!({ "type": "reasoning_text", "text": "" }))),
             Kind::Call { .. } => ("fc", None),
         };
@@ -226,10 +253,10 @@ impl ResponseEvents {
         out.put_slice(b"\"delta\":");
         json_string(text, out);
         match (told, &mut item.kind) {
-            (Some(told), Kind::Message { logprobs }) if !told.is_empty() => {
+            (Some(told), Kind::Message(beside)) if !told.is_empty() => {
                 let json = Value::from(told.as_slice());
                 out.put_slice(format!(",\"logprobs\":{json}").as_bytes());
-                logprobs.extend(told);
+                beside.logprobs.extend(told);
             }
             (Some(_), _) => out.put_slice(b",\"logprobs\":[]"),
             (None, _) => {}
@@ -248,9 +275,11 @@ impl ResponseEvents {
         let shown = item.show();
         let at = json!({ "item_id": item.id, "output_index": place });
         let (name, body) = match &item.kind {
-            Kind::Message { logprobs } => (
+            Kind::Message(beside) => (
                 "response.output_text.done",
-                json!({ "content_index": 0, "text": item.text, "logprobs": logprobs }),
+                json!({
+                    "content_index": 0, "text": item.text, "logprobs": beside.logprobs,
+                }),
             ),
             Kind::Reasoning => (
                 "response.reasoning_text.done",
@@ -311,9 +340,7 @@ impl Item {
     fn show(&self) -> Value {
         let status = self.status;
         match &self.kind {
-            Kind::Message { logprobs } => {
-                output::message(&self.id, status, &self.text, logprobs.clone())
-            }
+            Kind::Message(beside) => output::message(&self.id, status, &self.text, beside.clone()),
             Kind::Reasoning => output::reasoning(&self.id, &self.text),
             Kind::Call { call_id, name } => output::function_call(&FunctionCall {
                 id: &self.id,

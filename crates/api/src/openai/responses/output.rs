@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 use volley_types::{ErrorCode, FinishReason, PredictError, Usage};
 
 use crate::answer::Choice;
+use crate::citations;
 
 /// A response whose output is not there yet.
 #[derive(Clone, Debug)]
@@ -97,7 +98,13 @@ impl Draft {
         }
         if !choice.text.is_empty() || choice.tool_calls.is_empty() {
             let id = self.item_id("msg", output.len());
-            output.push(message(&id, status, &choice.text, choice.tokens));
+            let annotations = choice.citations.iter();
+            let annotations = annotations.map(|cited| citations::of_response(cited, 0));
+            let beside = Beside {
+                annotations: annotations.collect(),
+                logprobs: choice.tokens,
+            };
+            output.push(message(&id, status, &choice.text, beside));
         }
         for call in &choice.tool_calls {
             let text = |path| call.pointer(path).and_then(Value::as_str);
@@ -137,15 +144,25 @@ pub(super) fn status(reason: Option<FinishReason>) -> &'static str {
     cut_off(reason).map_or("completed", |_| "incomplete")
 }
 
-pub(super) fn message(id: &str, status: &str, text: &str, logprobs: Vec<Value>) -> Value {
+/// What is told beside a text.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Beside {
+    pub(super) logprobs: Vec<Value>,
+    pub(super) annotations: Vec<Value>,
+}
+
+pub(super) fn message(id: &str, status: &str, text: &str, beside: Beside) -> Value {
     json!({
         "id": id, "type": "message", "role": "assistant", "status": status,
-        "content": [text_part(text, logprobs)],
+        "content": [text_part(text, beside)],
     })
 }
 
-pub(super) fn text_part(text: &str, logprobs: Vec<Value>) -> Value {
-    json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": logprobs })
+pub(super) fn text_part(text: &str, beside: Beside) -> Value {
+    json!({
+        "type": "output_text", "text": text, "annotations": beside.annotations,
+        "logprobs": beside.logprobs,
+    })
 }
 
 pub(super) fn reasoning(id: &str, text: &str) -> Value {

@@ -148,3 +148,64 @@ fn the_cluster_scales_only_what_asked_for_it_and_within_its_bounds() {
         Some(ErrorCode::InvalidInput)
     );
 }
+
+#[test]
+fn a_version_stands_beside_another_until_it_takes_its_place_or_goes() {
+    let mut state = RegistryState::default();
+    for _ in 0..3 {
+        let register = RegistryCommand::RegisterModel(name("m"), text_model());
+        apply(&mut state, &register).unwrap();
+    }
+    let deploy = |version, replicas, beside| RegistryCommand::Deploy {
+        model: name("m"),
+        version: Some(ModelVersion(version)),
+        replicas,
+        overcommit: false,
+        workers: Vec::new(),
+        options: DeployOptions {
+            beside,
+            ..DeployOptions::default()
+        },
+    };
+    let deployment = |state: &RegistryState| state.models[&name("m")].deployment.clone().unwrap();
+    let alone = code(apply(&mut state, &deploy(1, 1, 1)));
+    assert_eq!(alone, Some(ErrorCode::Conflict), "there is no other");
+    let first = apply(&mut state, &deploy(1, 2, 0)).unwrap().revision;
+    apply(&mut state, &placing(first, &["a", "b"], &[])).unwrap();
+
+    let second = apply(&mut state, &deploy(2, 1, 2)).unwrap().revision;
+    apply(&mut state, &placing(second, &["a"], &[])).unwrap();
+    let stays = deployment(&state).rollout.unwrap();
+    assert_eq!(
+        stays.from,
+        ModelVersion(1),
+        "it stays while no worker can hold it, too"
+    );
+    apply(&mut state, &placing(second, &["a"], &["a", "b"])).unwrap();
+
+    let third = apply(&mut state, &deploy(3, 1, 2)).unwrap().revision;
+    let stays = deployment(&state).rollout.unwrap();
+    assert_eq!((stays.from, stays.previous.len()), (ModelVersion(1), 2));
+    apply(&mut state, &placing(third, &["b"], &["a", "b"])).unwrap();
+
+    let mut back = state.clone();
+    let revision = apply(&mut back, &roll(RolloutAction::Rollback))
+        .unwrap()
+        .revision;
+    let alone = deployment(&back);
+    assert_eq!(
+        (alone.version, alone.replicas, alone.options.beside),
+        (ModelVersion(1), 2, 0)
+    );
+    apply(&mut back, &placing(revision, &["a", "b"], &[])).unwrap();
+    assert_eq!(deployment(&back).rollout, None);
+
+    let whole = apply(&mut state, &deploy(3, 2, 0)).unwrap().revision;
+    assert_eq!(
+        deployment(&state).rollout.unwrap().previous.len(),
+        2,
+        "it rolls as ever"
+    );
+    apply(&mut state, &placing(whole, &["a", "b"], &[])).unwrap();
+    assert_eq!(deployment(&state).rollout, None);
+}

@@ -1,0 +1,191 @@
+//! What reads the bytes of servers and the texts of operators, for whoever throws anything at it:
+//! the fuzzers of `fuzz/`, and the property tests of this crate. No input may panic, hang, or grow
+//! the process beyond what it is itself.
+
+use bytes::Bytes;
+use serde_json::Value;
+use volley_types::Citation;
+use volley_types::registry::ProviderKind;
+
+use crate::answer::Answer;
+use crate::paths::Path;
+use crate::rows::Post;
+use crate::sse::{Framing, Parser};
+use crate::template;
+
+/// An answer of a provider, whole and in pieces: SSE, JSON lines or AWS's frames, and what their
+/// events say. The first byte tells the provider, the second the length of the pieces.
+///
+/// # Panics
+/// When it reads differently in pieces.
+pub fn answer(bytes: &[u8]) {
+    let Some(([which, length], body)) = bytes.split_first_chunk::<2>() else {
+        return;
+    };
+    let kinds: Vec<_> = ProviderKind::ALL
+        .into_iter()
+        .filter(|kind| *kind != ProviderKind::Http)
+        .collect();
+    let provider = kinds[usize::from(*which) % kinds.len()];
+    let length = usize::from(*length).max(1);
+    let whole = play(provider, std::iter::once(body));
+    let pieces = play(provider, body.chunks(length));
+    assert_eq!(pieces, whole, "{provider:?}");
+}
+
+/// The text, the citations, and how it ended.
+type Played = (String, Vec<Citation>, bool, Option<&'static str>);
+
+fn play<'a>(provider: ProviderKind, pieces: impl Iterator<Item = &'a [u8]>) -> Played {
+    let mut answer = Answer::new(provider, 0);
+    let (mut text, mut citations) = (String::new(), Vec::new());
+    let pieces = pieces.map(|piece| Some(Bytes::copy_from_slice(piece)));
+    for piece in pieces.chain([None]) {
+        for delta in answer.read(piece, str::to_owned).deltas {
+            text.push_str(&delta.text.unwrap_or_default());
+            citations.extend(delta.citations.into_iter().flatten());
+        }
+        let failure = answer.take_failure();
+        if failure.is_some() || answer.has_ended() {
+            let failure = failure.map(|failure| failure.code.as_str());
+            return (text, citations, answer.has_ended(), failure);
+        }
+    }
+    (text, citations, false, None)
+}
+
+/// A body cut into events, whole and in pieces. The first byte tells how it is framed, the second
+/// the length of the pieces.
+///
+/// # Panics
+/// When it is cut differently in pieces.
+pub fn events(bytes: &[u8]) {
+    let Some(([which, length], body)) = bytes.split_first_chunk::<2>() else {
+        return;
+    };
+    let framing = [Framing::Sse, Framing::Lines, Framing::Frames][usize::from(*which) % 3];
+    let length = usize::from(*length).max(1);
+    let whole = cut(framing, std::iter::once(body));
+    let pieces = cut(framing, body.chunks(length));
+    assert_eq!(pieces, whole, "{framing:?}");
+}
+
+fn cut<'a>(framing: Framing, pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<String>, bool) {
+    let (mut parser, mut events) = (Parser::new(framing), Vec::new());
+    let mut well = true;
+    for piece in pieces {
+        well = parser
+            .push(Bytes::copy_from_slice(piece), &mut events)
+            .is_ok();
+        if !well {
+            break;
+        }
+    }
+    well = well && parser.finish(&mut events).is_ok();
+    let texts = events.iter().map_while(|event| event.text().ok());
+    (texts.map(str::to_owned).collect(), well)
+}
+
+/// A connector's template of a body, and the paths into an answer: one line each, and then the
+/// answer.
+pub fn connector(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let mut parts = text.splitn(3, '\n');
+    let (first, second) = (parts.next().unwrap_or_default(), parts.next());
+    let values = [
+        Value::from("a \"quoted\" text"),
+        Value::from(7),
+        serde_json::json!({ "a": [1] }),
+    ];
+    let lookup = |name: &str| values.get(name.len() % 4).cloned();
+    if let Ok(body) = template::fill(first, lookup) {
+        assert!(body.is_object(), "a body is an object");
+    }
+    let answer = parts
+        .next()
+        .and_then(|json| serde_json::from_str::<Value>(json).ok());
+    let path = second.and_then(|path| Path::parse(path, "path").ok());
+    if let (Some(path), Some(answer)) = (path, answer) {
+        let found = path.find(&answer);
+        assert_eq!(
+            path.first(&answer),
+            found.into_iter().find(|value| !value.is_null())
+        );
+    }
+}
+
+/// What a server that embeds or reranks answers. The first byte tells its form, the second for how
+/// many rows.
+///
+/// # Panics
+/// When there are more or fewer answers than rows.
+pub fn rows(bytes: &[u8]) {
+    let Some(([which, count], body)) = bytes.split_first_chunk::<2>() else {
+        return;
+    };
+    let (form, count) = (
+        Post::ALL[usize::from(*which) % Post::ALL.len()],
+        usize::from(*count),
+    );
+    if let Ok(answered) = form.read(body, count) {
+        assert_eq!(answered.values.len(), count, "{form:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Pieces of all formats, so that random ones come near to what is sent.
+    const WORDS: [&[u8]; 24] = [
+        b"data: ",
+        b"data:",
+        b"event: message_stop\n",
+        b"\n",
+        b"\n\n",
+        b"\r\n\r\n",
+        b"\xef\xbb\xbf",
+        b": ping\n",
+        b"[DONE]",
+        b"{\"choices\":[{\"delta\":{\"content\":\"Gr\xc3\xbc\"}}]}",
+        b"{\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"text\":\"a\"}}",
+        b"{\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"citations\":[{\"type\":\"x\"}]}}",
+        b"{\"type\":\"content_block_stop\",\"index\":0}",
+        b"{\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"\xf0\x9f\xa6\x8a\"}]},\"finishReason\":\"STOP\"}]}",
+        b"{\"candidates\":[{\"groundingMetadata\":{\"groundingChunks\":[{\"web\":{\"uri\":\"u\"}}],\"groundingSupports\":[{\"segment\":{\"endIndex\":3},\"groundingChunkIndices\":[0]}]}}]}",
+        b"{\"type\":\"citation-start\",\"delta\":{\"message\":{\"citations\":{\"start\":1,\"sources\":[{\"id\":\"a\"}]}}}}",
+        b"{\"message\":{\"content\":\"x\"},\"done\":true}",
+        b"{\"token\":{\"text\":\"x\"}}",
+        b"\x00\x00\x00\x20\x00\x00\x00\x10",
+        b"{\"embeddings\":[[1,2]]}",
+        b"{\"embedding\":{\"values\":[1]}}",
+        b"{\"results\":[{\"index\":0,\"score\":1}]}",
+        b"\"${parameters.a:-1}\"",
+        b"$.a[*]['b'][-1]",
+    ];
+
+    fn bytes() -> impl Strategy<Value = Vec<u8>> {
+        let word = prop_oneof![
+            4 => (0..WORDS.len()).prop_map(|which| WORDS[which].to_vec()),
+            1 => proptest::collection::vec(any::<u8>(), 0..6),
+        ];
+        let head = (any::<u8>(), 0..40_u8);
+        (head, proptest::collection::vec(word, 0..12)).prop_map(|((which, length), words)| {
+            let mut all = vec![which, length];
+            all.extend(words.concat());
+            all
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn anything_is_read_in_one_way(bytes in bytes()) {
+            answer(&bytes);
+            events(&bytes);
+            connector(&bytes[2..]);
+            rows(&bytes);
+        }
+    }
+}

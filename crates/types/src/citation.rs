@@ -1,0 +1,207 @@
+//! What an answer's text refers to, in the one form that all providers' are brought to.
+
+use serde_json::{Map, Value};
+
+/// A reference from a passage of an answer to a place in a source. All that is not known is
+/// `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Citation {
+    /// Where the source is.
+    pub url: Option<String>,
+    /// The source's title.
+    pub title: Option<String>,
+    /// The words of the source.
+    pub quote: Option<String>,
+    /// The source's own id: that of a document, a file or a search's result.
+    pub source: Option<String>,
+    /// The source's number among those of the request or of a search, from 0.
+    pub document: Option<u32>,
+    /// Which place of the source.
+    pub place: Option<Place>,
+    /// Where the passage of the answer's text begins, in characters (Unicode scalar values) from 0.
+    pub start: Option<u32>,
+    /// Where it ends, exclusive.
+    pub end: Option<u32>,
+    /// What the provider wants to have back with it, as it gave it.
+    pub token: Option<String>,
+}
+
+/// A stretch of a source; the ends are counted as its provider counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// What is counted.
+    pub unit: PlaceUnit,
+    /// The first.
+    pub from: u32,
+    /// The one after the last.
+    pub to: u32,
+}
+
+/// What a [`Place`] counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PlaceUnit {
+    /// Characters of a text, from 0.
+    Characters,
+    /// Pages, from 1.
+    Pages,
+    /// Blocks of a document, from 0.
+    Blocks,
+    /// Blocks of a search's result, from 0.
+    Passages,
+}
+
+impl PlaceUnit {
+    const ALL: [Self; 4] = [Self::Characters, Self::Pages, Self::Blocks, Self::Passages];
+
+    /// The stable name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Characters => "characters",
+            Self::Pages => "pages",
+            Self::Blocks => "blocks",
+            Self::Passages => "passages",
+        }
+    }
+}
+
+impl Citation {
+    /// The citations of a chunk's column, a JSON array. What is none is left out.
+    #[must_use]
+    pub fn from_json(json: &str) -> Vec<Self> {
+        let told: Vec<Value> = serde_json::from_str(json).unwrap_or_default();
+        told.iter().filter_map(Self::of).collect()
+    }
+
+    /// Citations as a chunk's column has them.
+    #[must_use]
+    pub fn to_json(citations: &[Self]) -> String {
+        let told = citations.iter().map(Self::value);
+        Value::Array(told.collect()).to_string()
+    }
+
+    /// One as a JSON object of what is known.
+    #[must_use]
+    pub fn value(&self) -> Value {
+        let mut told = Map::new();
+        let texts = [
+            ("url", &self.url),
+            ("title", &self.title),
+            ("quote", &self.quote),
+            ("source", &self.source),
+            ("token", &self.token),
+        ];
+        for (name, text) in texts {
+            if let Some(text) = text {
+                told.insert(name.to_owned(), text.as_str().into());
+            }
+        }
+        if let Some(place) = self.place {
+            told.insert("unit".to_owned(), place.unit.as_str().into());
+            told.insert("from".to_owned(), place.from.into());
+            told.insert("to".to_owned(), place.to.into());
+        }
+        let numbers = [
+            ("document", self.document),
+            ("start", self.start),
+            ("end", self.end),
+        ];
+        for (name, number) in numbers {
+            if let Some(number) = number {
+                told.insert(name.to_owned(), number.into());
+            }
+        }
+        Value::Object(told)
+    }
+
+    fn of(told: &Value) -> Option<Self> {
+        let told = told.as_object()?;
+        let text = |name: &str| told.get(name)?.as_str().map(str::to_owned);
+        let number = |name: &str| u32::try_from(told.get(name)?.as_u64()?).ok();
+        let unit = text("unit").and_then(|unit| {
+            let mut units = PlaceUnit::ALL.into_iter();
+            units.find(|known| known.as_str() == unit)
+        });
+        let place = unit.zip(number("from")).zip(number("to"));
+        Some(Self {
+            url: text("url"),
+            title: text("title"),
+            quote: text("quote"),
+            source: text("source"),
+            document: number("document"),
+            place: place.map(|((unit, from), to)| Place { unit, from, to }),
+            start: number("start"),
+            end: number("end"),
+            token: text("token"),
+        })
+    }
+
+    /// A URI of the source: its URL, or `document:` with its id or number.
+    #[must_use]
+    pub fn uri(&self) -> String {
+        match (&self.url, &self.source, self.document) {
+            (Some(url), _, _) => url.clone(),
+            (None, Some(source), _) => format!("document:{source}"),
+            (None, None, Some(number)) => format!("document:{number}"),
+            (None, None, None) => "document:".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn citation() -> impl Strategy<Value = Citation> {
+        let text = || proptest::option::of(".{0,20}");
+        let number = || any::<Option<u32>>();
+        let place = proptest::option::of((0..4_usize, any::<u32>(), any::<u32>()));
+        let texts = (text(), text(), text(), text(), text());
+        (texts, number(), number(), number(), place).prop_map(
+            |(texts, document, start, end, place)| Citation {
+                url: texts.0,
+                title: texts.1,
+                quote: texts.2,
+                source: texts.3,
+                token: texts.4,
+                document,
+                place: place.map(|(unit, from, to)| Place {
+                    unit: PlaceUnit::ALL[unit],
+                    from,
+                    to,
+                }),
+                start,
+                end,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(citations in proptest::collection::vec(citation(), 0..4)) {
+            let json = Citation::to_json(&citations);
+            prop_assert_eq!(Citation::from_json(&json), citations);
+        }
+
+        #[test]
+        fn no_text_is_a_panic(json in any::<String>()) {
+            let none = Citation::from_json(&json);
+            prop_assert!(none.len() <= json.len());
+            let _ = Citation::from_json(&format!("[{json}, {{\"url\": 1, \"start\": -1}}]"));
+        }
+    }
+
+    #[test]
+    fn a_source_has_a_uri_whatever_is_known_of_it() {
+        let mut citation = Citation::default();
+        assert_eq!(citation.uri(), "document:");
+        citation.document = Some(2);
+        assert_eq!(citation.uri(), "document:2");
+        citation.source = Some("file-1".to_owned());
+        assert_eq!(citation.uri(), "document:file-1");
+        citation.url = Some("https://a.example".to_owned());
+        assert_eq!(citation.uri(), "https://a.example");
+    }
+}
