@@ -73,6 +73,7 @@ fn drain(read: impl Future<Output = Result<Input, PredictError>>) {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use volley_flight::ingress::Decoder;
 
     use super::*;
 
@@ -116,6 +117,7 @@ mod tests {
             tensors(&bytes);
             json_lines(&bytes);
             message(&bytes[3..]);
+            arrow(&bytes[1..], Box::new(Decoder::default()));
         }
     }
 }

@@ -30,6 +30,7 @@ const MAX_GATHERED_BYTES: usize = 64 << 10;
 const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What the calls of one request have in common.
+#[derive(Clone)]
 pub(crate) struct Call {
     pub(crate) fields: Map<String, Value>,
     pub(crate) traceparent: String,

@@ -9,11 +9,12 @@ use bytes::Bytes;
 use volley_types::registry::ProviderKind;
 
 use crate::answer::Answer;
-use crate::merge::Merge;
+use crate::merge::{Merge, To};
 use crate::sse::{Framing, Parser};
 
 const CHUNKS: usize = 500;
 const ROUNDS: usize = 400;
+const TO: To = To { item: 0, choice: 0 };
 
 fn openai(escaped: bool) -> String {
     let mut body = String::new();
@@ -59,7 +60,7 @@ fn time(provider: ProviderKind, pieces: &[Bytes], rows: bool) -> Duration {
         for piece in pieces {
             let part = answer.read(Some(piece.clone()), str::to_owned);
             if rows {
-                black_box(merge.part(0, part));
+                black_box(merge.part(TO, part));
             } else {
                 black_box(part);
             }

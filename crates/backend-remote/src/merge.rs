@@ -7,6 +7,15 @@ use volley_types::{
 
 use crate::answer::Part;
 
+/// What an answer is to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct To {
+    /// The request's row.
+    pub(crate) item: u32,
+    /// Which of several answers to it.
+    pub(crate) choice: u32,
+}
+
 /// Joins answers: sequences run over the whole stream, usage adds up, and only the last answer's
 /// end is the stream's. An item that fails has a row that says so, and the others go on; where
 /// none is left that could, the error is the stream's.
@@ -19,22 +28,24 @@ pub(crate) struct Merge {
 }
 
 impl Merge {
-    pub(crate) fn new(items: usize) -> Self {
+    pub(crate) fn new(answers: usize) -> Self {
         Self {
-            left: items,
+            left: answers,
             succeeded: false,
             sequence: 0,
             usage: None,
         }
     }
 
-    /// The rows of a part of an item's answer, all in one batch; `None` where it brings none.
-    pub(crate) fn part(&mut self, item: u32, part: Part) -> Option<RecordBatch> {
+    /// The rows of a part of an answer, all in one batch; `None` where it brings none.
+    pub(crate) fn part(&mut self, to: To, part: Part) -> Option<RecordBatch> {
+        let To { item, choice } = to;
         let mut rows = GenerationChunks::default();
         let filled = |text: Option<String>| text.filter(|text| !text.is_empty());
         for delta in part.deltas {
             rows.push(&GenerationChunk {
                 item,
+                choice,
                 sequence: self.next(),
                 text: filled(delta.text),
                 thinking: filled(delta.thinking),
@@ -55,6 +66,7 @@ impl Merge {
             self.succeeded = true;
             rows.push(&self.last(GenerationChunk {
                 item,
+                choice,
                 finish_reason: Some(end.finish_reason),
                 ..GenerationChunk::default()
             }));
@@ -68,15 +80,17 @@ impl Merge {
     /// `error`, when no item is left and none has succeeded.
     pub(crate) fn failed(
         &mut self,
-        item: u32,
+        to: To,
         error: PredictError,
     ) -> Result<RecordBatch, PredictError> {
+        let To { item, choice } = to;
         if self.left <= 1 && !self.succeeded {
             return Err(error);
         }
         tracing::warn!(item, error = error.chain(), "an item failed");
         let row = self.last(GenerationChunk {
             item,
+            choice,
             finish_reason: Some(FinishReason::Error),
             error: Some((error.code.as_str().to_owned(), error.message)),
             ..GenerationChunk::default()
@@ -111,6 +125,10 @@ mod tests {
     use crate::answer::End;
     use crate::upstream;
 
+    fn to(item: u32) -> To {
+        To { item, choice: 0 }
+    }
+
     fn end() -> Part {
         Part {
             end: Some(End {
@@ -128,9 +146,9 @@ mod tests {
     #[test]
     fn usage_adds_up_in_the_last_row_and_a_failed_item_has_a_row() {
         let mut merge = Merge::new(3);
-        let first = merge.part(2, end()).unwrap();
-        let failed = merge.failed(0, upstream::incomplete()).unwrap();
-        let last = merge.part(1, end()).unwrap();
+        let first = merge.part(to(2), end()).unwrap();
+        let failed = merge.failed(to(0), upstream::incomplete()).unwrap();
+        let last = merge.part(to(1), end()).unwrap();
         let batches = [first, failed, last];
         let rows = || batches.iter().flat_map(|b| GenerationRow::rows(b).unwrap());
         let sequences: Vec<_> = rows().map(|row| row.sequence()).collect();
@@ -146,7 +164,7 @@ mod tests {
     #[test]
     fn where_all_have_failed_the_stream_has() {
         let mut merge = Merge::new(2);
-        assert!(merge.failed(0, upstream::incomplete()).is_ok());
-        assert!(merge.failed(1, upstream::incomplete()).is_err());
+        assert!(merge.failed(to(0), upstream::incomplete()).is_ok());
+        assert!(merge.failed(to(1), upstream::incomplete()).is_err());
     }
 }

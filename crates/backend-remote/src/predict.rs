@@ -1,4 +1,4 @@
-//! One request to a remote model: a call for each of its items.
+//! One request to a remote model: a call for each answer to each of its items.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -6,24 +6,28 @@ use std::time::Instant;
 use async_stream::try_stream;
 use async_trait::async_trait;
 use futures::{Stream, StreamExt, stream};
+use serde_json::Value;
 use volley_backend::Backend;
 use volley_backend::items::{self, Item};
 use volley_types::params::COUNT_TOKENS;
 use volley_types::{
-    ChunkStream, ErrorCode, ModelName, ModelRef, Parameters, Predict, PredictError, PredictRequest,
-    Signature,
+    ChunkStream, ErrorCode, ModelName, ModelRef, ParamValue, Parameters, Predict, PredictError,
+    PredictRequest, Signature,
 };
 
 use crate::account::UnderWay;
 use crate::answer::Part;
 use crate::call::Call;
-use crate::merge::Merge;
+use crate::merge::{Merge, To};
 use crate::servers::Servers;
 use crate::{Clients, RemoteConfig, provider};
 
 /// Items of one request that are asked for at a time. A request holds one permit however many
 /// items it has, so this is small; and servers limit their callers.
 const ITEMS_AT_ONCE: usize = 8;
+/// The parameter that asks for several answers to each item, and the most of them.
+const CHOICES: &str = "n";
+const MAX_CHOICES: u32 = 16;
 
 /// The way to a remote model.
 pub(crate) struct RemoteModel {
@@ -69,17 +73,18 @@ impl Predict for RemoteModel {
         let input = request.input;
         let batches = try_stream! {
             refuse_count(&mut parameters)?;
+            let choices = take_choices(&mut parameters)?;
             let items = items::collect(input).await?;
             let fields = provider::fields(&parameters)?;
             let call = Call { fields, traceparent, deadline, clients, config };
-            let mut merge = Merge::new(items.len());
-            let mut parts = answers(servers, Arc::new(call), items);
-            while let Some((item, part)) = parts.next().await {
+            let mut merge = Merge::new(items.len() * choices as usize);
+            let mut parts = answers(servers, calls(call, choices), items);
+            while let Some((to, part)) = parts.next().await {
                 match part {
-                    Ok(part) => if let Some(rows) = merge.part(item, part) {
+                    Ok(part) => if let Some(rows) = merge.part(to, part) {
                         yield rows;
                     },
-                    Err(error) => yield merge.failed(item, error)?,
+                    Err(error) => yield merge.failed(to, error)?,
                 }
             }
         };
@@ -108,19 +113,60 @@ fn refuse_count(parameters: &mut Parameters) -> Result<(), PredictError> {
     Ok(())
 }
 
+/// How many answers each item is to have. No provider is asked for several: each has a call of its
+/// own.
+fn take_choices(parameters: &mut Parameters) -> Result<u32, PredictError> {
+    let Some(choices) = parameters.unsigned(CHOICES)? else {
+        return Ok(1);
+    };
+    let choices = u32::try_from(choices).unwrap_or(u32::MAX);
+    if choices == 0 || MAX_CHOICES < choices {
+        return Err(PredictError::invalid(format!(
+            "parameter '{CHOICES}' must be 1 to {MAX_CHOICES}"
+        )));
+    }
+    parameters.set(CHOICES, ParamValue::Int(1))?;
+    Ok(choices)
+}
+
+/// A call for each choice. A seed is another for each, or all would say the same.
+fn calls(call: Call, choices: u32) -> Vec<Arc<Call>> {
+    let seed = call.fields.get("seed").and_then(Value::as_i64);
+    let others = (1..choices).map(|choice| {
+        let mut other = call.clone();
+        if let Some(seed) = seed {
+            let seed = seed.wrapping_add(i64::from(choice));
+            other.fields.insert("seed".to_owned(), seed.into());
+        }
+        Arc::new(other)
+    });
+    let others: Vec<_> = others.collect();
+    std::iter::once(Arc::new(call)).chain(others).collect()
+}
+
 type PartResult = Result<Part, PredictError>;
 
-/// The parts of all answers as they come, each with its item's number. An answer's last part is
-/// its end or its error.
+/// The parts of all answers as they come, each with what it answers. An answer's last part is its
+/// end or its error.
 fn answers(
     servers: Arc<Servers>,
-    call: Arc<Call>,
+    calls: Vec<Arc<Call>>,
     items: Vec<Item>,
-) -> impl Stream<Item = (u32, PartResult)> + Send + Unpin {
-    let numbered = (0_u32..).zip(items);
-    let answers = numbered.map(move |(number, item)| {
-        let parts = answer(servers.clone(), call.clone(), item);
-        parts.map(move |part| (number, part)).boxed()
+) -> impl Stream<Item = (To, PartResult)> + Send + Unpin {
+    let items = (0_u32..).zip(items);
+    let all = items.flat_map(move |(number, item)| {
+        let each = (0_u32..).zip(calls.clone());
+        each.map(move |(choice, call)| {
+            let to = To {
+                item: number,
+                choice,
+            };
+            (to, call, item.clone())
+        })
+    });
+    let answers = all.map(move |(to, call, item)| {
+        let parts = answer(servers.clone(), call, item);
+        parts.map(move |part| (to, part)).boxed()
     });
     Box::pin(stream::iter(answers).flatten_unordered(ITEMS_AT_ONCE))
 }
@@ -148,6 +194,29 @@ fn answer(
                 Ok(_) => {}
             }
             yield part?;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_are_counted_and_no_provider_hears_of_them() {
+        let of = |value| {
+            [("n".to_owned(), ParamValue::Int(value))]
+                .into_iter()
+                .collect()
+        };
+        let mut three: Parameters = of(3);
+        assert_eq!(take_choices(&mut three).unwrap(), 3);
+        assert_eq!(three.unsigned("n").unwrap(), Some(1));
+        assert_eq!(take_choices(&mut Parameters::default()).unwrap(), 1);
+        for wrong in [0, 17, -1] {
+            let mut given: Parameters = of(wrong);
+            let error = take_choices(&mut given).unwrap_err();
+            assert_eq!(error.code, ErrorCode::InvalidInput);
         }
     }
 }

@@ -2,10 +2,11 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use volley_types::registry::{CredentialRef, ProviderKind};
-use volley_types::{ErrorCode, FinishReason, ParamValue, Usage};
+use volley_types::{ErrorCode, FinishReason, GenerationRow, ParamValue, Usage};
 
 use crate::server::{
     Act, Read, Server, config, connector, events, head, key_file, load, open, read, serve,
+    serve_each,
 };
 
 const OPENAI: [&str; 5] = [
@@ -350,4 +351,40 @@ async fn a_server_that_is_not_there_can_be_tried_elsewhere() {
     )
     .await;
     assert_eq!(refused.err().unwrap().code, ErrorCode::InvalidInput);
+}
+
+#[tokio::test]
+async fn several_answers_are_several_calls_each_with_a_seed_of_its_own() {
+    let answer = || vec![Act::Send(events(&OPENAI))];
+    let mut server = serve_each(vec![answer(), answer(), answer()]).await;
+    let model = load(connector(&server.url, ProviderKind::OpenAi), config());
+    let parameters = [("n", ParamValue::Int(3)), ("seed", ParamValue::Int(7))];
+    let chunks = open(&model.await.unwrap(), &parameters).await;
+    let batches: Vec<_> = chunks.map(Result::unwrap).collect().await;
+    let rows = || {
+        let rows = batches
+            .iter()
+            .map(|batch| GenerationRow::rows(batch).unwrap());
+        rows.flatten()
+    };
+    for choice in 0..3 {
+        let text: String = rows()
+            .filter(|row| row.choice() == choice)
+            .filter_map(|row| row.text())
+            .collect();
+        assert!(text.starts_with("Grüße, "), "{choice}: {text}");
+        let ends = rows().filter(|row| row.choice() == choice && row.finish_reason().is_some());
+        assert_eq!(ends.count(), 1);
+    }
+    assert_eq!(rows().filter(|row| row.last()).count(), 1);
+    let mut seeds = Vec::new();
+    for _ in 0..3 {
+        let request = server.requests.recv().await.unwrap();
+        let (_, body) = request.split_once("\r\n\r\n").unwrap();
+        let body: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!(body["n"], 1);
+        seeds.push(body["seed"].as_i64().unwrap());
+    }
+    seeds.sort_unstable();
+    assert_eq!(seeds, [7, 8, 9]);
 }
