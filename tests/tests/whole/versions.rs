@@ -186,7 +186,7 @@ async fn names_of_a_model_that_sleeps_wake_it_whoever_asks() {
     cluster.wait_until_deployed(0, "sleeper").await;
     put(&cluster, "nickname", &targets(&[("sleeper", 1)])).await;
     let piped = json!({ "task": "generate", "steps": [
-        { "name": "answer", "model": "nickname", "inputs": { "prompt": "request.prompt" } },
+        { "name": "answer", "model": "nickname", "inputs": { "prompt": "request.question" } },
     ] });
     client.put_pipeline("piped", &piped, None).await.unwrap();
     put(&cluster, "front", &targets(&[("piped", 1)])).await;
