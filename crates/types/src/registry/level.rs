@@ -6,7 +6,8 @@
 
 use crate::registry::RegistryCommand;
 
-/// The level that this version speaks: 1 was the first, 2 has [`RegistryCommand::Drain`]. A
+/// The level that this version speaks: 1 was the first, 2 has [`RegistryCommand::Drain`] and
+/// [`DeployOptions::beside`](super::DeployOptions::beside). A
 /// version that adds a command, or a field to one, adds a level.
 pub const LEVEL: u32 = 2;
 
@@ -16,6 +17,8 @@ impl RegistryCommand {
     pub fn level(&self) -> u32 {
         match self {
             Self::Drain(..) | Self::Undrain(_) => 2,
+            // What replaces a version elsewhere must not do so here.
+            Self::Deploy { options, .. } if options.beside != 0 => 2,
             _ => 1,
         }
     }
