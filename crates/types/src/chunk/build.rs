@@ -7,8 +7,7 @@
 use std::sync::{Arc, LazyLock};
 
 use arrow_array::builder::{
-    ArrayBuilder, BooleanBuilder, Float32Builder, ListBuilder, StringBuilder,
-    UInt32Builder,
+    ArrayBuilder, BooleanBuilder, Float32Builder, ListBuilder, StringBuilder, UInt32Builder,
 };
 use arrow_array::{ArrayRef, BooleanArray, RecordBatch, UInt32Array, new_null_array};
 use arrow_schema::{DataType, Field};
