@@ -163,7 +163,7 @@ mod tests {
         let end = CancellationToken::new();
         let patience = Patience::new(end.clone());
         let start = Instant::now();
-        let step = WINDOW / (TAKEN_BACK - 1);
+        let step = WINDOW / (TAKEN_BACK / 2);
         for count in 0..TAKEN_BACK * 3 {
             patience.taken_back(start + step * count);
         }

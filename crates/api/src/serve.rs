@@ -4,17 +4,16 @@
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::response::Response;
+use futures::FutureExt;
 use http::{HeaderValue, Request, StatusCode, Version, header};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -37,6 +36,8 @@ const HTTP2_STREAMS: u32 = 256;
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 /// HTTP/2's maximum: uploads that wait must not stop the others of their connection.
 const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
+/// How long a shutdown waits for the first request of a connection.
+const FIRST_REQUEST: Duration = Duration::from_secs(1);
 /// After a failed accept (no file descriptors, most likely).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -78,45 +79,51 @@ pub(crate) async fn run(
     shutdown: CancellationToken,
     stays: Stays,
 ) {
-    let graceful = GracefulShutdown::new();
     let places = Arc::new(Semaphore::new(config.max_connections));
     let doorman = Doorman::new();
     let tasks = Tasks {
         tracker: TaskTracker::new(),
+        connections: TaskTracker::new(),
         upgraded: TaskTracker::new(),
         end: CancellationToken::new(),
         draining: Draining(shutdown.clone()),
         stays,
     };
     let _end = tasks.end.clone().drop_guard();
+    let welcome = |socket: TcpStream| {
+        let Ok(place) = places.clone().try_acquire_owned() else {
+            let end = tasks.end.clone();
+            return doorman.turn_away(socket, tls.is_none(), &tasks.tracker, end);
+        };
+        let (router, config, tls) = (router.clone(), config, tls.clone());
+        let (upgrades, counted) = (tasks.upgrades(place), tasks.connections.token());
+        let child = tasks.child();
+        tasks.tracker.spawn(async move {
+            greet(socket, tls, router, config, child, upgrades).await;
+            drop(counted);
+        });
+    };
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = shutdown.cancelled() => break,
         };
         match accepted {
-            Ok((socket, _)) => {
-                let Ok(place) = places.clone().try_acquire_owned() else {
-                    let end = tasks.end.clone();
-                    doorman.turn_away(socket, tls.is_none(), &tasks.tracker, end);
-                    continue;
-                };
-                let (router, watcher) = (router.clone(), graceful.watcher());
-                let upgrades = tasks.upgrades(place);
-                let (tls, tasks) = (tls.clone(), tasks.child());
-                tasks.tracker.clone().spawn(async move {
-                    greet(socket, tls, router, config, watcher, tasks, upgrades).await;
-                });
-            }
+            Ok((socket, _)) => welcome(socket),
             Err(error) => {
                 tracing::warn!(error = %error, "accept failed");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
     }
+    // Closing the listener resets those that the kernel has accepted and nobody here has.
+    while let Some(Ok((socket, _))) = listener.accept().now_or_never() {
+        welcome(socket);
+    }
     drop(listener);
     let drained = async {
-        graceful.shutdown().await;
+        tasks.connections.close();
+        tasks.connections.wait().await;
         tasks.upgraded.close();
         tasks.upgraded.wait().await;
     };
@@ -139,17 +146,16 @@ async fn greet(
     tls: Option<EdgeTls>,
     router: Router,
     config: ApiConfig,
-    watcher: Watcher,
     tasks: Tasks,
     upgrades: Upgrades,
 ) {
     prepare(&socket);
     let socket = StallGuard::new(socket, config.write_stall);
     let Some(tls) = tls else {
-        return connection(socket, router, config, watcher, tasks, upgrades).await;
+        return connection(socket, router, config, tasks, upgrades).await;
     };
     match tasks.end.run_until_cancelled(tls.accept(socket)).await {
-        Some(Ok(socket)) => connection(socket, router, config, watcher, tasks, upgrades).await,
+        Some(Ok(socket)) => connection(socket, router, config, tasks, upgrades).await,
         Some(Err(error)) => tracing::debug!(error = %error, "a handshake failed"),
         None => {}
     }
@@ -159,7 +165,6 @@ async fn connection<IO>(
     socket: IO,
     router: Router,
     config: ApiConfig,
-    watcher: Watcher,
     tasks: Tasks,
     upgrades: Upgrades,
 ) where
@@ -169,10 +174,11 @@ async fn connection<IO>(
     let stays = tasks.stays.clone();
     // The connection's HTTP/2 streams end with it.
     let _end = end.clone().drop_guard();
-    let (watches, asked) = (Watches::default(), AtomicBool::new(false));
+    let (watches, asked) = (Watches::default(), CancellationToken::new());
     let patience = Patience::new(end.clone());
+    let leaving = leaving(&draining, &asked);
     let service = service_fn(|mut request: Request<Incoming>| {
-        asked.store(true, Ordering::Relaxed);
+        asked.cancel();
         request.extensions_mut().insert(watches.clone());
         request.extensions_mut().insert(draining.clone());
         request.extensions_mut().insert(upgrades.clone());
@@ -180,8 +186,8 @@ async fn connection<IO>(
     });
     let io = TokioIo::new(socket);
     let builder = builder(&config, tasks);
-    let serve = builder.serve_connection_with_upgrades(io, service);
-    let mut served = pin!(watcher.watch(serve));
+    let mut served = pin!(builder.serve_connection_with_upgrades(io, service));
+    let (mut leaving, mut leaves) = (pin!(leaving), false);
     // The header timeout of the HTTP library begins only once it knows the version.
     let mut silence = pin!(tokio::time::sleep(config.header_timeout));
     let mut greeted = false;
@@ -195,15 +201,29 @@ async fn connection<IO>(
                 return;
             }
             () = &mut silence, if !greeted => {
-                greeted = asked.load(Ordering::Relaxed);
+                greeted = asked.is_cancelled();
                 if !greeted {
                     tracing::debug!("no request came in time");
                     return;
                 }
             }
+            () = &mut leaving, if !leaves => {
+                leaves = true;
+                served.as_mut().graceful_shutdown();
+            }
             _ = check.tick() => watches.cut(Instant::now(), config.write_stall),
             () = end.cancelled() => return,
         }
+    }
+}
+
+/// Rings once a connection is to end after what it has begun: when the server shuts down. A client
+/// that has connected and not asked yet may have a request on its way, and has a moment for it.
+fn leaving(draining: &Draining, asked: &CancellationToken) -> impl Future<Output = ()> + use<> {
+    let (draining, asked) = (draining.0.clone(), asked.clone());
+    async move {
+        draining.cancelled().await;
+        let _ = tokio::time::timeout(FIRST_REQUEST, asked.cancelled()).await;
     }
 }
 
@@ -233,6 +253,8 @@ pub(crate) type Stays = Arc<dyn Fn() -> bool + Send + Sync>;
 #[derive(Clone)]
 struct Tasks {
     tracker: TaskTracker,
+    /// Counts connections until they have ended or were taken over.
+    connections: TaskTracker,
     /// Of connections that were taken over.
     upgraded: TaskTracker,
     end: CancellationToken,
@@ -252,6 +274,7 @@ impl Tasks {
     fn child(&self) -> Self {
         Self {
             tracker: self.tracker.clone(),
+            connections: self.connections.clone(),
             upgraded: self.upgraded.clone(),
             end: self.end.child_token(),
             draining: self.draining.clone(),

@@ -157,10 +157,7 @@ impl Worker {
             .replicas
             .read()
             .iter()
-            .map(|replica| {
-                let idle_since = replica.idle_since();
-                replica.report(idle_since.map_or(0, |at| self.0.uptime_ms(at)))
-            })
+            .map(|replica| replica.report(|at| self.0.uptime_ms(at)))
             .collect();
         WorkerReport {
             id: self.0.config.id.clone(),

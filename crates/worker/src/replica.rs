@@ -132,16 +132,11 @@ impl Replica {
         state.1.as_ref().map(|loaded| loaded.seat.clone())
     }
 
-    /// When its last request ended, or it was loaded; the process's beginning of time before.
-    pub(crate) fn idle_since(&self) -> Option<Instant> {
-        let state = self.state.read();
-        state.1.as_ref().map(|loaded| loaded.admission.idle_since())
-    }
-
-    /// Its part of a heartbeat; `idle_since_ms` is in the worker's uptime.
-    pub(crate) fn report(&self, idle_since_ms: u64) -> ReplicaReport {
+    /// Its part of a heartbeat; `uptime_ms` tells times in the worker's uptime.
+    pub(crate) fn report(&self, uptime_ms: impl FnOnce(Instant) -> u64) -> ReplicaReport {
         let state = self.state.read();
         let loaded = state.1.as_ref();
+        let idle_since = loaded.map(|loaded| loaded.admission.idle_since());
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         ReplicaReport {
             model: self.assignment.model.clone(),
@@ -150,7 +145,7 @@ impl Replica {
             active: loaded.map_or(0, |loaded| count(loaded.admission.running())),
             queued: loaded.map_or(0, |loaded| count(loaded.admission.waiting())),
             capacity: loaded.map_or(0, |loaded| count(loaded.capacity)),
-            idle_since_ms,
+            idle_since_ms: idle_since.map_or(0, uptime_ms),
             queue_wait_ms: loaded.map_or(0, |loaded| loaded.waits.ms(Instant::now())),
             fetch: self.progress.get(),
             signature: loaded.map(|loaded| loaded.signature.clone()),

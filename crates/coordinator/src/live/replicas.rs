@@ -88,10 +88,13 @@ impl Slots {
         model: &ModelName,
         version: ModelVersion,
     ) -> Option<(&'a ReplicaReport, &Arc<Known>)> {
-        let slots = self.0.get(model)?;
-        let slot = slots.iter().find(|slot| slot.version == version)?;
-        let replica = report.replicas.get(slot.index)?;
-        (replica.state == ReplicaState::Ready).then_some((replica, &slot.known))
+        // One that is on its way out may stand beside the one that was loaded after it.
+        let slots = self.0.get(model)?.iter();
+        let mut ready = slots
+            .filter(|slot| slot.version == version)
+            .filter_map(|slot| Some((report.replicas.get(slot.index)?, &slot.known)))
+            .filter(|(replica, _)| replica.state == ReplicaState::Ready);
+        ready.next()
     }
 
     pub(super) fn of<'a>(

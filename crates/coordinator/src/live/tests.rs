@@ -184,6 +184,23 @@ fn only_ready_replicas_of_the_version_are_candidates_and_only_changes_are_news()
 }
 
 #[test]
+fn a_replica_is_found_beside_one_of_its_version_that_is_on_its_way_out() {
+    let mut story = Story::new();
+    let mut both = report(1, ReplicaState::Draining);
+    let [going] = &both.replicas[..] else {
+        panic!("one replica")
+    };
+    let mut going = going.clone();
+    going.state = ReplicaState::Ready;
+    both.replicas.push(going);
+    story.hear(0, 1, both);
+    assert_eq!(story.live.ready_versions(&model())[&ModelVersion(1)], 1);
+    let signature = story.live.signature(&model(), ModelVersion(1));
+    assert!(signature.is_some(), "what is ready can be asked");
+    assert_eq!(story.candidates(), 1);
+}
+
+#[test]
 fn a_stream_counts_on_its_replica_until_it_is_dropped() {
     let mut story = Story::new();
     story.hear(0, 1, report(1, ReplicaState::Ready));
@@ -206,10 +223,10 @@ fn a_dead_worker_keeps_its_replicas_for_the_grace_and_placement_looks_when_it_is
         let (_, worker) = story.live.iter().next().unwrap();
         story.live.keeps_replicas(worker, story.at(ms))
     };
-    assert!(keeps(&story, 9_900));
-    assert!(!keeps(&story, 10_100));
     assert!(!story.tick(9_900));
+    assert!(keeps(&story, 9_900));
     assert!(story.tick(10_100), "placement is looked at again");
+    assert!(!keeps(&story, 10_100));
 }
 
 #[test]
