@@ -79,7 +79,7 @@ pub(crate) fn explain(error: ClientError) -> anyhow::Error {
             "deploy it with `volley model deploy NAME`"
         }
         ClientError::Refused { code, status, .. } if code == "not_found" || *status == 404 => {
-            "`volley model list` and `volley connector list` show what there is"
+            "`volley status`, `volley model list` and `volley connector list` show what there is"
         }
         ClientError::Url(_)
         | ClientError::Key

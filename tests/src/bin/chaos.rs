@@ -13,6 +13,8 @@ use volley_tests::chaos::nemesis::{Dice, Fault, strike};
 use volley_tests::chaos::report::{Fired, Run, Verdict};
 use volley_tests::chaos::streams::Ending;
 
+/// The exit status of a run that is invalid.
+const SAYS_NOTHING: u8 = 3;
 /// How long a cluster may take to be well again after a fault.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Calm before the first fault and after each.
@@ -53,7 +55,8 @@ async fn main() -> ExitCode {
             match run.verdict() {
                 Verdict::Held => ExitCode::SUCCESS,
                 Verdict::Invalid if !arguments.only.is_empty() => ExitCode::SUCCESS,
-                Verdict::Broken | Verdict::Invalid => ExitCode::FAILURE,
+                Verdict::Invalid => ExitCode::from(SAYS_NOTHING),
+                Verdict::Broken => ExitCode::FAILURE,
             }
         }
         Err(error) => {
