@@ -29,8 +29,12 @@ fi
 [ -x "$binary" ] || give_up "$binary is not there; build it: cargo build --package volley-cli"
 
 folder="$(mktemp -d)"
-port="${VOLLEY_PORT:-$(python3 -c 'import socket
-with socket.socket() as s: s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')}"
+# Four in a row, below those that the system gives to whoever asks for any.
+port="${VOLLEY_PORT:-$(python3 -c 'import random, socket
+def free(port):
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) != 0
+print(next(p for p in random.sample(range(20000, 32000, 8), 1000) if all(map(free, range(p, p + 4)))))')}"
 "$binary" up --port "$port" --data-dir "$folder/data" >"$folder/log" 2>&1 &
 volley=$!
 end() {

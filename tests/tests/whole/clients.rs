@@ -23,7 +23,7 @@ pub(crate) struct Up {
 }
 
 /// Four free ports in a row.
-fn ports() -> u16 {
+pub(crate) fn ports() -> u16 {
     loop {
         let first = free_port();
         let rest = (1..4).map(|offset| std::net::TcpListener::bind(("127.0.0.1", first + offset)));
