@@ -38,6 +38,8 @@ mod resumed;
 mod secrets;
 #[path = "whole/sources.rs"]
 mod sources;
+#[path = "whole/starts.rs"]
+mod starts;
 #[path = "whole/tenants.rs"]
 mod tenants;
 #[path = "whole/told_once.rs"]

@@ -57,6 +57,7 @@ impl Cluster {
             level: self.0.config.level,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             active_streams: self.0.streams.load(Ordering::Relaxed),
+            last_applied: self.0.status.borrow().last_applied,
         }
     }
 
@@ -111,6 +112,7 @@ impl Cluster {
                     level: reply.level,
                     version: reply.version,
                     active_streams: reply.active_streams,
+                    last_applied: reply.last_applied,
                 })
             }
             // The versions before this one do not have the question.
@@ -119,6 +121,7 @@ impl Cluster {
                     level: 1,
                     version: String::new(),
                     active_streams: 0,
+                    last_applied: None,
                 })
             }
             failed => {

@@ -194,6 +194,7 @@ impl MembershipService for MembershipDoor {
             level: report.level,
             version: report.version,
             active_streams: report.active_streams,
+            last_applied: report.last_applied,
         }))
     }
 }

@@ -2,7 +2,7 @@
 //! calls it, tries another one where that is safe, and streams the answer back.
 //!
 //! Reading order: `predict` (the six steps), `alias` (which model a name stands for),
-//! `pipeline` (graphs of models), `tries`, [`route`] (pure choice), [`live`]
+//! `pipeline` (graphs of models), `start` (who has just begun), `tries`, [`route`] (pure choice), [`live`]
 //! (which workers there are), [`heartbeat`] (how that is known), [`planner`] (where replicas
 //! go), [`scaler`] (how many there are), [`status`] (what users see), [`streams`] (what clients
 //! take up again elsewhere).
@@ -23,6 +23,7 @@ mod predict;
 mod refusal;
 pub mod route;
 pub mod scaler;
+mod start;
 pub mod status;
 pub mod streams;
 mod tries;
@@ -73,6 +74,8 @@ struct Shared {
     leaving: AtomicBool,
     /// An operator drains it, and load balancers have had time to hear of it.
     left: AtomicBool,
+    /// It has caught up with the others since it was started.
+    knows_cluster: AtomicBool,
     /// Rings when workers or their replicas changed, for the planner.
     workers_changed: tokio::sync::Notify,
     /// Rings with it, for everybody else.
@@ -111,6 +114,7 @@ impl Coordinator {
             announced: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             left: AtomicBool::new(false),
+            knows_cluster: AtomicBool::new(false),
             workers_changed: tokio::sync::Notify::new(),
             news: tokio::sync::watch::Sender::new(()),
             book: Mutex::default(),
@@ -171,7 +175,7 @@ impl Coordinator {
     fn invites(&self) -> bool {
         let leaves =
             self.0.announced.load(Ordering::Acquire) || self.0.leaving.load(Ordering::Acquire);
-        self.accepts() && !leaves
+        self.accepts() && !leaves && self.knows_cluster()
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {

@@ -285,10 +285,14 @@ impl LiveWorkers {
     /// not gone yet.
     #[must_use]
     pub fn is_settling(&self, now: Instant) -> bool {
+        self.listened(now) < self.config.replace_after
+    }
+
+    /// For how long this coordinator has listened to workers.
+    #[must_use]
+    pub fn listened(&self, now: Instant) -> Duration {
         let listens = |began| self.awake(now).saturating_duration_since(began);
-        let config = &self.config;
-        self.began
-            .is_none_or(|began| listens(began) < config.replace_after)
+        self.began.map_or(Duration::ZERO, listens)
     }
 
     /// The latest that it can be without this coordinator having stood still; once it has, the

@@ -44,7 +44,7 @@ impl Book {
         let before = std::mem::replace(&mut self.state, state.clone());
         let mut touched = BTreeSet::new();
         for (name, old, new) in differences(&before, state) {
-            for worker in old.into_iter().flat_map(workers) {
+            for worker in old.into_iter().flat_map(ModelEntry::holders) {
                 self.pages
                     .entry(worker.clone())
                     .or_default()
@@ -52,7 +52,7 @@ impl Book {
                     .remove(name);
                 touched.insert(worker.clone());
             }
-            for worker in new.into_iter().flat_map(workers) {
+            for worker in new.into_iter().flat_map(ModelEntry::holders) {
                 let page = self.pages.entry(worker.clone()).or_default();
                 page.models.insert(name.clone());
                 touched.insert(worker.clone());
@@ -104,14 +104,8 @@ fn holders_of_changed_secrets(before: &RegistryState, state: &RegistryState) -> 
     let models = state.models.values();
     let concerned = models.filter(|model| state.names_secret(model, is_other));
     concerned
-        .flat_map(|model| workers(model).cloned())
+        .flat_map(|model| model.holders().cloned())
         .collect()
-}
-
-fn workers(entry: &ModelEntry) -> impl Iterator<Item = &WorkerId> {
-    let rollout = entry.deployment.as_ref().and_then(|it| it.rollout.as_ref());
-    let previous = rollout.map_or(&[][..], |rollout| &rollout.previous);
-    entry.placement.iter().chain(previous)
 }
 
 type Difference<'a> = (

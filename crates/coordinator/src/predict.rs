@@ -38,6 +38,7 @@ impl Predict for Coordinator {
     }
 
     async fn signature(&self, model: &ModelRef) -> Result<Signature, PredictError> {
+        self.started_for(model).await;
         let registry = self.0.cluster.registry().borrow().clone();
         if registry.models.contains_key(&model.name) {
             self.wake(model).await?;
@@ -93,6 +94,7 @@ impl Coordinator {
 
     /// Wakes the models that a request goes to, where they sleep.
     async fn wake_for(&self, model: &ModelRef, keys: Keys) -> Result<(), PredictError> {
+        self.started_for(model).await;
         let registry = self.0.cluster.registry().borrow().clone();
         let Ok(aimed) = alias::aim(&registry, model, keys) else {
             return Ok(());

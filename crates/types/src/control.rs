@@ -200,6 +200,9 @@ pub struct CoordinatorReport {
     pub version: String,
     /// Prediction streams that run through it.
     pub active_streams: u32,
+    /// The last index of the log that it has applied; `None` where it has none, or is too old to
+    /// tell.
+    pub last_applied: Option<u64>,
 }
 
 /// How far a node is that an operator drains.

@@ -150,6 +150,16 @@ impl ModelEntry {
         let held = current.into_iter().chain(before);
         held.filter_map(move |(version, workers)| workers.contains(worker).then_some(version))
     }
+
+    /// The workers that shall hold a version: the deployed one, or the one that it replaces. Who
+    /// holds both comes twice.
+    pub fn holders(&self) -> impl Iterator<Item = &WorkerId> {
+        let deployment = self.deployment.as_ref();
+        let rollout = deployment.and_then(|deployment| deployment.rollout.as_ref());
+        let current = deployment.map(|_| &self.placement);
+        let before = rollout.map(|rollout| &rollout.previous);
+        current.into_iter().chain(before).flatten()
+    }
 }
 
 /// The whole replicated state.

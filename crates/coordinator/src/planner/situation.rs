@@ -78,12 +78,7 @@ pub fn situation<'a>(
 
 /// Workers that hold replicas and have not been heard yet.
 fn add_unheard<'a>(state: &'a RegistryState, live: &LiveWorkers, situation: &mut Situation<'a>) {
-    let entries = state.models.values();
-    let placed = entries.flat_map(|entry| {
-        let rollout = entry.deployment.as_ref().and_then(|it| it.rollout.as_ref());
-        let previous = rollout.map_or(&[][..], |rollout| &rollout.previous);
-        entry.placement.iter().chain(previous)
-    });
+    let placed = state.models.values().flat_map(|entry| entry.holders());
     let unheard: std::collections::BTreeSet<_> =
         placed.filter(|id| live.get(id).is_none()).collect();
     situation

@@ -93,6 +93,9 @@ pub struct DescribeReply {
     /// Prediction streams that run through it.
     #[prost(uint32, tag = "3")]
     pub active_streams: u32,
+    /// The last index of the log that it has applied.
+    #[prost(uint64, optional, tag = "4")]
+    pub last_applied: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct MembershipReply {
