@@ -7,6 +7,7 @@ mod routes;
 
 use std::collections::BTreeMap;
 
+use reqwest::header::{self, HeaderMap, HeaderValue};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use volley_tests::cluster::Cluster;
@@ -56,6 +57,10 @@ impl Caller {
         let request = request
             .bearer_auth(&self.key)
             .header("x-request-id", "walk");
+        let request = match path.ends_with("/ws") {
+            true => request.headers(handshake()),
+            false => request,
+        };
         let request = match body {
             Value::Null => request,
             body => request.json(body),
@@ -97,6 +102,18 @@ impl Caller {
         })
         .await;
     }
+}
+
+/// What asks for a WebSocket.
+fn handshake() -> HeaderMap {
+    let headers = [
+        (header::CONNECTION, "upgrade"),
+        (header::UPGRADE, "websocket"),
+        (header::SEC_WEBSOCKET_VERSION, "13"),
+        (header::SEC_WEBSOCKET_KEY, "dGVsbCBtZSBhIHN0b3J5IQ=="),
+    ];
+    let headers = headers.map(|(name, value)| (name, HeaderValue::from_static(value)));
+    HeaderMap::from_iter(headers)
 }
 
 impl Told {
@@ -240,9 +257,12 @@ async fn walk(a: &Caller, b: &Caller, method: &Method, path: &str, named: &Named
         assert_eq!(theirs.status, wanted, "{method} {path} {there}: {theirs:?}");
         assert_eq!(theirs.renamed(there, never), none, "{method} {path}");
         // The refusal means something where the owner is not refused.
-        if *method == Method::GET && !path.ends_with("/ws") {
+        if *method == Method::GET {
             let own = a.send(method, &at(there), &body).await;
-            assert!(own.status.is_success(), "{method} {path} {there}: {own:?}");
+            let opened = own.status == StatusCode::SWITCHING_PROTOCOLS;
+            let answered = own.status.is_success() || opened;
+            assert!(answered, "{method} {path} {there}: {own:?}");
+            assert_eq!(opened, path.ends_with("/ws"), "{path}: {own:?}");
         }
     }
     things.len()

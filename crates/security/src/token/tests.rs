@@ -115,6 +115,28 @@ fn issuers(keys: &[&Value], rules: ClaimRules, algorithms: &[&str]) -> Issuers {
 }
 
 #[test]
+fn a_tenants_token_that_names_no_models_reaches_the_tenants_own() {
+    let provider = Provider::ecdsa("k1");
+    let unnamed = ClaimRules {
+        models_claim: None,
+        ..rules()
+    };
+    let limited = issuers(&[&provider.jwk], unnamed.clone(), &["ES256"]);
+    let ada = limited.identify(&provider.token(&claims())).unwrap();
+    assert_eq!(ada.models().patterns()[0].to_string(), "team-a.*");
+    let all = issuers(&[&provider.jwk], rules(), &["ES256"]);
+    let all = all.identify(&provider.token(&with("models", json!(["*"]))));
+    assert!(all.unwrap().models().is_all());
+    let nobodys = ClaimRules {
+        tenant_claim: None,
+        ..unnamed
+    };
+    let nobodys = issuers(&[&provider.jwk], nobodys, &["ES256"]);
+    let ada = nobodys.identify(&provider.token(&claims())).unwrap();
+    assert!(ada.models().is_all());
+}
+
+#[test]
 fn a_token_gives_what_its_claims_say() {
     for provider in [Provider::ecdsa("k1"), Provider::ed25519("k1")] {
         let issuers = issuers(&[&provider.jwk], rules(), &["ES256", "EdDSA"]);

@@ -124,8 +124,6 @@ pub(super) fn answer(method: &Method, path: &str) -> StatusCode {
         (_, Kind::Stream) => StatusCode::GONE,
         // It lists what there is of those that are asked for: none.
         ("GET", _) if path.ends_with("/profile/tasks/{id}") => StatusCode::OK,
-        // Only a request that would become a socket is looked at.
-        ("GET", _) if path.ends_with("/ws") => StatusCode::UPGRADE_REQUIRED,
         _ => StatusCode::NOT_FOUND,
     }
 }
