@@ -106,22 +106,12 @@ impl Settings {
     /// `InvalidInput` naming the file that is malformed.
     pub(super) fn read(directory: &Path, registered: &Registered) -> Result<Self, PredictError> {
         let told = registered.config.clone().unwrap_or_default();
-        let config: Config = match registered.all_config() {
-            Some(text) => serde_json::from_str(text).map_err(|error| {
-                PredictError::invalid("'model_config.all_config' is no config.json")
-                    .with_source(error)
-            })?,
-            None => json(directory, "config.json")?.unwrap_or_default(),
-        };
+        let config = config(directory, registered)?;
         let own = Overrides::read(directory, Kind::Encoder)?;
         let modules: Option<Vec<Module>> = json(directory, "modules.json")?;
         let pooling: PoolingConfig = json(directory, "1_Pooling/config.json")?.unwrap_or_default();
         let prompts: Prompts =
             json(directory, "config_sentence_transformers.json")?.unwrap_or_default();
-        let prompt = |names: &[&str]| {
-            let found = names.iter().find_map(|name| prompts.prompts.get(*name));
-            found.cloned().unwrap_or_default()
-        };
         let known = labels(&config);
         let kinds: Vec<&str> = modules.iter().flatten().map(Module::name).collect();
         let known_task = match (registered.task, &own.task) {
@@ -157,15 +147,12 @@ impl Settings {
             query_prefix: told
                 .query_prefix
                 .or(own.query_prefix)
-                .unwrap_or_else(|| prompt(&["query"])),
+                .unwrap_or_else(|| prompts.first(&["query"])),
             passage_prefix: told
                 .passage_prefix
                 .or(own.passage_prefix)
-                .unwrap_or_else(|| prompt(&["passage", "document"])),
-            default_prefix: prompts
-                .default_prompt_name
-                .as_ref()
-                .map_or_else(String::new, |name| prompt(&[name])),
+                .unwrap_or_else(|| prompts.first(&["passage", "document"])),
+            default_prefix: prompts.default(),
             activation: match own.activation {
                 Some(activation) => activation,
                 None => activation(task, &config)?,
@@ -230,6 +217,16 @@ impl Settings {
         if classifies && self.labels.is_empty() {
             self.labels = (0..width).map(|index| format!("LABEL_{index}")).collect();
         }
+    }
+}
+
+/// The `config.json` that was registered, or else the directory's.
+fn config(directory: &Path, registered: &Registered) -> Result<Config, PredictError> {
+    match registered.all_config() {
+        Some(text) => serde_json::from_str(text).map_err(|error| {
+            PredictError::invalid("'model_config.all_config' is no config.json").with_source(error)
+        }),
+        None => Ok(json(directory, "config.json")?.unwrap_or_default()),
     }
 }
 

@@ -146,21 +146,7 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
     let mut security = SecurityPlan::coordinator(security, NodeId(node.id))?;
     set(&mut security.egress.allow_private, egress.allow_private);
     security.egress.allowed_hosts = hosts("egress.allowed_hosts", egress.allowed_hosts)?;
-    let key = "'security.bootstrap_key_file' (or put it into VOLLEY_BOOTSTRAP_KEY); or, where the \
-               network itself keeps strangers out, set 'security.insecure = true'";
-    security.allow_callers("listen.public", &listen.public, key)?;
-    let skins = [
-        (GrpcSkin::Triton, "grpc.triton", grpc.triton),
-        (GrpcSkin::MlServer, "grpc.mlserver", grpc.mlserver),
-    ];
-    let mut grpc = Vec::new();
-    for (skin, what, address) in skins {
-        if let Some(address) = address {
-            security.allow_callers(what, &address, key)?;
-            grpc.push((skin, address));
-        }
-    }
-    security.allow_nodes("listen.internal", &listen.internal)?;
+    let grpc = allow_listeners(&security, &listen, grpc)?;
     let advertise = listen.advertise.unwrap_or_else(|| listen.internal.clone());
     ensure!(
         !advertise.starts_with("0.0.0.0:") && !advertise.starts_with("[::]:"),
@@ -168,64 +154,15 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
     );
     let mut cluster = ClusterConfig::new(NodeId(node.id), node.data_dir, advertise.clone());
     cluster.dialer = security.dialer();
-    set(
-        &mut cluster.snapshot_every,
-        section.snapshot_every.map(|count| count.0 as u64),
-    );
-    set_span(&mut cluster.write_timeout, section.write_timeout);
-    set(&mut cluster.level, section.compatibility_level);
-    ensure!(
-        (1..=LEVEL).contains(&cluster.level),
-        "'cluster.compatibility_level' must be 1 to {LEVEL}: this version speaks no other level"
-    );
-    let given = (
-        !section.bootstrap.is_empty(),
-        !section.join.is_empty(),
-        section.wait,
-    );
-    let membership = match given {
-        (true, false, false) => {
-            let mut members = BTreeMap::new();
-            for (id, address) in section.bootstrap {
-                let id = id
-                    .parse()
-                    .context("the keys of 'cluster.bootstrap' are node ids")?;
-                members.insert(NodeId(id), address);
-            }
-            ensure!(
-                members.contains_key(&NodeId(node.id)),
-                "'cluster.bootstrap' does not have this node's own id, {}",
-                node.id
-            );
-            let named = &members[&NodeId(node.id)];
-            ensure!(
-                *named == advertise,
-                "'cluster.bootstrap' has this node at {named}, but it advertises {advertise}"
-            );
-            Membership::Bootstrap(members)
-        }
-        (false, true, false) => Membership::Join(section.join),
-        (false, false, true) => Membership::Wait,
-        _ => anyhow::bail!(
-            "give either 'cluster.bootstrap' (the first members of a new cluster), \
-             'cluster.join' (coordinators of a cluster that runs), or 'cluster.wait = true' (it \
-             is let in with `volley cluster add` or `replace`)"
-        ),
-    };
+    set_cluster(&mut cluster, &section)?;
+    let membership = membership(section, NodeId(node.id), &advertise)?;
     let (mut coordinator, mut api) = (CoordinatorConfig::default(), ApiConfig::default());
     let mut drain_timeout = api.drain_timeout;
     let mut drain_grace = DRAIN_GRACE;
     set_span(&mut drain_grace, limits.drain_grace);
     apply(limits, &mut coordinator, &mut api, &mut drain_timeout);
     coordinator.routing.zone = node.zone;
-    ensure!(
-        (0.0..=10.0).contains(&coordinator.retry_ratio),
-        "'limits.retry_ratio' must be between 0 and 10"
-    );
-    ensure!(
-        coordinator.liveness.suspect_after < coordinator.liveness.dead_after,
-        "'limits.suspect_after' must be shorter than 'limits.dead_after'"
-    );
+    check(&coordinator)?;
     Ok(CoordinatorPlan {
         cluster,
         membership,
@@ -240,6 +177,94 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
         security,
         otlp: otlp.map(OtlpSection::plan).transpose()?,
     })
+}
+
+/// Makes sure that every listener may be opened as it is secured. The listeners for gRPC alone.
+fn allow_listeners(
+    security: &SecurityPlan,
+    listen: &Listen,
+    grpc: Grpc,
+) -> anyhow::Result<Vec<(GrpcSkin, String)>> {
+    let key = "'security.bootstrap_key_file' (or put it into VOLLEY_BOOTSTRAP_KEY); or, where the \
+               network itself keeps strangers out, set 'security.insecure = true'";
+    security.allow_callers("listen.public", &listen.public, key)?;
+    let skins = [
+        (GrpcSkin::Triton, "grpc.triton", grpc.triton),
+        (GrpcSkin::MlServer, "grpc.mlserver", grpc.mlserver),
+    ];
+    let mut listeners = Vec::new();
+    for (skin, what, address) in skins {
+        if let Some(address) = address {
+            security.allow_callers(what, &address, key)?;
+            listeners.push((skin, address));
+        }
+    }
+    security.allow_nodes("listen.internal", &listen.internal)?;
+    Ok(listeners)
+}
+
+fn set_cluster(cluster: &mut ClusterConfig, section: &Cluster) -> anyhow::Result<()> {
+    let every = section.snapshot_every.map(|count| count.0 as u64);
+    set(&mut cluster.snapshot_every, every);
+    set_span(&mut cluster.write_timeout, section.write_timeout);
+    set(&mut cluster.level, section.compatibility_level);
+    ensure!(
+        (1..=LEVEL).contains(&cluster.level),
+        "'cluster.compatibility_level' must be 1 to {LEVEL}: this version speaks no other level"
+    );
+    Ok(())
+}
+
+fn membership(section: Cluster, own: NodeId, advertise: &str) -> anyhow::Result<Membership> {
+    let given = (
+        !section.bootstrap.is_empty(),
+        !section.join.is_empty(),
+        section.wait,
+    );
+    match given {
+        (true, false, false) => first_members(section.bootstrap, own, advertise),
+        (false, true, false) => Ok(Membership::Join(section.join)),
+        (false, false, true) => Ok(Membership::Wait),
+        _ => anyhow::bail!(
+            "give either 'cluster.bootstrap' (the first members of a new cluster), \
+             'cluster.join' (coordinators of a cluster that runs), or 'cluster.wait = true' (it \
+             is let in with `volley cluster add` or `replace`)"
+        ),
+    }
+}
+
+fn first_members(
+    named: BTreeMap<String, String>,
+    own: NodeId,
+    advertise: &str,
+) -> anyhow::Result<Membership> {
+    let mut members = BTreeMap::new();
+    for (id, address) in named {
+        let id = id
+            .parse()
+            .context("the keys of 'cluster.bootstrap' are node ids")?;
+        members.insert(NodeId(id), address);
+    }
+    let named = members
+        .get(&own)
+        .with_context(|| format!("'cluster.bootstrap' does not have this node's own id, {own}"))?;
+    ensure!(
+        *named == advertise,
+        "'cluster.bootstrap' has this node at {named}, but it advertises {advertise}"
+    );
+    Ok(Membership::Bootstrap(members))
+}
+
+fn check(coordinator: &CoordinatorConfig) -> anyhow::Result<()> {
+    ensure!(
+        (0.0..=10.0).contains(&coordinator.retry_ratio),
+        "'limits.retry_ratio' must be between 0 and 10"
+    );
+    ensure!(
+        coordinator.liveness.suspect_after < coordinator.liveness.dead_after,
+        "'limits.suspect_after' must be shorter than 'limits.dead_after'"
+    );
+    Ok(())
 }
 
 fn apply(

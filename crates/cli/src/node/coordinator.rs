@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::service::interceptor::InterceptedService;
+use tonic::transport::server::Router;
 use volley_api::{ApiConfig, ApiServer, EncodeMetrics, GrpcSkin, Origins, PeerStreams, Streams};
 use volley_cluster::{Cluster, ClusterConfig};
 use volley_coordinator::streams::OpenChannel;
@@ -19,6 +20,7 @@ use volley_flight::client::{FlightClient, FlightClientConfig};
 use volley_flight::ingress::Decoder;
 use volley_flight::server::{FlightServer, FlightServerConfig};
 use volley_flight::transport;
+use volley_security::Gatekeeper;
 use volley_security::audit::AuditLog;
 use volley_security::nodes::{Dialer, NodeKind, only};
 use volley_telemetry::Metrics;
@@ -149,24 +151,10 @@ pub(crate) async fn start(
     let gate = Arc::new(gate.with_audit(AuditLog::open(&data_dir.join(AUDIT_TRAIL))?));
     let flight = FlightServer::new(Arc::new(coordinator.clone()), FlightServerConfig::default())
         .guarded(gate.clone());
-    let (raft, membership) = cluster.services();
     let streams = Streams::new(node, plan.api.resume);
-    let held = coordinator.stream_service(Arc::new(streams.clone()));
-    let quota = coordinator.quota_service(gate.usage());
     coordinator.share_usage(gate.usage(), open_channel(plan.security.dialer()));
-    let has_tls = plan.security.nodes.is_some();
-    let coordinators = only(NodeKind::Coordinator, has_tls);
-    let workers = only(NodeKind::Worker, has_tls);
-    let router = transport::server_builder()
-        .add_service(flight.into_service())
-        .add_service(InterceptedService::new(raft, coordinators.clone()))
-        .add_service(InterceptedService::new(membership, coordinators.clone()))
-        .add_service(InterceptedService::new(held, coordinators.clone()))
-        .add_service(InterceptedService::new(quota, coordinators))
-        .add_service(InterceptedService::new(
-            coordinator.worker_service(),
-            workers,
-        ));
+    let router = internal_router(&plan.security, &cluster, &coordinator, &gate, &streams)
+        .add_service(flight.into_service());
     let (stop_public, stop_internal) = (CancellationToken::new(), CancellationToken::new());
     let internal = tokio::spawn(serve_internal(
         router,
@@ -207,6 +195,32 @@ pub(crate) async fn start(
         drain_timeout: plan.drain_timeout,
         drain_grace: plan.drain_grace,
     })
+}
+
+/// What other nodes call: Raft and its membership, held streams, quotas, and the heartbeats of
+/// workers. Each for its kind of node alone, where nodes have certificates.
+fn internal_router(
+    security: &SecurityPlan,
+    cluster: &Cluster,
+    coordinator: &Coordinator,
+    gate: &Gatekeeper,
+    streams: &Streams,
+) -> Router {
+    let (raft, membership) = cluster.services();
+    let held = coordinator.stream_service(Arc::new(streams.clone()));
+    let quota = coordinator.quota_service(gate.usage());
+    let has_tls = security.nodes.is_some();
+    let coordinators = only(NodeKind::Coordinator, has_tls);
+    let workers = only(NodeKind::Worker, has_tls);
+    transport::server_builder()
+        .add_service(InterceptedService::new(raft, coordinators.clone()))
+        .add_service(InterceptedService::new(membership, coordinators.clone()))
+        .add_service(InterceptedService::new(held, coordinators.clone()))
+        .add_service(InterceptedService::new(quota, coordinators))
+        .add_service(InterceptedService::new(
+            coordinator.worker_service(),
+            workers,
+        ))
 }
 
 /// The node's metrics with those of its held streams.

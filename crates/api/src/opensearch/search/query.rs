@@ -241,30 +241,9 @@ fn read_field(
     }
     let empty = Map::new();
     let options = given.as_object().unwrap_or(&empty);
-    let key = if kind.starts_with("match") {
-        "query"
-    } else {
-        "value"
-    };
-    let also = if kind == "wildcard" {
-        options.get("wildcard")
-    } else {
-        None
-    };
-    let value = match given {
-        Value::Object(_) => options.get(key).or(also).ok_or_else(|| malformed(kind))?,
-        plain => plain,
-    };
-    if !matches!(value, Value::String(_) | Value::Number(_) | Value::Bool(_)) {
-        return Err(malformed(kind));
-    }
+    let value = asked_value(kind, given, options)?;
     let any_case = options.get("case_insensitive") == Some(&Value::Bool(true));
-    let text = || {
-        value
-            .as_str()
-            .map(str::to_owned)
-            .ok_or_else(|| malformed(kind))
-    };
+    let text = || value.as_str().ok_or_else(|| malformed(kind));
     Ok(match kind {
         "term" => Query::Terms {
             field,
@@ -282,15 +261,36 @@ fn read_field(
         },
         "prefix" => Query::Wildcard {
             field,
-            pattern: escape(&text()?) + "*",
+            pattern: escape(text()?) + "*",
             any_case,
         },
         _ => Query::Wildcard {
             field,
-            pattern: text()?,
+            pattern: text()?.to_owned(),
             any_case,
         },
     })
+}
+
+/// What a field is asked for, given alone or among options: a text, a number or a truth value.
+fn asked_value<'q>(
+    kind: &str,
+    given: &'q Value,
+    options: &'q Map<String, Value>,
+) -> Result<&'q Value, PredictError> {
+    let key = if kind.starts_with("match") {
+        "query"
+    } else {
+        "value"
+    };
+    let also = || options.get("wildcard").filter(|_| kind == "wildcard");
+    let value = match given {
+        Value::Object(_) => options.get(key).or_else(also),
+        plain => Some(plain),
+    };
+    value
+        .filter(|value| matches!(value, Value::String(_) | Value::Number(_) | Value::Bool(_)))
+        .ok_or_else(|| malformed(kind))
 }
 
 fn is_and(options: &Map<String, Value>) -> Result<bool, PredictError> {

@@ -65,8 +65,22 @@ pub(super) struct SentenceConfig {
 #[derive(Default, Deserialize)]
 pub(super) struct Prompts {
     #[serde(default)]
-    pub(super) prompts: BTreeMap<String, String>,
-    pub(super) default_prompt_name: Option<String>,
+    prompts: BTreeMap<String, String>,
+    default_prompt_name: Option<String>,
+}
+
+impl Prompts {
+    /// The first of these that there is; else nothing.
+    pub(super) fn first(&self, names: &[&str]) -> String {
+        let found = names.iter().find_map(|name| self.prompts.get(*name));
+        found.cloned().unwrap_or_default()
+    }
+
+    /// What is put before texts of no kind.
+    pub(super) fn default(&self) -> String {
+        let name = self.default_prompt_name.as_deref();
+        name.map(|name| self.first(&[name])).unwrap_or_default()
+    }
 }
 
 #[derive(Default, Deserialize)]
