@@ -1,19 +1,16 @@
-//! The routes.
+//! What handlers work with.
 
 use std::sync::Arc;
 
-use axum::Router;
 use volley_security::{Gatekeeper, Principal};
+use volley_types::Control;
 use volley_types::arrow_messages::OpenArrow;
-use volley_types::{Control, Role};
 
 use crate::answering::AnsweredBy;
-use crate::auth::{Access, Routes, Sealed, delete, get, post, post_stream, put};
-use crate::resume::{self, Resume};
-use crate::{
-    ApiConfig, EncodeMetrics, GrpcSkin, admin, aliases, anthropic, drains, keys, oip, ollama,
-    openai, openapi, opensearch, ops, pipelines, secrets, ws,
-};
+use crate::oip::statistics::Statistics;
+use crate::opensearch::batch::Batches;
+use crate::resume::Resume;
+use crate::{ApiConfig, EncodeMetrics};
 
 /// What a handler works with: the cluster, with the rights of who asks.
 pub(crate) struct App {
@@ -22,140 +19,9 @@ pub(crate) struct App {
     pub(crate) config: ApiConfig,
     pub(crate) principal: Arc<Principal>,
     pub(crate) resume: Resume,
-    pub(crate) statistics: Arc<oip::statistics::Statistics>,
-    pub(crate) batches: Arc<opensearch::batch::Batches>,
+    pub(crate) statistics: Arc<Statistics>,
+    pub(crate) batches: Arc<Batches>,
     pub(crate) arrow: Option<OpenArrow>,
     pub(crate) answered_by: AnsweredBy,
     pub(crate) gate: Arc<Gatekeeper>,
-}
-
-/// Health tells nothing but that.
-pub(crate) const PUBLIC: Access = Access::Public;
-pub(crate) const VIEWER: Role = Role::Viewer;
-pub(crate) const PREDICT: Role = Role::Predict;
-pub(crate) const MODEL_ADMIN: Role = Role::ModelAdmin;
-pub(crate) const CLUSTER_ADMIN: Role = Role::ClusterAdmin;
-
-/// The public interface of a coordinator.
-pub(crate) fn coordinator(sealed: Sealed) -> Router {
-    let (gate, config) = (sealed.gate(), *sealed.config());
-    let grpc = oip::grpc::routes(&sealed, GrpcSkin::Triton);
-    let browsers = sealed.origins().layer();
-    let router = openapi::served(routes(&sealed)).finish(sealed, gate, config);
-    let router = match browsers {
-        Some(layer) => router.layer(layer),
-        None => router,
-    };
-    router.merge(grpc)
-}
-
-/// Its routes, but for gRPC's.
-pub(crate) fn routes(sealed: &Sealed) -> Routes<Sealed> {
-    let streams = get(PREDICT, resume::get).streamed();
-    let streams = streams.and(delete(PREDICT, resume::delete));
-    let ml = opensearch::routes(sealed, streams.clone())
-        .route("/models/{id}/_predict/ws", get(PREDICT, ws::open));
-    let v1 = Routes::new()
-        .route(
-            "/chat/completions",
-            post_stream(PREDICT, sealed, openai::chat::complete),
-        )
-        .route(
-            "/responses",
-            post_stream(PREDICT, sealed, openai::responses::create),
-        )
-        .route(
-            "/responses/input_tokens",
-            post(PREDICT, openai::responses::count),
-        )
-        .route(
-            "/completions",
-            post_stream(PREDICT, sealed, openai::completions::complete),
-        )
-        .route("/embeddings", post(PREDICT, openai::embeddings::embed))
-        .route("/rerank", post(PREDICT, openai::rerank::rerank))
-        .route("/messages", post_stream(PREDICT, sealed, anthropic::create))
-        .route(
-            "/messages/count_tokens",
-            post(PREDICT, anthropic::count_tokens),
-        )
-        .route("/streams/{id}", streams)
-        .route("/models", get(VIEWER, openai::models::list))
-        .route("/models/{id}", get(VIEWER, openai::models::get));
-    let volley = Routes::new()
-        .route("/status", get(VIEWER, ops::status))
-        .route("/scale", get(VIEWER, ops::scale))
-        .route("/metrics", get(VIEWER, ops::own_metrics))
-        .route("/health/live", get(PUBLIC, ops::live))
-        .route("/health/ready", get(PUBLIC, ops::ready))
-        .route("/nodes/join", post(CLUSTER_ADMIN, admin::join))
-        .route("/nodes/{id}/leave", post(CLUSTER_ADMIN, admin::leave))
-        .route("/nodes/{id}/replace", post(CLUSTER_ADMIN, admin::replace))
-        .route("/nodes/{id}/drain", post(CLUSTER_ADMIN, drains::drain))
-        .route("/nodes/{id}/undrain", post(CLUSTER_ADMIN, drains::undrain))
-        .route("/leader/hand_over", post(CLUSTER_ADMIN, admin::hand_over))
-        .route("/backup", get(CLUSTER_ADMIN, admin::backup))
-        .route("/whoami", get(VIEWER, keys::whoami))
-        .route(
-            "/keys",
-            get(CLUSTER_ADMIN, keys::list).and(post(CLUSTER_ADMIN, keys::create)),
-        )
-        .route(
-            "/keys/{id}",
-            get(CLUSTER_ADMIN, keys::get).and(delete(CLUSTER_ADMIN, keys::revoke)),
-        )
-        .route("/secrets", get(MODEL_ADMIN, secrets::list))
-        .route(
-            "/secrets/{name}",
-            post(MODEL_ADMIN, secrets::put).and(delete(MODEL_ADMIN, secrets::delete)),
-        )
-        .route("/secrets/_rewrap", post(MODEL_ADMIN, secrets::rewrap))
-        .route("/keys/{id}/_limit", post(CLUSTER_ADMIN, keys::limits))
-        .route("/keys/{id}/_rotate", post(CLUSTER_ADMIN, keys::rotate))
-        .route(
-            "/aliases",
-            get(VIEWER, aliases::list).and(post(MODEL_ADMIN, aliases::create)),
-        )
-        .route(
-            "/aliases/{name}",
-            get(VIEWER, aliases::get)
-                .and(put(MODEL_ADMIN, aliases::replace))
-                .and(delete(MODEL_ADMIN, aliases::delete)),
-        )
-        .route(
-            "/pipelines",
-            get(VIEWER, pipelines::list).and(post(MODEL_ADMIN, pipelines::create)),
-        )
-        .route(
-            "/pipelines/{name}",
-            get(VIEWER, pipelines::get)
-                .and(put(MODEL_ADMIN, pipelines::replace))
-                .and(delete(MODEL_ADMIN, pipelines::delete)),
-        );
-    Routes::new()
-        .nest("/_plugins/_ml", ml)
-        .nest("/v1", v1)
-        .nest("/api", ollama::routes())
-        .nest("/v2", oip::routes(sealed))
-        .route("/v2/rerank", post(PREDICT, openai::rerank::rerank))
-        .nest("/_volley", volley)
-        .route("/_cluster/settings", opensearch::cluster_settings())
-        .route("/metrics", get(VIEWER, ops::metrics))
-        .route("/", get(VIEWER, ops::about))
-        .route("/docs", get(PUBLIC, openapi::page))
-}
-
-/// Health and metrics alone.
-pub(crate) fn node(
-    metrics: EncodeMetrics,
-    ready: Arc<dyn Fn() -> bool + Send + Sync>,
-    gate: Arc<Gatekeeper>,
-) -> Router {
-    let ready = move || async move { ops::readiness(ready()) };
-    let metrics = move || async move { ops::open_metrics(metrics()) };
-    Routes::new()
-        .route("/metrics", get(VIEWER, metrics))
-        .route("/_volley/health/live", get(PUBLIC, ops::live))
-        .route("/_volley/health/ready", get(PUBLIC, ready))
-        .finish((), gate, ApiConfig::default())
 }

@@ -41,6 +41,13 @@ impl From<Role> for Access {
     }
 }
 
+/// Health tells nothing but that.
+pub(crate) const PUBLIC: Access = Access::Public;
+pub(crate) const VIEWER: Role = Role::Viewer;
+pub(crate) const PREDICT: Role = Role::Predict;
+pub(crate) const MODEL_ADMIN: Role = Role::ModelAdmin;
+pub(crate) const CLUSTER_ADMIN: Role = Role::ClusterAdmin;
+
 /// The methods of one route, each with its [`Access`].
 #[derive(Clone)]
 pub(crate) struct Methods<S> {

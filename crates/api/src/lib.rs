@@ -1,7 +1,7 @@
 //! The HTTP and gRPC edges: bytes into [`volley_types::PredictRequest`]s, chunks into events. It knows
 //! the cluster only as a [`Control`], and nothing of workers. The only crate that names `axum`.
 //!
-//! Reading order: [`ApiServer`], `app` (the routes), `auth` (who may call them), `encoding` (compressed bodies), `context` (what every request carries),
+//! Reading order: [`ApiServer`], `routes`, `auth` (who may call them), `app` (what handlers work with), `encoding` (compressed bodies), `context` (what every request carries),
 //! `opensearch` (the dialect), `sse` (the stream), `tensors` (JSON ⇄ Arrow), `serve` (sockets).
 
 mod admin;
@@ -35,6 +35,7 @@ mod origins;
 mod parameters;
 mod pipelines;
 mod resume;
+mod routes;
 mod rows;
 mod secrets;
 mod serve;
@@ -140,7 +141,7 @@ impl ApiServer {
     pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) {
         let _end = self.streams.end_guard();
         let (config, streams) = (self.config, self.streams.clone());
-        let (router, stays) = (app::coordinator(self.sealed()), self.stays());
+        let (router, stays) = (routes::coordinator(self.sealed()), self.stays());
         let stopping = async {
             shutdown.cancelled().await;
             Instant::now()
@@ -167,7 +168,7 @@ impl ApiServer {
     /// The routes whose answers may be streams: method, and path with its parameters in braces.
     #[must_use]
     pub fn streaming_routes(&self) -> Vec<(&'static str, String)> {
-        let routes = app::routes(&self.sealed());
+        let routes = routes::routes(&self.sealed());
         let all = routes.listed().iter();
         let methods = |route: &auth::Listed| {
             let path = route.path.clone();
@@ -206,7 +207,7 @@ pub async fn serve_node(
     gate: Arc<Gatekeeper>,
     shutdown: CancellationToken,
 ) {
-    let router = app::node(metrics, ready, gate);
+    let router = routes::node(metrics, ready, gate);
     let stays: serve::Stays = Arc::new(|| true);
     serve::run(router, listener, config, None, shutdown, stays).await;
 }

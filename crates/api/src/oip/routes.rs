@@ -1,8 +1,9 @@
 //! The routes of the protocol.
 
 use super::{config, generate, infer, infer_stream, models, repository, statistics};
-use crate::app::{MODEL_ADMIN, PREDICT, PUBLIC, VIEWER};
-use crate::auth::{Methods, Routes, Sealed, get, post, post_stream};
+use crate::auth::{
+    MODEL_ADMIN, Methods, PREDICT, PUBLIC, Routes, Sealed, VIEWER, get, post, post_stream,
+};
 
 /// All routes under `/v2`.
 pub(crate) fn routes(sealed: &Sealed) -> Routes<Sealed> {

@@ -1,8 +1,7 @@
 //! The routes of the dialect, under `/api`.
 
 use super::{embed, generate, models};
-use crate::app::{PREDICT, VIEWER};
-use crate::auth::{Routes, Sealed, get, post};
+use crate::auth::{PREDICT, Routes, Sealed, VIEWER, get, post};
 
 pub(crate) fn routes() -> Routes<Sealed> {
     Routes::new()

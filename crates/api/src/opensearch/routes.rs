@@ -1,8 +1,10 @@
 //! The routes of the dialect, under `/_plugins/_ml`.
 
 use super::{batch, connectors, deployment, groups, models, predict, settings, stats, tasks};
-use crate::app::{CLUSTER_ADMIN, MODEL_ADMIN, PREDICT, VIEWER};
-use crate::auth::{Methods, Routes, Sealed, delete, get, post, post_stream, put};
+use crate::auth::{
+    CLUSTER_ADMIN, MODEL_ADMIN, Methods, PREDICT, Routes, Sealed, VIEWER, delete, get, post,
+    post_stream, put,
+};
 use crate::rows;
 
 /// Both methods of a search.
