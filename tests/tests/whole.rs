@@ -4,10 +4,14 @@
 mod aliases;
 #[path = "whole/bad_input.rs"]
 mod bad_input;
+#[path = "whole/batches.rs"]
+mod batches;
 #[path = "whole/browser.rs"]
 mod browser;
 #[path = "whole/clients.rs"]
 mod clients;
+#[path = "whole/compressed.rs"]
+mod compressed;
 #[path = "whole/continued.rs"]
 mod continued;
 #[path = "whole/dialects.rs"]

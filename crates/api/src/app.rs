@@ -8,7 +8,7 @@ use volley_types::arrow_messages::OpenArrow;
 
 use crate::answering::AnsweredBy;
 use crate::oip::statistics::Statistics;
-use crate::opensearch::batch::Batches;
+use crate::opensearch::batch::Everywhere;
 use crate::resume::Resume;
 use crate::{ApiConfig, EncodeMetrics};
 
@@ -20,7 +20,7 @@ pub(crate) struct App {
     pub(crate) principal: Arc<Principal>,
     pub(crate) resume: Resume,
     pub(crate) statistics: Arc<Statistics>,
-    pub(crate) batches: Arc<Batches>,
+    pub(crate) batches: Everywhere,
     pub(crate) arrow: Option<OpenArrow>,
     pub(crate) answered_by: AnsweredBy,
     pub(crate) gate: Arc<Gatekeeper>,

@@ -22,7 +22,7 @@ use crate::answering::{AnsweredBy, Answering};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::oip::statistics::Statistics;
-use crate::opensearch::batch::Batches;
+use crate::opensearch::batch::Everywhere;
 use crate::resume::{self, Resume};
 use crate::{ApiConfig, EncodeMetrics, Origins, context, encoding, ws};
 
@@ -275,7 +275,7 @@ pub(crate) struct Sealed {
     gate: Arc<Gatekeeper>,
     resume: Resume,
     statistics: Arc<Statistics>,
-    batches: Arc<Batches>,
+    batches: Everywhere,
     arrow: Option<OpenArrow>,
     origins: Origins,
 }
@@ -287,6 +287,7 @@ impl Sealed {
         config: ApiConfig,
         gate: Arc<Gatekeeper>,
         resume: Resume,
+        batches: Everywhere,
     ) -> Self {
         Self {
             control,
@@ -295,7 +296,7 @@ impl Sealed {
             gate,
             resume,
             statistics: Arc::default(),
-            batches: Arc::default(),
+            batches,
             arrow: None,
             origins: Origins::default(),
         }

@@ -57,10 +57,12 @@ use volley_types::arrow_messages::OpenArrow;
 
 use crate::auth::Sealed;
 use crate::oip::statistics::Statistics;
+use crate::opensearch::batch::Everywhere;
 use crate::resume::Resume;
 
 pub use crate::config::{ApiConfig, ResumeConfig};
 pub use crate::oip::grpc::GrpcSkin;
+pub use crate::opensearch::batch::{Batches, PeerTasks};
 pub use crate::origins::Origins;
 pub use crate::resume::{HeldCounts, PeerStreams, Streams};
 
@@ -76,6 +78,7 @@ pub struct ApiServer {
     gate: Arc<Gatekeeper>,
     streams: Streams,
     peers: PeerStreams,
+    batches: Everywhere,
     tls: Option<EdgeTls>,
     arrow: Option<OpenArrow>,
     statistics: Arc<Statistics>,
@@ -99,6 +102,7 @@ impl ApiServer {
             config,
             streams: Streams::new(node, config.resume),
             peers: Arc::new(|_| None),
+            batches: Everywhere::new(Batches::default(), Arc::new(|_| None)),
             tls: None,
             arrow: None,
             statistics: Arc::default(),
@@ -112,6 +116,13 @@ impl ApiServer {
     pub fn with_streams(mut self, streams: Streams, peers: PeerStreams) -> Self {
         self.streams = streams;
         self.peers = peers;
+        self
+    }
+
+    /// The same with `batches` as those that this node runs, and a way to those that others do.
+    #[must_use]
+    pub fn with_batches(mut self, batches: Batches, peers: PeerTasks) -> Self {
+        self.batches = Everywhere::new(batches, peers);
         self
     }
 
@@ -139,7 +150,7 @@ impl ApiServer {
     /// Serves until `shutdown`; then takes no new connections, and returns once every request
     /// has ended, or at the drain timeout.
     pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) {
-        let _end = self.streams.end_guard();
+        let _end = (self.streams.end_guard(), self.batches.end_guard());
         let (config, streams) = (self.config, self.streams.clone());
         let (router, stays) = (routes::coordinator(self.sealed()), self.stays());
         let stopping = async {
@@ -190,6 +201,7 @@ impl ApiServer {
             self.config,
             self.gate.clone(),
             Resume::new(self.streams.clone(), self.peers.clone()),
+            self.batches.clone(),
         )
         .reading_arrow(self.arrow.clone())
         .counting(self.statistics.clone())

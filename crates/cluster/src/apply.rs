@@ -10,6 +10,7 @@ mod keys;
 mod limits;
 mod names;
 mod secrets;
+mod tasks;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,7 +25,7 @@ pub use limits::{
     MAX_ALIASES, MAX_CONNECTORS, MAX_DELETED_TASKS, MAX_DESCRIPTION, MAX_DRAINS, MAX_GROUPS,
     MAX_HEADERS, MAX_KEY_MODELS, MAX_KEYS, MAX_LABELS, MAX_MODELS, MAX_PARAMETERS,
     MAX_PIPELINE_BYTES, MAX_PIPELINES, MAX_REGISTRY_BYTES, MAX_REPLICAS, MAX_SECRETS, MAX_SETTINGS,
-    MAX_TEMPLATE, MAX_TEXT, MAX_VERSIONS,
+    MAX_TASKS, MAX_TEMPLATE, MAX_TEXT, MAX_VERSIONS,
 };
 use limits::{connector_bytes, connector_fits, registry_fits, version_bytes, version_fits, within};
 
@@ -117,6 +118,8 @@ fn decide(
         RegistryCommand::DeleteSecret(name) => secrets::delete(state, name),
         RegistryCommand::Drain(node, drain) => drains::drain(state, node, *drain),
         RegistryCommand::Undrain(node) => drains::undrain(state, node),
+        RegistryCommand::PutTask { id, record } => tasks::put(state, id, record),
+        RegistryCommand::ForgetTask(id) => tasks::forget(state, id),
     }
 }
 

@@ -16,3 +16,5 @@ mod records;
 mod secrets;
 #[path = "it/stories.rs"]
 mod stories;
+#[path = "it/tasks.rs"]
+mod tasks;

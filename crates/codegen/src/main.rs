@@ -9,7 +9,9 @@ fn main() -> Done {
     let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
     let proto_dir = crate_dir.join("../../proto");
     let out_dir = crate_dir.join("../proto/src/generated");
-    let ours = ["predict", "quota", "registry", "raft", "streams", "worker"];
+    let ours = [
+        "predict", "quota", "registry", "raft", "streams", "tasks", "worker",
+    ];
     let ours = ours.map(|name| proto_dir.join(format!("volley/{name}/v1/{name}.proto")));
     generate(&proto_dir, &ours, &out_dir, None)?;
     // Two skins have a service of the same name, so each is compiled by itself. The messages that

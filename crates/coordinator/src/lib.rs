@@ -5,7 +5,7 @@
 //! `pipeline` (graphs of models), `start` (who has just begun), `tries`, [`route`] (pure choice), [`live`]
 //! (which workers there are), [`heartbeat`] (how that is known), [`planner`] (where replicas
 //! go), [`scaler`] (how many there are), [`status`] (what users see), [`streams`] (what clients
-//! take up again elsewhere).
+//! take up again elsewhere), [`tasks`] (what they ask for elsewhere).
 
 mod alias;
 mod budget;
@@ -26,6 +26,7 @@ pub mod scaler;
 mod start;
 pub mod status;
 pub mod streams;
+pub mod tasks;
 mod tries;
 pub mod usage;
 

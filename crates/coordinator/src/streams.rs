@@ -226,7 +226,7 @@ fn failed(status: Status) -> PredictError {
     error.with_source(status)
 }
 
-fn refused_connection(status: &Status) -> bool {
+pub(crate) fn refused_connection(status: &Status) -> bool {
     let mut cause = status.source();
     while let Some(error) = cause {
         if let Some(error) = error.downcast_ref::<io::Error>() {

@@ -38,6 +38,11 @@ mod generated {
                 include!("generated/volley.streams.v1.rs");
             }
         }
+        pub mod tasks {
+            pub mod v1 {
+                include!("generated/volley.tasks.v1.rs");
+            }
+        }
         pub mod worker {
             pub mod v1 {
                 include!("generated/volley.worker.v1.rs");
@@ -49,7 +54,7 @@ mod generated {
 /// The Open Inference Protocol over gRPC: Triton's service with the messages of both skins, and
 /// MLServer's service.
 pub use generated::inference;
-pub use generated::volley::{predict, quota, raft, registry, streams, worker};
+pub use generated::volley::{predict, quota, raft, registry, streams, tasks, worker};
 
 pub mod alias_records;
 pub mod continuation;
@@ -67,4 +72,5 @@ pub mod report_changes;
 pub mod secret_records;
 pub mod status;
 pub mod take_up;
+pub mod task_records;
 pub mod worker_report;

@@ -35,6 +35,7 @@ use crate::secret_records::{
     credential_from_text, credential_to_text, put_secret_from_wire, rewrap_from_wire,
     rewrap_to_wire, secret_to_wire, secrets_from_wire, secrets_to_wire,
 };
+use crate::task_records::{task_from_wire, task_to_wire, tasks_from_wire, tasks_to_wire};
 
 fn missing(what: &str) -> PredictError {
     PredictError::invalid(format!("a registry record has no {what}"))
@@ -239,6 +240,7 @@ pub fn state_to_wire(state: &RegistryState) -> wire::State {
         pipelines: pipelines_to_wire(&state.pipelines),
         secrets: secrets_to_wire(&state.secrets),
         drains: drains_to_wire(&state.drains),
+        tasks: tasks_to_wire(&state.tasks),
         level: state.level,
     }
 }
@@ -271,6 +273,7 @@ pub fn state_from_wire(state: wire::State) -> Result<RegistryState, PredictError
         pipelines: pipelines_from_wire(state.pipelines)?,
         secrets: Arc::new(secrets_from_wire(state.secrets)?),
         drains: drains_from_wire(state.drains)?,
+        tasks: Arc::new(tasks_from_wire(state.tasks)?),
         level: state.level,
     })
 }
@@ -383,6 +386,8 @@ pub fn command_to_wire(command: &RegistryCommand) -> wire::Command {
         RegistryCommand::DeleteSecret(name) => Command::DeleteSecret(name.to_string()),
         RegistryCommand::Drain(node, drain) => Command::Drain(drain_to_wire(node, *drain)),
         RegistryCommand::Undrain(node) => Command::Undrain(drain_to_wire(node, Drain::default())),
+        RegistryCommand::PutTask { id, record } => Command::PutTask(task_to_wire(id, record)),
+        RegistryCommand::ForgetTask(id) => Command::ForgetTask(id.clone()),
     };
     wire::Command {
         command: Some(command),
@@ -467,5 +472,10 @@ pub fn command_from_wire(command: wire::Command) -> Result<RegistryCommand, Pred
             RegistryCommand::Drain(node, drain)
         }
         Command::Undrain(drain) => RegistryCommand::Undrain(drain_from_wire(drain)?.0),
+        Command::PutTask(task) => {
+            let (id, record) = task_from_wire(task)?;
+            RegistryCommand::PutTask { id, record }
+        }
+        Command::ForgetTask(id) => RegistryCommand::ForgetTask(id),
     })
 }

@@ -384,6 +384,10 @@ fn action_of(command: &RegistryCommand) -> Action {
         }
         RegistryCommand::Drain(node, _) => ("node.drain", node.to_string()),
         RegistryCommand::Undrain(node) => ("node.undrain", node.to_string()),
+        RegistryCommand::PutTask { id, record } => {
+            ("task.put", format!("{id} {}", record.state.as_str()))
+        }
+        RegistryCommand::ForgetTask(id) => ("task.delete", id.clone()),
     };
     Action { name, target }
 }

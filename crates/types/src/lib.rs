@@ -26,6 +26,7 @@ pub mod request;
 pub mod scale;
 pub mod signature;
 pub mod streams;
+pub mod tasks;
 pub mod trace;
 pub mod worker;
 
@@ -50,5 +51,6 @@ pub use predict::Predict;
 pub use request::{Input, PredictRequest, Priority};
 pub use signature::{Signature, Task};
 pub use streams::{EventId, EventPieces, HeldStreams, StreamId, StreamOwner, TakenUp};
+pub use tasks::{HeldTask, HeldTasks};
 pub use trace::TraceContext;
 pub use worker::{FetchProgress, GpuReport, Orders, ReplicaReport, WorkerReport};

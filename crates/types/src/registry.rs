@@ -12,6 +12,7 @@ mod names;
 mod pipeline;
 mod secret;
 mod source;
+mod task;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -42,6 +43,7 @@ pub use self::pipeline::{
 };
 pub use self::secret::{OpenSecret, SealedSecret};
 pub use self::source::{MAX_MODEL_URL_BYTES, ModelUrl, ModelUrlKind, ModelUrlScheme, Sha256};
+pub use self::task::{TaskRecord, TaskState};
 
 /// The cluster setting that bounds how many models a worker is given.
 pub const MAX_MODEL_ON_NODE: &str = "plugins.ml_commons.max_model_on_node";
@@ -185,6 +187,8 @@ pub struct RegistryState {
     pub secrets: Arc<BTreeMap<SecretName, SealedSecret>>,
     /// Nodes that operators drain.
     pub drains: BTreeMap<NodeIdentity, Drain>,
+    /// Tasks that single coordinators run, by id.
+    pub tasks: Arc<BTreeMap<String, TaskRecord>>,
     /// The highest level of any command that was applied; see [`LEVEL`].
     pub level: u32,
 }
@@ -421,6 +425,16 @@ pub enum RegistryCommand {
     Drain(NodeIdentity, Drain),
     /// Puts a node to work again. No error when it is already.
     Undrain(NodeIdentity),
+    /// Says that a task is there, or how far it is. Those that nobody asks for any more when it
+    /// says so go; `Conflict` when another task has its id.
+    PutTask {
+        /// Its id.
+        id: String,
+        /// What it is.
+        record: TaskRecord,
+    },
+    /// Forgets a task. No error when there is none.
+    ForgetTask(String),
 }
 
 /// What an applied command answers.

@@ -1,193 +1,73 @@
 //! `_batch_predict`: a prediction that nobody waits for. Its task runs on the coordinator that
-//! took it, and holds the answer for a while.
+//! took it, which holds the answer for a while; any other one asks it. That a task is there, and
+//! how it ended, is noted in the registry, for when that coordinator is gone.
 
-use std::collections::BTreeMap;
+mod held;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::Json;
-use parking_lot::Mutex;
+use futures::future::join_all;
 use serde_json::{Value, json};
-use tokio::task::AbortHandle;
-use volley_types::registry::RegistryState;
-use volley_types::{Deadline, ErrorCode, ModelRef, PredictError, TenantId};
+use volley_types::registry::{RegistryCommand, RegistryState, TaskRecord, TaskState};
+use volley_types::{Deadline, ErrorCode, HeldTask, HeldTasks, ModelRef, NodeId, PredictError};
 
+pub use self::held::Batches;
+use self::held::{EndGuard, HELD, millis, note};
 use crate::app::App;
 use crate::body::JsonObject;
 use crate::context::RequestContext;
 use crate::error::ApiError;
 use crate::extract::{Path, State};
 use crate::opensearch::models::now_ms;
-use crate::opensearch::predict;
+use crate::opensearch::{predict, settings};
 
-/// The most batches that one coordinator holds, running or not.
-const MAX_BATCHES: usize = 100;
-/// The most bytes of answers that it holds.
-const MAX_BYTES: usize = 256 << 20;
-/// How long an answer is held.
-const HELD: Duration = Duration::from_secs(3_600);
 const PREFIX: &str = "batch-";
 
-/// The batches of this coordinator. Dropping them ends those that run.
-#[derive(Debug, Default)]
-pub(crate) struct Batches(Mutex<BTreeMap<String, Batch>>);
+/// The way to the tasks that another coordinator holds; `None` when it is no member.
+pub type PeerTasks = Arc<dyn Fn(NodeId) -> Option<Arc<dyn HeldTasks>> + Send + Sync>;
 
-#[derive(Debug)]
-struct Batch {
-    tenant: Option<TenantId>,
-    model: String,
-    created_ms: u64,
-    updated_ms: u64,
-    state: BatchState,
+/// The batches of all coordinators.
+#[derive(Clone)]
+pub(crate) struct Everywhere {
+    own: Batches,
+    peers: PeerTasks,
 }
 
-#[derive(Debug)]
-enum BatchState {
-    Running(AbortHandle),
-    Cancelled,
-    Failed {
-        error: PredictError,
-        at: Instant,
-    },
-    Done {
-        response: Value,
-        bytes: usize,
-        at: Instant,
-    },
-}
+impl Everywhere {
+    pub(crate) fn new(own: Batches, peers: PeerTasks) -> Self {
+        Self { own, peers }
+    }
 
-impl Drop for Batches {
-    fn drop(&mut self) {
-        for batch in self.0.get_mut().values() {
-            batch.cancel();
+    /// Ends the batches of this coordinator when it is dropped.
+    pub(crate) fn end_guard(&self) -> EndGuard {
+        self.own.end_guard()
+    }
+
+    fn holder(&self, own: NodeId, node: NodeId) -> Result<Arc<dyn HeldTasks>, PredictError> {
+        if own == node {
+            return Ok(Arc::new(self.own.clone()));
         }
+        (self.peers)(node).ok_or_else(missing)
     }
 }
 
-impl Batch {
-    fn cancel(&self) {
-        if let BatchState::Running(task) = &self.state {
-            task.abort();
-        }
-    }
-
-    fn runs(&self) -> bool {
-        matches!(self.state, BatchState::Running(_))
-    }
-
-    fn is_old(&self, now: Instant) -> bool {
-        match &self.state {
-            BatchState::Running(_) => false,
-            BatchState::Cancelled => true,
-            BatchState::Failed { at, .. } | BatchState::Done { at, .. } => {
-                HELD <= now.saturating_duration_since(*at)
-            }
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        match &self.state {
-            BatchState::Done { bytes, .. } => *bytes,
-            _ => 0,
-        }
-    }
-
-    fn show(&self, id: &str, node: &str) -> Value {
-        let state = match &self.state {
-            BatchState::Running(_) => "RUNNING",
-            BatchState::Cancelled => "CANCELLED",
-            BatchState::Failed { .. } => "FAILED",
-            BatchState::Done { .. } => "COMPLETED",
-        };
-        let mut task = json!({
-            "task_id": id,
-            "task_type": "BATCH_PREDICTION",
-            "model_id": self.model,
-            "state": state,
-            "worker_node": [node],
-            "create_time": self.created_ms,
-            "last_update_time": self.updated_ms,
-            "is_async": true,
-        });
-        match &self.state {
-            BatchState::Failed { error, .. } => task["error"] = error.message.as_str().into(),
-            BatchState::Done { response, .. } => task["response"] = response.clone(),
-            BatchState::Running(_) | BatchState::Cancelled => {}
-        }
-        task
-    }
+fn missing() -> PredictError {
+    let message = "no such batch; it may have ended more than an hour ago, or its model may have \
+                   been deleted";
+    PredictError::new(ErrorCode::NotFound, message)
 }
 
-impl Batches {
-    /// Makes room for one more.
-    fn admit(&self) -> Result<(), PredictError> {
-        let mut batches = self.0.lock();
-        let now = Instant::now();
-        if MAX_BATCHES <= batches.len() {
-            batches.retain(|_, batch| !batch.is_old(now));
-        }
-        let bytes: usize = batches.values().map(Batch::bytes).sum();
-        if batches.len() < MAX_BATCHES && bytes < MAX_BYTES {
-            return Ok(());
-        }
-        let message = "too many batches are held here; delete the tasks that are done";
-        let error = PredictError::new(ErrorCode::Overloaded, message);
-        Err(error.with_retry_after(Duration::from_secs(10)))
-    }
-
-    fn finish(&self, id: &str, outcome: Result<Value, PredictError>) {
-        let at = Instant::now();
-        let state = match outcome {
-            Ok(response) => BatchState::Done {
-                bytes: response.to_string().len(),
-                response,
-                at,
-            },
-            Err(error) => BatchState::Failed { error, at },
-        };
-        if let Some(batch) = self.0.lock().get_mut(id)
-            && batch.runs()
-        {
-            batch.state = state;
-            batch.updated_ms = now_ms();
-        }
-    }
-
-    /// Those of the caller's tenant, of models that it sees.
-    pub(crate) fn ids(&self, app: &App, registry: &RegistryState) -> Vec<String> {
-        let batches = self.0.lock();
-        let visible = batches
-            .iter()
-            .filter(|(_, batch)| is_visible(app, registry, batch));
-        visible.map(|(id, _)| id.clone()).collect()
-    }
-
-    /// A task as users see it.
-    pub(crate) fn show(&self, app: &App, registry: &RegistryState, id: &str) -> Option<Value> {
-        let batches = self.0.lock();
-        let batch = batches
-            .get(id)
-            .filter(|batch| is_visible(app, registry, batch))?;
-        let node = format!("coordinator-{}", app.control.status().raft.id);
-        Some(batch.show(id, &node))
-    }
-
-    /// Forgets a task that does not run.
-    pub(crate) fn delete(&self, id: &str) {
-        let mut batches = self.0.lock();
-        if batches.get(id).is_some_and(|batch| !batch.runs()) {
-            batches.remove(id);
-        }
-    }
+fn ended() -> PredictError {
+    PredictError::new(ErrorCode::Conflict, "the batch does not run any more")
 }
 
-fn is_visible(app: &App, registry: &RegistryState, batch: &Batch) -> bool {
-    let model = registry
-        .models
-        .keys()
-        .any(|name| name.as_str() == batch.model);
-    let tenant = app.principal.tenant();
-    model && (tenant.is_none() || tenant == batch.tenant.as_ref())
+/// In OpenSearch's words.
+pub(super) fn still_running() -> PredictError {
+    let message = "Task cannot be deleted in running state. Try after sometime";
+    PredictError::new(ErrorCode::Conflict, message)
 }
 
 /// Whether a task's id is a batch's.
@@ -195,17 +75,173 @@ pub(crate) fn is_batch(id: &str) -> bool {
     id.starts_with(PREFIX)
 }
 
-/// What is said of a batch that another coordinator runs, which alone knows of it: `None` for one
-/// of this coordinator, and for no batch.
-pub(crate) fn elsewhere(app: &App, id: &str) -> Option<PredictError> {
-    let (node, _) = id.strip_prefix(PREFIX)?.split_once('-')?;
-    let node: u64 = node.parse().ok()?;
-    (node != app.control.status().raft.id.0).then(|| {
-        let message = format!(
-            "coordinator {node} runs this batch and alone knows of it; ask that one for the task"
-        );
-        PredictError::new(ErrorCode::NotFound, message)
-    })
+/// The coordinator that took a batch.
+fn node_of(id: &str) -> Result<NodeId, PredictError> {
+    let node = id.strip_prefix(PREFIX).and_then(|id| id.split_once('-'));
+    let node = node.and_then(|(node, _)| node.parse().ok());
+    node.map(NodeId).ok_or_else(missing)
+}
+
+/// Whether the caller sees a batch: one of its tenant, of a name that it sees.
+fn is_visible(app: &App, registry: &RegistryState, record: &TaskRecord) -> bool {
+    let name = &record.model;
+    let called = registry.models.contains_key(name)
+        || registry.aliases.contains_key(name)
+        || registry.pipelines.contains_key(name);
+    let tenant = app.principal.tenant();
+    called && (tenant.is_none() || tenant == record.tenant.as_ref())
+}
+
+/// What is noted of a batch that the caller sees.
+fn noted(app: &App, id: &str) -> Option<TaskRecord> {
+    let registry = app.control.registry();
+    let record = registry.tasks.get(id)?;
+    let known = now_ms() < record.forget_ms && is_visible(app, &registry, record);
+    known.then(|| record.clone())
+}
+
+/// What is said of a batch whose coordinator does not have it any more.
+fn lost(mut record: TaskRecord) -> TaskRecord {
+    if matches!(record.state, TaskState::Running | TaskState::Completed) {
+        let node = record.node;
+        record.state = TaskState::Failed(format!(
+            "coordinator {node}, which took this batch, was stopped or lost before somebody took \
+             the answer; send the batch again"
+        ));
+    }
+    record
+}
+
+fn bare(id: &str, record: TaskRecord) -> HeldTask {
+    HeldTask {
+        id: id.to_owned(),
+        record,
+        response: None,
+    }
+}
+
+/// A batch that the caller sees, wherever it is.
+async fn find(app: &App, id: &str) -> Result<HeldTask, PredictError> {
+    let holder = app
+        .batches
+        .holder(app.control.status().raft.id, node_of(id)?);
+    let asked = match holder {
+        Ok(holder) => holder.get(id).await,
+        Err(error) => Err(error),
+    };
+    let ended =
+        |record: &TaskRecord| matches!(record.state, TaskState::Failed(_) | TaskState::Cancelled);
+    match asked {
+        Ok(task) if is_visible(app, &app.control.registry(), &task.record) => Ok(task),
+        Ok(_) => Err(missing()),
+        Err(error) if error.code == ErrorCode::NotFound => {
+            let record = noted(app, id).ok_or_else(missing)?;
+            Ok(bare(id, lost(record)))
+        }
+        Err(error) => {
+            let record = noted(app, id).filter(ended);
+            record.map(|record| bare(id, record)).ok_or(error)
+        }
+    }
+}
+
+/// A task as users see it.
+fn show(task: &HeldTask) -> Value {
+    let record = &task.record;
+    let mut shown = json!({
+        "task_id": task.id,
+        "task_type": "BATCH_PREDICTION",
+        "model_id": record.model.as_str(),
+        "state": record.state.as_str().to_ascii_uppercase(),
+        "worker_node": [format!("coordinator-{}", record.node)],
+        "create_time": record.created_ms,
+        "last_update_time": record.updated_ms,
+        "is_async": true,
+    });
+    if let TaskState::Failed(why) = &record.state {
+        shown["error"] = why.as_str().into();
+    }
+    let response = task.response.as_ref();
+    if let Some(response) = response.and_then(|json| serde_json::from_slice(json).ok()) {
+        shown["response"] = response;
+    }
+    shown
+}
+
+/// One batch, with its answer.
+pub(crate) async fn get(app: &App, id: &str) -> Result<Value, PredictError> {
+    find(app, id).await.map(|task| show(&task))
+}
+
+/// All batches that the caller sees, by id, without their answers. Of a coordinator that does not
+/// answer, what is noted.
+pub(crate) async fn all(app: &App) -> BTreeMap<String, Value> {
+    let before = app.control.registry();
+    let raft = app.control.status().raft;
+    let own = raft.id;
+    let others = raft.members.iter().map(|member| member.id);
+    let nodes: BTreeSet<_> = std::iter::once(own).chain(others).collect();
+    let asked = nodes.into_iter().map(|node| async move {
+        let listed = match app.batches.holder(own, node) {
+            Ok(holder) => holder.list().await,
+            Err(error) => Err(error),
+        };
+        (node, listed)
+    });
+    let (mut found, mut silent) = (Vec::new(), BTreeSet::new());
+    for (node, listed) in join_all(asked).await {
+        match listed {
+            Ok(tasks) => found.extend(tasks),
+            Err(error) if error.code == ErrorCode::NotFound => {}
+            Err(_) => {
+                silent.insert(node);
+            }
+        }
+    }
+    let registry = app.control.registry();
+    let mut all: BTreeMap<_, _> = found.into_iter().map(|it| (it.id, it.record)).collect();
+    let now = now_ms();
+    for (id, record) in registry.tasks.iter() {
+        // What came after the others were asked is not lost.
+        if now < record.forget_ms && before.tasks.contains_key(id) && !all.contains_key(id) {
+            let record = record.clone();
+            let told = if silent.contains(&record.node) {
+                record
+            } else {
+                lost(record)
+            };
+            all.insert(id.clone(), told);
+        }
+    }
+    all.retain(|_, record| is_visible(app, &registry, record));
+    let shown = all.into_iter().map(|(id, record)| {
+        let task = bare(&id, record);
+        (id, show(&task))
+    });
+    shown.collect()
+}
+
+/// Forgets a batch that does not run.
+pub(crate) async fn delete(app: &App, id: &str) -> Result<(), PredictError> {
+    if find(app, id).await?.record.state == TaskState::Running {
+        return Err(still_running());
+    }
+    if app.control.registry().tasks.contains_key(id) {
+        let forget = RegistryCommand::ForgetTask(id.to_owned());
+        app.control.write(forget).await?;
+    }
+    let holder = app
+        .batches
+        .holder(app.control.status().raft.id, node_of(id)?);
+    let forgotten = match holder {
+        Ok(holder) => holder.forget(id).await,
+        Err(error) => Err(error),
+    };
+    match forgotten {
+        // It is gone, and all that it held.
+        Err(error) if error.code == ErrorCode::NotFound => Ok(()),
+        forgotten => forgotten,
+    }
 }
 
 /// Begins a prediction that nobody waits for.
@@ -216,7 +252,10 @@ pub(crate) async fn predict(
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let model: ModelRef = id.parse()?;
-    app.batches.admit()?;
+    let registry = app.control.registry();
+    let most = registry.setting(settings::MAX_BATCHES);
+    let most = most.and_then(|most| most.parse().ok());
+    app.batches.own.admit(most.unwrap_or(usize::MAX))?;
     let read = predict::request(&app, &id, &context, &body);
     let (signature, mut request) = context.in_time(read).await?;
     let limit = app.config.max_request_timeout;
@@ -225,14 +264,19 @@ pub(crate) async fn predict(
     let node = app.control.status().raft.id;
     let task = format!("{PREFIX}{node}-{}", uuid::Uuid::new_v4().simple());
     let now = now_ms();
-    // The task waits for the lock before it can look for itself.
-    let mut batches = app.batches.0.lock();
-    let (held, control, own) = (
-        Arc::downgrade(&app.batches),
-        app.control.clone(),
-        task.clone(),
-    );
-    let work = async move {
+    let record = TaskRecord {
+        node,
+        model: model.name,
+        tenant: app.principal.tenant().cloned(),
+        created_ms: now,
+        updated_ms: now,
+        state: TaskState::Running,
+        forget_ms: now
+            .saturating_add(millis(limit))
+            .saturating_add(millis(HELD)),
+    };
+    let (control, own) = (app.control.clone(), task.clone());
+    let begin = |ending: held::Ending| async move {
         let answer = predict::whole(&*control, &signature, request);
         let until = tokio::time::Instant::from_std(deadline.instant());
         let outcome = match tokio::time::timeout_at(until, answer).await {
@@ -242,20 +286,11 @@ pub(crate) async fn predict(
                 "the batch did not end in time",
             )),
         };
-        if let Some(held) = held.upgrade() {
-            held.finish(&own, outcome);
-        }
+        ending.finish(&own, outcome).await;
     };
-    let running = tokio::spawn(work).abort_handle();
-    let batch = Batch {
-        tenant: app.principal.tenant().cloned(),
-        model: model.name.to_string(),
-        created_ms: now,
-        updated_ms: now,
-        state: BatchState::Running(running),
-    };
-    batches.insert(task.clone(), batch);
-    drop(batches);
+    let held = &app.batches.own;
+    held.hold(&task, record.clone(), app.control.clone(), begin);
+    note(&*app.control, &task, record).await;
     Ok(Json(json!({ "task_id": task, "status": "CREATED" })))
 }
 
@@ -263,25 +298,16 @@ pub(crate) async fn predict(
 pub(crate) async fn cancel(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
+    context: RequestContext,
 ) -> Result<Json<Value>, ApiError> {
-    if let Some(error) = elsewhere(&app, &id) {
-        return Err(error.into());
-    }
-    let registry = app.control.registry();
-    let mut batches = app.batches.0.lock();
-    let batch = batches
-        .get_mut(&id)
-        .filter(|batch| is_visible(&app, &registry, batch));
-    let batch = batch.ok_or_else(|| {
-        let message = "no such batch; it may have ended more than an hour ago";
-        PredictError::new(ErrorCode::NotFound, message)
-    })?;
-    if !batch.runs() {
-        let message = "the batch does not run any more";
-        return Err(PredictError::new(ErrorCode::Conflict, message).into());
-    }
-    batch.cancel();
-    batch.state = BatchState::Cancelled;
-    batch.updated_ms = now_ms();
+    let cancelled = async {
+        if find(&app, &id).await?.record.state != TaskState::Running {
+            return Err(ended());
+        }
+        let own = app.control.status().raft.id;
+        let holder = app.batches.holder(own, node_of(&id)?)?;
+        holder.cancel(&id).await
+    };
+    context.in_time(cancelled).await?;
     Ok(Json(json!({ "status": "OK" })))
 }

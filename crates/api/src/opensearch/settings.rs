@@ -14,8 +14,8 @@ use volley_types::PredictError;
 use volley_types::registry::{ConnectorSpec, RegistryCommand, RegistryState};
 
 pub(crate) use self::names::{
-    CUSTOM_PLAN, LOCAL_ENABLED, REMOTE_ENABLED, STREAM_ENABLED, TRUSTED_ENDPOINTS, TRUSTED_URLS,
-    VIA_LOCAL_FILE, VIA_URL,
+    CUSTOM_PLAN, LOCAL_ENABLED, MAX_BATCHES, REMOTE_ENABLED, STREAM_ENABLED, TRUSTED_ENDPOINTS,
+    TRUSTED_URLS, VIA_LOCAL_FILE, VIA_URL,
 };
 use self::names::{Kind, SETTINGS};
 use crate::app::App;

@@ -12,6 +12,7 @@ use volley_types::{ErrorCode, ModelName, ModelVersion, PredictError, Revision};
 
 use crate::app::App;
 use crate::body::JsonObject;
+use crate::context::RequestContext;
 use crate::error::ApiError;
 use crate::extract::{Path, Query, State};
 use crate::opensearch::batch;
@@ -32,54 +33,65 @@ pub(crate) fn deploy_id(model: &ModelName, revision: Revision) -> String {
 pub(crate) async fn get(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
+    context: RequestContext,
 ) -> Result<Json<Value>, ApiError> {
+    if batch::is_batch(&id) {
+        return Ok(Json(context.in_time(batch::get(&app, &id)).await?));
+    }
     let task = show(&app, &app.control.registry(), &id);
-    Ok(Json(task.ok_or_else(|| missing(&app, &id))?))
+    Ok(Json(task.ok_or_else(missing)?))
 }
 
-/// Searches the registrations, and the deployments that stand.
+/// Searches the registrations, the deployments that stand, and the batches of all coordinators.
 pub(crate) async fn search(
     State(app): State<Arc<App>>,
     Query(query): Query<SearchQuery>,
+    context: RequestContext,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let search = Search::read(&body, &query)?;
+    let batches = context
+        .in_time(async { Ok(batch::all(&app).await) })
+        .await?;
     let registry = app.control.registry();
     let ids = ids(&registry).filter(|id| find(&registry, id).is_some());
-    let ids = ids.chain(app.batches.ids(&app, &registry));
-    Ok(Json(search.run(INDEX, ids, |id| show(&app, &registry, id))))
+    let ids = ids.chain(batches.keys().cloned());
+    let show = |id: &str| match batches.get(id) {
+        Some(batch) => Some(batch.clone()),
+        None => show(&app, &registry, id),
+    };
+    Ok(Json(search.run(INDEX, ids, show)))
 }
 
 /// Forgets a task; what it did stays.
 pub(crate) async fn delete(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
+    context: RequestContext,
 ) -> Result<Json<Value>, ApiError> {
+    if batch::is_batch(&id) {
+        context.in_time(batch::delete(&app, &id)).await?;
+        return Ok(Json(deleted(&id)));
+    }
     let registry = app.control.registry();
-    let task = show(&app, &registry, &id).ok_or_else(|| missing(&app, &id))?;
+    let task = show(&app, &registry, &id).ok_or_else(missing)?;
     if task["state"] == "RUNNING" {
-        let message = "Task cannot be deleted in running state. Try after sometime";
-        return Err(PredictError::new(ErrorCode::Conflict, message).into());
+        return Err(batch::still_running().into());
     }
-    match find(&registry, &id) {
-        Some((_, entry, _)) => {
-            let delete = RegistryCommand::DeleteTask {
-                model: entry.name.clone(),
-                task: id.clone(),
-            };
-            app.control.write(delete).await?;
-        }
-        None => app.batches.delete(&id),
-    }
-    Ok(Json(
-        json!({ "_index": INDEX, "_id": id, "result": "deleted" }),
-    ))
+    let (_, entry, _) = find(&registry, &id).ok_or_else(missing)?;
+    let delete = RegistryCommand::DeleteTask {
+        model: entry.name.clone(),
+        task: id.clone(),
+    };
+    app.control.write(delete).await?;
+    Ok(Json(deleted(&id)))
 }
 
-fn missing(app: &App, id: &str) -> PredictError {
-    if let Some(elsewhere) = batch::elsewhere(app, id) {
-        return elsewhere;
-    }
+fn deleted(id: &str) -> Value {
+    json!({ "_index": INDEX, "_id": id, "result": "deleted" })
+}
+
+fn missing() -> PredictError {
     let message = "no such task; it or its model may have been deleted";
     PredictError::new(ErrorCode::NotFound, message)
 }
@@ -94,11 +106,8 @@ pub(crate) fn ids(registry: &RegistryState) -> impl Iterator<Item = String> + '_
     })
 }
 
-/// A task as users see it; `None` when there is none of that id.
+/// A task as users see it, unless it is a batch; `None` when there is none of that id.
 pub(crate) fn show(app: &App, registry: &RegistryState, id: &str) -> Option<Value> {
-    if batch::is_batch(id) {
-        return app.batches.show(app, registry, id);
-    }
     let (kind, entry, number) = find(registry, id)?;
     let (task_type, state, error) = match kind {
         Kind::Register => ("REGISTER_MODEL", "COMPLETED", None),

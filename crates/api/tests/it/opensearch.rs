@@ -412,6 +412,13 @@ async fn a_batch_is_predicted_while_nobody_waits() {
     let open = edge.cluster.open.clone();
     let count = || open.load(std::sync::atomic::Ordering::SeqCst);
     crate::support::eventually("the prediction", || count() == 1).await;
+    let most = "plugins.ml_commons.max_batch_inference_tasks";
+    let one = json!({ "persistent": { most: 1 } });
+    put(&edge, SETTINGS, &one).await.ok();
+    let full = edge.post(&slow, prompt).await.refused(429);
+    assert!(full.contains(most), "{full}");
+    let any = json!({ "persistent": { most: null } });
+    put(&edge, SETTINGS, &any).await.ok();
     edge.post(&format!("{task}/_cancel_batch"), "").await.ok();
     assert_eq!(edge.get(&task).await.ok()["state"], "CANCELLED");
     crate::support::eventually("its end", || count() == 0).await;

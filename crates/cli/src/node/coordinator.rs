@@ -12,7 +12,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::server::Router;
-use volley_api::{ApiConfig, ApiServer, EncodeMetrics, GrpcSkin, Origins, PeerStreams, Streams};
+use volley_api::{
+    ApiConfig, ApiServer, Batches, EncodeMetrics, GrpcSkin, Origins, PeerStreams, PeerTasks,
+    Streams,
+};
 use volley_cluster::{Cluster, ClusterConfig};
 use volley_coordinator::streams::OpenChannel;
 use volley_coordinator::{Connect, Coordinator, CoordinatorConfig};
@@ -152,8 +155,12 @@ pub(crate) async fn start(
     let flight = FlightServer::new(Arc::new(coordinator.clone()), FlightServerConfig::default())
         .guarded(gate.clone());
     let streams = Streams::new(node, plan.api.resume);
+    let batches = Batches::default();
     coordinator.share_usage(gate.usage(), open_channel(plan.security.dialer()));
+    let tasks = coordinator.task_service(Arc::new(batches.clone()));
+    let coordinators = only(NodeKind::Coordinator, plan.security.nodes.is_some());
     let router = internal_router(&plan.security, &cluster, &coordinator, &gate, &streams)
+        .add_service(InterceptedService::new(tasks, coordinators))
         .add_service(flight.into_service());
     let (stop_public, stop_internal) = (CancellationToken::new(), CancellationToken::new());
     let internal = tokio::spawn(serve_internal(
@@ -168,6 +175,10 @@ pub(crate) async fn start(
         .with_streams(
             streams,
             peer_streams(coordinator.clone(), plan.security.dialer()),
+        )
+        .with_batches(
+            batches,
+            peer_tasks(coordinator.clone(), plan.security.dialer()),
         )
         .with_tls(plan.security.tls.clone())
         .allowing(plan.origins)
@@ -249,6 +260,12 @@ fn open_channel(dialer: Dialer) -> OpenChannel {
 fn peer_streams(coordinator: Coordinator, dialer: Dialer) -> PeerStreams {
     let open = open_channel(dialer);
     Arc::new(move |node| coordinator.streams_of(node, &open))
+}
+
+/// The way to the tasks that other coordinators run.
+fn peer_tasks(coordinator: Coordinator, dialer: Dialer) -> PeerTasks {
+    let open = open_channel(dialer);
+    Arc::new(move |node| coordinator.tasks_of(node, &open))
 }
 
 async fn enter(cluster: Cluster, membership: Membership) {

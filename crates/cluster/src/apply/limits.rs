@@ -29,6 +29,8 @@ pub const MAX_PIPELINE_BYTES: usize = 256 << 10;
 pub const MAX_SECRETS: usize = 10_000;
 /// The most nodes that are drained at a time.
 pub const MAX_DRAINS: usize = 10_000;
+/// The most tasks that are known; the one that would go first makes room for one more.
+pub const MAX_TASKS: usize = 1_000;
 /// The most API keys in a registry.
 pub const MAX_KEYS: usize = 10_000;
 /// The most model names and prefixes of one API key.

@@ -28,6 +28,7 @@ use volley_types::{
 use crate::drains;
 use crate::names;
 use crate::secrets::{quota, sealed, secret_name};
+use crate::tasks;
 
 fn id() -> impl Strategy<Value = String> {
     "[A-Za-z0-9_.-]{1,20}".prop_filter("ids start plainly", |id| ModelName::new(id).is_ok())
@@ -260,7 +261,7 @@ prop_compose! {
         aliases in vec((names::alias(), any::<u64>()), 0..4),
         pipelines in vec((names::pipeline(), any::<u64>()), 0..4),
         secrets in vec((secret_name(), sealed()), 0..4),
-        (drains, level) in (drains::all(), any::<u32>()),
+        (drains, tasks, level) in (drains::all(), tasks::all(), any::<u32>()),
     ) -> RegistryState {
         let models = models.into_iter().map(|model| (model.name.clone(), Arc::new(model)));
         let connectors = connectors.into_iter().map(|spec| (spec.id.clone(), spec));
@@ -281,6 +282,7 @@ prop_compose! {
             }).collect(),
             secrets: Arc::new(secrets.into_iter().collect()),
             drains,
+            tasks: Arc::new(tasks),
             level,
         }
     }
@@ -381,6 +383,7 @@ fn command() -> impl Strategy<Value = RegistryCommand> {
         change(),
         names::change(),
         drains::change(),
+        tasks::change(),
     ]
 }
 

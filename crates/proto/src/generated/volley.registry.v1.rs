@@ -256,6 +256,8 @@ pub struct State {
     pub secrets: ::prost::alloc::vec::Vec<Secret>,
     #[prost(message, repeated, tag = "60")]
     pub drains: ::prost::alloc::vec::Vec<Drain>,
+    #[prost(message, repeated, tag = "70")]
+    pub tasks: ::prost::alloc::vec::Vec<Task>,
     /// The highest level of any command that was applied. Whoever speaks less must not read this.
     #[prost(uint32, tag = "61")]
     pub level: u32,
@@ -532,7 +534,7 @@ pub struct Assignment {
 pub struct Command {
     #[prost(
         oneof = "command::Command",
-        tags = "1, 2, 3, 4, 5, 6, 7, 30, 31, 32, 33, 34, 35, 36, 20, 21, 22, 40, 41, 42, 50, 51, 52, 53, 23, 24, 25, 26, 60, 61"
+        tags = "1, 2, 3, 4, 5, 6, 7, 30, 31, 32, 33, 34, 35, 36, 20, 21, 22, 40, 41, 42, 50, 51, 52, 53, 23, 24, 25, 26, 60, 61, 70, 71"
     )]
     pub command: ::core::option::Option<command::Command>,
 }
@@ -600,7 +602,41 @@ pub mod command {
         Drain(super::Drain),
         #[prost(message, tag = "61")]
         Undrain(super::Drain),
+        #[prost(message, tag = "70")]
+        PutTask(super::Task),
+        #[prost(string, tag = "71")]
+        ForgetTask(::prost::alloc::string::String),
     }
+}
+/// A task that one coordinator runs, which has its answer too.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Task {
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    /// The coordinator.
+    #[prost(uint64, tag = "2")]
+    pub node: u64,
+    /// The model, alias or pipeline that it calls.
+    #[prost(string, tag = "3")]
+    pub model: ::prost::alloc::string::String,
+    /// Empty means none.
+    #[prost(string, tag = "4")]
+    pub tenant: ::prost::alloc::string::String,
+    /// Milliseconds since 1970.
+    #[prost(uint64, tag = "5")]
+    pub created_ms: u64,
+    /// Milliseconds since 1970.
+    #[prost(uint64, tag = "6")]
+    pub updated_ms: u64,
+    /// "running", "completed", "failed" or "cancelled".
+    #[prost(string, tag = "7")]
+    pub state: ::prost::alloc::string::String,
+    /// Why it failed; public text.
+    #[prost(string, tag = "8")]
+    pub error: ::prost::alloc::string::String,
+    /// From when on nobody asks for it, in milliseconds since 1970.
+    #[prost(uint64, tag = "9")]
+    pub forget_ms: u64,
 }
 /// A node that is taken out of work.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -5,6 +5,8 @@
 //! for it: a command about such a thing is refused in the words in which the registry refuses one
 //! about a thing that is not there, whether it is there or not.
 
+use std::collections::BTreeMap;
+
 use volley_types::registry::{
     ConnectorSpec, CredentialRef, ModelEntry, ModelSource, ModelUrlScheme, RegistryCommand,
     RegistryState,
@@ -30,6 +32,11 @@ pub(super) fn seen(registry: &RegistryState, scope: &ModelScope) -> RegistryStat
         let mut models = models.values();
         models.any(|entry| entry.group.as_ref() == Some(id))
     };
+    let tasks = registry.tasks.iter();
+    let tasks = tasks.filter(|(_, record)| scope.contains(&record.model));
+    let tasks: BTreeMap<_, _> = tasks
+        .map(|(id, record)| (id.clone(), record.clone()))
+        .collect();
     let groups = registry.groups.iter();
     let groups = groups.filter(|(id, group)| scope.covers(&group.name) || grouped(id));
     let groups = groups
@@ -45,6 +52,7 @@ pub(super) fn seen(registry: &RegistryState, scope: &ModelScope) -> RegistryStat
         secrets: scope
             .select_by(&registry.secrets, SecretName::as_str)
             .into(),
+        tasks: tasks.into(),
         models,
         ..RegistryState::default()
     }
@@ -114,6 +122,7 @@ fn role_for(command: &RegistryCommand) -> Role {
         | RegistryCommand::RevokeKey(_)
         | RegistryCommand::Drain(..)
         | RegistryCommand::Undrain(_) => Role::ClusterAdmin,
+        RegistryCommand::PutTask { .. } | RegistryCommand::ForgetTask(_) => Role::Predict,
     }
 }
 
@@ -186,6 +195,11 @@ impl Own<'_> {
             | RegistryCommand::RevokeKey(_)
             | RegistryCommand::Drain(..)
             | RegistryCommand::Undrain(_) => self.principal.reach_all(),
+            RegistryCommand::PutTask { record, .. } => self.own_model(&record.model),
+            RegistryCommand::ForgetTask(id) => match self.registry.tasks.get(id) {
+                Some(record) => self.own_model(&record.model),
+                None => Ok(()),
+            },
         }
     }
 

@@ -7,9 +7,9 @@
 use crate::registry::RegistryCommand;
 
 /// The level that this version speaks: 1 was the first, 2 has [`RegistryCommand::Drain`] and
-/// [`DeployOptions::beside`](super::DeployOptions::beside). A
+/// [`DeployOptions::beside`](super::DeployOptions::beside), 3 has [`RegistryCommand::PutTask`]. A
 /// version that adds a command, or a field to one, adds a level.
-pub const LEVEL: u32 = 2;
+pub const LEVEL: u32 = 3;
 
 impl RegistryCommand {
     /// The lowest level at which everything in this command is understood.
@@ -17,6 +17,7 @@ impl RegistryCommand {
     pub fn level(&self) -> u32 {
         match self {
             Self::Drain(..) | Self::Undrain(_) => 2,
+            Self::PutTask { .. } | Self::ForgetTask(_) => 3,
             // What replaces a version elsewhere must not do so here.
             Self::Deploy { options, .. } if options.beside != 0 => 2,
             _ => 1,

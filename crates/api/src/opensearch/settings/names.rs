@@ -16,6 +16,7 @@ pub(crate) const CUSTOM_PLAN: &str = ml!("allow_custom_deployment_plan");
 pub(crate) const STREAM_ENABLED: &str = ml!("stream_enabled");
 pub(crate) const REMOTE_ENABLED: &str = ml!("remote_inference.enabled");
 pub(crate) const LOCAL_ENABLED: &str = ml!("local_model.enabled");
+pub(crate) const MAX_BATCHES: &str = ml!("max_batch_inference_tasks");
 
 /// What may be said of a setting.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +66,7 @@ pub(super) const SETTINGS: &[Setting] = &[
     setting(TRUSTED_ENDPOINTS, Kind::Patterns, "[\".*\"]"),
     setting(TRUSTED_URLS, Kind::Pattern, "\".*\""),
     setting(MAX_MODEL_ON_NODE, Kind::Count { least: 1 }, "10000"),
+    setting(MAX_BATCHES, Kind::Count { least: 0 }, "100"),
     setting(VIA_URL, Kind::Flag, "true"),
     setting(VIA_LOCAL_FILE, Kind::Flag, "true"),
     setting(CUSTOM_PLAN, Kind::Flag, "true"),
@@ -119,7 +121,6 @@ pub(super) const SETTINGS: &[Setting] = &[
     read_over(ml!("safe_delete_model"), "false"),
     read_over(ml!("metrics_collection_enabled"), "true"),
     read_over(ml!("metrics_static_collection_enabled"), "true"),
-    read_over(ml!("max_batch_inference_tasks"), "100"),
     read_over(ml!("memory_feature_enabled"), "false"),
     read_over(ml!("rag_pipeline_feature_enabled"), "false"),
     read_over(ml!("agent_framework_enabled"), "false"),

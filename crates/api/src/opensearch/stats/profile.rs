@@ -1,6 +1,6 @@
 //! `profile`: where models are and how they do, and which tasks run.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use axum::Json;
@@ -14,7 +14,7 @@ use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::error::ApiError;
 use crate::extract::{Path, State};
-use crate::opensearch::tasks;
+use crate::opensearch::{batch, tasks};
 
 const FIELDS: [&str; 5] = [
     "node_ids",
@@ -23,6 +23,9 @@ const FIELDS: [&str; 5] = [
     "return_all_models",
     "return_all_tasks",
 ];
+
+/// Batches by id, as users see them.
+type Batches = BTreeMap<String, Value>;
 
 /// What a body or a path asks for; all where a list is empty.
 #[derive(Debug, Default)]
@@ -67,7 +70,8 @@ pub(crate) async fn profile(
 ) -> Result<Json<Value>, ApiError> {
     let asked = Asked::read(&body)?;
     let mut told = of_models(&app, &asked);
-    for (id, tasks) in of_tasks(&app, &asked) {
+    let batches = batch::all(&app).await;
+    for (id, tasks) in of_tasks(&app, &asked, &batches) {
         let node = told["nodes"]
             .as_object_mut()
             .map(|nodes| nodes.entry(id).or_insert_with(|| json!({})));
@@ -112,7 +116,8 @@ pub(crate) async fn tasks(
     State(app): State<Arc<App>>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
-    Ok(Json(tasks_alone(&app, &Asked::read(&body)?)))
+    let asked = Asked::read(&body)?;
+    Ok(Json(tasks_alone(&app, &asked, &batch::all(&app).await)))
 }
 
 /// The tasks in the path.
@@ -124,11 +129,11 @@ pub(crate) async fn task(
         tasks: ids.split(',').map(str::to_owned).collect(),
         ..Asked::default()
     };
-    Ok(Json(tasks_alone(&app, &asked)))
+    Ok(Json(tasks_alone(&app, &asked, &batch::all(&app).await)))
 }
 
-fn tasks_alone(app: &App, asked: &Asked) -> Value {
-    let nodes = of_tasks(app, asked).into_iter();
+fn tasks_alone(app: &App, asked: &Asked, batches: &Batches) -> Value {
+    let nodes = of_tasks(app, asked, batches).into_iter();
     let nodes = nodes.map(|(id, tasks)| (id, json!({ "tasks": tasks })));
     json!({ "nodes": nodes.collect::<Map<_, _>>() })
 }
@@ -201,11 +206,12 @@ fn replica(replica: &ReplicaStatus) -> Value {
 }
 
 /// The tasks of each node: those that run, or those that were asked for.
-fn of_tasks(app: &App, asked: &Asked) -> Map<String, Value> {
+fn of_tasks(app: &App, asked: &Asked, batches: &Batches) -> Map<String, Value> {
     let registry = app.control.registry();
     let mut nodes: Map<String, Value> = Map::new();
-    for id in tasks::ids(&registry) {
-        let Some(task) = tasks::show(app, &registry, &id) else {
+    for id in tasks::ids(&registry).chain(batches.keys().cloned()) {
+        let batch = batches.get(&id).cloned();
+        let Some(task) = batch.or_else(|| tasks::show(app, &registry, &id)) else {
             continue;
         };
         let wanted = match asked.tasks.is_empty() {

@@ -178,6 +178,12 @@ fn apply_name(registry: &mut RegistryState, command: RegistryCommand) {
         RegistryCommand::Undrain(node) => {
             registry.drains.remove(&node);
         }
+        RegistryCommand::PutTask { id, record } => {
+            Arc::make_mut(&mut registry.tasks).insert(id, record);
+        }
+        RegistryCommand::ForgetTask(id) => {
+            Arc::make_mut(&mut registry.tasks).remove(&id);
+        }
         _ => {}
     }
 }

@@ -1,0 +1,63 @@
+//! Tasks that single coordinators run ⇄ [`volley_types::registry`].
+
+use std::collections::BTreeMap;
+
+use volley_types::registry::{TaskRecord, TaskState};
+use volley_types::{ModelName, NodeId, PredictError, TenantId};
+
+use crate::registry::v1 as wire;
+
+pub(crate) fn tasks_to_wire(all: &BTreeMap<String, TaskRecord>) -> Vec<wire::Task> {
+    let all = all.iter();
+    all.map(|(id, record)| task_to_wire(id, record)).collect()
+}
+
+pub(crate) fn tasks_from_wire(
+    all: Vec<wire::Task>,
+) -> Result<BTreeMap<String, TaskRecord>, PredictError> {
+    all.into_iter().map(task_from_wire).collect()
+}
+
+/// A task as it stands in the log, and as coordinators tell each other of it.
+#[must_use]
+pub fn task_to_wire(id: &str, record: &TaskRecord) -> wire::Task {
+    let error = match &record.state {
+        TaskState::Failed(why) => why.clone(),
+        TaskState::Running | TaskState::Completed | TaskState::Cancelled => String::new(),
+    };
+    wire::Task {
+        id: id.to_owned(),
+        node: record.node.0,
+        model: record.model.to_string(),
+        tenant: record
+            .tenant
+            .as_ref()
+            .map_or_else(String::new, ToString::to_string),
+        created_ms: record.created_ms,
+        updated_ms: record.updated_ms,
+        state: record.state.as_str().to_owned(),
+        error,
+        forget_ms: record.forget_ms,
+    }
+}
+
+/// A task as a peer sent it or the log holds it, with its id.
+///
+/// # Errors
+/// `InvalidInput` when a field is malformed.
+pub fn task_from_wire(task: wire::Task) -> Result<(String, TaskRecord), PredictError> {
+    let state = TaskState::from_name(&task.state, task.error).ok_or_else(|| {
+        PredictError::invalid("a task has a state that this version does not know")
+    })?;
+    let tenant = Some(task.tenant).filter(|tenant| !tenant.is_empty());
+    let record = TaskRecord {
+        node: NodeId(task.node),
+        model: ModelName::new(task.model)?,
+        tenant: tenant.map(TenantId::new).transpose()?,
+        created_ms: task.created_ms,
+        updated_ms: task.updated_ms,
+        state,
+        forget_ms: task.forget_ms,
+    };
+    Ok((task.id, record))
+}
