@@ -7,7 +7,7 @@ source "$(dirname "$0")/lib.sh"
 
 PACKAGES=(
   openai==3.52.0 anthropic==2.11.0 cohere==7.3.1 langchain-openai==1.5.2 langchain-core==1.5.6
-  opensearch-py==3.2.0 ollama==0.6.3 httpx==0.28.1 httpx-sse==0.4.3
+  opensearch-py==3.2.0 aiohttp==3.14.5 ollama==0.6.3 httpx==0.28.1 httpx-sse==0.4.3
 )
 venv="$root/target/venv-sdks"
 stamp="$venv/volley-$(IFS=-; echo "${PACKAGES[*]//==/-}")"

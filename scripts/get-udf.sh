@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Makes target/venv-udf once: the packages of RisingWave and Databend for functions over Arrow
-# Flight, and MessagePack for what DuckDB's Airport reads.
+# Flight, a whole Databend that runs in a process, and MessagePack for what DuckDB's Airport reads.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
-packages=(arrow-udf==0.3.2 databend-udf==0.2.20 pyarrow==25.0.1 msgpack==1.1.2)
+packages=(arrow-udf==0.3.2 databend-udf==0.2.20 databend==1.2.453 pyarrow==25.0.1 msgpack==1.1.2)
 venv="$root/target/venv-udf"
 
 if [ "$(cat "$venv/volley-packages" 2>/dev/null)" = "${packages[*]}" ]; then
@@ -12,7 +12,7 @@ if [ "$(cat "$venv/volley-packages" 2>/dev/null)" = "${packages[*]}" ]; then
 fi
 command -v python3 >/dev/null || give_up \
   "python3 was not found; the tests of functions for SQL engines need it."
-step "fetching ${packages[*]} (50 MB, once)"
+step "fetching ${packages[*]} (100 MB, once)"
 rm -rf "$venv"
 python3 -m venv "$venv" || give_up \
   "python3 cannot make virtual environments (on Debian: apt install python3-venv)."

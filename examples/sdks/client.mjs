@@ -1,19 +1,19 @@
 // The npm clients of OpenAI, Anthropic and Ollama, and Vercel's AI SDK, pointed at a Volley cluster.
 //
 //     npm install openai @anthropic-ai/sdk ai @ai-sdk/openai ollama
-//     node client.mjs http://127.0.0.1:8420 storyteller
+//     node client.mjs http://127.0.0.1:8420 storyteller text-embed
 //
-// Prints one line for each step; fails on the first that is not as it should be.
+// Without the name of an embedder it does not embed. Prints one line for each step; fails on the first that is not as it should be.
 
 import assert from "node:assert/strict";
 
 import Anthropic from "@anthropic-ai/sdk";
 import { createOpenAI } from "@ai-sdk/openai";
-import { generateText, streamText } from "ai";
+import { embedMany, generateText, streamText } from "ai";
 import { Ollama } from "ollama";
 import OpenAI from "openai";
 
-const [url = "http://127.0.0.1:8420", model = "storyteller"] = process.argv.slice(2);
+const [url = "http://127.0.0.1:8420", model = "storyteller", embedder] = process.argv.slice(2);
 const prompt = "Tell me a story about a fox.";
 const messages = [{ role: "user", content: prompt }];
 const said = (step, text) => console.log(JSON.stringify({ step, text }));
@@ -126,7 +126,24 @@ async function withOllama() {
   said("ollama, chat", text);
 }
 
+async function withVectors() {
+  const values = ["the quick fox", "a small crow"];
+  const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: "unused", maxRetries: 0 });
+  const given = await client.embeddings.create({ model: embedder, input: values });
+  const vectors = given.data.map((each) => each.embedding);
+  const bad = client.embeddings.create({ model, input: values });
+  await assert.rejects(bad, OpenAI.BadRequestError);
+  said("openai, embeddings", vectors[0].length);
+  const provider = createOpenAI({ baseURL: `${url}/v1`, apiKey: "unused" });
+  const told = await embedMany({ model: provider.embeddingModel(embedder), values, maxRetries: 0 });
+  assert.deepEqual(told.embeddings.map((each) => each.length), vectors.map((each) => each.length));
+  const none = embedMany({ model: provider.embeddingModel("nobody"), values, maxRetries: 0 });
+  await assert.rejects(none, (error) => error.statusCode === 404);
+  said("ai, embeddings", told.embeddings.length);
+}
+
 await withOpenAI();
 await withAnthropic();
 await withVercel();
 await withOllama();
+if (embedder) await withVectors();

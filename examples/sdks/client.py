@@ -84,6 +84,10 @@ def with_openai(url, model):
 
     error = refused(openai.NotFoundError, lambda: chat.create(model="nobody", messages=ASKED))
     assert error.code == "model_not_found"
+    refused(
+        openai.NotFoundError, lambda: chat.create(model="nobody", messages=ASKED, stream=True)
+    )
+    refused(openai.BadRequestError, lambda: client.embeddings.create(model=model, input="a fox"))
     bad = refused(
         openai.BadRequestError, lambda: chat.create(model=model, messages=ASKED, temperature=-1)
     )
@@ -199,6 +203,8 @@ def with_cohere(url, reranker):
     error = refused(
         cohere.errors.NotFoundError, lambda: second.rerank(**(asked | {"model": "nobody"}))
     )
+    bad = asked | {"documents": []}
+    refused(cohere.errors.BadRequestError, lambda: second.rerank(**bad))
     said("refused", error.body["message"])
 
 
@@ -228,6 +234,9 @@ def with_langchain(url, model, embedder):
     # By itself it sends token ids of OpenAI's own models.
     embeddings = OpenAIEmbeddings(model=embedder, check_embedding_ctx_length=False, **known)
     assert len(embeddings.embed_documents(["the quick fox", "a small crow"])) == 2
+    for name, kind in [("nobody", openai.NotFoundError), (model, openai.BadRequestError)]:
+        wrong = OpenAIEmbeddings(model=name, check_embedding_ctx_length=False, **known)
+        refused(kind, lambda wrong=wrong: wrong.embed_query("the quick fox"))
     said("langchain, embeddings", len(embeddings.embed_query("the quick fox")))
 
 

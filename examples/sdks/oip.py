@@ -1,8 +1,9 @@
-"""The gRPC clients of Triton and of KServe, pointed at a Volley cluster.
+"""The gRPC client of Triton, and both of KServe, pointed at a Volley cluster.
 
     pip install 'tritonclient[grpc]' kserve
     python oip.py --triton 127.0.0.1:8420
     python oip.py --kserve 127.0.0.1:8081
+    python oip.py --kserve-rest 127.0.0.1:8420
 
 The two cannot be loaded into one process: both bring messages of the same names. Prints one line
 for each step; fails on the first that is not as it should be.
@@ -17,6 +18,7 @@ import numpy as np
 
 PIXELS = np.zeros((2, 8, 8), np.float32)
 PROMPT = "Tell me a story about a fox."
+ENDLESS = {"max_tokens": 900, "ignore_eos": True}
 
 
 def said(step, text):
@@ -154,12 +156,66 @@ async def with_kserve(url, storyteller, classifier):
         answer = await client.infer(request)
         [text] = answer.outputs[0].data
         said("generated", text if isinstance(text, str) else text.decode())
+        short = InferInput("pixels", [2, 8, 8], "FP32", [0.0])
+        for request, code in [
+            (InferRequest(classifier, [short]), grpc.StatusCode.INVALID_ARGUMENT),
+            (InferRequest("nobody", [prompt]), grpc.StatusCode.NOT_FOUND),
+        ]:
+            try:
+                await client.infer(request)
+                raise AssertionError("nothing was refused")
+            except grpc.RpcError as error:
+                assert error.code() == code, error
+                refused = error.details()
+        said("refused", refused)
+        endless = InferRequest(storyteller, [prompt], parameters=dict(ENDLESS))
+        await leave(client.infer(endless))
+
+
+async def with_kserve_rest(url, storyteller, classifier):
+    import httpx
+    from kserve import InferenceRESTClient, InferInput, InferRequest, RESTConfig
+
+    client = InferenceRESTClient(RESTConfig(protocol="v2", retries=0, timeout=60))
+    assert await client.is_server_live(url) and await client.is_server_ready(url)
+    assert await client.is_model_ready(url, classifier)
+    assert not await client.is_model_ready(url, "nobody")
+    said("ready", classifier)
+    for raw in [False, True]:
+        pixels = InferInput("pixels", [2, 8, 8], "FP32")
+        pixels.set_data_from_numpy(PIXELS, binary_data=raw)
+        request = InferRequest(classifier, [pixels], request_id="7")
+        answer = await client.infer(url, request, classifier)
+        assert answer.id == "7", answer
+        said("tensors, raw" if raw else "tensors", answer.outputs[0].as_numpy().tolist())
+    prompt = InferInput("text_input", [1], "BYTES", [PROMPT])
+    request = InferRequest(storyteller, [prompt], parameters={"max_tokens": 12})
+    answer = await client.infer(url, request, storyteller)
+    said("generated", answer.outputs[0].data)
+    short = InferInput("pixels", [2, 8, 8], "FP32", [0.0])
+    for request, status in [
+        (InferRequest(classifier, [short]), 400),
+        (InferRequest("nobody", [prompt]), 404),
+    ]:
         try:
-            await client.infer(InferRequest("nobody", [prompt]))
+            await client.infer(url, request, request.model_name)
             raise AssertionError("nothing was refused")
-        except grpc.RpcError as error:
-            assert error.code() == grpc.StatusCode.NOT_FOUND
-            said("refused", error.details())
+        except httpx.HTTPStatusError as error:
+            assert error.response.status_code == status, error
+            refused = error.response.json()["error"]
+    said("refused", refused)
+    endless = InferRequest(storyteller, [prompt], parameters=dict(ENDLESS))
+    await leave(client.infer(url, endless, storyteller))
+    await client.close()
+
+
+async def leave(call):
+    """Goes away while the answer is made."""
+    try:
+        await asyncio.wait_for(call, 0.1)
+        raise AssertionError("the answer was there already")
+    except asyncio.TimeoutError:
+        said("left", "in the middle")
 
 
 def main():
@@ -167,13 +223,17 @@ def main():
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--triton", metavar="HOST:PORT")
     which.add_argument("--kserve", metavar="HOST:PORT")
+    which.add_argument("--kserve-rest", metavar="HOST:PORT")
     parser.add_argument("--model", default="storyteller")
     parser.add_argument("--classifier", default="classifier")
     given = parser.parse_args()
     if given.triton:
         with_triton(given.triton, given.model, given.classifier)
-    else:
+    elif given.kserve:
         asyncio.run(with_kserve(given.kserve, given.model, given.classifier))
+    else:
+        url = f"http://{given.kserve_rest}"
+        asyncio.run(with_kserve_rest(url, given.model, given.classifier))
 
 
 if __name__ == "__main__":

@@ -113,6 +113,14 @@ async def over_grpc(address, model, whole):
             assert error.code() == grpc.StatusCode.NOT_FOUND, error
             said("gRPC refused", error.details())
 
+        endless = converters.ModelInferRequestConverter.from_types(
+            request(900, use_bytes=True, ignore_eos=True), model_name=model, model_version=None
+        )
+        call = stub.ModelStreamInfer(once(endless))
+        await anext(aiter(call))
+        assert call.cancel()
+        said("gRPC left", "in the middle")
+
 
 def main():
     parser = argparse.ArgumentParser()

@@ -1,7 +1,7 @@
 """OpenSearch's own client, opensearch-py, pointed at a Volley cluster: the whole life of a local
 and of a remote model.
 
-    pip install opensearch-py
+    pip install 'opensearch-py[async]'
     python opensearch_client.py --url http://127.0.0.1:8420 --path /models/encoder
 
 The directory at --path is a text encoder that the workers see; the remote model is the cluster's
@@ -10,10 +10,11 @@ that is not as it should be.
 """
 
 import argparse
+import asyncio
 import json
 import time
 
-from opensearchpy import OpenSearch
+from opensearchpy import AsyncOpenSearch, OpenSearch
 from opensearchpy.exceptions import (
     ConflictError,
     ConnectionTimeout,
@@ -212,6 +213,7 @@ def remote(ml, url, name):
         lambda: ml.predict_model_stream(model_id=model, body=long, params={"request_timeout": 0.001}),
     )
     said("left", "before the answer")
+    asyncio.run(leave(url, model, long))
 
     change = {"parameters": {"temperature": 0.5}}
     path = f"/_plugins/_ml/connectors/{connector_id}"
@@ -225,6 +227,18 @@ def remote(ml, url, name):
     ml.delete_model(model_id=model)
     assert ml.delete_connector(connector_id=connector_id)["result"] == "deleted"
     said("connector changed", "and deleted")
+
+
+async def leave(url, model, body):
+    """Goes away while events come."""
+    serializers = {Events.mimetype: Events()}
+    async with AsyncOpenSearch([url], max_retries=0, timeout=60, serializers=serializers) as client:
+        streamed = client.plugins.ml.predict_model_stream(model_id=model, body=body)
+        try:
+            await asyncio.wait_for(streamed, 0.2)
+            raise AssertionError("the answer was there already")
+        except asyncio.TimeoutError:
+            said("left", "in the middle")
 
 
 def main():

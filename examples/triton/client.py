@@ -129,6 +129,19 @@ def errors(client, model):
     said("errors", error.message())
 
 
+def left(url, generator):
+    """Goes away while the answer is made."""
+    asked = triton.InferInput("text_input", [1], "BYTES")
+    asked.set_data_from_numpy(np.array([b"Tell me a story."], object))
+    parameters = {"max_tokens": 900, "ignore_eos": True}
+    with triton.InferenceServerClient(url, network_timeout=0.1) as client:
+        try:
+            client.infer(generator, [asked], parameters=parameters)
+            raise AssertionError("the answer was there already")
+        except (TimeoutError, InferenceServerException) as error:
+            said("left", repr(error))
+
+
 def statistics(client, model):
     stats = client.get_inference_statistics(model)["model_stats"][0]
     assert 10 < stats["inference_stats"]["success"]["count"], stats
@@ -151,6 +164,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--url", default="127.0.0.1:8420")
     parser.add_argument("--model", default="classifier")
+    parser.add_argument("--generator", default="storyteller")
     parser.add_argument("--bfloat16")
     parser.add_argument("--text")
     parser.add_argument("--repository")
@@ -163,6 +177,7 @@ def main():
         raw(client, arguments.model)
         errors(client, arguments.model)
         statistics(client, arguments.model)
+        left(arguments.url, arguments.generator)
         if arguments.bfloat16:
             pairs(client, arguments.bfloat16, np.array([[1.5, -2.0]], bfloat16), "BF16")
         if arguments.text:

@@ -1,6 +1,7 @@
 //! The Open Inference Protocol, version 2, over REST (`/v2`): as KServe, MLServer and Triton speak
 //! it, with tensors in JSON or in binary form behind it; and over gRPC.
 
+mod binary;
 mod classes;
 mod config;
 mod describe;

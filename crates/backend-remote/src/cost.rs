@@ -114,3 +114,59 @@ fn cost_of_a_chunk() {
         }
     }
 }
+
+/// The best time of an event with so much text, from the bytes as the network brings them to what
+/// is sent on.
+fn time_of_an_event(provider: ProviderKind, event: &Bytes) -> Duration {
+    let round = || {
+        let mut answer = Answer::new(provider, 0);
+        let pieces: Vec<_> = (0..event.len())
+            .step_by(1_460)
+            .map(|from| event.slice(from..event.len().min(from + 1_460)))
+            .collect();
+        let started = Instant::now();
+        let mut deltas = 0;
+        for piece in pieces {
+            deltas += black_box(answer.read(Some(piece), str::to_owned))
+                .deltas
+                .len();
+        }
+        let took = started.elapsed();
+        assert_eq!(deltas, 1);
+        took
+    };
+    (0..30).map(|_| round()).min().unwrap()
+}
+
+#[test]
+#[ignore = "a measurement: it means something in a release build, on an idle machine"]
+fn cost_of_an_event_of_8_mib() {
+    for (name, provider, start, end) in [
+        (
+            "openai",
+            ProviderKind::OpenAi,
+            "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"",
+            "\"}}]}\n\n",
+        ),
+        (
+            "anthropic",
+            ProviderKind::Anthropic,
+            "data: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\
+             \"text_delta\",\"text\":\"",
+            "\"}}\n\n",
+        ),
+    ] {
+        for (how, word) in [("plain", "a word "), ("an escape a line", LINE)] {
+            let text = word.repeat((8 << 20) / word.len());
+            let took = time_of_an_event(provider, &format!("{start}{text}{end}").into());
+            eprintln!("{name}, an event of 8 MiB, {how}: {took:?}");
+            assert!(
+                cfg!(debug_assertions) || took < Duration::from_millis(10),
+                "{took:?}"
+            );
+        }
+    }
+}
+
+/// A line of text as a model writes it.
+const LINE: &str = "The quick brown fox jumps over the lazy dog, and then it sleeps in the sun.\\n";

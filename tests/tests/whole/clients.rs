@@ -178,8 +178,11 @@ async fn the_official_clients_of_every_house_find_it() {
     let program = node.join("client.mjs");
     std::fs::copy(root().join("examples/sdks/client.mjs"), &program).unwrap();
     let mut command = Command::new("node");
-    command.arg(program).args([&url, "storyteller"]);
-    assert_eq!(steps(&mut command).await, 8);
+    command
+        .arg(program)
+        .args([&url, "storyteller", "text-embed"]);
+    assert_eq!(steps(&mut command).await, 10);
+    nothing_runs(&up.rest, "storyteller").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -201,7 +204,8 @@ async fn tritons_own_client_sends_and_reads_binary_tensors() {
         .args(["--bfloat16", "identity-bfloat16"])
         .args(["--text", "identity-string"]);
     let text = printed(&mut client).await;
-    assert_eq!(text.lines().count(), 10, "{text}");
+    assert_eq!(text.lines().count(), 11, "{text}");
+    nothing_runs(&up.rest, "storyteller").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -218,7 +222,11 @@ async fn the_clients_of_triton_kserve_and_mlserver_find_their_skin() {
     let mlserver = free_port();
     let up = Up::with(&["--mlserver-grpc", &mlserver.to_string()]).await;
     let kserve = format!("127.0.0.1:{mlserver}");
-    for (skin, address, count) in [("--triton", &up.rest, 8), ("--kserve", &kserve, 5)] {
+    for (skin, address, count) in [
+        ("--triton", &up.rest, 8),
+        ("--kserve", &kserve, 6),
+        ("--kserve-rest", &up.rest, 6),
+    ] {
         let mut client = python("venv-oip", "get-oip-clients", "examples/sdks/oip.py");
         assert_eq!(steps(client.args([skin, address])).await, count);
     }
@@ -229,7 +237,7 @@ async fn the_clients_of_triton_kserve_and_mlserver_find_their_skin() {
     );
     client.args(["--rest", &up.rest, "--grpc", &kserve]);
     let text = printed(&mut client).await;
-    assert_eq!(text.lines().count(), 8, "{text}");
+    assert_eq!(text.lines().count(), 9, "{text}");
     nothing_runs(&up.rest, "storyteller").await;
 }
 

@@ -4,7 +4,7 @@ use serde_json::json;
 use tokio::process::Command;
 use volley_tests::judges::{deploy, nothing_runs, printed, python, root, steps};
 use volley_tests::process::binary;
-use volley_tests::upstream::{Upstream, head};
+use volley_tests::upstream::{Upstream, chunk, head};
 
 use super::clients::{Up, caller, ports};
 
@@ -33,7 +33,7 @@ async fn opensearchs_own_client_lives_through_local_and_remote_models() {
     command
         .args(["--url", &format!("http://{}", up.rest), "--path"])
         .arg(root().join("crates/backend-onnx/tests/models/text-embed"));
-    assert_eq!(steps(&mut command).await, 13);
+    assert_eq!(steps(&mut command).await, 14);
     nothing_runs(&up.rest, "storyteller").await;
 }
 
@@ -55,6 +55,41 @@ async fn ollamas_own_client_chats_embeds_and_leaves() {
         .args(["--caller", "caller", "--embedder", "text-embed"]);
     assert_eq!(steps(&mut command).await, 11);
     nothing_runs(&up.rest, "storyteller").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn official_clients_are_told_of_an_answer_that_broke_off() {
+    let up = Up::start().await;
+    let client = up.client();
+    let mut answer = head("200 OK", "text/event-stream");
+    answer.extend(["Once ", "upon "].map(chunk));
+    let upstream = Upstream::start(answer, false).await;
+    // Nobody may take the server for broken, and refuse the next client without asking it.
+    let connector = json!({
+        "name": "cut", "provider": "openai", "model": "m", "url": upstream.url,
+        "client_config": { "breaker_window": 0 },
+    });
+    let connector = client.create_connector(&connector).await.unwrap();
+    let body = json!({ "name": "cut", "function_name": "remote", "connector_id": connector });
+    deploy(&client, &body).await;
+    let url = format!("http://{}", up.rest);
+    let mut command = official("broken.py");
+    assert_eq!(
+        steps(command.args(["--url", &url, "--model", "cut"])).await,
+        8
+    );
+    nothing_runs(&up.rest, "cut").await;
+    let node = root().join("target/node-sdks");
+    if !node.join("volley-package.json").exists() {
+        eprintln!("node was not at hand: nothing is known of the npm clients");
+        return;
+    }
+    // Modules are looked for beside the program.
+    let program = node.join("broken.mjs");
+    std::fs::copy(root().join("examples/sdks/broken.mjs"), &program).unwrap();
+    let mut command = Command::new("node");
+    assert_eq!(steps(command.arg(program).args([&url, "cut"])).await, 5);
+    nothing_runs(&up.rest, "cut").await;
 }
 
 /// A browser, where the machine has one.

@@ -38,6 +38,14 @@ async fn risingwave_databend_and_duckdb_call_models_as_functions() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_real_databend_calls_models_over_its_tables() {
+    let up = Up::start().await;
+    encoders(&up.client(), &["text-embed", "text-rerank"]).await;
+    let mut engine = python("venv-udf", "get-udf", "examples/udf/engine.py");
+    assert_eq!(steps(engine.args(["--uri", &up.internal])).await, 7);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_doors_of_functions_want_the_key_that_the_cluster_wants() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("bootstrap.key");

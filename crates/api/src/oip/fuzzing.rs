@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, Schema};
 use bytes::Bytes;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use volley_types::Signature;
 
-use super::tensors;
+use super::{binary, tensors};
 
 /// Reads a request: see [`crate::fuzzing::tensors`].
 pub(crate) fn tensors(bytes: &[u8]) {
@@ -35,6 +35,9 @@ pub(crate) fn tensors(bytes: &[u8]) {
         if let Ok(rows) = read {
             assert!(rows.batch.num_columns() <= schema.fields().len());
         }
+        let body = Map::from_iter([("inputs".to_owned(), Value::Array(inputs))]);
+        drop(binary::told(body, raw.clone()));
     }
+    drop(binary::text(&raw));
     let _ = tensors::raw_rows(raw, &schema);
 }

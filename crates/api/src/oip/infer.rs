@@ -13,13 +13,16 @@ use super::outputs::{self, Outputs, Wanted};
 use super::statistics::Run;
 use super::tensors::{self, Rows};
 use super::texts::Texts;
-use super::{Found, Named, answering_version};
+use super::{Found, Named, answering_version, binary};
 use crate::app::App;
 use crate::body::{BINARY_TENSORS, Fields, Tensors};
 use crate::context::RequestContext;
 use crate::error::ApiError;
 use crate::extract::{Path, State};
 use crate::{answer, parameters};
+
+/// What stands in a request. KServe's client says `model_name` too, which the path has.
+pub(super) const FIELDS: [&str; 5] = ["id", "model_name", "parameters", "inputs", "outputs"];
 
 /// Tensors in, tensors out.
 pub(crate) async fn infer(
@@ -61,8 +64,9 @@ async fn texts(
     context: &RequestContext,
     run: &mut Run<'_>,
 ) -> Result<Response, PredictError> {
-    let Tensors::Told(body, _) = body else {
-        return Err(PredictError::invalid("texts are told in JSON"));
+    let body = match body {
+        Tensors::Told(body, raw) => binary::told(body, raw)?,
+        Tensors::Raw(bytes) => binary::text(&bytes)?,
     };
     let (texts, request) = Texts::request(&body, found, context)?;
     run.is_read(texts.count());
@@ -103,7 +107,7 @@ impl Asked {
                 });
             }
         };
-        body.only("a request", &["id", "parameters", "inputs", "outputs"])?;
+        body.only("a request", &FIELDS)?;
         let inputs = inputs(&body, input.fields().is_empty())?;
         let Rows { batch, batched } = tensors::rows(inputs, raw, input)?;
         let mut given = body.object("parameters")?.cloned().unwrap_or_default();

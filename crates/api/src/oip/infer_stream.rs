@@ -13,7 +13,7 @@ use volley_types::{ChunkStream, GenerationRow, PredictError, PredictRequest, Tas
 use super::infer::Asked;
 use super::outputs::{self, Wanted};
 use super::texts::{self, End, Texts};
-use super::{Found, Named, answering_version};
+use super::{Found, Named, answering_version, binary};
 use crate::answer::failure;
 use crate::app::App;
 use crate::body::{Fields, Tensors};
@@ -85,7 +85,8 @@ impl Begun {
         context: &RequestContext,
     ) -> Result<Self, PredictError> {
         let (request, form) = if found.signature.task == Task::Generate {
-            let (texts, request) = Texts::request(body, found, context)?;
+            let body = binary::told(body.clone(), raw)?;
+            let (texts, request) = Texts::request(&body, found, context)?;
             if texts.count() != 1 {
                 let message = "a stream takes one prompt in a request; send several requests";
                 return Err(PredictError::invalid(message));

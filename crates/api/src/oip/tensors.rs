@@ -41,13 +41,21 @@ pub(super) fn rows(
             Tensor::read(input, field, bytes)
         })?;
     }
-    if !raw.is_empty() {
-        return Err(PredictError::invalid(format!(
-            "the request has {} bytes behind the tensors that it tells of",
-            raw.len()
-        )));
-    }
+    all_read(&raw)?;
     columns.rows()
+}
+
+/// Whether nothing is left of the bytes behind a request's JSON.
+///
+/// # Errors
+/// `InvalidInput` when something is.
+pub(super) fn all_read(raw: &Bytes) -> Result<(), PredictError> {
+    match raw.len() {
+        0 => Ok(()),
+        more => Err(PredictError::invalid(format!(
+            "the request has {more} bytes behind the tensors that it tells of"
+        ))),
+    }
 }
 
 /// One tensor in binary.
@@ -229,7 +237,7 @@ fn unknown(name: &str, schema: &Schema) -> PredictError {
 }
 
 /// Takes the bytes of an input from the front of `raw`, where it says that it has some.
-fn bytes_of(input: &Value, raw: &mut Bytes) -> Result<Option<Bytes>, String> {
+pub(super) fn bytes_of(input: &Value, raw: &mut Bytes) -> Result<Option<Bytes>, String> {
     let parameters = input.get("parameters");
     if parameters.is_some_and(|given| given.get("shared_memory_region").is_some()) {
         return Err("shared memory is not served; send the tensor".to_owned());

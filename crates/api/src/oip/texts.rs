@@ -7,7 +7,7 @@ use volley_types::{FinishReason, GenerationRow, Input, PredictError, PredictRequ
 
 use super::Found;
 use super::describe::{TEXT_INPUT, TEXT_OUTPUT};
-use super::infer::inputs;
+use super::infer::{FIELDS, inputs};
 use super::outputs::no_output;
 use super::tensors::printable;
 use crate::answer::Choice;
@@ -46,7 +46,7 @@ impl Texts {
         found: &Found,
         context: &RequestContext,
     ) -> Result<(Self, PredictRequest), PredictError> {
-        body.only("a request", &["id", "parameters", "inputs", "outputs"])?;
+        body.only("a request", &FIELDS)?;
         check_outputs(body)?;
         let mut given = body.object("parameters")?.cloned().unwrap_or_default();
         // What clients say of codecs and HTTP headers is not for the model.
@@ -166,7 +166,7 @@ fn tensor(input: &Value) -> Result<(Vec<usize>, Vec<&Value>), String> {
     });
     let shape = sizes.ok_or("'shape' must be a list of sizes")?;
     let data = input.get("data").and_then(Value::as_array);
-    let data = data.ok_or("'data' must be a list; texts are not sent in binary here")?;
+    let data = data.ok_or("'data' must be a list")?;
     let mut elements = Vec::with_capacity(data.len());
     for value in data {
         match value {

@@ -207,12 +207,39 @@ async fn every_transcript_reads_the_same_however_it_comes() {
             let fields = body.replace("\n\n", "\nid: 7\nretry: 1\nother\n\n");
             ways.push(("with other fields", whole(&fields)));
             ways.push(("without spaces", whole(&body.replace("data: ", "data:"))));
+            let lines = body.replace("data: {", "data: {\ndata:\ndata:   ");
+            ways.push(("with data of several lines", whole(&lines)));
         }
         let (names, scripts): (Vec<_>, Vec<_>) = ways.into_iter().unzip();
         let all = play(transcript.provider, scripts).await;
         for (how, read) in names.into_iter().zip(&all) {
             transcript.check(read, how);
         }
+    }
+}
+
+#[tokio::test]
+async fn an_event_of_8_mib_is_read_from_every_house_and_one_of_13_ends_the_answer() {
+    for transcript in transcripts() {
+        if transcript.has_failed() || !transcript.name.starts_with("text.") {
+            continue;
+        }
+        // Space between two parts of an object says nothing, however much there is of it.
+        let first = transcript.body.find('{').unwrap() + 1;
+        let (head, tail) = transcript.body.split_at(first);
+        let padded = [8, 13].map(|mib| {
+            let body = format!("{head}{}{tail}", " ".repeat(mib << 20));
+            vec![Act::Send(transcript.answer(&transcript.wire(&body)))]
+        });
+        let all = play(transcript.provider, padded.to_vec()).await;
+        transcript.check(&all[0], "with an event of 8 MiB");
+        let error = all[1].error.as_ref().expect("it is too large");
+        let what = format!("{} {error:?}", transcript.provider.as_str());
+        assert_eq!(error.code, ErrorCode::UpstreamFailed, "{what}");
+        assert!(
+            error.message.contains("12 MiB") && all[1].text.is_empty(),
+            "{what}"
+        );
     }
 }
 
