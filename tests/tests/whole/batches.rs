@@ -131,7 +131,8 @@ async fn any_coordinator_tells_lists_ends_and_forgets_a_batch() {
             (long.clone(), "RUNNING".to_owned()),
         ];
         let mut listed = caller.listed(at).await;
-        (wanted.sort(), listed.sort());
+        wanted.sort();
+        listed.sort();
         assert_eq!(listed, wanted);
         assert_eq!(caller.delete(at, &long).await, 409, "it runs");
     }
