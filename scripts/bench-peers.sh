@@ -46,7 +46,8 @@ if [ ! -f "$MODELS/complete" ]; then
 fi
 step "building (minutes the first time)"
 cargo build --release --locked --package volley-cli --package volley-bench
-cargo build --release --locked --package volley-backend-onnx --example decode_rate
+cargo build --release --locked --package volley-backend-onnx --example decode_rate \
+  --example encode_rate
 cargo build --release --locked --package volley-model-host --example isolation_rate
 
 step "measuring"
@@ -57,7 +58,8 @@ case "$kind" in
     venv python3.12 "$pytriton" "${PYTRITON[@]}"
     exec "$peers/bin/python" crates/bench/peers/encoders.py "$MODELS" \
       --pytriton "$pytriton/bin/python" \
-      --volley target/release/volley --bench target/release/volley-bench "$@"
+      --volley target/release/volley --bench target/release/volley-bench \
+      --bare target/release/examples/encode_rate "$@"
     ;;
   decoders)
     exec "$torch/bin/python" crates/bench/peers/decoders.py "$MODELS" \

@@ -1,13 +1,16 @@
 //! Prints how many texts a second an encoder embeds: a bare loop over ONNX Runtime with the best
 //! of several batch sizes, and the backend that a worker runs, with 1, 8 and 32 callers of one text
-//! each, and in bulk; in turns.
+//! each, and in bulk; in turns. With THREADS and SECONDS it runs the bare loop alone, as many
+//! seconds for each batch size, and prints the best one's texts a second, its batch size, and the
+//! milliseconds of CPU that a text took, of all threads.
 //!
-//!     cargo run --release -p volley-backend-onnx --example encode_rate -- DIRECTORY [WORDS]
+//!     cargo run --release -p volley-backend-onnx --example encode_rate -- \
+//!         DIRECTORY [WORDS [THREADS SECONDS]]
 
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
@@ -27,6 +30,8 @@ const ROUNDS: usize = 7;
 const BATCHES: [usize; 4] = [1, 8, 32, 128];
 const CALLERS: [usize; 3] = [1, 8, 32];
 const TEXTS: usize = 512;
+/// The unit of `/proc/PID/stat` in milliseconds, which Linux fixes for programs.
+const TICK_MS: f64 = 10.0;
 
 fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1);
@@ -36,12 +41,20 @@ fn main() -> anyhow::Result<()> {
     let words: usize = arguments.next().map_or(Ok(6), |words| words.parse())?;
     let text = "river ".repeat(words);
     let runtime = Runtime::init(&Runtime::locate(None)?)?;
+    let threads = arguments
+        .next()
+        .map(|threads| threads.parse())
+        .transpose()?;
     let config = OnnxConfig {
         device: device()?,
-        threads: 1,
+        threads: threads.unwrap_or(1),
         ..OnnxConfig::default()
     };
     let mut bare = BareEncoder::load(&runtime, Path::new(&directory), &text, config)?;
+    if threads.is_some() {
+        let seconds = arguments.next().context("give seconds")?;
+        return alone(&mut bare, Duration::from_secs(seconds.parse()?));
+    }
     let tokio = tokio::runtime::Runtime::new()?;
     let model = tokio.block_on(load(runtime, &directory, config))?;
     let mut best = Vec::new();
@@ -78,6 +91,37 @@ fn main() -> anyhow::Result<()> {
         writeln!(out, "{name}: {:.2} of it", median(ratios))?;
     }
     Ok(())
+}
+
+/// The bare loop with the machine to itself, the best batch size.
+fn alone(bare: &mut BareEncoder, limit: Duration) -> anyhow::Result<()> {
+    let mut best = (0.0, 0, 0.0);
+    for rows in BATCHES {
+        bare.rate(rows, rows)?;
+        let (cpu, started, mut texts) = (cpu_ms()?, Instant::now(), 0);
+        while started.elapsed() < limit {
+            bare.rate(rows, rows)?;
+            texts += rows;
+        }
+        let texts = texts as f64;
+        let rate = texts / started.elapsed().as_secs_f64();
+        if best.0 < rate {
+            best = (rate, rows, (cpu_ms()? - cpu) / texts);
+        }
+    }
+    let (rate, rows, cpu) = best;
+    writeln!(std::io::stdout(), "{rate:.1} {rows} {cpu:.4}")?;
+    Ok(())
+}
+
+/// What this process has used of all cores, in milliseconds.
+fn cpu_ms() -> anyhow::Result<f64> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    // The name of a program, in brackets, may hold anything.
+    let (_, rest) = stat.rsplit_once(')').context("/proc/self/stat is odd")?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let tick = |at: usize| fields.get(at).and_then(|it| it.parse::<f64>().ok());
+    Ok(TICK_MS * (tick(11).unwrap_or(0.0) + tick(12).unwrap_or(0.0)))
 }
 
 fn median(values: &mut [f64]) -> f64 {

@@ -55,7 +55,8 @@ pub struct OnnxConfig {
     pub tensor_streams: usize,
     /// The most rows of one tensor batch.
     pub max_rows: usize,
-    /// How long one batch of tensors, or one run of a text encoder, may take; then it is stopped.
+    /// How long one batch of tensors, one run of a text encoder, or one step of a decoder may take;
+    /// then it is stopped.
     pub run_timeout: Duration,
 }
 

@@ -3,11 +3,15 @@
 //! What a model does and how is told by its directory ([`settings`]). Rows are tokenised in the
 //! caller's task ([`texts`]), and then belong to one thread that owns the session ([`thread`]): it
 //! takes what waits, whoever it is from, sorts it by length, and runs it in batches under a budget
-//! of tokens ([`plan`], [`run`]). It never waits for more to come: on a CPU a batch gains little,
-//! and waiting costs latency. Results become columns in the caller's task again ([`columns`]).
+//! of tokens ([`plan`], [`run`]), over tensors that are bound once where a shape comes again
+//! ([`kept`]). It never waits for more to come: on a CPU a batch gains little, and waiting costs
+//! latency. Results become columns in the caller's task again ([`columns`]).
 
 mod columns;
+mod kept;
+mod padding;
 mod plan;
+mod reading;
 mod run;
 mod settings;
 mod texts;
@@ -77,8 +81,8 @@ pub(crate) fn load(
     settings.suit(&outputs);
     let mut runner = Runner::new(session, place, &settings)?;
     settings.check_width(runner.width())?;
-    let watch = Watch::new(config.run_timeout)?;
-    runner.warm_up(&watch)?;
+    let mut watch = Watch::new(config.run_timeout)?;
+    runner.warm_up(&mut watch)?;
     settings.name_labels(runner.width());
     let signature = match settings.task {
         Task::Rerank => Signature::rerank(),

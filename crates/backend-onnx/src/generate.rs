@@ -43,6 +43,7 @@ use self::merge::Merge;
 use self::model::ModelFiles;
 use self::options::Options;
 use crate::loader::VARIANT;
+use crate::watch::Watch;
 use crate::{Device, OnnxConfig, Runtime, graph};
 
 /// Rows of one record batch, at most.
@@ -74,6 +75,7 @@ pub(crate) fn load(
     )?);
     let mut decoder = decoder::Decoder::load(runtime, directory, &files, &config)?;
     decoder.warm_up()?;
+    decoder.limit(Watch::new(config.run_timeout)?);
     let weights = graph::outline(&directory.join(&files.onnx))?.bytes;
     let memory_bytes = weights.saturating_add(decoder.cache_bytes() as u64);
     let engine = Engine::start(&model, decoder, files.clone(), config.prefix_reuse)?;

@@ -1,10 +1,12 @@
 """Volley beside MLServer, PyTriton and FastAPI on one text encoder: requests of one text each.
 
-    encoders.py MODELS --volley BINARY --bench BINARY [--seconds 3] [--rounds 3] [--threads 2]
+    encoders.py MODELS --volley BINARY --bench BINARY --bare ENCODE_RATE
+                [--seconds 3] [--rounds 3] [--threads 2]
 
 Every server has the machine to itself while it is measured, with the load generator; all give
-ONNX Runtime as many threads. They take turns in each round, and the median of the rounds counts.
-Prints Markdown.
+ONNX Runtime as many threads. They take turns in each round, and the median of the rounds counts. So
+does a bare loop over ONNX Runtime: the same texts in one process, in batches of the best size, with
+no requests, and with the machine to itself. Prints Markdown.
 """
 
 import argparse
@@ -179,11 +181,38 @@ def measure(args, name, directory):
     return figures
 
 
+def bare(args):
+    """Texts per second, the batch size and CPU-ms per text of the bare loop for each length."""
+    figures = {}
+    for length in LENGTHS:
+        told = subprocess.run(
+            [str(args.bare), str(args.models / "encoder"), str(length - 2), str(args.threads),
+             str(args.seconds)], check=True, capture_output=True, text=True).stdout.split()
+        figures[length] = (float(told[0]), int(told[1]), float(told[2]))
+    return figures
+
+
+def beside_bare(args, volley, loops):
+    """What is left of the bare loop's rate and CPU in Volley, of one-text requests over HTTP."""
+    print("| beside the bare loop | its texts/s | its batch | Volley : bare | its CPU-ms per text | "
+          "bare : Volley |")
+    print("| --- |" + " ---: |" * 5)
+    for length in LENGTHS:
+        middle = lambda index: statistics.median(loop[length][index] for loop in loops)
+        most = max(CALLERS)
+        rate, cpu = (statistics.median(one[length, most][index] for one in volley)
+                     for index in (0, 1))
+        print(f"| {length} tokens, {most} at once | {middle(0):.0f} | {middle(1):.0f} | "
+              f"{rate / middle(0):.2f} | {middle(2):.2f} | {middle(2) / cpu:.2f} |")
+    print()
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("models", type=pathlib.Path)
     parser.add_argument("--volley", type=pathlib.Path, required=True)
     parser.add_argument("--bench", type=pathlib.Path, required=True)
+    parser.add_argument("--bare", type=pathlib.Path, required=True)
     parser.add_argument("--pytriton", default=sys.executable, help="the Python that has PyTriton")
     parser.add_argument("--seconds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=3)
@@ -193,10 +222,11 @@ def main():
     args = parser.parse_args()
     args.models = args.models.resolve()
     # Servers run in folders of their own.
-    args.volley, args.bench, args.pytriton = map(
-        os.path.abspath, (args.volley, args.bench, args.pytriton))
-    rounds = {name: [] for name in args.only}
+    args.volley, args.bench, args.bare, args.pytriton = map(
+        os.path.abspath, (args.volley, args.bench, args.bare, args.pytriton))
+    rounds, loops = {name: [] for name in args.only}, []
     for _ in range(args.rounds):
+        loops.append(bare(args))
         for name in args.only:
             with tempfile.TemporaryDirectory() as directory:
                 rounds[name].append(measure(args, name, directory))
@@ -213,6 +243,8 @@ def main():
                 ]
                 print(f"| {length} tokens, {callers} at once | " + " | ".join(cells) + " |")
         print()
+    if "Volley" in rounds:
+        beside_bare(args, rounds["Volley"], loops)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ use arrow_schema::{DataType, Field};
 use volley_types::signature::entity_fields;
 use volley_types::{Parameters, PredictError, Signature, Task};
 
-use super::run::Values;
+use super::reading::Values;
 use super::settings::Settings;
 use super::texts::{Texts, Tokens};
 use crate::tensors::internal;

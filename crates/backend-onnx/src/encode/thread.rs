@@ -10,7 +10,8 @@ use tokio::sync::{mpsc, oneshot};
 use volley_types::{ErrorCode, ModelName, PredictError};
 
 use super::plan::{self, Budget};
-use super::run::{Runner, Values};
+use super::reading::Values;
+use super::run::Runner;
 use super::texts::Tokens;
 use crate::tensors::internal;
 use crate::watch::Watch;
@@ -54,7 +55,7 @@ impl Queue {
         runner: Runner,
         pace: Pace,
         places: usize,
-        watch: Watch,
+        mut watch: Watch,
     ) -> Result<Self, PredictError> {
         let (jobs, queue) = mpsc::channel(places);
         let mut waiting = Waiting {
@@ -65,7 +66,7 @@ impl Queue {
         };
         let thread = std::thread::Builder::new()
             .name(format!("encode-{model}"))
-            .spawn(move || serve(runner, &mut waiting, pace.budget, &watch))
+            .spawn(move || serve(runner, &mut waiting, pace.budget, &mut watch))
             .map_err(|error| PredictError::internal("the model's thread could not start", error))?;
         Ok(Self {
             jobs: Some(jobs),
@@ -209,7 +210,7 @@ impl Waiting {
     }
 }
 
-fn serve(mut runner: Runner, waiting: &mut Waiting, budget: Budget, watch: &Watch) {
+fn serve(mut runner: Runner, waiting: &mut Waiting, budget: Budget, watch: &mut Watch) {
     while waiting.receive() {
         let window = waiting.window(budget);
         let length = |(job, row): &(usize, usize)| waiting.jobs[*job].rows[*row].ids.len();
@@ -224,7 +225,12 @@ fn serve(mut runner: Runner, waiting: &mut Waiting, budget: Budget, watch: &Watc
 /// Runs the rows at `places` together, but for those that nobody waits for. Where that fails and
 /// they are of several callers, each caller's are run again by themselves: what is wrong with a
 /// row is only its own caller's concern.
-fn run_once(runner: &mut Runner, waiting: &mut Waiting, places: &[(usize, usize)], watch: &Watch) {
+fn run_once(
+    runner: &mut Runner,
+    waiting: &mut Waiting,
+    places: &[(usize, usize)],
+    watch: &mut Watch,
+) {
     let jobs = &mut waiting.jobs;
     let Err(error) = run_rows(runner, jobs, places, watch) else {
         return;
@@ -254,7 +260,7 @@ fn run_rows(
     runner: &mut Runner,
     jobs: &mut VecDeque<Begun>,
     places: &[(usize, usize)],
-    watch: &Watch,
+    watch: &mut Watch,
 ) -> Result<(), PredictError> {
     let wanted = places.iter().filter(|(job, _)| !jobs[*job].is_over());
     let places: Vec<_> = wanted.copied().collect();

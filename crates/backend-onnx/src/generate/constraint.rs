@@ -112,14 +112,15 @@ fn response_format(format: &Value) -> Result<Option<Form>, PredictError> {
 pub(crate) struct Constraints(OnceLock<Result<ParserFactory, String>>);
 
 impl Constraints {
-    /// A constraint to `form`.
+    /// A constraint to `form`. Calls are written in `style`, with the special tokens whose ids
+    /// `mark` gives.
     ///
     /// # Errors
     /// `InvalidInput` with what is wrong with the form.
     pub(crate) fn make(
         &self,
         form: &Form,
-        style: CallStyle,
+        (style, mark): (CallStyle, &dyn Fn(&str) -> Option<u32>),
         spellings: &Spellings,
         eos: Option<u32>,
     ) -> Result<Constraint, PredictError> {
@@ -132,7 +133,9 @@ impl Constraints {
             Form::Json(schema) => TopLevelGrammar::from_json_schema(with_little_space(schema)),
             Form::Regex(expression) => TopLevelGrammar::from_regex(expression),
             Form::Grammar(grammar) => TopLevelGrammar::from_lark(grammar.clone()),
-            Form::Call(functions) => TopLevelGrammar::from_lark(tools::grammar(functions, style)),
+            Form::Call(functions) => {
+                TopLevelGrammar::from_lark(tools::grammar(functions, style, mark))
+            }
         };
         let parser = factory.create_parser(grammar).map_err(|error| {
             let reason: String = error.to_string().chars().take(MAX_REFUSAL).collect();

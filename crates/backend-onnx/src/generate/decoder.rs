@@ -12,10 +12,10 @@ mod shared;
 
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use half::{bf16, f16};
 use ort::logging::LogLevel;
-use ort::session::{NoSelectedOutputs, RunOptions};
 use ort::value::{TensorValueTypeMarker, Value};
 use volley_types::{ErrorCode, ErrorOrigin, PredictError};
 
@@ -23,6 +23,8 @@ use self::growing::Growing;
 use self::shared::Shared;
 use super::model::ModelFiles;
 use crate::session::{self, Place};
+use crate::tensors::Options;
+use crate::watch::Watch;
 use crate::{OnnxConfig, Runtime};
 
 /// How far logits of the same prompt may be apart: what the order of sums does, also in 16 bits,
@@ -37,11 +39,21 @@ pub(crate) struct Decoder {
     cache_bytes: usize,
     /// Found out as it warms up.
     reads_together: bool,
+    watch: Option<Watch>,
 }
 
 enum Kind {
     Shared(Shared),
     Growing(Growing),
+}
+
+impl Kind {
+    fn options(&self) -> Arc<Options> {
+        match self {
+            Self::Shared(decoder) => decoder.options(),
+            Self::Growing(decoder) => decoder.options(),
+        }
+    }
 }
 
 impl Decoder {
@@ -75,7 +87,13 @@ impl Decoder {
             slots,
             cache_bytes: files.cache_bytes(slots, layout.value_bytes()),
             reads_together: false,
+            watch: None,
         })
+    }
+
+    /// Has `watch` stop runs from now on.
+    pub(crate) fn limit(&mut self, watch: Watch) {
+        self.watch = Some(watch);
     }
 
     /// Reads one token and decodes another, so that the first request finds the model warm, and a
@@ -129,7 +147,8 @@ impl Decoder {
     /// after the last of them to `read`.
     ///
     /// # Errors
-    /// `Internal` when the run fails, `TooLarge` when there is no memory for it.
+    /// `Internal` when the run fails, `TooLarge` when there is no memory for it,
+    /// `DeadlineExceeded` when it takes too long.
     pub(crate) fn prefill<T>(
         &mut self,
         slot: usize,
@@ -137,9 +156,22 @@ impl Decoder {
         tokens: &[u32],
         read: impl FnOnce(&[f32]) -> T,
     ) -> Result<T, PredictError> {
-        let ran = match &mut self.kind {
+        self.run(slot, |kind| match kind {
             Kind::Shared(decoder) => decoder.prefill(slot, length, tokens, read),
             Kind::Growing(decoder) => decoder.prefill(slot, length, tokens, read),
+        })
+    }
+
+    /// One step of the decoder, within its limit. Should it lack memory, `slot` is lost.
+    fn run<T>(
+        &mut self,
+        slot: usize,
+        step: impl FnOnce(&mut Kind) -> Result<T, PredictError>,
+    ) -> Result<T, PredictError> {
+        let kind = &mut self.kind;
+        let ran = match &mut self.watch {
+            Some(watch) => watch.over(&kind.options(), |_| step(kind)),
+            None => step(kind),
         };
         self.give_back_after(ran, slot)
     }
@@ -185,29 +217,28 @@ impl Decoder {
         prompts: &[&[u32]],
         read: impl FnMut(usize, &[f32]),
     ) -> Result<(), PredictError> {
-        let ran = match &mut self.kind {
+        self.run(first, |kind| match kind {
             Kind::Shared(decoder) => decoder.prefill_together(first, prompts, read),
             Kind::Growing(_) => Err(failed("each slot is a run of its own")),
-        };
-        self.give_back_after(ran, first)
+        })
     }
 
     /// Decodes one token in each of the first `tokens.len()` slots, which hold `lengths`
     /// tokens, and gives all logits, one row of the vocabulary for each slot, to `read`.
     ///
     /// # Errors
-    /// `Internal` when the run fails, `TooLarge` when there is no memory for it.
+    /// `Internal` when the run fails, `TooLarge` when there is no memory for it,
+    /// `DeadlineExceeded` when it takes too long.
     pub(crate) fn decode<T>(
         &mut self,
         tokens: &[u32],
         lengths: &[usize],
         read: impl FnOnce(&[f32]) -> T,
     ) -> Result<T, PredictError> {
-        let ran = match &mut self.kind {
+        self.run(0, |kind| match kind {
             Kind::Shared(decoder) => decoder.decode(tokens, lengths, read),
             Kind::Growing(decoder) => decoder.decode(tokens, lengths, read),
-        };
-        self.give_back_after(ran, 0)
+        })
     }
 
     /// Makes slot `to` hold the first `length` positions of slot `from`, which may be itself.
@@ -246,8 +277,8 @@ impl Decoder {
 
 /// Options for runs that log no more than warnings. Otherwise every run writes its course as text
 /// for a log that is seldom read.
-fn quiet() -> Result<RunOptions<NoSelectedOutputs>, PredictError> {
-    let mut options = RunOptions::new().map_err(refused)?;
+fn quiet() -> Result<Options, PredictError> {
+    let mut options = Options::new().map_err(refused)?;
     options.set_log_level(LogLevel::Warning).map_err(refused)?;
     Ok(options)
 }

@@ -130,7 +130,9 @@ impl ModelFiles {
         let style = self.chat.as_ref().map(ChatTemplate::call_style);
         let style = style.unwrap_or(CallStyle::Bare);
         let eos = self.eos.first().copied();
-        self.constraints.make(form, style, self.spellings(), eos)
+        let mark = |name: &str| self.texts.mark_id(name);
+        let calls: (_, &dyn Fn(&str) -> Option<u32>) = (style, &mark);
+        self.constraints.make(form, calls, self.spellings(), eos)
     }
 
     /// What each token writes. The first call takes a moment.

@@ -147,10 +147,16 @@ impl Telling {
                 self.told.push(told(&chosen, logprob, files.spellings()));
             }
         }
-        let text = self.detokenizer.push(token, &files.texts);
-        let passed = self.stops.push(&text);
-        self.say(passed.text, true);
-        if passed.stopped {
+        let stopped = match files.texts.mark(token) {
+            Some(mark) if self.tools.is_some() => self.take_mark(mark, files),
+            _ => {
+                let text = self.detokenizer.push(token, &files.texts);
+                let passed = self.stops.push(&text);
+                self.say(passed.text, true);
+                passed.stopped
+            }
+        };
+        if stopped {
             self.end(FinishReason::Stop);
         } else if chosen.completes {
             self.finish(FinishReason::Stop, files);
@@ -159,6 +165,25 @@ impl Telling {
         {
             self.finish(FinishReason::Length, files);
         }
+    }
+
+    /// Takes a special token that calls are written with, behind all text before it. True where a
+    /// stop string was found in that text.
+    fn take_mark(&mut self, mark: &str, files: &ModelFiles) -> bool {
+        let rest = self.detokenizer.finish(&files.texts);
+        let passed = self.stops.push(&rest);
+        self.say(passed.text, false);
+        if passed.stopped {
+            return true;
+        }
+        // No stop string goes on behind a mark.
+        let held = self.stops.finish();
+        self.say(held, false);
+        if let Some(tools) = &mut self.tools {
+            let found = tools.mark(mark);
+            self.give_out(found, false);
+        }
+        false
     }
 
     /// Ends with an error.

@@ -42,10 +42,7 @@ impl ChatTemplate {
         environment.add_function("raise_exception", refuse);
         environment.set_unknown_method_callback(method);
         let takes_tools = source.contains("tools");
-        let style = match source.contains("<tool_call>") {
-            true => CallStyle::Marked,
-            false => CallStyle::Bare,
-        };
+        let style = CallStyle::of(&source);
         environment
             .add_template_owned(TEMPLATE, source)
             .map_err(|error| {

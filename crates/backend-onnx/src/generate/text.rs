@@ -1,5 +1,9 @@
 //! Tokens into text, a piece at a time: never half a character, and nothing of a stop string.
 
+use std::collections::BTreeMap;
+
+use super::tools::is_mark;
+
 /// Turns ids into text; a token's text can depend on those before it.
 pub(crate) trait Decode {
     /// The text of `ids`, special tokens left out.
@@ -22,6 +26,8 @@ pub(crate) trait Decode {
 pub(crate) struct TokenTexts {
     tokenizer: tokenizers::Tokenizer,
     texts: Vec<Box<str>>,
+    /// Special tokens that calls are written with, by their ids.
+    marks: BTreeMap<u32, String>,
     context_free: bool,
 }
 
@@ -30,7 +36,10 @@ impl TokenTexts {
     pub(crate) fn new(tokenizer: tokenizers::Tokenizer, vocabulary: usize) -> Self {
         let ids = 0..u32::try_from(vocabulary).unwrap_or(u32::MAX);
         let texts = ids.map(|id| text_of(&tokenizer, &[id]).into_boxed_str());
+        let added = tokenizer.get_added_tokens_decoder().into_iter();
+        let marks = added.filter(|(_, token)| token.special && is_mark(&token.content));
         Self {
+            marks: marks.map(|(id, token)| (id, token.content)).collect(),
             texts: texts.collect(),
             // Joins the bytes of its tokens, and nothing else.
             context_free: matches!(
@@ -39,6 +48,17 @@ impl TokenTexts {
             ),
             tokenizer,
         }
+    }
+
+    /// The mark that a special token writes calls with; such tokens have no other text.
+    pub(crate) fn mark(&self, id: u32) -> Option<&str> {
+        self.marks.get(&id).map(String::as_str)
+    }
+
+    /// The special token of that name, if it is a mark that calls are written with.
+    pub(crate) fn mark_id(&self, name: &str) -> Option<u32> {
+        let mut marks = self.marks.iter();
+        marks.find_map(|(id, mark)| (mark == name).then_some(*id))
     }
 
     /// The tokenizer itself.

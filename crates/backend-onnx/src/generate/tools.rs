@@ -1,77 +1,28 @@
 //! Tool calls in an answer's text, in the forms that common chat templates teach: between marks
-//! (`<tool_call>`, `<function=…>`), or as an answer that is nothing but calls. [`forms`] lists them.
+//! (`<tool_call>`, `<function=…>`, special tokens), or as an answer that is nothing but calls.
+//! [`forms`] lists them.
 
 mod forms;
 mod python;
+mod required;
+mod special;
 
 use serde_json::{Value, json};
 
-use super::constraint::with_little_space;
-
-/// How a call is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CallStyle {
-    /// JSON between the marks.
-    Marked,
-    /// Nothing but JSON.
-    Bare,
-}
-
-/// A function that may be called.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Function {
-    pub(crate) name: String,
-    /// The schema of its arguments.
-    pub(crate) parameters: Value,
-}
-
-impl Function {
-    /// The function that a tool in OpenAI's form is; `None` when it is none.
-    pub(crate) fn of(tool: &Value) -> Option<Self> {
-        let function = tool.get("function")?;
-        let parameters = match function.get("parameters") {
-            // As OpenAI has it: a function without parameters.
-            None | Some(Value::Null) => {
-                json!({ "type": "object", "properties": {}, "additionalProperties": false })
-            }
-            Some(schema @ Value::Object(_)) => schema.clone(),
-            Some(_) => return None,
-        };
-        Some(Self {
-            name: function.get("name")?.as_str()?.to_owned(),
-            parameters,
-        })
-    }
-}
-
-/// The grammar, in Lark's notation, of one call of one of `functions`.
-pub(crate) fn grammar(functions: &[Function], style: CallStyle) -> String {
-    let (open, close) = match style {
-        CallStyle::Marked => (format!("{OPEN}\n"), format!("\n{CLOSE}")),
-        CallStyle::Bare => (String::new(), String::new()),
-    };
-    let names: Vec<_> = (0..functions.len())
-        .map(|at| format!("call_{at}"))
-        .collect();
-    let mut grammar = format!("start: {}\n", names.join(" | "));
-    for (at, function) in functions.iter().enumerate() {
-        let name = Value::from(function.name.as_str());
-        let before = Value::from(format!("{open}{{\"name\": {name}, \"arguments\": "));
-        let after = Value::from(format!("}}{close}"));
-        let schema = with_little_space(&function.parameters);
-        // Each schema is a document of its own, so that what it refers to is found.
-        grammar.push_str(&format!(
-            "call_{at}: {before} arguments_{at} {after}\narguments_{at}: %json {schema}\n"
-        ));
-    }
-    grammar
-}
+pub(crate) use self::required::{CallStyle, Function, grammar};
+pub(crate) use self::special::is_mark;
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 
-/// What calls stand between, inside of text.
-const MARKS: [(&str, &str); 2] = [(OPEN, CLOSE), (forms::FUNCTION, "</function>")];
+/// What calls stand between, inside of text. Where the second is empty, all that follows is calls.
+const MARKS: [(&str, &str); 5] = [
+    (OPEN, CLOSE),
+    (forms::FUNCTION, "</function>"),
+    special::MARKS[0],
+    special::MARKS[1],
+    special::MARKS[2],
+];
 
 /// What a piece of text brings.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -122,6 +73,25 @@ impl ToolCalls {
         0 < self.found
     }
 
+    /// Takes a special token that [is a mark](is_mark). Where it makes no sense it is left out.
+    pub(crate) fn mark(&mut self, mark: &str) -> Found {
+        match self.place {
+            Place::Call(_) => self.push(mark),
+            Place::Start | Place::Text if special::opens(mark) => {
+                // What is held may begin a mark that does not come now.
+                self.place = Place::Text;
+                let mut found = Found {
+                    text: std::mem::take(&mut self.held),
+                    calls: None,
+                };
+                found.text.truncate(found.text.trim_end().len());
+                found.text.push_str(&self.push(mark).text);
+                found
+            }
+            _ => Found::default(),
+        }
+    }
+
     /// Takes the next piece of an answer.
     pub(crate) fn push(&mut self, text: &str) -> Found {
         self.held.push_str(text);
@@ -153,16 +123,15 @@ impl ToolCalls {
                     }
                 }
                 Place::Call(number) => {
-                    let (open, close) = MARKS[number];
-                    let Some(at) = self.held.find(close) else {
+                    let close = MARKS[number].1;
+                    let Some(at) = self.held.find(close).filter(|_| !close.is_empty()) else {
                         break;
                     };
                     let inside: String = self.held.drain(..at).collect();
                     self.held.drain(..close.len());
                     match self.read_marked(number, &inside) {
                         Some(deltas) => calls.extend(deltas),
-                        // Marks around something else are the answer's own.
-                        None => found.text.extend([open, &inside, close]),
+                        None => found.text.push_str(&no_call(number, &inside, close)),
                     }
                     self.place = Place::Text;
                     let blank = self.held.len() - self.held.trim_start().len();
@@ -177,21 +146,18 @@ impl ToolCalls {
     /// What is left when the answer ends.
     pub(crate) fn finish(&mut self) -> Found {
         let rest = std::mem::take(&mut self.held);
-        let (read, before) = match self.place {
-            Place::Whole => (self.read(&rest), ""),
-            Place::Call(number) => (self.read_marked(number, &rest), MARKS[number].0),
-            Place::Start | Place::Text => (None, ""),
+        let read = match self.place {
+            Place::Whole => self.read(&rest),
+            Place::Call(number) => self.read_marked(number, &rest),
+            Place::Start | Place::Text => None,
         };
-        match read {
-            Some(calls) => Found {
-                text: String::new(),
-                calls: Some(Value::Array(calls).to_string()),
-            },
-            None => Found {
-                text: format!("{before}{rest}"),
-                calls: None,
-            },
-        }
+        let text = match (&read, self.place) {
+            (Some(_), _) => String::new(),
+            (None, Place::Call(number)) => no_call(number, &rest, ""),
+            (None, _) => rest,
+        };
+        let calls = read.map(|calls| Value::Array(calls).to_string());
+        Found { text, calls }
     }
 
     /// The calls that stand between marks.
@@ -224,10 +190,21 @@ impl ToolCalls {
     }
 }
 
+/// What stands between marks and is no call: with the marks, which are the answer's own then, unless
+/// they are special tokens.
+fn no_call(number: usize, inside: &str, close: &str) -> String {
+    let open = MARKS[number].0;
+    match special::opens(open) {
+        true => special::without_marks(inside),
+        false => [open, inside, close].concat(),
+    }
+}
+
 /// How many bytes at the end of `text` may be the beginning of `mark`.
 fn partial(text: &str, mark: &str) -> usize {
     (1..mark.len())
         .rev()
+        .filter(|length| mark.is_char_boundary(*length))
         .find(|length| text.ends_with(&mark[..*length]))
         .unwrap_or(0)
 }
@@ -296,7 +273,7 @@ mod tests {
     }
 
     /// What each family of templates has its models write, for the same call.
-    const FAMILIES: [(&str, &str); 11] = [
+    const FAMILIES: [(&str, &str); 16] = [
         (
             "Hermes, Qwen 2.5 and 3",
             "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}\n</tool_call>",
@@ -338,6 +315,26 @@ mod tests {
             "Granite, Phi-4-mini",
             "[{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}]",
         ),
+        (
+            "DeepSeek V3 and R1",
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{\"city\": \"Bern\", \"days\": 3}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        ),
+        (
+            "DeepSeek V3.1",
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"city\": \"Bern\", \"days\": 3}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        ),
+        (
+            "Kimi K2",
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{\"city\": \"Bern\", \"days\": 3}<|tool_call_end|><|tool_calls_section_end|>",
+        ),
+        (
+            "Mistral from its version 11 on",
+            "[TOOL_CALLS]weather[ARGS]{\"city\": \"Bern\", \"days\": 3}",
+        ),
+        (
+            "Mistral with its mark",
+            "[TOOL_CALLS] [{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}]",
+        ),
     ];
 
     fn weather() -> Value {
@@ -369,6 +366,29 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn marks_of_special_tokens_come_by_themselves_and_are_never_text() {
+        let mut tools = ToolCalls::of(&weather());
+        let mut text = tools.push("I look.  [TOOL").text;
+        assert_eq!(tools.mark("[ARGS]"), Found::default());
+        text.push_str(&tools.mark("[TOOL_CALLS]").text);
+        for piece in ["wea", "ther"] {
+            assert_eq!(tools.push(piece), Found::default());
+        }
+        tools.mark("[ARGS]");
+        tools.push("{\"city\": \"Bern\"}");
+        let calls: Value = serde_json::from_str(&tools.finish().calls.unwrap()).unwrap();
+        assert_eq!(text, "I look.  [TOOL");
+        assert_eq!(calls[0]["function"]["name"], "weather");
+        // What is no call is text, without the marks.
+        let mut tools = ToolCalls::of(&weather());
+        assert_eq!(tools.mark("[TOOL_CALLS]"), Found::default());
+        tools.push("none of them");
+        assert_eq!(tools.finish().text, "none of them");
+        let (text, calls) = answer(&["Well. <｜tool▁calls▁begin｜>no<｜tool▁calls▁end｜> So."]);
+        assert_eq!((text.as_str(), calls), ("Well.noSo.", vec![]));
     }
 
     #[test]

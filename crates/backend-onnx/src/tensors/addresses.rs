@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::{ArrowPrimitiveType, Float16Type, Float32Type, Int64Type};
+use arrow_array::types::{ArrowPrimitiveType, Float16Type, Float32Type, Int64Type, UInt16Type};
 use arrow_array::{Array, ArrayRef, FixedSizeListArray, PrimitiveArray};
 use arrow_schema::Field;
 use ort::value::{PrimitiveTensorElementType, Tensor, TensorElementType};
@@ -80,4 +80,12 @@ fn large_outputs_become_columns_where_they_are_and_small_ones_are_copied() {
         assert_eq!(values[..], numbers);
         assert_eq!(values.as_ptr() != start, copied, "{count} rows");
     }
+    let halves = vec![half::bf16::from_f32(1.5); 200 * WIDTH];
+    let tensor = Tensor::from_array(([200, WIDTH], halves)).unwrap();
+    let start = tensor.extract_tensor().1.as_ptr();
+    let port = port(TensorElementType::Bfloat16);
+    let column = encode::column(&port, tensor.into_dyn(), 200, true).unwrap();
+    let bits = column.as_fixed_size_list().values();
+    let bits = bits.as_primitive::<UInt16Type>().values();
+    assert_eq!((bits[0], bits.as_ptr().cast()), (0x3fc0, start));
 }

@@ -1,6 +1,5 @@
 //! ONNX tensors into columns.
 
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 use arrow_array::types::{
@@ -11,7 +10,7 @@ use arrow_array::{
     ArrayRef, BooleanArray, FixedSizeListArray, Int32Array, ListArray, PrimitiveArray, StringArray,
     StructArray,
 };
-use arrow_buffer::{OffsetBuffer, ScalarBuffer, ToByteSlice};
+use arrow_buffer::{ArrowNativeType, OffsetBuffer, ScalarBuffer, ToByteSlice};
 use arrow_schema::{ArrowError, DataType};
 use bytes::Bytes;
 use half::slice::HalfFloatSliceExt;
@@ -89,11 +88,11 @@ pub(super) fn column(
 fn values(port: &Port, value: DynValue) -> Result<(Vec<usize>, ArrayRef), PredictError> {
     match port.element {
         DataType::UInt16 if port.bfloat16 => {
-            let extracted = value.try_extract_tensor::<half::bf16>();
-            let (shape, values) = extracted.map_err(unreadable)?;
-            let bits: &[u16] = values.reinterpret_cast();
-            let array = PrimitiveArray::<UInt16Type>::new(bits.to_vec().into(), None);
-            Ok((sizes(shape), Arc::new(array)))
+            let (shape, bits) = taken(value, bits)?;
+            Ok((
+                shape,
+                Arc::new(PrimitiveArray::<UInt16Type>::new(bits, None)),
+            ))
         }
         DataType::Float16 => primitive::<Float16Type>(value),
         DataType::Float32 => primitive::<Float32Type>(value),
@@ -130,37 +129,49 @@ where
     T: ArrowPrimitiveType,
     T::Native: PrimitiveTensorElementType,
 {
-    let (shape, values) = value
-        .try_extract_tensor::<T::Native>()
-        .map_err(unreadable)?;
-    let (shape, count) = (sizes(shape), values.len());
-    let values = if size_of_val(values) < LARGE_BYTES {
-        values.to_vec().into()
-    } else {
-        let bytes = Bytes::from_owner(Memory::<T> {
-            value,
-            element: PhantomData,
-        });
-        ScalarBuffer::new(bytes.into(), 0, count)
-    };
+    let (shape, values) = taken(value, numbers::<T::Native>)?;
     Ok((shape, Arc::new(PrimitiveArray::<T>::new(values, None))))
 }
 
-/// The memory of an output, which becomes that of a column.
-struct Memory<T> {
-    value: DynValue,
-    element: PhantomData<fn() -> T>,
+/// How an output's shape and numbers are read where they are.
+type Read<N> = for<'v> fn(&'v DynValue) -> ort::Result<(Vec<usize>, &'v [N])>;
+
+fn numbers<N: PrimitiveTensorElementType>(value: &DynValue) -> ort::Result<(Vec<usize>, &[N])> {
+    let (shape, values) = value.try_extract_tensor::<N>()?;
+    Ok((sizes(shape), values))
 }
 
-impl<T> AsRef<[u8]> for Memory<T>
-where
-    T: ArrowPrimitiveType,
-    T::Native: PrimitiveTensorElementType,
-{
+fn bits(value: &DynValue) -> ort::Result<(Vec<usize>, &[u16])> {
+    let (shape, values) = value.try_extract_tensor::<half::bf16>()?;
+    Ok((sizes(shape), values.reinterpret_cast()))
+}
+
+/// An output as a column's buffer. Large ones stay where they are.
+fn taken<N: ArrowNativeType>(
+    value: DynValue,
+    read: Read<N>,
+) -> Result<(Vec<usize>, ScalarBuffer<N>), PredictError> {
+    let (shape, values) = read(&value).map_err(unreadable)?;
+    let count = values.len();
+    let values = if size_of_val(values) < LARGE_BYTES {
+        values.to_vec().into()
+    } else {
+        let bytes = Bytes::from_owner(Memory { value, read });
+        ScalarBuffer::new(bytes.into(), 0, count)
+    };
+    Ok((shape, values))
+}
+
+/// The memory of an output, which becomes that of a column.
+struct Memory<N: 'static> {
+    value: DynValue,
+    read: Read<N>,
+}
+
+impl<N: ArrowNativeType> AsRef<[u8]> for Memory<N> {
     fn as_ref(&self) -> &[u8] {
         // It was read as such numbers before it came here.
-        let values = self.value.try_extract_tensor::<T::Native>();
-        values.map_or(&[], |(_, values)| values.to_byte_slice())
+        (self.read)(&self.value).map_or(&[], |(_, values)| values.to_byte_slice())
     }
 }
 

@@ -10,7 +10,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arrow_array::RecordBatch;
-use ort::session::RunOptions;
 use tokio::sync::{mpsc, oneshot};
 use volley_types::{ErrorCode, ModelName, PredictError};
 
@@ -61,11 +60,11 @@ impl Queue {
         limit: Duration,
         place: Place,
     ) -> Result<Self, PredictError> {
-        let watch = Watch::new(limit)?;
+        let mut watch = Watch::new(limit)?;
         let (jobs, queue) = mpsc::channel(places);
         let thread = std::thread::Builder::new()
             .name(format!("onnx-{model}"))
-            .spawn(move || serve(runner, queue, &watch))
+            .spawn(move || serve(runner, queue, &mut watch))
             .map_err(|error| PredictError::internal("the model's thread could not start", error))?;
         Ok(Self {
             jobs: Some(jobs),
@@ -84,7 +83,7 @@ impl Queue {
     pub(super) async fn run(&self, rows: RecordBatch) -> Result<RecordBatch, PredictError> {
         let ended = || internal("the model's thread has ended", "");
         let failed = |error: ort::Error| internal("a run could not be set up", error.to_string());
-        let options = Arc::new(RunOptions::new().map_err(failed)?);
+        let options = Arc::new(Options::new().map_err(failed)?);
         let again = Arc::new(session::shrinking(self.place).map_err(failed)?);
         let (answer, answered) = oneshot::channel();
         // A late stop hits nothing: the options are this batch's alone.
@@ -122,7 +121,7 @@ impl Drop for Queue {
     }
 }
 
-fn serve(mut runner: Runner, mut queue: mpsc::Receiver<Job>, watch: &Watch) {
+fn serve(mut runner: Runner, mut queue: mpsc::Receiver<Job>, watch: &mut Watch) {
     while let Some(job) = queue.blocking_recv() {
         if job.answer.is_closed() {
             continue;

@@ -112,6 +112,27 @@ async fn vectors_are_those_of_transformers_with_and_without_a_prefix_and_cut() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn runs_of_one_shape_have_nothing_of_each_other() {
+    let (model, expected) = (model("text-embed").await, expected("text-embed"));
+    // From the second round on, each shape is one that came before.
+    for round in 0..4 {
+        for row in &expected {
+            let text = row["text"].as_str().unwrap();
+            let alone = run(&model, columns(&[("text", vec![text])])).await;
+            close(&vector(&alone.unwrap(), 0), &row["plain"]);
+        }
+        let mut texts = texts_of(&expected);
+        let turn = round % texts.len();
+        texts.rotate_left(turn);
+        let all = run(&model, columns(&[("text", texts)])).await.unwrap();
+        for index in 0..expected.len() {
+            let wanted = &expected[(index + turn) % expected.len()]["plain"];
+            close(&vector(&all, index), wanted);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn scores_labels_and_terms_are_those_of_transformers() {
     let cases = expected("text-rerank");
     let queries = cases

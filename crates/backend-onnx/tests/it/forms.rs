@@ -190,6 +190,16 @@ async fn a_bias_bans_tokens_and_brings_them_about() {
 
 /// The storyteller with a chat template that takes tools.
 pub(crate) async fn caller(folder: &std::path::Path, template: &str) -> Arc<dyn Backend> {
+    caller_with(folder, template, &[], true).await
+}
+
+/// The same with tokens for `marks`, in place of the last of its vocabulary.
+async fn caller_with(
+    folder: &std::path::Path,
+    template: &str,
+    marks: &[&str],
+    special: bool,
+) -> Arc<dyn Backend> {
     let folder = &folder.join("caller");
     std::fs::create_dir(folder).unwrap();
     for file in std::fs::read_dir(setup::model_dir("storyteller")).unwrap() {
@@ -199,8 +209,43 @@ pub(crate) async fn caller(folder: &std::path::Path, template: &str) -> Arc<dyn 
         }
     }
     std::fs::write(folder.join("chat_template.jinja"), template).unwrap();
+    let path = folder.join("tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let model = &mut tokenizer["model"];
+    let first = model["vocab"].as_object().unwrap().len() - marks.len();
+    let kept = |id: &Value| id.as_u64().unwrap() < first as u64;
+    model["vocab"]
+        .as_object_mut()
+        .unwrap()
+        .retain(|_, id| kept(id));
+    let vocabulary = model["vocab"].clone();
+    let merges = model["merges"].as_array_mut().unwrap();
+    merges.retain(|merge| {
+        let parts = merge.as_array().unwrap().iter();
+        let whole: String = parts.map(|part| part.as_str().unwrap()).collect();
+        vocabulary.get(&whole).is_some()
+    });
+    for (id, mark) in (first..).zip(marks) {
+        tokenizer["added_tokens"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({
+                "id": id, "content": mark, "special": special, "single_word": false,
+                "lstrip": false, "rstrip": false, "normalized": false,
+            }));
+    }
+    std::fs::write(&path, tokenizer.to_string()).unwrap();
     setup::load(folder).await.unwrap()
 }
+
+const MISTRAL: [&str; 2] = ["[TOOL_CALLS]", "[ARGS]"];
+const DEEPSEEK: [&str; 5] = [
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁calls▁end｜>",
+];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_is_required_is_made_with_arguments_of_its_schema() {
@@ -219,14 +264,18 @@ async fn a_call_that_is_required_is_made_with_arguments_of_its_schema() {
     let tools = ("tools", ParamValue::Json(tools.to_string()));
     let named = json!({ "type": "function", "function": { "name": "feed" } }).to_string();
     let messages = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}";
-    for taught in [
-        "<tool_call>{{ t.function.name }}</tool_call>",
-        "{{ t.function.name }}",
+    let name = "{{ t.function.name }}";
+    for (taught, marks, special) in [
+        (format!("<tool_call>{name}</tool_call>"), &[][..], true),
+        (name.to_owned(), &[], true),
+        (format!("[TOOL_CALLS]{name}[ARGS]"), &MISTRAL, true),
+        (format!("{name}<｜tool▁sep｜>"), &DEEPSEEK, true),
+        (format!("<｜tool▁sep｜>{name} ```json"), &DEEPSEEK, false),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let template =
             format!("{{% for t in tools or [] %}}{taught}{{% endfor %}}{messages}<|assistant|>");
-        let model = caller(folder.path(), &template).await;
+        let model = caller_with(folder.path(), &template, marks, special).await;
         for (choice, names) in [
             ("required", vec!["find", "feed", "rest"]),
             (named.as_str(), vec!["feed"]),
@@ -249,7 +298,8 @@ async fn a_call_that_is_required_is_made_with_arguments_of_its_schema() {
                     finish = row.finish_reason().or(finish);
                 }
             }
-            assert_eq!((calls.len(), finish), (1, Some(FinishReason::ToolCalls)));
+            let ended = (calls.len(), finish);
+            assert_eq!(ended, (1, Some(FinishReason::ToolCalls)), "{taught}");
             let calls: Value = serde_json::from_str(&calls[0]).unwrap();
             let function = &calls[0]["function"];
             let name = function["name"].as_str().unwrap();

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use futures::StreamExt;
@@ -263,4 +264,33 @@ async fn what_cannot_be_generated_is_refused() {
     assert_eq!(error.code, ErrorCode::InvalidInput);
     let missing = setup::load(&setup::model_dir("no-such-model")).await;
     assert_eq!(missing.err().unwrap().code, ErrorCode::InvalidInput);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_takes_too_long_is_stopped_and_the_next_one_runs() {
+    let config = OnnxConfig {
+        // No chunk of a prompt is read so fast, and most single tokens are.
+        run_timeout: Duration::from_millis(1),
+        threads: 1,
+        ..setup::config()
+    };
+    let directory = setup::model_dir("storyteller");
+    let model = setup::load_with(&directory, config).await.unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    for _ in 0..2 {
+        let mut stopped = 0;
+        while stopped == 0 && Instant::now() < until {
+            // Beginnings that differ are read from the first token on.
+            let prompt = format!("{} ", fastrand::u64(..)).repeat(30);
+            if let Err(error) = tell(&model, &prompt, &[tokens(1)]).await {
+                assert_eq!(error.code, ErrorCode::DeadlineExceeded, "{}", error.chain());
+                assert!(error.message.contains("onnx.run_timeout"), "{error}");
+                stopped += 1;
+            }
+        }
+        assert_eq!(stopped, 1);
+        while tell(&model, STORY, &[tokens(1)]).await.is_err() {
+            assert!(Instant::now() < until, "a stop stops all that follow");
+        }
+    }
 }

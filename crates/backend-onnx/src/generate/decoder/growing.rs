@@ -2,9 +2,11 @@
 //! gives is moved into the next. Each slot is a run of its own: rows of different lengths would
 //! have to be padded, and copied, at every step.
 
+use std::sync::Arc;
+
 use half::{bf16, f16};
 use ort::memory::{Allocator, MemoryInfo};
-use ort::session::{NoSelectedOutputs, RunOptions, Session};
+use ort::session::Session;
 use ort::value::{DynValue, PrimitiveTensorElementType, Shape, Tensor, TensorElementType};
 use volley_types::PredictError;
 
@@ -13,13 +15,14 @@ use super::{append_last, failed, quiet, refused};
 use crate::generate::memory;
 use crate::generate::model::{ModelFiles, Names};
 use crate::session::Place;
+use crate::tensors::Options;
 
 /// A loaded decoder with a KV cache for each slot.
 pub(super) struct Growing {
     // Their memory is the session's.
     slots: Vec<Past>,
     session: Session,
-    run_options: RunOptions<NoSelectedOutputs>,
+    run_options: Arc<Options>,
     names: Names,
     layout: Layout,
     place: Place,
@@ -49,7 +52,7 @@ impl Growing {
         Ok(Self {
             slots: (0..slots).map(|_| Past::new()).collect(),
             session,
-            run_options: quiet()?,
+            run_options: Arc::new(quiet()?),
             names: files.names.clone(),
             layout,
             place,
@@ -71,16 +74,17 @@ impl Growing {
         Ok(read(&logits))
     }
 
+    /// What runs are stopped by.
+    pub(super) fn options(&self) -> Arc<Options> {
+        self.run_options.clone()
+    }
+
     /// Reads one token into `slot` with these options: what it held is lost.
     ///
     /// # Errors
     /// `Internal` when the run fails.
-    pub(super) fn shrink(
-        &mut self,
-        slot: usize,
-        options: RunOptions<NoSelectedOutputs>,
-    ) -> Result<(), PredictError> {
-        let usual = std::mem::replace(&mut self.run_options, options);
+    pub(super) fn shrink(&mut self, slot: usize, options: Options) -> Result<(), PredictError> {
+        let usual = std::mem::replace(&mut self.run_options, Arc::new(options));
         let ran = self.prefill(slot, 0, &[0], |_| ());
         self.run_options = usual;
         ran

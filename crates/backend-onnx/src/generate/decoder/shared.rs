@@ -3,8 +3,10 @@
 //! Slots that decode are the first rows of the cache, without a hole, so that a step is one run
 //! over them. Bindings of cache views are made once for each number of rows and each slot.
 
+use std::sync::Arc;
+
 use ort::memory::MemoryInfo;
-use ort::session::{IoBinding, NoSelectedOutputs, RunOptions, Session};
+use ort::session::{IoBinding, Session};
 use ort::value::{DynValue, Tensor, TensorValueTypeMarker, Value};
 use volley_types::PredictError;
 
@@ -15,6 +17,7 @@ use crate::generate::kv::{Cache, Form, View};
 use crate::generate::memory;
 use crate::generate::model::{ModelFiles, Names};
 use crate::session::Place;
+use crate::tensors::Options;
 
 /// A binding with the views that it is bound to.
 struct Bound {
@@ -31,7 +34,7 @@ pub(super) struct Shared {
     batches: Vec<Option<Bound>>,
     singles: Vec<Option<Bound>>,
     session: Session,
-    run_options: RunOptions<NoSelectedOutputs>,
+    run_options: Arc<Options>,
     caches: Vec<Cache>,
     names: Names,
     vocabulary: usize,
@@ -72,7 +75,7 @@ impl Shared {
                 .map(|_| cache())
                 .collect::<Result<_, _>>()?,
             session,
-            run_options: if fixed { without_graph()? } else { quiet()? },
+            run_options: Arc::new(if fixed { without_graph()? } else { quiet()? }),
             names,
             vocabulary: files.vocabulary,
             fixed: fixed
@@ -150,16 +153,17 @@ impl Shared {
         )?
     }
 
+    /// What runs are stopped by.
+    pub(super) fn options(&self) -> Arc<Options> {
+        self.run_options.clone()
+    }
+
     /// Reads one token into `slot` with these options: what it held is lost.
     ///
     /// # Errors
     /// `Internal` when the run fails.
-    pub(super) fn shrink(
-        &mut self,
-        slot: usize,
-        options: RunOptions<NoSelectedOutputs>,
-    ) -> Result<(), PredictError> {
-        let usual = std::mem::replace(&mut self.run_options, options);
+    pub(super) fn shrink(&mut self, slot: usize, options: Options) -> Result<(), PredictError> {
+        let usual = std::mem::replace(&mut self.run_options, Arc::new(options));
         let ran = self.prefill(slot, 0, &[0], |_| ());
         self.run_options = usual;
         ran
@@ -259,7 +263,7 @@ fn bind_logits(binding: &mut IoBinding, names: &Names) -> Result<(), PredictErro
 
 fn step<T>(
     session: &mut Session,
-    run_options: &RunOptions<NoSelectedOutputs>,
+    run_options: &Options,
     names: &Names,
     bound: &mut Bound,
     rows: usize,

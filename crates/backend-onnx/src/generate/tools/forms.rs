@@ -7,12 +7,14 @@
 //! | `<function=NAME><parameter=KEY>VALUE</parameter></function>` | Qwen3-Coder |
 //! | `NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>` | GLM-4.5 |
 //! | `[NAME(KEY=VALUE, …)]` | Llama 3.2 and 4, as Python writes it |
+//! | `[TOOL_CALLS]NAME[ARGS]{…}` | Mistral |
+//! | names and JSON between special tokens | DeepSeek, Kimi |
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::Function;
-use super::python;
+use super::{python, special};
 
 /// One call.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -35,14 +37,15 @@ const ACTION: &str = "Action:";
 /// has no types of its own, those of the functions' schemas hold.
 pub(super) fn read(text: &str, functions: &[Function]) -> Option<Vec<Call>> {
     let text = text.trim();
-    let calls = json(unfenced(text))
+    let calls = special::read(text, functions)
+        .or_else(|| json(unfenced(text)))
         .or_else(|| elements(text, functions))
         .or_else(|| keys(text, functions))
         .or_else(|| pythonic(text, functions))?;
     (!calls.is_empty()).then_some(calls)
 }
 
-fn json(text: &str) -> Option<Vec<Call>> {
+pub(super) fn json(text: &str) -> Option<Vec<Call>> {
     Some(match serde_json::from_str(text).ok()? {
         list @ Value::Array(_) => serde_json::from_value(list).ok()?,
         one => vec![serde_json::from_value(one).ok()?],
@@ -62,6 +65,9 @@ fn unfenced(text: &str) -> &str {
 /// Whether an answer that begins so may be nothing but calls; `None` while that is open.
 pub(super) fn may_be_whole(text: &str) -> Option<bool> {
     let text = text.trim_start();
+    if special::begins(text)? {
+        return Some(false);
+    }
     match text.chars().next()? {
         '{' | '[' => Some(true),
         _ if text.len() < ACTION.len() && ACTION.starts_with(text) => None,
