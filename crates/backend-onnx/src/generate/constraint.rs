@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use volley_types::{ErrorOrigin, Parameters, PredictError};
 
 use super::spelling::Spellings;
-use super::tools::{self, CallStyle, Function};
+use super::tools::{self, CallStyle, Function, MarkIds};
 
 /// The longest schema, expression or grammar, in bytes.
 const MAX_FORM_BYTES: usize = 64 << 10;
@@ -120,7 +120,7 @@ impl Constraints {
     pub(crate) fn make(
         &self,
         form: &Form,
-        (style, mark): (CallStyle, &dyn Fn(&str) -> Option<u32>),
+        (style, mark): (CallStyle, MarkIds<'_>),
         spellings: &Spellings,
         eos: Option<u32>,
     ) -> Result<Constraint, PredictError> {

@@ -131,8 +131,8 @@ impl ModelFiles {
         let style = style.unwrap_or(CallStyle::Bare);
         let eos = self.eos.first().copied();
         let mark = |name: &str| self.texts.mark_id(name);
-        let calls: (_, &dyn Fn(&str) -> Option<u32>) = (style, &mark);
-        self.constraints.make(form, calls, self.spellings(), eos)
+        let spellings = self.spellings();
+        self.constraints.make(form, (style, &mark), spellings, eos)
     }
 
     /// What each token writes. The first call takes a moment.

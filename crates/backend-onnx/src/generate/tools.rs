@@ -10,7 +10,7 @@ mod special;
 use serde_json::{Value, json};
 
 pub(crate) use self::required::{CallStyle, Function, grammar};
-pub(crate) use self::special::is_mark;
+pub(crate) use self::special::{MarkIds, is_mark};
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::special::{self, literal};
+use super::special::{self, MarkIds, literal};
 use super::{CLOSE, OPEN};
 use crate::generate::constraint::with_little_space;
 
@@ -58,11 +58,7 @@ impl Function {
 
 /// The grammar, in Lark's notation, of one call of one of `functions`; `mark` gives the id of a
 /// special token that is a mark.
-pub(crate) fn grammar(
-    functions: &[Function],
-    style: CallStyle,
-    mark: &dyn Fn(&str) -> Option<u32>,
-) -> String {
+pub(crate) fn grammar(functions: &[Function], style: CallStyle, mark: MarkIds<'_>) -> String {
     let names: Vec<_> = (0..functions.len())
         .map(|at| format!("call_{at}"))
         .collect();

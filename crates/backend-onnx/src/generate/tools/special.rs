@@ -76,7 +76,7 @@ impl Style {
 
     /// What stands around the arguments of a call of `name`, in Lark's notation. Marks are the
     /// tokens that `mark` gives, or texts.
-    pub(super) fn around(self, name: &str, mark: &dyn Fn(&str) -> Option<u32>) -> (String, String) {
+    pub(super) fn around(self, name: &str, mark: MarkIds<'_>) -> (String, String) {
         let written = |text: &str| match mark(text) {
             Some(id) => format!("<[{id}]>"),
             None => literal(text),
@@ -116,6 +116,9 @@ impl Style {
 pub(super) fn literal(text: &str) -> String {
     Value::from(text).to_string()
 }
+
+/// Gives the id of a special token that is a mark.
+pub(crate) type MarkIds<'m> = &'m dyn Fn(&str) -> Option<u32>;
 
 /// Whether a special token of this name is one of the marks.
 pub(crate) fn is_mark(token: &str) -> bool {
