@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use volley_client::{Client, ClientError, Status};
 
-use crate::process::{Process, free_port};
+use crate::process::{Process, Setting, free_port};
 use crate::until;
 
 /// One node: its process where it runs, and how to start it.
@@ -18,6 +18,8 @@ pub struct Node {
     /// Its name; a coordinator's data are in a folder of that name.
     pub name: String,
     role: &'static str,
+    /// How its process is other than most, from its next start on.
+    pub setting: Setting,
     /// Its configuration file.
     pub config: PathBuf,
     /// The public address of a coordinator, the health address of a worker.
@@ -61,6 +63,7 @@ impl Node {
             internal: format!("127.0.0.1:{}", free_port()),
             name,
             role,
+            setting: Setting::default(),
         }
     }
 
@@ -71,7 +74,8 @@ impl Node {
     pub fn start(&mut self) {
         let config = self.config.to_string_lossy();
         let folder = self.config.parent().expect("a folder");
-        let process = Process::start(&self.name, &[self.role, "--config", &config], folder);
+        let arguments = [self.role, "--config", &config];
+        let process = Process::start_as(&self.name, &arguments, folder, &self.setting);
         self.process = Some(process);
     }
 

@@ -5,6 +5,7 @@
 pub mod client;
 pub mod crowds;
 pub mod hostile;
+pub mod losses;
 pub mod stage;
 pub mod streams;
 
@@ -44,6 +45,10 @@ pub struct Scale {
     pub streams: usize,
     /// Streams of which a rate is made.
     pub rated: usize,
+    /// Leaders, and workers, that are killed.
+    pub rounds: usize,
+    /// Rounds in which every node is restarted.
+    pub restarts: usize,
     /// Bounds on times and on memory are this many times those of the promise: a debug build
     /// beside other tests is neither fast nor small.
     pub slack: f64,
@@ -64,6 +69,8 @@ impl Scale {
             overload: Duration::from_secs(4),
             streams: 800,
             rated: 100,
+            rounds: 2,
+            restarts: 1,
             slack: 40.0,
         }
     }
@@ -82,13 +89,19 @@ impl Scale {
             overload: Duration::from_secs(20),
             streams: 1_000_000,
             rated: 2_000,
+            rounds: 30,
+            restarts: 10,
             slack: 1.0,
         }
     }
 }
 
 /// The scenes, by name.
-pub const SCENES: [&str; 9] = [
+pub const SCENES: [&str; 13] = [
+    "leader",
+    "quorum",
+    "worker",
+    "restarts",
     "idle",
     "stalled",
     "slow",
@@ -106,6 +119,10 @@ pub const SCENES: [&str; 9] = [
 /// When the cluster does not do what every scene needs, or there is no such scene.
 pub async fn play(scene: &str, scale: &Scale) -> Figure {
     match scene {
+        "leader" => losses::leader(scale).await,
+        "quorum" => losses::quorum(scale).await,
+        "worker" => losses::lost_worker(scale).await,
+        "restarts" => losses::restarts(scale).await,
         "idle" => crowds::idle(scale).await,
         "stalled" => crowds::stalled(scale).await,
         "slow" => hostile::slow(scale).await,

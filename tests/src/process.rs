@@ -19,6 +19,45 @@ pub struct Process {
     log: PathBuf,
 }
 
+/// How a process is other than most.
+#[derive(Clone, Debug, Default)]
+pub struct Setting {
+    /// Another binary than the one under test.
+    pub program: Option<PathBuf>,
+    /// Variables of its environment.
+    pub env: Vec<(&'static str, String)>,
+}
+
+impl Setting {
+    /// Its clock is off by `skew`, as `faketime` has it (`+1h`). Time that passes is what it is.
+    ///
+    /// # Errors
+    /// When the library is not installed.
+    pub fn skewed(skew: &str) -> Result<Self, String> {
+        let library = faketime()?.to_string_lossy().into_owned();
+        let env = vec![
+            ("LD_PRELOAD", library),
+            ("FAKETIME", skew.to_owned()),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+        ];
+        Ok(Self { program: None, env })
+    }
+}
+
+/// The library of `faketime` for processes with threads, wherever the distribution has it.
+///
+/// # Errors
+/// What to install, when it is not there.
+pub fn faketime() -> Result<PathBuf, String> {
+    let folders = std::fs::read_dir("/usr/lib").map_err(|error| error.to_string())?;
+    let mut places = folders
+        .flatten()
+        .map(|folder| folder.path().join("faketime/libfaketimeMT.so.1"));
+    places
+        .find(|place| place.exists())
+        .ok_or_else(|| "libfaketimeMT.so.1 was not found: install 'faketime'".to_owned())
+}
+
 /// The binary under test.
 ///
 /// # Panics
@@ -41,14 +80,24 @@ impl Process {
     /// When it cannot be started.
     #[must_use]
     pub fn start(name: &str, arguments: &[&str], folder: &Path) -> Self {
+        Self::start_as(name, arguments, folder, &Setting::default())
+    }
+
+    /// The same in this setting.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn start_as(name: &str, arguments: &[&str], folder: &Path, setting: &Setting) -> Self {
         let log = folder.join(format!("{name}.log"));
         let options = std::fs::OpenOptions::new()
             .create(true)
             .append(true)
             .open(&log);
         let out = options.expect("a log file");
-        let child = Command::new(binary())
+        let child = Command::new(setting.program.clone().unwrap_or_else(binary))
             .args(arguments)
+            .envs(setting.env.iter().cloned())
             .env("VOLLEY_LOG", "info,openraft=warn,ort=warn")
             .env("VOLLEY_TEST_KEY", "sk-volley-test")
             // No node ever looks at these: whoever did would reach nothing.

@@ -24,6 +24,8 @@ mod faults;
 mod life;
 #[path = "whole/membership.rs"]
 mod membership;
+#[path = "whole/mixed.rs"]
+mod mixed;
 #[path = "whole/operations.rs"]
 mod operations;
 #[path = "whole/overload.rs"]

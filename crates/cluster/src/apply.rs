@@ -27,7 +27,7 @@ pub use limits::{
     MAX_PIPELINE_BYTES, MAX_PIPELINES, MAX_REGISTRY_BYTES, MAX_REPLICAS, MAX_SECRETS, MAX_SETTINGS,
     MAX_TASKS, MAX_TEMPLATE, MAX_TEXT, MAX_VERSIONS,
 };
-use limits::{connector_bytes, connector_fits, registry_fits, version_bytes, version_fits, within};
+use limits::{connector_fits, registry_fits, version_fits, within};
 
 /// Applies `command` and answers, or refuses and leaves `state` as it was.
 ///
@@ -173,8 +173,9 @@ fn create_connector(
     )?;
     connector_fits(spec)?;
     secrets::check_named(state, spec)?;
-    registry_fits(state, connector_bytes(spec))?;
+    registry_fits(state, spec.bytes())?;
     state.connectors.insert(spec.id.clone(), spec.clone());
+    state.resized(0, spec.bytes());
     changed(state, None)
 }
 
@@ -195,7 +196,8 @@ fn delete_connector(
             "connector '{id}' is used by model '{name}'; delete that first"
         )));
     }
-    state.connectors.remove(id);
+    let gone = state.connectors.remove(id);
+    state.resized(gone.map_or(0, |spec| spec.bytes()), 0);
     changed(state, None)
 }
 
@@ -233,7 +235,7 @@ fn register(
     }
     names::free_for_model(state, model)?;
     version_fits(spec)?;
-    registry_fits(state, version_bytes(spec))?;
+    registry_fits(state, spec.bytes())?;
     if !state.models.contains_key(model) {
         within("the number of models", state.models.len() + 1, MAX_MODELS)?;
     }
@@ -267,6 +269,7 @@ fn register(
             ..spec.clone()
         },
     );
+    state.resized(0, spec.bytes());
     changed(state, Some(version))
 }
 
@@ -284,7 +287,8 @@ fn delete_model(
         )));
     }
     names::unused(state, model)?;
-    state.models.remove(model);
+    let gone = state.models.remove(model);
+    state.resized(gone.map_or(0, |entry| entry.bytes()), 0);
     changed(state, None)
 }
 

@@ -3,6 +3,7 @@
 //! version there shall be while one replaces the other.
 
 mod fleet;
+mod ranks;
 pub mod rollout;
 
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 const UNIT: i64 = 1_000;
 /// What can be saved up: a burst of this many retries.
 const RETRIES: i64 = 10;
-/// The same for streams that go on elsewhere. All streams of a worker are lost at once, and each
-/// costs the others no more than its prompt and a place that its worker's other streams leave.
-const CONTINUATIONS: i64 = 256;
+/// The same for requests and streams whose worker is lost, and that go to another one. All of a
+/// worker's are lost at once, and each costs the others no more than it has cost that one.
+const LOSSES: i64 = 1_024;
 
 /// A token bucket without a clock: requests fill it, retries empty it.
 #[derive(Debug)]
@@ -25,9 +25,9 @@ impl RetryBudget {
         Self::with_burst(ratio, RETRIES)
     }
 
-    /// The same for streams that go on at another replica, with a first burst of 256.
-    pub(crate) fn of_continuations(ratio: f64) -> Self {
-        Self::with_burst(ratio, CONTINUATIONS)
+    /// The same for what is lost with a worker, with a first burst of 1,024.
+    pub(crate) fn of_losses(ratio: f64) -> Self {
+        Self::with_burst(ratio, LOSSES)
     }
 
     fn with_burst(ratio: f64, burst: i64) -> Self {

@@ -67,7 +67,7 @@ struct Shared {
     /// Places of requests' copies.
     copies: Arc<Semaphore>,
     retry_budget: RetryBudget,
-    continuation_budget: RetryBudget,
+    loss_budget: RetryBudget,
     draining: AtomicBool,
     /// It is about to stop: it says that it is not ready, and takes requests still.
     announced: AtomicBool,
@@ -110,7 +110,7 @@ impl Coordinator {
                 LiveWorkers::new(config.liveness).in_zone(config.routing.zone.clone()),
             ),
             retry_budget: RetryBudget::new(config.retry_ratio),
-            continuation_budget: RetryBudget::of_continuations(config.retry_ratio),
+            loss_budget: RetryBudget::of_losses(config.retry_ratio),
             draining: AtomicBool::new(false),
             announced: AtomicBool::new(false),
             leaving: AtomicBool::new(false),

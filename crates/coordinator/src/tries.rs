@@ -187,7 +187,7 @@ pub(crate) struct Tries {
 impl Coordinator {
     pub(crate) fn tries(&self, target: &Target, request: &PredictRequest) -> Tries {
         self.0.retry_budget.earn();
-        self.0.continuation_budget.earn();
+        self.0.loss_budget.earn();
         let session = request.session.as_ref();
         let unary = target.signature.task != Task::Generate;
         Tries {
@@ -293,7 +293,10 @@ impl Tries {
         let of_model = error.origin == ErrorOrigin::Model && error.code == ErrorCode::Overloaded;
         let elsewhere = error.code.may_retry_elsewhere() && !of_model;
         let may_retry = elsewhere && repeatable && 0 < self.left;
-        if !may_retry || self.untried.is_empty() || !shared.retry_budget.spend() {
+        // A worker that dies loses all of its requests at once, which is no sign of trouble.
+        let lost = error.code == ErrorCode::Unavailable;
+        let in_budget = || shared.retry_budget.spend() || (lost && shared.loss_budget.spend());
+        if !may_retry || self.untried.is_empty() || !in_budget() {
             return Err(error);
         }
         shared.metrics.retried(&self.model);

@@ -190,13 +190,21 @@ impl std::fmt::Display for End {
     }
 }
 
-/// Of a request that was in a process when that ended.
-pub(crate) fn broke(how: End) -> PredictError {
+/// Of a request that was in a process when that ended. One whose answer had `begun` may be gone on
+/// with at another replica; any other is never tried there: it may be what ended the process.
+pub(crate) fn broke(how: End, begun: bool) -> PredictError {
     let message = format!(
         "the model's process {how} while it ran this request; the process is started again"
     );
-    // Never tried on another replica: it may be this request that ended the process.
-    PredictError::new(ErrorCode::Internal, message).with_origin(ErrorOrigin::Model)
+    PredictError::new(code_of(begun), message).with_origin(ErrorOrigin::Model)
+}
+
+/// The code of the error of a request whose process ended.
+pub(crate) fn code_of(begun: bool) -> ErrorCode {
+    match begun {
+        true => ErrorCode::Unavailable,
+        false => ErrorCode::Internal,
+    }
 }
 
 #[cfg(test)]

@@ -153,12 +153,16 @@ impl Predict for Hosted {
         };
         match client.predict(request).await {
             Ok(answer) => {
+                let mut begun = false;
                 let judged = answer.map_batches(|batches| {
-                    batches.then(move |item| judge_batch(item, news.clone()))
+                    batches.then(move |item| {
+                        begun |= item.is_ok();
+                        judge_batch(item, news.clone(), begun)
+                    })
                 });
                 Ok(judged.holding(self.life.clone()))
             }
-            Err(error) => Err(judge(error, news).await),
+            Err(error) => Err(judge(error, news, false).await),
         }
     }
 
@@ -174,33 +178,38 @@ impl Predict for Hosted {
 fn judge_batch(
     item: volley_types::chunk::BatchResult,
     news: watch::Receiver<State>,
+    begun: bool,
 ) -> Pin<Box<dyn Future<Output = volley_types::chunk::BatchResult> + Send>> {
     match item {
         Ok(batch) => Box::pin(std::future::ready(Ok(batch))),
-        Err(error) => Box::pin(async move { Err(judge(error, news).await) }),
+        Err(error) => Box::pin(async move { Err(judge(error, news, begun).await) }),
     }
 }
 
-/// The error of a request: its own, or that of the process that it was in. `news` has seen the
-/// state that the request found.
-async fn judge(error: PredictError, mut news: watch::Receiver<State>) -> PredictError {
+/// The error of a request: its own, or that of the process that it was in, whose answer may have
+/// `begun`. `news` has seen the state that the request found.
+async fn judge(
+    error: PredictError,
+    mut news: watch::Receiver<State>,
+    begun: bool,
+) -> PredictError {
     // Only a connection that broke gives this: models have no such error.
     if error.code != ErrorCode::Unavailable {
         return error;
     }
     match tokio::time::timeout(NEWS, news.changed()).await {
         Ok(Ok(())) => match &*news.borrow() {
-            State::Down(how) => broke(*how).with_source(error),
+            State::Down(how) => broke(*how, begun).with_source(error),
             State::Lost(lost) => lost.clone(),
-            State::Up(_) => restarted().with_source(error),
+            State::Up(_) => restarted(begun).with_source(error),
         },
         Ok(Err(_)) | Err(_) => error,
     }
 }
 
-fn restarted() -> PredictError {
+fn restarted(begun: bool) -> PredictError {
     let message = "the model's process ended while it ran this request, and was started again";
-    PredictError::new(ErrorCode::Internal, message).with_origin(ErrorOrigin::Model)
+    PredictError::new(code_of(begun), message).with_origin(ErrorOrigin::Model)
 }
 
 /// Of requests that come between two processes: another replica may take them.

@@ -9,7 +9,7 @@ use volley_types::registry::RegistryState;
 use volley_types::{Control, ErrorCode, KeyHash, NodeIdentity, Predict, PredictError};
 
 use crate::audit::AuditLog;
-use crate::guard::{GuardedControl, GuardedPredict};
+use crate::guard::{GuardedControl, GuardedPredict, Share};
 use crate::key::{self, MIN_BOOTSTRAP_LEN};
 use crate::principal::unauthenticated;
 use crate::quota::Meters;
@@ -32,6 +32,7 @@ pub struct Gatekeeper {
     meters: Meters,
     master_keys: Option<Arc<MasterKeys>>,
     egress: Arc<EgressPolicy>,
+    share: Share,
 }
 
 enum Policy {
@@ -100,6 +101,13 @@ impl Gatekeeper {
         self
     }
 
+    /// Also refuses what would fill more of the registry than each tenant's share.
+    #[must_use]
+    pub fn with_share(mut self, share: Share) -> Self {
+        self.share = share;
+        self
+    }
+
     /// What keys use at this node, to be shared with others.
     #[must_use]
     pub fn usage(&self) -> Usage {
@@ -126,6 +134,7 @@ impl Gatekeeper {
             meters: Meters::default(),
             master_keys: None,
             egress: Arc::default(),
+            share: Share::default(),
         }
     }
 
@@ -210,6 +219,7 @@ impl Gatekeeper {
             principal,
             self.meters.clone(),
             self.egress.clone(),
+            self.share,
             self.audit.clone(),
         ))
     }

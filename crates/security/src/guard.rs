@@ -3,6 +3,7 @@
 //! does not exist for it, and what it may not do is refused here even if its route was open.
 
 mod rights;
+mod share;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,6 +23,8 @@ use volley_types::{
 use crate::Principal;
 use crate::audit::{Action, AuditLog};
 use crate::quota::Meters;
+
+pub use self::share::Share;
 
 /// Models, as a principal may call them.
 pub struct GuardedPredict {
@@ -83,17 +86,20 @@ pub struct GuardedControl {
     principal: Arc<Principal>,
     meters: Meters,
     egress: Arc<EgressPolicy>,
+    share: Share,
     audit: Option<AuditLog>,
 }
 
 impl GuardedControl {
     /// `inner`, with the rights of `principal`, whose use is counted in `meters`; what it
-    /// registers leads where `egress` allows, and what it changes goes into `audit`.
+    /// registers leads where `egress` allows and is within its `share`, and what it changes goes into
+    /// `audit`.
     pub(crate) fn new(
         inner: Arc<dyn Control>,
         principal: Arc<Principal>,
         meters: Meters,
         egress: Arc<EgressPolicy>,
+        share: Share,
         audit: Option<AuditLog>,
     ) -> Self {
         Self {
@@ -101,6 +107,7 @@ impl GuardedControl {
             principal,
             meters,
             egress,
+            share,
             audit,
         }
     }
@@ -180,8 +187,11 @@ impl Control for GuardedControl {
 
     async fn write(&self, command: RegistryCommand) -> Result<RegistryReply, PredictError> {
         let action = action_of(&command);
-        let permitted = rights::permit(&command, &self.principal, &self.inner.registry());
-        let outcome = match permitted.and_then(|()| leads(&command, &self.egress)) {
+        let registry = self.inner.registry();
+        let permitted = rights::permit(&command, &self.principal, &registry)
+            .and_then(|()| leads(&command, &self.egress))
+            .and_then(|()| self.share.check(&command, self.principal.models(), &registry));
+        let outcome = match permitted {
             Ok(()) => self.inner.write(command).await,
             Err(error) => Err(error),
         };

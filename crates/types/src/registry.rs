@@ -11,6 +11,7 @@ mod members;
 mod names;
 mod pipeline;
 mod secret;
+pub mod size;
 mod source;
 mod task;
 
@@ -191,6 +192,8 @@ pub struct RegistryState {
     pub tasks: Arc<BTreeMap<String, TaskRecord>>,
     /// The highest level of any command that was applied; see [`LEVEL`].
     pub level: u32,
+    /// What [`RegistryState::size`] has counted.
+    pub counted: size::Counted,
 }
 
 /// A replica that a worker shall hold: all that a worker needs to load it.

@@ -10,8 +10,8 @@ use volley_tests::overload::{SCENES, Scale, play};
 /// Measures what is promised under load and to clients that misbehave.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Only these scenes: idle, stalled, slow, handshakes, flood, resets,
-    /// cancels, overload, leaks.
+    /// Only these scenes: leader, quorum, worker, restarts, idle, stalled, slow, handshakes,
+    /// flood, resets, cancels, overload, leaks.
     only: Vec<String>,
     /// As few of everything as the tests have.
     #[arg(long)]

@@ -12,6 +12,7 @@ use volley_client::Client;
 use super::disk::Disk;
 use super::net::{HERE, Host, Network};
 use super::proxy::Proxy;
+use crate::process::faketime;
 
 /// How many coordinators.
 pub const COORDINATORS: usize = 3;
@@ -262,15 +263,4 @@ impl Node {
         let lines: Vec<_> = log.lines().rev().take(8).collect();
         lines.into_iter().rev().collect::<Vec<_>>().join("\n")
     }
-}
-
-/// The library of `faketime` for processes with threads, wherever the distribution has it.
-fn faketime() -> Result<PathBuf, String> {
-    let folders = std::fs::read_dir("/usr/lib").map_err(|error| error.to_string())?;
-    let mut places = folders
-        .flatten()
-        .map(|folder| folder.path().join("faketime/libfaketimeMT.so.1"));
-    places
-        .find(|place| place.exists())
-        .ok_or_else(|| "libfaketimeMT.so.1 was not found: install 'faketime'".to_owned())
 }

@@ -123,7 +123,17 @@ fn requests() -> Vec<(&'static str, Value)> {
 }
 
 async fn tellers() -> Cluster {
-    let cluster = Cluster::start(1, 2).await;
+    tellers_with("").await
+}
+
+/// The same with further lines in the workers' files.
+async fn tellers_with(lines: &str) -> Cluster {
+    let mut cluster = Cluster::new(1, 2);
+    for node in &cluster.workers {
+        let text = std::fs::read_to_string(&node.config).unwrap();
+        std::fs::write(&node.config, text + lines).unwrap();
+    }
+    cluster.run().await;
     let path = teller::model(cluster.folder());
     let model = json!({ "name": "teller", "function_name": "onnx", "path": path });
     cluster.deploy(&model, 2).await;
@@ -246,6 +256,45 @@ async fn streams_of_a_worker_that_is_killed_go_on_at_another_without_a_seam() {
         assert!(heard.events.last().unwrap().contains("\"error\""));
     }
     assert!(0 < continued(&cluster, "no_replica").await);
+}
+
+/// The processes that a process has started.
+fn children(parent: u32) -> Vec<String> {
+    let processes = std::fs::read_dir("/proc").unwrap();
+    let names = processes.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let is_child = |name: &String| {
+        // One that has ended meanwhile is nobody's. Its parent stands behind its name and state.
+        let stat = std::fs::read_to_string(format!("/proc/{name}/stat")).unwrap_or_default();
+        let rest = stat.rsplit(')').next().unwrap_or_default();
+        rest.split_whitespace().nth(1) == Some(parent.to_string().as_str())
+    };
+    names.filter(is_child).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_of_a_model_whose_own_process_crashes_go_on_at_another_replica() {
+    let cluster = tellers_with("\n[onnx]\nisolation = \"process\"\n").await;
+    let expected = undisturbed(&cluster).await;
+    let all = begun(&cluster, &requests()).await;
+    let busier = busier(&cluster).await;
+    let process = cluster.workers[busier].process.as_ref().unwrap();
+    let [model] = &children(process.pid().unwrap())[..] else {
+        panic!("one process for one model");
+    };
+    let sent = std::process::Command::new("kill")
+        .args(["-ABRT", model])
+        .status();
+    assert!(sent.unwrap().success());
+    all_seamless(all, &expected, Duration::from_secs(5)).await;
+    assert!(0 < continued(&cluster, "continued").await);
+    for other in ["impossible", "failed", "spent", "no_replica"] {
+        assert_eq!(continued(&cluster, other).await, 0, "{other}");
+    }
+    // The process comes back, and its replica serves again.
+    until("there is a process again", || async {
+        (children(process.pid()?).len() == 1).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,6 +15,21 @@ async fn keeps(scene: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn writes_resume_soon_after_a_leader_is_killed() {
+    keeps("leader").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn predictions_go_on_without_most_coordinators() {
+    keeps("quorum").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_of_a_worker_that_is_killed_are_answered_by_others() {
+    keeps("worker").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn idle_streams_take_little() {
     keeps("idle").await;
 }

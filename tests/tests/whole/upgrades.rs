@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::json;
 use volley_tests::callers::Callers;
 use volley_tests::cluster::Cluster;
+use volley_tests::overload::losses::round_of_restarts;
 use volley_tests::{process, until};
 
 const HELD_BACK: &str = "compatibility_level = 1\n";
@@ -152,36 +153,7 @@ async fn every_node_is_restarted_in_turn_and_no_request_fails() {
     cluster.deploy(&body, 2).await;
     let callers = Callers::start(&cluster, &["drill"], 6);
     for _ in 0..rounds {
-        for index in 0..3 {
-            cluster.coordinators[index].stop().await;
-            callers.go_on(10).await;
-            cluster.coordinators[index].start();
-            for index in 0..3 {
-                cluster.wait_until_deployed(index, "drill").await;
-            }
-            cluster.wait_for_leader().await;
-        }
-        for index in 0..3 {
-            let id = cluster.workers[index].name.clone();
-            cluster.workers[index].stop().await;
-            callers.go_on(10).await;
-            cluster.workers[index].start();
-            for coordinator in 0..3 {
-                cluster
-                    .wait(
-                        coordinator,
-                        "it is back, and so are the replicas",
-                        |status| {
-                            let alive = status
-                                .workers
-                                .iter()
-                                .any(|worker| worker.id == id && worker.liveness == "alive");
-                            alive && status.models[0].ready_replicas == 2
-                        },
-                    )
-                    .await;
-            }
-        }
+        round_of_restarts(&mut cluster, &callers).await;
     }
     let tally = callers.stop().await;
     assert_eq!(tally.failures, Vec::<String>::new());

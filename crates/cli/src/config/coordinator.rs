@@ -8,7 +8,9 @@ use anyhow::{Context, ensure};
 use serde::Deserialize;
 use volley_api::{ApiConfig, GrpcSkin, Origins};
 use volley_cluster::ClusterConfig;
+use volley_cluster::apply::{MAX_MODELS, MAX_REGISTRY_BYTES};
 use volley_coordinator::CoordinatorConfig;
+use volley_security::guard::Share;
 use volley_types::NodeId;
 use volley_types::registry::LEVEL;
 
@@ -102,6 +104,7 @@ struct Limits {
     hedge_after: Option<Span>,
     wake_timeout: Option<Span>,
     max_waking: Option<Count>,
+    tenant_share: Option<usize>,
     retry_ratio: Option<f64>,
     request_timeout: Option<Span>,
     max_request_timeout: Option<Span>,
@@ -146,6 +149,7 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
     let mut security = SecurityPlan::coordinator(security, NodeId(node.id))?;
     set(&mut security.egress.allow_private, egress.allow_private);
     security.egress.allowed_hosts = hosts("egress.allowed_hosts", egress.allowed_hosts)?;
+    set(&mut security.share, share_of(limits.tenant_share)?);
     let grpc = allow_listeners(&security, &listen, grpc)?;
     let advertise = listen.advertise.unwrap_or_else(|| listen.internal.clone());
     ensure!(
@@ -265,6 +269,21 @@ fn check(coordinator: &CoordinatorConfig) -> anyhow::Result<()> {
         "'limits.suspect_after' must be shorter than 'limits.dead_after'"
     );
     Ok(())
+}
+
+/// The part of the registry that each tenant may fill, from percent.
+fn share_of(percent: Option<usize>) -> anyhow::Result<Option<Share>> {
+    let Some(percent) = percent else {
+        return Ok(None);
+    };
+    ensure!(
+        (1..=100).contains(&percent),
+        "'limits.tenant_share' is percent of the registry: 1 to 100"
+    );
+    Ok(Some(Share {
+        things: MAX_MODELS * percent / 100,
+        bytes: MAX_REGISTRY_BYTES / 100 * percent,
+    }))
 }
 
 fn apply(

@@ -13,6 +13,7 @@ use volley_security::nodes::{Callers, Dialer};
 use volley_security::secrets::MasterKeys;
 use volley_security::tls::{CertificateFiles, EdgeTls, NodeFiles, NodeTls, RELOAD_INTERVAL};
 use volley_security::token::Issuers;
+use volley_security::guard::Share;
 use volley_security::{Gatekeeper, ReadRegistry};
 use volley_types::egress::EgressPolicy;
 use volley_types::registry::OpenSecret;
@@ -111,6 +112,8 @@ pub(crate) struct SecurityPlan {
     pub(crate) nodes: Option<NodeTls>,
     /// Where connectors and models that are registered may lead.
     pub(crate) egress: EgressPolicy,
+    /// How much of the registry each tenant may fill.
+    pub(crate) share: Share,
     /// It was said that this node may be reached without.
     insecure: bool,
 }
@@ -145,6 +148,7 @@ impl SecurityPlan {
             issuers,
             master_keys: load_master_keys(section.master_key_files)?,
             egress: EgressPolicy::default(),
+            share: Share::default(),
             tls: section.tls.map(Certificate::load).transpose()?,
             nodes: load_nodes(section.nodes, &NodeIdentity::Coordinator(id))?,
             insecure: section.insecure,
@@ -167,6 +171,7 @@ impl SecurityPlan {
             issuers: None,
             master_keys: load_master_keys(section.master_key_files)?,
             egress: EgressPolicy::default(),
+            share: Share::default(),
             tls: None,
             nodes: load_nodes(section.nodes, &NodeIdentity::Worker(id))?,
             insecure: section.insecure,
@@ -302,7 +307,7 @@ impl SecurityPlan {
         if let Some(keys) = &self.master_keys {
             gate = gate.with_master_keys(keys.clone());
         }
-        Ok(gate.with_egress(self.egress.clone()))
+        Ok(gate.with_egress(self.egress.clone()).with_share(self.share))
     }
 }
 

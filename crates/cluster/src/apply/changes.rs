@@ -7,8 +7,8 @@ use volley_types::registry::{ConnectorSpec, ModelEntry, RegistryReply, RegistryS
 use volley_types::{ErrorCode, ModelGroupId, ModelName, PredictError};
 
 use super::limits::{
-    MAX_DELETED_TASKS, MAX_DESCRIPTION, MAX_SETTINGS, MAX_TEMPLATE, MAX_TEXT, connector_bytes,
-    connector_fits, registry_fits, within,
+    MAX_DELETED_TASKS, MAX_DESCRIPTION, MAX_SETTINGS, MAX_TEMPLATE, MAX_TEXT, connector_fits,
+    registry_fits, within,
 };
 use super::{changed, not_found, secrets, unchanged, uses_connector};
 
@@ -38,8 +38,9 @@ pub(super) fn update_connector(
         ));
     }
     connector_fits(spec)?;
-    registry_fits(state, connector_bytes(spec))?;
-    state.connectors.insert(spec.id.clone(), spec.clone());
+    registry_fits(state, spec.bytes())?;
+    let before = state.connectors.insert(spec.id.clone(), spec.clone());
+    state.resized(before.map_or(0, |before| before.bytes()), spec.bytes());
     changed(state, None)
 }
 
@@ -63,7 +64,9 @@ pub(super) fn update_model(
     }
     let newest = entry.versions.values_mut().next_back();
     if let (Some(newest), Some(description)) = (newest, description) {
+        let before = newest.description.len();
         description.clone_into(&mut newest.description);
+        state.resized(before, description.len());
     }
     changed(state, None)
 }

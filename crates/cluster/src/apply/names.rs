@@ -8,8 +8,7 @@ use volley_types::registry::{
 use volley_types::{ModelName, PredictError, Revision};
 
 use super::limits::{
-    MAX_ALIASES, MAX_PIPELINES, alias_bytes, alias_fits, pipeline_bytes, pipeline_fits,
-    registry_fits, within,
+    MAX_ALIASES, MAX_PIPELINES, alias_fits, pipeline_fits, registry_fits, within,
 };
 use super::{changed, conflict, next, not_found, unchanged};
 
@@ -30,12 +29,14 @@ pub(super) fn put_alias(
     state.check_names(name, alias.names())?;
     let aliases = state.aliases.len() + usize::from(current.is_none());
     within("the number of aliases", aliases, MAX_ALIASES)?;
-    registry_fits(state, alias_bytes(alias))?;
+    registry_fits(state, alias.bytes())?;
     let entry = AliasEntry {
         spec: alias.clone(),
         revision: next(state),
     };
-    state.aliases.insert(name.clone(), entry);
+    let before = state.aliases.insert(name.clone(), entry);
+    let before = before.map_or(0, |entry| entry.spec.bytes());
+    state.resized(before, alias.bytes());
     changed(state, None)
 }
 
@@ -48,7 +49,8 @@ pub(super) fn delete_alias(
     let entry = entry.ok_or_else(|| not_found("alias", name))?;
     at_revision("alias", name, Some(entry.revision), expected)?;
     unused(state, name)?;
-    state.aliases.remove(name);
+    let gone = state.aliases.remove(name);
+    state.resized(gone.map_or(0, |entry| entry.spec.bytes()), 0);
     changed(state, None)
 }
 
@@ -70,12 +72,14 @@ pub(super) fn put_pipeline(
     state.check_names(name, pipeline.names())?;
     let pipelines = state.pipelines.len() + usize::from(current.is_none());
     within("the number of pipelines", pipelines, MAX_PIPELINES)?;
-    registry_fits(state, pipeline_bytes(pipeline))?;
+    registry_fits(state, pipeline.bytes())?;
     let entry = PipelineEntry {
         spec: pipeline.clone(),
         revision: next(state),
     };
-    state.pipelines.insert(name.clone(), entry);
+    let before = state.pipelines.insert(name.clone(), entry);
+    let before = before.map_or(0, |entry| entry.spec.bytes());
+    state.resized(before, pipeline.bytes());
     changed(state, None)
 }
 
@@ -88,7 +92,8 @@ pub(super) fn delete_pipeline(
     let entry = entry.ok_or_else(|| not_found("pipeline", name))?;
     at_revision("pipeline", name, Some(entry.revision), expected)?;
     unused(state, name)?;
-    state.pipelines.remove(name);
+    let gone = state.pipelines.remove(name);
+    state.resized(gone.map_or(0, |entry| entry.spec.bytes()), 0);
     changed(state, None)
 }
 

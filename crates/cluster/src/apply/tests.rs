@@ -7,6 +7,7 @@ use volley_types::{Parameters, Revision, WorkerId};
 use super::*;
 
 mod deployments;
+mod size;
 
 fn name(text: &str) -> ModelName {
     ModelName::new(text).unwrap()
@@ -183,7 +184,8 @@ fn what_is_registered_is_bounded_in_size() {
                 name: model.clone(),
                 ..ModelEntry::clone(&state.models[&name("m")])
             };
-            let fits = limits::registry_fits(&state, 0);
+            let fits = limits::registry_fits(&mut state, 0);
+            state.resized(0, entry.bytes());
             state.models.insert(model, Arc::new(entry));
             fits
         })
@@ -306,6 +308,7 @@ proptest! {
             let answer = apply(&mut state, command);
             let again = apply(&mut twin, command);
             prop_assert_eq!(&state, &twin);
+            prop_assert_eq!(state.size(), state.count());
             prop_assert_eq!(answer.is_ok(), again.is_ok());
             match answer {
                 Err(_) => prop_assert_eq!(&state, &before),

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use volley_types::WorkerId;
 
+use super::ranks::{Load, Ranks};
 use super::{PlacementWorker, Situation};
 
 /// What a replica needs of its worker.
@@ -24,6 +25,7 @@ pub(super) struct Fleet<'a> {
     taken_bytes: Vec<u64>,
     replicas: Vec<usize>,
     most_replicas: Option<usize>,
+    ranks: Ranks,
 }
 
 impl<'a> Fleet<'a> {
@@ -35,6 +37,7 @@ impl<'a> Fleet<'a> {
             taken_bytes: vec![0; workers.len()],
             replicas: vec![0; workers.len()],
             most_replicas: situation.most_replicas,
+            ranks: Ranks::new(workers),
             workers,
         }
     }
@@ -48,8 +51,10 @@ impl<'a> Fleet<'a> {
     }
 
     pub(super) fn put(&mut self, index: usize, bytes: u64) {
+        let before = self.load(index);
         self.replicas[index] += 1;
         self.taken_bytes[index] = self.taken_bytes[index].saturating_add(bytes);
+        self.ranks.moved(index, before, self.load(index));
     }
 
     /// A worker whose labels are not known is kept: it has not been heard yet.
@@ -71,54 +76,70 @@ impl<'a> Fleet<'a> {
         budget == 0 || self.taken_bytes[index].saturating_add(size) <= budget
     }
 
-    /// The best worker for one more replica beside those in `kept`.
+    /// The best worker for one more replica beside those in `kept`: of those that can take it and
+    /// `may`, the one whose zone has the fewest in `kept`, that is not to be avoided, is the least
+    /// full, holds the fewest replicas, and has the least id.
     pub(super) fn best(
-        &self,
+        &mut self,
         need: &Need<'_>,
         kept: &[usize],
         may: impl Fn(&WorkerId) -> bool,
     ) -> Option<usize> {
-        let mut zones: HashMap<Option<&str>, usize> = HashMap::new();
-        if need.spread.is_some() {
-            for index in kept {
-                *zones.entry(self.zone(*index, need.spread)).or_default() += 1;
-            }
-        }
-        let can = |index: &usize| {
-            let worker = &self.workers[*index];
+        self.order(need.spread);
+        let order = self.ranks.order(need.spread)?;
+        let can = |index: usize| {
+            let worker = &self.workers[index];
             let room = self
                 .most_replicas
-                .is_none_or(|most| self.replicas[*index] < most);
-            worker.placeable
-                && room
-                && (need.allowed.is_empty() || need.allowed.contains(worker.id))
-                && self.fits(*index, need.size)
-                && !kept.contains(index)
-                && self.has_labels(*index, need.labels)
+                .is_none_or(|most| self.replicas[index] < most);
+            room && (need.allowed.is_empty() || need.allowed.contains(worker.id))
+                && self.fits(index, need.size)
+                && !kept.contains(&index)
+                && self.has_labels(index, need.labels)
                 && may(worker.id)
         };
-        let order = |index: &usize| {
-            let in_zone = zones.get(&self.zone(*index, need.spread));
-            (
-                in_zone.copied().unwrap_or(0),
-                need.avoid.contains(index),
-                self.fullness(*index, need.size),
-                self.replicas[*index],
-                self.workers[*index].id,
-            )
-        };
-        (0..self.workers.len()).filter(can).min_by_key(order)
+        let zones = order.emptiest_first(kept);
+        for zones in zones.chunk_by(|one, other| one.0 == other.0) {
+            for avoided in [false, true] {
+                let is_meant =
+                    |index: usize| need.avoid.contains(&index) == avoided && can(index);
+                let firsts = zones.iter().filter_map(|(_, zone)| {
+                    order.first(*zone, need.size, |rank| is_meant(self.ranks.worker(rank)))
+                });
+                if let Some(least) = firsts.min() {
+                    return Some(self.ranks.worker(least.rank));
+                }
+                if need.avoid.is_empty() {
+                    break;
+                }
+            }
+        }
+        None
     }
 
-    /// How much of its memory a worker has given away, in thousandths; of no account for what
-    /// takes none.
-    fn fullness(&self, index: usize, size: u64) -> u64 {
-        let budget = self.workers[index].budget_bytes;
-        if size == 0 || budget == 0 {
-            return 0;
+    /// Puts the workers in order by zone, where they are not yet.
+    fn order(&mut self, spread: Option<&str>) {
+        if self.ranks.order(spread).is_some() {
+            return;
         }
-        let permille = u128::from(self.taken_bytes[index]) * 1_000 / u128::from(budget);
-        u64::try_from(permille).unwrap_or(u64::MAX)
+        let all = 0..self.workers.len();
+        let all: Vec<_> = all
+            .map(|index| (self.zone(index, spread), self.load(index)))
+            .collect();
+        self.ranks.put_in_order(spread, all.into_iter());
+    }
+
+    /// How much of its memory a worker has given away, in thousandths, and its replicas.
+    fn load(&self, index: usize) -> Load {
+        let budget = self.workers[index].budget_bytes;
+        let permille = u128::from(self.taken_bytes[index]) * 1_000 / u128::from(budget.max(1));
+        Load {
+            permille: match budget {
+                0 => 0,
+                _ => u64::try_from(permille).unwrap_or(u64::MAX),
+            },
+            replicas: self.replicas[index],
+        }
     }
 
     /// Leaves `count` of `kept`: what is not ready goes first, then what shares its zone with
@@ -146,3 +167,6 @@ impl<'a> Fleet<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

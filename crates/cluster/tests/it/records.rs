@@ -284,6 +284,7 @@ prop_compose! {
             drains,
             tasks: Arc::new(tasks),
             level,
+            ..RegistryState::default()
         }
     }
 }

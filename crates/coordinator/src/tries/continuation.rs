@@ -11,7 +11,9 @@ use async_stream::try_stream;
 use futures::{Stream, StreamExt};
 use volley_types::chunk::BatchResult;
 use volley_types::continuation::Ledger;
-use volley_types::{ErrorCode, GenerationRow, PredictError, PredictRequest, Sent, WorkerId};
+use volley_types::{
+    ErrorCode, ErrorOrigin, GenerationRow, PredictError, PredictRequest, Sent, WorkerId,
+};
 
 use super::{Answer, Tries};
 use crate::refusal;
@@ -19,6 +21,10 @@ use crate::refusal;
 /// Workers that one stream may lose and still go on. A request that ends the worker it runs on
 /// ends no more of them than this and one.
 const MAX_LOSSES: usize = 2;
+
+/// The same for models' own processes: what ends one of them is more likely a request than what
+/// ends a worker is, and ends the other streams of its model along with it.
+const MAX_CRASHES: usize = 1;
 
 /// What came of a loss; a metric's label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +60,8 @@ struct Course {
     request: Option<PredictRequest>,
     ledger: Ledger,
     lost: Vec<WorkerId>,
+    /// Models' own processes among what was lost.
+    crashes: usize,
 }
 
 impl Tries {
@@ -74,6 +82,7 @@ impl Tries {
             tries: self,
             request,
             lost: Vec::new(),
+            crashes: 0,
         };
         try_stream! {
             let mut next = Some(answer);
@@ -131,6 +140,8 @@ impl Course {
         if error.code != ErrorCode::Unavailable {
             return Err(error);
         }
+        // A remote model's server speaks so too; of those nothing goes on.
+        self.crashes += usize::from(error.origin == ErrorOrigin::Model);
         let from = worker.clone();
         let outcome = self.ask_others(worker, schema).await;
         let told = *outcome.as_ref().err().unwrap_or(&Outcome::Continued);
@@ -159,13 +170,13 @@ impl Course {
     ) -> Result<Answer, Outcome> {
         let sent = self.ledger.sent().ok_or(Outcome::Impossible)?;
         self.lost.push(worker);
-        if MAX_LOSSES < self.lost.len() {
+        if MAX_LOSSES < self.lost.len() || MAX_CRASHES < self.crashes {
             return Err(Outcome::Spent);
         }
         self.tries.renew(&self.lost);
         let mut told = Outcome::NoReplica;
         while let Some(replica) = self.tries.choose() {
-            if !self.tries.coordinator.0.continuation_budget.spend() {
+            if !self.tries.coordinator.0.loss_budget.spend() {
                 return Err(Outcome::Spent);
             }
             let request = self.behind(&sent).ok_or(Outcome::Impossible)?;

@@ -1,0 +1,184 @@
+//! How much of the registry a tenant may fill. What the registry holds is bounded for all
+//! together; so that nobody takes all of it, each principal of some models has a part. Pure.
+
+use volley_types::registry::{RegistryCommand, RegistryState};
+use volley_types::{ConnectorId, ErrorCode, ModelName, ModelScope, PredictError, SecretName};
+
+/// The part of the registry that each tenant may fill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Models, connectors, secrets, groups, aliases and pipelines: so many of each kind.
+    pub things: usize,
+    /// Bytes of all their definitions together.
+    pub bytes: usize,
+}
+
+impl Default for Share {
+    /// A quarter of the registry's own limits.
+    fn default() -> Self {
+        Self {
+            things: 2_500,
+            bytes: 64 << 20,
+        }
+    }
+}
+
+impl Share {
+    /// Whether what `command` adds to what is `scope`'s own is within its part of `registry`.
+    ///
+    /// # Errors
+    /// `TooLarge` where it is not.
+    pub(super) fn check(
+        &self,
+        command: &RegistryCommand,
+        scope: &ModelScope,
+        registry: &RegistryState,
+    ) -> Result<(), PredictError> {
+        if scope.is_all() {
+            return Ok(());
+        }
+        let own = Own { scope, registry };
+        let Some((kind, count, bytes)) = own.grown(command) else {
+            return Ok(());
+        };
+        let most = self.things;
+        if count.is_some_and(|count| most < count) {
+            return Err(over(&format!("the number of {kind}"), most));
+        }
+        if self.bytes < own.bytes() + bytes {
+            return Err(over("the size of all definitions", self.bytes));
+        }
+        Ok(())
+    }
+}
+
+fn over(what: &str, limit: usize) -> PredictError {
+    PredictError::new(
+        ErrorCode::TooLarge,
+        format!(
+            "{what} would be over this key's share of the registry, which is {limit}; delete \
+             what is not needed, or ask an administrator"
+        ),
+    )
+}
+
+/// What is one scope's own in a registry.
+struct Own<'a> {
+    scope: &'a ModelScope,
+    registry: &'a RegistryState,
+}
+
+impl Own<'_> {
+    /// What kind of thing a command makes or replaces, how many there are with it where it is
+    /// new, and its bytes; `None` where it makes nothing.
+    fn grown(&self, command: &RegistryCommand) -> Option<(&'static str, Option<usize>, usize)> {
+        let it = self.registry;
+        let found = match command {
+            RegistryCommand::RegisterModel(name, spec) => {
+                let names = it.models.keys().map(ModelName::as_str);
+                let new = !it.models.contains_key(name);
+                ("models", self.with_one(new, names), spec.bytes())
+            }
+            RegistryCommand::CreateConnector(spec) | RegistryCommand::UpdateConnector(spec) => {
+                let names = it.connectors.keys().map(ConnectorId::as_str);
+                let new = !it.connectors.contains_key(&spec.id);
+                ("connectors", self.with_one(new, names), spec.bytes())
+            }
+            RegistryCommand::PutSecret { name, sealed } => {
+                let names = it.secrets.keys().map(SecretName::as_str);
+                let new = !it.secrets.contains_key(name);
+                ("secrets", self.with_one(new, names), sealed.text.len())
+            }
+            RegistryCommand::CreateGroup(group) => {
+                let names = it.groups.values().map(|group| group.name.as_str());
+                let bytes = group.description.len();
+                ("model groups", self.with_one(true, names), bytes)
+            }
+            RegistryCommand::PutAlias { alias, .. } => {
+                let names = it.aliases.keys().map(ModelName::as_str);
+                let new = !it.aliases.contains_key(&alias.name);
+                ("aliases", self.with_one(new, names), alias.bytes())
+            }
+            RegistryCommand::PutPipeline { pipeline, .. } => {
+                let names = it.pipelines.keys().map(ModelName::as_str);
+                let new = !it.pipelines.contains_key(&pipeline.name);
+                ("pipelines", self.with_one(new, names), pipeline.bytes())
+            }
+            _ => return None,
+        };
+        Some(found)
+    }
+
+    /// How many of these are the scope's own, and one more; `None` where nothing is new.
+    fn with_one<'n>(&self, new: bool, names: impl Iterator<Item = &'n str>) -> Option<usize> {
+        new.then(|| names.filter(|name| self.scope.covers(name)).count() + 1)
+    }
+
+    /// Bytes of all definitions that are the scope's own.
+    fn bytes(&self) -> usize {
+        let it = self.registry;
+        let covers = |name: &str| self.scope.covers(name);
+        let models = it.models.values().filter(|it| covers(it.name.as_str()));
+        let connectors = it.connectors.values().filter(|it| covers(it.id.as_str()));
+        let aliases = it.aliases.values();
+        let aliases = aliases.filter(|it| covers(it.spec.name.as_str()));
+        let pipelines = it.pipelines.values();
+        let pipelines = pipelines.filter(|it| covers(it.spec.name.as_str()));
+        let secrets = it.secrets.iter();
+        let secrets = secrets.filter(|(name, _)| covers(name.as_str()));
+        let groups = it.groups.values().filter(|it| covers(&it.name));
+        models.map(|it| it.bytes()).sum::<usize>()
+            + connectors.map(|it| it.bytes()).sum::<usize>()
+            + aliases.map(|it| it.spec.bytes()).sum::<usize>()
+            + pipelines.map(|it| it.spec.bytes()).sum::<usize>()
+            + secrets.map(|(_, it)| it.text.len()).sum::<usize>()
+            + groups.map(|it| it.description.len()).sum::<usize>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_types::registry::SealedSecret;
+
+    use super::*;
+
+    fn put(name: &str, bytes: usize) -> RegistryCommand {
+        RegistryCommand::PutSecret {
+            name: SecretName::new(name).unwrap(),
+            sealed: SealedSecret {
+                master: "m".to_owned(),
+                key: vec![1],
+                text: vec![0; bytes],
+            },
+        }
+    }
+
+    #[test]
+    fn a_tenant_fills_its_own_part_and_no_more() {
+        let mut registry = RegistryState::default();
+        let scope = ModelScope::read(["a.*"]).unwrap();
+        let share = Share {
+            things: 2,
+            bytes: 1_000,
+        };
+        let mut write = |command: RegistryCommand, scope: &ModelScope| {
+            share.check(&command, scope, &registry)?;
+            if let RegistryCommand::PutSecret { name, sealed } = command {
+                std::sync::Arc::make_mut(&mut registry.secrets).insert(name, sealed);
+            }
+            Ok::<_, PredictError>(())
+        };
+        write(put("a.one", 100), &scope).unwrap();
+        write(put("a.two", 100), &scope).unwrap();
+        let refused = write(put("a.three", 100), &scope).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::TooLarge);
+        assert!(refused.message.contains("secrets"), "{}", refused.message);
+        // What is there may be replaced, within the bytes.
+        write(put("a.two", 200), &scope).unwrap();
+        let refused = write(put("a.two", 900), &scope).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::TooLarge);
+        // Others have their own parts, and administrators all of it.
+        write(put("b.one", 100), &ModelScope::read(["b.*"]).unwrap()).unwrap();
+        write(put("a.three", 2_000), &ModelScope::default()).unwrap();
+    }
+}

@@ -1,0 +1,170 @@
+//! How many bytes definitions take, as the limits on the registry count them: their texts, and a
+//! generous sum for the rest of each record. Every coordinator must count alike.
+
+use super::alias::AliasSpec;
+use super::connector::{ConnectorSpec, CredentialRef};
+use super::pipeline::{Branch, Inputs, PipelineSpec, PipelineStep, StepKind};
+use super::{ModelEntry, ModelSource, ModelVersionSpec, RegistryState};
+use crate::params::{ParamValue, Parameters};
+
+/// What a record takes besides its texts, generously.
+const RECORD: usize = 128;
+
+/// The bytes of all definitions, once they have been counted. A note and no part of the state:
+/// it is neither compared nor sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counted(Option<usize>);
+
+impl PartialEq for Counted {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl RegistryState {
+    /// Bytes of all versions of models, connectors, aliases and pipelines. Counts them the first
+    /// time; whoever changes one of them says so with [`RegistryState::resized`].
+    pub fn size(&mut self) -> usize {
+        if let Some(size) = self.counted.0 {
+            return size;
+        }
+        let size = self.count();
+        self.counted = Counted(Some(size));
+        size
+    }
+
+    /// The same, counted anew.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        let models = self.models.values().map(|model| model.bytes());
+        let connectors = self.connectors.values().map(ConnectorSpec::bytes);
+        let aliases = self.aliases.values().map(|entry| entry.spec.bytes());
+        let pipelines = self.pipelines.values().map(|entry| entry.spec.bytes());
+        let all = models.chain(connectors).chain(aliases).chain(pipelines);
+        all.sum()
+    }
+
+    /// Something that took `before` bytes takes `after` now; 0 is for what is not there.
+    pub fn resized(&mut self, before: usize, after: usize) {
+        if let Some(size) = &mut self.counted.0 {
+            *size = (*size + after).saturating_sub(before);
+        }
+    }
+}
+
+impl ModelEntry {
+    /// Bytes of all its versions.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.versions.values().map(ModelVersionSpec::bytes).sum()
+    }
+}
+
+impl ModelVersionSpec {
+    /// Bytes of this definition.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        RECORD + self.description.len() + path_bytes(self) + parameter_bytes(&self.parameters)
+    }
+}
+
+impl ConnectorSpec {
+    /// Bytes of this definition.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let headers = self.headers.iter();
+        let headers: usize = headers.map(|(name, value)| name.len() + value.len()).sum();
+        RECORD
+            + self.url.len()
+            + self.name.len()
+            + self.model.len()
+            + credential_bytes(self)
+            + headers
+            + self.request_body.as_ref().map_or(0, String::len)
+            + parameter_bytes(&self.parameters)
+    }
+}
+
+impl AliasSpec {
+    /// Bytes of this definition.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        RECORD * (1 + self.names().count()) + self.description.len()
+    }
+}
+
+impl PipelineSpec {
+    /// Bytes of this definition.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let inputs: usize = self.inputs.keys().map(String::len).sum();
+        let steps: usize = self.steps.iter().map(step_bytes).sum();
+        RECORD + self.description.len() + self.output.len() + inputs + steps
+    }
+}
+
+fn step_bytes(step: &PipelineStep) -> usize {
+    let columns: usize = step
+        .columns()
+        .iter()
+        .map(|column| column.step.len() + column.column.len())
+        .sum();
+    let of = |steps: &[String]| steps.iter().map(String::len).sum::<usize>();
+    let names = |inputs: &Inputs| inputs.keys().map(String::len).sum::<usize>();
+    let texts = match &step.kind {
+        StepKind::Model {
+            inputs, parameters, ..
+        } => names(inputs) + parameter_bytes(parameters),
+        StepKind::Template {
+            template,
+            inputs,
+            column,
+            ..
+        } => template.len() + names(inputs) + column.len(),
+        StepKind::Branch(Branch::When { expression, inputs }) => expression.len() + names(inputs),
+        StepKind::Compute {
+            expression,
+            inputs,
+            column,
+        } => expression.len() + names(inputs) + column.len(),
+        StepKind::Select(inputs) => names(inputs),
+        StepKind::Merge(steps) | StepKind::Branch(Branch::Otherwise(steps)) => of(steps),
+        StepKind::Explode { column, .. } | StepKind::Similarity { column, .. } => column.len(),
+        StepKind::TopK { .. } => 0,
+    };
+    let over = step.over.as_ref().map_or(0, String::len);
+    RECORD + step.name.len() + over + columns + texts
+}
+
+/// Bytes of the place that a version is loaded from.
+#[must_use]
+pub fn path_bytes(spec: &ModelVersionSpec) -> usize {
+    match &spec.source {
+        ModelSource::Path(path) => path.len(),
+        ModelSource::Url { url, .. } => url.as_str().len() + 32,
+        ModelSource::None | ModelSource::Connector(_) => 0,
+    }
+}
+
+/// Bytes of a connector's reference to its credential.
+#[must_use]
+pub fn credential_bytes(spec: &ConnectorSpec) -> usize {
+    match &spec.credential {
+        Some(CredentialRef::Env(text) | CredentialRef::File(text)) => text.len(),
+        Some(CredentialRef::Secret(name) | CredentialRef::Sealed(name, _)) => name.as_str().len(),
+        None => 0,
+    }
+}
+
+/// Bytes of parameters, names and values.
+#[must_use]
+pub fn parameter_bytes(parameters: &Parameters) -> usize {
+    let sizes = parameters.iter().map(|(name, value)| {
+        let value = match value {
+            ParamValue::Text(text) | ParamValue::Json(text) => text.len(),
+            ParamValue::Bool(_) | ParamValue::Int(_) | ParamValue::Float(_) => 8,
+        };
+        name.len() + value
+    });
+    sizes.sum()
+}
