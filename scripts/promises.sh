@@ -9,5 +9,5 @@ step "building (minutes the first time)"
 cargo build --release --locked --package volley-cli --package volley-tests --bins
 # Ten thousand streams are twenty thousand sockets.
 ulimit -n "$(ulimit -Hn)"
-step "measuring (half an hour in full)"
+step "measuring (an hour in full)"
 exec target/release/promises "$@"

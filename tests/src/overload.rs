@@ -71,7 +71,7 @@ impl Scale {
             rated: 100,
             rounds: 2,
             restarts: 1,
-            slack: 40.0,
+            slack: 6.0,
         }
     }
 

@@ -168,7 +168,8 @@ impl Coordinator {
                 // 4. Call it, keeping a copy of the request where there can be one.
                 let attempt = request.take().ok_or_else(refusal::spent)?;
                 request = attempt.try_clone();
-                match tries.call(replica, attempt).await {
+                // Apart, so that a stream does not hold room for it to its end.
+                match Box::pin(tries.call(replica, attempt)).await {
                     // 5. The first chunk, or the end of an empty answer: this replica it is.
                     Ok(answer) => break answer,
                     // Nothing was sent on yet: another replica may be tried.
@@ -181,8 +182,9 @@ impl Coordinator {
                 yield batch?;
             }
         };
-        let batches = guard::deadline(deadline, batches);
-        let batches = guard::terminated(task, batches);
+        // Each of the streams around it holds what it is given twice.
+        let batches = guard::deadline(deadline, Box::pin(batches));
+        let batches = guard::terminated(task, Box::pin(batches));
         let batches = recorded(record, request_id, batches);
         ChunkStream::new(schema, batches).with_answered_by(answered_by)
     }

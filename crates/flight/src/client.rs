@@ -19,6 +19,7 @@ mod function;
 mod input;
 
 pub use self::function::FunctionType;
+pub(crate) use self::input::Messages;
 
 use self::exchange::Opening;
 use crate::{MAX_MESSAGE_BYTES, transport};
@@ -142,9 +143,14 @@ impl FlightClient {
         }
     }
 
-    fn service(&self) -> FlightServiceClient<Channel> {
+    /// The next connection.
+    fn channel(&self) -> Channel {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        FlightServiceClient::new(self.channels[turn % self.channels.len()].clone())
+        self.channels[turn % self.channels.len()].clone()
+    }
+
+    fn service(&self) -> FlightServiceClient<Channel> {
+        FlightServiceClient::new(self.channel())
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES)
     }
@@ -162,7 +168,7 @@ impl Predict for FlightClient {
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
         let now = Instant::now();
         let opening = Opening::of(request, now, self.headers());
-        exchange::open(self.service(), opening, now, self.accept_by(now)).await
+        exchange::open(self.channel(), opening, now, self.accept_by(now)).await
     }
 
     async fn signature(&self, model: &ModelRef) -> Result<Signature, PredictError> {

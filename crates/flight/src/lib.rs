@@ -18,6 +18,7 @@ pub mod transport;
 
 mod describe;
 mod descriptor;
+mod lean;
 mod udf;
 
 /// The largest Flight message, in bytes, that either side sends or takes.

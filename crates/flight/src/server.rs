@@ -4,7 +4,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow_flight::flight_service_server::FlightServiceServer;
 use arrow_flight::{
     Action, ActionType, Criteria, Empty, FlightData, FlightDescriptor, FlightInfo,
     HandshakeRequest, HandshakeResponse, PollInfo, PutResult, Result as ActionResult, SchemaResult,
@@ -22,7 +21,7 @@ mod discovery;
 mod exchange;
 mod incoming;
 
-use crate::MAX_MESSAGE_BYTES;
+pub use crate::lean::FlightGrpcService;
 use crate::status::to_status;
 use crate::udf::{self, caller::Caller};
 
@@ -57,9 +56,6 @@ impl Default for FlightServerConfig {
         }
     }
 }
-
-/// The gRPC service that [`FlightServer::into_service`] makes.
-pub type FlightGrpcService = FlightServiceServer<FlightServer>;
 
 /// Serves the Flight contract over a [`Predict`].
 #[derive(Clone)]
@@ -111,9 +107,7 @@ impl FlightServer {
     /// The service to add to [`crate::transport::server_builder`], with message limits set.
     #[must_use]
     pub fn into_service(self) -> FlightGrpcService {
-        FlightServiceServer::new(self)
-            .max_decoding_message_size(MAX_MESSAGE_BYTES)
-            .max_encoding_message_size(MAX_MESSAGE_BYTES)
+        FlightGrpcService::new(self)
     }
 }
 

@@ -22,7 +22,7 @@ use volley_types::{
     PredictRequest, Signature,
 };
 
-use crate::child::{End, Loaded, Program, broke};
+use crate::child::{End, Loaded, Program, broke, code_of};
 use crate::message::Told;
 
 /// Between the end of a stream and the news of the process' end.
@@ -188,11 +188,7 @@ fn judge_batch(
 
 /// The error of a request: its own, or that of the process that it was in, whose answer may have
 /// `begun`. `news` has seen the state that the request found.
-async fn judge(
-    error: PredictError,
-    mut news: watch::Receiver<State>,
-    begun: bool,
-) -> PredictError {
+async fn judge(error: PredictError, mut news: watch::Receiver<State>, begun: bool) -> PredictError {
     // Only a connection that broke gives this: models have no such error.
     if error.code != ErrorCode::Unavailable {
         return error;

@@ -190,7 +190,10 @@ impl Control for GuardedControl {
         let registry = self.inner.registry();
         let permitted = rights::permit(&command, &self.principal, &registry)
             .and_then(|()| leads(&command, &self.egress))
-            .and_then(|()| self.share.check(&command, self.principal.models(), &registry));
+            .and_then(|()| {
+                self.share
+                    .check(&command, self.principal.models(), &registry)
+            });
         let outcome = match permitted {
             Ok(()) => self.inner.write(command).await,
             Err(error) => Err(error),

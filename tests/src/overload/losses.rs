@@ -136,7 +136,11 @@ pub async fn quorum(scale: &Scale) -> Figure {
             "{failed} of {predictions} predictions failed within {:.1} s of the loss; a write \
              was {} after {after:.2} s",
             lasted.as_secs_f64(),
-            if is_refusal { "refused (503)" } else { "**not refused**" }
+            if is_refusal {
+                "refused (503)"
+            } else {
+                "**not refused**"
+            }
         ),
         held: failed == 0 && is_refusal && after <= 2.2 * scale.slack.min(2.0),
     }
@@ -276,7 +280,10 @@ pub async fn restarts(scale: &Scale) -> Figure {
             scale.restarts,
             tally.answered + tally.failures.len(),
             tally.failures.len(),
-            tally.failures.first().map_or_else(String::new, |why| format!(" ({why})"))
+            tally
+                .failures
+                .first()
+                .map_or_else(String::new, |why| format!(" ({why})"))
         ),
         held: tally.failures.is_empty() && 0 < tally.answered,
     }

@@ -20,9 +20,10 @@ async fn settled(cluster: &Cluster, model: &str, workers: usize, replicas: u32) 
             .wait(coordinator, "all is well again", |status| {
                 let alive = status.workers.iter();
                 let alive = alive.filter(|worker| worker.liveness == "alive").count();
-                let ready = status.models.iter().any(|it| {
-                    it.id == model && it.ready_replicas == replicas
-                });
+                let ready = status
+                    .models
+                    .iter()
+                    .any(|it| it.id == model && it.ready_replicas == replicas);
                 status.node.leader.is_some() && alive == workers && ready
             })
             .await;
@@ -57,7 +58,10 @@ async fn clocks_that_are_an_hour_off_harm_nothing_and_doctor_tells_of_them() {
     let urls = cluster.coordinators.iter();
     let urls: Vec<_> = urls.map(|node| format!("http://{}", node.http)).collect();
     let (text, ok) = process::run(&["--url", &urls.join(","), "doctor"]).await;
-    assert!(ok, "a clock is something to look at, and no failure: {text}");
+    assert!(
+        ok,
+        "a clock is something to look at, and no failure: {text}"
+    );
     let told = text.matches("s off this machine's").count();
     assert_eq!((told, text.matches("is within").count()), (2, 1), "{text}");
 

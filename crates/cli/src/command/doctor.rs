@@ -378,7 +378,12 @@ mod tests {
         let status: Status = serde_json::from_value(status).unwrap();
         let findings = cluster("u", &status).into_iter();
         findings
-            .map(|it| (it.verdict, format!("{} {} {}", it.what, it.detail, it.advice)))
+            .map(|it| {
+                (
+                    it.verdict,
+                    format!("{} {} {}", it.what, it.detail, it.advice),
+                )
+            })
             .collect()
     }
 
@@ -389,9 +394,7 @@ mod tests {
         assert_eq!(well[0].0, Verdict::Good);
         let lost = serde_json::json!({ "id": 1, "role": "follower", "leader": null, "term": 3 });
         assert_eq!(told(serde_json::json!({ "node": lost }))[0].0, Verdict::Bad);
-        let behind = |level: u64| {
-            serde_json::json!({ "id": level, "address": "h:1", "voter": true, "level": level })
-        };
+        let behind = |level: u64| serde_json::json!({ "id": level, "address": "h:1", "voter": true, "level": level });
         let worker = serde_json::json!({
             "id": "w", "address": "h:2", "liveness": "dead", "last_heard_ms": 9,
             "memory_bytes": 1, "replicas": [],
@@ -402,8 +405,14 @@ mod tests {
             "ready_replicas": 1,
         });
         let notices = [
-            ("levels", serde_json::json!({ "coordinators": [behind(1), behind(2), behind(3)] })),
-            ("voters", serde_json::json!({ "coordinators": [behind(2), behind(2)] })),
+            (
+                "levels",
+                serde_json::json!({ "coordinators": [behind(1), behind(2), behind(3)] }),
+            ),
+            (
+                "voters",
+                serde_json::json!({ "coordinators": [behind(2), behind(2)] }),
+            ),
             ("worker", serde_json::json!({ "workers": [worker] })),
             ("drain", serde_json::json!({ "drains": [drain] })),
             ("model", serde_json::json!({ "models": [model] })),

@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use serde::Deserialize;
+use volley_security::guard::Share;
 use volley_security::nodes::{Callers, Dialer};
 use volley_security::secrets::MasterKeys;
 use volley_security::tls::{CertificateFiles, EdgeTls, NodeFiles, NodeTls, RELOAD_INTERVAL};
 use volley_security::token::Issuers;
-use volley_security::guard::Share;
 use volley_security::{Gatekeeper, ReadRegistry};
 use volley_types::egress::EgressPolicy;
 use volley_types::registry::OpenSecret;

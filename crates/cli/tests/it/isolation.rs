@@ -15,8 +15,8 @@ use volley_model_host::{HostedLoader, Program, Restarts, Use};
 use volley_telemetry::Metrics;
 use volley_types::registry::{Assignment, BackendKind, ModelSource, ModelVersionSpec};
 use volley_types::{
-    ChunkStream, ErrorCode, ErrorOrigin, GenerationRow, Input, ModelName, ModelRef, ModelVersion, ParamValue,
-    Parameters, PredictError, PredictRequest,
+    ChunkStream, ErrorCode, ErrorOrigin, GenerationRow, Input, ModelName, ModelRef, ModelVersion,
+    ParamValue, Parameters, PredictError, PredictRequest,
 };
 
 use crate::nodes::Pair;

@@ -7,9 +7,7 @@ use volley_types::registry::{
 };
 use volley_types::{ModelName, PredictError, Revision};
 
-use super::limits::{
-    MAX_ALIASES, MAX_PIPELINES, alias_fits, pipeline_fits, registry_fits, within,
-};
+use super::limits::{MAX_ALIASES, MAX_PIPELINES, alias_fits, pipeline_fits, registry_fits, within};
 use super::{changed, conflict, next, not_found, unchanged};
 
 pub(super) fn put_alias(

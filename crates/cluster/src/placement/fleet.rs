@@ -101,8 +101,7 @@ impl<'a> Fleet<'a> {
         let zones = order.emptiest_first(kept);
         for zones in zones.chunk_by(|one, other| one.0 == other.0) {
             for avoided in [false, true] {
-                let is_meant =
-                    |index: usize| need.avoid.contains(&index) == avoided && can(index);
+                let is_meant = |index: usize| need.avoid.contains(&index) == avoided && can(index);
                 let firsts = zones.iter().filter_map(|(_, zone)| {
                     order.first(*zone, need.size, |rank| is_meant(self.ranks.worker(rank)))
                 });

@@ -107,7 +107,8 @@ impl Tries {
                 // What is left of the exchange ends before the next one begins.
                 drop(rest);
                 if let Some(error) = end {
-                    next = Some(course.go_on(error, worker, &schema).await?);
+                    let go_on = Box::pin(course.go_on(error, worker, &schema));
+                    next = Some(go_on.await?);
                 }
             }
         }

@@ -4,7 +4,6 @@ use std::pin::Pin;
 use std::time::Instant;
 
 use arrow_array::RecordBatch;
-use arrow_flight::flight_service_client::FlightServiceClient;
 use arrow_flight::{FlightData, FlightDescriptor};
 use arrow_schema::SchemaRef;
 use futures::{Stream, stream};
@@ -17,6 +16,7 @@ use volley_types::{ChunkStream, Deadline, ErrorCode, Input, PredictError, Predic
 
 use super::input::{self, InputError, Messages};
 use crate::ingress::{Decoder, Ingress};
+use crate::lean;
 use crate::status::from_status;
 
 /// One call, before it is sent.
@@ -42,7 +42,7 @@ impl Opening {
 
 /// Sends the call and waits for the response's schema.
 pub(super) async fn open(
-    service: FlightServiceClient<Channel>,
+    channel: Channel,
     opening: Opening,
     now: Instant,
     accept_by: Instant,
@@ -57,7 +57,7 @@ pub(super) async fn open(
     let cancel = CancelOnDrop(Some(call.cancellation_handle()));
 
     let by = deadline.map_or(accept_by, |deadline| deadline.instant().min(accept_by));
-    let opened = timeout_at(by.into(), begin(service, call)).await;
+    let opened = timeout_at(by.into(), begin(channel, call)).await;
     let (schema, replies, decoder) = match opened {
         Ok(Ok(opened)) => opened,
         Ok(Err(error)) => return Err(input_error.get().cloned().unwrap_or(error)),
@@ -81,11 +81,10 @@ pub(super) async fn open(
 }
 
 async fn begin(
-    mut service: FlightServiceClient<Channel>,
+    channel: Channel,
     call: Request<Messages>,
 ) -> Result<(SchemaRef, Streaming<FlightData>, Decoder), PredictError> {
-    let replies = service.do_exchange(call).await.map_err(from_status)?;
-    let mut replies = replies.into_inner();
+    let mut replies = lean::exchange(channel, call).await.map_err(from_status)?;
     let mut decoder = Decoder::default();
     let schema = read_schema(&mut replies, &mut decoder).await?;
     Ok((schema, replies, decoder))

@@ -82,7 +82,7 @@ impl FlightClient {
             headers: self.function_headers(),
         };
         let accept_by = self.accept_by(now);
-        let answer = exchange::open(self.service(), opening, now, accept_by).await?;
+        let answer = exchange::open(self.channel(), opening, now, accept_by).await?;
         let schema = answer.schema();
         let batches: Vec<RecordBatch> = answer.try_collect().await?;
         let answer = arrow_select::concat::concat_batches(&schema, &batches);

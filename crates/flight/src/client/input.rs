@@ -18,7 +18,7 @@ pub(super) type InputError = Arc<OnceLock<PredictError>>;
 
 /// The messages of one exchange's input. A type of its own: the compiler cannot prove a future
 /// that holds the bare trait object `Send`.
-pub(super) struct Messages(Pin<Box<dyn Stream<Item = FlightData> + Send>>);
+pub(crate) struct Messages(Pin<Box<dyn Stream<Item = FlightData> + Send>>);
 
 impl Stream for Messages {
     type Item = FlightData;

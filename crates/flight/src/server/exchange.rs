@@ -157,7 +157,7 @@ impl Exchange {
         metadata: &MetadataMap,
         descriptor: &FlightDescriptor,
         first: FlightData,
-    ) -> Result<Called, PredictError> {
+    ) -> Result<Box<Called>, PredictError> {
         let now = Instant::now();
         let mut head = descriptor::head(descriptor, now)?;
         adopt_headers(&mut head, descriptor, metadata);
@@ -168,18 +168,19 @@ impl Exchange {
         if door == Door::Function(Engine::Airport) {
             airport::check_operation(&self.caller)?;
         }
-        Ok(Called {
+        // Each step of the exchange keeps a place for it.
+        Ok(Box::new(Called {
             head,
             first,
             name: name.unwrap_or_default().to_owned(),
             door,
-        })
+        }))
     }
 
     /// Everything after the descriptor, within the deadline.
     async fn bounded(
         &self,
-        called: Called,
+        called: Box<Called>,
         requests: Streaming<FlightData>,
     ) -> Result<(), PredictError> {
         let Some(deadline) = called.head.deadline else {
@@ -200,7 +201,7 @@ impl Exchange {
     /// names of its columns, which clients of functions send at once.
     async fn answer(
         &self,
-        called: Called,
+        called: Box<Called>,
         requests: Streaming<FlightData>,
     ) -> Result<(), PredictError> {
         let Called {
@@ -208,13 +209,12 @@ impl Exchange {
             first,
             name,
             door,
-        } = called;
+        } = *called;
         let marked = head.end_marker;
         if let (Door::Function(engine), Some(function)) = (door, Function::builtin(&name)) {
             let incoming = Incoming::new(requests, first, function.args.clone(), marked);
-            return self
-                .answer_function(head, function, incoming, None, engine)
-                .await;
+            let answer = self.answer_function(head, function, incoming, None, engine);
+            return Box::pin(answer).await;
         }
         let signature = self.predict.signature(&head.model).await?;
         let mut incoming = Incoming::new(requests, first, signature.input.clone(), marked);
@@ -234,8 +234,9 @@ impl Exchange {
             None => self.answer_rows(head, &signature, incoming, schema).await,
             Some(engine) => {
                 let function = Function::of_model(&head.model, &signature, &mut head.parameters)?;
-                self.answer_function(head, function, incoming, schema, engine)
-                    .await
+                let answer = self.answer_function(head, function, incoming, schema, engine);
+                // Apart: answers of rows need no room for it.
+                Box::pin(answer).await
             }
         }
     }
