@@ -63,7 +63,7 @@ pub async fn idle(scale: &Scale) -> Figure {
             opened.len(),
             after[0] >> 20
         ),
-        held: coordinator.max(worker) <= IDLE_KIB * scale.slack.min(4.0),
+        held: coordinator.max(worker) <= IDLE_KIB,
     }
 }
 

@@ -6,7 +6,7 @@ use futures::StreamExt;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::client::{Answer, ask};
+use super::client::{Answer, ask, get};
 use super::stage::Stage;
 use super::{Figure, Scale, quantile};
 
@@ -97,7 +97,15 @@ pub async fn overload(scale: &Scale) -> Figure {
     // The peak: as many callers as there are places, and some that wait.
     let peak = offer(&stage, &script, scale.overload, 0.0).await;
     let peak_rate = peak.whole as f64 / peak.lasted.as_secs_f64();
-    let mut over = offer(&stage, &script, scale.overload, peak_rate * 3.0).await;
+    let (mut over, machine) = tokio::join!(
+        offer(&stage, &script, scale.overload, peak_rate * 3.0),
+        delays(&stage, scale.overload)
+    );
+    // Beside other tests, what the machine itself makes everybody wait is no delay of a refusal.
+    let bound = match scale.slack {
+        1.0 => 50.0,
+        _ => 50.0 + 3.0 * machine,
+    };
     let goodput = over.whole as f64 / over.lasted.as_secs_f64();
     let refused = quantile(&mut over.refused_ms, 990);
     let share = goodput / peak_rate;
@@ -106,7 +114,8 @@ pub async fn overload(scale: &Scale) -> Figure {
                   least 90 % of the peak, no admitted stream broken",
         told: format!(
             "peak {peak_rate:.1} streams/s; offered {:.0}/s: goodput {:.0} %, {} refused in \
-             {refused:.1} ms p99, {} without Retry-After, {} broken",
+             {refused:.1} ms p99 (a health check takes {machine:.1} ms), {} without Retry-After, \
+             {} broken",
             peak_rate * 3.0,
             share * 100.0,
             over.refused_ms.len(),
@@ -116,9 +125,24 @@ pub async fn overload(scale: &Scale) -> Figure {
         held: over.broken == 0
             && over.unmannerly == 0
             && !over.refused_ms.is_empty()
-            && refused <= 50.0 * scale.slack
+            && refused <= bound
             && share >= 0.9 / scale.slack.min(1.5),
     }
+}
+
+/// How long a request takes that asks for nothing, p99 in milliseconds, over so long.
+async fn delays(stage: &Stage, lasts: Duration) -> f64 {
+    let began = Instant::now();
+    let mut all = Vec::new();
+    while began.elapsed() < lasts {
+        let asked = Instant::now();
+        let alive = get(stage.address(), "/_volley/health/live").await;
+        if alive.is_ok() {
+            all.push(asked.elapsed().as_secs_f64() * 1_000.0);
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    quantile(&mut all, 990)
 }
 
 /// What came of a load.
