@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -33,7 +34,10 @@ async fn wait_for(cluster: &Cluster, model: &str, says: &str) {
     }
 }
 
-/// Asks for `assistant` at every coordinator without a pause, until it is stopped; gives how often
+/// Between two requests of one caller: what is measured here is not the machine.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Asks for `assistant` at every coordinator again and again, until it is stopped; gives how often
 /// each answer came.
 struct Load {
     stop: Arc<AtomicBool>,
@@ -50,6 +54,7 @@ impl Load {
                 while !stop.load(Ordering::Relaxed) {
                     let told = tell(&client, "assistant", "x").await;
                     *counts.entry(told.expect("no request fails")).or_insert(0) += 1;
+                    tokio::time::sleep(PAUSE).await;
                 }
                 counts
             })
