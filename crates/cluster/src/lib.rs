@@ -16,6 +16,8 @@ mod network;
 pub mod placement;
 mod raft_types;
 pub mod service;
+#[cfg(test)]
+mod sim;
 mod store;
 mod write;
 
@@ -29,20 +31,20 @@ use openraft::error::{Fatal, InitializeError, RaftError};
 use tokio::sync::{Mutex, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tonic::transport::Channel;
 use volley_proto::raft::v1::membership_service_server::MembershipServiceServer;
 use volley_proto::raft::v1::raft_service_server::RaftServiceServer;
-use volley_types::registry::{CoordinatorMember, LEVEL, RaftStatus, RegistryState};
+use volley_types::registry::{CoordinatorMember, RaftStatus, RegistryState};
 use volley_types::{ErrorCode, NodeId, PredictError};
 
 pub use crate::config::{ClusterConfig, RaftTiming};
 use crate::levels::Reports;
 use crate::lineage::Lineage;
+use crate::network::{Line, Lines};
 use crate::raft_types::{Node, Raft};
 use crate::service::{MembershipDoor, RaftDoor};
-use crate::store::disk::{Disk, Found};
+use crate::store::Store;
+use crate::store::disk::Disk;
 use crate::store::log::LogStore;
-use crate::store::machine::Machine;
 
 /// Writes that may be in flight on one node; more would only queue behind its disk.
 const WRITES_IN_FLIGHT: usize = 32;
@@ -61,12 +63,15 @@ pub struct Cluster(Arc<Shared>);
 struct Shared {
     config: ClusterConfig,
     raft: Raft,
+    log: LogStore,
     registry: watch::Receiver<Arc<RegistryState>>,
     status: watch::Receiver<RaftStatus>,
     gate: Semaphore,
     places: Arc<Semaphore>,
-    /// Connections to other coordinators, for forwarding.
-    peers: Mutex<BTreeMap<String, Channel>>,
+    /// How other coordinators are reached.
+    lines: Arc<dyn Lines>,
+    /// Connections to them, for forwarding.
+    peers: Mutex<BTreeMap<String, Line>>,
     lineage: Arc<Lineage>,
     /// Until this node stops; the file is let go of with the last handle.
     disk: parking_lot::Mutex<Option<Disk>>,
@@ -98,35 +103,31 @@ impl Cluster {
         let opened = tokio::task::spawn_blocking(move || Disk::open(&directory, node)).await;
         let (disk, found) =
             opened.map_err(|error| PredictError::internal("opening the store failed", error))??;
-        Self::start_over(config, disk, found).await
+        let store = Store::open(disk, found, config.level)?;
+        let lines = Arc::new(config.dialer.clone());
+        Self::start_over(config, lines, store).await
     }
 
+    /// Starts over a store that is open.
     async fn start_over(
         config: ClusterConfig,
-        disk: Disk,
-        mut found: Found,
+        lines: Arc<dyn Lines>,
+        store: Store,
     ) -> Result<Self, PredictError> {
         let raft_config = config.raft().validate().map_err(|error| {
             PredictError::invalid("the Raft timing is not consistent").with_source(error)
         })?;
-        if config.level == 0 || LEVEL < config.level {
-            return Err(PredictError::invalid(format!(
-                "this version of Volley speaks levels 1 to {LEVEL}"
-            )));
-        }
-        let lineage = Arc::new(Lineage::new(found.lineage));
-        let log = LogStore::new(disk.clone(), &mut found);
-        let machine = Machine::new(disk.clone(), &mut found, config.level)?;
-        let registry = machine.registry();
+        let lineage = Arc::new(Lineage::new(store.lineage));
+        let registry = store.machine.registry();
         let raft = Raft::new(
             config.node_id.0,
             Arc::new(raft_config),
             network::Peers {
-                dialer: config.dialer.clone(),
+                lines: lines.clone(),
                 lineage: lineage.clone(),
             },
-            log,
-            machine,
+            store.log.clone(),
+            store.machine,
         )
         .await
         .map_err(|error| PredictError::internal("the Raft node did not start", error))?;
@@ -137,9 +138,11 @@ impl Cluster {
             status,
             gate: Semaphore::new(WRITES_IN_FLIGHT),
             places: Arc::new(Semaphore::new(WRITES_HELD)),
+            log: store.log,
+            lines,
             peers: Mutex::default(),
             lineage,
-            disk: parking_lot::Mutex::new(Some(disk)),
+            disk: parking_lot::Mutex::new(Some(store.disk)),
             hand_over: Mutex::default(),
             handing_over: AtomicBool::new(false),
             retiring: AtomicBool::new(false),

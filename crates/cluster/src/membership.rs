@@ -12,6 +12,7 @@ use volley_proto::raft::v1 as wire;
 use volley_types::registry::CoordinatorMember;
 use volley_types::{ErrorCode, NodeId, PredictError};
 
+use crate::network::Line;
 use crate::raft_types::Node;
 use crate::service::{from_reply, from_status};
 use crate::write::membership_client;
@@ -44,7 +45,7 @@ impl Cluster {
             address,
             forwarded: true,
         };
-        let leader = self.leader_channel().await?;
+        let leader = self.leader_line().await?;
         let reply = membership_client(leader).join(request).await;
         reply
             .map(|reply| from_reply(reply.into_inner()))
@@ -63,7 +64,7 @@ impl Cluster {
             node_id: node.0,
             forwarded: true,
         };
-        let leader = self.leader_channel().await?;
+        let leader = self.leader_line().await?;
         let reply = membership_client(leader).leave(request).await;
         reply
             .map(|reply| from_reply(reply.into_inner()))
@@ -91,7 +92,7 @@ impl Cluster {
             address,
             forwarded: true,
         };
-        let leader = self.leader_channel().await?;
+        let leader = self.leader_line().await?;
         let reply = membership_client(leader).replace(request).await;
         reply
             .map(|reply| from_reply(reply.into_inner()))
@@ -292,7 +293,7 @@ impl Cluster {
         crate::members(&self.0.raft.metrics().borrow())
     }
 
-    async fn leader_channel(&self) -> Result<tonic::transport::Channel, PredictError> {
+    async fn leader_line(&self) -> Result<Line, PredictError> {
         let (_, address) = self.leader().ok_or_else(no_leader)?;
         let by = Instant::now() + self.0.config.write_timeout;
         let peer = tokio::time::timeout_at(by, self.peer(&address)).await;

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use openraft::error::{
     Fatal, NetworkError, RPCError, RemoteError, ReplicationClosed, StreamingError, Unreachable,
 };
@@ -13,8 +15,11 @@ use openraft::raft::{
 use openraft::{AnyError, OptionalSend};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tonic::body::Body;
+use tonic::codegen::http;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
+use tower::util::{BoxCloneSyncService, ServiceExt};
 use volley_proto::raft::v1 as wire;
 use volley_proto::raft::v1::raft_service_client::RaftServiceClient;
 use volley_proto::raft::v1::snapshot_part::Part;
@@ -29,8 +34,43 @@ pub(crate) const MAX_MESSAGE_BYTES: usize = 64 << 20;
 const PART_BYTES: usize = 1 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The way to call one other coordinator, whatever carries it. Cloning gives another handle.
+pub(crate) type Line = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, Status>;
+
+/// How other coordinators are reached, by their addresses (`host:port`).
+pub(crate) trait Lines: std::fmt::Debug + Send + Sync {
+    /// A line that connects when it is first used.
+    ///
+    /// # Errors
+    /// When the address is malformed.
+    fn lazy(&self, address: &str) -> Result<Line, tonic::transport::Error>;
+
+    /// A line that is connected, or `None` where nobody can be reached.
+    fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, Option<Line>>;
+}
+
+impl Lines for Dialer {
+    fn lazy(&self, address: &str) -> Result<Line, tonic::transport::Error> {
+        let channel = Self::lazy(self, &endpoint(address)?, NodeKind::Coordinator);
+        Ok(line(channel))
+    }
+
+    fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, Option<Line>> {
+        let connect = async move {
+            let endpoint = endpoint(address).ok()?;
+            let channel = Self::connect(self, &endpoint, NodeKind::Coordinator).await;
+            channel.ok().map(line)
+        };
+        connect.boxed()
+    }
+}
+
+fn line(channel: Channel) -> Line {
+    BoxCloneSyncService::new(channel.map_err(|error| Status::from_error(error.into())))
+}
+
 /// The endpoint of the coordinator at `address` (`host:port`).
-pub(crate) fn endpoint(address: &str) -> Result<Endpoint, tonic::transport::Error> {
+fn endpoint(address: &str) -> Result<Endpoint, tonic::transport::Error> {
     Ok(Endpoint::from_shared(format!("http://{address}"))?
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true)
@@ -42,7 +82,7 @@ pub(crate) fn endpoint(address: &str) -> Result<Endpoint, tonic::transport::Erro
 /// Makes a [`Peer`] for each other coordinator.
 #[derive(Debug)]
 pub(crate) struct Peers {
-    pub(crate) dialer: Dialer,
+    pub(crate) lines: Arc<dyn Lines>,
     pub(crate) lineage: Arc<Lineage>,
 }
 
@@ -50,7 +90,7 @@ pub(crate) struct Peers {
 pub(crate) struct Peer {
     target: u64,
     node: Node,
-    client: Option<RaftServiceClient<Channel>>,
+    client: Option<RaftServiceClient<Line>>,
     lineage: Arc<Lineage>,
 }
 
@@ -58,8 +98,8 @@ impl RaftNetworkFactory<TypeConfig> for Peers {
     type Network = Peer;
 
     async fn new_client(&mut self, target: u64, node: &Node) -> Peer {
-        let client = endpoint(&node.addr).map(|endpoint| {
-            RaftServiceClient::new(self.dialer.lazy(&endpoint, NodeKind::Coordinator))
+        let client = self.lines.lazy(&node.addr).map(|line| {
+            RaftServiceClient::new(line)
                 .max_decoding_message_size(MAX_MESSAGE_BYTES)
                 .max_encoding_message_size(MAX_MESSAGE_BYTES)
         });
@@ -100,7 +140,7 @@ impl From<Status> for CallError {
 }
 
 impl Peer {
-    fn client(&self) -> Result<RaftServiceClient<Channel>, CallError> {
+    fn client(&self) -> Result<RaftServiceClient<Line>, CallError> {
         let malformed = || Status::unavailable("the coordinator's address is malformed");
         self.client
             .clone()

@@ -1,5 +1,7 @@
 //! The consensus library's types, with Volley's command and answer filled in.
 
+use std::sync::{Arc, OnceLock};
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use prost::Message;
@@ -11,12 +13,19 @@ use volley_types::{ErrorCode, ModelVersion, PredictError, Revision};
 
 use crate::levels;
 
+/// What runs the consensus library's tasks.
+#[cfg(not(test))]
+type Runtime = openraft::TokioRuntime;
+#[cfg(test)]
+type Runtime = crate::sim::runtime::Simulated;
+
 openraft::declare_raft_types!(
     /// Registry commands in, their answers out, snapshots as bytes.
     pub(crate) TypeConfig:
         D = LogCommand,
         R = LogReply,
         SnapshotData = Vec<u8>,
+        AsyncRuntime = Runtime,
 );
 
 pub(crate) type Raft = openraft::Raft<TypeConfig>;
@@ -34,11 +43,51 @@ pub(crate) type RaftError<E = openraft::error::Infallible> = openraft::error::Ra
 /// A command as it stands in the log: protobuf in base64, so that the JSON around it stays
 /// small and a later version may add fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct LogCommand(String);
+#[serde(transparent)]
+pub(crate) struct LogCommand {
+    text: String,
+    #[serde(skip)]
+    logged: Logged,
+}
+
+/// Where the node that proposed a command has put it in its log, once it has. Clones share it, and
+/// it is never written.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Logged(Option<Arc<OnceLock<LogId>>>);
+
+impl Logged {
+    pub(crate) fn at(&self) -> Option<LogId> {
+        self.0.as_ref()?.get().copied()
+    }
+}
+
+/// It is not part of the command.
+impl PartialEq for Logged {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Logged {}
 
 impl LogCommand {
     pub(crate) fn encode(command: &RegistryCommand) -> Self {
-        Self(STANDARD.encode(command_to_wire(command).encode_to_vec()))
+        Self {
+            text: STANDARD.encode(command_to_wire(command).encode_to_vec()),
+            logged: Logged(Some(Arc::default())),
+        }
+    }
+
+    /// Tells later whether it came into the log here, and where.
+    pub(crate) fn logged(&self) -> Logged {
+        self.logged.clone()
+    }
+
+    /// It is in the log.
+    pub(crate) fn set_logged(&self, at: LogId) {
+        if let Some(logged) = &self.logged.0 {
+            logged.get_or_init(|| at);
+        }
     }
 
     /// The command, as a node that speaks `level` understands it.
@@ -50,7 +99,7 @@ impl LogCommand {
     pub(crate) fn decode(&self, level: u32) -> Result<RegistryCommand, PredictError> {
         let malformed = |cause: String| PredictError::internal("a log entry is malformed", cause);
         let bytes = STANDARD
-            .decode(&self.0)
+            .decode(&self.text)
             .map_err(|error| malformed(error.to_string()))?;
         let wire = wire::Command::decode(bytes.as_slice());
         let wire = wire.map_err(|error| malformed(error.to_string()))?;
@@ -137,12 +186,15 @@ mod tests {
         let command = RegistryCommand::Undeploy(ModelName::new("m").unwrap());
         let entry = LogCommand::encode(&command);
         assert_eq!(entry.decode(1).unwrap(), command);
-        let bytes = STANDARD.decode(&entry.0).unwrap();
+        let bytes = STANDARD.decode(&entry.text).unwrap();
         // Field 2047, a varint: beside what is known, and instead of it.
         let unknown = [0xf8, 0x7f, 0x01];
         for bytes in [[&bytes[..], &unknown].concat(), unknown.to_vec()] {
-            let refused = LogCommand(STANDARD.encode(bytes)).decode(LEVEL);
-            let refused = refused.unwrap_err();
+            let entry = LogCommand {
+                text: STANDARD.encode(bytes),
+                logged: Logged::default(),
+            };
+            let refused = entry.decode(LEVEL).unwrap_err();
             assert_eq!(refused.code, ErrorCode::Conflict);
             assert!(refused.message.contains("later version"), "{refused:?}");
         }

@@ -7,15 +7,14 @@ use openraft::error::{ClientWriteError, RaftError};
 use prost::Message;
 use tokio::sync::{OwnedSemaphorePermit, SemaphorePermit};
 use tokio::time::Instant;
-use tonic::transport::Channel;
 use volley_proto::raft::v1 as wire;
 use volley_proto::raft::v1::membership_service_client::MembershipServiceClient;
 use volley_proto::registry_records::{command_to_wire, reply_from_wire};
-use volley_security::nodes::NodeKind;
 use volley_types::registry::{RegistryCommand, RegistryReply};
 use volley_types::{ErrorCode, NodeId, PredictError, Revision};
 
-use crate::raft_types::LogCommand;
+use crate::network::Line;
+use crate::raft_types::{LogCommand, LogId};
 use crate::service::{from_status, was_not_proposed};
 use crate::{Cluster, RETRY_AFTER, network, no_leader};
 
@@ -74,11 +73,7 @@ impl Cluster {
     /// A place among the writes that this node holds, where it can still write at all.
     fn place(&self) -> Result<OwnedSemaphorePermit, PredictError> {
         if !self.healthy() {
-            return Err(PredictError::new(
-                ErrorCode::Unavailable,
-                "this coordinator's part in the registry has stopped (its log says why); ask \
-                 another coordinator, and start this one again once its disk is well",
-            ));
+            return Err(stopped());
         }
         let place = self.0.places.clone().try_acquire_owned();
         place.map_err(|_| too_many())
@@ -114,7 +109,9 @@ impl Cluster {
             status.mark_unchanged();
             let look = LOOK_AGAIN.min(by.saturating_duration_since(Instant::now()));
             // Either a change or the time: both mean to look again.
-            let _ = tokio::time::timeout(look, status.changed()).await;
+            if let Ok(Err(_)) = tokio::time::timeout(look, status.changed()).await {
+                return Err(stopped());
+            }
         }
         Err(no_leader())
     }
@@ -139,15 +136,37 @@ impl Cluster {
         if let Err(error) = entry.decode(self.0.config.level) {
             return Attempt::Answered(Err(error));
         }
+        let logged = entry.logged();
         let proposal = self.0.raft.client_write(entry);
         match tokio::time::timeout_at(by, proposal).await {
             Ok(Ok(written)) => Attempt::Answered(written.data.into_result()),
             Ok(Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_)))) => {
-                Attempt::NotProposed
+                // Also the answer when another leader has cut it off the log here.
+                match logged.at() {
+                    Some(at) if !self.was_replaced(at, by).await => {
+                        Attempt::Answered(Err(unknown_outcome()))
+                    }
+                    _ => Attempt::NotProposed,
+                }
             }
             Ok(Err(error)) => Attempt::Answered(Err(unknown_outcome().with_source(error))),
             Err(_) => Attempt::Answered(Err(unknown_outcome())),
         }
+    }
+
+    /// Whether something else was committed in the place of an entry that was cut off. Until then
+    /// it may be in other logs still, and one of those that have it may lead next.
+    async fn was_replaced(&self, entry: LogId, by: Instant) -> bool {
+        let mut metrics = self.0.raft.metrics();
+        let applied = metrics.wait_for(|metrics| {
+            let applied = metrics.last_applied;
+            applied.is_some_and(|applied| entry.index <= applied.index)
+        });
+        if !matches!(tokio::time::timeout_at(by, applied).await, Ok(Ok(_))) {
+            return false;
+        }
+        let there = self.0.log.id_at(entry.index);
+        there.is_some_and(|there| there != entry)
     }
 
     async fn forward(&self, address: &str, command: &RegistryCommand, by: Instant) -> Attempt {
@@ -178,22 +197,14 @@ impl Cluster {
     }
 
     /// An open connection to another coordinator, or `None` when it cannot be reached.
-    pub(crate) async fn peer(&self, address: &str) -> Option<Channel> {
-        if let Some(channel) = self.0.peers.lock().await.get(address) {
-            return Some(channel.clone());
+    pub(crate) async fn peer(&self, address: &str) -> Option<Line> {
+        if let Some(line) = self.0.peers.lock().await.get(address) {
+            return Some(line.clone());
         }
-        let endpoint = network::endpoint(address).ok()?;
-        let dialer = &self.0.config.dialer;
-        let channel = dialer
-            .connect(&endpoint, NodeKind::Coordinator)
-            .await
-            .ok()?;
-        self.0
-            .peers
-            .lock()
-            .await
-            .insert(address.to_owned(), channel.clone());
-        Some(channel)
+        let line = self.0.lines.connect(address).await?;
+        let mut peers = self.0.peers.lock().await;
+        peers.insert(address.to_owned(), line.clone());
+        Some(line)
     }
 
     /// The write stands whether or not this node has applied it in time.
@@ -204,8 +215,8 @@ impl Cluster {
     }
 }
 
-pub(crate) fn membership_client(channel: Channel) -> MembershipServiceClient<Channel> {
-    MembershipServiceClient::new(channel)
+pub(crate) fn membership_client(line: Line) -> MembershipServiceClient<Line> {
+    MembershipServiceClient::new(line)
         .max_decoding_message_size(network::MAX_MESSAGE_BYTES)
         .max_encoding_message_size(network::MAX_MESSAGE_BYTES)
 }
@@ -234,6 +245,14 @@ fn within_limit(command: &RegistryCommand) -> Result<(), PredictError> {
             MAX_COMMAND_BYTES >> 10
         ),
     ))
+}
+
+fn stopped() -> PredictError {
+    PredictError::new(
+        ErrorCode::Unavailable,
+        "this coordinator's part in the registry has stopped (its log says why); ask another \
+         coordinator, and start this one again once its disk is well",
+    )
 }
 
 fn too_many() -> PredictError {

@@ -6,7 +6,8 @@ use clap::Parser;
 use volley_sim::measure::{Figures, Size, run};
 use volley_sim::story::tell_all;
 
-/// Simulates clusters with the real planner, registry, heartbeats and routing.
+/// Simulates clusters with the real planner, registry, heartbeats and routing. Consensus itself
+/// is `scripts/simulate.sh --raft STORIES [--seed SEED]`.
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Coordinators.

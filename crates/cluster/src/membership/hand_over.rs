@@ -40,7 +40,7 @@ impl Cluster {
             node_id: to.map_or(0, |node| node.0),
             forwarded: true,
         };
-        let leader = self.leader_channel().await?;
+        let leader = self.leader_line().await?;
         let reply = membership_client(leader).hand_over(request).await;
         reply
             .map(|reply| NodeId(reply.into_inner().node_id))

@@ -1,14 +1,13 @@
 //! The writer thread and the file behind it.
 
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use openraft::storage::LogFlushed;
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use volley_types::{ErrorCode, NodeId, PredictError};
 
 use crate::raft_types::{Entry, LogId, SnapshotMeta, TypeConfig, Vote};
@@ -46,7 +45,7 @@ enum Write {
 /// dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct Disk {
-    queue: mpsc::SyncSender<Write>,
+    queue: mpsc::Sender<Write>,
 }
 
 /// What was found on disk.
@@ -72,15 +71,30 @@ impl Disk {
     }
 
     fn over(database: Database, node: NodeId) -> Result<(Self, Found), PredictError> {
+        let (disk, found, mut writer) = Self::begin(database, node)?;
+        std::thread::Builder::new()
+            .name("raft-disk".to_owned())
+            .spawn(move || {
+                while let Some(write) = writer.queue.blocking_recv() {
+                    writer.write(write);
+                }
+            })
+            .map_err(|error| unavailable("the disk thread cannot be started", error.into()))?;
+        Ok((disk, found))
+    }
+
+    /// The two ends of the queue, and what is there already.
+    fn begin(database: Database, node: NodeId) -> Result<(Self, Found, Writer), PredictError> {
         claim(&database, node)?;
         let found = read_all(&database)
             .map_err(|error| unavailable("the data directory cannot be read", error))?;
-        let (queue, writes) = mpsc::sync_channel(QUEUE);
-        std::thread::Builder::new()
-            .name("raft-disk".to_owned())
-            .spawn(move || write_all(&database, &writes))
-            .map_err(|error| unavailable("the disk thread cannot be started", error.into()))?;
-        Ok((Self { queue }, found))
+        let (queue, writes) = mpsc::channel(QUEUE);
+        let writer = Writer {
+            database,
+            queue: writes,
+            state: Ok(()),
+        };
+        Ok((Self { queue }, found, writer))
     }
 
     pub(crate) fn append(
@@ -122,8 +136,8 @@ impl Disk {
     /// Few writes are ever in flight (consensus waits for each), so the queue does not fill.
     fn send(&self, write: Write) -> Result<(), DiskError> {
         self.queue.try_send(write).map_err(|error| match error {
-            mpsc::TrySendError::Full(_) => "the disk's queue is full".into(),
-            mpsc::TrySendError::Disconnected(_) => "the disk thread has ended".into(),
+            mpsc::error::TrySendError::Full(_) => "the disk's queue is full".into(),
+            mpsc::error::TrySendError::Closed(_) => "the disk thread has ended".into(),
         })
     }
 
@@ -264,15 +278,26 @@ fn read<T: DeserializeOwned>(
         .transpose()?)
 }
 
-/// Once a write has failed, so do all that follow: an entry after a lost one would leave a gap
-/// in the log.
-fn write_all(database: &Database, writes: &mpsc::Receiver<Write>) {
-    let mut result = Ok(());
-    while let Ok(first) = writes.recv() {
+/// The end of the queue at which writes are done.
+struct Writer {
+    database: Database,
+    queue: mpsc::Receiver<Write>,
+    /// Once a write has failed, so do all that follow: an entry after a lost one would leave a
+    /// gap in the log.
+    state: Result<(), String>,
+}
+
+impl Writer {
+    /// Does this write together with those that wait behind it.
+    fn write(&mut self, first: Write) {
         let mut batch = vec![first];
-        batch.extend(writes.try_iter().take(BATCH - 1));
-        if result.is_ok() {
-            result = write_batch(database, &batch).map_err(|error| {
+        while batch.len() < BATCH
+            && let Ok(next) = self.queue.try_recv()
+        {
+            batch.push(next);
+        }
+        if self.state.is_ok() {
+            self.state = write_batch(&self.database, &batch).map_err(|error| {
                 tracing::error!(
                     error = %error,
                     "the disk refused a write; this coordinator leaves the cluster's work until \
@@ -284,7 +309,7 @@ fn write_all(database: &Database, writes: &mpsc::Receiver<Write>) {
         for write in batch {
             match write {
                 Write::Append(_, done) => {
-                    done.log_io_completed(result.clone().map_err(std::io::Error::other));
+                    done.log_io_completed(self.state.clone().map_err(std::io::Error::other));
                 }
                 Write::Committed(_) => {}
                 Write::Vote(_, done)
@@ -293,7 +318,7 @@ fn write_all(database: &Database, writes: &mpsc::Receiver<Write>) {
                 | Write::Snapshot(_, _, done)
                 | Write::Lineage(_, done) => {
                     // Who asked may have gone; the write stands.
-                    let _ = done.send(result.clone());
+                    let _ = done.send(self.state.clone());
                 }
             }
         }
@@ -351,6 +376,8 @@ pub(crate) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, DiskError> {
 #[cfg(test)]
 mod crashes;
 #[cfg(test)]
-mod platter;
+pub(crate) mod platter;
+#[cfg(test)]
+mod simulated;
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use openraft::storage::{LogFlushed, RaftLogStorage};
-use openraft::{LogState, OptionalSend, RaftLogReader};
+use openraft::{EntryPayload, LogState, OptionalSend, RaftLogReader};
 use parking_lot::Mutex;
 
 use crate::raft_types::{Entry, LogId, StorageError, StorageIoError, TypeConfig, Vote};
@@ -42,6 +42,22 @@ impl LogStore {
             disk,
             tail: Arc::new(Mutex::new(tail)),
         }
+    }
+
+    /// Which entry is at `index`; `None` where there is none any more.
+    pub(crate) fn id_at(&self, index: u64) -> Option<LogId> {
+        let tail = self.tail.lock();
+        tail.entries.get(&index).map(|entry| entry.log_id)
+    }
+}
+
+#[cfg(test)]
+impl LogStore {
+    /// The entries from `index` to `last`, as far as they are there.
+    pub(crate) fn between(&self, index: u64, last: u64) -> Vec<Entry> {
+        let tail = self.tail.lock();
+        let entries = tail.entries.range(index..(last + 1).max(index));
+        entries.map(|(_, entry)| entry.clone()).collect()
     }
 }
 
@@ -130,6 +146,9 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             // Readable at once; durable when the callback is called.
             let mut tail = self.tail.lock();
             for entry in entries {
+                if let EntryPayload::Normal(command) = &entry.payload {
+                    command.set_logged(entry.log_id);
+                }
                 encoded.push((
                     entry.log_id.index,
                     disk::encode(&entry).map_err(write_failed)?,

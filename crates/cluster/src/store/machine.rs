@@ -72,6 +72,16 @@ impl Machine {
         })
     }
 
+    /// The last entry that was applied, and the last one in the snapshot.
+    #[cfg(test)]
+    pub(crate) fn position(&self) -> (Option<u64>, Option<u64>) {
+        let applied = self.applied.lock();
+        let snapshot = applied.snapshot.as_ref();
+        let snapshot = snapshot.and_then(|snapshot| snapshot.meta.last_log_id);
+        let index = |id: LogId| id.index;
+        (applied.last.map(index), snapshot.map(index))
+    }
+
     /// The registry, and a bell when it changes.
     pub(crate) fn registry(&self) -> watch::Receiver<Arc<RegistryState>> {
         self.registry.subscribe()

@@ -1,8 +1,10 @@
 use openraft::testing::{StoreBuilder, Suite};
 use tempfile::TempDir;
 use volley_types::NodeId;
+use volley_types::registry::LEVEL;
 
 use crate::raft_types::{StorageError, TypeConfig};
+use crate::store::Store;
 use crate::store::disk::Disk;
 use crate::store::log::LogStore;
 use crate::store::machine::Machine;
@@ -13,10 +15,9 @@ struct Fresh;
 impl StoreBuilder<TypeConfig, LogStore, Machine, TempDir> for Fresh {
     async fn build(&self) -> Result<(TempDir, LogStore, Machine), StorageError> {
         let directory = tempfile::tempdir().unwrap();
-        let (disk, mut found) = Disk::open(directory.path(), NodeId(1)).unwrap();
-        let log = LogStore::new(disk.clone(), &mut found);
-        let machine = Machine::new(disk, &mut found, volley_types::registry::LEVEL).unwrap();
-        Ok((directory, log, machine))
+        let (disk, found) = Disk::open(directory.path(), NodeId(1)).unwrap();
+        let store = Store::open(disk, found, LEVEL).unwrap();
+        Ok((directory, store.log, store.machine))
     }
 }
 

@@ -13,7 +13,7 @@ const SECTOR: usize = 512;
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     /// One call fails and has changed nothing.
     Error,
     /// One call, and every call after it, fails.
@@ -28,7 +28,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    pub(super) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 5] = [
         Self::Error,
         Self::Dead,
         Self::Torn,
@@ -45,7 +45,7 @@ enum Change {
 
 /// The disk. Cloning gives another handle.
 #[derive(Clone, Debug)]
-pub(super) struct Platter(Arc<Shared>);
+pub(crate) struct Platter(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -72,12 +72,12 @@ struct State {
 
 impl Platter {
     /// A disk that holds `image` and never fails.
-    pub(super) fn new(image: Vec<u8>) -> Self {
+    pub(crate) fn new(image: Vec<u8>) -> Self {
         Self::failing(image, None, 0)
     }
 
     /// A disk on which the call of that number, from 1, goes wrong.
-    pub(super) fn failing(image: Vec<u8>, fault: Option<(u64, Fault)>, seed: u64) -> Self {
+    pub(crate) fn failing(image: Vec<u8>, fault: Option<(u64, Fault)>, seed: u64) -> Self {
         let state = State {
             seen: image.clone(),
             kept: image,
@@ -95,13 +95,13 @@ impl Platter {
     }
 
     /// How many calls there were.
-    pub(super) fn calls(&self) -> u64 {
+    pub(crate) fn calls(&self) -> u64 {
         self.0.state.lock().calls
     }
 
     /// Waits until the database has let go of it, and gives what is on the disk then: all of it
     /// after a restart of the process, less after one of the machine.
-    pub(super) fn into_image(self) -> Vec<u8> {
+    pub(crate) fn into_image(self) -> Vec<u8> {
         let mut state = self.0.state.lock();
         while !state.closed {
             let waited = self.0.closed.wait_for(&mut state, Duration::from_secs(60));
@@ -115,6 +115,30 @@ impl Platter {
             state.lose_power();
         }
         std::mem::take(&mut state.seen)
+    }
+
+    /// From now on, the call after so many others goes wrong.
+    pub(crate) fn arm(&self, after: u64, fault: Fault) {
+        let mut state = self.0.state.lock();
+        state.fault = Some((state.calls + 1 + after, fault));
+    }
+
+    /// What has not gone wrong yet does not any more.
+    pub(crate) fn disarm(&self) {
+        let mut state = self.0.state.lock();
+        let calls = state.calls;
+        state.fault.take_if(|(call, _)| calls < *call);
+    }
+
+    /// The process ends here and now, or the whole `machine`. Gives what is on the disk then;
+    /// whoever still holds this one cannot use it any more.
+    pub(crate) fn crash(&self, machine: bool) -> Vec<u8> {
+        let mut state = self.0.state.lock();
+        if machine || matches!(state.fault, Some((_, Fault::PowerLoss | Fault::Forgets))) {
+            state.lose_power();
+        }
+        state.dead = true;
+        state.seen.clone()
     }
 
     /// Counts a call. Gives what goes wrong with it.

@@ -10,6 +10,7 @@ use volley_types::registry::RegistryCommand;
 use volley_types::{ConnectorId, ModelName};
 
 use super::*;
+use crate::store::Store;
 use crate::{Cluster, ClusterConfig};
 
 /// A disk that is full while the switch is on.
@@ -83,7 +84,9 @@ async fn after_one_failed_write_none_succeeds() {
 async fn a_node_whose_disk_is_full_acknowledges_nothing_and_says_that_it_is_unhealthy() {
     let (disk, found, full) = fallible();
     let config = ClusterConfig::new(NodeId(1), "", "127.0.0.1:1");
-    let cluster = Cluster::start_over(config, disk, found).await.unwrap();
+    let store = Store::open(disk, found, config.level).unwrap();
+    let lines = Arc::new(config.dialer.clone());
+    let cluster = Cluster::start_over(config, lines, store).await.unwrap();
     let members = BTreeMap::from([(NodeId(1), "127.0.0.1:1".to_owned())]);
     cluster.bootstrap(members).await.unwrap();
     let unknown = RegistryCommand::DeleteConnector(ConnectorId::new("c").unwrap());

@@ -1,0 +1,382 @@
+//! The network between simulated coordinators: gRPC requests and answers, whole, that are late,
+//! get lost, come twice, wait before a cut or are refused.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use http_body_util::{BodyExt, Full};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, timeout};
+use tonic::body::Body;
+use tonic::codegen::http::{HeaderMap, Request, Response, request};
+use tonic::codegen::{Bytes, Service};
+use tonic::{ConnectError, Status, TimeoutExpired};
+use tower::util::BoxCloneSyncService;
+use volley_proto::raft::v1::membership_service_server::MembershipServiceServer;
+use volley_proto::raft::v1::raft_service_server::RaftServiceServer;
+
+use super::runtime::Life;
+use super::trace::Trace;
+use crate::network::{Line, Lines};
+use crate::service::{MembershipDoor, RaftDoor};
+
+/// After so long without a sign of life a connection is given up, and all calls on it fail.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+const CONNECT: Duration = Duration::from_secs(2);
+const CONSENSUS: &str = "/volley.raft.v1.RaftService/";
+
+type Answer = Result<Response<Body>, Status>;
+
+/// How messages fare that nothing holds up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Weather {
+    /// The shortest and the longest delay of a message in milliseconds.
+    pub(super) delay_ms: (u64, u64),
+    /// The part of them that gets lost.
+    pub(super) lost: f64,
+    /// The part of the consensus messages that comes twice.
+    pub(super) twice: f64,
+}
+
+impl Weather {
+    pub(super) const CALM: Self = Self {
+        delay_ms: (1, 8),
+        lost: 0.0,
+        twice: 0.0,
+    };
+}
+
+/// All links. Cloning gives another handle.
+#[derive(Clone)]
+pub(super) struct Net(Arc<Shared>);
+
+struct Shared {
+    seed: u64,
+    began: Instant,
+    state: Mutex<State>,
+    /// Rings when a link was mended.
+    mended: Notify,
+    trace: Trace,
+}
+
+struct State {
+    weather: Weather,
+    /// From whom to whom nothing comes.
+    cut: BTreeSet<(u64, u64)>,
+    servers: BTreeMap<String, Server>,
+}
+
+#[derive(Clone)]
+struct Server {
+    life: Life,
+    raft: RaftServiceServer<RaftDoor>,
+    membership: MembershipServiceServer<MembershipDoor>,
+}
+
+/// What chance decides about one message.
+struct Fate {
+    delay: Duration,
+    lost: bool,
+    /// Before a cut it waits, as TCP does; otherwise its connection is reset.
+    waits: bool,
+}
+
+/// Where a node listens.
+pub(super) fn address(node: u64) -> String {
+    format!("n{node}:1")
+}
+
+fn node_at(address: &str) -> Option<u64> {
+    address.strip_prefix('n')?.strip_suffix(":1")?.parse().ok()
+}
+
+impl Net {
+    pub(super) fn new(seed: u64, trace: Trace) -> Self {
+        let state = State {
+            weather: Weather::CALM,
+            cut: BTreeSet::new(),
+            servers: BTreeMap::new(),
+        };
+        Self(Arc::new(Shared {
+            seed,
+            began: Instant::now(),
+            state: Mutex::new(state),
+            mended: Notify::new(),
+            trace,
+        }))
+    }
+
+    pub(super) fn set_weather(&self, weather: Weather) {
+        self.0.state.lock().weather = weather;
+    }
+
+    /// Nothing comes from one to the other any more.
+    pub(super) fn cut(&self, from: u64, to: u64) {
+        self.0.state.lock().cut.insert((from, to));
+    }
+
+    /// Something comes from one to the other again.
+    pub(super) fn join(&self, from: u64, to: u64) {
+        self.0.state.lock().cut.remove(&(from, to));
+        self.0.mended.notify_waiters();
+    }
+
+    /// Everything comes everywhere again.
+    pub(super) fn mend(&self) {
+        self.0.state.lock().cut.clear();
+        self.0.mended.notify_waiters();
+    }
+
+    /// A node listens from now on.
+    pub(super) fn serve(&self, life: &Life, cluster: &crate::Cluster) {
+        let (raft, membership) = cluster.services();
+        let server = Server {
+            life: life.clone(),
+            raft,
+            membership,
+        };
+        let mut state = self.0.state.lock();
+        state.servers.insert(address(life.node()), server);
+    }
+
+    /// Nobody listens any more.
+    pub(super) fn close(&self) {
+        // They hold the network, and the network holds them.
+        let servers = std::mem::take(&mut self.0.state.lock().servers);
+        drop(servers);
+    }
+
+    /// How a life reaches others.
+    pub(super) fn lines_of(&self, life: &Life) -> Arc<dyn Lines> {
+        Arc::new(Way {
+            net: self.clone(),
+            from: life.clone(),
+        })
+    }
+
+    fn server(&self, address: &str) -> Option<Server> {
+        let server = self.0.state.lock().servers.get(address).cloned();
+        server.filter(|server| !server.life.has_ended())
+    }
+
+    /// Chance for one call, which depends on nothing but the call and its time: calls of the same
+    /// moment fare the same in whatever order they are made.
+    fn dice(&self, from: u64, to: &str, what: &str, body: &[u8]) -> fastrand::Rng {
+        let mut hasher = DefaultHasher::new();
+        let at = self.0.began.elapsed().as_millis();
+        (self.0.seed, at, from, to, what, body).hash(&mut hasher);
+        fastrand::Rng::with_seed(hasher.finish())
+    }
+
+    fn fate(&self, dice: &mut fastrand::Rng) -> Fate {
+        let weather = self.0.state.lock().weather;
+        let delay = dice.u64(weather.delay_ms.0..=weather.delay_ms.1);
+        Fate {
+            delay: Duration::from_millis(delay),
+            lost: dice.f64() < weather.lost,
+            waits: dice.u8(..3) != 0,
+        }
+    }
+
+    fn comes_twice(&self, dice: &mut fastrand::Rng) -> bool {
+        dice.f64() < self.0.state.lock().weather.twice
+    }
+
+    fn is_cut(&self, from: u64, to: u64) -> bool {
+        self.0.state.lock().cut.contains(&(from, to))
+    }
+
+    /// The way of one message.
+    async fn transit(&self, from: u64, to: u64, dice: &mut fastrand::Rng) -> Result<(), Status> {
+        let fate = self.fate(dice);
+        sleep(fate.delay).await;
+        if fate.lost {
+            sleep(if fate.waits { KEEPALIVE } else { CONNECT }).await;
+            return Err(reset());
+        }
+        let by = Instant::now() + KEEPALIVE;
+        while self.is_cut(from, to) {
+            let mended = self.0.mended.notified();
+            if !fate.waits || tokio::time::timeout_at(by, mended).await.is_err() {
+                return Err(reset());
+            }
+        }
+        Ok(())
+    }
+
+    /// One call, from its request to its answer. What was sent arrives, or does not, whether or
+    /// not the caller waits for it.
+    async fn carry(self, from: Life, to: String, request: Request<Body>) -> Answer {
+        let (head, body) = request.into_parts();
+        let body = body.collect().await?.to_bytes();
+        let patience = grpc_timeout(&head.headers);
+        // Who gives up takes its request back, or is too late for that.
+        let mut dice = self.dice(from.node(), &to, head.uri.path(), &body);
+        let takes_back = dice.bool();
+        let called = tokio::spawn(self.deliver((from, to), head, body, dice));
+        let _guard = takes_back.then(|| EndOnDrop(called.abort_handle()));
+        let answer = async { called.await.unwrap_or_else(|_| Err(reset())) };
+        match patience {
+            Some(patience) => timeout(patience, answer)
+                .await
+                .unwrap_or_else(|_| Err(Status::from_error(TimeoutExpired(()).into()))),
+            None => answer.await,
+        }
+    }
+
+    async fn deliver(
+        self,
+        (from, to): (Life, String),
+        head: request::Parts,
+        body: Bytes,
+        mut dice: fastrand::Rng,
+    ) -> Answer {
+        let path = head.uri.path().to_owned();
+        let target = node_at(&to).ok_or_else(reset)?;
+        while from.is_frozen() {
+            sleep(Duration::from_millis(10)).await;
+        }
+        if from.has_ended() {
+            return Err(reset());
+        }
+        self.transit(from.node(), target, &mut dice).await?;
+        let Some(server) = self.server(&to) else {
+            self.tell(&from, target, &path, "refused");
+            let error = ConnectError("nobody listens there".into());
+            return Err(Status::from_error(error.into()));
+        };
+        if path.starts_with(CONSENSUS) && self.comes_twice(&mut dice) {
+            let (again, request) = (server.clone(), again(&head, &body));
+            let later = self.fate(&mut dice).delay * 4;
+            let net = self.clone();
+            let (from, path) = (from.clone(), path.clone());
+            tokio::spawn(async move {
+                sleep(later).await;
+                net.tell(&from, target, &path, "again");
+                drop(again.answer(request).await);
+            });
+        }
+        self.tell(&from, target, &path, "arrived");
+        let answer = server.answer(again(&head, &body)).await?;
+        self.transit(target, from.node(), &mut dice).await?;
+        self.tell(&from, target, &path, "answered");
+        Ok(answer)
+    }
+
+    fn tell(&self, from: &Life, to: u64, path: &str, what: &str) {
+        let method = path.rsplit('/').next().unwrap_or_default();
+        self.0
+            .trace
+            .line(format_args!("{} > {to} {method} {what}", from.node()));
+    }
+}
+
+impl Server {
+    async fn answer(mut self, request: Request<Body>) -> Answer {
+        let answered = if request.uri().path().starts_with(CONSENSUS) {
+            self.raft.call(request)
+        } else {
+            self.membership.call(request)
+        };
+        let answered = self.life.spawn(answered).await.map_err(|_| reset())?;
+        answered.map_err(|never| match never {})
+    }
+}
+
+/// The connection is gone: what became of the call is not known.
+fn reset() -> Status {
+    Status::unavailable("the connection was reset")
+}
+
+fn again(head: &request::Parts, body: &Bytes) -> Request<Body> {
+    Request::from_parts(head.clone(), Body::new(Full::new(body.clone())))
+}
+
+/// A request's own limit, as gRPC writes it: a number and its unit.
+fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get("grpc-timeout")?.to_str().ok()?;
+    let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let number: u64 = number.parse().ok()?;
+    Some(match unit {
+        "n" => Duration::from_nanos(number),
+        "u" => Duration::from_micros(number),
+        "m" => Duration::from_millis(number),
+        "S" => Duration::from_secs(number),
+        _ => return None,
+    })
+}
+
+struct EndOnDrop(AbortHandle);
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The lines of one life.
+struct Way {
+    net: Net,
+    from: Life,
+}
+
+impl fmt::Debug for Way {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "the lines of {}", self.from.node())
+    }
+}
+
+impl Lines for Way {
+    fn lazy(&self, address: &str) -> Result<Line, tonic::transport::Error> {
+        Ok(BoxCloneSyncService::new(Calls {
+            net: self.net.clone(),
+            from: self.from.clone(),
+            to: address.to_owned(),
+        }))
+    }
+
+    fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, Option<Line>> {
+        let connect = async move {
+            let (from, to) = (self.from.node(), node_at(address)?);
+            let mut dice = self.net.dice(from, address, "connect", &[]);
+            self.net.transit(from, to, &mut dice).await.ok()?;
+            self.net.server(address)?;
+            self.net.transit(to, from, &mut dice).await.ok()?;
+            self.lazy(address).ok()
+        };
+        timeout(CONNECT, connect)
+            .map(|connected| connected.ok().flatten())
+            .boxed()
+    }
+}
+
+#[derive(Clone)]
+struct Calls {
+    net: Net,
+    from: Life,
+    to: String,
+}
+
+impl Service<Request<Body>> for Calls {
+    type Response = Response<Body>;
+    type Error = Status;
+    type Future = BoxFuture<'static, Answer>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let net = self.net.clone();
+        net.carry(self.from.clone(), self.to.clone(), request)
+            .boxed()
+    }
+}

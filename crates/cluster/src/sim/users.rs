@@ -1,0 +1,169 @@
+//! Who writes and reads while everything fails.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+use volley_types::registry::{BackendKind, ModelSource, ModelVersionSpec, RegistryCommand};
+use volley_types::{ErrorCode, ModelName, ModelVersion, Parameters, PredictError};
+
+use super::history::{History, Outcome, Read, Write};
+use super::world::{Running, World};
+
+const MODELS: usize = 4;
+/// Beyond the time that a write may take, for the clock's grain.
+const GRAIN: Duration = Duration::from_millis(20);
+
+/// All that users share.
+#[derive(Clone)]
+pub(super) struct Users {
+    pub(super) world: World,
+    pub(super) history: Arc<Mutex<History>>,
+    pub(super) stop: CancellationToken,
+    /// Coordinators that have a write now.
+    busy: Arc<Mutex<BTreeSet<u64>>>,
+}
+
+fn register(model: &ModelName, mark: &str) -> RegistryCommand {
+    let spec = ModelVersionSpec {
+        version: ModelVersion(0),
+        backend: BackendKind::Text,
+        source: ModelSource::None,
+        parameters: Parameters::default(),
+        description: mark.to_owned(),
+        created_ms: 0,
+    };
+    RegistryCommand::RegisterModel(model.clone(), spec)
+}
+
+/// What an error says about the write.
+fn outcome(error: &PredictError) -> Outcome {
+    let unsure = error.message.contains("may still take effect");
+    match error.code {
+        ErrorCode::Overloaded => Outcome::Refused,
+        ErrorCode::Unavailable if !unsure => Outcome::Refused,
+        _ => Outcome::Unknown,
+    }
+}
+
+impl Users {
+    pub(super) fn new(world: &World) -> Self {
+        Self {
+            world: world.clone(),
+            history: Arc::default(),
+            stop: CancellationToken::new(),
+            busy: Arc::default(),
+        }
+    }
+
+    /// Writes, one after another, each through any coordinator that runs.
+    pub(super) async fn write(self, name: usize, mut random: fastrand::Rng) {
+        let mut count = 0;
+        while !self.stop.is_cancelled() {
+            sleep(Duration::from_millis(random.u64(50..600))).await;
+            // One at a time through each: tokio wakes those who wait for the same change in any
+            // order, and then a seed would not always tell the same story.
+            let mut running = self.world.all_running();
+            running.retain(|running| !self.busy.lock().contains(&running.life.node()));
+            let Some(running) = random.choice(&running) else {
+                continue;
+            };
+            count += 1;
+            let (node, model) = (running.life.node(), random.usize(..MODELS));
+            self.busy.lock().insert(node);
+            let mark = format!("{name}-{count}");
+            self.write_through(running, &format!("m{model}"), mark)
+                .await;
+            self.busy.lock().remove(&node);
+        }
+    }
+
+    /// Writes once. Gives whether it was acknowledged.
+    pub(super) async fn write_through(&self, running: &Running, model: &str, mark: String) -> bool {
+        let model = ModelName::new(model).expect("a good name");
+        let (began, life) = (Instant::now(), &running.life);
+        let answer = tokio::select! {
+            biased;
+            () = life.ended() => None,
+            answer = running.cluster.write(register(&model, &mark)) => Some(answer),
+        };
+        let (ended, limit) = (Instant::now(), running.cluster.0.config.write_timeout);
+        let took = ended - began;
+        let stood_still = life.was_frozen_since(began);
+        let outcome = match &answer {
+            Some(Ok(reply)) => {
+                let version = reply.version.expect("it is registered");
+                let seen = running.cluster.registry().borrow().revision;
+                if seen < reply.revision && took < limit && !stood_still {
+                    self.breaks(format!("'{mark}' is not seen where it was acknowledged"));
+                }
+                Outcome::Acknowledged(version, reply.revision)
+            }
+            Some(Err(error)) => outcome(error),
+            None => Outcome::Unknown,
+        };
+        if limit + GRAIN < took && !stood_still && !life.has_ended() {
+            self.breaks(format!("'{mark}' was answered after {took:?}"));
+        }
+        self.world
+            .tell(format_args!("'{mark}' at {}: {outcome:?}", life.node()));
+        self.history.lock().writes.push(Write {
+            model,
+            mark,
+            began,
+            ended,
+            outcome,
+        });
+        matches!(outcome, Outcome::Acknowledged(..))
+    }
+
+    /// Reads, again and again, from whoever believes that it leads and can prove it.
+    pub(super) async fn read(self, mut random: fastrand::Rng) {
+        while !self.stop.is_cancelled() {
+            sleep(Duration::from_millis(random.u64(50..400))).await;
+            let mut leaders = self.world.all_running();
+            leaders.retain(|running| running.cluster.is_leader());
+            let Some(running) = random.choice(&leaders) else {
+                continue;
+            };
+            let began = Instant::now();
+            let look = async {
+                let node = running.cluster.raft_node();
+                node.ensure_linearizable().await.ok()?;
+                Some(running.cluster.registry().borrow().clone())
+            };
+            let state = tokio::select! {
+                biased;
+                () = running.life.ended() => None,
+                state = running.life.part(look) => state,
+                // Who is cut off may never know.
+                () = sleep(Duration::from_secs(5)) => None,
+            };
+            let Some(state) = state else {
+                continue;
+            };
+            let node = running.life.node();
+            self.world.laws(|laws| laws.registry(node, &state));
+            // The library lets a leader that restarts within its term lead on, and forgets what
+            // it had committed until a follower answers.
+            if !running.has_caught_up() {
+                continue;
+            }
+            let revision = state.revision.0;
+            self.world.tell(format_args!("{node} reads {revision}"));
+            self.history.lock().reads.push(Read {
+                node,
+                began,
+                ended: Instant::now(),
+                revision: state.revision,
+            });
+        }
+    }
+
+    fn breaks(&self, why: String) {
+        self.world.laws(|laws| laws.breaks(why));
+    }
+}

@@ -1,0 +1,387 @@
+//! The coordinators of one story, with their disks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use openraft::ServerState;
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep, timeout};
+use volley_types::NodeId;
+
+use super::laws::Laws;
+use super::net::{Net, address};
+use super::runtime::Life;
+use super::trace::Trace;
+use crate::store::Store;
+use crate::store::disk::Disk;
+use crate::store::disk::platter::{Fault, Platter};
+use crate::store::log::LogStore;
+use crate::store::machine::Machine;
+use crate::{Cluster, ClusterConfig};
+
+/// How long starting may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest wait for a disk that is well, in milliseconds.
+const DISK_MS: u64 = 6;
+/// How long an operator waits for a process to end in order.
+const STOP: Duration = Duration::from_secs(8);
+/// Between two looks at everything.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Cloning gives another handle.
+#[derive(Clone)]
+pub(super) struct World(Arc<Shared>);
+
+struct Shared {
+    net: Net,
+    trace: Trace,
+    random: Mutex<fastrand::Rng>,
+    members: Mutex<BTreeMap<u64, Member>>,
+    /// Who shall be in the cluster.
+    asked: Mutex<BTreeSet<u64>>,
+    laws: Mutex<Laws>,
+    snapshot_every: u64,
+    crashes: AtomicU64,
+}
+
+/// A coordinator, running or not.
+#[derive(Default)]
+struct Member {
+    image: Vec<u8>,
+    running: Option<Running>,
+    pace_ms: Arc<AtomicU64>,
+    starts_at: Option<Instant>,
+    thaws_at: Option<Instant>,
+    recovers_at: Option<Instant>,
+    /// It never starts again.
+    gone: bool,
+}
+
+/// A process.
+#[derive(Clone)]
+pub(super) struct Running {
+    pub(super) life: Life,
+    pub(super) cluster: Cluster,
+    platter: Platter,
+    log: LogStore,
+    machine: Machine,
+    /// Its disk fails by plan.
+    faulty: bool,
+    /// Entries up to here were compared with those of others.
+    compared: u64,
+    /// The last entry that it began with.
+    began_with: u64,
+}
+
+impl Running {
+    /// The last entry that it has applied.
+    pub(super) fn applied(&self) -> Option<u64> {
+        self.machine.position().0
+    }
+
+    /// Whether it has applied all that it began with.
+    pub(super) fn has_caught_up(&self) -> bool {
+        self.applied()
+            .is_some_and(|applied| self.began_with <= applied)
+    }
+}
+
+impl World {
+    pub(super) fn new(seed: u64, snapshot_every: u64, trace: Trace) -> Self {
+        Self(Arc::new(Shared {
+            net: Net::new(seed ^ 1, trace.clone()),
+            trace,
+            random: Mutex::new(fastrand::Rng::with_seed(seed ^ 2)),
+            members: Mutex::default(),
+            asked: Mutex::default(),
+            laws: Mutex::default(),
+            snapshot_every,
+            crashes: AtomicU64::new(0),
+        }))
+    }
+
+    pub(super) fn net(&self) -> &Net {
+        &self.0.net
+    }
+
+    pub(super) fn laws<T>(&self, look: impl FnOnce(&mut Laws) -> T) -> T {
+        look(&mut self.0.laws.lock())
+    }
+
+    pub(super) fn crashes(&self) -> u64 {
+        self.0.crashes.load(Ordering::Relaxed)
+    }
+
+    /// Who shall be in the cluster; for a look or a change.
+    pub(super) fn asked<T>(&self, look: impl FnOnce(&mut BTreeSet<u64>) -> T) -> T {
+        look(&mut self.0.asked.lock())
+    }
+
+    /// One of those that shall be in the cluster.
+    pub(super) fn pick(&self, which: usize) -> u64 {
+        self.asked(|asked| {
+            let picked = asked.iter().nth(which % asked.len());
+            *picked.expect("there is always one")
+        })
+    }
+
+    pub(super) fn tell(&self, what: std::fmt::Arguments<'_>) {
+        self.0.trace.line(what);
+    }
+
+    pub(super) fn running(&self, node: u64) -> Option<Running> {
+        let members = self.0.members.lock();
+        members.get(&node)?.running.clone()
+    }
+
+    pub(super) fn all_running(&self) -> Vec<Running> {
+        let members = self.0.members.lock();
+        let running = members.values().filter_map(|member| member.running.clone());
+        running.collect()
+    }
+
+    /// Starts a coordinator over what its disk holds.
+    pub(super) async fn start(&self, node: u64) -> Result<(), String> {
+        let (image, pace) = {
+            let mut members = self.0.members.lock();
+            let member = members.entry(node).or_default();
+            member.starts_at = None;
+            if member.gone || member.running.is_some() {
+                return Ok(());
+            }
+            member.pace_ms.store(DISK_MS, Ordering::Relaxed);
+            (member.image.clone(), member.pace_ms.clone())
+        };
+        let mut random = self.0.random.lock().fork();
+        let platter = Platter::failing(image, None, random.u64(..));
+        let life = Life::new(node);
+        let pace = move || Duration::from_millis(random.u64(0..=pace.load(Ordering::Relaxed)));
+        let failed = |error: &dyn std::fmt::Debug| {
+            format!("coordinator {node} does not start over its disk: {error:?}")
+        };
+        let opened = Disk::simulated(platter.clone(), NodeId(node), pace);
+        let (disk, found, writer) = opened.map_err(|error| failed(&error))?;
+        life.spawn(writer);
+        let last = found.entries.last();
+        let began_with = last.map_or(0, |entry| entry.log_id.index);
+        let mut config = ClusterConfig::new(NodeId(node), "", address(node));
+        config.snapshot_every = self.0.snapshot_every;
+        let store = Store::open(disk, found, config.level).map_err(|error| failed(&error))?;
+        let (log, machine) = (store.log.clone(), store.machine.clone());
+        let start = Cluster::start_over(config, self.0.net.lines_of(&life), store);
+        let started = timeout(PATIENCE, life.part(start)).await;
+        let cluster = started
+            .map_err(|error| failed(&error))?
+            .map_err(|error| failed(&error))?;
+        self.0.net.serve(&life, &cluster);
+        life.spawn(watch(self.clone(), node, cluster.clone()));
+        self.tell(format_args!("{node} starts"));
+        let mut members = self.0.members.lock();
+        let member = members.entry(node).or_default();
+        member.running = Some(Running {
+            life,
+            cluster,
+            platter,
+            log,
+            machine,
+            faulty: false,
+            compared: 0,
+            began_with,
+        });
+        let gone = member.gone;
+        drop(members);
+        if gone {
+            self.crash(node, false, None);
+        }
+        Ok(())
+    }
+
+    /// A process ends here and now, or its whole machine; it starts again after `down`.
+    pub(super) fn crash(&self, node: u64, machine: bool, down: Option<Duration>) {
+        let mut members = self.0.members.lock();
+        let Some(member) = members.get_mut(&node) else {
+            return;
+        };
+        member.starts_at = down.map(|down| Instant::now() + down);
+        member.thaws_at = None;
+        let Some(running) = member.running.take() else {
+            return;
+        };
+        member.image = running.platter.crash(machine);
+        running.life.end();
+        running.cluster.0.stop.cancel();
+        self.0.crashes.fetch_add(1, Ordering::Relaxed);
+        drop(members);
+        self.tell(format_args!("{node} ends"));
+    }
+
+    /// A coordinator that never comes back.
+    pub(super) fn give_up(&self, node: u64) {
+        if let Some(member) = self.0.members.lock().get_mut(&node) {
+            member.gone = true;
+        }
+        self.crash(node, true, None);
+    }
+
+    /// A process is stopped as its operator does, and starts again after `down`.
+    pub(super) async fn stop(&self, node: u64, down: Duration) {
+        let Some(running) = self.running(node) else {
+            return;
+        };
+        let cluster = running.cluster.clone();
+        let stopping = running.life.spawn(async move {
+            cluster.retire().await;
+            cluster.shutdown().await;
+        });
+        // Frozen, or with a disk that stands still, it takes longer than its operator waits.
+        let _ = timeout(STOP, stopping).await;
+        let same = self
+            .running(node)
+            .is_some_and(|now| now.life.is(&running.life));
+        if same {
+            self.crash(node, false, Some(down));
+        }
+    }
+
+    pub(super) fn freeze(&self, node: u64, time: Duration) {
+        if let Some(member) = self.0.members.lock().get_mut(&node)
+            && let Some(running) = &member.running
+        {
+            running.life.freeze(true);
+            member.thaws_at = Some(Instant::now() + time);
+        }
+    }
+
+    /// Each write to a disk takes up to so long.
+    pub(super) fn slow_disk(&self, node: u64, most: Duration, time: Duration) {
+        if let Some(member) = self.0.members.lock().get_mut(&node) {
+            let most = most.as_millis() as u64;
+            member.pace_ms.store(most, Ordering::Relaxed);
+            member.recovers_at = Some(Instant::now() + time);
+        }
+    }
+
+    /// The call to a disk after so many others goes wrong.
+    pub(super) fn fail_disk(&self, node: u64, after: u64, fault: Fault) {
+        if let Some(member) = self.0.members.lock().get_mut(&node)
+            && let Some(running) = &mut member.running
+        {
+            running.platter.arm(after, fault);
+            running.faulty = true;
+        }
+    }
+
+    /// Goes on for that long.
+    pub(super) async fn run(&self, time: Duration) -> Result<(), String> {
+        let until = Instant::now() + time;
+        while Instant::now() < until {
+            sleep(LOOK.min(until - Instant::now())).await;
+            self.look().await?;
+        }
+        Ok(())
+    }
+
+    /// Everything works again.
+    pub(super) async fn heal(&self) -> Result<(), String> {
+        self.tell(format_args!("all works again"));
+        self.0.net.set_weather(super::net::Weather::CALM);
+        self.0.net.mend();
+        for member in self.0.members.lock().values_mut() {
+            let now = Instant::now();
+            member.thaws_at = member.thaws_at.map(|_| now);
+            member.recovers_at = member.recovers_at.map(|_| now);
+            member.starts_at = member.starts_at.map(|_| now);
+            if let Some(running) = &member.running {
+                running.platter.disarm();
+            }
+        }
+        self.look().await
+    }
+
+    /// Does what is due, and compares what everybody has.
+    async fn look(&self) -> Result<(), String> {
+        let now = Instant::now();
+        let due = |at: &mut Option<Instant>| at.take_if(|at| *at <= now).is_some();
+        let (mut start, mut failed) = (Vec::new(), Vec::new());
+        {
+            let mut members = self.0.members.lock();
+            let mut laws = self.0.laws.lock();
+            for (node, member) in members.iter_mut() {
+                if due(&mut member.recovers_at) {
+                    member.pace_ms.store(DISK_MS, Ordering::Relaxed);
+                }
+                if due(&mut member.starts_at) {
+                    start.push(*node);
+                }
+                let thaws = due(&mut member.thaws_at);
+                let Some(running) = &mut member.running else {
+                    continue;
+                };
+                if thaws {
+                    running.life.freeze(false);
+                }
+                compare(&mut laws, *node, running);
+                if !running.cluster.healthy() {
+                    failed.push(*node);
+                    if !running.faulty {
+                        laws.breaks(format!("coordinator {node} has failed by itself"));
+                    }
+                }
+            }
+        }
+        for node in failed {
+            let down = Duration::from_millis(self.0.random.lock().u64(100..3_000));
+            self.crash(node, false, Some(down));
+        }
+        for node in start {
+            self.start(node).await?;
+        }
+        self.laws(|laws| laws.broken().map_or(Ok(()), |why| Err(why.to_owned())))
+    }
+
+    /// Ends everything.
+    pub(super) fn end(&self) {
+        for running in self.all_running() {
+            running.cluster.0.stop.cancel();
+            running.life.end();
+        }
+        self.0.net.close();
+    }
+}
+
+fn compare(laws: &mut Laws, node: u64, running: &mut Running) {
+    let (Some(applied), snapshot) = running.machine.position() else {
+        return;
+    };
+    if applied < running.compared {
+        laws.breaks(format!("coordinator {node} has taken back what it applied"));
+    }
+    if applied == running.compared && applied != 0 {
+        return;
+    }
+    // What a received snapshot covers may differ in the log until it is purged.
+    let from = running.compared.max(snapshot.map_or(0, |last| last + 1));
+    laws.applied(node, running.log.between(from, applied));
+    running.compared = applied;
+    let registry = running.machine.registry().borrow().clone();
+    laws.registry(node, &registry);
+}
+
+/// Tells who leads.
+async fn watch(world: World, node: u64, cluster: Cluster) {
+    let mut metrics = cluster.raft_node().metrics();
+    loop {
+        let (state, term) = {
+            let metrics = metrics.borrow_and_update();
+            (metrics.state, metrics.current_term)
+        };
+        if state == ServerState::Leader {
+            world.laws(|laws| laws.leads(node, term));
+        }
+        if metrics.changed().await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! A store whose writer is a task on simulated time, in place of a thread.
+
+use super::platter::Platter;
+use super::*;
+
+impl Disk {
+    /// Opens the store on `platter`. Whoever calls runs the writer, which takes `pace` for each
+    /// transaction.
+    ///
+    /// # Errors
+    /// As [`Disk::open`].
+    pub(crate) fn simulated(
+        platter: Platter,
+        node: NodeId,
+        mut pace: impl FnMut() -> Duration,
+    ) -> Result<(Self, Found, impl Future<Output = ()>), PredictError> {
+        let database = Database::builder()
+            .create_with_backend(platter)
+            .map_err(|error| unavailable("the simulated disk cannot be opened", error.into()))?;
+        let (disk, found, mut writer) = Self::begin(database, node)?;
+        let work = async move {
+            while let Some(write) = writer.queue.recv().await {
+                tokio::time::sleep(pace()).await;
+                writer.write(write);
+            }
+        };
+        Ok((disk, found, work))
+    }
+}
