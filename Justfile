@@ -56,6 +56,10 @@ sbom:
 chaos *arguments:
     scripts/chaos.sh {{arguments}}
 
+# Throws made-up bytes at every parser, a minute each: `just fuzz`, `just fuzz 600 events tensors`.
+fuzz *arguments:
+    scripts/fuzz.sh {{arguments}}
+
 # Measures what is promised under load and to clients that misbehave; prints a table.
 promises *arguments:
     scripts/promises.sh {{arguments}}
