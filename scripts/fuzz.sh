@@ -33,7 +33,8 @@ command -v c++ >/dev/null || give_up \
 
 # The compiler's own flags of coverage, which the stable one takes: a counter for each edge, a
 # table of where they are, and a word for each comparison. A target is named so that they are for
-# what runs, not for what builds it.
+# what runs, not for what builds it. The lock file may lag behind the crates that it is for, and
+# follows them.
 host="$(rustc -vV | sed -n 's/^host: //p')"
 flags=(
   -Cpasses=sancov-module
@@ -45,7 +46,7 @@ flags=(
 )
 step "building the fuzzers (minutes the first time)"
 RUSTFLAGS="${flags[*]}" CARGO_TARGET_DIR="$root/target/fuzz" cargo build \
-  --manifest-path fuzz/Cargo.toml --release --locked --quiet --bins --target "$host"
+  --manifest-path fuzz/Cargo.toml --release --quiet --bins --target "$host"
 
 # Begins of a corpus: the transcripts of the project's own tests, under the two bytes that tell the
 # door whose they are and in what pieces they come.
