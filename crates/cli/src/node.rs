@@ -5,10 +5,12 @@ pub(crate) mod model_host;
 pub(crate) mod up;
 pub(crate) mod worker;
 
+use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket, lookup_host};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Router;
 use volley_security::nodes::{Callers, incoming};
@@ -21,14 +23,41 @@ const INTERNAL_GRACE: Duration = Duration::from_millis(500);
 /// Between two looks at something that is waited for.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// Connections that wait to be accepted: a burst of so many loses none. The kernel's own
+/// `net.core.somaxconn` may be less.
+const BACKLOG: u32 = 1_024;
+
 /// Binds a listener, with an error that says which setting is concerned.
 ///
 /// # Errors
 /// When the address is taken or malformed.
 pub(crate) async fn bind(what: &str, address: &str) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).await.with_context(|| {
+    listen(address).await.with_context(|| {
         format!("{what}: {address} cannot be listened on; is it in use, or not of this machine?")
     })
+}
+
+/// Listens at the first of a name's addresses where that can be.
+async fn listen(address: &str) -> io::Result<TcpListener> {
+    let mut failed = None;
+    for address in lookup_host(address).await? {
+        match listen_at(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => failed = Some(error),
+        }
+    }
+    Err(failed.unwrap_or_else(|| io::ErrorKind::AddrNotAvailable.into()))
+}
+
+fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    // A node that is started again takes its port although connections of before linger.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// Starts what sends telemetry, where a collector is configured.

@@ -24,6 +24,10 @@ use crate::{Cluster, RETRY_AFTER, no_leader};
 
 /// Between two times that the others are asked for what they are.
 const ASK_EVERY: Duration = Duration::from_secs(1);
+/// The same for a node that has just started and has heard of nobody else yet.
+const ASK_FIRST: Duration = Duration::from_millis(100);
+/// How long it counts as such.
+const YOUNG: Duration = Duration::from_secs(10);
 /// How long one of them may take to answer.
 const ANSWER: Duration = Duration::from_secs(1);
 
@@ -63,18 +67,22 @@ impl Cluster {
 
     /// Asks everybody again and again.
     pub(crate) async fn ask_for_reports(self, publish: watch::Sender<Reports>) {
-        let mut tick = tokio::time::interval(ASK_EVERY);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let started = Instant::now();
         loop {
-            tokio::select! {
-                () = self.0.stop.cancelled() => return,
-                _ = tick.tick() => {}
-            }
             let reports = tokio::select! {
                 () = self.0.stop.cancelled() => return,
                 reports = self.ask_all() => reports,
             };
+            let is_alone = reports.keys().all(|node| *node == self.0.config.node_id);
             publish.send_replace(reports);
+            let wait = match is_alone && started.elapsed() < YOUNG {
+                true => ASK_FIRST,
+                false => ASK_EVERY,
+            };
+            tokio::select! {
+                () = self.0.stop.cancelled() => return,
+                () = tokio::time::sleep(wait) => {}
+            }
         }
     }
 

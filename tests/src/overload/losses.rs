@@ -295,6 +295,10 @@ pub async fn round_of_restarts(cluster: &mut Cluster, callers: &Callers) {
         cluster.coordinators[index].stop().await;
         callers.go_on(10).await;
         cluster.coordinators[index].start();
+        // As whoever restarts a cluster does.
+        let client = cluster.client(index);
+        let ready = || async { client.ready().await.ok().filter(|ready| *ready) };
+        until("it says that it is ready", ready).await;
         for index in 0..cluster.coordinators.len() {
             cluster.wait_until_deployed(index, "drill").await;
         }
