@@ -290,7 +290,7 @@ pub async fn restarts(scale: &Scale) -> Figure {
 }
 
 /// Stops and starts every node, one after the other, and waits each time until all is back.
-pub async fn round_of_restarts(cluster: &mut Cluster, callers: &Callers) {
+async fn round_of_restarts(cluster: &mut Cluster, callers: &Callers) {
     for index in 0..cluster.coordinators.len() {
         cluster.coordinators[index].stop().await;
         callers.go_on(10).await;

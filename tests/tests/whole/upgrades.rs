@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::json;
 use volley_tests::callers::Callers;
 use volley_tests::cluster::Cluster;
-use volley_tests::overload::losses::round_of_restarts;
+use volley_tests::overload::Scale;
+use volley_tests::overload::losses::restarts;
 use volley_tests::{process, until};
 
 const HELD_BACK: &str = "compatibility_level = 1\n";
@@ -145,20 +146,11 @@ async fn coordinators_are_upgraded_one_by_one_and_new_commands_wait_for_the_last
 async fn every_node_is_restarted_in_turn_and_no_request_fails() {
     let rounds = std::env::var("VOLLEY_ROUNDS").ok();
     let rounds: usize = rounds.map_or(1, |rounds| rounds.parse().expect("a number"));
-    let mut cluster = Cluster::start(3, 3).await;
-    cluster
-        .wait(0, "all workers", |status| status.workers.len() == 3)
-        .await;
-    let body = json!({ "name": "drill", "function_name": "fake" });
-    cluster.deploy(&body, 2).await;
-    let callers = Callers::start(&cluster, &["drill"], 6);
-    for _ in 0..rounds {
-        round_of_restarts(&mut cluster, &callers).await;
-    }
-    let tally = callers.stop().await;
-    assert_eq!(tally.failures, Vec::<String>::new());
-    eprintln!(
-        "{rounds} rounds of 6 nodes: {} requests, 0 failed",
-        tally.answered
-    );
+    let scale = Scale {
+        restarts: rounds,
+        ..Scale::small()
+    };
+    let figure = restarts(&scale).await;
+    assert!(figure.held, "{}", figure.told);
+    eprintln!("{}", figure.told);
 }
