@@ -108,6 +108,25 @@ def main():
         [("y", TensorProto.FLOAT, ["a", "b"])],
         [numpy_helper.from_array(np.array([1], np.float32), "one")],
     )
+    # Tells each row how many rows ran together. A row of 13 fails all that run with it.
+    save(
+        "together",
+        [
+            helper.make_node("Shape", ["x"], ["count"]),
+            helper.make_node("Expand", ["count", "count"], ["rows"]),
+            helper.make_node("Equal", ["x", "thirteen"], ["bad"]),
+            helper.make_node("Where", ["bad", "one", "zero"], ["place"]),
+            helper.make_node("Gather", ["only", "place"], ["y"]),
+        ],
+        [("x", TensorProto.INT64, ["n"])],
+        [("rows", TensorProto.INT64, ["n"]), ("y", TensorProto.INT64, ["n"])],
+        [
+            numpy_helper.from_array(np.array(13, np.int64), "thirteen"),
+            numpy_helper.from_array(np.array(1, np.int64), "one"),
+            numpy_helper.from_array(np.array(0, np.int64), "zero"),
+            numpy_helper.from_array(np.array([7], np.int64), "only"),
+        ],
+    )
     # A first dimension that is dynamic and no batch.
     save(
         "nobatch",

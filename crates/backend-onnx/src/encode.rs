@@ -42,6 +42,9 @@ use crate::session::Place;
 use crate::watch::Watch;
 use crate::{OnnxConfig, Runtime, graph, layout, session};
 
+/// The parameter, of a version or a request, that says how much of each vector is wanted.
+pub(crate) const DIMENSIONS: &str = "dimensions";
+
 /// Batches of one streamed request that are under way at a time.
 const UNDER_WAY: usize = 4;
 
@@ -80,21 +83,21 @@ pub(crate) fn load(
     let outputs: Vec<_> = session.outputs().iter().map(|one| one.name()).collect();
     settings.suit(&outputs);
     let mut runner = Runner::new(session, place, &settings)?;
-    settings.check_width(runner.width())?;
+    let texts = Texts::read(directory, &settings)?;
     let mut watch = Watch::new(config.run_timeout)?;
     runner.warm_up(&mut watch)?;
     settings.name_labels(runner.width());
+    let shape = Shape::new(&settings, &texts, runner.width(), defaults)?;
+    settings.check_width(shape.usual())?;
     let signature = match settings.task {
         Task::Rerank => Signature::rerank(),
         Task::Classify => Signature::classify(),
         Task::ClassifyTokens => Signature::classify_tokens(),
         Task::EncodeSparse => Signature::encode_sparse(),
-        _ => Signature::embed(runner.width()),
+        _ => Signature::embed(shape.usual()),
     };
     let memory_bytes = graph::outline(&path)?.bytes;
     let capacity = config.tensor_streams.max(1);
-    let texts = Texts::read(directory, &settings)?;
-    let shape = Shape::new(&settings, &texts, runner.width());
     let pace = Pace {
         budget: settings.budget(place),
         window: settings.window,

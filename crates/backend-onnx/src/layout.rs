@@ -34,8 +34,9 @@ impl Layout {
 
 /// The folder of the graphs in an export that keeps several.
 const FOLDER: &str = "onnx";
-/// The name of a graph, without its variant and its ending.
-const STEM: &str = "model";
+/// The names of a graph, without its variant and its ending: the usual one, and that of a decoder
+/// whose graphs for prompts and for steps were merged.
+const STEMS: [&str; 2] = ["model", "decoder_model_merged"];
 /// Variants, the one to take first where nobody says which. The plain one is what its makers
 /// measured; the others trade quality for size.
 const VARIANTS: [&str; 9] = [
@@ -114,16 +115,15 @@ pub(crate) fn recognise(
 /// # Errors
 /// `InvalidInput` when there is none, or several with names that say nothing.
 pub(crate) fn graph(directory: &Path, variant: Option<&str>) -> Result<PathBuf, PredictError> {
-    let file = |variant: &str| match variant {
-        "" => format!("{STEM}.onnx"),
-        variant => format!("{STEM}_{variant}.onnx"),
+    let file = |stem: &str, variant: &str| match variant {
+        "" => format!("{stem}.onnx"),
+        variant => format!("{stem}_{variant}.onnx"),
     };
     let find = |variant: &str| {
-        let name = PathBuf::from(file(variant));
-        let places = [name.clone(), Path::new(FOLDER).join(&name)];
-        places
-            .into_iter()
-            .find(|place| directory.join(place).is_file())
+        let names = STEMS.map(|stem| PathBuf::from(file(stem, variant)));
+        let places = names.map(|name| [name.clone(), Path::new(FOLDER).join(name)]);
+        let mut places = places.into_iter().flatten();
+        places.find(|place| directory.join(place).is_file())
     };
     if let Some(variant) = variant {
         let plain = variant
@@ -141,6 +141,11 @@ pub(crate) fn graph(directory: &Path, variant: Option<&str>) -> Result<PathBuf, 
         return Ok(found);
     }
     let mut graphs = files_ending(directory, "onnx");
+    if graphs.is_empty() {
+        let folder = Path::new(FOLDER);
+        let names = files_ending(&directory.join(folder), "onnx").into_iter();
+        graphs = names.map(|name| folder.join(name)).collect();
+    }
     match (graphs.pop(), graphs.is_empty()) {
         (Some(only), true) => Ok(only),
         (Some(_), false) => Err(PredictError::invalid(
@@ -332,5 +337,32 @@ mod tests {
         assert_eq!(gpu_variant(export.path()).as_deref(), Some("fp16"));
         assert!(graph(Some("int8")).is_err());
         assert!(graph(Some("../q4")).is_err());
+    }
+
+    #[test]
+    fn merged_decoders_and_the_only_graph_of_the_folder_are_found() {
+        let taken = |names: &[&str], variant| {
+            let files: Vec<_> = names.iter().map(|name| (*name, "")).collect();
+            let found = graph(directory(&files).path(), variant).ok()?;
+            Some(found.to_string_lossy().into_owned())
+        };
+        let merged = [
+            "onnx/decoder_model.onnx",
+            "onnx/decoder_with_past_model.onnx",
+            "onnx/decoder_model_merged.onnx",
+            "onnx/decoder_model_merged_quantized.onnx",
+        ];
+        assert_eq!(taken(&merged, None).as_deref(), Some(merged[2]));
+        assert_eq!(
+            taken(&merged, Some("quantized")).as_deref(),
+            Some(merged[3])
+        );
+        assert_eq!(taken(&merged[..2], None), None, "one of two halves");
+        let only = ["onnx/model_O2.onnx"];
+        assert_eq!(taken(&only, None).as_deref(), Some(only[0]));
+        assert_eq!(
+            taken(&["onnx/model.onnx", "net.onnx"], None).as_deref(),
+            Some("onnx/model.onnx")
+        );
     }
 }

@@ -217,7 +217,8 @@ fn load(
         Layout::Encoder => encode::load(runtime, &directory, model, &defaults, &registered, config),
         Layout::Graph(graph) => {
             let declared = found.declared.as_ref();
-            tensors::load(runtime, &directory.join(graph), model, declared, config)
+            let graph = directory.join(graph);
+            tensors::load(runtime, &graph, model, declared, &found.own, config)
         }
     }
 }

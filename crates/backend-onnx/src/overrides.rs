@@ -24,11 +24,12 @@ pub(crate) enum Kind {
 
 const COMMON: [&str; 4] = ["task", "variant", "device", "threads"];
 const DECODER: [&str; 4] = ["max_context", "slots", "prefix_reuse", "parameters"];
-const GRAPH: [&str; 1] = ["max_rows"];
-const ENCODER: [&str; 10] = [
+const GRAPH: [&str; 3] = ["max_rows", "max_batch_rows", "batch_window_us"];
+const ENCODER: [&str; 11] = [
     "pooling",
     "normalize",
     "max_length",
+    "dimensions",
     "query_prefix",
     "passage_prefix",
     "labels",
@@ -72,6 +73,7 @@ pub(crate) struct Overrides {
     pub(crate) pooling: Option<Pooling>,
     pub(crate) normalize: Option<bool>,
     pub(crate) max_length: Option<usize>,
+    dimensions: Option<u32>,
     pub(crate) query_prefix: Option<String>,
     pub(crate) passage_prefix: Option<String>,
     pub(crate) labels: Option<Vec<String>>,
@@ -123,7 +125,11 @@ impl Overrides {
                 PredictError::invalid(format!("{FILE}: 'device' is auto, cpu or cuda"))
             })?;
         }
-        for (name, value) in [("slots", self.slots), ("max_rows", self.max_rows)] {
+        for (name, value) in [
+            ("slots", self.slots),
+            ("max_rows", self.max_rows),
+            ("max_batch_rows", self.max_batch_rows),
+        ] {
             if value == Some(0) {
                 return Err(PredictError::invalid(format!("{FILE}: '{name}' is 0")));
             }
@@ -141,8 +147,13 @@ impl Overrides {
         let variant = self.variant.clone();
         let variant = variant.map(|name| (VARIANT.to_owned(), ParamValue::Text(name)));
         let own = self.parameters.iter();
+        let dimensions = self.dimensions.map(|count| {
+            let count = ParamValue::Int(i64::from(count));
+            (crate::encode::DIMENSIONS.to_owned(), count)
+        });
         own.map(|(name, value)| (name.clone(), parameter(value)))
             .chain(variant)
+            .chain(dimensions)
             .collect()
     }
 }

@@ -1,19 +1,22 @@
 //! Tensor models: rows in, rows out, in order.
 //!
-//! One thread owns the session ([`queue`]) and runs one batch at a time ([`run`]). A run whose
-//! caller has gone is stopped.
+//! One thread owns the session ([`queue`]) and runs one batch at a time ([`run`]), or those of
+//! several requests together where the model's files say so ([`merged`]). A run whose callers have
+//! gone is stopped.
 
 #[cfg(test)]
 mod addresses;
 mod decode;
 mod encode;
 mod failure;
+mod merged;
 mod queue;
 mod run;
 
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow_array::RecordBatch;
 use arrow_schema::{Schema, SchemaRef};
@@ -29,18 +32,72 @@ use volley_types::{
 
 use self::queue::Queue;
 use crate::columns::{Port, is_batched};
+use crate::overrides::{self, Overrides};
 use crate::triton::Declared;
 use crate::{OnnxConfig, Runtime, graph, session};
 
 pub(crate) type Options = RunOptions<NoSelectedOutputs>;
+
+/// The longest that a model waits for more rows, whatever its files say.
+const LONGEST_WINDOW: Duration = Duration::from_secs(1);
+
+/// How rows become runs, as a model's files say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Batching {
+    /// The most rows of one run; more are several runs.
+    most: Option<NonZeroUsize>,
+    /// Whether the rows of several requests may be in one run.
+    merges: bool,
+    /// How long an idle model waits for more rows.
+    window: Duration,
+}
+
+impl Batching {
+    /// As `config.pbtxt` says, and `model.toml`, which has the last word.
+    pub(crate) fn of(declared: Option<&Declared>, own: &Overrides) -> Self {
+        let declared = declared.cloned().unwrap_or_default();
+        let most = own.max_batch_rows.unwrap_or(declared.max_batch_size);
+        let window = own
+            .batch_window_us
+            .map(|us| Duration::from_micros(us.into()));
+        let declared_merges = declared.merges.is_some() && 0 < declared.max_batch_size;
+        Self {
+            most: NonZeroUsize::new(most),
+            merges: own.max_batch_rows.is_some() || declared_merges,
+            window: window
+                .or(declared.merges)
+                .unwrap_or_default()
+                .min(LONGEST_WINDOW),
+        }
+    }
+
+    fn most(self) -> usize {
+        self.most.map_or(usize::MAX, NonZeroUsize::get)
+    }
+
+    /// For these ports.
+    ///
+    /// # Errors
+    /// `InvalidInput` when `model.toml` would have rows merged and the graph has no batch.
+    fn suited(mut self, ports: &Ports, own: bool) -> Result<Self, PredictError> {
+        if own && self.merges && !ports.batched {
+            return Err(PredictError::invalid(format!(
+                "{}: 'max_batch_rows' is set, but the first dimension of an input or output is no \
+                 batch; leave it out",
+                overrides::FILE
+            )));
+        }
+        self.merges &= ports.batched;
+        Ok(self)
+    }
+}
 
 /// A loaded tensor model.
 struct TensorModel {
     model: ModelName,
     signature: Signature,
     config: OnnxConfig,
-    /// The most that run together; more are several runs.
-    rows_of_run: Option<NonZeroUsize>,
+    batching: Batching,
     memory_bytes: u64,
     queue: Arc<Queue>,
 }
@@ -67,14 +124,15 @@ pub(crate) fn load(
     path: &Path,
     model: ModelName,
     declared: Option<&Declared>,
+    own: &Overrides,
     config: OnnxConfig,
 ) -> Result<Arc<dyn Backend>, PredictError> {
     let (session, place) = session::build_placed(runtime, path, &config)?;
     if let Some(declared) = declared {
         declared.check(session.inputs(), session.outputs())?;
     }
-    let rows_of_run = declared.map_or(0, |declared| declared.max_batch_size);
     let ports = ports(&session)?;
+    let batching = Batching::of(declared, own).suited(&ports, own.max_batch_rows.is_some())?;
     let input = Schema::new(ports.inputs.iter().map(Port::field).collect::<Vec<_>>());
     let signature = Signature {
         task: Task::Tensors,
@@ -88,12 +146,13 @@ pub(crate) fn load(
         config.tensor_streams.max(1),
         config.run_timeout,
         place,
+        batching,
     )?;
     Ok(Arc::new(TensorModel {
         model,
         signature,
         config,
-        rows_of_run: NonZeroUsize::new(rows_of_run),
+        batching,
         memory_bytes: graph::outline(path)?.bytes,
         queue: Arc::new(queue),
     }))
@@ -180,14 +239,13 @@ impl Predict for TensorModel {
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
         self.signature.check_input(&request.input.schema())?;
         let (signature, config) = (self.signature.clone(), self.config);
-        let (queue, rows_of_run) = (self.queue.clone(), self.rows_of_run);
+        let (queue, most) = (self.queue.clone(), self.batching.most());
         let schema = self.signature.output.clone();
         let batches = try_stream! {
             let mut input = request.input.into_stream();
             while let Some(rows) = input.try_next().await? {
                 check(&signature, &config, &rows)?;
-                let most = rows_of_run.map_or(rows.num_rows(), NonZeroUsize::get);
-                for start in (0..rows.num_rows()).step_by(most.max(1)) {
+                for start in (0..rows.num_rows()).step_by(most) {
                     let length = most.min(rows.num_rows() - start);
                     yield queue.run(rows.slice(start, length)).await?;
                 }

@@ -5,6 +5,7 @@
 mod text;
 
 use std::path::Path;
+use std::time::Duration;
 
 use ort::value::{Outlet, TensorElementType, ValueType};
 use volley_types::PredictError;
@@ -36,6 +37,9 @@ pub(crate) struct Declared {
     versions: Versions,
     device: Option<Device>,
     gpu: Option<i32>,
+    /// Whether the rows of several requests may be in one run, and how long an idle model waits for
+    /// more of them.
+    pub(crate) merges: Option<Duration>,
     /// What is taken over, or has no effect, for people.
     pub(crate) details: Vec<(&'static str, String)>,
 }
@@ -138,16 +142,18 @@ impl Declared {
                 .map(|value| Ok(plain::<usize>(value, "preferred_batch_size")?.to_string()))
                 .collect::<Result<_, String>>()?;
             let delay: Option<u64> = number(batching, "max_queue_delay_microseconds")?;
-            let mut told =
-                "rows of one request run together, requests one after the other".to_owned();
+            let delay = delay.unwrap_or(0);
+            self.merges = Some(Duration::from_micros(delay));
+            let mut told = match self.max_batch_size {
+                0 => "none without a 'max_batch_size'".to_owned(),
+                _ => "rows of requests that wait run together".to_owned(),
+            };
             if !sizes.is_empty() {
-                told.push_str(&format!(
-                    "; preferred sizes {} have no effect",
-                    sizes.join(", ")
-                ));
+                let sizes = sizes.join(", ");
+                told.push_str(&format!("; preferred sizes {sizes} have no effect"));
             }
-            if let Some(delay) = delay.filter(|delay| 0 < *delay) {
-                told.push_str(&format!("; no run waits {delay} µs for others"));
+            if 0 < delay {
+                told.push_str(&format!("; an idle model waits {delay} µs for more"));
             }
             self.details.push(("dynamic batching", told));
         }

@@ -23,23 +23,42 @@ pub(super) struct Shape {
     /// The names of terms, where the task gives them.
     terms: Vec<String>,
     width: usize,
+    /// Numbers of a vector where a request does not say.
+    usual: usize,
 }
 
 impl Shape {
-    pub(super) fn new(settings: &Settings, texts: &Texts, width: usize) -> Self {
+    /// For vectors, or rows of scores, of `width` numbers, of which `defaults` may want fewer.
+    ///
+    /// # Errors
+    /// As [`Shape::dimensions`].
+    pub(super) fn new(
+        settings: &Settings,
+        texts: &Texts,
+        width: usize,
+        defaults: &Parameters,
+    ) -> Result<Self, PredictError> {
         let ids = 0..u32::try_from(width).unwrap_or(u32::MAX);
         let terms = if settings.task == Task::EncodeSparse {
             ids.map(|id| texts.term(id).unwrap_or_default()).collect()
         } else {
             Vec::new()
         };
-        Self {
+        let mut shape = Self {
             task: settings.task,
             normalize: settings.normalize,
             labels: settings.labels.clone(),
             terms,
             width,
-        }
+            usual: width,
+        };
+        shape.usual = shape.dimensions(defaults)?.unwrap_or(width);
+        Ok(shape)
+    }
+
+    /// Numbers of a vector where a request does not say.
+    pub(super) fn usual(&self) -> usize {
+        self.usual
     }
 
     /// The parameter `dimensions`: how much of each vector is wanted (Matryoshka embeddings:
@@ -51,7 +70,7 @@ impl Shape {
         &self,
         parameters: &Parameters,
     ) -> Result<Option<usize>, PredictError> {
-        let Some(wanted) = parameters.unsigned("dimensions")? else {
+        let Some(wanted) = parameters.unsigned(super::DIMENSIONS)? else {
             return Ok(None);
         };
         match usize::try_from(wanted) {
@@ -92,7 +111,7 @@ impl Shape {
             Task::EncodeSparse => (Signature::encode_sparse(), self.weighted(&values)),
             _ => {
                 let vectors = self.vectors(values, dimensions);
-                (Signature::embed(self.width), vec![vectors])
+                (Signature::embed(self.usual), vec![vectors])
             }
         };
         let counts = tokens.iter().map(|row| row.ids.len() as u32);
@@ -104,7 +123,7 @@ impl Shape {
     fn vectors(&self, values: Vec<Values>, dimensions: Option<usize>) -> ArrayRef {
         let mut lists = ListBuilder::new(Float32Builder::new()).with_field(item(DataType::Float32));
         for mut row in values {
-            row.numbers.truncate(dimensions.unwrap_or(self.width));
+            row.numbers.truncate(dimensions.unwrap_or(self.usual));
             if self.normalize {
                 normalize(&mut row.numbers);
             }

@@ -37,8 +37,9 @@ pub(crate) struct Decoder {
     place: Place,
     slots: usize,
     cache_bytes: usize,
-    /// Found out as it warms up.
+    // Both found out as it warms up.
     reads_together: bool,
+    reads_on: bool,
     watch: Option<Watch>,
 }
 
@@ -87,6 +88,7 @@ impl Decoder {
             slots,
             cache_bytes: files.cache_bytes(slots, layout.value_bytes()),
             reads_together: false,
+            reads_on: true,
             watch: None,
         })
     }
@@ -109,7 +111,25 @@ impl Decoder {
         if !self.reads_together {
             tracing::debug!("this decoder reads one prompt in a run");
         }
+        self.reads_on = self.goes_on();
+        if !self.reads_on {
+            tracing::info!("this decoder reads a prompt in one run, and shares no beginnings");
+        }
         Ok(())
+    }
+
+    /// Whether several tokens are read behind others as they are all at once. Graphs that were
+    /// traced with one token behind a past read only one there.
+    fn goes_on(&mut self) -> bool {
+        if matches!(self.kind, Kind::Shared(_)) {
+            return true;
+        }
+        let Ok(whole) = self.prefill(0, 0, &[0, 0, 0], <[f32]>::to_vec) else {
+            return false;
+        };
+        let first = self.prefill(0, 0, &[0], |_| ());
+        let behind = first.and_then(|()| self.prefill(0, 1, &[0, 0], <[f32]>::to_vec));
+        behind.is_ok_and(|behind| are_near(&whole, &behind))
     }
 
     /// Whether a short prompt beside a longer one is read as it is alone. Not all graphs take
@@ -128,10 +148,7 @@ impl Decoder {
                 beside.extend_from_slice(logits);
             }
         });
-        let near = |(one, other): (&f32, &f32)| {
-            (one - other).abs() <= SAME * (1.0 + one.abs()) || one.to_bits() == other.to_bits()
-        };
-        ran.is_ok() && alone.len() == beside.len() && alone.iter().zip(&beside).all(near)
+        ran.is_ok() && are_near(&alone, &beside)
     }
 
     /// Bytes of the KV cache once all of it is in use.
@@ -204,6 +221,12 @@ impl Decoder {
         self.reads_together
     }
 
+    /// Whether a prompt can be read in parts, and from where another one's reading stands. Where it
+    /// cannot, all of it is read at once, into a slot that holds nothing.
+    pub(crate) fn reads_on(&self) -> bool {
+        self.reads_on
+    }
+
     /// Reads whole prompts, each into a slot of its own from slot `first` on, in one run; what the
     /// slots held is gone. Gives each one's place among `prompts` with the logits after its last
     /// token to `read`.
@@ -273,6 +296,14 @@ impl Decoder {
         }
         Ok(())
     }
+}
+
+/// Whether two runs gave the same logits.
+fn are_near(one: &[f32], other: &[f32]) -> bool {
+    let near = |(one, other): (&f32, &f32)| {
+        (one - other).abs() <= SAME * (1.0 + one.abs()) || one.to_bits() == other.to_bits()
+    };
+    one.len() == other.len() && one.iter().zip(other).all(near)
 }
 
 /// Options for runs that log no more than warnings. Otherwise every run writes its course as text

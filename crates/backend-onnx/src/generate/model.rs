@@ -21,9 +21,39 @@ use crate::OnnxConfig;
 
 #[derive(Default, Deserialize)]
 struct TokenizerConfig {
-    chat_template: Option<String>,
+    chat_template: Option<Templates>,
     bos_token: Option<serde_json::Value>,
     eos_token: Option<serde_json::Value>,
+}
+
+/// One chat template, or several by their names.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Templates {
+    One(String),
+    Named(Vec<NamedTemplate>),
+}
+
+#[derive(Deserialize)]
+struct NamedTemplate {
+    name: String,
+    template: String,
+}
+
+impl Templates {
+    /// The usual one, and the one for conversations with tools.
+    fn split(self) -> (Option<String>, Option<String>) {
+        let named = match self {
+            Self::One(template) => return (Some(template), None),
+            Self::Named(named) => named,
+        };
+        let find = |name: &str| {
+            let found = named.iter().find(|one| one.name == name);
+            found.map(|one| one.template.clone())
+        };
+        let usual = find("default").or_else(|| Some(named.first()?.template.clone()));
+        (usual, find("tool_use"))
+    }
 }
 
 /// The names of a decoder's inputs and outputs.
@@ -262,13 +292,24 @@ fn chat_template(directory: &Path) -> Result<Option<ChatTemplate>, PredictError>
     } else {
         TokenizerConfig::default()
     };
-    let file = std::fs::read_to_string(directory.join("chat_template.jinja")).ok();
-    let Some(source) = file.or(config.chat_template) else {
+    let file = |name: &str| std::fs::read_to_string(directory.join(name)).ok();
+    let (usual, with_tools) = match file("chat_template.jinja") {
+        Some(usual) => (
+            Some(usual),
+            file("additional_chat_templates/tool_use.jinja"),
+        ),
+        None => config.chat_template.map_or((None, None), Templates::split),
+    };
+    let Some(source) = usual else {
         return Ok(None);
     };
     let bos = token_text(config.bos_token.as_ref());
     let eos = token_text(config.eos_token.as_ref());
-    ChatTemplate::new(source, bos, eos).map(Some)
+    let template = ChatTemplate::new(source, bos, eos)?;
+    match with_tools {
+        Some(source) => template.with_tools(source).map(Some),
+        None => Ok(Some(template)),
+    }
 }
 
 /// A token in `tokenizer_config.json`: text, or an object with `content`.

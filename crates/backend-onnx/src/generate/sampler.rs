@@ -2,6 +2,7 @@
 //! and frequency as OpenAI defines them), temperature, top-k (Fan et al., 2018), top-p (Holtzman et al., 2020), min-p (Nguyen et al.,
 //! 2024), and then a draw.
 
+mod nucleus;
 mod weights;
 
 use std::cmp::Ordering;
@@ -12,8 +13,6 @@ use volley_types::PredictError;
 use super::constraint::Constraint;
 use super::options::Sampling;
 
-/// Candidates that top-p sorts at first.
-const FIRST_SORTED: usize = 64;
 /// Beside the likeliest token, which weighs 1.
 const FLOORS: [f32; 6] = [0.3, 0.03, 0.003, 3e-4, 3e-5, 3e-6];
 
@@ -48,6 +47,8 @@ pub(crate) struct Scratch {
     weights: Vec<f32>,
     /// Those that a choice was narrowed down to: weights, or logits, with their ids.
     candidates: Vec<(f32, u32)>,
+    /// Of top-p's own.
+    keys: Vec<u32>,
 }
 
 impl Sampler {
@@ -153,6 +154,7 @@ impl Sampler {
         let Scratch {
             weights,
             candidates,
+            keys,
             ..
         } = scratch;
         let total = weights::weigh(logits, 1.0 / self.options.temperature, weights);
@@ -186,7 +188,7 @@ impl Sampler {
             candidate.0 = weights[candidate.1 as usize];
         }
         if top_p < 1.0 {
-            keep_weight(candidates, top_p * total);
+            nucleus::keep(candidates, top_p * total, keys);
         }
         if 0.0 < min_p {
             // The likeliest weighs 1.
@@ -311,29 +313,6 @@ fn likeliest(logits: &[f32], total: f32, count: usize) -> Vec<(f32, u32)> {
 /// The likelier first, the smaller id first among equals.
 fn likelier(a: &(f32, u32), b: &(f32, u32)) -> Ordering {
     b.0.total_cmp(&a.0).then(a.1.cmp(&b.1))
-}
-
-/// Keeps the likeliest candidates that together have at least `wanted` of all weight, and always
-/// the first of them. Puts them in order; how many must be sorted for that is found by doubling,
-/// as a few candidates mostly have all the weight.
-fn keep_weight(candidates: &mut Vec<(f32, u32)>, wanted: f32) {
-    let (mut kept, mut sorted) = (0.0, 0);
-    while sorted < candidates.len() {
-        let unsorted = &mut candidates[sorted..];
-        let next = sorted.max(FIRST_SORTED).min(unsorted.len());
-        if next < unsorted.len() {
-            unsorted.select_nth_unstable_by(next - 1, likelier);
-        }
-        unsorted[..next].sort_unstable_by(likelier);
-        let within = unsorted[..next].iter().position(|(weight, _)| {
-            kept += weight;
-            wanted <= kept
-        });
-        if let Some(index) = within {
-            return candidates.truncate(sorted + index + 1);
-        }
-        sorted += next;
-    }
 }
 
 /// The index of the largest number, the first of equals; 0 when there is none.
@@ -470,23 +449,6 @@ mod tests {
                 let share: f64 = before.iter().map(|other| shares[*other]).sum();
                 prop_assert!(share <= f64::from(top_p) + 0.001 || before.is_empty());
             }
-        }
-
-        #[test]
-        fn top_p_keeps_the_shortest_run_of_the_likeliest(
-            weights in proptest::collection::vec(0.0_f32..1.0, 1..400),
-            top_p in 0.0_f32..1.0,
-        ) {
-            let mut kept: Vec<(f32, u32)> = weights.iter().copied().zip(0..).collect();
-            let mut whole = kept.clone();
-            whole.sort_unstable_by(likelier);
-            let total: f32 = weights.iter().sum();
-            keep_weight(&mut kept, top_p * total);
-            prop_assert_eq!(&kept[..], &whole[..kept.len()]);
-            let weigh = |some: &[(f32, u32)]| some.iter().map(|(weight, _)| f64::from(*weight)).sum::<f64>();
-            let wanted = f64::from(top_p) * weigh(&whole);
-            prop_assert!(wanted <= weigh(&kept) + 0.01);
-            prop_assert!(kept.len() == 1 || weigh(&kept[..kept.len() - 1]) <= wanted + 0.01);
         }
 
         #[test]

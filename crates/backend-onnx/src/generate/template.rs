@@ -10,8 +10,10 @@ use volley_types::{ChatMessage, PredictError};
 
 use super::tools::CallStyle;
 
-/// The name of the one template in its environment.
+/// The name of the template in its environment.
 const TEMPLATE: &str = "chat";
+/// The name of the one for conversations with tools, where there are two.
+const WITH_TOOLS: &str = "tools";
 /// Of what a template says about a conversation that it refuses, at most so many characters.
 const MAX_REFUSAL: usize = 300;
 
@@ -21,6 +23,8 @@ pub(crate) struct ChatTemplate {
     bos: String,
     eos: String,
     takes_tools: bool,
+    /// There is a template of its own for tools.
+    apart: bool,
     style: CallStyle,
 }
 
@@ -53,8 +57,24 @@ impl ChatTemplate {
             bos,
             eos,
             takes_tools,
+            apart: false,
             style,
         })
+    }
+
+    /// With this source for conversations with tools.
+    ///
+    /// # Errors
+    /// `InvalidInput` when it is malformed.
+    pub(crate) fn with_tools(mut self, source: String) -> Result<Self, PredictError> {
+        self.style = CallStyle::of(&source);
+        self.environment
+            .add_template_owned(WITH_TOOLS, source)
+            .map_err(|error| {
+                PredictError::invalid("the chat template for tools is malformed").with_source(error)
+            })?;
+        (self.takes_tools, self.apart) = (true, true);
+        Ok(self)
     }
 
     /// How it teaches a model to write calls.
@@ -87,7 +107,11 @@ impl ChatTemplate {
         let messages: Vec<_> = messages.collect::<Result<_, _>>()?;
         let rendered = self
             .environment
-            .get_template(TEMPLATE)
+            .get_template(if tools.is_some() && self.apart {
+                WITH_TOOLS
+            } else {
+                TEMPLATE
+            })
             .and_then(|template| {
                 template.render(context! {
                     messages => messages,

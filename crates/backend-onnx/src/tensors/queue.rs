@@ -1,22 +1,27 @@
 //! The thread that owns a session, and the way to it.
 //!
-//! One batch after the other: `ONNX Runtime` spreads a run over its own threads, and two runs of
-//! one session at a time are not safe on every device. Merging the batches of several requests
-//! into one run belongs here, where the queue is taken from.
+//! One run after the other: `ONNX Runtime` spreads a run over its own threads, and two runs of one
+//! session at a time are not safe on every device. Where the model's files say that the rows of
+//! several requests may be in one run, those that wait are ([`merged`](super::merged)).
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arrow_array::RecordBatch;
 use tokio::sync::{mpsc, oneshot};
 use volley_types::{ErrorCode, ModelName, PredictError};
 
+use super::merged::{self, Seat};
 use super::run::Runner;
-use super::{Options, internal};
+use super::{Batching, Options, internal};
 use crate::session::{self, Place};
 use crate::watch::Watch;
+
+/// Between two looks for more rows.
+const LOOK: Duration = Duration::from_micros(200);
 
 /// The way to a session's thread. Dropping it ends the thread.
 pub(super) struct Queue {
@@ -26,29 +31,39 @@ pub(super) struct Queue {
     place: Place,
 }
 
-struct Job {
-    rows: RecordBatch,
+/// One batch of one request.
+pub(super) struct Job {
+    pub(super) rows: RecordBatch,
     options: Arc<Options>,
     /// Of a second run, where the first lacked memory.
     again: Arc<Options>,
+    /// Its place in a run with others.
+    pub(super) seat: Arc<Seat>,
     answer: oneshot::Sender<Result<RecordBatch, PredictError>>,
 }
 
 /// Stops runs when their caller goes away.
-struct Terminator([Arc<Options>; 2]);
+struct Terminator {
+    own: [Arc<Options>; 2],
+    seat: Arc<Seat>,
+}
 
 impl Drop for Terminator {
     fn drop(&mut self) {
-        for options in &self.0 {
-            if let Err(error) = options.terminate() {
-                tracing::warn!(error = %error, "a run could not be stopped");
-            }
-        }
+        self.own.iter().for_each(|options| stop(options));
+        self.seat.leave();
+    }
+}
+
+/// Stops what runs with `options`, if anything does.
+pub(super) fn stop(options: &Options) {
+    if let Err(error) = options.terminate() {
+        tracing::warn!(error = %error, "a run could not be stopped");
     }
 }
 
 impl Queue {
-    /// Starts the thread; `places` batches may wait for it, and each may run for `limit`, at
+    /// Starts the thread; `places` batches may wait for it, and each run may take `limit`, at
     /// `place`.
     ///
     /// # Errors
@@ -59,12 +74,19 @@ impl Queue {
         places: usize,
         limit: Duration,
         place: Place,
+        batching: Batching,
     ) -> Result<Self, PredictError> {
         let mut watch = Watch::new(limit)?;
         let (jobs, queue) = mpsc::channel(places);
+        let waiting = Waiting {
+            queue,
+            jobs: VecDeque::new(),
+            places,
+            batching,
+        };
         let thread = std::thread::Builder::new()
             .name(format!("onnx-{model}"))
-            .spawn(move || serve(runner, queue, &mut watch))
+            .spawn(move || serve(runner, waiting, &mut watch))
             .map_err(|error| PredictError::internal("the model's thread could not start", error))?;
         Ok(Self {
             jobs: Some(jobs),
@@ -76,7 +98,8 @@ impl Queue {
     /// Runs one batch, after those that came before it. Waits for a place where there is none.
     ///
     /// # Cancel safety
-    /// Dropping the future takes the batch out of the queue, or stops its run.
+    /// Dropping the future takes the batch out of the queue, or stops its run where no one else
+    /// waits for that.
     ///
     /// # Errors
     /// Those of the run.
@@ -86,12 +109,17 @@ impl Queue {
         let options = Arc::new(Options::new().map_err(failed)?);
         let again = Arc::new(session::shrinking(self.place).map_err(failed)?);
         let (answer, answered) = oneshot::channel();
+        let seat = Arc::new(Seat::default());
         // A late stop hits nothing: the options are this batch's alone.
-        let _terminator = Terminator([options.clone(), again.clone()]);
+        let _terminator = Terminator {
+            own: [options.clone(), again.clone()],
+            seat: seat.clone(),
+        };
         let job = Job {
             rows,
             options,
             again,
+            seat,
             answer,
         };
         let jobs = self.jobs.as_ref().ok_or_else(ended)?;
@@ -121,23 +149,146 @@ impl Drop for Queue {
     }
 }
 
-fn serve(mut runner: Runner, mut queue: mpsc::Receiver<Job>, watch: &mut Watch) {
-    while let Some(job) = queue.blocking_recv() {
-        if job.answer.is_closed() {
-            continue;
-        }
-        // One batch must not take the model away from all others. A run leaves nothing half
-        // done in the runner: what it makes, it owns.
-        let mut attempt =
-            |options: &Arc<Options>| watch.over(options, |it| runner.run(&job.rows, it));
-        let run = || match attempt(&job.options) {
-            // Its end sets the arena back, whatever comes of it.
-            Err(error) if error.code == ErrorCode::TooLarge => attempt(&job.again),
-            ended => ended,
-        };
-        let answer = catch_unwind(AssertUnwindSafe(run))
-            .unwrap_or_else(|_| Err(internal("the run panicked; see the worker's log", "")));
+impl Job {
+    /// Whether nobody waits for it any more.
+    pub(super) fn is_left(&self) -> bool {
+        self.answer.is_closed()
+    }
+
+    pub(super) fn answer(self, answer: Result<RecordBatch, PredictError>) {
         // The caller may have gone in the meantime.
-        let _ = job.answer.send(answer);
+        let _ = self.answer.send(answer);
+    }
+
+    /// What the model gives for it alone.
+    pub(super) fn run(
+        &self,
+        runner: &mut Runner,
+        watch: &mut Watch,
+    ) -> Result<RecordBatch, PredictError> {
+        let mut attempt =
+            |options: &Arc<Options>| guarded(runner, &self.rows, options, &mut *watch);
+        match attempt(&self.options) {
+            // Its end sets the arena back, whatever comes of it.
+            Err(error) if error.code == ErrorCode::TooLarge => attempt(&self.again),
+            ended => ended,
+        }
+    }
+}
+
+/// One run. A batch must not take the model away from all others; a run leaves nothing half done in
+/// the runner: what it makes, it owns.
+pub(super) fn guarded(
+    runner: &mut Runner,
+    rows: &RecordBatch,
+    options: &Arc<Options>,
+    watch: &mut Watch,
+) -> Result<RecordBatch, PredictError> {
+    let run = || watch.over(options, |it| runner.run(rows, it));
+    catch_unwind(AssertUnwindSafe(run))
+        .unwrap_or_else(|_| Err(internal("the run panicked; see the worker's log", "")))
+}
+
+/// Batches that wait for their run.
+struct Waiting {
+    queue: mpsc::Receiver<Job>,
+    jobs: VecDeque<Job>,
+    places: usize,
+    batching: Batching,
+}
+
+impl Waiting {
+    /// Those of the next run: the first, and those behind it that may be in one run with it. Waits
+    /// where there are none; `None` when no more can come.
+    fn next(&mut self) -> Option<Vec<Job>> {
+        self.jobs.retain(|job| !job.is_left());
+        if self.jobs.is_empty() {
+            let first = self.queue.blocking_recv()?;
+            self.jobs.push_back(first);
+            self.wait_for_more();
+        }
+        self.take_more();
+        let first = self.jobs.front()?.rows.schema();
+        let alike = |job: &Job| job.rows.num_rows() != 0 && job.rows.schema() == first;
+        let sizes = self.jobs.iter().map(|job| {
+            let rows = job.rows.num_rows();
+            alike(job).then_some(rows)
+        });
+        let count = together(sizes, self.batching.most());
+        Some(self.jobs.drain(..count).collect())
+    }
+
+    fn take_more(&mut self) {
+        if !self.batching.merges {
+            return;
+        }
+        while self.jobs.len() < self.places {
+            let Ok(job) = self.queue.try_recv() else {
+                return;
+            };
+            self.jobs.push_back(job);
+        }
+    }
+
+    /// Lets an idle model wait as long as its files say, or until a run is full.
+    fn wait_for_more(&mut self) {
+        let Batching { window, .. } = self.batching;
+        if window.is_zero() || !self.batching.merges {
+            return;
+        }
+        let until = Instant::now() + window;
+        loop {
+            self.take_more();
+            let rows: usize = self.jobs.iter().map(|job| job.rows.num_rows()).sum();
+            let left = until.saturating_duration_since(Instant::now());
+            if self.batching.most() <= rows || left.is_zero() {
+                return;
+            }
+            std::thread::sleep(left.min(LOOK));
+        }
+    }
+}
+
+/// How many batches, from the first on, one run takes: the first alone, or with those behind it
+/// that are like it, up to `most` rows. Of one that must run alone there is no size.
+fn together(sizes: impl IntoIterator<Item = Option<usize>>, most: usize) -> usize {
+    let (mut count, mut rows) = (0, 0_usize);
+    for size in sizes {
+        match size {
+            Some(size) if count == 0 || rows.saturating_add(size) <= most => rows += size,
+            None if count == 0 => return 1,
+            _ => break,
+        }
+        count += 1;
+    }
+    count
+}
+
+fn serve(mut runner: Runner, mut waiting: Waiting, watch: &mut Watch) {
+    while let Some(mut jobs) = waiting.next() {
+        jobs.retain(|job| !job.is_left());
+        if 1 < jobs.len() {
+            merged::run(&mut runner, jobs, watch);
+        } else if let Some(job) = jobs.pop() {
+            let answer = job.run(&mut runner, watch);
+            job.answer(answer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_takes_what_is_alike_and_fits() {
+        let all = |sizes: &[usize], most| together(sizes.iter().map(|size| Some(*size)), most);
+        assert_eq!(all(&[2, 3, 4], 8), 2);
+        assert_eq!(all(&[9, 1], 8), 1, "the first always");
+        assert_eq!(all(&[1; 40], 32), 32);
+        assert_eq!(all(&[2, 3], 0), 1);
+        assert_eq!(all(&[], 8), 0);
+        assert_eq!(together([Some(1), None, Some(1)], 8), 1);
+        assert_eq!(together([None, Some(1)], 8), 1);
     }
 }

@@ -149,3 +149,81 @@ async fn the_context_ends_a_generation_and_several_prompts_are_items() {
     let both = read(model.predict(both).await.unwrap()).await.unwrap();
     assert_eq!(both.usage.unwrap().completion_tokens, 6);
 }
+
+/// The ids of each case's answer, which are those of `transformers`.
+async fn tells_as_expected(name: &str) {
+    let directory = setup::test_model(name);
+    let config = OnnxConfig {
+        slots: 2,
+        ..setup::config()
+    };
+    let model = setup::load_with(&directory, config).await.unwrap();
+    let cases = expected_of(name);
+    let raw = ("raw", ParamValue::Bool(true));
+    let stories = cases.iter().map(|case| {
+        let (model, raw) = (&model, raw.clone());
+        async move {
+            let count = i64::try_from(case.ids.len()).unwrap();
+            tell(model, &case.prompt, &[tokens(count), endless(), raw]).await
+        }
+    });
+    for (story, case) in join_all(stories).await.into_iter().zip(&cases) {
+        assert_eq!(
+            legible(&story.unwrap().text()),
+            legible(&case.text),
+            "{name}"
+        );
+    }
+    // What is told again begins with what was told before.
+    let long = format!("{} ", cases[2].prompt).repeat(5);
+    let parameters = [tokens(5), endless()];
+    let twice = [&long, &long].map(|prompt| tell(&model, prompt, &parameters));
+    let twice = join_all(twice).await.into_iter().map(Result::unwrap);
+    let texts: Vec<String> = twice.map(|story| story.text()).collect();
+    assert_eq!(texts[0], texts[1], "{name}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_graphs_that_were_merged_into_one_are_served() {
+    tells_as_expected("merged-decoder").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_graph_that_reads_one_token_behind_a_past_reads_whole_prompts() {
+    tells_as_expected("once-decoder").await;
+    let directory = setup::test_model("once-decoder");
+    let model = setup::load(&directory).await.unwrap();
+    let long = "Once upon a time ".repeat(8);
+    for _ in 0..2 {
+        let story = tell(&model, &long, &[tokens(2), endless()]).await.unwrap();
+        let usage = story.usage.unwrap();
+        assert!(64 < usage.prompt_tokens, "{usage:?}");
+        assert_eq!(usage.cached_tokens, 0, "nothing is taken over");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shared_cache_is_told_positions_where_the_graph_wants_them() {
+    tells_as_expected("positioned-decoder").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_several_chat_templates_the_usual_one_is_taken_and_the_one_for_tools_with_tools() {
+    let model = setup::load(&setup::test_model("merged-decoder"))
+        .await
+        .unwrap();
+    let count = async |parameters: &[(&str, ParamValue)]| {
+        let counting = ("count_tokens", ParamValue::Bool(true));
+        let parameters = [parameters, &[counting]].concat();
+        tell(&model, "Hello!", &parameters)
+            .await
+            .unwrap()
+            .usage
+            .unwrap()
+            .prompt_tokens
+    };
+    let tools = r#"[{"type": "function", "function": {"name": "river", "parameters": {}}}]"#;
+    let plain = count(&[]).await;
+    let with_tools = count(&[("tools", ParamValue::Json(tools.to_owned()))]).await;
+    assert!(plain < with_tools, "{plain} and {with_tools}");
+}

@@ -112,6 +112,47 @@ async fn vectors_are_those_of_transformers_with_and_without_a_prefix_and_cut() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_model_may_give_shorter_vectors_where_a_request_does_not_say() {
+    let scratch = tempfile::tempdir().unwrap();
+    let directory = scratch.path().join("text-embed");
+    std::fs::create_dir_all(directory.join("1_Pooling")).unwrap();
+    let source = setup::test_model("text-embed");
+    for entry in std::fs::read_dir(&source).unwrap() {
+        let entry = entry.unwrap();
+        if entry.path().is_file() {
+            std::fs::copy(entry.path(), directory.join(entry.file_name())).unwrap();
+        }
+    }
+    let pooling = "1_Pooling/config.json";
+    std::fs::copy(source.join(pooling), directory.join(pooling)).unwrap();
+    let say = |text: &str| std::fs::write(directory.join("model.toml"), text).unwrap();
+    let count = |count| [("dimensions".to_owned(), ParamValue::Int(count))];
+    let expected = expected("text-embed");
+    let texts = columns(&[("text", texts_of(&expected))]);
+    say("dimensions = 4\n");
+    let of_the_file = setup::load(&directory).await.unwrap();
+    say("dimensions = 9\n");
+    let registered = count(4).into_iter().collect();
+    let of_the_version = setup::load_as(&directory, setup::config(), registered);
+    for model in [of_the_file, of_the_version.await.unwrap()] {
+        let signature = model.signature(&asking(texts.clone()).model).await.unwrap();
+        assert_eq!(signature, Signature::embed(4));
+        let short = run(&model, texts.clone()).await.unwrap();
+        let mut whole = asking(texts.clone());
+        whole.parameters = count(16).into_iter().collect();
+        let whole = model.predict(whole).await.unwrap();
+        let whole: Vec<_> = whole.try_collect().await.unwrap();
+        for (index, row) in expected.iter().enumerate() {
+            close(&vector(&short, index), &row["short"]);
+            close(&vector(&whole[0], index), &row["plain"]);
+        }
+    }
+    say("dimensions = 17\n");
+    let error = setup::load(&directory).await.err().unwrap();
+    assert!(error.message.contains("'dimensions' must be 1 to 16"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn runs_of_one_shape_have_nothing_of_each_other() {
     let (model, expected) = (model("text-embed").await, expected("text-embed"));
     // From the second round on, each shape is one that came before.

@@ -4,12 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::Float32Type;
-use arrow_array::{Array, ArrayRef, FixedSizeListArray, Float32Array, RecordBatch};
+use arrow_array::types::{Float32Type, Int64Type};
+use arrow_array::{Array, ArrayRef, FixedSizeListArray, Float32Array, Int64Array, RecordBatch};
 use arrow_schema::{DataType, Field};
 use futures::TryStreamExt;
+use futures::future::join_all;
 use volley_backend::Backend;
-use volley_types::{ErrorCode, Input, ModelName, ModelRef, PredictRequest};
+use volley_types::{ErrorCode, Input, ModelName, ModelRef, PredictError, PredictRequest};
 
 use crate::setup;
 
@@ -123,4 +124,82 @@ async fn what_the_graph_contradicts_is_refused_by_its_name() {
         assert!(refused.contains("config.pbtxt"), "{refused}");
         assert!(refused.contains(told), "{refused}");
     }
+}
+
+/// How many rows ran together with each of `numbers`, sent in a request of their own.
+async fn company(model: &Arc<dyn Backend>, numbers: &[i64]) -> Result<Vec<i64>, PredictError> {
+    let column: ArrayRef = Arc::new(Int64Array::from(numbers.to_vec()));
+    let batch = RecordBatch::try_from_iter([("x", column)]).unwrap();
+    let name = ModelRef::deployed(ModelName::new("m").unwrap());
+    let answer = model.predict(PredictRequest::new(name, Input::Batch(batch)));
+    let answer: Vec<RecordBatch> = answer.await?.try_collect().await?;
+    let rows = answer.iter().flat_map(|batch| {
+        let rows = batch.column_by_name("rows").unwrap();
+        rows.as_primitive::<Int64Type>().values().to_vec()
+    });
+    Ok(rows.collect())
+}
+
+/// A directory with the graph that tells how many rows ran together.
+fn telling(file: &str, text: &str) -> tempfile::TempDir {
+    let directory = tempfile::Builder::new().prefix("told").tempdir().unwrap();
+    let graph = setup::test_model("together").join("model.onnx");
+    std::fs::copy(graph, directory.path().join("model.onnx")).unwrap();
+    std::fs::write(directory.path().join(file), text).unwrap();
+    directory
+}
+
+/// Waits long enough for all that come at once, and ends when a run is full.
+const DYNAMIC: &str = "max_batch_size: 8 input [ { name: 'x' data_type: TYPE_INT64 dims: [ 1 ] } ]\n\
+    dynamic_batching { max_queue_delay_microseconds: 900000 }";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_several_requests_run_together_where_the_files_say_so() {
+    let toml = "max_batch_rows = 8\nbatch_window_us = 900000\n";
+    for (file, text) in [("config.pbtxt", DYNAMIC), ("model.toml", toml)] {
+        let directory = telling(file, text);
+        let model = load(directory.path()).await.unwrap();
+        let requests = [&[1, 2, 3][..], &[4, 5], &[6, 7, 8]];
+        let told = join_all(requests.map(|numbers| company(&model, numbers))).await;
+        let told: Vec<Vec<i64>> = told.into_iter().map(Result::unwrap).collect();
+        assert_eq!(told, [vec![8; 3], vec![8; 2], vec![8; 3]], "{file}");
+        // More than a run takes are two.
+        let many: Vec<i64> = (20..36).collect();
+        assert_eq!(company(&model, &many).await.unwrap(), [8; 16], "{file}");
+    }
+    let plain = load(&setup::test_model("together")).await.unwrap();
+    let told = join_all((0..9).map(|number| {
+        let plain = &plain;
+        async move { company(plain, &[number, 100]).await }
+    }))
+    .await;
+    assert!(
+        told.into_iter().all(|told| told.unwrap() == [2, 2]),
+        "nobody said that they may"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_row_fails_its_own_request_and_who_leaves_takes_nothing_along() {
+    let directory = telling("config.pbtxt", DYNAMIC);
+    let model = load(directory.path()).await.unwrap();
+    let requests = [&[1, 2, 3][..], &[13, 5], &[6, 7, 8]];
+    let [good, bad, other] = requests.map(|numbers| company(&model, numbers));
+    let (good, bad, other) = futures::join!(good, bad, other);
+    assert_eq!((good.unwrap(), other.unwrap()), (vec![3; 3], vec![3; 3]));
+    assert_eq!(bad.unwrap_err().code, ErrorCode::InvalidInput);
+    let limit = std::time::Duration::from_millis(100);
+    let leaver = tokio::time::timeout(limit, company(&model, &[1, 2, 3]));
+    let (left, stayed) = futures::join!(leaver, company(&model, &[4; 2]));
+    assert!(left.is_err());
+    assert_eq!(stayed.unwrap(), [2; 2]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_graph_without_a_batch_is_not_told_to_merge_rows() {
+    let directory = telling("model.toml", "max_batch_rows = 8\n");
+    let graph = setup::test_model("unbatched").join("model.onnx");
+    std::fs::copy(graph, directory.path().join("model.onnx")).unwrap();
+    let refused = load(directory.path()).await.err().unwrap();
+    assert!(refused.contains("max_batch_rows"), "{refused}");
 }

@@ -56,11 +56,12 @@ pub(super) struct Parts<'d> {
 }
 
 impl Fixed {
-    /// Steps at `place`; `None` where the logits have another form than a decoder's.
+    /// Steps at `place`; `None` where the logits have another form than a decoder's, or the model
+    /// wants positions.
     pub(super) fn new(place: Place, layout: Layout, context: usize) -> Option<Self> {
         let positions = match layout.logits_rank {
-            Some(2) => false,
-            Some(3) => true,
+            Some(2) if !layout.positions => false,
+            Some(3) if !layout.positions => true,
             _ => return None,
         };
         Some(Self {

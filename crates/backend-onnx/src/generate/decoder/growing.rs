@@ -10,7 +10,7 @@ use ort::session::Session;
 use ort::value::{DynValue, PrimitiveTensorElementType, Shape, Tensor, TensorElementType};
 use volley_types::PredictError;
 
-use super::layout::Layout;
+use super::layout::{Kept, Layout, SWITCH};
 use super::{append_last, failed, quiet, refused};
 use crate::generate::memory;
 use crate::generate::model::{ModelFiles, Names};
@@ -148,6 +148,16 @@ impl Growing {
         if self.layout.positions {
             let positions = (length..length + tokens.len()).map(|position| position as i64);
             bind(&names.position_ids, positions.collect())?;
+        }
+        let extras = self.layout.extras;
+        if extras.switch {
+            let past = Tensor::from_array(([1], vec![0 < length])).map_err(refused)?;
+            binding.bind_input(SWITCH, &past).map_err(refused)?;
+        }
+        if let Some(Kept { name, rank }) = extras.kept {
+            // Those of the last one are read.
+            let one = Tensor::from_array((vec![1_i64; rank], vec![1_i64])).map_err(refused)?;
+            binding.bind_input(name, &one).map_err(refused)?;
         }
         let there = self.place.memory().map_err(refused)?;
         for ((name, present), value) in names.caches.iter().zip(past) {

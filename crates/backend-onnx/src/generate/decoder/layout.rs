@@ -24,6 +24,56 @@ pub(super) struct Layout {
     pub(super) logits: TensorElementType,
     /// How many dimensions they have, where the graph tells.
     pub(super) logits_rank: Option<usize>,
+    /// Inputs of some exports only.
+    pub(super) extras: Extras,
+}
+
+/// Inputs that some exports have beside those of every decoder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Extras {
+    /// Two graphs were merged into one, which is told whether there is a past.
+    pub(super) switch: bool,
+    /// How many positions' logits are wanted.
+    pub(super) kept: Option<Kept>,
+}
+
+/// The input that says how many positions' logits are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kept {
+    pub(super) name: &'static str,
+    /// It is a number, or a list of one.
+    pub(super) rank: usize,
+}
+
+/// The input of a merged graph that says whether there is a past.
+pub(super) const SWITCH: &str = "use_cache_branch";
+/// Names of the input that says how many positions' logits are wanted.
+const KEPT: [&str; 2] = ["num_logits_to_keep", "logits_to_keep"];
+
+impl Extras {
+    fn read(session: &Session) -> Result<Self, PredictError> {
+        let input = |name: &str| {
+            let mut inputs = session.inputs().iter();
+            inputs.find(|input| input.name() == name).map(Outlet::dtype)
+        };
+        if let Some(switch) = input(SWITCH) {
+            expect(SWITCH, switch, &[TensorElementType::Bool])?;
+        }
+        let kept = KEPT.into_iter().find_map(|name| Some((name, input(name)?)));
+        let kept = kept.map(|(name, kept)| {
+            expect(name, kept, &[TensorElementType::Int64])?;
+            let rank = kept.tensor_shape().map_or(0, |shape| shape.len()).min(1);
+            Ok::<_, PredictError>(Kept { name, rank })
+        });
+        Ok(Self {
+            switch: input(SWITCH).is_some(),
+            kept: kept.transpose()?,
+        })
+    }
+
+    fn count(self) -> usize {
+        usize::from(self.switch) + usize::from(self.kept.is_some())
+    }
 }
 
 impl Layout {
@@ -68,8 +118,9 @@ pub(super) fn check(session: &Session, files: &ModelFiles) -> Result<Layout, Pre
             files.described_by
         )));
     }
-    let known = names.caches.len() + 2 + usize::from(positions);
-    if session.inputs().len() != known || (files.shared && positions) {
+    let extras = Extras::read(session)?;
+    let known = names.caches.len() + 2 + usize::from(positions) + extras.count();
+    if session.inputs().len() != known || (files.shared && 0 < extras.count()) {
         return Err(PredictError::invalid(format!(
             "the model has inputs that are not those of a decoder with a KV cache as {} describes \
              it: token ids, an attention mask, positions, and past keys and values",
@@ -81,6 +132,7 @@ pub(super) fn check(session: &Session, files: &ModelFiles) -> Result<Layout, Pre
         cache,
         logits: logits_type,
         logits_rank: logits.tensor_shape().map(|shape| shape.len()),
+        extras,
     })
 }
 

@@ -37,7 +37,17 @@ pub(super) struct Shared {
     run_options: Arc<Options>,
     caches: Vec<Cache>,
     names: Names,
+    /// Whether the model wants positions.
+    positions: bool,
     vocabulary: usize,
+}
+
+/// What a run reads, row by row.
+struct Rows {
+    ids: Vec<i64>,
+    mask: Vec<i64>,
+    /// Where the model wants them.
+    positions: Option<Vec<i64>>,
 }
 
 impl Shared {
@@ -77,6 +87,7 @@ impl Shared {
             session,
             run_options: Arc::new(if fixed { without_graph()? } else { quiet()? }),
             names,
+            positions: layout.positions,
             vocabulary: files.vocabulary,
             fixed: fixed
                 .then(|| Fixed::new(place, layout, files.context))
@@ -94,6 +105,8 @@ impl Shared {
     ) -> Result<T, PredictError> {
         let ids: Vec<i64> = tokens.iter().map(|token| i64::from(*token)).collect();
         let mask = vec![1_i64; length + tokens.len()];
+        let positions = (length..length + tokens.len()).map(|place| place as i64);
+        let positions = self.positions.then(|| positions.collect());
         let mut bound = match self.singles[slot].take() {
             Some(bound) => bound,
             None => self.bind(slot, 1)?,
@@ -108,7 +121,11 @@ impl Shared {
             names,
             &mut bound,
             1,
-            (ids, mask),
+            Rows {
+                ids,
+                mask,
+                positions,
+            },
             |logits| last(logits, vocabulary, read),
         );
         self.singles[slot] = Some(bound);
@@ -137,6 +154,12 @@ impl Shared {
                 *id = i64::from(*token);
             }
         }
+        // Padding stands where the last token does, which is in every table.
+        let place = |prompt: &[u32], place: usize| place.min(prompt.len().saturating_sub(1)) as i64;
+        let positions = prompts
+            .iter()
+            .flat_map(|prompt| (0..width).map(move |index| place(prompt, index)));
+        let positions = self.positions.then(|| positions.collect());
         let mut bound = self.bind(first, rows)?;
         let (names, vocabulary) = (&self.names, self.vocabulary);
         let (session, options) = (&mut self.session, &self.run_options);
@@ -148,7 +171,11 @@ impl Shared {
             names,
             &mut bound,
             rows,
-            (ids, mask),
+            Rows {
+                ids,
+                mask,
+                positions,
+            },
             |logits| each(logits, rows * width, vocabulary, ends, read),
         )?
     }
@@ -193,6 +220,8 @@ impl Shared {
         for (row, length) in mask.chunks_mut(width).zip(lengths) {
             row[..=*length].fill(1);
         }
+        let positions = lengths.iter().map(|length| *length as i64);
+        let positions = self.positions.then(|| positions.collect());
         let mut bound = match self.batches[rows].take() {
             Some(bound) => bound,
             None => self.bind(0, rows)?,
@@ -205,7 +234,11 @@ impl Shared {
             names,
             &mut bound,
             rows,
-            (ids, mask),
+            Rows {
+                ids,
+                mask,
+                positions,
+            },
             |logits| last(logits, rows * vocabulary, read),
         );
         self.batches[rows] = Some(bound);
@@ -267,20 +300,24 @@ fn step<T>(
     names: &Names,
     bound: &mut Bound,
     rows: usize,
-    (ids, mask): (Vec<i64>, Vec<i64>),
+    read_in: Rows,
     read: impl FnOnce(&DynValue) -> T,
 ) -> Result<T, PredictError> {
-    let shape = |values: &[i64]| [rows, values.len() / rows.max(1)];
-    let ids = Tensor::from_array((shape(&ids), ids)).map_err(refused)?;
-    let mask = Tensor::from_array((shape(&mask), mask)).map_err(refused)?;
-    bound
-        .binding
-        .bind_input(names.input_ids.as_str(), &ids)
-        .map_err(refused)?;
-    bound
-        .binding
-        .bind_input(names.attention_mask.as_str(), &mask)
-        .map_err(refused)?;
+    let Rows {
+        ids,
+        mask,
+        positions,
+    } = read_in;
+    let mut bind = |name: &str, values: Vec<i64>| {
+        let shape = [rows, values.len() / rows.max(1)];
+        let tensor = Tensor::from_array((shape, values)).map_err(refused)?;
+        bound.binding.bind_input(name, &tensor).map_err(refused)
+    };
+    bind(&names.input_ids, ids)?;
+    bind(&names.attention_mask, mask)?;
+    if let Some(positions) = positions {
+        bind(&names.position_ids, positions)?;
+    }
     let outputs = session
         .run_binding_with_options(&bound.binding, run_options)
         .map_err(refused)?;

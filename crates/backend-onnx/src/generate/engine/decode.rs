@@ -65,7 +65,7 @@ impl Loop {
     ) -> Self {
         Self {
             slots: Slots::new(decoder.slots()),
-            prefix_reuse,
+            prefix_reuse: prefix_reuse && decoder.reads_on(),
             delivery,
             decoder,
             files,
@@ -186,7 +186,10 @@ impl Loop {
             read,
             cached,
         } = reading;
-        let end = request.prompt.len().min(chunk_end(read));
+        let end = match self.decoder.reads_on() {
+            true => request.prompt.len().min(chunk_end(read)),
+            false => request.prompt.len(),
+        };
         let slot = self.running.len();
         let mut sampler =
             (end == request.prompt.len()).then(|| request.sampler(self.files.vocabulary));
