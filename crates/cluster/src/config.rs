@@ -17,9 +17,10 @@ pub struct RaftTiming {
     /// consensus library has one knob for both. Shorter finds a dead leader sooner and bears
     /// slow disks less.
     pub heartbeat: Duration,
-    /// The shortest and the longest random wait before an election. The longest is also the
-    /// leader's lease: a leader that is killed is replaced after the lease and one random wait,
-    /// so (500 ms, 1 s) means 1.5 s to 2 s of silence.
+    /// The longest is the leader's lease: once a voter has heard nothing for so long, it asks
+    /// the others, and the one with the longest log stands for election. Where too few of them
+    /// answer, each stands after the lease and a random wait between the two: (500 ms, 1 s) means
+    /// 1 s to 1.3 s of silence, and 1.5 s to 2.4 s then.
     pub election: (Duration, Duration),
 }
 

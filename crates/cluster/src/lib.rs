@@ -3,12 +3,13 @@
 //! library; none of its types is in this crate's interface.
 //!
 //! Reading order: [`apply`], [`placement`], [`Cluster`] (what others call), `write` (how a
-//! write finds the leader), `membership`, `levels`, `store`, `network`, `service`; [`backup`] for what
+//! write finds the leader), `election` (who stands for it), `membership`, `levels`, `store`, `network`, `service`; [`backup`] for what
 //! is kept elsewhere, and `lineage` for what must not come back.
 
 pub mod apply;
 pub mod backup;
 mod config;
+mod election;
 mod levels;
 mod lineage;
 mod membership;
@@ -162,6 +163,7 @@ impl Cluster {
         ));
         let asking = cluster.clone().ask_for_reports(publish_reports);
         cluster.0.tasks.spawn(asking);
+        cluster.0.tasks.spawn(cluster.clone().watch_the_leader());
         Ok(cluster)
     }
 

@@ -91,6 +91,16 @@ impl RaftService for RaftDoor {
             .await;
         Ok(Response::new(encode(&answer).map_err(unanswered)?))
     }
+
+    async fn canvass(
+        &self,
+        request: Request<wire::CanvassRequest>,
+    ) -> Result<Response<wire::CanvassReply>, Status> {
+        self.0.check_lineage(request.metadata()).await?;
+        let standing = self.0.standing().await;
+        let stopped = || Status::unavailable("this coordinator's Raft node has stopped");
+        Ok(Response::new(standing.ok_or_else(stopped)?.to_wire()))
+    }
 }
 
 #[tonic::async_trait]

@@ -11,6 +11,7 @@
 //! first that broke a law.
 
 mod history;
+mod killed;
 mod laws;
 mod net;
 mod operator;

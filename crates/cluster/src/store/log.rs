@@ -49,6 +49,13 @@ impl LogStore {
         let tail = self.tail.lock();
         tail.entries.get(&index).map(|entry| entry.log_id)
     }
+
+    /// The last entry that there was, purged or not.
+    pub(crate) fn last_id(&self) -> Option<LogId> {
+        let tail = self.tail.lock();
+        let last = tail.entries.values().next_back().map(|entry| entry.log_id);
+        last.or(tail.purged)
+    }
 }
 
 #[cfg(test)]

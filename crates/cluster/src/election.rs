@@ -1,0 +1,292 @@
+//! Who stands for election once a leader is silent, and when: who can win, as soon as the others
+//! are free to vote.
+//!
+//! By itself the consensus library lets every voter stand after a random time, whatever its log.
+//! One whose log lacks entries of another's cannot win, but it takes the term from the one that
+//! can, which then loses its turn as well: two such turns are five seconds. So a voter that has
+//! heard nothing for the length of the lease first asks all others: whether they have heard the
+//! leader, when they are free to vote, and how far their logs go. Of those that answer, the one
+//! with the longest log stands, at once; between equals the higher id. More than half must answer,
+//! and one that hears the leader is enough to wait.
+//!
+//! It decides nothing but the moment. The library's own timers go on behind it, for clusters in
+//! which this finds nobody, and votes are counted there alone.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use openraft::{CommittedLeaderId, ServerState};
+use std::sync::atomic::Ordering;
+use tokio::time::Instant;
+use tonic::Request;
+use volley_proto::raft::v1 as wire;
+use volley_proto::raft::v1::raft_service_client::RaftServiceClient;
+use volley_types::NodeId;
+
+use crate::raft_types::LogId;
+use crate::{Cluster, network};
+
+/// How long the others may take to answer.
+const ANSWER: Duration = Duration::from_millis(200);
+/// How long a candidate has before another one may stand.
+const ELECTING: Duration = Duration::from_millis(300);
+/// Until it asks again, where nobody can be said to win.
+const AGAIN: Duration = Duration::from_millis(150);
+/// Beyond the lease, for the grain of clocks.
+const MARGIN: Duration = Duration::from_millis(20);
+
+/// What a voter has to say of an election.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Standing {
+    /// For so long it votes for nobody.
+    bound: Duration,
+    /// It may lead.
+    willing: bool,
+    /// The last entry of its log.
+    last: Option<LogId>,
+}
+
+/// What follows from all answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Stand,
+    Wait(Duration),
+}
+
+impl Cluster {
+    /// Stands for election whenever this node is the one to do so, until the node stops.
+    pub(crate) async fn watch_the_leader(self) {
+        let watching = async {
+            loop {
+                let wait = match self.look_at_the_leader().await {
+                    Next::Stand => {
+                        if self.0.raft.trigger().elect().await.is_err() {
+                            return;
+                        }
+                        ELECTING
+                    }
+                    Next::Wait(wait) => wait,
+                };
+                tokio::time::sleep(wait).await;
+            }
+        };
+        tokio::select! {
+            () = self.0.stop.cancelled() => {}
+            () = watching => {}
+        }
+    }
+
+    async fn look_at_the_leader(&self) -> Next {
+        let own = self.0.config.node_id;
+        let members = crate::members(&self.0.raft.metrics().borrow());
+        let voters: Vec<_> = members.into_iter().filter(|member| member.voter).collect();
+        let votes = voters.iter().any(|member| member.id == own);
+        // Who votes alone needs nobody's answer, and is elected by its own clock.
+        if !votes || voters.len() == 1 || self.is_leader() {
+            return Next::Wait(self.lease());
+        }
+        let Some(standing) = self.standing().await else {
+            return Next::Wait(self.lease());
+        };
+        if !standing.bound.is_zero() {
+            return Next::Wait(standing.bound + MARGIN);
+        }
+        let others = voters.iter().filter(|member| member.id != own);
+        let asked: FuturesUnordered<_> = others
+            .map(|member| async {
+                let asked = tokio::time::timeout(ANSWER, self.canvass(&member.address)).await;
+                asked.ok().flatten().map(|standing| (member.id, standing))
+            })
+            .collect();
+        let answers: Vec<_> = asked.filter_map(std::future::ready).collect().await;
+        decide((own, standing), &answers, voters.len())
+    }
+
+    fn lease(&self) -> Duration {
+        self.0.config.timing.election.1
+    }
+
+    /// What this node has to say of an election; `None` once it has stopped.
+    pub(crate) async fn standing(&self) -> Option<Standing> {
+        let seen = self.0.raft.with_raft_state(|state| {
+            let heard = state.vote_last_modified();
+            (state.server_state, state.vote_ref().committed, heard)
+        });
+        let (role, follows, heard) = seen.await.ok()?;
+        let bound = match role {
+            ServerState::Leader => self.leads_for(),
+            _ => {
+                let silent = heard.map_or(Duration::MAX, |heard| {
+                    Instant::now().saturating_duration_since(heard)
+                });
+                let bound = if follows { self.lease() } else { ELECTING };
+                bound.saturating_sub(silent)
+            }
+        };
+        let drained = self.0.registry.borrow();
+        let drained = drained.drains_coordinator(self.0.config.node_id);
+        Some(Standing {
+            bound,
+            willing: !drained && !self.0.retiring.load(Ordering::Acquire),
+            last: self.0.log.last_id(),
+        })
+    }
+
+    /// How long a leader keeps the others from standing: not at all once it has not heard more
+    /// than half of them for the length of its lease.
+    fn leads_for(&self) -> Duration {
+        let heard = self.0.raft.metrics().borrow().millis_since_quorum_ack;
+        let silent = heard.map_or(Duration::MAX, Duration::from_millis);
+        match silent < self.lease() || self.0.handing_over.load(Ordering::Acquire) {
+            true => self.lease(),
+            false => Duration::ZERO,
+        }
+    }
+
+    /// What the voter at `address` has to say; `None` when it does not answer.
+    async fn canvass(&self, address: &str) -> Option<Standing> {
+        let line = self.peer(address).await?;
+        let mut client =
+            RaftServiceClient::new(line).max_decoding_message_size(network::MAX_MESSAGE_BYTES);
+        let mut request = Request::new(wire::CanvassRequest {});
+        self.0.lineage.mark(request.metadata_mut());
+        match client.canvass(request).await {
+            Ok(reply) => Some(Standing::from_wire(reply.into_inner())),
+            Err(status) => {
+                tracing::debug!(address, reason = status.message(), "no answer to a canvass");
+                self.0.peers.lock().await.remove(address);
+                None
+            }
+        }
+    }
+}
+
+impl Standing {
+    pub(crate) fn to_wire(self) -> wire::CanvassReply {
+        wire::CanvassReply {
+            // Rounded up: who asks must not come too early.
+            bound_ms: u64::try_from(self.bound.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX),
+            willing: self.willing,
+            last: self.last.map(|last| wire::LogPosition {
+                term: last.leader_id.term,
+                leader: last.leader_id.node_id,
+                index: last.index,
+            }),
+        }
+    }
+
+    fn from_wire(reply: wire::CanvassReply) -> Self {
+        let position = |last: wire::LogPosition| {
+            LogId::new(CommittedLeaderId::new(last.term, last.leader), last.index)
+        };
+        Self {
+            bound: Duration::from_millis(reply.bound_ms),
+            willing: reply.willing,
+            last: reply.last.map(position),
+        }
+    }
+}
+
+/// What a voter does that has heard `others`, of so many voters with itself.
+fn decide(own: (NodeId, Standing), others: &[(NodeId, Standing)], voters: usize) -> Next {
+    let (id, standing) = own;
+    if 2 * (1 + others.len()) <= voters {
+        return Next::Wait(AGAIN);
+    }
+    let bound = others.iter().map(|(_, theirs)| theirs.bound);
+    let bound = bound.fold(standing.bound, Duration::max);
+    if !bound.is_zero() {
+        // Nobody binds itself for longer than its own lease; what comes over the wire might.
+        return Next::Wait(bound.min(Duration::from_secs(5)) + MARGIN);
+    }
+    let goes_before = |other: &NodeId, theirs: &Standing| {
+        standing.last < theirs.last
+            || (standing.last == theirs.last && theirs.willing && id < *other)
+    };
+    let is_behind = others
+        .iter()
+        .any(|(other, theirs)| goes_before(other, theirs));
+    match standing.willing && !is_behind {
+        true => Next::Stand,
+        false => Next::Wait(AGAIN),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn free(term: u64, index: u64) -> Standing {
+        Standing {
+            bound: Duration::ZERO,
+            willing: true,
+            last: Some(LogId::new(CommittedLeaderId::new(term, 1), index)),
+        }
+    }
+
+    fn stands(own: (u64, Standing), others: &[(u64, Standing)], voters: usize) -> bool {
+        let others: Vec<_> = others.iter().map(|(id, it)| (NodeId(*id), *it)).collect();
+        decide((NodeId(own.0), own.1), &others, voters) == Next::Stand
+    }
+
+    #[test]
+    fn the_longest_log_stands_and_between_equals_the_higher_id() {
+        assert!(stands((1, free(2, 9)), &[(2, free(2, 8))], 3));
+        assert!(!stands((2, free(2, 8)), &[(1, free(2, 9))], 3));
+        // A later term goes before a longer log.
+        assert!(stands((1, free(3, 2)), &[(2, free(2, 9))], 3));
+        assert!(stands((2, free(2, 9)), &[(1, free(2, 9))], 3));
+        assert!(!stands((1, free(2, 9)), &[(2, free(2, 9))], 3));
+        let empty = Standing {
+            last: None,
+            ..free(0, 0)
+        };
+        assert!(!stands((3, empty), &[(1, free(0, 0))], 3));
+    }
+
+    #[test]
+    fn nobody_stands_whom_too_few_answer_or_while_one_hears_the_leader() {
+        assert!(!stands((3, free(2, 9)), &[], 3));
+        assert!(!stands((5, free(2, 9)), &[(1, free(2, 9))], 5));
+        let hears = Standing {
+            bound: Duration::from_millis(400),
+            ..free(2, 9)
+        };
+        let others = [(NodeId(1), free(2, 9)), (NodeId(2), hears)];
+        let next = decide((NodeId(3), free(2, 9)), &others, 5);
+        assert_eq!(next, Next::Wait(Duration::from_millis(400) + MARGIN));
+    }
+
+    #[test]
+    fn who_does_not_lead_leaves_it_to_an_equal_and_is_not_passed_by_a_shorter_log() {
+        let drained = Standing {
+            willing: false,
+            ..free(2, 9)
+        };
+        assert!(!stands((3, drained), &[(1, free(2, 9))], 3));
+        assert!(stands((1, free(2, 9)), &[(3, drained)], 3));
+        // Only the drained one could win: its own clock decides.
+        assert!(!stands((1, free(2, 8)), &[(3, drained)], 3));
+    }
+
+    #[test]
+    fn what_is_said_over_the_wire_is_what_is_heard() {
+        let said = [
+            free(7, 12),
+            Standing {
+                bound: Duration::from_millis(620),
+                willing: false,
+                last: None,
+            },
+        ];
+        for standing in said {
+            assert_eq!(Standing::from_wire(standing.to_wire()), standing);
+        }
+        let rounded = Standing {
+            bound: Duration::from_micros(1),
+            ..free(1, 1)
+        };
+        assert_eq!(rounded.to_wire().bound_ms, 1);
+    }
+}

@@ -1,0 +1,176 @@
+//! How long writes wait when the leader is killed, again and again, while something is written.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep};
+use volley_types::NodeId;
+
+use super::net::{Weather, address};
+use super::runtime::on_simulated_time;
+use super::trace::Trace;
+use super::users::Users;
+use super::world::{Running, World};
+use super::{asked, say};
+
+/// Clusters in an ordinary run.
+const SEEDS: u64 = 25;
+/// Leaders that are killed in each.
+const KILLS: usize = 8;
+/// How long anything may take before a story has failed.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// What is promised (P2).
+const PROMISED: Duration = Duration::from_secs(3);
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// The leader, once all that run follow it.
+async fn leader(world: &World) -> Result<Running, String> {
+    let by = Instant::now() + PATIENCE;
+    while Instant::now() < by {
+        let running = world.all_running();
+        let follows = |one: &Running| one.cluster.raft().borrow().leader;
+        let leader = running.iter().find(|one| one.cluster.is_leader());
+        if let Some(leader) = leader
+            && running
+                .iter()
+                .all(|one| follows(one) == Some(NodeId(leader.life.node())))
+        {
+            return Ok(leader.clone());
+        }
+        world.run(ms(10)).await?;
+    }
+    Err("nobody leads".to_owned())
+}
+
+/// Writes through one until it is acknowledged, as a caller does.
+async fn write(users: &Users, through: &Running, mark: &str) -> Result<(), String> {
+    let by = Instant::now() + PATIENCE;
+    for attempt in 0.. {
+        if by < Instant::now() {
+            break;
+        }
+        let mark = format!("{mark}-{attempt}");
+        if users.write_through(through, "m0", mark).await {
+            return Ok(());
+        }
+        sleep(ms(20)).await;
+    }
+    Err(format!("no write within {PATIENCE:?}"))
+}
+
+/// Kills leaders of one cluster; gives how long each was missed.
+async fn kills(world: &World, seed: u64) -> Result<Vec<Duration>, String> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let count = [3, 3, 5][random.usize(..3)];
+    // A slow machine's network beside a quick one's.
+    world.net().set_weather(Weather {
+        delay_ms: (1, [2, 8, 30][random.usize(..3)]),
+        ..Weather::CALM
+    });
+    let members = (1..=count).map(|node| (NodeId(node), address(node)));
+    let members: BTreeMap<_, _> = members.collect();
+    for node in 1..=count {
+        world.start(node).await?;
+    }
+    for running in world.all_running() {
+        let made = running
+            .life
+            .part(running.cluster.bootstrap(members.clone()));
+        made.await.map_err(|error| error.message)?;
+    }
+    let users = Users::new(world);
+    let mut missed = Vec::new();
+    for round in 0..KILLS {
+        let leader = leader(world).await?;
+        let killed = leader.life.node();
+        let others = world.all_running();
+        let others: Vec<_> = others
+            .into_iter()
+            .filter(|one| one.life.node() != killed)
+            .collect();
+        let through = &others[random.usize(..others.len())];
+        write(&users, through, &format!("before-{round}")).await?;
+        // What is on its way when it dies has come to some of the others only.
+        for burst in 0..random.usize(..4) {
+            let (users, leader) = (users.clone(), leader.clone());
+            let mark = format!("burst-{round}-{burst}");
+            tokio::spawn(async move { users.write_through(&leader, "m1", mark).await });
+            sleep(ms(random.u64(..12))).await;
+        }
+        world.crash(killed, random.bool(), None);
+        let died = Instant::now();
+        write(&users, through, &format!("after-{round}")).await?;
+        missed.push(died.elapsed());
+        world.start(killed).await?;
+        // Often as soon as it is back: it has not caught up then.
+        world.run(ms(random.u64(..2_000))).await?;
+    }
+    let end = leader(world).await?;
+    let registry = end.cluster.registry().borrow().clone();
+    users.history.lock().check(&registry)?;
+    Ok(missed)
+}
+
+fn told(seed: u64) -> Result<Vec<Duration>, String> {
+    on_simulated_time(seed ^ 3, async {
+        let world = World::new(seed, 1_000, Trace::new(false));
+        let told = kills(&world, seed).await;
+        world.end();
+        told.map_err(|why| format!("seed {seed}: {why}"))
+    })
+}
+
+/// Quarters of a second, with how many there were of each.
+fn table(missed: &[Duration]) -> String {
+    let mut counts: BTreeMap<u128, usize> = BTreeMap::new();
+    for one in missed {
+        *counts.entry(one.as_millis() / 250).or_default() += 1;
+    }
+    let mut text = String::new();
+    for (quarter, count) in counts {
+        let from = quarter as f64 / 4.0;
+        let _ = writeln!(text, "{from:>5.2} to {:>5.2} s  {count}", from + 0.25);
+    }
+    text
+}
+
+#[test]
+fn writes_go_on_within_three_seconds_of_a_leaders_death() {
+    let first = asked("VOLLEY_RAFT_SEED").unwrap_or(0);
+    let count = asked("VOLLEY_RAFT_SEEDS").unwrap_or(SEEDS);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let (next, all) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    if count <= at {
+                        return;
+                    }
+                    let missed = told(first + at);
+                    all.lock().push(missed);
+                }
+            });
+        }
+    });
+    let all: Result<Vec<_>, String> = all.into_inner().into_iter().collect();
+    let mut missed = all.unwrap_or_else(|why| panic!("{why}")).concat();
+    missed.sort_unstable();
+    let at = |percent: usize| missed[(missed.len() * percent / 100).min(missed.len() - 1)];
+    say(&format!(
+        "{} leaders killed: writes went on after {:.2} s p50, {:.2} s p99, {:.2} s at most\n{}",
+        missed.len(),
+        at(50).as_secs_f64(),
+        at(99).as_secs_f64(),
+        at(100).as_secs_f64(),
+        table(&missed)
+    ));
+    assert!(at(99) <= PROMISED, "{:?} p99", at(99));
+}
