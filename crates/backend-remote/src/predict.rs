@@ -153,6 +153,7 @@ fn answers(
     calls: Vec<Arc<Call>>,
     items: Vec<Item>,
 ) -> impl Stream<Item = (To, PartResult)> + Send + Unpin {
+    let alone = items.len() == 1 && calls.len() == 1;
     let items = (0_u32..).zip(items);
     let all = items.flat_map(move |(number, item)| {
         let each = (0_u32..).zip(calls.clone());
@@ -168,7 +169,14 @@ fn answers(
         let parts = answer(servers.clone(), call, item);
         parts.map(move |part| (to, part)).boxed()
     });
-    Box::pin(stream::iter(answers).flatten_unordered(ITEMS_AT_ONCE))
+    let answers = stream::iter(answers);
+    // One answer is read as it is: turns among several make a caller wait after every part, so
+    // that parts that have come together would go on one by one.
+    if alone {
+        answers.flatten().boxed()
+    } else {
+        answers.flatten_unordered(ITEMS_AT_ONCE).boxed()
+    }
 }
 
 /// The answer to one item, in parts as they are read.

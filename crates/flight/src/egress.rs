@@ -2,15 +2,18 @@
 //! merged with what else is ready.
 
 use std::pin::Pin;
+use std::sync::LazyLock;
 use std::task::{Context, Poll};
 
 use arrow_array::RecordBatch;
 use arrow_flight::{FlightData, SchemaAsIpc};
+use arrow_ipc::MetadataVersion;
 use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
-use arrow_schema::{Schema, SchemaRef};
+use arrow_schema::{ArrowError, Schema, SchemaRef};
 use futures::Stream;
 use volley_types::{ErrorCode, PredictError};
 
+use crate::columns::{self, Columns};
 use crate::{MAX_MESSAGE_BYTES, MAX_ROWS};
 
 /// Bytes of one message that a larger batch is split at, and the most that is merged.
@@ -25,6 +28,13 @@ const MAX_MERGED_ROWS: usize = 4096;
 /// Room for the header beside the body in the largest message.
 const HEADER_ROOM: usize = 512 << 10;
 
+/// Buffers are padded to eight bytes, the least that Arrow allows. By default it is 64, and the
+/// buffers of a chunk hold a few bytes each.
+static OPTIONS: LazyLock<IpcWriteOptions> = LazyLock::new(|| {
+    IpcWriteOptions::try_new(8, false, MetadataVersion::V5)
+        .expect("Arrow's format has eight for the least alignment")
+});
+
 /// Encodes batches of one schema.
 pub struct Encoder {
     options: IpcWriteOptions,
@@ -32,6 +42,7 @@ pub struct Encoder {
     dictionaries: DictionaryTracker,
     context: IpcWriteContext,
     split_bytes: usize,
+    leaves_out: bool,
 }
 
 impl Encoder {
@@ -39,12 +50,19 @@ impl Encoder {
     #[must_use]
     pub fn new(split_bytes: usize) -> Self {
         Self {
-            options: IpcWriteOptions::default(),
+            options: OPTIONS.clone(),
             generator: IpcDataGenerator::default(),
             dictionaries: DictionaryTracker::new(false),
             context: IpcWriteContext::default(),
             split_bytes: split_bytes.max(1),
+            leaves_out: false,
         }
+    }
+
+    /// Whether columns that say nothing are left out of messages: for whoever can read that.
+    #[must_use]
+    pub fn leaving_out(self, leaves_out: bool) -> Self {
+        Self { leaves_out, ..self }
     }
 
     /// The message that announces `schema`.
@@ -102,6 +120,15 @@ impl Encoder {
     }
 
     fn message(&mut self, batch: &RecordBatch) -> Result<FlightData, PredictError> {
+        let said = Columns::said(batch).filter(|_| self.leaves_out);
+        let Some(said) = said else {
+            return self.encoded(batch);
+        };
+        let data = self.encoded(&said.of(batch).map_err(unwritten)?)?;
+        Ok(data.with_app_metadata(said.name()))
+    }
+
+    fn encoded(&mut self, batch: &RecordBatch) -> Result<FlightData, PredictError> {
         let (dictionaries, encoded) = self
             .generator
             .encode(
@@ -110,7 +137,7 @@ impl Encoder {
                 &self.options,
                 &mut self.context,
             )
-            .map_err(|error| PredictError::internal("rows could not be written as Arrow", error))?;
+            .map_err(unwritten)?;
         if !dictionaries.is_empty() {
             return Err(PredictError::new(
                 ErrorCode::Internal,
@@ -194,7 +221,7 @@ where
                 .pop()
                 .ok_or_else(|| PredictError::new(ErrorCode::Internal, "no rows to send"));
         }
-        arrow_select::concat::concat_batches(&self.schema, &merged)
+        columns::concat(&self.schema, &merged)
             .map_err(|error| PredictError::internal("rows could not be merged", error))
     }
 }
@@ -212,6 +239,10 @@ where
             other => other,
         }
     }
+}
+
+fn unwritten(error: ArrowError) -> PredictError {
+    PredictError::internal("rows could not be written as Arrow", error)
 }
 
 /// The bytes of the rows themselves, without what a slice shares with its parent.

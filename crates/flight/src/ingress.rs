@@ -20,6 +20,7 @@ use volley_types::{ErrorCode, PredictError};
 mod check;
 mod schema;
 
+use crate::columns::Columns;
 use crate::{END, MAX_MESSAGE_BYTES};
 
 /// The longest header of a message in bytes.
@@ -52,9 +53,21 @@ pub enum Ingress {
 #[derive(Debug, Default)]
 pub struct Decoder {
     schema: Option<SchemaRef>,
+    fills: bool,
+    /// The columns that the last message had, where it did not have all.
+    said: Option<(Columns, SchemaRef)>,
 }
 
 impl Decoder {
+    /// The same for messages without the columns in which they say nothing.
+    #[must_use]
+    pub fn with_columns_left_out(self) -> Self {
+        Self {
+            fills: true,
+            ..self
+        }
+    }
+
     /// Checks and decodes the next message.
     ///
     /// # Errors
@@ -73,7 +86,8 @@ impl Decoder {
             let message = arrow_ipc::root_as_message(&data.data_header).map_err(|error| {
                 malformed("a header that is no Arrow message").with_source(error.to_string())
             })?;
-            self.decode_message(&message, &data.data_body, end)
+            let said = Columns::named(&data.app_metadata).filter(|_| self.fills);
+            self.decode_message(&message, &data.data_body, said, end)
         })
     }
 
@@ -81,6 +95,7 @@ impl Decoder {
         &mut self,
         message: &Message<'_>,
         body: &Bytes,
+        said: Option<Columns>,
         end: bool,
     ) -> Result<Ingress, PredictError> {
         if message.version() != MetadataVersion::V5 {
@@ -100,7 +115,13 @@ impl Decoder {
                     .schema
                     .clone()
                     .ok_or_else(|| malformed("a record batch before the schema"))?;
-                let batch = decode_batch(message, body, schema)?;
+                let batch = match said {
+                    None => decode_batch(message, body, schema)?,
+                    Some(said) => {
+                        let batch = decode_batch(message, body, self.part(said, &schema)?)?;
+                        said.fill(&batch, &schema)?
+                    }
+                };
                 Ok(Ingress::Batch { batch, end })
             }
             MessageHeader::DictionaryBatch => Err(PredictError::invalid(
@@ -110,6 +131,20 @@ impl Decoder {
                 "a message that is neither schema nor record batch",
             )),
         }
+    }
+}
+
+impl Decoder {
+    /// The schema of those columns. Most messages have the same as the one before.
+    fn part(&mut self, said: Columns, schema: &Schema) -> Result<SchemaRef, PredictError> {
+        if let Some((known, part)) = &self.said
+            && *known == said
+        {
+            return Ok(part.clone());
+        }
+        let part = said.schema(schema)?;
+        self.said = Some((said, part.clone()));
+        Ok(part)
     }
 }
 
@@ -205,6 +240,6 @@ fn guarded<T>(decode: impl FnOnce() -> Result<T, PredictError>) -> Result<T, Pre
         .unwrap_or_else(|_| Err(malformed("values that contradict its header")))
 }
 
-fn malformed(what: &str) -> PredictError {
+pub(crate) fn malformed(what: &str) -> PredictError {
     PredictError::invalid(format!("malformed Flight message: it holds {what}"))
 }

@@ -16,6 +16,7 @@ pub mod server;
 pub mod status;
 pub mod transport;
 
+mod columns;
 mod describe;
 mod descriptor;
 mod lean;

@@ -44,6 +44,8 @@ pub struct PredictHead {
     pub affinity: Option<u64>,
     /// How a generation is drawn, and behind what it goes on.
     pub continuation: Continuation,
+    /// The client understands messages without the columns in which they say nothing.
+    pub columns_left_out: bool,
 }
 
 impl PredictHead {
@@ -62,6 +64,7 @@ impl PredictHead {
             end_marker: false,
             affinity: None,
             continuation: Continuation::default(),
+            columns_left_out: false,
         }
     }
 
@@ -84,7 +87,8 @@ impl PredictHead {
     }
 }
 
-/// The command of `request`, as sent at `now`. Promises an end marker.
+/// The command of `request`, as sent at `now`. Promises an end marker, and to understand answers
+/// without blank columns.
 #[must_use]
 pub fn to_wire(request: &PredictRequest, now: Instant) -> wire::PredictCommand {
     wire::PredictCommand {
@@ -108,6 +112,7 @@ pub fn to_wire(request: &PredictRequest, now: Instant) -> wire::PredictCommand {
         // An alias has been resolved where this is sent.
         affinity: String::new(),
         continuation: continuation::to_wire(&request.continuation),
+        columns_left_out: true,
     }
 }
 
@@ -161,6 +166,7 @@ pub fn from_wire(command: wire::PredictCommand, now: Instant) -> Result<PredictH
             .filter(|text| !text.is_empty())
             .map(|text| choice_hash(text.as_bytes())),
         continuation: continuation::from_wire(command.continuation)?,
+        columns_left_out: command.columns_left_out,
     })
 }
 

@@ -17,7 +17,7 @@ use arrow_array::{Array, RecordBatch, UInt32Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use futures::Stream;
 
-pub use self::build::GenerationChunks;
+pub use self::build::{GenerationChunks, blank, is_blank};
 use crate::error::PredictError;
 use crate::ids::ModelRef;
 

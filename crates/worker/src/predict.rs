@@ -66,11 +66,21 @@ impl Predict for Worker {
             loaded.waits.add(waiting_since.elapsed(), Instant::now());
             let begun = limits.within(guest.backend.predict(request)).await?;
             let mut chunks = begun?.holding((guest, permit));
+            // One wait for the whole stream, not one for each batch.
+            let mut reached = std::pin::pin!(limits.reached());
             let failure = loop {
-                match limits.within(chunks.next()).await {
-                    Ok(Some(Ok(batch))) => yield batch,
-                    Ok(Some(Err(error))) | Err(error) => break Some(error),
-                    Ok(None) => break None,
+                let next = match limits.check() {
+                    Err(error) => break Some(error),
+                    Ok(()) => tokio::select! {
+                        biased;
+                        next = chunks.next() => next,
+                        error = &mut reached => break Some(error),
+                    },
+                };
+                match next {
+                    Some(Ok(batch)) => yield batch,
+                    Some(Err(error)) => break Some(error),
+                    None => break None,
                 }
             };
             // Whoever reads of the end finds the place free.
@@ -117,22 +127,40 @@ impl Limits {
     /// # Errors
     /// `DeadlineExceeded`; `Unavailable` when the replica is unloaded.
     async fn within<T>(&self, work: impl Future<Output = T>) -> Result<T, PredictError> {
-        let deadline = self.deadline.map(|deadline| deadline.instant().into());
-        // Work that never pauses would never let the timer speak.
-        if deadline.is_some_and(|deadline| deadline <= tokio::time::Instant::now()) {
-            return Err(too_late());
+        self.check()?;
+        tokio::select! {
+            biased;
+            done = work => Ok(done),
+            error = self.reached() => Err(error),
         }
+    }
+
+    /// Work that never pauses would never let [`Self::reached`] speak.
+    ///
+    /// # Errors
+    /// What ends the stream, where something does by now.
+    fn check(&self) -> Result<(), PredictError> {
+        if self.cut.is_cancelled() {
+            return Err(unloaded());
+        }
+        match self.deadline {
+            Some(deadline) if deadline.remaining(Instant::now()).is_zero() => Err(too_late()),
+            _ => Ok(()),
+        }
+    }
+
+    /// What ends the stream, once something does.
+    async fn reached(&self) -> PredictError {
         let late = async {
-            match deadline {
-                Some(deadline) => tokio::time::sleep_until(deadline).await,
+            match self.deadline {
+                Some(deadline) => tokio::time::sleep_until(deadline.instant().into()).await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             biased;
-            () = self.cut.cancelled() => Err(unloaded()),
-            done = work => Ok(done),
-            () = late => Err(too_late()),
+            () = self.cut.cancelled() => unloaded(),
+            () = late => too_late(),
         }
     }
 }

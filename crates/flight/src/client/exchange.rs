@@ -85,7 +85,7 @@ async fn begin(
     call: Request<Messages>,
 ) -> Result<(SchemaRef, Streaming<FlightData>, Decoder), PredictError> {
     let mut replies = lean::exchange(channel, call).await.map_err(from_status)?;
-    let mut decoder = Decoder::default();
+    let mut decoder = Decoder::default().with_columns_left_out();
     let schema = read_schema(&mut replies, &mut decoder).await?;
     Ok((schema, replies, decoder))
 }

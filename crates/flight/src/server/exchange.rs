@@ -250,7 +250,8 @@ impl Exchange {
         mut incoming: Incoming,
         schema: Option<SchemaRef>,
     ) -> Result<(), PredictError> {
-        let mut encoder = Encoder::new(RESPONSE_MESSAGE_BYTES);
+        let encoder = Encoder::new(RESPONSE_MESSAGE_BYTES);
+        let mut encoder = encoder.leaving_out(head.columns_left_out);
         self.send(encoder.schema(&signature.output)).await?;
 
         let schema = match schema {

@@ -45,6 +45,10 @@ pub struct PredictCommand {
     /// anybody else a coordinator drops it.
     #[prost(message, optional, tag = "12")]
     pub continuation: ::core::option::Option<Continuation>,
+    /// The client understands answers that leave columns out of a message in which they say nothing.
+    /// See docs/flight-protocol.md, "Columns left out".
+    #[prost(bool, tag = "13")]
+    pub columns_left_out: bool,
 }
 /// See docs/streaming.md, "When a worker dies".
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -2,14 +2,17 @@
 //!
 //! Most batches of a stream have one row with a text and nothing else. A column in which nothing
 //! was said is one that was made before and is shared: building it anew, with its validity and
-//! its offsets, for each token of each stream is most of what a token costs.
+//! its offsets, for each token of each stream is most of what a token costs. For the same reason
+//! nodes leave such columns out of what they send each other: see [`is_blank`].
 
 use std::sync::{Arc, LazyLock};
 
 use arrow_array::builder::{
     ArrayBuilder, BooleanBuilder, Float32Builder, ListBuilder, StringBuilder, UInt32Builder,
 };
-use arrow_array::{ArrayRef, BooleanArray, RecordBatch, UInt32Array, new_null_array};
+use arrow_array::cast::AsArray;
+use arrow_array::types::UInt32Type;
+use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, UInt32Array, new_null_array};
 use arrow_schema::{DataType, Field};
 
 use super::{FinishReason, GenerationChunk, generation_schema};
@@ -130,6 +133,49 @@ impl GenerationChunks {
     }
 }
 
+/// Whether nothing is said in `column`: it holds nulls alone, or, where it cannot, zeros or `false`.
+/// False for types that [`blank`] does not know.
+#[must_use]
+pub fn is_blank(field: &Field, column: &dyn Array) -> bool {
+    match (field.data_type(), field.is_nullable()) {
+        (DataType::UInt32, false) => {
+            let counts = column.as_primitive::<UInt32Type>().values();
+            // Longer ones are not worth the look.
+            counts.len() <= BLANKS && counts.iter().all(|count| *count == 0)
+        }
+        (DataType::Boolean, false) => column.as_boolean().true_count() == 0,
+        (DataType::Utf8 | DataType::UInt32 | DataType::Float32, true) => {
+            column.null_count() == column.len()
+        }
+        (list, true) if *list == *NUMBERS => column.null_count() == column.len(),
+        _ => false,
+    }
+}
+
+/// A column of `rows` rows in which nothing is said; `None` for types that the columns of a
+/// generation do not have.
+#[must_use]
+pub fn blank(field: &Field, rows: usize) -> Option<ArrayRef> {
+    Some(match (field.data_type(), field.is_nullable()) {
+        (DataType::UInt32, false) => blanks::<Counts>(rows),
+        (DataType::Boolean, false) => blanks::<Flags>(rows),
+        (DataType::Utf8, true) => blanks::<Texts>(rows),
+        (DataType::UInt32, true) => blanks::<Numbers>(rows),
+        (DataType::Float32, true) => blanks::<Floats>(rows),
+        (list, true) if *list == *NUMBERS => blanks::<Lists>(rows),
+        _ => return None,
+    })
+}
+
+/// The type of a list of numbers.
+static NUMBERS: LazyLock<DataType> =
+    LazyLock::new(|| DataType::List(Arc::new(Field::new_list_field(DataType::UInt32, true))));
+
+fn blanks<K: Kind>(rows: usize) -> ArrayRef {
+    let kept = K::blanks().get(rows);
+    kept.cloned().unwrap_or_else(|| K::blank(rows))
+}
+
 /// A column that has no builder until something is said in it.
 #[derive(Debug)]
 struct Column<K: Kind>(Option<K::Builder>);
@@ -154,12 +200,9 @@ impl<K: Kind> Column<K> {
     }
 
     fn finish(&mut self, rows: usize) -> ArrayRef {
-        if let Some(mut builder) = self.0.take() {
-            return builder.finish();
-        }
-        match K::blanks().get(rows) {
-            Some(blank) => blank.clone(),
-            None => K::blank(rows),
+        match self.0.take() {
+            Some(mut builder) => builder.finish(),
+            None => blanks::<K>(rows),
         }
     }
 }
@@ -228,7 +271,7 @@ kinds! {
             }
             builder.append(value.is_some());
         },
-        |rows| new_null_array(&DataType::List(Arc::new(Field::new_list_field(DataType::UInt32, true))), rows);
+        |rows| new_null_array(&NUMBERS, rows);
     /// A number or 0.
     Counts<'v>: u32, UInt32Builder = UInt32Builder::with_capacity(ROWS),
         |builder, value| builder.append_value(value.unwrap_or(0)),
@@ -283,6 +326,20 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_blank_column_is_known_and_made_again(chunks in proptest::collection::vec(chunk(), 1..80)) {
+            let mut rows = GenerationChunks::default();
+            chunks.iter().for_each(|chunk| rows.push(chunk));
+            let batch = rows.finish();
+            for (field, column) in batch.schema().fields().iter().zip(batch.columns()) {
+                let made = blank(field, batch.num_rows()).unwrap();
+                let same = *made == **column;
+                let short = batch.num_rows() <= BLANKS;
+                prop_assert!(!is_blank(field, column) || same, "{}", field.name());
+                prop_assert!(!(same && short) || is_blank(field, column), "{}", field.name());
+            }
+        }
+
         #[test]
         fn what_is_pushed_is_read(chunks in proptest::collection::vec(chunk(), 1..80)) {
             let mut rows = GenerationChunks::default();
