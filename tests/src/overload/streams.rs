@@ -30,6 +30,17 @@ async fn rate(stage: &Stage, count: usize) -> f64 {
     count as f64 / began.elapsed().as_secs_f64()
 }
 
+/// The rates of five runs, the lowest first: one run of half a second says little on a machine
+/// whose processors the clients share.
+async fn rates(stage: &Stage, count: usize) -> [f64; 5] {
+    let mut rates = [0.0; 5];
+    for one in &mut rates {
+        *one = rate(stage, count).await;
+    }
+    rates.sort_by(f64::total_cmp);
+    rates
+}
+
 async fn whole(stage: &Stage, model: &str, script: &Value) -> Answer {
     let asked = ask(stage.address(), model, script).await;
     asked.expect("a connection").answer().await
@@ -43,7 +54,7 @@ pub async fn cancels(scale: &Scale) -> Figure {
     let stage = Stage::set(1, "", "").await;
     stage.deploy("drill", CROWD * 2).await;
     rate(&stage, scale.rated).await;
-    let before = rate(&stage, scale.rated).await;
+    let before = rates(&stage, scale.rated).await;
 
     // One alone: until nothing of it runs on the worker.
     let slow = json!({ "prompt": "x", "chunks": 100_000, "delay_ms": 10 });
@@ -67,23 +78,20 @@ pub async fn cancels(scale: &Scale) -> Figure {
     let left = Instant::now();
     stage.quiet("drill").await;
     let quiet = left.elapsed().as_secs_f64() * 1_000.0;
-    let again = [
-        rate(&stage, scale.rated).await,
-        rate(&stage, scale.rated).await,
-    ];
-    let after = again[0].max(again[1]);
+    let after = rates(&stage, scale.rated).await;
+    let ratio = after[2] / before[2];
     let stop = quantile(&mut stops, 990);
     Figure {
         promise: "P5: a client that leaves stops the compute within 500 ms p99; 10,000 of them \
                   leave the throughput unchanged",
         told: format!(
             "stopped after {stop:.0} ms p99; {} left, nothing ran {quiet:.0} ms later; \
-             {before:.0} streams/s before, {after:.0} after",
-            scale.cancels
+             {:.0} streams/s before ({:.0} to {:.0}), {:.0} after ({:.0} to {:.0}): {ratio:.2}",
+            scale.cancels, before[2], before[0], before[4], after[2], after[0], after[4]
         ),
         held: stop <= 500.0 * scale.slack
             && quiet <= 1_000.0 * scale.slack
-            && after >= before * (1.0 - 0.1 * scale.slack.min(6.0)),
+            && ratio >= 1.0 - 0.1 * scale.slack.min(6.0),
     }
 }
 
