@@ -126,6 +126,12 @@ pub(crate) fn usage(choices: &[Choice]) -> Option<Usage> {
     })
 }
 
+/// Sets a field of an object. The macro `json!` writes a value that it is given anew, all its
+/// numbers with it; this moves it.
+pub(crate) fn put(object: &mut Value, name: &str, value: impl Into<Value>) {
+    object[name] = value.into();
+}
+
 /// The error of a row whose item failed.
 ///
 /// # Errors

@@ -1,7 +1,8 @@
 """Volley beside MLServer, PyTriton and FastAPI on one text encoder: requests of one text each.
 
     encoders.py MODELS --volley BINARY --bench BINARY --bare ENCODE_RATE
-                [--seconds 3] [--rounds 3] [--threads 2]
+                [--seconds 3] [--rounds 3] [--threads 2] [--only Volley FastAPI]
+                [--lengths 8,32,128] [--callers 1,8,32]
 
 Every server has the machine to itself while it is measured, with the load generator; all give
 ONNX Runtime as many threads. They take turns in each round, and the median of the rounds counts. So
@@ -163,11 +164,11 @@ def measure(args, name, directory):
     file = pathlib.Path(directory) / "body.json"
     figures = {}
     try:
-        for length in LENGTHS:
+        for length in args.lengths:
             # Two tokens are the encoder's own.
             text = " ".join(f"word{7 * index % 900}" for index in range(length - 2))
             file.write_text(json.dumps(body(text)))
-            for callers in CALLERS:
+            for callers in args.callers:
                 post = [str(args.bench), "post", url, "--body", str(file)]
                 post += ["--concurrency", str(callers), "--seconds"]
                 subprocess.run([*post, "1"], check=True, stdout=subprocess.DEVNULL)
@@ -184,7 +185,7 @@ def measure(args, name, directory):
 def bare(args):
     """Texts per second, the batch size and CPU-ms per text of the bare loop for each length."""
     figures = {}
-    for length in LENGTHS:
+    for length in args.lengths:
         told = subprocess.run(
             [str(args.bare), str(args.models / "encoder"), str(length - 2), str(args.threads),
              str(args.seconds)], check=True, capture_output=True, text=True).stdout.split()
@@ -197,14 +198,18 @@ def beside_bare(args, volley, loops):
     print("| beside the bare loop | its texts/s | its batch | Volley : bare | its CPU-ms per text | "
           "bare : Volley |")
     print("| --- |" + " ---: |" * 5)
-    for length in LENGTHS:
+    for length in args.lengths:
         middle = lambda index: statistics.median(loop[length][index] for loop in loops)
-        most = max(CALLERS)
+        most = max(args.callers)
         rate, cpu = (statistics.median(one[length, most][index] for one in volley)
                      for index in (0, 1))
         print(f"| {length} tokens, {most} at once | {middle(0):.0f} | {middle(1):.0f} | "
               f"{rate / middle(0):.2f} | {middle(2):.2f} | {middle(2) / cpu:.2f} |")
     print()
+
+
+def numbers(text):
+    return [int(number) for number in text.split(",")]
 
 
 def main():
@@ -218,6 +223,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--mlserver-workers", type=int, default=0)
+    parser.add_argument("--lengths", type=numbers, default=LENGTHS)
+    parser.add_argument("--callers", type=numbers, default=CALLERS)
     parser.add_argument("--only", nargs="*", default=list(SERVERS))
     args = parser.parse_args()
     args.models = args.models.resolve()
@@ -235,8 +242,8 @@ def main():
     ]:
         print(f"| {title} | " + " | ".join(args.only) + " |")
         print("| --- |" + " ---: |" * len(args.only))
-        for length in LENGTHS:
-            for callers in CALLERS:
+        for length in args.lengths:
+            for callers in args.callers:
                 cells = [
                     f"{statistics.median(one[length, callers][index] for one in rounds[name]):.{digits}f}"
                     for name in args.only

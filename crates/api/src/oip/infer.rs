@@ -163,8 +163,9 @@ fn respond(
     let mut head = json!({
         "model_name": found.model.name.as_str(),
         "model_version": version,
-        "outputs": outputs.told,
+        "outputs": null,
     });
+    answer::put(&mut head, "outputs", outputs.told);
     if let Some(id) = id {
         head["id"] = id.into();
     }

@@ -38,12 +38,14 @@ pub(crate) async fn embed(
             append(batch, base64, &mut data)?;
             tokens += count(batch);
         }
-        Ok(json!({
+        let mut list = json!({
             "object": "list",
-            "data": data,
+            "data": null,
             "model": name,
             "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
-        }))
+        });
+        answer::put(&mut list, "data", data);
+        Ok(list)
     };
     Ok(Json(context.in_time(work).await?))
 }
@@ -96,7 +98,9 @@ fn append(batch: &RecordBatch, base64: bool, data: &mut Vec<Value>) -> Result<()
             Value::from(vector.to_vec())
         };
         let index = data.len();
-        data.push(json!({ "object": "embedding", "index": index, "embedding": embedding }));
+        let mut told = json!({ "object": "embedding", "index": index, "embedding": null });
+        answer::put(&mut told, "embedding", embedding);
+        data.push(told);
     }
     Ok(())
 }

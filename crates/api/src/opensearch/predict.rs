@@ -76,13 +76,19 @@ pub(crate) async fn whole(
     request: PredictRequest,
 ) -> Result<Value, PredictError> {
     let batches = answer::collect(control.predict(request).await?).await?;
-    let whole = |output| vec![json!({ "output": output, "status_code": 200 })];
+    let whole = |output: Value| {
+        let mut result = json!({ "output": null, "status_code": 200 });
+        answer::put(&mut result, "output", output);
+        vec![result]
+    };
     let results = match signature.task {
         Task::Generate => whole(generation(&batches)?),
         Task::Tensors => whole(tensors::to_json(&batches)?),
         task => texts::results(task, &batches)?,
     };
-    Ok(json!({ "inference_results": results }))
+    let mut told = json!({});
+    answer::put(&mut told, "inference_results", results);
+    Ok(told)
 }
 
 /// The same under the name of the algorithm, as the plugin's older clients call it. What the model

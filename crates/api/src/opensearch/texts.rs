@@ -11,7 +11,7 @@ use volley_types::signature::{EMBEDDING, INPUT_TYPE, QUERY, SCORE, TEXT};
 use volley_types::{PredictError, Signature, Task};
 
 use crate::body::Fields;
-use crate::tensors;
+use crate::{answer, tensors};
 
 /// Fields of a body besides `parameters` and `inputs`.
 pub(crate) const FIELDS: [&str; 5] = [
@@ -90,7 +90,9 @@ pub(crate) fn results(task: Task, batches: &[RecordBatch]) -> Result<Vec<Value>,
                 let cause = format!("{:?}", batch.schema_ref());
                 PredictError::internal("the model's answer is malformed", cause)
             })?;
-            results.push(json!({ "output": [output], "status_code": 200 }));
+            let mut result = json!({ "output": null, "status_code": 200 });
+            answer::put(&mut result, "output", vec![output]);
+            results.push(result);
         }
     }
     Ok(results)
