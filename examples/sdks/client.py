@@ -190,6 +190,72 @@ def vectors(client, embedder):
     said("embeddings", len(given.data[0].embedding))
 
 
+def cohere_chat(url, model, caller):
+    client = cohere.ClientV2("unused", base_url=url)
+    asked = {"model": model, "messages": ASKED, "max_tokens": 20}
+    whole = client.chat(**asked, logprobs=True)
+    assert whole.finish_reason == "MAX_TOKENS" and whole.usage.tokens.output_tokens == 20
+    assert len(whole.logprobs) == 20
+    said("cohere, chat", whole.message.content[0].text)
+    kinds, text = [], ""
+    for event in client.chat_stream(**asked):
+        kinds.append(event.type)
+        text += event.delta.message.content.text if event.type == "content-delta" else ""
+    assert text == whole.message.content[0].text
+    assert event.delta.finish_reason == "MAX_TOKENS" and event.delta.usage.tokens.output_tokens == 20
+    assert [kind for kind in kinds if kind != "content-delta"] == [
+        "message-start",
+        "content-start",
+        "content-end",
+        "message-end",
+    ]
+    said("cohere, chat, streamed", text)
+    schema = FORM["json_schema"]["schema"]
+    form = {"type": "json_object", "json_schema": schema}
+    formed = client.chat(model=model, messages=ASKED, max_tokens=200, response_format=form)
+    assert set(json.loads(formed.message.content[0].text)) == {"animal", "fast"}
+    for name, kind in [("nobody", cohere.errors.NotFoundError), ("", cohere.errors.BadRequestError)]:
+        wrong = asked | {"model": name}
+        refused(kind, lambda wrong=wrong: client.chat(**wrong))
+        refused(kind, lambda wrong=wrong: next(iter(client.chat_stream(**wrong))))
+    hot = refused(
+        cohere.errors.BadRequestError, lambda: client.chat(**asked, temperature=-1)
+    )
+    said("cohere, refused", hot.body["message"])
+    left = client.chat_stream(model=model, messages=ASKED, max_tokens=900)
+    next(left)
+    left.close()
+    said("cohere, left", "in the middle")
+    if not caller:
+        return
+    tool = {"type": "function", "function": {"name": "find", "parameters": schema}}
+    events = client.chat_stream(
+        model=caller, messages=ASKED, max_tokens=200, tools=[tool], tool_choice="REQUIRED"
+    )
+    name, arguments = "", ""
+    for event in events:
+        if event.type == "tool-call-start":
+            name = event.delta.message.tool_calls.function.name
+        elif event.type == "tool-call-delta":
+            arguments += event.delta.message.tool_calls.function.arguments
+    assert name == "find" and set(json.loads(arguments)) == {"animal", "fast"}
+    assert event.delta.finish_reason == "TOOL_CALL"
+    said("cohere, call", arguments)
+
+
+def cohere_vectors(url, embedder):
+    texts = ["the quick fox", "a small crow"]
+    asked = {"model": embedder, "texts": texts, "input_type": "search_document"}
+    first = cohere.Client("unused", base_url=url).embed(**asked)
+    second = cohere.ClientV2("unused", base_url=url)
+    told = second.embed(**asked, embedding_types=["float"])
+    assert told.embeddings.float_ == first.embeddings and told.texts == texts
+    assert 0 < told.meta.tokens.input_tokens
+    coarse = asked | {"embedding_types": ["int8"]}
+    refused(cohere.errors.BadRequestError, lambda: second.embed(**coarse))
+    said("cohere, embeddings", len(first.embeddings[0]))
+
+
 def with_cohere(url, reranker):
     texts = ["the quick fox", "a small crow"]
     asked = {"model": reranker, "query": "who is quick?", "documents": texts, "top_n": 1}
@@ -276,9 +342,11 @@ def main():
     client = with_openai(given.url, given.model)
     with_responses(client, given.model)
     with_anthropic(given.url, given.model)
+    cohere_chat(given.url, given.model, given.caller)
     if given.embedder and given.reranker:
         vectors(client, given.embedder)
         with_cohere(given.url, given.reranker)
+        cohere_vectors(given.url, given.embedder)
         with_langchain(given.url, given.model, given.embedder)
     if given.caller:
         with_tools(client, given.url, given.caller)

@@ -120,8 +120,8 @@ fn message(id: &str, model: &str, choice: Choice) -> Value {
     })
 }
 
-/// A call in OpenAI's form as a block. Arguments that are no JSON are told as text.
-fn tool_use(call: &Value) -> Value {
+/// A call in OpenAI's form as a block of a message. Arguments that are no JSON are told as text.
+pub(crate) fn tool_use(call: &Value) -> Value {
     let arguments = call.pointer("/function/arguments").and_then(Value::as_str);
     let arguments = arguments.unwrap_or_default();
     let input = if arguments.trim().is_empty() {
@@ -137,7 +137,7 @@ fn tool_use(call: &Value) -> Value {
     })
 }
 
-fn stop_reason(reason: Option<FinishReason>) -> &'static str {
+pub(crate) fn stop_reason(reason: Option<FinishReason>) -> &'static str {
     match reason {
         Some(FinishReason::Length) => "max_tokens",
         Some(FinishReason::ToolCalls) => "tool_use",

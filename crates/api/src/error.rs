@@ -79,11 +79,14 @@ pub(crate) enum House {
     Ollama,
 }
 
+/// Cohere's routes that no other house has.
+const COHERE: [&str; 4] = ["/v2/chat", "/v2/embed", "/v2/rerank", "/v1/embed"];
+
 impl House {
     pub(crate) fn of(path: &str) -> Self {
         if path == "/v1/messages" || path.starts_with("/v1/messages/") {
             Self::Anthropic
-        } else if path == "/v2/rerank" {
+        } else if COHERE.contains(&path) {
             Self::Cohere
         } else if path.starts_with("/api/") {
             Self::Ollama

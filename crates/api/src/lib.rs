@@ -14,6 +14,7 @@ mod auth;
 mod body;
 mod chat;
 mod citations;
+mod cohere;
 mod config;
 mod context;
 mod crowd;
@@ -162,6 +163,13 @@ impl ApiServer {
         // Clients of other coordinators may read still.
         let left = config.drain_timeout.saturating_sub(since.elapsed());
         streams.drain(left).await;
+    }
+
+    /// Serves the same on a further listener, as [`ApiServer::serve`] does. The connections of
+    /// each listener are counted by themselves.
+    pub async fn serve_also(self, listener: TcpListener, shutdown: CancellationToken) {
+        let (router, stays) = (routes::coordinator(self.sealed()), self.stays());
+        serve::run(router, listener, self.config, self.tls, shutdown, stays).await;
     }
 
     /// Serves nothing but gRPC in this skin, as [`ApiServer::serve`] does.

@@ -24,7 +24,7 @@ use crate::context::RequestContext;
 use crate::parameters;
 
 /// The model that a body names, and what it does.
-async fn model(
+pub(crate) async fn model(
     app: &App,
     body: &mut Map<String, Value>,
 ) -> Result<(String, ModelRef, Signature), PredictError> {
@@ -36,7 +36,7 @@ async fn model(
 }
 
 /// Refuses a model that does something else.
-fn expect(name: &str, signature: &Signature, wanted: Task) -> Result<(), PredictError> {
+pub(crate) fn expect(name: &str, signature: &Signature, wanted: Task) -> Result<(), PredictError> {
     if signature.task == wanted {
         return Ok(());
     }
@@ -48,7 +48,7 @@ fn expect(name: &str, signature: &Signature, wanted: Task) -> Result<(), Predict
 }
 
 /// A request whose parameters are what is left of the body. Null is the same as not given.
-fn request(
+pub(crate) fn request(
     model: ModelRef,
     rows: RecordBatch,
     left: &Map<String, Value>,
@@ -64,7 +64,7 @@ fn request(
 }
 
 /// Takes a field that is true, false or absent.
-fn take_flag(body: &mut Map<String, Value>, name: &str) -> Result<bool, PredictError> {
+pub(crate) fn take_flag(body: &mut Map<String, Value>, name: &str) -> Result<bool, PredictError> {
     match body.remove(name) {
         None | Some(Value::Null) => Ok(false),
         Some(Value::Bool(flag)) => Ok(flag),

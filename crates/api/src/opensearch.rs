@@ -5,6 +5,7 @@ pub(crate) mod batch;
 pub(crate) mod connectors;
 pub(crate) mod deployment;
 pub(crate) mod events;
+pub(crate) mod forms;
 pub(crate) mod groups;
 pub(crate) mod model_config;
 pub(crate) mod models;

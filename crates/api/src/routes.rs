@@ -10,8 +10,8 @@ use crate::auth::{
     post, post_stream, put,
 };
 use crate::{
-    ApiConfig, EncodeMetrics, GrpcSkin, admin, aliases, anthropic, drains, keys, oip, ollama,
-    openai, openapi, opensearch, ops, pipelines, resume, secrets, ws,
+    ApiConfig, EncodeMetrics, GrpcSkin, admin, aliases, anthropic, cohere, drains, keys, oip,
+    ollama, openai, openapi, opensearch, ops, pipelines, resume, secrets, ws,
 };
 
 /// The public interface of a coordinator.
@@ -39,6 +39,8 @@ pub(crate) fn routes(sealed: &Sealed) -> Routes<Sealed> {
         .nest("/api", ollama::routes())
         .nest("/v2", oip::routes(sealed))
         .route("/v2/rerank", post(PREDICT, openai::rerank::rerank))
+        .route("/v2/chat", post_stream(PREDICT, sealed, cohere::chat))
+        .route("/v2/embed", post(PREDICT, cohere::embed::second))
         .nest("/_volley", named(operations()))
         .route("/_cluster/settings", opensearch::cluster_settings())
         .route("/metrics", get(VIEWER, ops::metrics))
@@ -46,7 +48,7 @@ pub(crate) fn routes(sealed: &Sealed) -> Routes<Sealed> {
         .route("/docs", get(PUBLIC, openapi::page))
 }
 
-/// The routes of OpenAI, of Anthropic, and of held streams.
+/// The routes of OpenAI, of Anthropic and of Cohere's first version, and of held streams.
 fn v1(sealed: &Sealed, streams: Methods<Sealed>) -> Routes<Sealed> {
     Routes::new()
         .route(
@@ -66,6 +68,7 @@ fn v1(sealed: &Sealed, streams: Methods<Sealed>) -> Routes<Sealed> {
             post_stream(PREDICT, sealed, openai::completions::complete),
         )
         .route("/embeddings", post(PREDICT, openai::embeddings::embed))
+        .route("/embed", post(PREDICT, cohere::embed::first))
         .route("/rerank", post(PREDICT, openai::rerank::rerank))
         .route("/messages", post_stream(PREDICT, sealed, anthropic::create))
         .route(

@@ -8,6 +8,8 @@ mod anthropic;
 mod citations;
 #[path = "it/cluster.rs"]
 mod cluster;
+#[path = "it/cohere.rs"]
+mod cohere;
 #[path = "it/connectors.rs"]
 mod connectors;
 #[path = "it/drains.rs"]

@@ -160,6 +160,10 @@ pub(crate) struct Up {
     /// takes any four that are free.
     #[arg(long, default_value_t = 8420)]
     pub(crate) port: u16,
+    /// Another port for all that the REST port has, for clients that know no other: Triton's is
+    /// 8000, MLServer's and KServe's 8080. May be given several times.
+    #[arg(long = "also-port", value_name = "PORT")]
+    pub(crate) also_ports: Vec<u16>,
     /// Another port for gRPC as Triton speaks it, which the REST port does too; Triton's own is
     /// 8001.
     #[arg(long)]

@@ -166,7 +166,7 @@ async fn the_official_clients_of_every_house_find_it() {
         "--reranker",
         "text-rerank",
     ]);
-    assert_eq!(steps(&mut command).await, 27);
+    assert_eq!(steps(&mut command).await, 33);
     nothing_runs(&up.rest, "storyteller").await;
 
     // Modules are looked for beside the program.
@@ -219,13 +219,16 @@ async fn a_part_of_the_onnx_standards_own_tests_passes_through_the_served_interf
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_clients_of_triton_kserve_and_mlserver_find_their_skin() {
-    let mlserver = free_port();
-    let up = Up::with(&["--mlserver-grpc", &mlserver.to_string()]).await;
+    let (mlserver, rest) = (free_port(), free_port());
+    let (mlserver_text, rest_text) = (mlserver.to_string(), rest.to_string());
+    let ports = ["--mlserver-grpc", &mlserver_text, "--also-port", &rest_text];
+    let up = Up::with(&ports).await;
     let kserve = format!("127.0.0.1:{mlserver}");
+    let also = format!("127.0.0.1:{rest}");
     for (skin, address, count) in [
         ("--triton", &up.rest, 8),
         ("--kserve", &kserve, 6),
-        ("--kserve-rest", &up.rest, 6),
+        ("--kserve-rest", &also, 6),
     ] {
         let mut client = python("venv-oip", "get-oip-clients", "examples/sdks/oip.py");
         assert_eq!(steps(client.args([skin, address])).await, count);
@@ -235,7 +238,7 @@ async fn the_clients_of_triton_kserve_and_mlserver_find_their_skin() {
         "get-oip-clients",
         "examples/sdks/oip_streams.py",
     );
-    client.args(["--rest", &up.rest, "--grpc", &kserve]);
+    client.args(["--rest", &also, "--grpc", &kserve]);
     let text = printed(&mut client).await;
     assert_eq!(text.lines().count(), 9, "{text}");
     nothing_runs(&up.rest, "storyteller").await;

@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use arrow_array::cast::AsArray;
-use arrow_array::types::Float32Type;
-use arrow_array::{Array, ArrayRef, RecordBatch, StringArray};
+use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use axum::Json;
 use serde_json::{Map, Value, json};
-use volley_types::signature::{EMBEDDING, TEXT};
+use volley_types::signature::TEXT;
 use volley_types::{Input, ModelRef, Parameters, PredictError, PredictRequest, Task};
 
 use super::{Times, named};
@@ -112,15 +110,7 @@ async fn vectors(
     let (mut all, mut tokens) = (Vec::new(), 0);
     for batch in &batches {
         tokens += embeddings::count(batch);
-        let column = batch.column_by_name(EMBEDDING);
-        let column = column.and_then(|column| column.as_list_opt::<i32>());
-        let column = column.ok_or_else(|| embeddings::malformed("no embeddings"))?;
-        for row in 0..column.len() {
-            let vector = column.value(row);
-            let vector = vector.as_primitive_opt::<Float32Type>();
-            let vector = vector.ok_or_else(|| embeddings::malformed("embeddings are no f32"))?;
-            all.push(vector.values().to_vec());
-        }
+        embeddings::vectors(batch, &mut all)?;
     }
     Ok((all, tokens))
 }

@@ -104,7 +104,7 @@ fn take_messages(body: &mut Map<String, Value>) -> Result<Vec<ChatMessage>, Pred
 }
 
 /// Streams a generation. The status is 200 only once the first chunk is there.
-pub(super) async fn stream(
+pub(crate) async fn stream(
     app: &App,
     request: PredictRequest,
     events: impl Events,

@@ -79,15 +79,9 @@ fn rows(body: &mut Map<String, Value>) -> Result<RecordBatch, PredictError> {
 }
 
 fn append(batch: &RecordBatch, base64: bool, data: &mut Vec<Value>) -> Result<(), PredictError> {
-    let vectors = batch.column_by_name(EMBEDDING);
-    let vectors = vectors.and_then(|column| column.as_list_opt::<i32>());
-    let vectors = vectors.ok_or_else(|| malformed("no embeddings"))?;
-    for row in 0..vectors.len() {
-        let vector = vectors.value(row);
-        let vector = vector
-            .as_primitive_opt::<Float32Type>()
-            .ok_or_else(|| malformed("embeddings are no f32"))?
-            .values();
+    let mut rows = Vec::new();
+    vectors(batch, &mut rows)?;
+    for vector in rows {
         let embedding = if base64 {
             let bytes: Vec<u8> = vector
                 .iter()
@@ -95,12 +89,27 @@ fn append(batch: &RecordBatch, base64: bool, data: &mut Vec<Value>) -> Result<()
                 .collect();
             Value::from(BASE64_STANDARD.encode(bytes))
         } else {
-            Value::from(vector.to_vec())
+            Value::from(vector)
         };
         let index = data.len();
         let mut told = json!({ "object": "embedding", "index": index, "embedding": null });
         answer::put(&mut told, "embedding", embedding);
         data.push(told);
+    }
+    Ok(())
+}
+
+/// Adds the vectors of a batch's rows.
+pub(crate) fn vectors(batch: &RecordBatch, all: &mut Vec<Vec<f32>>) -> Result<(), PredictError> {
+    let vectors = batch.column_by_name(EMBEDDING);
+    let vectors = vectors.and_then(|column| column.as_list_opt::<i32>());
+    let vectors = vectors.ok_or_else(|| malformed("no embeddings"))?;
+    for row in 0..vectors.len() {
+        let vector = vectors.value(row);
+        let vector = vector
+            .as_primitive_opt::<Float32Type>()
+            .ok_or_else(|| malformed("embeddings are no f32"))?;
+        all.push(vector.values().to_vec());
     }
     Ok(())
 }

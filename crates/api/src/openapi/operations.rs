@@ -1,5 +1,6 @@
 //! What each operation does, takes and gives.
 
+mod cohere;
 mod ollama;
 mod opensearch;
 
@@ -111,7 +112,12 @@ const REVISION: &[(&str, &str)] = &[("revision", "integer")];
 
 /// All of them.
 pub(super) fn all() -> impl Iterator<Item = &'static Operation> {
-    let dialects = [opensearch::OPERATIONS, ollama::OPERATIONS, OPERATIONS];
+    let dialects = [
+        opensearch::OPERATIONS,
+        ollama::OPERATIONS,
+        cohere::OPERATIONS,
+        OPERATIONS,
+    ];
     dialects.into_iter().flatten()
 }
 
@@ -149,18 +155,6 @@ const OPERATIONS: &[Operation] = &[
         "A vector for each text.",
         "EmbeddingRequest",
         "Embeddings",
-    ),
-    post(
-        "/v1/rerank",
-        "Documents by how well they fit a query.",
-        "RerankRequest",
-        "Ranking",
-    ),
-    post(
-        "/v2/rerank",
-        "Documents by how well they fit a query.",
-        "RerankRequest",
-        "Ranking",
     ),
     post(
         "/v1/messages",

@@ -21,6 +21,7 @@ use crate::body::JsonObject;
 use crate::context::RequestContext;
 use crate::error::ApiError;
 use crate::extract::{Path, State};
+use crate::opensearch::forms::Form;
 use crate::opensearch::models::now_ms;
 use crate::opensearch::{predict, settings};
 
@@ -276,8 +277,9 @@ pub(crate) async fn predict(
             .saturating_add(millis(HELD)),
     };
     let (control, own) = (app.control.clone(), task.clone());
+    let form = Form::of(&body, &app.control.registry(), &request.model);
     let begin = |ending: held::Ending| async move {
-        let answer = predict::whole(&*control, &signature, request);
+        let answer = predict::whole(&*control, &signature, request, form);
         let until = tokio::time::Instant::from_std(deadline.instant());
         let outcome = match tokio::time::timeout_at(until, answer).await {
             Ok(outcome) => outcome,

@@ -1,5 +1,6 @@
 //! Connectors: OpenSearch's body with `actions`, or the short one.
 
+mod blueprint;
 mod policy;
 
 use std::collections::BTreeMap;
@@ -233,9 +234,9 @@ pub(crate) fn read(body: &Map<String, Value>) -> Result<ConnectorSpec, PredictEr
     let url = field("url")?.ok_or_else(|| {
         PredictError::invalid("field 'url' is missing, here or in a 'predict' action")
     })?;
-    let (url, used) = fill(url, &parameters)?;
+    let (url, filled) = fill(url, &parameters)?;
     // What stands in the URL is no part of the body.
-    parameters.retain(|name, _| !used.contains(name) || name == "model");
+    parameters.retain(|name, _| !filled.contains(name) || name == "model");
     let provider = provider(body, &url)?;
     let model = match body.text("model")? {
         Some(model) => model.to_owned(),
@@ -258,6 +259,12 @@ pub(crate) fn read(body: &Map<String, Value>) -> Result<ConnectorSpec, PredictEr
     }
     let described = provider == ProviderKind::Http
         || FUNCTIONS.iter().any(|name| parameters.contains_key(*name));
+    // In the actions form the template is customary and repeats the provider's own body, where
+    // there is one.
+    let used = action.is_none() || body.contains_key("request_body") || described;
+    if let Some(template) = request_body.as_deref().filter(|_| !used) {
+        blueprint::adopt(provider, template, &mut parameters);
+    }
     Ok(ConnectorSpec {
         name: body.text("name")?.unwrap_or(id.as_str()).to_owned(),
         id,
@@ -267,10 +274,7 @@ pub(crate) fn read(body: &Map<String, Value>) -> Result<ConnectorSpec, PredictEr
         credential: credential(body)?,
         headers: headers(body, action, provider)?,
         parameters: parameters::from_json(&parameters)?,
-        // In the actions form the template is customary and repeats the provider's own body, where
-        // there is one.
-        request_body: request_body
-            .filter(|_| action.is_none() || body.contains_key("request_body") || described),
+        request_body: request_body.filter(|_| used),
         url,
     })
 }

@@ -18,6 +18,7 @@ use crate::context::RequestContext;
 use crate::error::ApiError;
 use crate::extract::{Path, State};
 use crate::opensearch::events::OpenSearchEvents;
+use crate::opensearch::forms::Form;
 use crate::opensearch::request;
 use crate::opensearch::{settings, texts};
 use crate::{answer, sse, tensors};
@@ -61,12 +62,13 @@ pub(crate) async fn predict(
 ) -> Result<Json<Value>, ApiError> {
     let whole = async {
         let (signature, request) = request(&app, &model, &context, &body).await?;
-        self::whole(&*app.control, &signature, request).await
+        let form = Form::of(&body, &app.control.registry(), &request.model);
+        self::whole(&*app.control, &signature, request, form).await
     };
     Ok(Json(context.in_time(whole).await?))
 }
 
-/// The whole answer to a request.
+/// The whole answer to a request; a generation's in this form too.
 ///
 /// # Errors
 /// The prediction's own.
@@ -74,6 +76,7 @@ pub(crate) async fn whole(
     control: &dyn Control,
     signature: &Signature,
     request: PredictRequest,
+    form: Option<Form>,
 ) -> Result<Value, PredictError> {
     let batches = answer::collect(control.predict(request).await?).await?;
     let whole = |output: Value| {
@@ -82,7 +85,7 @@ pub(crate) async fn whole(
         vec![result]
     };
     let results = match signature.task {
-        Task::Generate => whole(generation(&batches)?),
+        Task::Generate => whole(generation(&batches, form)?),
         Task::Tensors => whole(tensors::to_json(&batches)?),
         task => texts::results(task, &batches)?,
     };
@@ -121,12 +124,13 @@ pub(crate) async fn request(
 }
 
 /// Each answer of a generation as one output.
-fn generation(batches: &[RecordBatch]) -> Result<Value, PredictError> {
+fn generation(batches: &[RecordBatch], form: Option<Form>) -> Result<Value, PredictError> {
     let choices = answer::choices(batches)?;
-    Ok(choices.into_iter().map(output).collect())
+    let outputs = choices.into_iter().map(|choice| output(choice, form));
+    Ok(outputs.collect())
 }
 
-fn output(choice: Choice) -> Value {
+fn output(choice: Choice, form: Option<Form>) -> Value {
     let mut map = json!({ "response": choice.text });
     if let Some(reason) = choice.finish_reason {
         map["finish_reason"] = reason.as_str().into();
@@ -137,6 +141,9 @@ fn output(choice: Choice) -> Value {
             "completion_tokens": usage.completion_tokens,
             "total_tokens": u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens),
         });
+    }
+    if let Some(form) = form {
+        form.tell(&choice, &mut map);
     }
     if !choice.citations.is_empty() {
         map["citations"] = choice.citations.iter().map(Citation::value).collect();

@@ -62,6 +62,8 @@ struct Node {
 #[serde(deny_unknown_fields)]
 struct Listen {
     public: String,
+    #[serde(default)]
+    also: Vec<String>,
     internal: String,
     advertise: Option<String>,
 }
@@ -174,6 +176,7 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
         api,
         origins,
         public: listen.public,
+        also: listen.also,
         grpc,
         internal: listen.internal,
         drain_timeout,
@@ -192,6 +195,9 @@ fn allow_listeners(
     let key = "'security.bootstrap_key_file' (or put it into VOLLEY_BOOTSTRAP_KEY); or, where the \
                network itself keeps strangers out, set 'security.insecure = true'";
     security.allow_callers("listen.public", &listen.public, key)?;
+    for address in &listen.also {
+        security.allow_callers("listen.also", address, key)?;
+    }
     let skins = [
         (GrpcSkin::Triton, "grpc.triton", grpc.triton),
         (GrpcSkin::MlServer, "grpc.mlserver", grpc.mlserver),

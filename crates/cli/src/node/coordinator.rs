@@ -61,6 +61,8 @@ pub(crate) struct CoordinatorPlan {
     /// Of web pages that may call this node.
     pub(crate) origins: Origins,
     pub(crate) public: String,
+    /// Where the same is served, for clients that know another port.
+    pub(crate) also: Vec<String>,
     /// Listeners that speak gRPC alone.
     pub(crate) grpc: Vec<(GrpcSkin, String)>,
     pub(crate) internal: String,
@@ -90,9 +92,9 @@ pub(crate) struct RunningCoordinator {
 pub(crate) async fn run_until_signal(plan: CoordinatorPlan) -> anyhow::Result<()> {
     let shutdown = signals::shutdown()?;
     let public = bind("listen.public, for REST", &plan.public).await?;
-    let grpc = bind_grpc(&plan.grpc).await?;
+    let further = Further::bind(&plan).await?;
     let internal = bind("listen.internal, for Flight and Raft", &plan.internal).await?;
-    let mut running = start(plan, public, grpc, internal).await?;
+    let mut running = start(plan, public, further, internal).await?;
     tokio::select! {
         () = shutdown.cancelled() => {}
         ended = &mut running.internal => {
@@ -104,30 +106,41 @@ pub(crate) async fn run_until_signal(plan: CoordinatorPlan) -> anyhow::Result<()
     Ok(())
 }
 
-/// A listener for each skin.
-///
-/// # Errors
-/// As for [`bind`].
-pub(crate) async fn bind_grpc(
-    skins: &[(GrpcSkin, String)],
-) -> anyhow::Result<Vec<(GrpcSkin, TcpListener)>> {
-    let mut listeners = Vec::with_capacity(skins.len());
-    for (skin, address) in skins {
-        let what = match skin {
-            GrpcSkin::Triton => "grpc.triton",
-            GrpcSkin::MlServer => "grpc.mlserver",
-        };
-        listeners.push((*skin, bind(what, address).await?));
-    }
-    Ok(listeners)
+/// Listeners beside the public one.
+pub(crate) struct Further {
+    /// Of the same as the public one.
+    also: Vec<TcpListener>,
+    /// Of gRPC alone, by skin.
+    grpc: Vec<(GrpcSkin, TcpListener)>,
 }
 
-/// Starts a coordinator that serves REST and gRPC on `public`, gRPC alone on `grpc`, Flight and
-/// Raft on `internal`.
+impl Further {
+    /// Opens those of a plan.
+    ///
+    /// # Errors
+    /// As for [`bind`].
+    pub(crate) async fn bind(plan: &CoordinatorPlan) -> anyhow::Result<Self> {
+        let (mut also, mut grpc) = (Vec::new(), Vec::new());
+        for address in &plan.also {
+            also.push(bind("listen.also, for REST", address).await?);
+        }
+        for (skin, address) in &plan.grpc {
+            let what = match skin {
+                GrpcSkin::Triton => "grpc.triton",
+                GrpcSkin::MlServer => "grpc.mlserver",
+            };
+            grpc.push((*skin, bind(what, address).await?));
+        }
+        Ok(Self { also, grpc })
+    }
+}
+
+/// Starts a coordinator that serves REST and gRPC on `public`, Flight and Raft on `internal`, and
+/// on `further` listeners what each is for.
 pub(crate) async fn start(
     plan: CoordinatorPlan,
     public: TcpListener,
-    grpc: Vec<(GrpcSkin, TcpListener)>,
+    further: Further,
     internal: TcpListener,
 ) -> anyhow::Result<RunningCoordinator> {
     let (rest, flight_and_raft) = (public.local_addr()?, internal.local_addr()?);
@@ -146,7 +159,9 @@ pub(crate) async fn start(
         metrics.clone(),
     );
 
-    plan.security.warn_of_clear_keys(&plan.public);
+    for address in plan.also.iter().chain([&plan.public]) {
+        plan.security.warn_of_clear_keys(address);
+    }
     let registry = cluster.registry();
     let gate = plan
         .security
@@ -184,7 +199,12 @@ pub(crate) async fn start(
         .allowing(plan.origins)
         .reading_arrow(Arc::new(|| Box::new(Decoder::default())));
     let mut served = JoinSet::new();
-    for (skin, listener) in grpc {
+    for listener in further.also {
+        tracing::info!(address = %listener.local_addr()?, "serving REST");
+        let api = api.clone();
+        served.spawn(api.serve_also(listener, stop_public.clone()));
+    }
+    for (skin, listener) in further.grpc {
         tracing::info!(skin = ?skin, address = %listener.local_addr()?, "serving gRPC");
         let api = api.clone();
         served.spawn(api.serve_grpc(skin, listener, stop_public.clone()));

@@ -19,7 +19,7 @@ use volley_types::{NodeId, WorkerId};
 use volley_worker::WorkerConfig;
 
 use super::bind;
-use super::coordinator::{self, CoordinatorPlan, Membership};
+use super::coordinator::{self, CoordinatorPlan, Further, Membership};
 use super::worker::{self, WorkerPlan};
 use crate::args::Up;
 use crate::backends::OnnxPlan;
@@ -68,8 +68,10 @@ pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
 
     let mut plan = coordinator_plan(&data_dir, &addresses, security);
     plan.grpc = grpc(&up);
-    let grpc = coordinator::bind_grpc(&plan.grpc).await?;
-    let mut coordinator = coordinator::start(plan, doors.rest, grpc, doors.internal).await?;
+    let at = |port: &u16| SocketAddr::new(up.host, *port).to_string();
+    plan.also = up.also_ports.iter().map(at).collect();
+    let further = Further::bind(&plan).await?;
+    let mut coordinator = coordinator::start(plan, doors.rest, further, doors.internal).await?;
     let worker = worker::start(
         worker_plan(&data_dir, &addresses, own_worker)?,
         doors.flight,
@@ -153,6 +155,7 @@ fn coordinator_plan(
         },
         origins: Origins::default(),
         public: addresses.rest.to_string(),
+        also: Vec::new(),
         grpc: Vec::new(),
         internal,
         drain_timeout: DRAIN_TIMEOUT,

@@ -179,6 +179,21 @@ pub(super) const NAMING: &[(&str, StatusCode, &str)] = &[
         r#"{"model":"team-a.chat","query":"x","documents":["y"]}"#,
     ),
     (
+        "/v2/chat",
+        NOT_FOUND,
+        r#"{"model":"team-a.chat","messages":[{"role":"user","content":"x"}]}"#,
+    ),
+    (
+        "/v1/embed",
+        NOT_FOUND,
+        r#"{"model":"team-a.chat","texts":["x"]}"#,
+    ),
+    (
+        "/v2/embed",
+        NOT_FOUND,
+        r#"{"model":"team-a.chat","texts":["x"]}"#,
+    ),
+    (
         "/v1/messages",
         NOT_FOUND,
         r#"{"model":"team-a.chat","max_tokens":3,"messages":[{"role":"user","content":"x"}]}"#,

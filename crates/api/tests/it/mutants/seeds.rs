@@ -76,6 +76,20 @@ pub(super) fn houses() -> Vec<Seed> {
         "tools": [tool], "think": "low", "logprobs": true, "top_logprobs": 2,
         "options": { "num_predict": 9, "stop": ["a"], "seed": 1, "temperature": 0.5 },
     });
+    let cohere = json!({
+        "model": "m", "max_tokens": 9, "k": 4, "p": 0.5, "stop_sequences": ["a"], "stream": true,
+        "messages": [
+            { "role": "user", "content": [{ "type": "text", "text": "hi" }] },
+            { "role": "assistant", "tool_plan": "I look", "tool_calls": [
+                { "id": "c", "type": "function", "function": { "name": "f", "arguments": "{}" } }] },
+            { "role": "tool", "tool_call_id": "c", "content": [
+                { "type": "document", "document": { "data": { "a": 1 } } }] },
+        ],
+        "tools": [tool], "tool_choice": "REQUIRED", "logprobs": true,
+        "response_format": { "type": "json_object", "json_schema": schema },
+    });
+    let vectors = json!({ "model": "e", "texts": ["a", "b"], "input_type": "search_query",
+                          "embedding_types": ["float", "base64"], "output_dimension": 2 });
     let rerank = json!({ "model": "r", "query": "q", "documents": ["a", { "text": "b" }],
                          "top_n": 1, "return_documents": true });
     vec![
@@ -94,6 +108,9 @@ pub(super) fn houses() -> Vec<Seed> {
         ),
         seed("/v1/rerank", &rerank),
         seed("/v2/rerank", &rerank),
+        seed("/v2/chat", &cohere),
+        seed("/v1/embed", &vectors),
+        seed("/v2/embed", &vectors),
         seed("/v1/messages", &message),
         seed("/v1/messages/count_tokens", &message),
         seed("/api/chat", &ollama),

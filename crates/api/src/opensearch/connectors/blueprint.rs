@@ -1,0 +1,162 @@
+//! What the template of a blueprint's action says beyond the provider's own body. The body itself
+//! is the provider's; what an operator wrote into the template is not lost.
+
+use serde_json::{Map, Value};
+use volley_types::registry::ProviderKind;
+
+const START: &str = "${parameters.";
+/// What the provider's own body has.
+const OWN: [&str; 8] = [
+    "model", "messages", "message", "prompt", "inputs", "input", "system", "stream",
+];
+
+/// Whether fields of the provider's body are parameters under the same names.
+fn is_flat(provider: ProviderKind) -> bool {
+    matches!(
+        provider,
+        ProviderKind::OpenAi
+            | ProviderKind::Azure
+            | ProviderKind::Mistral
+            | ProviderKind::Anthropic
+            | ProviderKind::Cohere
+    )
+}
+
+/// Makes fields of `template` parameters, where they are none yet: those that have a fixed value,
+/// and those that stand for a parameter of another name or with a default.
+pub(super) fn adopt(provider: ProviderKind, template: &str, parameters: &mut Map<String, Value>) {
+    let fields = match is_flat(provider) {
+        true => serde_json::from_str(&quoted(template)),
+        false => return,
+    };
+    // What is no JSON even so has conditions in it, which only its own server understands.
+    let Ok(Value::Object(fields)) = fields else {
+        return;
+    };
+    for (name, value) in fields {
+        if OWN.contains(&name.as_str()) {
+            continue;
+        }
+        let found = match placeholder(&value) {
+            Some((from, default)) => {
+                let given = match from == name {
+                    true => None,
+                    false => parameters.remove(from),
+                };
+                given.or_else(|| default.map(read))
+            }
+            None if holds_placeholder(&value) => None,
+            None => Some(value),
+        };
+        if let Some(found) = found {
+            parameters.entry(name).or_insert(found);
+        }
+    }
+}
+
+/// The parameter that a field stands for, and its default.
+fn placeholder(value: &Value) -> Option<(&str, Option<&str>)> {
+    let inside = value.as_str()?.strip_prefix(START)?.strip_suffix('}')?;
+    if inside.contains(['{', '}']) {
+        return None;
+    }
+    Some(match inside.split_once(":-") {
+        Some((name, default)) => (name, Some(default)),
+        None => (inside, None),
+    })
+}
+
+fn read(default: &str) -> Value {
+    serde_json::from_str(default).unwrap_or_else(|_| default.into())
+}
+
+fn holds_placeholder(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.contains(START),
+        Value::Array(values) => values.iter().any(holds_placeholder),
+        Value::Object(fields) => fields.values().any(holds_placeholder),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// The template with its placeholders as texts, also where they stand by themselves.
+fn quoted(template: &str) -> String {
+    let (mut text, mut rest) = (String::with_capacity(template.len() + 16), template);
+    let mut inside = false;
+    while let Some(start) = rest.find(['"', '\\', '$']) {
+        let (before, from) = rest.split_at(start);
+        text.push_str(before);
+        let taken = match from.as_bytes()[0] {
+            b'"' => {
+                inside = !inside;
+                1
+            }
+            // What is escaped is none of the others.
+            b'\\' => 1 + from[1..].chars().next().map_or(0, char::len_utf8),
+            _ if !inside && from.starts_with(START) => {
+                let end = from.find('}').map_or(from.len(), |end| end + 1);
+                text.push_str(&Value::from(&from[..end]).to_string());
+                rest = &from[end..];
+                continue;
+            }
+            _ => 1,
+        };
+        text.push_str(&from[..taken]);
+        rest = &from[taken..];
+    }
+    text.push_str(rest);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn adopted(provider: ProviderKind, template: &str, parameters: Value) -> Value {
+        let mut parameters = parameters.as_object().unwrap().clone();
+        adopt(provider, template, &mut parameters);
+        parameters.into()
+    }
+
+    #[test]
+    fn what_a_template_fixes_is_sent() {
+        let template = r#"{"model": "${parameters.model}", "messages": ${parameters.messages},
+            "temperature": 0.2, "response_format": {"type": "json_object"},
+            "max_tokens": ${parameters.max_tokens_to_sample}, "seed": ${parameters.seed:-7},
+            "user": "team-${parameters.user}", "top_p": ${parameters.top_p}}"#;
+        let given = json!({ "model": "m", "max_tokens_to_sample": 9, "temperature": 1 });
+        assert_eq!(
+            adopted(ProviderKind::OpenAi, template, given.clone()),
+            json!({
+                "model": "m", "temperature": 1, "response_format": { "type": "json_object" },
+                "max_tokens": 9, "seed": 7,
+            })
+        );
+        assert_eq!(
+            adopted(ProviderKind::Gemini, template, given.clone()),
+            given
+        );
+        assert_eq!(
+            adopted(ProviderKind::OpenAi, "{ no json", given.clone()),
+            given
+        );
+    }
+
+    #[test]
+    fn texts_keep_what_looks_like_a_quote() {
+        let template = r#"{"a": "x \" ${parameters.b} \\", "c": ${parameters.d}}"#;
+        let read: Value = serde_json::from_str(&quoted(template)).unwrap();
+        assert_eq!(read["a"], "x \" ${parameters.b} \\");
+        assert_eq!(read["c"], "${parameters.d}");
+    }
+
+    proptest! {
+        #[test]
+        fn no_template_is_too_odd(template in r#"[\\"${}a-c:,é. \[\]-]{0,40}(\$\{parameters\.[a-c}]{0,3})?[\\"}é]{0,4}"#) {
+            adopted(ProviderKind::OpenAi, &template, json!({ "a": 1 }));
+        }
+    }
+}
