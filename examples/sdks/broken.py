@@ -1,10 +1,10 @@
 """The official clients are told that an answer broke off: a model whose server goes away in the
 middle of one, behind a Volley cluster.
 
-    pip install openai anthropic ollama langchain-openai opensearch-py httpx httpx-sse
+    pip install openai anthropic cohere ollama langchain-openai opensearch-py httpx httpx-sse
     python broken.py --url http://127.0.0.1:8420 --model cut
 
-Streamed, each client has what came before and then its own error, never an end; whole, it has the
+Streamed, each client has what came before and then its own error, never a good end; whole, it has the
 error alone. Prints one line for each step; fails on the first that is not as it should be.
 """
 
@@ -12,6 +12,7 @@ import argparse
 import json
 
 import anthropic
+import cohere
 import httpx
 import ollama
 import openai
@@ -87,6 +88,20 @@ def with_anthropic(url, model):
     refused(anthropic.InternalServerError, lambda: client.messages.create(**asked))
 
 
+def with_cohere(url, model):
+    """Its form of a stream tells of a failure at the end, and its client hands that on."""
+    client = cohere.ClientV2("unused", base_url=url)
+    asked = {"model": model, "messages": ASKED, "request_options": {"max_retries": 0}}
+    events = list(client.chat_stream(**asked))
+    assert any(event.type == "content-delta" for event in events), events
+    end = events[-1]
+    assert end.type == "message-end" and end.delta.finish_reason == "ERROR", end
+    assert end.delta.error and end.delta.usage is None, end
+    error = refused(cohere.core.ApiError, lambda: client.chat(**asked))
+    assert 500 <= error.status_code, error
+    said("cohere", end.delta.error)
+
+
 def with_ollama(url, model):
     client = ollama.Client(host=url)
     parts = client.chat(model=model, messages=ASKED, stream=True)
@@ -123,7 +138,8 @@ def main():
     parser.add_argument("--url", default="http://127.0.0.1:8420")
     parser.add_argument("--model", required=True)
     given = parser.parse_args()
-    for judge in (with_openai, with_anthropic, with_ollama, with_opensearch, with_httpx):
+    judges = (with_openai, with_anthropic, with_cohere, with_ollama, with_opensearch, with_httpx)
+    for judge in judges:
         judge(given.url, given.model)
 
 

@@ -1,7 +1,7 @@
-"""The official clients of OpenAI and Anthropic read what an answer refers to, whichever provider
+"""The official clients of OpenAI, Anthropic and Cohere read what an answer refers to, whichever provider
 stands behind the model.
 
-    pip install openai anthropic
+    pip install openai anthropic cohere
     python cited.py --url http://127.0.0.1:8420 --model gpt-search --model claude
 
 Prints one line for each model and client; fails on the first that is not as it should be.
@@ -11,6 +11,7 @@ import argparse
 import json
 
 import anthropic
+import cohere
 import openai
 
 ASKED = [{"role": "user", "content": "What of the fox?"}]
@@ -67,6 +68,23 @@ def message(client, model):
     said(f"{model}, message", [each.type for each in cited])
 
 
+def cohere_chat(client, model):
+    whole = client.chat(model=model, messages=ASKED).message
+    assert whole.citations and all(each.sources[0].id for each in whole.citations)
+    text, streamed = "", []
+    for event in client.chat_stream(model=model, messages=ASKED):
+        if event.type == "content-delta":
+            text += event.delta.message.content.text or ""
+        elif event.type == "citation-start":
+            streamed.append(event.delta.message.citations)
+    assert text == "".join(part.text for part in whole.content if part.type == "text")
+    sources = [[each.sources[0].id for each in told] for told in (streamed, whole.citations)]
+    assert sources[0] == sources[1]
+    for each in whole.citations:
+        assert each.text == passage(text, each.start, each.end)
+    said(f"{model}, cohere", sources[0])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", default="http://127.0.0.1:8420")
@@ -74,10 +92,12 @@ def main():
     given = parser.parse_args()
     house = openai.OpenAI(base_url=f"{given.url}/v1", api_key="unused", max_retries=0)
     other = anthropic.Anthropic(base_url=given.url, api_key="unused", max_retries=0)
+    third = cohere.ClientV2("unused", base_url=given.url)
     for model in given.model:
         chat(house, model)
         response(house, model)
         message(other, model)
+        cohere_chat(third, model)
 
 
 if __name__ == "__main__":

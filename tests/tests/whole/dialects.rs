@@ -76,7 +76,7 @@ async fn official_clients_are_told_of_an_answer_that_broke_off() {
     let mut command = official("broken.py");
     assert_eq!(
         steps(command.args(["--url", &url, "--model", "cut"])).await,
-        8
+        9
     );
     nothing_runs(&up.rest, "cut").await;
     let node = root().join("target/node-sdks");
@@ -156,5 +156,5 @@ async fn official_clients_read_what_answers_of_other_houses_refer_to() {
     for name in &names {
         command.args(["--model", name]);
     }
-    assert_eq!(steps(&mut command).await, 3 * names.len());
+    assert_eq!(steps(&mut command).await, 4 * names.len());
 }

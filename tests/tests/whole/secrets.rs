@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use serde_json::json;
 use volley_client::Client;
 use volley_tests::cluster::{Cluster, Node, tell};
+use volley_tests::judges::deploy;
 use volley_tests::process::{self, Process};
 use volley_tests::until;
 use volley_tests::upstream::{Upstream, chunk, head};
@@ -40,6 +41,29 @@ async fn ask(client: Client, stop: Arc<AtomicBool>, asked: Arc<AtomicU32>) {
     }
 }
 
+/// As OpenSearch's clients send it: it is sealed, referred to, and goes with its connector.
+async fn a_secret_in_a_body_is_sealed(client: &Client, upstream: &Upstream) {
+    let connector = json!({
+        "name": "Chat", "version": "1", "protocol": "http", "parameters": { "model": "m" },
+        "credential": { "openAI_key": format!("{CANARY}-0") },
+        "actions": [{ "action_type": "predict", "method": "POST", "url": upstream.url,
+                      "headers": { "Authorization": "Bearer ${credential.openAI_key}" } }],
+    });
+    let id = client.create_connector(&connector).await.unwrap();
+    let model = json!({ "name": "sealed", "function_name": "remote", "connector_id": id });
+    deploy(client, &model).await;
+    assert_eq!(tell(client, "sealed", "x").await.unwrap(), "hello");
+    assert!(came_with(upstream, &format!("{CANARY}-0")));
+    let shown = client.connectors(Some(&id)).await.unwrap();
+    let name = format!("{id}.credential");
+    assert_eq!(shown["credential"], format!("secret:{name}"));
+    client.undeploy("sealed").await.unwrap();
+    client.delete("sealed").await.unwrap();
+    client.delete_connector(&id).await.unwrap();
+    let secrets = client.secrets().await.unwrap();
+    assert!(!secrets.to_string().contains(&name), "{secrets}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sealed_secret_is_used_changed_and_rotated_under_load_and_readable_nowhere() {
     let mut cluster = Cluster::new(3, 2);
@@ -69,6 +93,7 @@ async fn a_sealed_secret_is_used_changed_and_rotated_under_load_and_readable_now
     cluster.deploy(&model, 2).await;
     assert_eq!(tell(&client, "remote", "x").await.unwrap(), "hello");
     assert!(came_with(&upstream, &format!("{CANARY}-1")));
+    a_secret_in_a_body_is_sealed(&client, &upstream).await;
     let refused = client
         .delete_secret("openai")
         .await

@@ -61,10 +61,10 @@ pub(super) fn read(mut body: Map<String, Value>) -> Result<Asked, PredictError> 
     {
         body.insert("tool_choice".to_owned(), tool_choice(&choice)?.into());
     }
-    if let Some(form) = body.remove("response_format") {
-        if let Some(form) = response_format(&form)? {
-            body.insert("response_format".to_owned(), form);
-        }
+    if let Some(form) = body.remove("response_format")
+        && let Some(form) = response_format(&form)?
+    {
+        body.insert("response_format".to_owned(), form);
     }
     let known = match body.get("tools") {
         None | Some(Value::Null) => true,

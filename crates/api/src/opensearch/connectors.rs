@@ -1,7 +1,9 @@
 //! Connectors: OpenSearch's body with `actions`, or the short one.
 
 mod blueprint;
+mod named;
 mod policy;
+pub(crate) mod sealing;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +11,9 @@ use std::sync::Arc;
 use axum::Json;
 use serde_json::{Map, Value, json};
 use volley_security::Principal;
-use volley_types::registry::{ConnectorSpec, CredentialRef, ProviderKind, RegistryCommand};
+use volley_types::registry::{
+    ConnectorSpec, CredentialRef, ProviderKind, RegistryCommand, RegistryState,
+};
 use volley_types::{ConnectorId, ErrorCode, PredictError, SecretName};
 
 use crate::app::App;
@@ -60,12 +64,11 @@ pub(crate) async fn create(
     State(app): State<Arc<App>>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
-    let spec = read_new(&app.principal, &body)?;
-    settings::trust_connector(&app.control.registry(), &spec)?;
-    let id = spec.id.to_string();
-    app.control
-        .write(RegistryCommand::CreateConnector(spec))
-        .await?;
+    let registry = app.control.registry();
+    let given = sealing::read(&app, &registry, &body)?;
+    settings::trust_connector(&registry, &given.spec)?;
+    let id = given.spec.id.to_string();
+    sealing::write(&app, given).await?;
     Ok(Json(json!({ "connector_id": id })))
 }
 
@@ -107,7 +110,9 @@ pub(crate) async fn update(
     let id = ConnectorId::new(id)?;
     let registry = app.control.registry();
     let current = registry.connectors.get(&id).ok_or_else(|| unknown(&id))?;
-    let spec = read(&changed(current, &body)?)?;
+    let mut whole = changed(current, &body)?;
+    named::resolve(&mut whole, &registry)?;
+    let spec = read(&whole)?;
     if spec.id != id {
         let message = "a connector's id cannot be changed: make another one";
         return Err(PredictError::invalid(message).into());
@@ -168,9 +173,14 @@ pub(crate) async fn delete(
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let id = ConnectorId::new(id)?;
+    let registry = app.control.registry();
+    let secret = registry.connectors.get(&id).and_then(|it| sealing::own(it));
     app.control
         .write(RegistryCommand::DeleteConnector(id.clone()))
         .await?;
+    if let Some(secret) = secret {
+        sealing::forget(&app, secret).await?;
+    }
     Ok(Json(
         json!({ "_index": INDEX, "_id": id.as_str(), "result": "deleted" }),
     ))
@@ -206,16 +216,22 @@ fn credential_text(credential: Option<&CredentialRef>) -> Option<String> {
 /// reaches.
 pub(crate) fn read_new(
     caller: &Principal,
+    registry: &RegistryState,
     body: &Map<String, Value>,
 ) -> Result<ConnectorSpec, PredictError> {
-    let named = ["connector_id", "id"].map(|name| body.contains_key(name));
-    let Some(start) = caller.models().beginning().filter(|_| named == [false; 2]) else {
-        return read(body);
-    };
     let mut body = body.clone();
-    let id = format!("{start}{}", uuid::Uuid::new_v4().simple());
-    body.insert("id".to_owned(), id.into());
+    named::resolve(&mut body, registry)?;
+    let named = ["connector_id", "id"].map(|name| body.contains_key(name));
+    if named == [false; 2] {
+        body.insert("id".to_owned(), fresh_id(caller)?.as_str().into());
+    }
     read(&body)
+}
+
+/// A random id, which the caller reaches.
+fn fresh_id(caller: &Principal) -> Result<ConnectorId, PredictError> {
+    let start = caller.models().beginning().unwrap_or_default();
+    ConnectorId::new(format!("{start}{}", uuid::Uuid::new_v4().simple()))
 }
 
 /// Reads either form of a connector.
@@ -376,7 +392,8 @@ fn credential(body: &Map<String, Value>) -> Result<Option<CredentialRef>, Predic
         PredictError::invalid(
             "field 'credential' must be one reference: 'env:NAME' or 'file:/path', which each \
              worker reads for itself, or 'secret:NAME', which the cluster holds sealed; a secret \
-             itself does not belong here",
+             itself is taken where a connector is created in OpenSearch's form, if the cluster has \
+             master keys to seal it",
         )
     })
 }

@@ -49,12 +49,10 @@ pub(crate) async fn register(
     life::allowed(&registry, &spec)?;
     origin_allowed(&registry, &spec.source)?;
     if let Some(connector) = body.object("connector")? {
-        let connector = connectors::read_new(&app.principal, connector)?;
-        settings::trust_connector(&registry, &connector)?;
-        spec.source = ModelSource::Connector(connector.id.clone());
-        app.control
-            .write(RegistryCommand::CreateConnector(connector))
-            .await?;
+        let given = connectors::sealing::read(&app, &registry, connector)?;
+        settings::trust_connector(&registry, &given.spec)?;
+        spec.source = ModelSource::Connector(given.spec.id.clone());
+        connectors::sealing::write(&app, given).await?;
     }
     let registered = app
         .control

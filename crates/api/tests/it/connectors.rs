@@ -143,6 +143,50 @@ async fn limits_further_tries_and_other_servers_are_kept_as_they_are_given() {
 }
 
 #[tokio::test]
+async fn an_endpoint_may_be_another_connector() {
+    let edge = Edge::start().await;
+    let other = json!({ "connector_id": "claude", "url": "https://api.anthropic.com/v1/messages",
+                        "model": "claude-x", "credential": "env:ANTHROPIC_KEY",
+                        "headers": { "x-team": "search" } });
+    created(&edge, &other).await;
+    let url = "https://llm.example/v1/chat/completions";
+    let endpoint = json!({ "connector_id": "claude", "fallback": true, "headers": {} });
+    let body =
+        json!({ "connector_id": "first", "url": url, "model": "m", "endpoints": [endpoint] });
+    let shown = created(&edge, &body).await;
+    assert_eq!(
+        shown["endpoints"],
+        json!([{ "provider": "anthropic", "url": "https://api.anthropic.com/v1/messages",
+                 "model": "claude-x", "credential": "env:ANTHROPIC_KEY", "headers": {},
+                 "weight": 1, "fallback": true }])
+    );
+    let create = format!("{PATH}/_create");
+    for (named, status) in [("nobody", 404), ("first", 400)] {
+        let bad = json!({ "url": url, "model": "m", "endpoints": [{ "connector_id": named }] });
+        let reason = edge.post(&create, &bad.to_string()).await.refused(status);
+        assert!(reason.contains(named), "{reason}");
+    }
+}
+
+#[tokio::test]
+async fn a_blueprints_template_leaves_what_it_fixes() {
+    let edge = Edge::start().await;
+    let template = r#"{"model": "${parameters.model}", "messages": ${parameters.messages},
+                       "temperature": 0.2, "max_tokens": ${parameters.most}}"#;
+    let body = json!({
+        "name": "Chat", "protocol": "http", "parameters": { "model": "m", "most": 9 },
+        "actions": [{ "action_type": "predict", "method": "POST", "request_body": template,
+                      "url": "https://llm.example/v1/chat/completions" }],
+    });
+    let shown = created(&edge, &body).await;
+    assert_eq!(
+        shown["parameters"],
+        json!({ "temperature": 0.2, "max_tokens": 9 })
+    );
+    assert_eq!(shown["request_body"], Value::Null);
+}
+
+#[tokio::test]
 async fn a_protocol_names_the_provider_and_its_header_takes_the_key() {
     let edge = Edge::start().await;
     let create = format!("{PATH}/_create");

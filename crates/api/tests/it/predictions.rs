@@ -56,6 +56,30 @@ async fn a_generation_comes_whole() {
 }
 
 #[tokio::test]
+async fn a_whole_answer_has_the_form_of_the_interface_that_is_named() {
+    let edge = Edge::start().await;
+    edge.cluster
+        .script("m", Script::Chunks(vec![text("Once"), finished()]));
+    let told = async |interface: &str| {
+        let body = json!({ "parameters": { "prompt": "tell", "_llm_interface": interface } });
+        let body = edge.post(PREDICT, &body.to_string()).await.ok();
+        body["inference_results"][0]["output"][0]["dataAsMap"].clone()
+    };
+    let openai = told("openai/v1/chat/completions").await;
+    assert_eq!(openai["choices"][0]["message"]["content"], "Once");
+    assert_eq!(openai["response"], "Once");
+    let converse = told("bedrock/converse").await;
+    assert_eq!(
+        converse["output"]["message"]["content"],
+        json!([{ "text": "Once" }])
+    );
+    assert_eq!(converse["usage"]["inputTokens"], 2);
+    let gemini = told("gemini/v1beta/generatecontent").await;
+    let parts = &gemini["candidates"][0]["content"]["parts"];
+    assert_eq!(parts, &json!([{ "text": "Once" }]));
+}
+
+#[tokio::test]
 async fn what_the_caller_sent_reaches_the_model() {
     let edge = Edge::start().await;
     edge.cluster.script("m", Script::Chunks(vec![last()]));

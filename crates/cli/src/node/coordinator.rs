@@ -198,18 +198,7 @@ pub(crate) async fn start(
         .with_tls(plan.security.tls.clone())
         .allowing(plan.origins)
         .reading_arrow(Arc::new(|| Box::new(Decoder::default())));
-    let mut served = JoinSet::new();
-    for listener in further.also {
-        tracing::info!(address = %listener.local_addr()?, "serving REST");
-        let api = api.clone();
-        served.spawn(api.serve_also(listener, stop_public.clone()));
-    }
-    for (skin, listener) in further.grpc {
-        tracing::info!(skin = ?skin, address = %listener.local_addr()?, "serving gRPC");
-        let api = api.clone();
-        served.spawn(api.serve_grpc(skin, listener, stop_public.clone()));
-    }
-    served.spawn(api.serve(public, stop_public.clone()));
+    let served = serve_public(api, public, further, &stop_public)?;
 
     let joining = tokio::spawn(enter(cluster.clone(), plan.membership));
     tracing::info!(%rest, internal = %flight_and_raft, "coordinator started");
@@ -226,6 +215,26 @@ pub(crate) async fn start(
         drain_timeout: plan.drain_timeout,
         drain_grace: plan.drain_grace,
     })
+}
+
+/// Serves callers on every listener that is for them.
+fn serve_public(
+    api: ApiServer,
+    public: TcpListener,
+    further: Further,
+    stop: &CancellationToken,
+) -> anyhow::Result<JoinSet<()>> {
+    let mut served = JoinSet::new();
+    for listener in further.also {
+        tracing::info!(address = %listener.local_addr()?, "serving REST");
+        served.spawn(api.clone().serve_also(listener, stop.clone()));
+    }
+    for (skin, listener) in further.grpc {
+        tracing::info!(skin = ?skin, address = %listener.local_addr()?, "serving gRPC");
+        served.spawn(api.clone().serve_grpc(skin, listener, stop.clone()));
+    }
+    served.spawn(api.serve(public, stop.clone()));
+    Ok(served)
 }
 
 /// What other nodes call: Raft and its membership, held streams, quotas, and the heartbeats of

@@ -97,11 +97,10 @@ impl Query {
                 all,
             } => fields.iter().any(|name| {
                 let found = field(name).map(|found| words(&found)).unwrap_or_default();
-                let has = |word: &String| found.contains(word);
-                if *all {
-                    wanted.iter().all(has)
-                } else {
-                    wanted.iter().any(has)
+                let mut has = wanted.iter().map(|word| found.contains(word));
+                match all {
+                    true => has.all(|it| it),
+                    false => has.any(|it| it),
                 }
             }),
             Self::Phrase {
