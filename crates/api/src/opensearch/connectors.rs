@@ -174,7 +174,7 @@ pub(crate) async fn delete(
 ) -> Result<Json<Value>, ApiError> {
     let id = ConnectorId::new(id)?;
     let registry = app.control.registry();
-    let secret = registry.connectors.get(&id).and_then(|it| sealing::own(it));
+    let secret = registry.connectors.get(&id).and_then(sealing::own);
     app.control
         .write(RegistryCommand::DeleteConnector(id.clone()))
         .await?;

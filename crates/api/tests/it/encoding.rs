@@ -38,7 +38,7 @@ fn body(path: &str) -> String {
         "messages" => {
             json!({ "model": "m", "stream": true, "max_tokens": 9, "messages": messages })
         }
-        "chat" => json!({ "model": "m", "messages": messages }),
+        "chat" => json!({ "model": "m", "stream": true, "messages": messages }),
         "generate" => json!({ "model": "m", "prompt": "tell" }),
         "generate_stream" => json!({ "text_input": "tell" }),
         "infer_stream" => json!({ "inputs": [

@@ -106,11 +106,6 @@ pub(super) async fn forget(app: &App, name: SecretName) -> Result<(), PredictErr
 /// The secret itself in OpenSearch's form of a credential: one, or the keys that sign requests.
 fn literal(credential: Option<&Value>) -> Option<String> {
     let object = credential?.as_object()?;
-    let plain = |value: &Value| {
-        let text = value.as_str()?;
-        let refers = REFERENCES.iter().any(|start| text.starts_with(start));
-        (!text.is_empty() && !refers).then_some(text)
-    };
     let texts: Vec<_> = object.values().map(plain).collect::<Option<_>>()?;
     match texts.as_slice() {
         [] => None,
@@ -120,6 +115,13 @@ fn literal(credential: Option<&Value>) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// A text that refers to nothing.
+fn plain(value: &Value) -> Option<&str> {
+    let text = value.as_str()?;
+    let refers = REFERENCES.iter().any(|start| text.starts_with(start));
+    (!text.is_empty() && !refers).then_some(text)
 }
 
 #[cfg(test)]
