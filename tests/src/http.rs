@@ -1,10 +1,10 @@
 //! HTTP by hand, for what a good client would not send.
 
-use std::time::Duration;
-
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+
+use crate::PATIENCE;
 
 /// A POST of JSON.
 #[must_use]
@@ -19,9 +19,9 @@ pub fn post(path: &str, body: &str) -> String {
 /// Sends bytes and reads the whole answer: its status, and its body as it is.
 ///
 /// # Panics
-/// When no answer comes within ten seconds.
+/// When no answer comes within [`PATIENCE`].
 pub async fn exchange(address: &str, request: &str) -> (u16, String) {
-    let answer = tokio::time::timeout(Duration::from_secs(10), async {
+    let answer = tokio::time::timeout(PATIENCE, async {
         let mut socket = TcpStream::connect(address).await.expect("a connection");
         // A server that refuses early may close before everything is sent.
         let _ = socket.write_all(request.as_bytes()).await;

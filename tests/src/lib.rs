@@ -10,6 +10,7 @@ pub mod http;
 pub mod judges;
 pub mod metrics;
 pub mod overload;
+pub mod ports;
 pub mod process;
 pub mod teller;
 pub mod upstream;

@@ -2,13 +2,15 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::process::{Child, Command};
 
 use crate::PATIENCE;
+pub use crate::ports::free_port;
 
+/// How long a client command may take: it may wait for what the cluster does.
+const COMMAND: Duration = Duration::from_secs(120);
 /// A proxy that nobody serves.
 const NO_PROXY_THERE: &str = "http://127.0.0.1:9";
 
@@ -207,35 +209,13 @@ pub async fn run_with(
         .args(arguments)
         .envs(environment)
         .stdin(Stdio::null())
+        .kill_on_drop(true)
         .output();
-    let output = tokio::time::timeout(Duration::from_secs(30), command).await;
+    let output = tokio::time::timeout(COMMAND, command).await;
     let output = output.expect("the command ends").expect("the command runs");
     let text = [output.stdout, output.stderr].concat();
     (
         String::from_utf8_lossy(&text).into_owned(),
         output.status.success(),
     )
-}
-
-/// A port that is free, and that no connection of this machine's own takes meanwhile: below those
-/// that the system gives out by itself.
-///
-/// # Panics
-/// When there is none.
-#[must_use]
-pub fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    const FIRST: u32 = 10_000;
-    const COUNT: u32 = 20_000;
-    // Each process of tests begins elsewhere, and leaves the next ports to who wants several.
-    let own = std::process::id().wrapping_mul(997);
-    for _ in 0..COUNT {
-        let turn = NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = FIRST + own.wrapping_add(turn).wrapping_mul(8) % COUNT;
-        let port = u16::try_from(port).expect("below 30,000");
-        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
-    panic!("no port is free");
 }

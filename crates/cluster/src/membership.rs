@@ -293,11 +293,18 @@ impl Cluster {
         crate::members(&self.0.raft.metrics().borrow())
     }
 
+    /// The way to the leader. Waits for one as a write does: an election takes a moment.
     async fn leader_line(&self) -> Result<Line, PredictError> {
-        let (_, address) = self.leader().ok_or_else(no_leader)?;
         let by = Instant::now() + self.0.config.write_timeout;
-        let peer = tokio::time::timeout_at(by, self.peer(&address)).await;
-        peer.ok().flatten().ok_or_else(no_leader)
+        while Instant::now() < by {
+            if let Some((_, address)) = self.leader()
+                && let Ok(Some(line)) = tokio::time::timeout_at(by, self.peer(&address)).await
+            {
+                return Ok(line);
+            }
+            self.look_again(by).await?;
+        }
+        Err(no_leader())
     }
 }
 

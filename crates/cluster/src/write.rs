@@ -105,15 +105,21 @@ impl Cluster {
             if let Attempt::Answered(answer) = attempt {
                 return answer;
             }
-            let mut status = self.raft();
-            status.mark_unchanged();
-            let look = LOOK_AGAIN.min(by.saturating_duration_since(Instant::now()));
-            // Either a change or the time: both mean to look again.
-            if let Ok(Err(_)) = tokio::time::timeout(look, status.changed()).await {
-                return Err(stopped());
-            }
+            self.look_again(by).await?;
         }
         Err(no_leader())
+    }
+
+    /// Waits for a change of what is known of the leader, or for a moment, not beyond `by`.
+    pub(crate) async fn look_again(&self, by: Instant) -> Result<(), PredictError> {
+        let mut status = self.raft();
+        status.mark_unchanged();
+        let look = LOOK_AGAIN.min(by.saturating_duration_since(Instant::now()));
+        // Either a change or the time: both mean to look again.
+        match tokio::time::timeout(look, status.changed()).await {
+            Ok(Err(_)) => Err(stopped()),
+            Ok(Ok(())) | Err(_) => Ok(()),
+        }
     }
 
     pub(crate) fn leader(&self) -> Option<(NodeId, String)> {

@@ -93,7 +93,7 @@ impl Coordinator {
     }
 
     /// Wakes the models that a request goes to, where they sleep.
-    async fn wake_for(&self, model: &ModelRef, keys: Keys) -> Result<(), PredictError> {
+    pub(crate) async fn wake_for(&self, model: &ModelRef, keys: Keys) -> Result<(), PredictError> {
         self.started_for(model).await;
         let registry = self.0.cluster.registry().borrow().clone();
         let Ok(aimed) = alias::aim(&registry, model, keys) else {

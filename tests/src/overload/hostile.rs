@@ -168,8 +168,9 @@ pub async fn flood(scale: &Scale) -> Figure {
         }
     }
     let before = stage.resident()[0];
-    let mut told = Vec::new();
+    let (mut told, mut machine) = (Vec::new(), Vec::new());
     let mut refused = 0;
+    let neighbour = &stage.cluster.workers[0].http;
     for _ in 0..scale.flood {
         let Ok(asked) = ask(stage.address(), "quiet", &script).await else {
             continue;
@@ -178,7 +179,18 @@ pub async fn flood(scale: &Scale) -> Figure {
         let is_refusal = answer.status == 503 && answer.text.contains("retry-after");
         refused += usize::from(is_refusal);
         told.push(answer.after.as_secs_f64() * 1_000.0);
+        if scale.slack != 1.0 {
+            let asked = Instant::now();
+            // Only how long it takes counts.
+            let _ = get(neighbour, ALIVE).await;
+            machine.push(asked.elapsed().as_secs_f64() * 1_000.0);
+        }
     }
+    // Beside other tests, what the machine itself makes everybody wait is no delay of a refusal.
+    let bound = match scale.slack {
+        1.0 => 50.0,
+        slack => 50.0 * slack + 3.0 * quantile(&mut machine, 990),
+    };
     let grown = stage.resident()[0].saturating_sub(before) >> 10;
     let full = held.len();
     drop(held);
@@ -201,10 +213,7 @@ pub async fn flood(scale: &Scale) -> Figure {
             scale.flood,
             again.as_secs_f64() * 1_000.0
         ),
-        held: full == CAP
-            && refused * 100 >= scale.flood * 99
-            && p99 <= 50.0 * scale.slack
-            && grown <= 16 << 10,
+        held: full == CAP && refused * 100 >= scale.flood * 99 && p99 <= bound && grown <= 16 << 10,
     }
 }
 

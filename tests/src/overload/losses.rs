@@ -11,19 +11,26 @@ use super::stage::Stage;
 use super::{Figure, Scale, quantile};
 use crate::callers::Callers;
 use crate::cluster::Cluster;
-use crate::until;
+use crate::{PATIENCE, until};
 
 /// Predictions beside a lost majority.
 const PREDICTIONS: usize = 500;
 /// Requests of each kind that run when a worker dies.
 const CROWD: usize = 60;
 const WORKERS: usize = 3;
-/// An answer begins after this long where a worker is to die before that.
+/// An answer begins after this long where a worker is to die before that. All are asked meanwhile.
 const BEGINS_MS: u32 = 3_000;
+/// Chunks of a stream that runs when a worker dies, and between two of them: longer than that.
+const CHUNKS: u32 = 250;
+const CHUNK_MS: u32 = 20;
+/// Both are so many times as long beside other tests.
+const BUSY: u32 = 2;
 
 /// A cluster whose model runs on every worker.
 async fn drilled(coordinators: usize, workers: usize) -> Cluster {
-    let cluster = Cluster::start(coordinators, workers).await;
+    let mut cluster = Cluster::new(coordinators, workers);
+    cluster.with_the_usual_write_timeout();
+    cluster.run().await;
     let body = json!({
         "name": "drill", "function_name": "fake", "parameters": { "capacity": CROWD * 4 },
     });
@@ -43,7 +50,11 @@ pub async fn leader(scale: &Scale) -> Figure {
         let leader = cluster.wait_for_leader().await;
         let client = cluster.client((leader + 1) % 3);
         let (before, after) = (format!("b{round}"), format!("a{round}"));
-        client.register_text_model(&before).await.expect("written");
+        // A machine that has just elected may do so again.
+        until("it takes writes", || async {
+            client.register_text_model(&before).await.ok()
+        })
+        .await;
         cluster.coordinators[leader].kill().await;
         let killed = Instant::now();
         // A write that was lost with its answer may stand already: its name is taken then, and
@@ -82,7 +93,7 @@ async fn lost(cluster: &Cluster, written: &[String]) -> usize {
             status.models.iter().any(|model| model.id == *name)
         };
         let client = cluster.client(coordinator);
-        let by = Instant::now() + Duration::from_secs(10);
+        let by = Instant::now() + PATIENCE;
         loop {
             let status = client.status().await;
             let absent = status.map_or(written.len(), |status| {
@@ -169,9 +180,10 @@ pub async fn lost_worker(scale: &Scale) -> Figure {
         cluster: drilled(1, WORKERS).await,
     };
     let mut struck = Struck::default();
+    let times = if scale.slack == 1.0 { 1 } else { BUSY };
     for round in 0..scale.rounds {
         let victim = round % WORKERS;
-        strike(&mut stage, victim, &mut struck).await;
+        strike(&mut stage, victim, times, &mut struck).await;
         stage.cluster.workers[victim].start();
         let back = |status: &volley_client::Status| {
             let ready = status.models.iter().map(|model| model.ready_replicas);
@@ -206,9 +218,9 @@ pub async fn lost_worker(scale: &Scale) -> Figure {
     }
 }
 
-async fn strike(stage: &mut Stage, victim: usize, struck: &mut Struck) {
+async fn strike(stage: &mut Stage, victim: usize, times: u32, struck: &mut Struck) {
     let address = stage.address().to_owned();
-    let runs = json!({ "prompt": "x", "chunks": 250, "delay_ms": 20 });
+    let runs = json!({ "prompt": "x", "chunks": CHUNKS * times, "delay_ms": CHUNK_MS });
     let open = |script: serde_json::Value| {
         let address = address.clone();
         async move { ask(&address, "drill", &script).await.expect("open") }
@@ -216,7 +228,7 @@ async fn strike(stage: &mut Stage, victim: usize, struck: &mut Struck) {
     let mut streams: Vec<Asked> = join_all((0..CROWD).map(|_| open(runs.clone()))).await;
     join_all(streams.iter_mut().map(Asked::first)).await;
     let after = stage.active("drill", Some(victim)).await as usize;
-    let waits = json!({ "prompt": "x", "chunks": 3, "first_delay_ms": BEGINS_MS });
+    let waits = json!({ "prompt": "x", "chunks": 3, "first_delay_ms": BEGINS_MS * times });
     let waiting = join_all((0..CROWD).map(|_| open(waits.clone()))).await;
     // All have been sent to a worker.
     until("all run", || async {

@@ -185,6 +185,13 @@ async fn a_batch_whose_coordinator_is_lost_has_failed_and_says_so() {
     };
     for at in [1, 2] {
         let caller = caller(&cluster);
+        // What was written before the end may have come to this one a moment after it.
+        until("it knows of all three, and how one ended", || async {
+            let listed = caller.listed(at).await;
+            let ended = (cancelled.clone(), "CANCELLED".to_owned());
+            (listed.len() == 3 && listed.contains(&ended)).then_some(())
+        })
+        .await;
         for task in [&done, &runs] {
             let (status, told) = caller.get(at, task).await;
             assert_eq!(status, 200, "{told}");

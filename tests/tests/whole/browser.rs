@@ -256,8 +256,6 @@ async fn cluster_of(origins: &[String]) -> Cluster {
     let mut cluster = Cluster::new(3, 1);
     for coordinator in 0..3 {
         cluster.configure(coordinator, |text| {
-            // A browser waits for three seconds before it comes back.
-            let text = text.replace("resume_window = \"2s\"", "resume_window = \"1m\"");
             format!("{text}\n[browser]\norigins = {origins:?}\n")
         });
     }

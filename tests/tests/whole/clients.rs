@@ -22,17 +22,6 @@ pub(crate) struct Up {
     pub(crate) folder: TempDir,
 }
 
-/// Four free ports in a row.
-pub(crate) fn ports() -> u16 {
-    loop {
-        let first = free_port();
-        let rest = (1..4).map(|offset| std::net::TcpListener::bind(("127.0.0.1", first + offset)));
-        if first < u16::MAX - 4 && rest.into_iter().all(|port| port.is_ok()) {
-            return first;
-        }
-    }
-}
-
 impl Up {
     pub(crate) async fn start() -> Self {
         Self::with(&[]).await
@@ -41,21 +30,25 @@ impl Up {
     /// With further arguments.
     pub(crate) async fn with(more: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let port = ports();
+        let port = free_port();
         let data = folder.path().join("data");
         let (port_text, data) = (port.to_string(), data.to_string_lossy());
         let mut arguments = vec!["up", "--port", &port_text, "--data-dir", &data];
         arguments.extend(more);
         let process = Process::start("up", &arguments, folder.path());
         let address = |offset| format!("127.0.0.1:{}", port + offset);
-        let up = Self {
+        let mut up = Self {
             process,
             rest: address(0),
             internal: address(1),
             folder,
         };
-        until("volley up says that it is ready", || async {
-            up.process.output().contains("Ctrl-C").then_some(())
+        until("volley up says that it is ready", || {
+            let (runs, said) = (up.process.runs(), up.process.output());
+            async move {
+                assert!(runs, "it ended: {said}");
+                said.contains("Ctrl-C").then_some(())
+            }
         })
         .await;
         up

@@ -3,10 +3,10 @@
 use serde_json::json;
 use tokio::process::Command;
 use volley_tests::judges::{deploy, nothing_runs, printed, python, root, steps};
-use volley_tests::process::binary;
+use volley_tests::process::{binary, free_port};
 use volley_tests::upstream::{Upstream, chunk, head};
 
-use super::clients::{Up, caller, ports};
+use super::clients::{Up, caller};
 
 /// A program of the environment with the official clients.
 fn official(program: &str) -> Command {
@@ -22,7 +22,7 @@ async fn every_route_answers_as_its_document_says() {
         "run scripts/schemathesis.sh --fetch before the tests"
     );
     let mut judge = Command::new(root().join("scripts/schemathesis.sh"));
-    judge.env("VOLLEY_PORT", ports().to_string());
+    judge.env("VOLLEY_PORT", free_port().to_string());
     printed(judge.arg(binary()).arg("90")).await;
 }
 

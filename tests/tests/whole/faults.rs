@@ -10,7 +10,11 @@ use volley_tests::until;
 
 /// A scripted model on two workers.
 async fn drilled() -> Cluster {
-    let cluster = Cluster::start(3, 2).await;
+    drilled_on(Cluster::new(3, 2)).await
+}
+
+async fn drilled_on(mut cluster: Cluster) -> Cluster {
+    cluster.run().await;
     cluster
         .deploy(&json!({ "name": "drill", "function_name": "fake" }), 2)
         .await;
@@ -78,7 +82,9 @@ async fn a_worker_that_dies_ends_its_streams_in_an_error_and_new_ones_go_elsewhe
 
 #[tokio::test(flavor = "multi_thread")]
 async fn when_the_leader_dies_predictions_go_on_and_writes_resume() {
-    let mut cluster = drilled().await;
+    let cluster = Cluster::new(3, 2);
+    cluster.with_the_usual_write_timeout();
+    let mut cluster = drilled_on(cluster).await;
     let leader = cluster.wait_for_leader().await;
     let survivor = (leader + 1) % 3;
     let client = cluster.client(survivor);
@@ -92,8 +98,9 @@ async fn when_the_leader_dies_predictions_go_on_and_writes_resume() {
         client.register_text_model("after").await.ok()
     })
     .await;
+    // Promised are 3 s, which `promises leader` measures; here others use the machine.
     assert!(
-        killed.elapsed() < Duration::from_secs(10),
+        killed.elapsed() < Duration::from_secs(15),
         "{:?}",
         killed.elapsed()
     );
@@ -107,8 +114,9 @@ async fn when_the_leader_dies_predictions_go_on_and_writes_resume() {
         matches!(refused, ClientError::Refused { status: 503, .. }),
         "{refused:?}"
     );
+    // Promised are 2 s, which `promises quorum` measures. A client would wait for 30.
     assert!(
-        asked.elapsed() < Duration::from_secs(3),
+        asked.elapsed() < Duration::from_secs(8),
         "{:?}",
         asked.elapsed()
     );

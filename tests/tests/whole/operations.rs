@@ -39,18 +39,26 @@ async fn real_nodes_export_what_the_dashboard_and_the_alerts_read() {
     let client = cluster.client(0);
     let told = tell_with(&client, "drill", &json!({ "prompt": "x", "text": "ok" })).await;
     assert_eq!(told.unwrap(), "ok".repeat(4));
-    let mut exported = BTreeSet::new();
-    for address in [&cluster.coordinators[0].http, &cluster.workers[0].http] {
-        exported.extend(metrics::names(&scrape(address).await));
-    }
     let dashboard = serde_json::from_str(&file("deploy/grafana/volley.json")).unwrap();
     let used = metrics::names(&metrics::expressions(&dashboard).join("\n"));
     let alerts = metrics::names(&file("deploy/prometheus/volley.rules.yaml"));
-    let missing: Vec<_> = used
-        .union(&alerts)
-        .filter(|name| !exported.contains(*name))
-        .collect();
-    assert_eq!(missing, QUIET, "what no node exports");
+    // A stream is counted when its node has let go of it, a moment after its reader.
+    let by = Instant::now() + volley_tests::PATIENCE;
+    loop {
+        let mut exported = BTreeSet::new();
+        for address in [&cluster.coordinators[0].http, &cluster.workers[0].http] {
+            exported.extend(metrics::names(&scrape(address).await));
+        }
+        let missing: Vec<_> = used
+            .union(&alerts)
+            .filter(|name| !exported.contains(*name))
+            .collect();
+        if missing == QUIET {
+            break;
+        }
+        assert!(Instant::now() < by, "no node exports {missing:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -145,8 +153,9 @@ async fn the_first_signal_drains_and_the_second_ends_at_once() {
     node.terminate();
     let status = node.ended().await;
     assert_eq!(status.code(), Some(130));
+    // Far below the drain's timeout of 20 s, and the stream's own 50 s.
     assert!(
-        asked.elapsed() < Duration::from_secs(2),
+        asked.elapsed() < Duration::from_secs(10),
         "{:?}",
         asked.elapsed()
     );
@@ -165,7 +174,7 @@ async fn a_status_that_everybody_asks_for_stands_still_for_nobody() {
         })
     });
     for asker in askers.collect::<Vec<_>>() {
-        let asked = tokio::time::timeout(volley_tests::PATIENCE, asker).await;
+        let asked = tokio::time::timeout(volley_tests::PATIENCE * 3, asker).await;
         asked.expect("all are answered in time").unwrap();
     }
 }

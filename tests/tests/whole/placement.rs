@@ -32,6 +32,17 @@ async fn served(cluster: &Cluster, model: &str) -> Vec<u64> {
     counts
 }
 
+/// How many each has served since `before`, once that is `all` of them: a request is counted when
+/// its worker has let go of it, a moment after its reader.
+async fn served_since(cluster: &Cluster, model: &str, before: &[u64], all: u64) -> Vec<u64> {
+    until("every request is counted", || async {
+        let after = served(cluster, model).await;
+        let counts: Vec<_> = after.iter().zip(before).map(|(a, b)| a - b).collect();
+        (counts.iter().sum::<u64>() == all).then_some(counts)
+    })
+    .await
+}
+
 async fn ask(address: &str, model: &str, session: &str, prompt: &str) {
     let body = json!({ "parameters": { "prompt": prompt, "chunks": 1 } }).to_string();
     let request = format!(
@@ -63,8 +74,7 @@ async fn sessions_and_prompts_that_begin_alike_find_their_worker_from_every_coor
             )
             .await;
         }
-        let after = served(&cluster, "drill").await;
-        let mut counts: Vec<_> = after.iter().zip(&before).map(|(a, b)| a - b).collect();
+        let mut counts = served_since(&cluster, "drill", &before, 20).await;
         counts.sort_unstable();
         assert_eq!(counts, [0, 0, 20], "all on one worker");
     }
@@ -78,10 +88,10 @@ async fn sessions_and_prompts_that_begin_alike_find_their_worker_from_every_coor
         )
         .await;
     }
-    let after = served(&cluster, "drill").await;
+    let counts = served_since(&cluster, "drill", &before, 40).await;
     assert!(
-        2 <= after.iter().zip(&before).filter(|(a, b)| b < a).count(),
-        "{before:?}, then {after:?}"
+        2 <= counts.iter().filter(|count| 0 < **count).count(),
+        "{counts:?}"
     );
     let metrics = get(&cluster.coordinators[0].http, "/metrics").await;
     for reason in ["session", "prefix", "balanced"] {
@@ -155,7 +165,7 @@ async fn a_version_follows_another_under_load_and_a_bad_one_stops_and_goes_back(
         json!({
             "name": "rolling",
             "function_name": "fake",
-            "parameters": { "text": text, "chunks": 2, "delay_ms": 5, "load_delay_ms": 300 },
+            "parameters": { "text": text, "chunks": 2, "delay_ms": 5, "load_delay_ms": 800 },
         })
     };
     cluster.deploy(&version("one"), 3).await;
@@ -249,11 +259,12 @@ async fn a_model_grows_with_its_load_goes_to_nothing_and_comes_back_for_a_reques
         })
         .await;
     };
+    let enough = Arc::new(AtomicBool::new(false));
     let load: Vec<_> = (0..4)
         .map(|_| {
-            let client = cluster.client(0);
+            let (client, enough) = (cluster.client(0), enough.clone());
             tokio::spawn(async move {
-                for _ in 0..8 {
+                while !enough.load(Ordering::Relaxed) {
                     let told = tell_with(&client, "elastic", &json!({ "prompt": "x" })).await;
                     told.expect("no request fails while replicas come");
                 }
@@ -261,6 +272,7 @@ async fn a_model_grows_with_its_load_goes_to_nothing_and_comes_back_for_a_reques
         })
         .collect();
     replicas(3).await;
+    enough.store(true, Ordering::Relaxed);
     for task in load {
         task.await.expect("no request failed");
     }

@@ -1,9 +1,10 @@
 //! One key's limits, over three real coordinators: what it uses at one counts at all.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
+use tokio::time::MissedTickBehavior;
 use volley_tests::until;
 
 use crate::aliases::fake;
@@ -21,17 +22,20 @@ async fn ask(caller: &Caller, model: &str) -> StatusCode {
     told.await.status
 }
 
-/// Asks twenty times a second for a while; gives how often that was answered.
-async fn ask_on(caller: &Caller, until: Instant) -> usize {
-    let mut answered = 0;
-    while Instant::now() < until {
+/// Asks five times a second until that is refused; gives how often it was answered.
+async fn ask_on(caller: &Caller) -> usize {
+    // Slower than coordinators tell each other what was used, on a busy machine too.
+    let mut pace = tokio::time::interval(Duration::from_millis(200));
+    pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    for answered in 0..3 * LIMIT {
+        pace.tick().await;
         match ask(caller, "quick").await {
-            StatusCode::OK => answered += 1,
-            status => assert_eq!(status, StatusCode::TOO_MANY_REQUESTS),
+            StatusCode::OK => {}
+            StatusCode::TOO_MANY_REQUESTS => return answered,
+            status => panic!("{status}"),
         }
-        tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    answered
+    panic!("nothing was refused");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -59,19 +63,13 @@ async fn a_keys_limits_hold_for_three_coordinators_together() {
     })
     .await;
 
-    let begun = Instant::now();
-    let end = begun + Duration::from_secs(4);
-    let (a, b, c) = tokio::join!(
-        ask_on(&all[0], end),
-        ask_on(&all[1], end),
-        ask_on(&all[2], end)
-    );
+    let (a, b, c) = tokio::join!(ask_on(&all[0]), ask_on(&all[1]), ask_on(&all[2]));
     let answered = a + b + c;
     // By themselves they would have answered three times as many. What comes back in the time, and
     // what begins before the others have heard of it, comes on top.
     assert!(
         (LIMIT..2 * LIMIT).contains(&answered),
-        "of {LIMIT} a minute {answered} were answered in 4 s: {a}, {b} and {c}"
+        "of {LIMIT} a minute {answered} were answered at once: {a}, {b} and {c}"
     );
     until("all have heard that nothing is left", || async {
         for caller in &all {

@@ -63,7 +63,23 @@ async fn cut_after(mut response: Response, events: usize) -> Cut {
 }
 
 async fn drilled() -> Cluster {
-    let cluster = Cluster::start(3, 1).await;
+    drilled_for("60s").await
+}
+
+/// The same, where a cut stream is held for so long.
+async fn drilled_for(window: &str) -> Cluster {
+    let mut cluster = Cluster::new(3, 1);
+    for coordinator in 0..3 {
+        cluster.configure(coordinator, |text| {
+            let (usual, asked) = (
+                "resume_window = \"60s\"",
+                format!("resume_window = {window:?}"),
+            );
+            assert!(text.contains(usual), "{text}");
+            text.replace(usual, &asked)
+        });
+    }
+    cluster.run().await;
     let model = json!({ "name": "drill", "function_name": "fake" });
     cluster.deploy(&model, 1).await;
     cluster
@@ -113,7 +129,8 @@ async fn a_stream_goes_on_at_the_other_coordinators_and_is_lost_with_its_own() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_nobody_takes_up_stops_its_worker() {
-    let cluster = drilled().await;
+    // Long enough to be seen before it is over.
+    let cluster = drilled_for("5s").await;
     let metric = async |address: &str, line: &str| {
         let text = http()
             .get(format!("http://{address}/metrics"))
@@ -135,13 +152,13 @@ async fn a_stream_that_nobody_takes_up_stops_its_worker() {
         )
     })
     .await;
-    metric(worker, "volley_active_streams{model=\"drill\"} 0")
-        .await
-        .unwrap();
-    metric(owner, "volley_streams_abandoned_total 1")
-        .await
-        .unwrap();
-    metric(owner, "volley_held_streams 0").await.unwrap();
+    for (node, line) in [
+        (worker, "volley_active_streams{model=\"drill\"} 0"),
+        (owner, "volley_streams_abandoned_total 1"),
+        (owner, "volley_held_streams 0"),
+    ] {
+        until(line, || metric(node, line)).await;
+    }
     let gone = take_up(&cluster, 1, &cut.id, &cut.last).await;
     assert_eq!(gone.status(), 410);
 }

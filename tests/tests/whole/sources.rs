@@ -90,7 +90,7 @@ async fn a_model_zip_of_opensearch_is_fetched_checked_and_embeds_as_its_model_co
         ("/graph.onnx".to_owned(), graph),
     ]);
     // Slow enough to be watched, and never more than half of it at once.
-    let files = Files::start(files, Duration::from_millis(100), bytes / 2 + 1).await;
+    let files = Files::start(files, Duration::from_millis(250), bytes / 2 + 1).await;
     let up = Up::start().await;
     let url = format!("{}/minilm.zip", files.url);
     let config = String::from_utf8(read("config.json")).unwrap();

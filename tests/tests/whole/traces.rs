@@ -177,7 +177,7 @@ async fn a_callers_trace_leads_through_every_hop_and_a_collector_that_dies_costs
     let others = |told: &Value| told["kind"] == "span" && told["trace"] != TRACE;
     assert!(!collector.told().iter().any(others));
 
-    // Without a collector everything goes on.
+    // Without a collector everything goes on. Who waited for it would wait for ten seconds each time.
     collector.child.kill().await.unwrap();
     let began = Instant::now();
     for _ in 0..50 {
@@ -187,7 +187,7 @@ async fn a_callers_trace_leads_through_every_hop_and_a_collector_that_dies_costs
         );
     }
     assert!(
-        began.elapsed() < Duration::from_secs(20),
+        began.elapsed() < Duration::from_secs(60),
         "{:?}",
         began.elapsed()
     );

@@ -12,8 +12,6 @@ use volley_tests::overload::losses::restarts;
 use volley_tests::{process, until};
 
 const HELD_BACK: &str = "compatibility_level = 1\n";
-/// A machine that runs all of this at once may take longer than the usual two seconds.
-const PATIENT: &str = "write_timeout = \"10s\"\n";
 
 async fn volley(cluster: &Cluster, at: usize, arguments: &[&str]) -> (String, bool) {
     let url = format!("http://{}", cluster.coordinators[at].http);
@@ -56,12 +54,7 @@ async fn coordinators_are_upgraded_one_by_one_and_new_commands_wait_for_the_last
     let mut cluster = Cluster::new(3, 2);
     for index in 0..3 {
         cluster.configure(index, |text| {
-            text.replacen("[cluster.bootstrap]\n", "[cluster]\n", 1)
-                .replacen(
-                    "[cluster]\n",
-                    &format!("[cluster]\n{PATIENT}{HELD_BACK}[cluster.bootstrap]\n"),
-                    1,
-                )
+            text.replacen("[cluster]\n", &format!("[cluster]\n{HELD_BACK}"), 1)
         });
     }
     cluster.run().await;

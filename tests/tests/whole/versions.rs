@@ -185,7 +185,7 @@ async fn names_of_a_model_that_sleeps_wake_it_whoever_asks() {
     let (client, address) = (cluster.client(0), cluster.coordinators[0].http.clone());
     client.register(&fake("sleeper", json!({}))).await.unwrap();
     let scaling = json!({
-        "replicas": 1, "min_replicas": 0, "max_replicas": 1, "idle_ms": 1_000,
+        "replicas": 1, "min_replicas": 0, "max_replicas": 1, "idle_ms": 3_000,
     });
     client.deploy_with("sleeper", &scaling).await.unwrap();
     cluster.wait_until_deployed(0, "sleeper").await;

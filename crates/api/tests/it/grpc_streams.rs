@@ -236,7 +236,7 @@ async fn a_deadline_holds_for_the_whole_stream_and_a_limit_for_each_request() {
     let mut asked = Request::new(ReceiverStream::new(receiver));
     asked
         .metadata_mut()
-        .insert("grpc-timeout", "100m".parse().unwrap());
+        .insert("grpc-timeout", "1S".parse().unwrap());
     let stream = triton(&edge).await.model_stream_infer(asked).await;
     let late = stream.unwrap().into_inner().message().await.unwrap_err();
     assert_eq!(late.code(), Code::DeadlineExceeded);

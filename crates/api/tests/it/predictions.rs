@@ -99,7 +99,7 @@ async fn what_the_caller_sent_reaches_the_model() {
     );
     let headers = sent.headers_mut();
     headers.insert("x-request-id", "story-7".parse().unwrap());
-    headers.insert("x-volley-timeout-ms", "5000".parse().unwrap());
+    headers.insert("x-volley-timeout-ms", "60000".parse().unwrap());
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     headers.insert("traceparent", trace.parse().unwrap());
     edge.send(sent).await.ok();
@@ -114,7 +114,7 @@ async fn what_the_caller_sent_reaches_the_model() {
         call.trace.span_id, 0xb7ad_6b71_6920_3331,
         "this hop has a span of its own"
     );
-    assert!(call.remaining <= Duration::from_secs(5) && Duration::from_secs(4) < call.remaining);
+    assert!(call.remaining <= Duration::from_secs(60) && Duration::from_secs(30) < call.remaining);
     assert_eq!(
         call.rows
             .column_by_name("prompt")

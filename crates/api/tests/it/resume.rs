@@ -99,7 +99,7 @@ async fn three(config: ApiConfig) -> [Edge; 3] {
 fn short_window() -> ApiConfig {
     ApiConfig {
         resume: ResumeConfig {
-            window: Duration::from_millis(300),
+            window: Duration::from_millis(1_500),
             ..ResumeConfig::default()
         },
         ..ApiConfig::default()

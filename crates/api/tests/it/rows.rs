@@ -374,6 +374,7 @@ async fn a_caller_who_leaves_in_a_pause_is_noticed_though_the_model_reads_nothin
         let left = std::time::Instant::now();
         connection.abort();
         eventually("the work ends", || open_streams(&edge) == 0).await;
-        assert!(left.elapsed() < Duration::from_secs(1), "at once");
+        // Without that, its keep-alive would find it after 15 s.
+        assert!(left.elapsed() < Duration::from_secs(10), "at once");
     }
 }

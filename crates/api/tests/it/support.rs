@@ -22,7 +22,7 @@ use crate::cluster::Cluster;
 pub(crate) use crate::cluster::Script;
 
 /// How long a test waits for what must happen.
-pub(crate) const SOON: Duration = Duration::from_secs(10);
+pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// A running edge over a scripted cluster.
 pub(crate) struct Edge {

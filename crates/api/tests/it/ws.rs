@@ -289,6 +289,7 @@ async fn a_silent_client_is_cut_and_a_server_that_stops_says_so() {
     eventually("it is cut", || open_streams(&edge) == 0).await;
     drop(feed);
 
+    let edge = Edge::start().await;
     let feed = edge.cluster.feed("m");
     let mut socket = open(&edge).await;
     say(&mut socket, ask("a")).await;
@@ -297,7 +298,14 @@ async fn a_silent_client_is_cut_and_a_server_that_stops_says_so() {
         .unwrap();
     assert_eq!(told(&mut socket).await["text"], "x");
     edge.shutdown.cancel();
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    let closed = async {
+        while TcpStream::connect(edge.address).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(SOON, closed)
+        .await
+        .expect("the port is closed");
     say(&mut socket, ask("b")).await;
     assert_eq!(told(&mut socket).await["status"], 503);
     feed.send(Ok(GenerationChunks::single(&last())))

@@ -124,7 +124,7 @@ async fn a_reader_who_leaves_frees_the_slot_at_once() {
     let left = Instant::now();
     waiting.next().await.unwrap().unwrap();
     assert!(
-        left.elapsed() < Duration::from_millis(500),
+        left.elapsed() < Duration::from_secs(10),
         "{:?}",
         left.elapsed()
     );

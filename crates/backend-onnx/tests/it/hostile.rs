@@ -114,7 +114,7 @@ async fn a_run_that_never_ends_is_stopped_at_its_limit_and_others_run() {
         let error = run(&model, pairs(&DataType::Float32)).await.unwrap_err();
         assert_eq!(error.code, ErrorCode::DeadlineExceeded, "{}", error.chain());
         assert!(error.message.contains("onnx.run_timeout"), "{error}");
-        assert!(since.elapsed() < Duration::from_secs(10));
+        assert!(since.elapsed() < Duration::from_secs(30));
     }
     // Whoever goes away before it stops his run.
     let patience = Duration::from_millis(100);

@@ -312,7 +312,7 @@ async fn a_run_whose_caller_leaves_is_stopped() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), stopped)
+    tokio::time::timeout(Duration::from_secs(60), stopped)
         .await
         .expect("its thread ends");
 }

@@ -118,7 +118,7 @@ async fn a_wait_that_is_too_long_is_the_callers() {
         .error
         .unwrap();
     assert_eq!(error.retry_after, Some(Duration::from_secs(30)));
-    assert!(started.elapsed() < Duration::from_secs(5));
+    assert!(started.elapsed() < Duration::from_secs(20));
     assert_eq!(requests(&mut server), 1);
 }
 
@@ -212,7 +212,7 @@ async fn a_server_that_keeps_failing_is_left_alone_for_a_while() {
     let mut server = serve_each(scripts.chain(std::iter::repeat_with(|| said("well again")))).await;
     let policy = ConnectorPolicy {
         breaker_window: 4,
-        breaker_open_ms: 300,
+        breaker_open_ms: 2_000,
         ..again(2)
     };
     let model = model(&server.url, policy, config()).await;
@@ -225,7 +225,7 @@ async fn a_server_that_keeps_failing_is_left_alone_for_a_while() {
     assert!(error.message.contains("left alone"), "{error:?}");
     assert!(error.retry_after.is_some());
     assert_eq!(requests(&mut server), 0, "it is not called");
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while ask(&model).await.error.is_some() {
         assert!(Instant::now() < deadline, "it gets another chance");
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -236,7 +236,7 @@ async fn a_server_that_keeps_failing_is_left_alone_for_a_while() {
 #[tokio::test]
 async fn a_connector_limits_its_calls_at_a_time_and_in_a_minute() {
     let impatient = RemoteConfig {
-        queue_wait: Duration::from_millis(50),
+        queue_wait: Duration::from_millis(500),
         first_byte_timeout: Duration::from_secs(20),
         stall_timeout: Duration::from_secs(20),
         ..config()
@@ -269,14 +269,14 @@ async fn a_connector_limits_its_calls_at_a_time_and_in_a_minute() {
 
 #[tokio::test]
 async fn a_caller_that_leaves_during_a_wait_is_not_called_for() {
-    let limited = status("429 Too Many Requests\r\nretry-after: 1");
+    let limited = status("429 Too Many Requests\r\nretry-after: 2");
     let mut server = serve_each([limited, said("hello")]).await;
     let model = model(&server.url, again(2), config()).await;
     let mut chunks = open(&model, &[]).await;
     let first = tokio::time::timeout(Duration::from_millis(500), chunks.next()).await;
     assert!(first.is_err(), "it waits");
     drop(chunks);
-    tokio::time::sleep(Duration::from_millis(900)).await;
+    tokio::time::sleep(Duration::from_millis(2_200)).await;
     assert_eq!(requests(&mut server), 1);
 }
 

@@ -179,9 +179,10 @@ async fn request(socket: &mut TcpStream) -> String {
 
 pub(crate) fn config() -> RemoteConfig {
     RemoteConfig {
-        connect_timeout: Duration::from_secs(2),
-        first_byte_timeout: Duration::from_millis(400),
-        stall_timeout: Duration::from_millis(400),
+        connect_timeout: Duration::from_secs(10),
+        // Servers that are here answer at once, on a busy machine too.
+        first_byte_timeout: Duration::from_millis(1_500),
+        stall_timeout: Duration::from_millis(1_500),
         ..RemoteConfig::default()
     }
 }

@@ -187,7 +187,7 @@ async fn a_second_signal_does_not_wait() {
     let draining = async || pair.coordinator.output().contains("draining").then_some(());
     until("draining", draining).await;
     pair.coordinator.signal("INT").await;
-    let ended = tokio::time::timeout(Duration::from_secs(5), pair.coordinator.ended()).await;
+    let ended = tokio::time::timeout(Duration::from_secs(15), pair.coordinator.ended()).await;
     assert_eq!(ended.unwrap(), Some(130));
 }
 

@@ -3,6 +3,7 @@
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use tokio::process::{Child, Command};
@@ -99,8 +100,18 @@ pub(crate) async fn until<T>(what: &str, mut condition: impl AsyncFnMut() -> Opt
     }
 }
 
-/// Ports that were free a moment ago.
+/// Ports that are free, each given once, below those that the system gives to whoever asks for any:
+/// no connection of this machine takes one meanwhile.
 pub(crate) fn free_ports<const N: usize>() -> [u16; N] {
-    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    listeners.map(|listener| listener.local_addr().unwrap().port())
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    const FIRST: u16 = 5_000;
+    const COUNT: u16 = 5_000;
+    // Each process of tests begins elsewhere.
+    let own = u16::try_from(std::process::id().wrapping_mul(997) % u32::from(COUNT)).unwrap();
+    [(); N].map(|()| {
+        let turns = (0..COUNT).map(|_| NEXT.fetch_add(1, Ordering::Relaxed));
+        let mut ports = turns.map(|turn| FIRST + (own + turn % COUNT) % COUNT);
+        let free = ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+        free.expect("no port is free")
+    })
 }

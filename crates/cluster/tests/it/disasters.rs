@@ -62,7 +62,7 @@ async fn the_leader_hands_over_and_no_acknowledged_write_is_lost() {
     let writer = keep_writing(clusters.collect(), stop.clone(), acknowledged.clone());
     let mut led = Vec::new();
     for round in 0..3 {
-        let leader = three.leader();
+        let leader = three.leader().await;
         let to = NodeId((leader as u64 + 1) % 3 + 1);
         // Any coordinator may be asked.
         let asked = &three.nodes[round % 3].cluster;
@@ -102,9 +102,9 @@ async fn the_leader_hands_over_and_no_acknowledged_write_is_lost() {
     assert_eq!(unknown.unwrap_err().code, ErrorCode::NotFound);
 
     // Who retires leads no more, and is not asked to.
-    let leader = three.leader();
+    let leader = three.leader().await;
     three.nodes[leader].cluster.retire().await;
-    let next = three.leader();
+    let next = three.leader().await;
     assert_ne!(next, leader);
     let back = three.nodes[next]
         .cluster
@@ -119,7 +119,7 @@ async fn the_leader_hands_over_and_no_acknowledged_write_is_lost() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_coordinator_is_replaced_by_a_new_id_in_one_change() {
     let mut three = Three::start().await;
-    let leader = three.leader();
+    let leader = three.leader().await;
     let dead = (leader + 1) % 3;
     let (dead_id, alive) = (NodeId(dead as u64 + 1), NodeId(leader as u64 + 1));
     three.nodes.remove(dead).stop().await;

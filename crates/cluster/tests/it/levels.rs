@@ -69,7 +69,7 @@ async fn what_is_new_waits_for_the_last_of_them_and_then_nobody_goes_back() {
     late.stop().await;
 
     // And one that goes back stops at what it cannot read, before it applies anything wrong.
-    let follower = (three.leader() + 1) % 3;
+    let follower = (three.leader().await + 1) % 3;
     let node = three.nodes.remove(follower);
     let address = node.address.clone();
     node.stop().await;

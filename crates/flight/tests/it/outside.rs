@@ -22,7 +22,7 @@ use volley_types::{ErrorCode, Predict};
 use super::keys::registry_with_keys;
 use super::support::{Node, scripted, soon};
 
-const TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn column(values: &[Option<i64>]) -> ArrayRef {
     Arc::new(Int64Array::from(values.to_vec()))

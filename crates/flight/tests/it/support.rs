@@ -214,7 +214,7 @@ impl Node {
 
     /// The generated client, for what ours never sends.
     pub(crate) async fn raw(&self) -> FlightServiceClient<Channel> {
-        let endpoint = transport::endpoint(&self.address, Duration::from_secs(2)).unwrap();
+        let endpoint = transport::endpoint(&self.address, SOON).unwrap();
         FlightServiceClient::new(endpoint.connect().await.unwrap())
     }
 
@@ -230,21 +230,24 @@ pub(crate) fn request(model: &str, values: &[i64]) -> PredictRequest {
     PredictRequest::new(model.parse().unwrap(), Input::Batch(numbers(values)))
 }
 
-/// Waits for `condition`, at most 10 s.
+/// How long a test waits for what must happen.
+const SOON: Duration = Duration::from_secs(60);
+
+/// Waits for `condition`.
 pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, condition: impl Fn() -> F) {
-    let waited = tokio::time::timeout(Duration::from_secs(10), async {
+    let waited = tokio::time::timeout(SOON, async {
         while !condition().await {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     });
     waited
         .await
-        .unwrap_or_else(|_| panic!("not in 10 s: {what}"));
+        .unwrap_or_else(|_| panic!("not in time: {what}"));
 }
 
-/// `work`, which must be done within 10 s.
+/// `work`, which must be done in time.
 pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(10), work)
+    tokio::time::timeout(SOON, work)
         .await
-        .unwrap_or_else(|_| panic!("not in 10 s: {what}"))
+        .unwrap_or_else(|_| panic!("not in time: {what}"))
 }

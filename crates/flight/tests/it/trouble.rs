@@ -31,7 +31,8 @@ async fn a_dropped_stream_stops_the_work_also_while_the_input_is_open() {
         let dropped = Instant::now();
         drop(stream);
         node.all_stopped().await;
-        assert!(dropped.elapsed() < Duration::from_millis(500));
+        // Without the cancellation, its keep-alive would find it after 10 s.
+        assert!(dropped.elapsed() < Duration::from_secs(8));
     }
 }
 
@@ -96,7 +97,7 @@ async fn a_panic_in_a_model_is_an_error_after_the_rows_before_it() {
 async fn the_deadline_holds_over_the_whole_stream_at_both_ends() {
     let node = Node::start().await;
     let mut request = request("drip", &[1]);
-    request.deadline = Some(Deadline::after(Instant::now(), Duration::from_millis(300)));
+    request.deadline = Some(Deadline::after(Instant::now(), Duration::from_secs(2)));
     let mut stream = node.client.predict(request).await.unwrap();
     soon("a first chunk", stream.next()).await.unwrap().unwrap();
     let error = soon("the deadline", stream.next())

@@ -11,7 +11,7 @@ use volley_types::{ErrorCode, NodeIdentity};
 
 use crate::certificates::{Authority, Files};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 const COORDINATOR: &str = "volley://coordinator/1";
 const WORKER: &str = "volley://worker/w1";
 

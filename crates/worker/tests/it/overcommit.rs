@@ -128,7 +128,7 @@ async fn requests_that_come_together_share_one_load() {
 #[tokio::test]
 async fn what_is_in_use_stays_and_who_waits_for_its_room_waits_within_its_limits() {
     let assigned = ["a", "b", "c"].map(|model| forty(model, 0));
-    let setting = crowded(&assigned, Duration::from_millis(700)).await;
+    let setting = crowded(&assigned, Duration::from_secs(3)).await;
     evicted(&setting, &["a"]).await;
     let b = running(&setting.worker, "b").await;
     let c = running(&setting.worker, "c").await;

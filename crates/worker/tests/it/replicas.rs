@@ -115,11 +115,11 @@ async fn no_more_models_are_loaded_at_a_time_than_configured() {
 #[tokio::test]
 async fn the_old_version_serves_until_the_new_one_is_ready() {
     let v1 = assignment("m", 1, &[("text", "old")]);
-    let v2 = assignment("m", 2, &[("text", "new"), ("load_delay_ms", "300")]);
+    let v2 = assignment("m", 2, &[("text", "new"), ("load_delay_ms", "1500")]);
     let setting = Setting::start(&[v1], |_| {}).await;
     let (worker, coordinator) = (&setting.worker, &setting.coordinator);
     let mut long = worker
-        .predict(request("m", &[("delay_ms", "400"), ("chunks", "3")]))
+        .predict(request("m", &[("delay_ms", "2000"), ("chunks", "3")]))
         .await
         .unwrap();
     long.next().await.unwrap().unwrap();

@@ -1,5 +1,6 @@
 //! A heartbeat server that a test scripts, requests, and waiting with a limit.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -29,14 +30,17 @@ use volley_types::registry::{
 use volley_types::*;
 use volley_worker::{Worker, WorkerConfig};
 
-/// Waits until `condition` gives a value; fails after ten seconds.
+/// How long a test waits for what must happen.
+const SOON: Duration = Duration::from_secs(60);
+
+/// Waits until `condition` gives a value; fails when it does not in time.
 pub(crate) async fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let by = Instant::now() + Duration::from_secs(10);
+    let by = Instant::now() + SOON;
     loop {
         if let Some(value) = condition() {
             return value;
         }
-        assert!(Instant::now() < by, "not within ten seconds: {what}");
+        assert!(Instant::now() < by, "not in time: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -66,7 +70,17 @@ impl Coordinator {
 
     /// On a port that an earlier one had.
     pub(crate) async fn start_at(address: SocketAddr, orders: Orders) -> Self {
-        Self::serve(TcpListener::bind(address).await.unwrap(), orders)
+        // A connection that some program has just made may have it for a moment.
+        let by = Instant::now() + SOON;
+        let listener = loop {
+            match TcpListener::bind(address).await {
+                Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < by => {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                bound => break bound.unwrap(),
+            }
+        };
+        Self::serve(listener, orders)
     }
 
     fn serve(listener: TcpListener, orders: Orders) -> Self {
