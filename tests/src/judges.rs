@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 use volley_client::Client;
 
 use crate::http::exchange;
@@ -51,6 +51,21 @@ pub async fn printed(command: &mut Command) -> String {
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{text}{errors}");
     text
+}
+
+/// Waits until a server of another house answers: some import a great deal before they listen.
+///
+/// # Panics
+/// When it ends, or does not answer in time.
+pub async fn serves(server: &mut Child, answers: impl AsyncFn() -> bool) {
+    let waited = tokio::time::timeout(JUDGEMENT, async {
+        while !answers().await {
+            let ended = server.try_wait().expect("it can be looked at");
+            assert!(ended.is_none(), "the server ended: {ended:?}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+    waited.await.expect("the server answers in time");
 }
 
 /// Runs a program that prints one line a step; how many lines there were.

@@ -1,8 +1,8 @@
 //! Aliases: names that split, stick, mirror and are switched.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use reqwest::Response;
@@ -11,10 +11,16 @@ use volley_client::ClientError;
 use volley_tests::cluster::{Cluster, tell};
 use volley_tests::{process, until};
 
-fn http() -> reqwest::Client {
-    // The second client of a process finds it installed.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::new()
+/// Making one takes long in a debug build. It keeps no connection, whose task would end with the
+/// story that opened it.
+fn http() -> &'static reqwest::Client {
+    static CLIENT: OnceLock<reqwest::Client> = OnceLock::new();
+    CLIENT.get_or_init(|| {
+        // The second client of a process finds it installed.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let builder = reqwest::Client::builder().pool_max_idle_per_host(0);
+        builder.build().unwrap()
+    })
 }
 
 /// A scripted model that says `text` twice.

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -10,7 +9,7 @@ use tokio::process::{Child, Command};
 use volley_client::Client;
 use volley_tests::cluster::{client, tell, tell_with};
 use volley_tests::http::{exchange, post};
-use volley_tests::judges::{deploy, nothing_runs, printed, python, root, steps};
+use volley_tests::judges::{deploy, nothing_runs, printed, python, root, serves, steps};
 use volley_tests::process::{Process, free_port, run};
 use volley_tests::until;
 
@@ -288,7 +287,7 @@ async fn litellm() -> (Child, String) {
     let installed = root().join("target/venv-litellm/bin/litellm").exists();
     assert!(installed, "run scripts/get-litellm.sh before the tests");
     let port = free_port();
-    let child = Command::new(run)
+    let mut child = Command::new(run)
         .arg(port.to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -297,20 +296,8 @@ async fn litellm() -> (Child, String) {
         .spawn()
         .unwrap();
     let address = format!("127.0.0.1:{port}");
-    // It imports a great deal before it listens: longer than anything else may take.
-    for _ in 0..2 {
-        let listening = async {
-            while tokio::net::TcpStream::connect(&address).await.is_err() {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        };
-        if tokio::time::timeout(Duration::from_secs(60), listening)
-            .await
-            .is_ok()
-        {
-            break;
-        }
-    }
+    let listens = async || tokio::net::TcpStream::connect(&address).await.is_ok();
+    serves(&mut child, listens).await;
     (child, format!("http://{address}"))
 }
 

@@ -14,7 +14,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 use volley_tests::cluster::tell;
 use volley_tests::http::post;
-use volley_tests::judges::{deploy, root};
+use volley_tests::judges::{deploy, root, serves};
 use volley_tests::process::free_port;
 use volley_tests::{until, upstream};
 
@@ -26,7 +26,7 @@ async fn mlserver(left: &Path) -> (Child, String) {
     let installed = root().join("target/venv-mlserver/bin/mlserver").exists();
     assert!(installed, "run scripts/get-oip-clients.sh before the tests");
     let ports = [free_port(), free_port(), free_port()];
-    let child = Command::new(run)
+    let mut child = Command::new(run)
         .args(ports.map(|port| port.to_string()))
         .arg(left)
         .stdin(Stdio::null())
@@ -37,15 +37,11 @@ async fn mlserver(left: &Path) -> (Child, String) {
         .unwrap();
     let base = format!("http://127.0.0.1:{}", ports[0]);
     let ready = format!("{base}/v2/models/words/ready");
-    // It imports a great deal before it listens: longer than anything else may take.
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(120) {
+    let is_ready = async || {
         let answer = reqwest::get(&ready).await;
-        if answer.is_ok_and(|answer| answer.status().is_success()) {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+        answer.is_ok_and(|answer| answer.status().is_success())
+    };
+    serves(&mut child, is_ready).await;
     (child, base)
 }
 

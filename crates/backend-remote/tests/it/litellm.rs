@@ -11,7 +11,7 @@ use volley_types::{ErrorCode, FinishReason};
 use crate::server::{config, connector, key_file, load, open, read};
 
 /// It imports a great deal before it listens.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 async fn proxy() -> (Child, String) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/python/litellm");
@@ -19,11 +19,11 @@ async fn proxy() -> (Child, String) {
         .join("../../../target/venv-litellm/bin/litellm")
         .exists();
     assert!(installed, "run scripts/get-litellm.sh before the tests");
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    // Below those that the system gives to connections: it takes long until it listens.
+    let mut ports = (4_000..5_000).skip(usize::try_from(std::process::id() % 900).unwrap());
+    let port = ports
+        .find(|port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .expect("a free port");
     let mut child = Command::new(folder.join("run.sh"))
         .arg(port.to_string())
         .stdin(Stdio::null())

@@ -100,7 +100,7 @@ async fn a_node_whose_disk_is_full_acknowledges_nothing_and_says_that_it_is_unhe
     assert_eq!(failed.code, ErrorCode::Unavailable);
     let mut raft = cluster.raft();
     let left = raft.wait_for(|_| !cluster.healthy());
-    tokio::time::timeout(Duration::from_secs(10), left)
+    tokio::time::timeout(Duration::from_secs(60), left)
         .await
         .expect("the node gives up in time")
         .unwrap();
