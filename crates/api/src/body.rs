@@ -218,6 +218,17 @@ pub(crate) trait Fields {
     fn object(&self, name: &str) -> Result<Option<&Map<String, Value>>, PredictError>;
 }
 
+/// Takes a field that is true, false or absent.
+pub(crate) fn take_flag(body: &mut Map<String, Value>, name: &str) -> Result<bool, PredictError> {
+    match body.remove(name) {
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::Bool(flag)) => Ok(flag),
+        Some(_) => Err(PredictError::invalid(format!(
+            "field '{name}' must be true or false"
+        ))),
+    }
+}
+
 impl Fields for Map<String, Value> {
     fn only(&self, what: &str, known: &[&str]) -> Result<(), PredictError> {
         let Some(name) = self.keys().find(|name| !known.contains(&name.as_str())) else {

@@ -19,7 +19,7 @@ use volley_types::{
 };
 
 use crate::app::App;
-use crate::body::Fields;
+use crate::body::{Fields, take_flag};
 use crate::context::RequestContext;
 use crate::parameters;
 
@@ -61,17 +61,6 @@ pub(crate) fn request(
     request.deadline = Some(context.deadline);
     request.parameters = parameters::from_json(left)?;
     Ok(request)
-}
-
-/// Takes a field that is true, false or absent.
-pub(crate) fn take_flag(body: &mut Map<String, Value>, name: &str) -> Result<bool, PredictError> {
-    match body.remove(name) {
-        None | Some(Value::Null) => Ok(false),
-        Some(Value::Bool(flag)) => Ok(flag),
-        Some(_) => Err(PredictError::invalid(format!(
-            "field '{name}' must be true or false"
-        ))),
-    }
 }
 
 /// Takes `stream` and `stream_options`: whether to stream, and whether usage comes with it.

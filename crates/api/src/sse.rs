@@ -15,6 +15,7 @@ use axum::response::Response;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::{FutureExt, Stream, StreamExt};
 use http::{HeaderValue, header};
+use serde_json::Value;
 use tokio::time::Instant;
 use volley_types::{ChunkStream, PredictError};
 
@@ -186,6 +187,11 @@ fn append(
             false
         }
     }
+}
+
+/// Appends an event that has a name beside its data.
+pub(crate) fn named_event(name: &str, body: &Value, out: &mut BytesMut) {
+    out.put_slice(format!("event: {name}\ndata: {body}\n\n").as_bytes());
 }
 
 /// Appends `text` as a JSON string.

@@ -10,7 +10,7 @@ use super::{stop_reason, usage};
 use crate::answer::failure;
 use crate::citations;
 use crate::error::anthropic_error;
-use crate::sse::{Events, json_string};
+use crate::sse::{Events, json_string, named_event as event};
 
 /// The block that is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,10 +188,6 @@ impl MessageEvents {
         event("message_stop", &json!({ "type": "message_stop" }), out);
         self.finished = true;
     }
-}
-
-fn event(name: &str, body: &Value, out: &mut BytesMut) {
-    out.put_slice(format!("event: {name}\ndata: {body}\n\n").as_bytes());
 }
 
 impl Events for MessageEvents {

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use volley_types::{ChatMessage, ModelRef, PredictError};
 
-use crate::body::Fields;
+use crate::body::{Fields, take_flag};
 
 /// What a body asks for.
 #[derive(Debug)]
@@ -50,15 +50,7 @@ pub(crate) fn read(mut body: Map<String, Value>, limit: Limit) -> Result<Asked, 
     for (index, message) in given.iter().enumerate() {
         messages.extend(self::messages(message).ok_or_else(|| wrong_message(index))?);
     }
-    let stream = match body.remove("stream") {
-        None | Some(Value::Null) => false,
-        Some(Value::Bool(stream)) => stream,
-        Some(_) => {
-            return Err(PredictError::invalid(
-                "field 'stream' must be true or false",
-            ));
-        }
-    };
+    let stream = take_flag(&mut body, "stream")?;
     for unused in ["model", "metadata", "service_tier"] {
         body.remove(unused);
     }

@@ -9,7 +9,7 @@ use volley_types::{FinishReason, GenerationRow, PredictError, Usage};
 use super::{citation, finish_reason, logprob, usage};
 use crate::answer::{self, failure};
 use crate::citations;
-use crate::sse::{Events, json_string};
+use crate::sse::{Events, json_string, named_event as event};
 
 /// How much of an answer's text is held, for citations to tell their passages.
 const HELD_BYTES: usize = 1 << 20;
@@ -195,10 +195,6 @@ impl ChatEvents {
         event("message-end", &body, out);
         self.finished = true;
     }
-}
-
-fn event(name: &str, body: &Value, out: &mut BytesMut) {
-    out.put_slice(format!("event: {name}\ndata: {body}\n\n").as_bytes());
 }
 
 impl Events for ChatEvents {

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 use volley_types::{ChatMessage, PredictError};
 
+use crate::body::take_flag;
 use crate::chat;
 
 /// Names of parameters, and what they are called here.
@@ -35,15 +36,7 @@ pub(super) fn read(mut body: Map<String, Value>) -> Result<Asked, PredictError> 
         .enumerate()
         .map(read)
         .collect::<Result<_, _>>()?;
-    let stream = match body.remove("stream") {
-        None | Some(Value::Null) => false,
-        Some(Value::Bool(stream)) => stream,
-        Some(_) => {
-            return Err(PredictError::invalid(
-                "field 'stream' must be true or false",
-            ));
-        }
-    };
+    let stream = take_flag(&mut body, "stream")?;
     // Who waits for whom is said by keys here.
     body.remove("priority");
     // 0 is theirs for no such limit.

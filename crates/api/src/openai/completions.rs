@@ -9,12 +9,11 @@ use volley_types::{PredictError, PredictRequest, Task};
 
 use super::events::{CompletionEvents, Kind};
 use super::{
-    chat, finish_reason, model, now, request, take_flag, take_stream, take_texts, unsupported,
-    usage,
+    chat, finish_reason, model, now, request, take_stream, take_texts, unsupported, usage,
 };
 use crate::answer::{self, Choice};
 use crate::app::App;
-use crate::body::{Fields, JsonObject};
+use crate::body::{Fields, JsonObject, take_flag};
 use crate::context::RequestContext;
 use crate::error::ApiError;
 use crate::extract::State;

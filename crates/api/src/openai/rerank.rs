@@ -12,10 +12,10 @@ use volley_types::signature::{QUERY, SCORE, TEXT};
 use volley_types::{PredictError, Task};
 
 use super::embeddings::{count, malformed};
-use super::{expect, model, request, take_flag};
+use super::{expect, model, request};
 use crate::answer;
 use crate::app::App;
-use crate::body::{Fields, JsonObject};
+use crate::body::{Fields, JsonObject, take_flag};
 use crate::context::RequestContext;
 use crate::error::ApiError;
 use crate::extract::State;

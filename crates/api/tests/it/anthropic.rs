@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use volley_types::chat::conversation;
 use volley_types::{ErrorCode, FinishReason, GenerationChunk, PredictError, Usage};
 
-use super::support::{Edge, Reply, Script, last, request, text};
+use super::support::{Edge, Reply, Script, last, request, text, typed_events as events};
 
 const MESSAGES: &str = "/v1/messages";
 
@@ -53,18 +53,6 @@ fn script() -> Script {
         called(&json!({ "index": 1, "id": "b", "function": { "name": "g", "arguments": "{}" } })),
         end,
     ])
-}
-
-fn events(reply: &Reply) -> Vec<Value> {
-    assert_eq!(reply.status, 200, "{}", reply.text());
-    assert_eq!(reply.headers["content-type"], "text/event-stream");
-    let events = reply.text().split_terminator("\n\n").map(|event| {
-        let (name, data) = event.split_once("\ndata: ").expect(event);
-        let data: Value = serde_json::from_str(data).unwrap();
-        assert_eq!(name, format!("event: {}", data["type"].as_str().unwrap()));
-        data
-    });
-    events.collect()
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use volley_types::{
     Citation, ErrorCode, FinishReason, GenerationChunk, PredictError, Signature, Usage,
 };
 
-use super::support::{Edge, Reply, Script, last, request, text};
+use super::support::{Edge, Script, last, request, text, typed_events as events};
 
 const CHAT: &str = "/v2/chat";
 
@@ -66,18 +66,6 @@ fn script() -> Script {
         called(&json!({ "index": 0, "function": { "arguments": "}" } })),
         end,
     ])
-}
-
-fn events(reply: &Reply) -> Vec<Value> {
-    assert_eq!(reply.status, 200, "{}", reply.text());
-    assert_eq!(reply.headers["content-type"], "text/event-stream");
-    let events = reply.text().split_terminator("\n\n").map(|event| {
-        let (name, data) = event.split_once("\ndata: ").expect(event);
-        let data: Value = serde_json::from_str(data).unwrap();
-        assert_eq!(name, format!("event: {}", data["type"].as_str().unwrap()));
-        data
-    });
-    events.collect()
 }
 
 #[tokio::test]

@@ -155,6 +155,19 @@ pub(crate) fn request(method: Method, path: &str, body: &str) -> Request<Full<By
         .unwrap()
 }
 
+/// The events of a stream, each of which is named by the type in its data.
+pub(crate) fn typed_events(reply: &Reply) -> Vec<Value> {
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    assert_eq!(reply.headers["content-type"], "text/event-stream");
+    let events = reply.text().split_terminator("\n\n").map(|event| {
+        let (name, data) = event.split_once("\ndata: ").expect(event);
+        let data: Value = serde_json::from_str(data).unwrap();
+        assert_eq!(name, format!("event: {}", data["type"].as_str().unwrap()));
+        data
+    });
+    events.collect()
+}
+
 /// A whole answer.
 #[derive(Debug)]
 pub(crate) struct Reply {

@@ -11,7 +11,7 @@ use super::output::{self, Beside, Draft, FunctionCall};
 use crate::answer::{self, failure};
 use crate::citations;
 use crate::openai::now;
-use crate::sse::{Events, json_string};
+use crate::sse::{Events, json_string, named_event};
 
 /// The most text of one response, which its last event says once more.
 const MAX_BYTES: usize = 64 << 20;
@@ -321,7 +321,7 @@ impl ResponseEvents {
         let head = json!({ "type": name, "sequence_number": self.sequence });
         self.sequence += 1;
         let body = merged(head, body);
-        out.put_slice(format!("event: {name}\ndata: {body}\n\n").as_bytes());
+        named_event(name, &body, out);
     }
 }
 

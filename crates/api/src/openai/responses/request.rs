@@ -4,8 +4,7 @@ use serde_json::{Map, Value, json};
 use volley_types::{ChatMessage, PredictError};
 
 use super::tools;
-use crate::body::Fields;
-use crate::openai::take_flag;
+use crate::body::{Fields, take_flag};
 
 /// What a body asks for, its model aside.
 #[derive(Debug)]
