@@ -1,0 +1,70 @@
+use volley_types::{ApiKey, ModelScope, Quota, Role, TenantId};
+
+use crate::key::KeyText;
+
+use super::*;
+
+fn state(role: Role, expires_ms: Option<u64>) -> (RegistryState, KeyText) {
+    let (id, key) = KeyText::create().unwrap();
+    let record = ApiKey {
+        id: id.clone(),
+        name: "a service".to_owned(),
+        hash: key.hash(),
+        previous: None,
+        role,
+        models: ModelScope::default(),
+        tenant: TenantId::new("team-a").unwrap(),
+        created_ms: 0,
+        expires_ms,
+        quota: Quota::default(),
+    };
+    let mut state = RegistryState::default();
+    state.keys.insert(id, record);
+    (state, key)
+}
+
+fn bearer(key: &str) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert("authorization", format!("Bearer {key}").parse().unwrap());
+    headers
+}
+
+#[test]
+fn a_bearer_has_the_rights_of_its_key_and_a_near_miss_has_none() {
+    let (state, key) = state(Role::Predict, None);
+    let state = Arc::new(state);
+    let gate = Gatekeeper::keys(Arc::new(move || state.clone()), None).unwrap();
+    let principal = gate.identify(&bearer(key.reveal())).unwrap();
+    assert_eq!(principal.role(), Some(Role::Predict));
+    assert_eq!(principal.tenant().unwrap().as_str(), "team-a");
+    assert!(principal.allow(Role::Viewer).is_ok());
+    let refused = principal.allow(Role::ModelAdmin).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::PermissionDenied);
+
+    let mut near = key.reveal().to_owned();
+    let last = near.pop().unwrap();
+    near.push(if last == 'A' { 'B' } else { 'A' });
+    for headers in [bearer(&near), bearer("vly_x_y"), HeaderMap::new()] {
+        let refused = gate.identify(&headers).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Unauthenticated);
+        assert!(!refused.message.contains(&near));
+    }
+}
+
+#[test]
+fn the_bootstrap_key_works_beside_the_registry() {
+    let text = "b".repeat(MIN_BOOTSTRAP_LEN);
+    let read: ReadRegistry = Arc::new(Arc::default);
+    let gate = Gatekeeper::keys(read.clone(), Some(&text)).unwrap();
+    let principal = gate.identify(&bearer(&text)).unwrap();
+    assert_eq!(principal.role(), Some(Role::ClusterAdmin));
+    assert!(gate.identify(&bearer(&text[1..])).is_err());
+    assert!(Gatekeeper::keys(read, Some("short")).is_err());
+}
+
+#[test]
+fn an_expired_key_is_no_key() {
+    let (state, key) = state(Role::Viewer, Some(10));
+    assert!(decide(&state, None, key.reveal(), 9).is_some());
+    assert!(decide(&state, None, key.reveal(), 10).is_none());
+}
