@@ -136,7 +136,7 @@ impl Coordinator {
         let mut refusal = None;
         for end in ends_of(registry, name) {
             let woken = match registry.pipelines.get(&end.name) {
-                None => self.wake(end).await,
+                None => self.wake(&end.name, None).await,
                 Some(pipeline) => self.wake_steps(registry, &pipeline.spec).await,
             };
             match woken {
@@ -157,7 +157,7 @@ impl Coordinator {
         for step in pipeline.names() {
             let mut refusal = None;
             for end in ends_of(registry, step) {
-                match self.wake(end).await {
+                match self.wake(&end.name, None).await {
                     Ok(()) => {
                         refusal = None;
                         break;

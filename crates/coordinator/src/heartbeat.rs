@@ -67,7 +67,7 @@ impl Coordinator {
         }
     }
 
-    fn heard(&self, report: WorkerReport, stream: u64) {
+    pub(crate) fn heard(&self, report: WorkerReport, stream: u64) {
         let connect = |address: &str| (self.0.connect)(address);
         let changed = self
             .0

@@ -52,11 +52,17 @@ pub struct LiveWorkers {
     ticked: Option<Instant>,
     /// Workers that operators drain.
     leaving: BTreeSet<WorkerId>,
+    /// Some replicas count as refused.
+    refusals: bool,
 }
 
 /// Ticks that may be late by this many times their interval before it was this coordinator that
 /// stood still.
 const LATE_TICKS: u32 = 4;
+
+/// How long it counts that a worker has refused a request for a replica, where no report says
+/// anything else of it: reports are late by less.
+const REFUSAL_STANDS: Duration = Duration::from_secs(1);
 
 impl LiveWorkers {
     /// Nobody yet.
@@ -70,6 +76,7 @@ impl LiveWorkers {
             began: None,
             ticked: None,
             leaving: BTreeSet::new(),
+            refusals: false,
         }
     }
 
@@ -144,6 +151,16 @@ impl LiveWorkers {
         changed
     }
 
+    /// The worker of `candidate` has refused a request for that replica of `model`: it unloads it,
+    /// or has done so, and its report is still on its way. The replica is not called until a
+    /// report says anything else of it, at the latest for a second. Returns whether that is new.
+    pub fn refused(&mut self, model: &ModelName, candidate: &Candidate, now: Instant) -> bool {
+        let worker = self.workers.get_mut(&candidate.worker);
+        let refused = worker.is_some_and(|it| it.slots.refuse(model, &candidate.known, now));
+        self.refusals |= refused;
+        refused
+    }
+
     /// Heartbeat stream `stream` of `worker` ended: a reset or a leave, dead at once. Gives what
     /// the worker was before, if that stream still spoke for it.
     pub fn lost(&mut self, worker: &WorkerId, stream: u64) -> Option<Liveness> {
@@ -169,6 +186,13 @@ impl LiveWorkers {
             }
         }
         let mut changed = false;
+        if std::mem::take(&mut self.refusals) {
+            for worker in self.workers.values_mut() {
+                let (forgot, stand) = worker.slots.forget_refusals(now, REFUSAL_STANDS);
+                changed |= forgot;
+                self.refusals |= stand;
+            }
+        }
         for worker in self.workers.values_mut() {
             let silence = now.saturating_duration_since(worker.last_heard);
             let aged = match worker.liveness {
@@ -228,10 +252,11 @@ impl LiveWorkers {
     #[must_use]
     pub fn ready_versions(&self, model: &ModelName) -> BTreeMap<ModelVersion, usize> {
         let callable = self.holders(model).filter(|worker| worker.is_callable());
-        let replicas = callable.flat_map(|worker| worker.slots.of(&worker.report, model));
+        let versions =
+            callable.flat_map(|worker| worker.slots.ready_versions(&worker.report, model));
         let mut ready = BTreeMap::new();
-        for replica in replicas.filter(|replica| replica.state == ReplicaState::Ready) {
-            *ready.entry(replica.version).or_default() += 1;
+        for version in versions {
+            *ready.entry(version).or_default() += 1;
         }
         ready
     }
@@ -265,6 +290,19 @@ impl LiveWorkers {
             replica.signature.clone()
         };
         heard.filter_map(ready).next()
+    }
+
+    /// The same, also from a replica that is on its way out.
+    #[must_use]
+    pub fn last_signature(
+        &self,
+        model: &ModelName,
+        version: ModelVersion,
+    ) -> Option<volley_types::Signature> {
+        let mut told = self
+            .replicas(model)
+            .filter(|(_, replica)| replica.version == version);
+        told.find_map(|(_, replica)| replica.signature.clone())
     }
 
     /// Whether `worker` may be given replicas at `now`: it is alive, or has not been away for

@@ -16,20 +16,20 @@ use volley_telemetry::{StreamRecord, recorded};
 use volley_types::chunk::ChunkStream;
 use volley_types::registry::{BackendKind, RegistryState, no_versions};
 use volley_types::{
-    Continuation, ModelName, ModelRef, ModelVersion, Predict, PredictError, PredictRequest,
-    Signature, TenantId,
+    Continuation, Deadline, ModelName, ModelRef, ModelVersion, Predict, PredictError,
+    PredictRequest, Signature, TenantId,
 };
 
 use crate::alias::{self, Keys};
 use crate::places::Place;
 use crate::tries::Target;
-use crate::{Coordinator, guard, refusal};
+use crate::{Coordinator, guard, refusal, scaler};
 
 #[async_trait]
 impl Predict for Coordinator {
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
         let (model, keys) = (request.model.clone(), Keys::of(&request));
-        self.wake_for(&model, keys).await?;
+        self.wake_for(&model, keys, request.deadline).await?;
         // 1. Admit: a free place, or refuse at once.
         let permit = self
             .admit(&request.tenant)
@@ -41,7 +41,7 @@ impl Predict for Coordinator {
         self.started_for(model).await;
         let registry = self.0.cluster.registry().borrow().clone();
         if registry.models.contains_key(&model.name) {
-            self.wake(model).await?;
+            self.wake(&model.name, None).await?;
         } else if self.name_signature(&registry, model).is_err() {
             self.wake_behind(&registry, model).await?;
         }
@@ -92,20 +92,26 @@ impl Coordinator {
         begun.inspect_err(|error| self.refused(&asked, error))
     }
 
-    /// Wakes the models that a request goes to, where they sleep.
-    pub(crate) async fn wake_for(&self, model: &ModelRef, keys: Keys) -> Result<(), PredictError> {
+    /// Wakes the models that a request goes to, where they sleep. One that goes to sleep after
+    /// that is woken by the [tries](crate::tries::Tries::route) of the request.
+    pub(crate) async fn wake_for(
+        &self,
+        model: &ModelRef,
+        keys: Keys,
+        deadline: Option<Deadline>,
+    ) -> Result<(), PredictError> {
         self.started_for(model).await;
         let registry = self.0.cluster.registry().borrow().clone();
         let Ok(aimed) = alias::aim(&registry, model, keys) else {
             return Ok(());
         };
         match registry.pipelines.get(&aimed.model.name) {
-            None => self.wake(&aimed.model).await,
+            None => self.wake(&aimed.model.name, deadline).await,
             Some(pipeline) => {
                 for model in pipeline.spec.names() {
                     // A step may be an alias; what leads nowhere is refused when it is called.
                     if let Ok(step) = alias::aim(&registry, model, keys) {
-                        self.wake(&step.model).await?;
+                        self.wake(&step.model.name, deadline).await?;
                     }
                 }
                 Ok(())
@@ -164,7 +170,7 @@ impl Coordinator {
                 .ok_or_else(refusal::spent)?;
             let answer = loop {
                 // 3. Route: the next replica that was not tried yet.
-                let replica = tries.route()?;
+                let replica = tries.route().await?;
                 // 4. Call it, keeping a copy of the request where there can be one.
                 let attempt = request.take().ok_or_else(refusal::spent)?;
                 request = attempt.try_clone();
@@ -256,7 +262,11 @@ impl Coordinator {
                 stays.unwrap_or_else(|| serving(&ready, deployed, from, fastrand::f64()))
             }
         };
-        let signature = live.signature(&model.name, version);
+        let signature = live.signature(&model.name, version).or_else(|| {
+            // Its replica may go while a request is on its way to it, which then wakes it.
+            let goes = scaler::may_sleep(deployment);
+            goes.then(|| live.last_signature(&model.name, version))?
+        });
         let signature = signature.ok_or_else(|| refusal::no_replica(&model.name))?;
         Ok(Target {
             model: model.name.clone(),

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use volley_types::registry::{Deployment, RegistryCommand, RegistryState, ReplicaState};
-use volley_types::{ModelName, ModelRef, PredictError, Revision};
+use volley_types::{Deadline, ModelName, PredictError, Revision};
 
 use self::controller::{Controller, ModelLoad};
 use crate::live::LiveWorkers;
@@ -49,36 +49,92 @@ impl Coordinator {
     /// Waits until a model that was scaled to nothing is back, for a bounded time and among a
     /// bounded number of requests. Returns at once for every other model.
     ///
+    /// Where its last replica is on its way out and answers still, one is asked for and nothing
+    /// is waited for: without a quorum what is there goes on serving.
+    ///
     /// # Errors
     /// `Overloaded` when too many requests wait already, `Unavailable` when the model does not
-    /// come in time.
-    pub(crate) async fn wake(&self, model: &ModelRef) -> Result<(), PredictError> {
-        if !self.sleeps(model) {
-            return Ok(());
+    /// come in time, `DeadlineExceeded` when that is the request's.
+    pub(crate) async fn wake(
+        &self,
+        model: &ModelName,
+        deadline: Option<Deadline>,
+    ) -> Result<(), PredictError> {
+        match self.rest(model) {
+            Rest::None => return Ok(()),
+            Rest::Dozes => {
+                self.ask_behind(model);
+                return Ok(());
+            }
+            Rest::Sleeps => {}
         }
         let waiting = self.0.wakers.clone().try_acquire_owned();
-        let _waiting = waiting.map_err(|_| refusal::too_many_wait(&model.name))?;
-        let mut news = self.0.news.subscribe();
+        let _waiting = waiting.map_err(|_| refusal::too_many_wait(model))?;
+        let (mut news, mut registry) = (self.0.news.subscribe(), self.0.cluster.registry());
+        registry.mark_unchanged();
+        let left = deadline.map(|deadline| deadline.remaining(Instant::now()));
         let timeout = self.0.config.wake_timeout;
-        let woken = tokio::time::timeout(timeout, async {
-            while self.sleeps(model) {
-                self.ask_for_one(&model.name).await?;
-                // A lost write is asked for again, and a bell may ring for another model.
-                let _ = tokio::time::timeout(LOOK, news.changed()).await;
+        let woken = tokio::time::timeout(left.map_or(timeout, |left| left.min(timeout)), async {
+            while self.rest(model) == Rest::Sleeps {
+                self.ask_for_one(model).await?;
+                // A lost write is asked for again, and a bell may ring for another model. A
+                // registry that lags has this one awake still.
+                tokio::select! {
+                    _ = news.changed() => {}
+                    _ = registry.changed() => {}
+                    () = tokio::time::sleep(LOOK) => {}
+                }
             }
             Ok(())
         });
-        woken
-            .await
-            .unwrap_or_else(|_| Err(refusal::not_woken(&model.name)))
+        woken.await.unwrap_or_else(|_| {
+            let late = left.is_some_and(|left| left < timeout);
+            Err(if late {
+                refusal::too_late()
+            } else {
+                refusal::not_woken(model)
+            })
+        })
     }
 
-    fn sleeps(&self, model: &ModelRef) -> bool {
+    /// Whether a model's replicas may go down to none.
+    pub(crate) fn may_sleep(&self, model: &ModelName) -> bool {
         let registry = self.0.cluster.registry().borrow().clone();
-        let deployment = registry.models.get(&model.name);
+        registry.models.get(model).is_some_and(|entry| {
+            let deployment = entry.deployment.as_ref();
+            deployment.is_some_and(may_sleep)
+        })
+    }
+
+    fn rest(&self, model: &ModelName) -> Rest {
+        let registry = self.0.cluster.registry().borrow().clone();
+        let deployment = registry.models.get(model);
         let deployment = deployment.and_then(|entry| entry.deployment.as_ref());
-        deployment.is_some_and(may_sleep)
-            && self.0.live.read().ready_versions(&model.name).is_empty()
+        let Some(deployment) = deployment.filter(|deployment| may_sleep(deployment)) else {
+            return Rest::None;
+        };
+        let ready = self.0.live.read().ready_versions(model);
+        match (ready.is_empty(), deployment.replicas) {
+            (true, _) => Rest::Sleeps,
+            (false, 0) => Rest::Dozes,
+            (false, _) => Rest::None,
+        }
+    }
+
+    /// Asks for one replica without waiting for it; whoever finds none asks again.
+    fn ask_behind(&self, model: &ModelName) {
+        if self.0.waking.try_lock().is_err() {
+            return;
+        }
+        let (coordinator, model) = (self.clone(), model.clone());
+        self.spawn(async move {
+            let Ok(_asking) = coordinator.0.waking.try_lock() else {
+                return;
+            };
+            if let Err(error) = coordinator.ask_now(&model).await {
+                tracing::debug!(%model, error = error.chain(), "not asked for");
+            }
+        });
     }
 
     async fn ask_for_one(&self, model: &ModelName) -> Result<(), PredictError> {
@@ -92,12 +148,16 @@ impl Coordinator {
         }
         // All that wait here ask once; the registry does the same for other coordinators.
         let _asking = self.0.waking.lock().await;
+        self.ask_now(model).await
+    }
+
+    async fn ask_now(&self, model: &ModelName) -> Result<(), PredictError> {
         let now = self.0.cluster.registry().borrow().clone();
         let still = now.models.get(model);
         let still = still.and_then(|entry| entry.deployment.as_ref());
-        if still.is_none_or(|deployment| deployment.replicas != 0) {
+        let Some(deployment) = still.filter(|deployment| deployment.replicas == 0) else {
             return Ok(());
-        }
+        };
         tracing::info!(%model, "waking a model that was scaled to nothing");
         let command = RegistryCommand::Scale {
             model: model.clone(),
@@ -108,7 +168,18 @@ impl Coordinator {
     }
 }
 
-fn may_sleep(deployment: &Deployment) -> bool {
+/// How a model is that may go down to no replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    /// It is there, or may not go.
+    None,
+    /// It shall have no replica, and one answers still as far as is known here.
+    Dozes,
+    /// No replica can be called.
+    Sleeps,
+}
+
+pub(crate) fn may_sleep(deployment: &Deployment) -> bool {
     let scaling = deployment.options.scaling;
     scaling.is_some_and(|scaling| scaling.min_replicas == 0)
 }
@@ -171,3 +242,6 @@ fn load(live: &LiveWorkers, model: &ModelName, deployment: &Deployment) -> Model
     }
     load
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,8 +14,8 @@ use futures::future::{Either, select};
 use futures::{Stream, StreamExt};
 use volley_types::chunk::ChunkStream;
 use volley_types::{
-    ErrorCode, ErrorOrigin, ModelName, ModelVersion, PredictError, PredictRequest, Signature, Task,
-    WorkerId,
+    Deadline, ErrorCode, ErrorOrigin, ModelName, ModelVersion, PredictError, PredictRequest,
+    Signature, Task, WorkerId,
 };
 
 use self::silence::Heard;
@@ -92,6 +92,9 @@ impl Answer {
     }
 }
 
+/// How often one request may find that its model has gone down to nothing meanwhile.
+const MAX_WAKES: usize = 3;
+
 /// Whose replica a call went to.
 #[derive(Clone)]
 struct Replica {
@@ -134,6 +137,15 @@ impl Replica {
     }
 
     fn ended(&self, call: &mut Call, error: &PredictError) {
+        if was_refused(error) && self.coordinator.may_sleep(&self.model) {
+            // Sooner than its next report: who comes after this one need not be refused too.
+            let live = &self.coordinator.0.live;
+            let mut live = live.write();
+            if live.refused(&self.model, &self.candidate, Instant::now()) {
+                drop(live);
+                self.coordinator.tell();
+            }
+        }
         if !is_fault(error) {
             call.refused();
             return;
@@ -146,6 +158,11 @@ impl Replica {
             tracing::warn!(model = %self.model, %worker, code = %error.code, "replica ejected");
         }
     }
+}
+
+/// Whether a worker does not run a replica, or not any more.
+fn was_refused(error: &PredictError) -> bool {
+    error.code == ErrorCode::Unavailable && error.origin == ErrorOrigin::Worker
 }
 
 /// Whether an error speaks against the replica. What callers or a remote model's server do wrong
@@ -182,6 +199,10 @@ pub(crate) struct Tries {
     /// The model's rows may say which tokens they came of.
     tells_tokens: bool,
     last_error: Option<PredictError>,
+    /// How often it may still wait for the model to come back from nothing.
+    wakes: usize,
+    /// Until when, once it has begun to.
+    wakes_until: Option<Deadline>,
 }
 
 impl Coordinator {
@@ -203,6 +224,8 @@ impl Coordinator {
             left: self.0.config.max_tries,
             tells_tokens: target.draws(),
             last_error: None,
+            wakes: MAX_WAKES,
+            wakes_until: None,
             model: target.model.clone(),
             version: target.version,
             coordinator: self.clone(),
@@ -211,14 +234,42 @@ impl Coordinator {
 }
 
 impl Tries {
-    /// The next replica, or why there is none: the last one's error where one was tried.
-    pub(crate) fn route(&mut self) -> Result<Candidate, PredictError> {
-        self.left = self.left.saturating_sub(1);
-        self.choose().ok_or_else(|| {
-            self.last_error
-                .take()
-                .unwrap_or_else(|| refusal::no_replica(&self.model))
-        })
+    /// The next replica, or why there is none: the last one's error where one was tried. Where
+    /// the last one of a model that may go down to none has gone meanwhile, waits until one is
+    /// back.
+    pub(crate) async fn route(&mut self) -> Result<Candidate, PredictError> {
+        loop {
+            if let Some(chosen) = self.choose() {
+                self.left = self.left.saturating_sub(1);
+                return Ok(chosen);
+            }
+            let error = self.last_error.take();
+            let gone = error.as_ref().is_none_or(was_refused);
+            if !gone || !self.may_wake() {
+                return Err(error.unwrap_or_else(|| refusal::no_replica(&self.model)));
+            }
+            self.wake().await?;
+        }
+    }
+
+    /// Whether the request may wait for its model to come back from nothing.
+    fn may_wake(&self) -> bool {
+        0 < self.wakes && self.coordinator.may_sleep(&self.model)
+    }
+
+    /// Waits until the model is back, and begins anew with its replicas.
+    async fn wake(&mut self) -> Result<(), PredictError> {
+        self.wakes -= 1;
+        let timeout = self.coordinator.0.config.wake_timeout;
+        let until = *self
+            .wakes_until
+            .get_or_insert_with(|| Deadline::after(Instant::now(), timeout));
+        let woken = self.coordinator.wake(&self.model, None);
+        let woken = tokio::time::timeout_at(until.instant().into(), woken).await;
+        woken.unwrap_or_else(|_| Err(refusal::not_woken(&self.model)))?;
+        self.left = self.coordinator.0.config.max_tries;
+        self.renew(&[]);
+        Ok(())
     }
 
     /// Begins anew with all replicas that there are now, but for those of `lost` workers.
@@ -292,6 +343,11 @@ impl Tries {
         // A model's server that limits requests limits them whichever worker they come from.
         let of_model = error.origin == ErrorOrigin::Model && error.code == ErrorCode::Overloaded;
         let elsewhere = error.code.may_retry_elsewhere() && !of_model;
+        if repeatable && was_refused(&error) && self.untried.is_empty() && self.may_wake() {
+            tracing::info!(model = %self.model, error = error.chain(), "waiting for the model to come back");
+            self.last_error = Some(error);
+            return Ok(());
+        }
         let may_retry = elsewhere && repeatable && 0 < self.left;
         // A worker that dies loses all of its requests at once, which is no sign of trouble.
         let lost = error.code == ErrorCode::Unavailable;

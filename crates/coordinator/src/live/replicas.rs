@@ -36,6 +36,17 @@ struct Slot {
     /// Its place in the report.
     index: usize,
     known: Arc<Known>,
+    /// When its worker said, before the next report, that it takes no requests for it.
+    refused: Option<Instant>,
+}
+
+impl Slot {
+    /// What the worker reports of it, where it can be called.
+    fn ready<'a>(&self, report: &'a WorkerReport) -> Option<&'a ReplicaReport> {
+        let replica = report.replicas.get(self.index)?;
+        let ready = replica.state == ReplicaState::Ready && self.refused.is_none();
+        ready.then_some(replica)
+    }
 }
 
 /// The replicas of one worker, by model.
@@ -62,17 +73,20 @@ impl Slots {
                 let before = before.and_then(|report| report.replicas.get(slot.index));
                 before.is_some_and(|replica| replica.state == ReplicaState::Ready)
             });
-            let known = match kept {
-                Some(slot) => slot.known,
-                None => Arc::new(Known::new(now)),
+            let (known, refused) = match kept {
+                Some(slot) => (slot.known, slot.refused),
+                None => (Arc::new(Known::new(now)), None),
             };
             if !was_ready {
                 *known.score.lock() = Score::new(now);
             }
+            // It was said of a replica that was loaded before.
+            let refused = refused.filter(|_| was_ready);
             let slot = Slot {
                 version: replica.version,
                 index,
                 known,
+                refused,
             };
             self.0.entry(replica.model.clone()).or_default().push(slot);
         }
@@ -92,9 +106,39 @@ impl Slots {
         let slots = self.0.get(model)?.iter();
         let mut ready = slots
             .filter(|slot| slot.version == version)
-            .filter_map(|slot| Some((report.replicas.get(slot.index)?, &slot.known)))
-            .filter(|(replica, _)| replica.state == ReplicaState::Ready);
+            .filter_map(|slot| Some((slot.ready(report)?, &slot.known)));
         ready.next()
+    }
+
+    /// The versions of a model that can be called, one for each replica.
+    pub(super) fn ready_versions<'a>(
+        &'a self,
+        report: &'a WorkerReport,
+        model: &ModelName,
+    ) -> impl Iterator<Item = ModelVersion> + 'a {
+        let slots = self.0.get(model).map_or(&[][..], Vec::as_slice);
+        slots
+            .iter()
+            .filter_map(|slot| slot.ready(report))
+            .map(|replica| replica.version)
+    }
+
+    /// The worker takes no requests for the replica that `known` is of. Whether that is new.
+    pub(super) fn refuse(&mut self, model: &ModelName, known: &Arc<Known>, now: Instant) -> bool {
+        let mut slots = self.0.get_mut(model).into_iter().flatten();
+        let slot = slots.find(|slot| Arc::ptr_eq(&slot.known, known));
+        slot.is_some_and(|slot| slot.refused.replace(now).is_none())
+    }
+
+    /// Forgets refusals that are older than `stands`. Whether it forgot any, and whether any stand.
+    pub(super) fn forget_refusals(&mut self, now: Instant, stands: Duration) -> (bool, bool) {
+        let is_old = |at: &mut Instant| stands <= now.saturating_duration_since(*at);
+        let (mut forgot, mut stand) = (false, false);
+        for slot in self.0.values_mut().flatten() {
+            forgot |= slot.refused.take_if(is_old).is_some();
+            stand |= slot.refused.is_some();
+        }
+        (forgot, stand)
     }
 
     pub(super) fn of<'a>(

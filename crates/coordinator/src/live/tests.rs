@@ -184,6 +184,34 @@ fn only_ready_replicas_of_the_version_are_candidates_and_only_changes_are_news()
 }
 
 #[test]
+fn a_refusal_counts_until_a_report_says_anything_else_and_for_a_second_at_most() {
+    let mut story = Story::new();
+    story.tick(0);
+    story.hear(0, 1, report(1, ReplicaState::Ready));
+    let refuse = |story: &mut Story, ms| {
+        let candidates = story.live.candidates(&model(), ModelVersion(1));
+        let now = story.at(ms);
+        story.live.refused(&model(), &candidates[0], now)
+    };
+    assert!(refuse(&mut story, 100));
+    assert!(!story.hear(500, 1, report(1, ReplicaState::Ready)), "late");
+    assert_eq!(story.candidates(), 0);
+    assert!(story.live.ready_versions(&model()).is_empty());
+    let told = story.live.last_signature(&model(), ModelVersion(1));
+    assert!(told.is_some(), "what it gives is known still");
+    assert!(!story.tick(1_000));
+    assert_eq!(story.candidates(), 0);
+    assert!(story.tick(1_250), "it may be tried again");
+    assert_eq!(story.candidates(), 1);
+
+    // It was loaded anew since.
+    assert!(refuse(&mut story, 1_300));
+    story.hear(1_400, 1, report(1, ReplicaState::Loading));
+    story.hear(1_500, 1, report(1, ReplicaState::Ready));
+    assert_eq!(story.candidates(), 1);
+}
+
+#[test]
 fn a_replica_is_found_beside_one_of_its_version_that_is_on_its_way_out() {
     let mut story = Story::new();
     let mut both = report(1, ReplicaState::Draining);

@@ -125,8 +125,9 @@ impl Run {
             true => self.passed_on().or_defaults(parameters),
             false => parameters.clone(),
         };
-        let keys = Keys::of(&request);
-        self.coordinator.wake_for(&request.model, keys).await?;
+        let (keys, deadline) = (Keys::of(&request), request.deadline);
+        let woken = self.coordinator.wake_for(&request.model, keys, deadline);
+        woken.await?;
         self.coordinator.answer(request, None, Copies::Sent)
     }
 
