@@ -9,6 +9,11 @@ use volley_types::registry::LEVEL;
 
 /// Entries in one append: with each at its largest it is still far below the largest message.
 const MAX_APPEND_ENTRIES: u64 = 32;
+/// How long a write may take where Raft's clocks are the usual ones.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The slowest that Raft's clocks are made: a lost leader costs more than ten seconds then.
+pub const MAX_RAFT_MULTIPLIER: u32 = 10;
 
 /// Raft's clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +35,43 @@ impl Default for RaftTiming {
             heartbeat: Duration::from_millis(250),
             election: (Duration::from_millis(500), Duration::from_secs(1)),
         }
+    }
+}
+
+impl RaftTiming {
+    /// The usual clocks, each `multiplier` times as long.
+    #[must_use]
+    pub fn slowed(multiplier: u32) -> Self {
+        let usual = Self::default();
+        Self {
+            heartbeat: usual.heartbeat * multiplier,
+            election: (usual.election.0 * multiplier, usual.election.1 * multiplier),
+        }
+    }
+
+    /// For so long nobody votes against a leader that was heard.
+    pub(crate) fn lease(&self) -> Duration {
+        self.election.1
+    }
+
+    /// How long the others may take to say who can win an election: 200 ms.
+    pub(crate) fn canvass(&self) -> Duration {
+        self.lease() / 5
+    }
+
+    /// How long a candidate has before another one may stand: 300 ms.
+    pub(crate) fn candidacy(&self) -> Duration {
+        self.lease() * 3 / 10
+    }
+
+    /// Until the others are asked again, where nobody can be said to win: 150 ms.
+    pub(crate) fn recess(&self) -> Duration {
+        self.lease() * 3 / 20
+    }
+
+    /// How long each part of a change of leaders may take beside the lease: 2 s.
+    pub(crate) fn hand_over(&self) -> Duration {
+        self.lease() * 2
     }
 }
 
@@ -69,10 +111,19 @@ impl ClusterConfig {
             advertise: advertise.into(),
             timing: RaftTiming::default(),
             snapshot_every: 1_000,
-            write_timeout: Duration::from_secs(2),
+            write_timeout: WRITE_TIMEOUT,
             dialer: Dialer::plain(),
             level: LEVEL,
         }
+    }
+
+    /// The same with Raft's clocks, and the time that a write may take, `multiplier` times as long:
+    /// for slow disks and long ways. The same on all coordinators.
+    #[must_use]
+    pub fn slowed(mut self, multiplier: u32) -> Self {
+        self.timing = RaftTiming::slowed(multiplier);
+        self.write_timeout = WRITE_TIMEOUT * multiplier;
+        self
     }
 
     pub(crate) fn raft(&self) -> openraft::Config {
@@ -89,6 +140,38 @@ impl ClusterConfig {
             max_payload_entries: MAX_APPEND_ENTRIES,
             max_in_snapshot_log_to_keep: self.snapshot_every,
             ..openraft::Config::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_keep_their_ratios_however_slow_they_are() {
+        let usual = RaftTiming::default();
+        assert_eq!(RaftTiming::slowed(1), usual);
+        let ms = |timing: RaftTiming| {
+            [
+                timing.heartbeat,
+                timing.election.0,
+                timing.lease(),
+                timing.canvass(),
+                timing.candidacy(),
+                timing.recess(),
+                timing.hand_over(),
+            ]
+            .map(|span| span.as_millis())
+        };
+        assert_eq!(ms(usual), [250, 500, 1_000, 200, 300, 150, 2_000]);
+        for multiplier in 1..=MAX_RAFT_MULTIPLIER {
+            let slow = ms(RaftTiming::slowed(multiplier));
+            assert_eq!(slow, ms(usual).map(|ms| ms * u128::from(multiplier)));
+            let config = ClusterConfig::new(NodeId(1), "", "a:1").slowed(multiplier);
+            assert!(config.raft().validate().is_ok());
+            // Writes wait out an election and a change of leaders.
+            assert!(config.timing.lease() * 3 / 2 < config.write_timeout);
         }
     }
 }

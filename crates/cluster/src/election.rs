@@ -24,17 +24,15 @@ use volley_proto::raft::v1 as wire;
 use volley_proto::raft::v1::raft_service_client::RaftServiceClient;
 use volley_types::NodeId;
 
+use crate::config::MAX_RAFT_MULTIPLIER;
 use crate::raft_types::LogId;
 use crate::{Cluster, network};
 
-/// How long the others may take to answer.
-const ANSWER: Duration = Duration::from_millis(200);
-/// How long a candidate has before another one may stand.
-const ELECTING: Duration = Duration::from_millis(300);
-/// Until it asks again, where nobody can be said to win.
-const AGAIN: Duration = Duration::from_millis(150);
 /// Beyond the lease, for the grain of clocks.
 const MARGIN: Duration = Duration::from_millis(20);
+/// Nobody binds itself for longer than its own lease, which may be longer than another's by so
+/// many times while it is being changed; what comes over the wire might.
+const LONGEST_LEASE: Duration = Duration::from_secs(MAX_RAFT_MULTIPLIER as u64);
 
 /// What a voter has to say of an election.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +62,7 @@ impl Cluster {
                         if self.0.raft.trigger().elect().await.is_err() {
                             return;
                         }
-                        ELECTING
+                        self.0.config.timing.candidacy()
                     }
                     Next::Wait(wait) => wait,
                 };
@@ -93,18 +91,20 @@ impl Cluster {
             return Next::Wait(standing.bound + MARGIN);
         }
         let others = voters.iter().filter(|member| member.id != own);
+        let patience = self.0.config.timing.canvass();
         let asked: FuturesUnordered<_> = others
             .map(|member| async {
-                let asked = tokio::time::timeout(ANSWER, self.canvass(&member.address)).await;
+                let asked = tokio::time::timeout(patience, self.canvass(&member.address)).await;
                 asked.ok().flatten().map(|standing| (member.id, standing))
             })
             .collect();
         let answers: Vec<_> = asked.filter_map(std::future::ready).collect().await;
-        decide((own, standing), &answers, voters.len())
+        let again = self.0.config.timing.recess();
+        decide((own, standing), &answers, voters.len(), again)
     }
 
-    fn lease(&self) -> Duration {
-        self.0.config.timing.election.1
+    pub(crate) fn lease(&self) -> Duration {
+        self.0.config.timing.lease()
     }
 
     /// What this node has to say of an election; `None` once it has stopped.
@@ -120,7 +120,11 @@ impl Cluster {
                 let silent = heard.map_or(Duration::MAX, |heard| {
                     Instant::now().saturating_duration_since(heard)
                 });
-                let bound = if follows { self.lease() } else { ELECTING };
+                let timing = &self.0.config.timing;
+                let bound = match follows {
+                    true => timing.lease(),
+                    false => timing.candidacy(),
+                };
                 bound.saturating_sub(silent)
             }
         };
@@ -188,17 +192,22 @@ impl Standing {
     }
 }
 
-/// What a voter does that has heard `others`, of so many voters with itself.
-fn decide(own: (NodeId, Standing), others: &[(NodeId, Standing)], voters: usize) -> Next {
+/// What a voter does that has heard `others`, of so many voters with itself. It asks `again` after
+/// that time, where nobody can be said to win.
+fn decide(
+    own: (NodeId, Standing),
+    others: &[(NodeId, Standing)],
+    voters: usize,
+    again: Duration,
+) -> Next {
     let (id, standing) = own;
     if 2 * (1 + others.len()) <= voters {
-        return Next::Wait(AGAIN);
+        return Next::Wait(again);
     }
     let bound = others.iter().map(|(_, theirs)| theirs.bound);
     let bound = bound.fold(standing.bound, Duration::max);
     if !bound.is_zero() {
-        // Nobody binds itself for longer than its own lease; what comes over the wire might.
-        return Next::Wait(bound.min(Duration::from_secs(5)) + MARGIN);
+        return Next::Wait(bound.min(LONGEST_LEASE) + MARGIN);
     }
     let goes_before = |other: &NodeId, theirs: &Standing| {
         standing.last < theirs.last
@@ -209,13 +218,15 @@ fn decide(own: (NodeId, Standing), others: &[(NodeId, Standing)], voters: usize)
         .any(|(other, theirs)| goes_before(other, theirs));
     match standing.willing && !is_behind {
         true => Next::Stand,
-        false => Next::Wait(AGAIN),
+        false => Next::Wait(again),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const AGAIN: Duration = Duration::from_millis(150);
 
     fn free(term: u64, index: u64) -> Standing {
         Standing {
@@ -227,7 +238,7 @@ mod tests {
 
     fn stands(own: (u64, Standing), others: &[(u64, Standing)], voters: usize) -> bool {
         let others: Vec<_> = others.iter().map(|(id, it)| (NodeId(*id), *it)).collect();
-        decide((NodeId(own.0), own.1), &others, voters) == Next::Stand
+        decide((NodeId(own.0), own.1), &others, voters, AGAIN) == Next::Stand
     }
 
     #[test]
@@ -254,7 +265,7 @@ mod tests {
             ..free(2, 9)
         };
         let others = [(NodeId(1), free(2, 9)), (NodeId(2), hears)];
-        let next = decide((NodeId(3), free(2, 9)), &others, 5);
+        let next = decide((NodeId(3), free(2, 9)), &others, 5, AGAIN);
         assert_eq!(next, Next::Wait(Duration::from_millis(400) + MARGIN));
     }
 

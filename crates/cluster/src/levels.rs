@@ -28,8 +28,6 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 const ASK_FIRST: Duration = Duration::from_millis(100);
 /// How long it counts as such.
 const YOUNG: Duration = Duration::from_secs(10);
-/// How long one of them may take to answer.
-const ANSWER: Duration = Duration::from_secs(1);
 
 /// What coordinators said of themselves, by id.
 pub(crate) type Reports = BTreeMap<NodeId, CoordinatorReport>;
@@ -107,8 +105,9 @@ impl Cluster {
         self.ask_at(&member.address).await
     }
 
+    /// Within the length of a lease, as a leader has to be heard.
     async fn ask_at(&self, address: &str) -> Result<CoordinatorReport, PredictError> {
-        let asked = tokio::time::timeout(ANSWER, async {
+        let asked = tokio::time::timeout(self.lease(), async {
             let channel = self.peer(address).await?;
             let request = wire::DescribeRequest {};
             Some(membership_client(channel).describe(request).await)

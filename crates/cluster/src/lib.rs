@@ -37,7 +37,7 @@ use volley_proto::raft::v1::raft_service_server::RaftServiceServer;
 use volley_types::registry::{CoordinatorMember, RaftStatus, RegistryState};
 use volley_types::{ErrorCode, NodeId, PredictError};
 
-pub use crate::config::{ClusterConfig, RaftTiming};
+pub use crate::config::{ClusterConfig, MAX_RAFT_MULTIPLIER, RaftTiming};
 use crate::levels::Reports;
 use crate::lineage::Lineage;
 use crate::network::{Line, Lines};

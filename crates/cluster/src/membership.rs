@@ -8,14 +8,16 @@ use std::time::Duration;
 use openraft::ChangeMembers;
 use openraft::error::{ClientWriteError, RaftError};
 use tokio::time::Instant;
+use tonic::{Response, Status};
 use volley_proto::raft::v1 as wire;
+use volley_proto::raft::v1::membership_service_client::MembershipServiceClient;
 use volley_types::registry::CoordinatorMember;
 use volley_types::{ErrorCode, NodeId, PredictError};
 
 use crate::network::Line;
 use crate::raft_types::Node;
-use crate::service::{from_reply, from_status};
-use crate::write::membership_client;
+use crate::service::{from_reply, from_status, was_not_proposed};
+use crate::write::{membership_client, was_not_sent};
 use crate::{Cluster, no_leader};
 
 /// How long a new coordinator may take to catch up.
@@ -23,6 +25,7 @@ const CATCH_UP: Duration = Duration::from_secs(60);
 /// Between two tries while another change is under way.
 const RETRY: Duration = Duration::from_millis(200);
 
+type Leader = MembershipServiceClient<Line>;
 type ChangeError = RaftError<u64, ClientWriteError<u64, Node>>;
 
 impl Cluster {
@@ -45,11 +48,11 @@ impl Cluster {
             address,
             forwarded: true,
         };
-        let leader = self.leader_line().await?;
-        let reply = membership_client(leader).join(request).await;
-        reply
-            .map(|reply| from_reply(reply.into_inner()))
-            .map_err(|status| failed_call(&status))
+        let reply = self.through_leader(|mut leader: Leader| {
+            let request = request.clone();
+            async move { leader.join(request).await }
+        });
+        reply.await.map(from_reply)
     }
 
     /// Removes the coordinator `node`.
@@ -64,11 +67,8 @@ impl Cluster {
             node_id: node.0,
             forwarded: true,
         };
-        let leader = self.leader_line().await?;
-        let reply = membership_client(leader).leave(request).await;
-        reply
-            .map(|reply| from_reply(reply.into_inner()))
-            .map_err(|status| failed_call(&status))
+        let ask = |mut leader: Leader| async move { leader.leave(request).await };
+        self.through_leader(ask).await.map(from_reply)
     }
 
     /// Puts the coordinator `node`, reached at `address`, in the place of `old`: it catches up
@@ -92,11 +92,11 @@ impl Cluster {
             address,
             forwarded: true,
         };
-        let leader = self.leader_line().await?;
-        let reply = membership_client(leader).replace(request).await;
-        reply
-            .map(|reply| from_reply(reply.into_inner()))
-            .map_err(|status| failed_call(&status))
+        let reply = self.through_leader(|mut leader: Leader| {
+            let request = request.clone();
+            async move { leader.replace(request).await }
+        });
+        reply.await.map(from_reply)
     }
 
     /// Asks the coordinators at `seeds` (`host:port`), one after the other and again and again,
@@ -293,14 +293,28 @@ impl Cluster {
         crate::members(&self.0.raft.metrics().borrow())
     }
 
-    /// The way to the leader. Waits for one as a write does: an election takes a moment.
-    async fn leader_line(&self) -> Result<Line, PredictError> {
+    /// What the leader answers. Waits for one as a write does: an election takes a moment. What
+    /// surely was not begun is asked for again.
+    async fn through_leader<T, F>(
+        &self,
+        ask: impl Fn(Leader) -> F + Send,
+    ) -> Result<T, PredictError>
+    where
+        F: Future<Output = Result<Response<T>, Status>> + Send,
+    {
         let by = Instant::now() + self.0.config.write_timeout;
         while Instant::now() < by {
             if let Some((_, address)) = self.leader()
                 && let Ok(Some(line)) = tokio::time::timeout_at(by, self.peer(&address)).await
             {
-                return Ok(line);
+                match ask(membership_client(line)).await {
+                    Ok(reply) => return Ok(reply.into_inner()),
+                    // It is gone, or leads no more.
+                    Err(status) if was_not_sent(&status) || was_not_proposed(&status) => {
+                        self.0.peers.lock().await.remove(&address);
+                    }
+                    Err(status) => return Err(failed_call(&status)),
+                }
             }
             self.look_again(by).await?;
         }
@@ -321,6 +335,6 @@ fn not_changed() -> PredictError {
     )
 }
 
-fn failed_call(status: &tonic::Status) -> PredictError {
+fn failed_call(status: &Status) -> PredictError {
     from_status(status).unwrap_or_else(|| no_leader().with_source(status.clone()))
 }

@@ -103,6 +103,13 @@ impl RaftService for RaftDoor {
     }
 }
 
+impl MembershipDoor {
+    /// Nothing of a change is begun on a node that does not lead.
+    fn check_leads(&self) -> Result<(), Status> {
+        self.0.is_leader().then_some(()).ok_or_else(not_proposed)
+    }
+}
+
 #[tonic::async_trait]
 impl MembershipService for MembershipDoor {
     async fn write(
@@ -136,6 +143,7 @@ impl MembershipService for MembershipDoor {
         let request = request.into_inner();
         let node = NodeId(request.node_id);
         let members = if request.forwarded {
+            self.check_leads()?;
             self.0.join_here(node, request.address).await
         } else {
             self.0.join(node, request.address).await
@@ -150,6 +158,7 @@ impl MembershipService for MembershipDoor {
         let request = request.into_inner();
         let node = NodeId(request.node_id);
         let members = if request.forwarded {
+            self.check_leads()?;
             self.0.leave_here(node).await
         } else {
             self.0.leave(node).await
@@ -164,6 +173,7 @@ impl MembershipService for MembershipDoor {
         let request = request.into_inner();
         let (old, node) = (NodeId(request.old_id), NodeId(request.node_id));
         let members = if request.forwarded {
+            self.check_leads()?;
             self.0.replace_here(old, node, request.address).await
         } else {
             self.0.replace(old, node, request.address).await
@@ -178,6 +188,7 @@ impl MembershipService for MembershipDoor {
         let request = request.into_inner();
         let to = (request.node_id != 0).then_some(NodeId(request.node_id));
         let leader = if request.forwarded {
+            self.check_leads()?;
             self.0.hand_over_here(to).await
         } else {
             self.0.hand_over(to).await
@@ -238,7 +249,8 @@ fn is_refusal(error: &PredictError) -> bool {
     )
 }
 
-/// The answer to a forwarded write that surely was not proposed: this node does not lead.
+/// The answer to a forwarded write or change that surely was not proposed: this node does not
+/// lead.
 fn not_proposed() -> Status {
     let error = no_leader();
     let details = to_status(&error).details().to_vec();

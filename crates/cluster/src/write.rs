@@ -228,7 +228,7 @@ pub(crate) fn membership_client(line: Line) -> MembershipServiceClient<Line> {
 }
 
 /// Whether a call failed because there was no connection to make it on.
-fn was_not_sent(status: &tonic::Status) -> bool {
+pub(crate) fn was_not_sent(status: &tonic::Status) -> bool {
     let mut cause = std::error::Error::source(status);
     while let Some(error) = cause {
         if error.is::<tonic::ConnectError>() {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use serde::Deserialize;
 use volley_api::{ApiConfig, GrpcSkin, Origins};
-use volley_cluster::ClusterConfig;
 use volley_cluster::apply::{MAX_MODELS, MAX_REGISTRY_BYTES};
+use volley_cluster::{ClusterConfig, MAX_RAFT_MULTIPLIER};
 use volley_coordinator::CoordinatorConfig;
 use volley_security::guard::Share;
 use volley_types::NodeId;
@@ -79,6 +79,7 @@ struct Cluster {
     wait: bool,
     snapshot_every: Option<Count>,
     write_timeout: Option<Span>,
+    raft_multiplier: Option<u32>,
     compatibility_level: Option<u32>,
 }
 
@@ -158,7 +159,8 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
         !advertise.starts_with("0.0.0.0:") && !advertise.starts_with("[::]:"),
         "'listen.advertise' is missing: other nodes cannot call {advertise}"
     );
-    let mut cluster = ClusterConfig::new(NodeId(node.id), node.data_dir, advertise.clone());
+    let cluster = ClusterConfig::new(NodeId(node.id), node.data_dir, advertise.clone());
+    let mut cluster = cluster.slowed(multiplier(&section)?);
     cluster.dialer = security.dialer();
     set_cluster(&mut cluster, &section)?;
     let membership = membership(section, NodeId(node.id), &advertise)?;
@@ -213,10 +215,27 @@ fn allow_listeners(
     Ok(listeners)
 }
 
+/// How many times as slow as usual the clocks of consensus are.
+fn multiplier(section: &Cluster) -> anyhow::Result<u32> {
+    let multiplier = section.raft_multiplier.unwrap_or(1);
+    ensure!(
+        (1..=MAX_RAFT_MULTIPLIER).contains(&multiplier),
+        "'cluster.raft_multiplier' must be 1 to {MAX_RAFT_MULTIPLIER}: it is how many times as \
+         long as usual the clocks of consensus wait"
+    );
+    Ok(multiplier)
+}
+
 fn set_cluster(cluster: &mut ClusterConfig, section: &Cluster) -> anyhow::Result<()> {
     let every = section.snapshot_every.map(|count| count.0 as u64);
     set(&mut cluster.snapshot_every, every);
     set_span(&mut cluster.write_timeout, section.write_timeout);
+    ensure!(
+        section.raft_multiplier.is_none() || cluster.timing.election.1 < cluster.write_timeout,
+        "'cluster.write_timeout' must be longer than {:?}, the leader's lease with this \
+         'cluster.raft_multiplier'; left away, it is twice as long",
+        cluster.timing.election.1
+    );
     set(&mut cluster.level, section.compatibility_level);
     ensure!(
         (1..=LEVEL).contains(&cluster.level),
@@ -328,4 +347,47 @@ fn apply(
     set_count(&mut api.resume.total_bytes, limits.resume_total_bytes);
     set_span(&mut api.drain_timeout, limits.drain_timeout);
     *drain_timeout = api.drain_timeout;
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_cluster::RaftTiming;
+
+    use super::*;
+
+    fn planned(cluster: &str) -> anyhow::Result<CoordinatorPlan> {
+        let text = format!(
+            "[node]\nid = 1\ndata_dir = \"data\"\n[listen]\npublic = \"127.0.0.1:1\"\n\
+             internal = \"127.0.0.1:2\"\n[cluster]\n{cluster}\n\
+             [cluster.bootstrap]\n1 = \"127.0.0.1:2\"\n"
+        );
+        plan(toml::from_str(&text)?)
+    }
+
+    #[test]
+    fn one_multiplier_slows_all_clocks_of_consensus_and_what_writes_may_take() {
+        let usual = planned("").unwrap().cluster;
+        assert_eq!(usual.timing, RaftTiming::default());
+        assert_eq!(usual.write_timeout, Duration::from_secs(2));
+        let slow = planned("raft_multiplier = 4").unwrap().cluster;
+        assert_eq!(slow.timing, RaftTiming::slowed(4));
+        assert_eq!(slow.write_timeout, Duration::from_secs(8));
+        let both = planned("raft_multiplier = 4\nwrite_timeout = \"5s\"").unwrap();
+        assert_eq!(both.cluster.write_timeout, Duration::from_secs(5));
+        // As before, where nobody says how slow the clocks are.
+        assert!(planned("write_timeout = \"500ms\"").is_ok());
+        for (bad, why) in [
+            ("raft_multiplier = 0", "must be 1 to 10"),
+            ("raft_multiplier = 11", "must be 1 to 10"),
+            ("raft_multiplier = -1", "raft_multiplier"),
+            ("raft_multiplier = 1.5", "raft_multiplier"),
+            (
+                "raft_multiplier = 4\nwrite_timeout = \"4s\"",
+                "must be longer than 4s",
+            ),
+        ] {
+            let error = format!("{:#}", planned(bad).unwrap_err());
+            assert!(error.contains(why), "{bad}: {error}");
+        }
+    }
 }

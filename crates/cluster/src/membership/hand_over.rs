@@ -13,14 +13,10 @@ use tokio::time::Instant;
 use volley_proto::raft::v1 as wire;
 use volley_types::{ErrorCode, NodeId, PredictError};
 
-use super::failed_call;
+use super::Leader;
 use crate::write::membership_client;
 use crate::{Cluster, RETRY_AFTER, no_leader};
 
-/// How long a voter may take to receive what it lacks of the log.
-const CATCH_UP: Duration = Duration::from_secs(2);
-/// How long the election may take once it was asked for.
-const ELECTION: Duration = Duration::from_secs(2);
 /// Beyond the lease, for messages that were under way when heartbeats ended.
 const MARGIN: Duration = Duration::from_millis(50);
 const LOOK: Duration = Duration::from_millis(10);
@@ -40,11 +36,9 @@ impl Cluster {
             node_id: to.map_or(0, |node| node.0),
             forwarded: true,
         };
-        let leader = self.leader_line().await?;
-        let reply = membership_client(leader).hand_over(request).await;
-        reply
-            .map(|reply| NodeId(reply.into_inner().node_id))
-            .map_err(|status| failed_call(&status))
+        let ask = |mut leader: Leader| async move { leader.hand_over(request).await };
+        let reply = self.through_leader(ask).await?;
+        Ok(NodeId(reply.node_id))
     }
 
     /// Leads no more, where it does and somebody else can; for a node that is about to stop.
@@ -129,7 +123,7 @@ impl Cluster {
 
     /// Waits until `node` has the whole log. Nothing is added to it meanwhile.
     async fn catch_up(&self, node: NodeId) -> bool {
-        let by = Instant::now() + CATCH_UP;
+        let by = Instant::now() + self.0.config.timing.hand_over();
         loop {
             let last = self.0.raft.metrics().borrow().last_log_index;
             if self.matched().get(&node).copied().flatten() == last {
@@ -146,19 +140,19 @@ impl Cluster {
         let Some(address) = self.other_voters().remove(&node) else {
             return false;
         };
-        let by = Instant::now() + CATCH_UP;
+        let by = Instant::now() + self.0.config.timing.hand_over();
         let peer = tokio::time::timeout_at(by, self.peer(&address)).await;
         let Ok(Some(channel)) = peer else {
             return false;
         };
         // The others refuse to vote for anybody as long as they believe in this leader.
         self.0.raft.runtime_config().heartbeat(false);
-        tokio::time::sleep(self.0.config.timing.election.1 + MARGIN).await;
+        tokio::time::sleep(self.lease() + MARGIN).await;
         let term = self.0.raft.metrics().borrow().current_term;
         let request = wire::TakeOverRequest { term };
         let mut client = membership_client(channel);
         let asked = client.take_over(request);
-        let by = Instant::now() + ELECTION;
+        let by = Instant::now() + self.0.config.timing.hand_over();
         if !matches!(tokio::time::timeout_at(by, asked).await, Ok(Ok(_))) {
             self.0.raft.runtime_config().heartbeat(true);
             return false;

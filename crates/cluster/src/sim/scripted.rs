@@ -1,12 +1,13 @@
 //! Stories that are written out, each for something that chance rarely finds.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::time::sleep;
 use volley_types::NodeId;
 
 use super::history::Outcome;
-use super::net::address;
+use super::net::{Weather, address};
 use super::runtime::on_simulated_time;
 use super::trace::Trace;
 use super::users::Users;
@@ -19,6 +20,14 @@ fn ms(ms: u64) -> Duration {
 /// So many coordinators, one of which leads.
 async fn cluster(count: u64) -> (World, Users) {
     let world = World::new(1, 1_000, Trace::new(false));
+    begin(&world, count).await;
+    world.run(ms(3_000)).await.unwrap();
+    let users = Users::new(&world);
+    (world, users)
+}
+
+/// Starts so many coordinators.
+async fn begin(world: &World, count: u64) {
     for node in 1..=count {
         world.start(node).await.unwrap();
     }
@@ -28,9 +37,6 @@ async fn cluster(count: u64) -> (World, Users) {
         let made = running.cluster.bootstrap(members.clone());
         running.life.part(made).await.unwrap();
     }
-    world.run(ms(3_000)).await.unwrap();
-    let users = Users::new(&world);
-    (world, users)
 }
 
 /// Cuts both ways, or joins them.
@@ -153,4 +159,61 @@ fn a_write_that_another_one_was_committed_in_place_of_is_tried_again() {
         assert_eq!(stands(&old, "again"), 1);
         world.end();
     });
+}
+
+/// What an operator asks for in the moment in which the leader is gone and nobody knows yet.
+#[test]
+fn changes_of_coordinators_wait_out_an_election() {
+    for change in 0..4 {
+        on_simulated_time(7, async {
+            let (world, _) = cluster(3).await;
+            let (leader, others) = roles(&world);
+            let gone = NodeId(leader.life.node());
+            world.start(4).await.unwrap();
+            world.crash(gone.0, false, None);
+            let asked = others[0].cluster.clone();
+            let asking = others[0].life.part(async move {
+                match change {
+                    0 => asked.leave(gone).await.map(drop),
+                    1 => asked.join(NodeId(4), address(4)).await.map(drop),
+                    2 => asked.replace(gone, NodeId(4), address(4)).await.map(drop),
+                    _ => asked.hand_over(None).await.map(drop),
+                }
+            });
+            asking.await.expect("it waits for the next leader");
+            world.end();
+        });
+    }
+}
+
+/// Each message takes longer than half of what a vote may, one way.
+#[test]
+fn where_votes_take_longer_than_the_usual_clocks_allow_slower_ones_elect_a_leader_that_stays() {
+    const FAR: Weather = Weather {
+        delay_ms: (300, 350),
+        ..Weather::CALM
+    };
+    for (multiplier, elects) in [(1, false), (4, true)] {
+        on_simulated_time(7, async {
+            let world = World::new(1, 1_000, Trace::new(false));
+            world.slow_clocks(multiplier);
+            world.net().set_weather(FAR);
+            begin(&world, 3).await;
+            let mut leaders = BTreeSet::new();
+            for _ in 0..600 {
+                world.run(ms(100)).await.unwrap();
+                let running = world.all_running().into_iter();
+                let leading = running.filter(|running| running.cluster.is_leader());
+                leaders.extend(leading.map(|running| running.life.node()));
+            }
+            assert_eq!(leaders.len(), usize::from(elects), "{leaders:?}");
+            if elects {
+                let users = Users::new(&world);
+                let (_, others) = roles(&world);
+                let written = users.write_through(&others[0], "m", "far".to_owned()).await;
+                assert!(written, "through a follower too");
+            }
+            world.end();
+        });
+    }
 }

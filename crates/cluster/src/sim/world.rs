@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use openraft::ServerState;
@@ -43,6 +43,8 @@ struct Shared {
     asked: Mutex<BTreeSet<u64>>,
     laws: Mutex<Laws>,
     snapshot_every: u64,
+    /// How many times as slow as usual the clocks of consensus are.
+    multiplier: AtomicU32,
     crashes: AtomicU64,
 }
 
@@ -98,12 +100,18 @@ impl World {
             asked: Mutex::default(),
             laws: Mutex::default(),
             snapshot_every,
+            multiplier: AtomicU32::new(1),
             crashes: AtomicU64::new(0),
         }))
     }
 
     pub(super) fn net(&self) -> &Net {
         &self.0.net
+    }
+
+    /// Those that start from now on have clocks so many times as slow as usual.
+    pub(super) fn slow_clocks(&self, multiplier: u32) {
+        self.0.multiplier.store(multiplier, Ordering::Relaxed);
     }
 
     pub(super) fn laws<T>(&self, look: impl FnOnce(&mut Laws) -> T) -> T {
@@ -166,7 +174,9 @@ impl World {
         life.spawn(writer);
         let last = found.entries.last();
         let began_with = last.map_or(0, |entry| entry.log_id.index);
-        let mut config = ClusterConfig::new(NodeId(node), "", address(node));
+        let multiplier = self.0.multiplier.load(Ordering::Relaxed);
+        let config = ClusterConfig::new(NodeId(node), "", address(node));
+        let mut config = config.slowed(multiplier);
         config.snapshot_every = self.0.snapshot_every;
         let store = Store::open(disk, found, config.level).map_err(|error| failed(&error))?;
         let (log, machine) = (store.log.clone(), store.machine.clone());
