@@ -1,5 +1,6 @@
 //! Connections between nodes: plain, or under TLS with an identity at both ends.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -7,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures::future::{AbortHandle, BoxFuture, abortable};
 use futures::stream::FuturesUnordered;
 use futures::{Stream, StreamExt};
 use http::Uri;
@@ -14,6 +16,7 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 use tonic::transport::server::Connected;
 use tonic::transport::{Channel, Endpoint};
@@ -22,8 +25,11 @@ use volley_types::NodeIdentity;
 
 use crate::tls::{HANDSHAKE_TIMEOUT, NodeTls, identity_of};
 
-/// Handshakes at a time; past it, clients wait outside.
+/// Handshakes at a time; one more ends the oldest, which is the likeliest to have nobody behind it.
 const MAX_HANDSHAKES: usize = 256;
+/// Connections at a time whose other end has not proved to be a node. Nodes have no such bound: no
+/// stranger takes their places.
+const MAX_STRANGERS: usize = 8_192;
 /// What nodes call each other in a handshake: their certificates tell who they are.
 const ANY_NODE: &str = "node.volley.internal";
 /// After a failed accept (no file descriptors, most likely).
@@ -66,9 +72,9 @@ pub enum Callers {
 #[derive(Debug)]
 pub enum NodeStream {
     /// As it is.
-    Plain(TcpStream),
-    /// Under TLS.
-    Tls(Box<TlsStream<TcpStream>>),
+    Plain(TcpStream, OwnedSemaphorePermit),
+    /// Under TLS; with a stranger's place, where it is one.
+    Tls(Box<TlsStream<TcpStream>>, Option<OwnedSemaphorePermit>),
 }
 
 impl Connected for NodeStream {
@@ -76,11 +82,11 @@ impl Connected for NodeStream {
 
     fn connect_info(&self) -> Peer {
         match self {
-            Self::Plain(stream) => Peer {
+            Self::Plain(stream, _) => Peer {
                 address: stream.peer_addr().ok(),
                 identity: None,
             },
-            Self::Tls(stream) => {
+            Self::Tls(stream, _) => {
                 let (tcp, session) = stream.get_ref();
                 let certificate = session.peer_certificates().and_then(<[_]>::first);
                 Peer {
@@ -99,8 +105,8 @@ impl AsyncRead for NodeStream {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_read(cx, buffer),
+            Self::Plain(stream, _) => Pin::new(stream).poll_read(cx, buffer),
+            Self::Tls(stream, _) => Pin::new(stream.as_mut()).poll_read(cx, buffer),
         }
     }
 }
@@ -112,22 +118,22 @@ impl AsyncWrite for NodeStream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_write(cx, bytes),
+            Self::Plain(stream, _) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Tls(stream, _) => Pin::new(stream.as_mut()).poll_write(cx, bytes),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_flush(cx),
+            Self::Plain(stream, _) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream, _) => Pin::new(stream.as_mut()).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_shutdown(cx),
+            Self::Plain(stream, _) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream, _) => Pin::new(stream.as_mut()).poll_shutdown(cx),
         }
     }
 
@@ -137,55 +143,116 @@ impl AsyncWrite for NodeStream {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_write_vectored(cx, slices),
+            Self::Plain(stream, _) => Pin::new(stream).poll_write_vectored(cx, slices),
+            Self::Tls(stream, _) => Pin::new(stream.as_mut()).poll_write_vectored(cx, slices),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
         match self {
-            Self::Plain(stream) => stream.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
+            Self::Plain(stream, _) => stream.is_write_vectored(),
+            Self::Tls(stream, _) => stream.is_write_vectored(),
         }
     }
 }
 
 /// The connections of `listener`, each without Nagle's delay; under TLS where `tls` is given.
-/// A client that is slow at its handshake holds up nobody else.
+/// Clients that are slow at their handshakes hold up nobody else, however many they are.
 pub fn incoming(
     listener: TcpListener,
     tls: Option<(NodeTls, Callers)>,
 ) -> impl Stream<Item = io::Result<NodeStream>> + Send {
-    let state = (listener, tls, FuturesUnordered::new());
-    futures::stream::unfold(state, |(listener, tls, mut handshakes)| async move {
+    let door = Arc::new(Door {
+        tls,
+        strangers: Arc::new(Semaphore::new(MAX_STRANGERS)),
+    });
+    let state = (listener, door, Handshakes::default());
+    futures::stream::unfold(state, |(listener, door, mut handshakes)| async move {
         loop {
             tokio::select! {
-                accepted = listener.accept(), if handshakes.len() < MAX_HANDSHAKES => {
-                    match accepted {
-                        Ok((socket, _)) => handshakes.push(shake_hands(socket, tls.clone())),
-                        Err(error) => {
-                            tracing::warn!(error = %error, "accept failed");
-                            tokio::time::sleep(ACCEPT_PAUSE).await;
-                        }
-                    }
-                }
-                Some(stream) = handshakes.next(), if !handshakes.is_empty() => match stream {
-                    Ok(stream) => return Some((Ok(stream), (listener, tls, handshakes))),
+                accepted = listener.accept() => match accepted {
+                    Ok((socket, _)) => handshakes.begin(door.clone().shake_hands(socket)),
                     Err(error) => {
-                        let error: io::Error = error;
-                        tracing::debug!(error = %error, "a connection was refused");
+                        tracing::warn!(error = %error, "accept failed");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
+                },
+                Some(stream) = handshakes.next() => match stream {
+                    Ok(stream) => return Some((Ok(stream), (listener, door, handshakes))),
+                    Err(error) => tracing::debug!(error = %error, "a connection was refused"),
                 },
             }
         }
     })
 }
 
-async fn shake_hands(socket: TcpStream, tls: Option<(NodeTls, Callers)>) -> io::Result<NodeStream> {
-    socket.set_nodelay(true)?;
-    let Some((tls, callers)) = tls else {
-        return Ok(NodeStream::Plain(socket));
-    };
+/// The handshakes that go on.
+#[derive(Default)]
+struct Handshakes {
+    running: FuturesUnordered<BoxFuture<'static, (u64, io::Result<NodeStream>)>>,
+    /// Ends one, by its number; the least is the oldest.
+    ends: BTreeMap<u64, AbortHandle>,
+    begun: u64,
+}
+
+impl Handshakes {
+    fn begin(&mut self, handshake: impl Future<Output = io::Result<NodeStream>> + Send + 'static) {
+        if MAX_HANDSHAKES <= self.ends.len()
+            && let Some((_, end)) = self.ends.pop_first()
+        {
+            end.abort();
+        }
+        let number = self.begun;
+        self.begun += 1;
+        let (handshake, end) = abortable(handshake);
+        self.ends.insert(number, end);
+        self.running.push(Box::pin(async move {
+            let ended = || Err(io::Error::new(io::ErrorKind::TimedOut, "too slow"));
+            (number, handshake.await.unwrap_or_else(|_| ended()))
+        }));
+    }
+
+    /// The next that is over; `None` when there is none.
+    async fn next(&mut self) -> Option<io::Result<NodeStream>> {
+        let (number, stream) = self.running.next().await?;
+        self.ends.remove(&number);
+        Some(stream)
+    }
+}
+
+/// What a listener asks of those who come.
+struct Door {
+    tls: Option<(NodeTls, Callers)>,
+    strangers: Arc<Semaphore>,
+}
+
+impl Door {
+    async fn shake_hands(self: Arc<Self>, socket: TcpStream) -> io::Result<NodeStream> {
+        socket.set_nodelay(true)?;
+        let Some((tls, callers)) = &self.tls else {
+            return Ok(NodeStream::Plain(socket, self.place()?));
+        };
+        let stream = greet(socket, tls, *callers).await?;
+        let certificate = stream.get_ref().1.peer_certificates();
+        let node = certificate.and_then(<[_]>::first).and_then(identity_of);
+        let place = match node {
+            Some(_) => None,
+            None => Some(self.place()?),
+        };
+        Ok(NodeStream::Tls(Box::new(stream), place))
+    }
+
+    fn place(&self) -> io::Result<OwnedSemaphorePermit> {
+        let full = |_| io::Error::new(io::ErrorKind::QuotaExceeded, "too many strangers");
+        self.strangers.clone().try_acquire_owned().map_err(full)
+    }
+}
+
+async fn greet(
+    socket: TcpStream,
+    tls: &NodeTls,
+    callers: Callers,
+) -> io::Result<TlsStream<TcpStream>> {
     let configs = tls.0.current();
     let config = match callers {
         Callers::Nodes => configs.strict.clone(),
@@ -193,7 +260,7 @@ async fn shake_hands(socket: TcpStream, tls: Option<(NodeTls, Callers)>) -> io::
     };
     let accept = TlsAcceptor::from(config).accept(socket);
     let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, accept).await??;
-    Ok(NodeStream::Tls(Box::new(stream.into())))
+    Ok(stream.into())
 }
 
 /// Refuses calls to a service that do not come from a node of `kind`, where the connection is

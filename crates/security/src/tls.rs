@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig,
@@ -169,6 +170,10 @@ fn node_configs(
             .with_single_cert(chain.clone(), key.clone_key());
         let mut config = config.map_err(unusable)?;
         config.alpn_protocols = vec![b"h2".to_vec()];
+        // A session that is taken up again is not asked for its certificate, which may have ended
+        // since.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
         Ok(Arc::new(config))
     };
     let verifier = NodeVerifier {
@@ -183,6 +188,7 @@ fn node_configs(
         .with_client_auth_cert(chain.clone(), key.clone_key());
     let mut client = client.map_err(unusable)?;
     client.alpn_protocols = vec![b"h2".to_vec()];
+    client.resumption = Resumption::disabled();
     Ok(NodeConfigs {
         identity,
         strict: server(false)?,

@@ -34,9 +34,21 @@ impl Authority {
     /// Writes a certificate for 127.0.0.1 with the identity `uri` to `folder`, over what is
     /// there.
     pub(crate) fn write(&self, folder: &Path, name: &str, uri: Option<&str>) -> Files {
+        self.write_until(folder, name, uri, 4_095)
+    }
+
+    /// The same, which ends with the beginning of the year `until`.
+    pub(crate) fn write_until(
+        &self,
+        folder: &Path,
+        name: &str,
+        uri: Option<&str>,
+        until: i32,
+    ) -> Files {
         let key = KeyPair::generate().unwrap();
         let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
         let mut params = CertificateParams::new(names).unwrap();
+        params.not_after = rcgen::date_time_ymd(until, 1, 1);
         params.extended_key_usages = vec![
             ExtendedKeyUsagePurpose::ServerAuth,
             ExtendedKeyUsagePurpose::ClientAuth,

@@ -1,8 +1,14 @@
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use tokio::net::TcpListener;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, HandshakeKind, RootCertStore};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsConnector;
 use tonic::transport::server::Connected;
 use tonic::transport::{Channel, Endpoint};
 use volley_security::nodes::{Callers, Dialer, NodeKind, NodeStream, Peer, incoming, only};
@@ -108,14 +114,80 @@ async fn a_stranger_gets_no_connection() {
 }
 
 #[tokio::test]
-async fn a_slow_handshake_holds_up_nobody_else() {
+async fn a_certificate_that_has_ended_opens_nothing_and_is_not_called() {
+    let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
+    let coordinator = node(&authority, folder.path(), COORDINATOR);
+    let ended = load(&authority.write_until(folder.path(), "ended", Some(WORKER), 2020));
+    let other = node(&authority, folder.path(), "volley://worker/w2");
+    let mut door = Door::open(coordinator.clone(), Callers::NodesAndKeys).await;
+    // Under TLS 1.3 a client may hear of its refusal only when it reads.
+    let _heard_later = door
+        .call(&Dialer::tls(ended.clone()), NodeKind::Coordinator)
+        .await;
+    let call = door.call(&Dialer::tls(other), NodeKind::Coordinator).await;
+    let _channel = call.unwrap();
+    let first = door.peer().await.identity;
+    assert_eq!(first, NodeIdentity::from_uri("volley://worker/w2"));
+
+    let door = Door::open(ended, Callers::Nodes).await;
+    let refused = door.call(&Dialer::tls(coordinator), NodeKind::Worker).await;
+    assert!(refused.is_err(), "a server whose certificate has ended");
+}
+
+#[tokio::test]
+async fn every_connection_shows_its_certificate_anew() {
+    let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
+    let coordinator = node(&authority, folder.path(), COORDINATOR);
+    let worker = authority.write(folder.path(), "worker", Some(WORKER));
+    let mut door = Door::open(coordinator, Callers::Nodes).await;
+    // A client that would take its session up again, where it could.
+    let mut roots = RootCertStore::empty();
+    let trusted = CertificateDer::from_pem_file(&worker.authority).unwrap();
+    roots.add(trusted).unwrap();
+    let own = CertificateDer::from_pem_file(&worker.certificate).unwrap();
+    let key = PrivateKeyDer::from_pem_file(&worker.key).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_client_auth_cert(vec![own], key);
+    let mut config = config.unwrap();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let connector = TlsConnector::from(Arc::new(config));
+    for _ in 0..2 {
+        let socket = TcpStream::connect(&door.address).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut stream = connector.connect(name, socket).await.unwrap();
+        let mut accepted = door.accepted.recv().await.unwrap();
+        accepted.write_all(b"x").await.unwrap();
+        accepted.flush().await.unwrap();
+        // What comes before this byte is all that a session could be taken up by.
+        stream.read_exact(&mut [0]).await.unwrap();
+        let kind = stream.get_ref().1.handshake_kind();
+        assert_eq!(kind, Some(HandshakeKind::Full));
+    }
+}
+
+#[tokio::test]
+async fn slow_handshakes_hold_up_nobody_else() {
     let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
     let coordinator = node(&authority, folder.path(), COORDINATOR);
     let worker = node(&authority, folder.path(), WORKER);
     let mut door = Door::open(coordinator, Callers::Nodes).await;
-    let _silent = tokio::net::TcpStream::connect(&door.address).await.unwrap();
+    // More than are looked at at a time.
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        silent.push(TcpStream::connect(&door.address).await.unwrap());
+    }
+    let began = std::time::Instant::now();
     let called = door.call(&Dialer::tls(worker), NodeKind::Coordinator).await;
     called.unwrap();
+    let waited = began.elapsed();
+    assert!(
+        waited < Duration::from_secs(9),
+        "one of the silent ones has ended: {waited:?}"
+    );
     assert!(door.peer().await.identity.is_some());
 }
 
