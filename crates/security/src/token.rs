@@ -152,6 +152,10 @@ impl Issuer {
         if !self.algorithms.contains(&header.alg) {
             return Err(invalid("its algorithm is not one that is taken"));
         }
+        // RFC 7515, section 4.1.11: what must be understood, and is not.
+        if header.crit.is_some() {
+            return Err(invalid("its header asks for what is not known here"));
+        }
         let keys = self.source.current().ok_or_else(keys_unknown)?;
         let Some(key) = keys.find(header.kid.as_deref(), header.alg) else {
             self.source.look_again();

@@ -56,6 +56,10 @@ impl Provider {
 
     fn token(&self, claims: &Value) -> String {
         let header = json!({ "alg": self.algorithm, "typ": "JWT", "kid": self.id });
+        self.signed(&header, claims)
+    }
+
+    fn signed(&self, header: &Value, claims: &Value) -> String {
         let text = format!(
             "{}.{}",
             base64(header.to_string().as_bytes()),
@@ -237,6 +241,10 @@ fn the_header_of_a_token_decides_nothing() {
     let parts: Vec<_> = token.split('.').collect();
     let more = base64(with("groups", json!(["ml"])).to_string().as_bytes());
     refused(format!("{}.{more}.{}", parts[0], parts[2]));
+
+    // An extension that must be understood.
+    let header = json!({ "alg": "ES256", "kid": "k1", "crit": ["b64"], "b64": true });
+    refused(own.signed(&header, &claims()));
 
     let pinned = |algorithm: &str| {
         Issuers::new(vec![IssuerConfig {
