@@ -39,8 +39,15 @@ fn v4_allowed(address: Ipv4Addr, allow_private: bool) -> bool {
     let shared = a == 100 && (64..128).contains(&b);
     let benchmarks = a == 198 && (b == 18 || b == 19);
     let protocols = address.octets().starts_with(&[192, 0, 0]);
-    let private =
-        address.is_private() || address.is_loopback() || shared || benchmarks || protocols;
+    // The relays that 6to4 once had, RFC 7526.
+    let relays = address.octets().starts_with(&[192, 88, 99]);
+    let private = address.is_private()
+        || address.is_loopback()
+        || address.is_documentation()
+        || shared
+        || benchmarks
+        || protocols
+        || relays;
     !never && (allow_private || !private)
 }
 
@@ -52,8 +59,16 @@ fn v6_allowed(address: Ipv6Addr, allow_private: bool) -> bool {
         // What is thrown away, 100::/64, and segment identifiers, 5f00::/16.
         || address.segments().starts_with(&[0x100, 0, 0, 0])
         || address.segments()[0] == 0x5f00;
-    let site_local = address.segments()[0] & 0xffc0 == 0xfec0;
-    let private = address.is_loopback() || address.is_unique_local() || site_local;
+    let [first, second, ..] = address.segments();
+    let site_local = first & 0xffc0 == 0xfec0;
+    // RFC 3849 and RFC 9637; and what protocols have for themselves, 2001::/23.
+    let documentation = (first, second) == (0x2001, 0xdb8) || (first == 0x3fff && second < 0x1000);
+    let protocols = first == 0x2001 && second < 0x200;
+    let private = address.is_loopback()
+        || address.is_unique_local()
+        || site_local
+        || documentation
+        || protocols;
     !never && (allow_private || !private)
 }
 
@@ -111,6 +126,25 @@ mod tests {
         for private in ["127.0.0.1", "10.1.2.3", "::1", "fd00::1", "::ffff:10.0.0.1"] {
             assert!(may(private, true) && !may(private, false), "{private}");
         }
-        assert!(may("93.184.216.34", false));
+        for special in [
+            "192.0.2.1",
+            "198.51.100.1",
+            "203.0.113.1",
+            "192.88.99.1",
+            "2001:db8::1",
+            "3fff:fff::1",
+            "2001:2::1",
+            "2001:20::1",
+        ] {
+            assert!(may(special, true) && !may(special, false), "{special}");
+        }
+        for public in [
+            "93.184.216.34",
+            "2606:2800::1",
+            "2001:4860::8888",
+            "3fff:1000::1",
+        ] {
+            assert!(may(public, false), "{public}");
+        }
     }
 }
