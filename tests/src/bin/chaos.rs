@@ -10,7 +10,7 @@ use volley_tests::chaos::bed::{Bed, COORDINATORS, WORKERS};
 use volley_tests::chaos::history::check;
 use volley_tests::chaos::load::{DRILL, Load, PROBE, registry};
 use volley_tests::chaos::nemesis::{Dice, Fault, strike};
-use volley_tests::chaos::report::{Fired, Run, Verdict};
+use volley_tests::chaos::report::{Fired, Run, Verdict, unexplained};
 use volley_tests::chaos::streams::Ending;
 
 /// The exit status of a run that is invalid.
@@ -125,6 +125,8 @@ async fn run(arguments: &Arguments) -> Result<Run, String> {
         )),
         _ => None,
     }));
+    let late = std::mem::take(&mut *load.seen.late.lock().await);
+    violations.extend(unexplained(&streams, &late, &fired));
     Ok(Run {
         seed: arguments.seed,
         lasted,

@@ -64,8 +64,17 @@ pub struct Seen {
     /// Own writes that their writer could not read back at the coordinator that acknowledged
     /// them.
     pub stale: Mutex<Vec<String>>,
-    /// How often such a read had to be made again.
-    pub late: AtomicU64,
+    /// Those that were not there when they were read at once.
+    pub late: Mutex<Vec<Late>>,
+}
+
+/// A write that could not be read at once where it had been acknowledged.
+#[derive(Clone, Debug)]
+pub struct Late {
+    /// At which coordinator.
+    pub coordinator: usize,
+    /// When it was read, since the run began.
+    pub at: Duration,
 }
 
 /// Clients at work, until they are told to stop.
@@ -154,7 +163,7 @@ impl Hand {
             if let Outcome::Acked(version) = outcome
                 && number.is_multiple_of(4)
             {
-                self.read_back(client, &model, version, &payload).await;
+                self.read_back(at, &model, version, &payload).await;
             }
             self.seen.writes.lock().await.push(Write {
                 model,
@@ -167,11 +176,12 @@ impl Hand {
         }
     }
 
-    /// What was acknowledged can be read where it was acknowledged: at once as a rule, and soon
-    /// where that coordinator was cut off or started again meanwhile.
-    async fn read_back(&self, client: &Client, model: &str, version: u32, payload: &str) {
+    /// What was acknowledged can be read where it was acknowledged: at once, and soon where that
+    /// coordinator was started again meanwhile.
+    async fn read_back(&self, coordinator: usize, model: &str, version: u32, payload: &str) {
         let name = format!("{model}:{version}");
-        let by = Instant::now() + SOON;
+        let (client, by) = (&self.clients[coordinator], Instant::now() + SOON);
+        let mut first = true;
         let stale = loop {
             let read = tokio::time::timeout(WRITE_TIMEOUT, client.model(&name)).await;
             match read {
@@ -183,7 +193,10 @@ impl Hand {
                     break format!("{name} was acknowledged and is not found within {SOON:?}");
                 }
                 Ok(Err(ClientError::Refused { status: 404, .. })) => {
-                    self.seen.late.fetch_add(1, Ordering::Relaxed);
+                    if std::mem::take(&mut first) {
+                        let at = self.began.elapsed();
+                        self.seen.late.lock().await.push(Late { coordinator, at });
+                    }
                     tokio::time::sleep(PAUSE).await;
                 }
                 // Not answered at all: nothing was read.

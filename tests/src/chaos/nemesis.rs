@@ -28,6 +28,8 @@ pub enum Fault {
     DeafLeader,
     /// The leader hears the others, and they do not hear it.
     MuteLeader,
+    /// The leader and one other hear nothing of each other; the third hears both.
+    PartitionPair,
     /// A worker and the coordinators hear nothing of each other.
     PartitionWorker,
     /// One coordinator with one worker on one side, all others on the other.
@@ -52,7 +54,7 @@ pub enum Fault {
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::KillLeader,
         Self::KillFollower,
         Self::KillWorker,
@@ -62,6 +64,7 @@ impl Fault {
         Self::PartitionLeader,
         Self::DeafLeader,
         Self::MuteLeader,
+        Self::PartitionPair,
         Self::PartitionWorker,
         Self::PartitionHalves,
         Self::LinkFlap,
@@ -87,6 +90,7 @@ impl Fault {
             Self::PartitionLeader => "leader cut off",
             Self::DeafLeader => "leader hears nothing",
             Self::MuteLeader => "leader is not heard",
+            Self::PartitionPair => "leader and one apart",
             Self::PartitionWorker => "worker cut off",
             Self::PartitionHalves => "network in halves",
             Self::LinkFlap => "link down and up",
@@ -183,6 +187,10 @@ pub async fn strike(
         Fault::MuteLeader => {
             let others = others(leader);
             cut(bed, &[leader], &others, false, lasts).await?
+        }
+        Fault::PartitionPair => {
+            cut(bed, &[leader], &[follower], true, lasts).await?;
+            vec![leader, follower]
         }
         Fault::PartitionWorker => {
             // Not the one behind the proxy, which is on neither side.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::history::{Outcome, Write};
-use super::load::Told;
+use super::load::{Late, Told};
 use super::nemesis::{Fault, Struck};
 use super::streams::Ending;
 
@@ -205,6 +205,55 @@ impl Run {
     }
 }
 
+/// What must not be where nothing had struck: a connection that was cut without a fault of its
+/// coordinator, an error of a stream without one of a worker, an own write that was not there at
+/// once.
+#[must_use]
+pub fn unexplained(streams: &[Told], late: &[Late], fired: &[Fired]) -> Vec<String> {
+    let struck_in = |from: Duration, to: Duration, by: &dyn Fn(&Struck) -> bool| {
+        let during = |fired: &&Fired| fired.began <= to && from <= fired.well;
+        fired.iter().filter(during).any(|fired| by(&fired.struck))
+    };
+    let struck = |told: &Told, by: &dyn Fn(&Struck) -> bool| struck_in(told.asked, told.ended, by);
+    let broken = streams.iter().filter(|told| match &told.ending {
+        Ending::Cut => {
+            let name = coordinator(told.coordinator);
+            !struck(told, &|it| it.nodes.contains(&name))
+        }
+        Ending::Failed(..) => {
+            let of_worker = |name: &String| name.starts_with("worker-");
+            !struck(told, &|it| it.nodes.iter().any(of_worker))
+        }
+        _ => false,
+    });
+    let words = broken.map(|told| {
+        format!(
+            "a stream through coordinator {} was {} at {:.1} s, and no fault explains it",
+            told.coordinator + 1,
+            kind(&told.ending),
+            told.ended.as_secs_f64()
+        )
+    });
+    let stale = late.iter().filter(|late| {
+        let name = coordinator(late.coordinator);
+        !struck_in(late.at, late.at, &|it| it.nodes.contains(&name))
+    });
+    let stale = stale.map(|late| {
+        format!(
+            "stale: what coordinator {} had acknowledged was not there at {:.1} s, and no fault \
+             explains it",
+            late.coordinator + 1,
+            late.at.as_secs_f64()
+        )
+    });
+    words.chain(stale).collect()
+}
+
+/// The name of the coordinator at an index.
+fn coordinator(index: usize) -> String {
+    format!("coordinator-{}", index + 1)
+}
+
 fn kind(ending: &Ending) -> String {
     match ending {
         Ending::Whole => "whole".to_owned(),
@@ -256,6 +305,39 @@ mod tests {
         let broken = run(600, &Fault::ALL[1..], &["lost: w1"]);
         assert_eq!(broken.verdict(), Verdict::Broken);
         assert!(broken.text().contains("VIOLATED: lost: w1"));
+    }
+
+    #[test]
+    fn a_stream_breaks_off_with_what_it_ran_through_or_is_a_violation() {
+        let fired = &run(0, &[Fault::KillWorker], &[]).fired;
+        let told = |coordinator, asked, ending| Told {
+            asked: Duration::from_millis(asked),
+            ended: Duration::from_millis(asked + 10),
+            coordinator,
+            ending,
+        };
+        let failed = || Ending::Failed("unavailable".to_owned(), Duration::ZERO);
+        // It lasts from 100 to 900 ms, and strikes a worker.
+        for (stream, found) in [
+            (told(0, 500, failed()), 0),
+            (told(0, 950, failed()), 1),
+            (told(0, 10, failed()), 1),
+            (told(0, 500, Ending::Cut), 1),
+            (told(0, 950, Ending::Whole), 0),
+        ] {
+            let words = unexplained(std::slice::from_ref(&stream), &[], fired);
+            assert_eq!(words.len(), found, "{stream:?}: {words:?}");
+        }
+        let mut fired = fired.clone();
+        fired[0].struck.nodes = vec!["coordinator-2".to_owned()];
+        let cut = [told(1, 500, Ending::Cut), told(0, 500, Ending::Cut)];
+        assert_eq!(unexplained(&cut, &[], &fired).len(), 1);
+        let late = [(0, 500), (1, 500), (1, 950)].map(|(coordinator, at)| Late {
+            coordinator,
+            at: Duration::from_millis(at),
+        });
+        let words = unexplained(&[], &late, &fired);
+        assert_eq!(words.len(), 2, "{words:?}");
     }
 
     #[test]
