@@ -64,6 +64,20 @@ fn every_alert_has_a_runbook_and_every_runbook_an_alert() {
 }
 
 #[test]
+fn every_alert_fires_in_the_tests_of_the_rules() {
+    let rules = read(Path::new(RULES));
+    let tests = read(Path::new("deploy/prometheus/volley.tests.yaml"));
+    // One that must not fire is written on one line.
+    let fired: BTreeSet<_> = values(&tests, "alertname").into_iter().collect();
+    let alerts = values(&rules, "alert").into_iter();
+    let problems = alerts.filter(|alert| !fired.contains(alert));
+    let problems: Vec<_> = problems
+        .map(|alert| format!("{alert} fires in no test"))
+        .collect();
+    assert_none(&problems);
+}
+
+#[test]
 fn alerts_and_dashboard_name_metrics_that_are_documented() {
     let documented = names(&read(Path::new("docs/metrics.md")));
     let mut problems = Vec::new();
