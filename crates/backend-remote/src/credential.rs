@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use http::HeaderValue;
 use tokio::io::AsyncReadExt;
-use volley_types::PredictError;
 use volley_types::registry::{CredentialRef, OpenSecret};
+use volley_types::{ErrorCode, PredictError};
 
 pub(crate) use self::keys::Keys;
 
@@ -48,7 +48,8 @@ impl Secret {
     /// Reads what `reference` names.
     ///
     /// # Errors
-    /// `InvalidInput` that says which kind of reference leads nowhere, and not where.
+    /// `Unavailable` that says which kind of reference leads nowhere, and not where: another worker
+    /// may have what this one lacks, and no caller can mend it.
     pub(crate) async fn read(
         reference: &CredentialRef,
         opener: &Opener,
@@ -79,9 +80,9 @@ impl Secret {
         let (secret, token) = (beside(secret), beside(token));
         let keys = secret.and_then(|secret| Keys::of(&text, &secret, token.as_deref()));
         keys.map(Self::Keys).ok_or_else(|| {
-            PredictError::invalid(
-                "the connector's credential cannot be read: beside the variable of its access \
-                 key there is none of its secret key on this worker",
+            unreadable(
+                "beside the variable of its access key there is none of its secret key on this \
+                 worker",
             )
         })
     }
@@ -123,29 +124,30 @@ async fn read_text(reference: &CredentialRef, opener: &Opener) -> Result<String,
         CredentialRef::Env(name) => (std::env::var(name).ok(), "environment variable"),
         CredentialRef::File(path) => (read_file(path).await, "file"),
         CredentialRef::Secret(name) => {
-            return Err(PredictError::invalid(format!(
-                "the connector's credential cannot be read: the cluster holds no secret '{name}'"
-            )));
+            return Err(unreadable(&format!("the cluster holds no secret '{name}'")));
         }
         CredentialRef::Sealed(name, sealed) => match &opener.0 {
-            Some(opener) => (Some(opener.open(name, sealed)?), "secret"),
-            None => {
-                return Err(PredictError::invalid(
-                    "the connector's credential cannot be read: this worker has no \
-                     'security.master_key_files'",
-                ));
+            Some(opener) => {
+                let opened = opener.open(name, sealed);
+                (
+                    Some(opened.map_err(|error| unreadable(&error.message))?),
+                    "secret",
+                )
             }
+            None => return Err(unreadable("this worker has no 'security.master_key_files'")),
         },
     };
     let value = value
         .map(|value| value.trim().to_owned())
         .filter(|value| !value.is_empty());
-    value.ok_or_else(|| {
-        PredictError::invalid(format!(
-            "the connector's credential cannot be read: its {what} is missing or empty on this \
-             worker"
-        ))
-    })
+    value.ok_or_else(|| unreadable(&format!("its {what} is missing or empty on this worker")))
+}
+
+/// It is this worker's own lack: the log tells its operator, and the request may go elsewhere.
+fn unreadable(why: &str) -> PredictError {
+    let message = format!("the connector's credential cannot be read: {why}");
+    tracing::warn!("{message}");
+    PredictError::new(ErrorCode::Unavailable, message)
 }
 
 async fn read_file(path: &str) -> Option<String> {
@@ -160,4 +162,49 @@ async fn read_file(path: &str) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_secret_is_read_trimmed_and_never_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret-key");
+        std::fs::write(&path, " sk-canary\n").unwrap();
+        let reference = CredentialRef::File(path.to_string_lossy().into_owned());
+        let secret = Secret::read(&reference, &Opener::default()).await.unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let header = secret.header("Bearer ").unwrap().unwrap();
+        assert_eq!(header.as_bytes(), b"Bearer sk-canary");
+        assert!(!format!("{secret:?}{header:?}").contains("canary"));
+        assert_eq!(secret.redact("bad key sk-canary"), "bad key [redacted]");
+        let error = Secret::read(&reference, &Opener::default())
+            .await
+            .unwrap_err();
+        assert!(error.message.contains("file") && !error.message.contains("secret-"));
+        assert!(error.code.may_retry_elsewhere());
+        let none = CredentialRef::Env("VOLLEY_TEST_NO_SUCH_ACCESS_KEY_ID".to_owned());
+        assert!(Secret::read_keys(&none, &Opener::default()).await.is_err());
+        let endless = CredentialRef::File("/dev/zero".to_owned());
+        assert!(Secret::read(&endless, &Opener::default()).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn keys_that_sign_are_in_one_file_and_none_of_them_is_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keys");
+        let reference = CredentialRef::File(path.to_string_lossy().into_owned());
+        std::fs::write(&path, "AKID:canary:token\n").unwrap();
+        let secret = Secret::read_keys(&reference, &Opener::default())
+            .await
+            .unwrap();
+        assert!(secret.header("Bearer ").unwrap().is_none());
+        assert_eq!(secret.redact("canary, token"), "[redacted], [redacted]");
+        assert!(!format!("{secret:?}").contains("canary"));
+        std::fs::write(&path, "one-token\n").unwrap();
+        let secret = Secret::read_keys(&reference, &Opener::default())
+            .await
+            .unwrap();
+        let header = secret.header("Bearer ").unwrap().unwrap();
+        assert_eq!(header.as_bytes(), b"Bearer one-token");
+    }
+}

@@ -278,7 +278,7 @@ impl Server {
     /// The secret that it is called with.
     ///
     /// # Errors
-    /// `InvalidInput` where the connector's reference leads nowhere.
+    /// `Unavailable` where the connector's reference leads nowhere on this worker.
     pub(crate) async fn secret(&self) -> Result<Option<Secret>, PredictError> {
         Ok(match &self.connector.credential {
             Some(reference) if self.signer.is_some() => {

@@ -130,7 +130,8 @@ impl MasterKeys {
         let master = keys.iter().find(|key| key.id == sealed.master);
         let master = master.ok_or_else(|| {
             PredictError::invalid(format!(
-                "the secret '{name}' is sealed under a master key that this node does not have"
+                "the secret '{name}' is sealed under a master key that this node does not have; \
+                 give it in 'security.master_key_files', or put the secret anew"
             ))
         })?;
         decrypt(&master.key, name, &sealed.key).ok_or_else(|| broken(name))

@@ -157,6 +157,41 @@ async fn a_sealed_secret_is_used_changed_and_rotated_under_load_and_readable_now
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_cannot_open_a_secret_is_passed_over() {
+    let mut cluster = Cluster::new(1, 2);
+    let key = cluster.folder().join("master.key");
+    master_key(&key).await;
+    let section = format!("\n[security]\nmaster_key_files = [{key:?}]\n");
+    // The second worker was forgotten.
+    for config in [&cluster.coordinators[0].config, &cluster.workers[0].config] {
+        let text = std::fs::read_to_string(config).unwrap();
+        std::fs::write(config, text + &section).unwrap();
+    }
+    cluster.run().await;
+    let client = cluster.client(0);
+    let stream = [head("200 OK", "text/event-stream"), chunk("hello")].concat();
+    let upstream = Upstream::start(stream + "data: [DONE]\n\n", false).await;
+    client.put_secret("openai", CANARY).await.unwrap();
+    let connector = json!({
+        "id": "openai", "url": upstream.url, "model": "m", "credential": "secret:openai",
+    });
+    client.create_connector(&connector).await.unwrap();
+    let model = json!({ "name": "remote", "function_name": "remote", "connector_id": "openai" });
+    cluster.deploy(&model, 2).await;
+    for _ in 0..20 {
+        let told = tell(&client, "remote", "x").await;
+        assert_eq!(told.expect("no request fails"), "hello");
+    }
+    // Where nobody can open it, the answer says what is missing.
+    cluster.workers[0].stop().await;
+    let why = until("nobody is left who can", || async {
+        let refused = tell(&client, "remote", "x").await.err()?.to_string();
+        refused.contains("master_key_files").then_some(refused)
+    });
+    assert!(!why.await.contains(CANARY));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_in_one_process_takes_secrets_with_a_master_key() {
     let folder = tempfile::tempdir().unwrap();
     let key = folder.path().join("master.key");
