@@ -24,6 +24,7 @@ mod error;
 mod extract;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod hosts;
 mod keys;
 mod metrics;
 mod oip;
@@ -49,6 +50,7 @@ mod ws;
 use std::sync::Arc;
 use std::time::Instant;
 
+use axum::Router;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use volley_security::Gatekeeper;
@@ -153,7 +155,8 @@ impl ApiServer {
     pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) {
         let _end = (self.streams.end_guard(), self.batches.end_guard());
         let (config, streams) = (self.config, self.streams.clone());
-        let (router, stays) = (routes::coordinator(self.sealed()), self.stays());
+        let stays = self.stays();
+        let router = self.closed(routes::coordinator(self.sealed()), &listener);
         let stopping = async {
             shutdown.cancelled().await;
             Instant::now()
@@ -168,7 +171,8 @@ impl ApiServer {
     /// Serves the same on a further listener, as [`ApiServer::serve`] does. The connections of
     /// each listener are counted by themselves.
     pub async fn serve_also(self, listener: TcpListener, shutdown: CancellationToken) {
-        let (router, stays) = (routes::coordinator(self.sealed()), self.stays());
+        let stays = self.stays();
+        let router = self.closed(routes::coordinator(self.sealed()), &listener);
         serve::run(router, listener, self.config, self.tls, shutdown, stays).await;
     }
 
@@ -179,7 +183,7 @@ impl ApiServer {
         listener: TcpListener,
         shutdown: CancellationToken,
     ) {
-        let router = oip::grpc::listener(&self.sealed(), skin);
+        let router = self.closed(oip::grpc::listener(&self.sealed(), skin), &listener);
         let stays = self.stays();
         serve::run(router, listener, self.config, self.tls, shutdown, stays).await;
     }
@@ -195,6 +199,11 @@ impl ApiServer {
             all.map(move |method| (method, path.clone()))
         };
         all.flat_map(methods).collect()
+    }
+
+    /// `router`, closed to pages of other machines where no key keeps them out.
+    fn closed(&self, router: Router, listener: &TcpListener) -> Router {
+        hosts::closed(router, listener, &self.gate, &self.origins)
     }
 
     fn stays(&self) -> serve::Stays {
@@ -227,7 +236,8 @@ pub async fn serve_node(
     gate: Arc<Gatekeeper>,
     shutdown: CancellationToken,
 ) {
-    let router = routes::node(metrics, ready, gate);
+    let router = routes::node(metrics, ready, gate.clone());
+    let router = hosts::closed(router, &listener, &gate, &Origins::default());
     let stays: serve::Stays = Arc::new(|| true);
     serve::run(router, listener, config, None, shutdown, stays).await;
 }

@@ -44,6 +44,16 @@ impl Origins {
         Ok(Self(all.collect::<Result<_, _>>()?))
     }
 
+    /// Whether one of them is of this host, whatever its port.
+    pub(crate) fn has_host(&self, host: &str) -> bool {
+        let parsed = |origin: &HeaderValue| origin.to_str().ok()?.parse::<Uri>().ok();
+        let mut all = self.0.iter().filter_map(parsed);
+        all.any(|origin| {
+            let named = origin.host();
+            named.is_some_and(|named| named.eq_ignore_ascii_case(host))
+        })
+    }
+
     /// What answers browsers that ask before they send; `None` where no origin is named.
     pub(crate) fn layer(&self) -> Option<CorsLayer> {
         if self.0.is_empty() {

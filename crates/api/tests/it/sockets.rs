@@ -8,7 +8,8 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use volley_api::ApiConfig;
+use volley_api::{ApiConfig, Origins};
+use volley_security::Gatekeeper;
 use volley_types::{GenerationChunks, Signature};
 
 use super::support::{Edge, SOON, Script, event, last, request, text};
@@ -44,6 +45,33 @@ async fn exactly_one_host_is_wanted() {
             "{hosts:?}: {answer}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_page_whose_name_was_made_to_lead_here_gets_nothing() {
+    let ask = async |edge: &Edge, host: &str| {
+        let request =
+            format!("GET /v1/models HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        raw(edge, request.as_bytes()).await
+    };
+    let open = Edge::start().await;
+    for own in ["localhost:8420", "127.0.0.1", "[::1]:1", "volley"] {
+        let answer = ask(&open, own).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{own}: {answer}");
+    }
+    let answer = ask(&open, "rebound.example.org:8420").await;
+    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+    assert!(answer.contains("browser.origins"), "{answer}");
+
+    let named = Origins::new(&["https://app.example.org"]).unwrap();
+    let named = Edge::allowing(named).await;
+    let answer = ask(&named, "app.example.org").await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    // Where a key is needed, a page has none.
+    let gate = |registry| Gatekeeper::keys(registry, Some(&"b".repeat(40))).unwrap();
+    let keyed = Edge::guarded(ApiConfig::default(), gate).await;
+    let answer = ask(&keyed, "rebound.example.org").await;
+    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
 }
 
 #[tokio::test]
