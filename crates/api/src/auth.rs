@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::Request;
+use axum::extract::{OriginalUri, Request};
 use axum::handler::Handler;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -216,7 +216,10 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
 
 /// What [`identify`] found out.
 #[derive(Clone)]
-struct Identified(Result<Arc<Principal>, PredictError>);
+struct Identified {
+    found: Result<Arc<Principal>, PredictError>,
+    by: Arc<Gatekeeper>,
+}
 
 async fn identify(
     axum::extract::State(gate): axum::extract::State<Arc<Gatekeeper>>,
@@ -226,32 +229,51 @@ async fn identify(
     let of_socket = ws::credentials(request.headers());
     let headers = of_socket.as_ref().unwrap_or(request.headers());
     let found = gate.identify(headers).map(Arc::new);
-    request.extensions_mut().insert(Identified(found));
+    let by = gate;
+    request.extensions_mut().insert(Identified { found, by });
     next.run(request).await
 }
 
 async fn check(access: Access, mut request: Request, next: Next) -> Response {
     let found = request.extensions_mut().remove::<Identified>();
-    match admitted(access, found) {
+    match admitted(access, found.as_ref()) {
         Ok(principal) => {
             request.extensions_mut().insert(principal);
             next.run(request).await
         }
-        Err(error) => refuse(error),
+        Err(error) => {
+            let path = request.extensions().get::<OriginalUri>();
+            let path = path.map_or_else(|| request.uri().path(), |OriginalUri(all)| all.path());
+            let what = format!("{} {path}", request.method());
+            drop(request);
+            note(access, found, &what).await;
+            refuse(error)
+        }
     }
 }
 
-fn admitted(access: Access, found: Option<Identified>) -> Result<Arc<Principal>, PredictError> {
+/// Notes who was known, and was refused what changes something: handlers, which note the rest, are
+/// not reached.
+async fn note(access: Access, found: Option<Identified>, what: &str) {
+    let (Access::Role(needed), Some(found)) = (access, found) else {
+        return;
+    };
+    if let Ok(principal) = found.found {
+        found.by.note_refused(&principal, needed, what).await;
+    }
+}
+
+fn admitted(access: Access, found: Option<&Identified>) -> Result<Arc<Principal>, PredictError> {
     let Access::Role(needed) = access else {
         return Ok(Arc::new(Principal::nobody()));
     };
-    let Some(Identified(found)) = found else {
+    let Some(Identified { found, .. }) = found else {
         return Err(PredictError::internal(
             "the request was lost",
             "a route was reached past the gate",
         ));
     };
-    let principal = found?;
+    let principal = found.clone()?;
     principal.allow(needed)?;
     Ok(principal)
 }
@@ -374,12 +396,16 @@ mod tests {
 
     #[test]
     fn a_stronger_role_is_enough_and_a_weaker_one_is_not() {
-        let anonymous = Identified(Ok(Arc::new(Principal::anonymous())));
+        let identified = |found| Identified {
+            found,
+            by: Arc::new(Gatekeeper::open()),
+        };
+        let anonymous = identified(Ok(Arc::new(Principal::anonymous())));
         for role in Role::ALL {
-            assert!(admitted(Access::Role(role), Some(anonymous.clone())).is_ok());
+            assert!(admitted(Access::Role(role), Some(&anonymous)).is_ok());
         }
-        let unknown = PredictError::new(ErrorCode::Unauthenticated, "who?");
-        let refused = admitted(Access::Role(Role::Viewer), Some(Identified(Err(unknown))));
+        let unknown = identified(Err(PredictError::new(ErrorCode::Unauthenticated, "who?")));
+        let refused = admitted(Access::Role(Role::Viewer), Some(&unknown));
         assert_eq!(refused.unwrap_err().code, ErrorCode::Unauthenticated);
     }
 }

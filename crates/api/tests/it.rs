@@ -60,5 +60,7 @@ mod support;
 mod tenants;
 #[path = "it/texts.rs"]
 mod texts;
+#[path = "it/trail.rs"]
+mod trail;
 #[path = "it/ws.rs"]
 mod ws;

@@ -21,6 +21,8 @@ const GENESIS: &str = "000000000000000000000000000000000000000000000000000000000
 const MAX_FILE_BYTES: u64 = 64 << 20;
 /// The longest line that is read.
 const MAX_LINE_BYTES: usize = 64 << 10;
+/// What of a target is written, in characters; escaped it stays far below a line.
+const MAX_TARGET: usize = 4_096;
 
 /// What was done, to what.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,9 +76,35 @@ impl Default for Head {
     }
 }
 
+/// A trail that was checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// Its end.
+    pub head: Head,
+    /// The files that it runs through, the oldest first.
+    pub files: Vec<PathBuf>,
+    /// What it goes on from, where that is in none of the files.
+    pub behind: Option<Head>,
+    /// The last line is not whole: it is being written, was cut off by a crash, or changed.
+    pub torn: bool,
+}
+
+/// The lines of one file.
+struct Lines {
+    /// What the first goes on from.
+    behind: Head,
+    /// The last.
+    head: Head,
+    /// The length of all whole lines.
+    bytes: u64,
+    /// Something stands behind them.
+    torn: bool,
+}
+
 impl AuditLog {
-    /// Opens the trail at `path`, or begins one. A last line that was not written to its end is
-    /// cut off: what it tells of was never acknowledged.
+    /// Opens the trail at `path`, or begins one; where older files of a trail lie beside it, it goes
+    /// on from them. A last line that was not written to its end is cut off: what it tells of was
+    /// never acknowledged.
     ///
     /// # Errors
     /// `Unavailable` when the file cannot be used, `Conflict` when its chain is broken.
@@ -90,8 +118,32 @@ impl AuditLog {
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let mut file = options.open(path).map_err(unusable)?;
-        let (head, bytes) = verify_lines(BufReader::new(&file))?;
-        if bytes < file.metadata().map_err(unusable)?.len() {
+        let Lines {
+            behind,
+            head,
+            bytes,
+            torn,
+        } = verify_lines(BufReader::new(&file))?;
+        let (head, behind) = match bytes {
+            // The one before was full, and nothing was written since.
+            0 => match newest_kept(path)? {
+                Some(seq) => {
+                    let kept = verify_file(&kept_as(path, seq))?.head;
+                    (kept.clone(), kept)
+                }
+                None => (head, behind),
+            },
+            _ => (head, behind),
+        };
+        let before = follow(path, &behind)?;
+        if before.is_none() && behind.seq != 0 {
+            tracing::warn!(
+                entry = behind.seq,
+                hash = behind.hash,
+                "the audit trail goes on from an entry that is in no file here"
+            );
+        }
+        if torn {
             tracing::warn!("the last line of the audit trail was torn and is cut off");
             file.set_len(bytes).map_err(unusable)?;
         }
@@ -143,7 +195,7 @@ impl Trail {
             time_ms: now_ms(),
             who: who.to_owned(),
             action: action.name.to_owned(),
-            target: action.target.clone(),
+            target: action.target.chars().take(MAX_TARGET).collect(),
             result: result.to_owned(),
             prev: self.head.hash.clone(),
         };
@@ -170,10 +222,7 @@ impl Trail {
     }
 
     fn begin_anew(&mut self) -> std::io::Result<()> {
-        let kept = self
-            .path
-            .with_extension(format!("until-{}.jsonl", self.head.seq));
-        std::fs::rename(&self.path, kept)?;
+        std::fs::rename(&self.path, kept_as(&self.path, self.head.seq))?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true);
         #[cfg(unix)]
@@ -184,17 +233,70 @@ impl Trail {
     }
 }
 
-/// Checks a whole file and gives its end.
+/// Checks the trail that ends in the file at `path`, through the older files that lie beside it.
 ///
 /// # Errors
 /// `Conflict` when the chain is broken, and where; `Unavailable` when it cannot be read.
-pub fn verify(path: &Path) -> Result<Head, PredictError> {
-    let file = File::open(path).map_err(unusable)?;
-    verify_lines(BufReader::new(file)).map(|(head, _)| head)
+pub fn verify(path: &Path) -> Result<Checked, PredictError> {
+    let Lines {
+        mut behind,
+        head,
+        torn,
+        ..
+    } = verify_file(path)?;
+    let mut files = vec![path.to_path_buf()];
+    while let Some((file, before)) = follow(path, &behind)? {
+        files.insert(0, file);
+        behind = before;
+    }
+    Ok(Checked {
+        head,
+        files,
+        behind: (behind.seq != 0).then_some(behind),
+        torn,
+    })
 }
 
-/// The head, and the length of all whole lines in bytes.
-fn verify_lines(mut lines: impl BufRead) -> Result<(Head, u64), PredictError> {
+/// The file that ends in `head`, whole, with what it goes on from itself; `None` where it is not
+/// there.
+fn follow(path: &Path, head: &Head) -> Result<Option<(PathBuf, Head)>, PredictError> {
+    let kept = kept_as(path, head.seq);
+    if head.seq == 0 || !kept.exists() {
+        return Ok(None);
+    }
+    let lines = verify_file(&kept)?;
+    match lines.head == *head {
+        true => Ok(Some((kept, lines.behind))),
+        false => Err(broken(head.seq + 1)),
+    }
+}
+
+/// Where the file that ends with entry `seq` is kept.
+fn kept_as(path: &Path, seq: u64) -> PathBuf {
+    path.with_extension(format!("until-{seq}.jsonl"))
+}
+
+/// The last entry of the newest file that is kept beside the one at `path`.
+fn newest_kept(path: &Path) -> Result<Option<u64>, PredictError> {
+    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let mut newest = None;
+    for entry in std::fs::read_dir(folder.unwrap_or(Path::new("."))).map_err(unusable)? {
+        let name = entry.map_err(unusable)?.file_name();
+        let name = name.to_string_lossy();
+        let rest = name.strip_prefix(&*stem);
+        let seq = rest.and_then(|rest| rest.strip_prefix(".until-")?.strip_suffix(".jsonl"));
+        newest = newest.max(seq.and_then(|seq| seq.parse().ok()));
+    }
+    Ok(newest)
+}
+
+fn verify_file(path: &Path) -> Result<Lines, PredictError> {
+    verify_lines(BufReader::new(File::open(path).map_err(unusable)?))
+}
+
+fn verify_lines(mut lines: impl BufRead) -> Result<Lines, PredictError> {
+    let mut behind: Option<Head> = None;
     let mut head: Option<Head> = None;
     let (mut bytes, mut line) = (0, Vec::new());
     loop {
@@ -205,16 +307,23 @@ fn verify_lines(mut lines: impl BufRead) -> Result<(Head, u64), PredictError> {
             if line.len() == MAX_LINE_BYTES {
                 return Err(broken(head.unwrap_or_default().seq + 1));
             }
-            return Ok((head.unwrap_or_default(), bytes));
+            return Ok(Lines {
+                behind: behind.unwrap_or_default(),
+                head: head.unwrap_or_default(),
+                bytes,
+                torn: !line.is_empty(),
+            });
         }
-        head = Some(verify_line(&line, head.as_ref())?);
+        let (before, this) = verify_line(&line, head.as_ref())?;
+        behind.get_or_insert(before);
+        head = Some(this);
         bytes += line.len() as u64;
     }
 }
 
-/// Checks a line against the one before it. A file that goes on from an older one begins with
-/// any number.
-fn verify_line(line: &[u8], before: Option<&Head>) -> Result<Head, PredictError> {
+/// Checks a line against the one before it, and gives what it goes on from and itself. A file that
+/// goes on from an older one begins with any number.
+fn verify_line(line: &[u8], before: Option<&Head>) -> Result<(Head, Head), PredictError> {
     let at = before.map_or(1, |head| head.seq + 1);
     let text = std::str::from_utf8(line).map_err(|_| broken(at))?;
     let (body, hash) = text
@@ -226,15 +335,20 @@ fn verify_line(line: &[u8], before: Option<&Head>) -> Result<Head, PredictError>
     let parsed: Line = serde_json::from_str(&body).map_err(|_| broken(at))?;
     let follows = match before {
         Some(head) => parsed.seq == head.seq + 1 && parsed.prev == head.hash,
-        None => parsed.seq != 1 || parsed.prev == GENESIS,
+        None => parsed.seq != 0 && (parsed.seq == 1) == (parsed.prev == GENESIS),
     };
     if !follows || hex(digest(&SHA256, body.as_bytes()).as_ref()) != hash {
         return Err(broken(at));
     }
-    Ok(Head {
+    let behind = Head {
+        seq: parsed.seq - 1,
+        hash: parsed.prev,
+    };
+    let head = Head {
         seq: parsed.seq,
         hash: hash.to_owned(),
-    })
+    };
+    Ok((behind, head))
 }
 
 fn broken(line: u64) -> PredictError {
@@ -256,4 +370,115 @@ fn unusable(error: impl std::error::Error + Send + Sync + 'static) -> PredictErr
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    fn action(target: &str) -> Action {
+        Action {
+            name: "model.deploy",
+            target: target.to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_chain_goes_on_after_a_restart_and_a_torn_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.jsonl");
+        let log = AuditLog::open(&path).unwrap();
+        log.append("key 1", &action("a"), "ok").unwrap();
+        drop(log);
+        let whole = std::fs::read(&path).unwrap();
+        assert!(!verify(&path).unwrap().torn);
+        std::fs::write(&path, [&whole[..], b"{\"seq\":2,\"ti"].concat()).unwrap();
+        assert!(verify(&path).unwrap().torn);
+        let log = AuditLog::open(&path).unwrap();
+        log.append("key 1", &action("\"},\"hash\":\"x\"}"), "not_found")
+            .unwrap();
+        assert_eq!(verify(&path).unwrap().head.seq, 2);
+        let text = std::fs::read_to_string(&path).unwrap();
+        for line in text.lines() {
+            serde_json::from_str::<serde_json::Value>(line).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_changed_removed_or_put_in_is_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.jsonl");
+        let log = AuditLog::open(&path).unwrap();
+        for target in ["a", "b", "c", "d"] {
+            log.append("key 1", &action(target), "ok").unwrap();
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        let changed = text.replace("\"b\"", "\"x\"");
+        let removed = [lines[0], lines[2], lines[3], ""].join("\n");
+        let doubled = [lines[0], lines[1], lines[1], ""].join("\n");
+        for bad in [changed, removed, doubled] {
+            std::fs::write(&path, bad).unwrap();
+            assert_eq!(verify(&path).unwrap_err().code, ErrorCode::Conflict);
+            assert!(AuditLog::open(&path).is_err());
+        }
+    }
+
+    #[test]
+    fn a_full_file_is_kept_and_the_chain_goes_on_in_a_new_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.jsonl");
+        let log = AuditLog::open_with(&path, 400).unwrap();
+        for _ in 0..4 {
+            log.append("key 1", &action("a"), "ok").unwrap();
+        }
+        let kept = folder.path().join("audit.until-2.jsonl");
+        assert_eq!(verify(&kept).unwrap().head.seq, 2);
+        let checked = verify(&path).unwrap();
+        assert_eq!((checked.head.seq, checked.behind), (4, None));
+        assert_eq!(checked.files, [kept.clone(), path.clone()]);
+
+        // Cut off where the file was full: the next entry is the fifth all the same.
+        drop(log);
+        std::fs::rename(&path, folder.path().join("audit.until-4.jsonl")).unwrap();
+        let log = AuditLog::open_with(&path, 400).unwrap();
+        log.append("key 1", &action("a"), "ok").unwrap();
+        let checked = verify(&path).unwrap();
+        assert_eq!((checked.head.seq, checked.files.len()), (5, 3));
+
+        // An older file may be kept elsewhere; what it ended in is told. Another in its place is
+        // not taken.
+        std::fs::rename(&kept, folder.path().join("elsewhere")).unwrap();
+        let behind = verify(&path).unwrap().behind.unwrap();
+        let elsewhere = verify(&folder.path().join("elsewhere")).unwrap();
+        assert_eq!(behind, elsewhere.head);
+        let other = AuditLog::open(&folder.path().join("other.jsonl")).unwrap();
+        for _ in 0..2 {
+            other.append("key 2", &action("b"), "ok").unwrap();
+        }
+        std::fs::rename(folder.path().join("other.jsonl"), &kept).unwrap();
+        assert_eq!(verify(&path).unwrap_err().code, ErrorCode::Conflict);
+    }
+
+    #[test]
+    fn lines_that_are_gone_from_the_beginning_are_told_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.jsonl");
+        let log = AuditLog::open(&path).unwrap();
+        for target in ["a", "b", "c"] {
+            log.append("key 1", &action(target), "ok").unwrap();
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let (_, rest) = text.split_once('\n').unwrap();
+        std::fs::write(&path, rest).unwrap();
+        assert_eq!(verify(&path).unwrap().behind.unwrap().seq, 1);
+    }
+
+    #[test]
+    fn a_target_of_any_length_leaves_a_trail_that_opens() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.jsonl");
+        let log = AuditLog::open(&path).unwrap();
+        log.append("key 1", &action(&"\u{1}".repeat(100_000)), "ok")
+            .unwrap();
+        drop(log);
+        AuditLog::open(&path).unwrap();
+    }
+}

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use http::HeaderMap;
 use volley_types::egress::EgressPolicy;
 use volley_types::registry::RegistryState;
-use volley_types::{Control, ErrorCode, KeyHash, NodeIdentity, Predict, PredictError};
+use volley_types::{Control, ErrorCode, KeyHash, NodeIdentity, Predict, PredictError, Role};
 
-use crate::audit::AuditLog;
+use crate::audit::{Action, AuditLog};
 use crate::guard::{GuardedControl, GuardedPredict, Share};
 use crate::key::{self, MIN_BOOTSTRAP_LEN};
 use crate::principal::unauthenticated;
@@ -20,6 +20,8 @@ use crate::{Principal, credential, now_ms};
 
 /// Refused requests that are logged in one second; more are only counted.
 const REFUSALS_LOGGED: u64 = 10;
+/// What of a refused request's path stands in the audit trail, in characters.
+const PATH_NOTED: usize = 256;
 
 /// Reads the registry as this node has applied it; cheap.
 pub type ReadRegistry = Arc<dyn Fn() -> Arc<RegistryState> + Send + Sync>;
@@ -29,6 +31,7 @@ pub struct Gatekeeper {
     policy: Policy,
     audit: Option<AuditLog>,
     refusals: Refusals,
+    noted: Refusals,
     meters: Meters,
     master_keys: Option<Arc<MasterKeys>>,
     egress: Arc<EgressPolicy>,
@@ -131,6 +134,7 @@ impl Gatekeeper {
             policy,
             audit: None,
             refusals: Refusals::default(),
+            noted: Refusals::default(),
             meters: Meters::default(),
             master_keys: None,
             egress: Arc::default(),
@@ -197,6 +201,28 @@ impl Gatekeeper {
         }
     }
 
+    /// Notes in the audit trail that `principal` was refused a request whose route needs `needed`,
+    /// where that is a role that changes something. Each line is synced, so a caller who is
+    /// refused again and again gets ten in a second; of more only the log tells.
+    pub async fn note_refused(&self, principal: &Principal, needed: Role, what: &str) {
+        let Some(audit) = &self.audit else { return };
+        if needed < Role::ModelAdmin || !self.noted.is_told("the audit trail's refusals") {
+            return;
+        }
+        let target = what.chars().filter(|c| !c.is_control()).take(PATH_NOTED);
+        let action = Action {
+            name: "request.refused",
+            target: target.collect(),
+        };
+        let result = ErrorCode::PermissionDenied.as_str().to_owned();
+        if let Err(error) = audit.record(principal.who(), action, result).await {
+            tracing::error!(
+                error = error.chain(),
+                "the audit trail could not be written"
+            );
+        }
+    }
+
     /// `predict` as `principal` may use it.
     #[must_use]
     pub fn guard_predict(
@@ -257,6 +283,16 @@ struct Refusals {
 
 impl Refusals {
     fn note(&self, reason: &str, presented: Option<&str>) {
+        if self.is_told("refused requests") {
+            // The id alone, and only where it has an id's form: never the secret.
+            let id = presented.and_then(key::id_of);
+            let id = id.as_ref().map(|id| id.as_str());
+            tracing::warn!(reason, key_id = id, "a request was refused");
+        }
+    }
+
+    /// Whether one more of `what` is told of in this second.
+    fn is_told(&self, what: &str) -> bool {
         let second = now_ms() / 1_000;
         let count = |packed: u64| match packed >> 32 == second {
             true => (packed & 0xffff_ffff) + 1,
@@ -267,20 +303,84 @@ impl Refusals {
             .second
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
             .unwrap_or_default();
-        match count(before) {
-            count if count < REFUSALS_LOGGED => {
-                // The id alone, and only where it has an id's form: never the secret.
-                let id = presented.and_then(key::id_of);
-                let id = id.as_ref().map(|id| id.as_str());
-                tracing::warn!(reason, key_id = id, "a request was refused");
-            }
-            REFUSALS_LOGGED => {
-                tracing::warn!("more requests were refused in this second than are logged");
-            }
-            _ => {}
+        let count = count(before);
+        if count == REFUSALS_LOGGED {
+            tracing::warn!(what, "there are more in this second than are told of");
         }
+        count < REFUSALS_LOGGED
     }
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use volley_types::{ApiKey, ModelScope, Quota, TenantId};
+
+    use crate::key::KeyText;
+
+    use super::*;
+
+    fn state(role: Role, expires_ms: Option<u64>) -> (RegistryState, KeyText) {
+        let (id, key) = KeyText::create().unwrap();
+        let record = ApiKey {
+            id: id.clone(),
+            name: "a service".to_owned(),
+            hash: key.hash(),
+            previous: None,
+            role,
+            models: ModelScope::default(),
+            tenant: TenantId::new("team-a").unwrap(),
+            created_ms: 0,
+            expires_ms,
+            quota: Quota::default(),
+        };
+        let mut state = RegistryState::default();
+        state.keys.insert(id, record);
+        (state, key)
+    }
+
+    fn bearer(key: &str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert("authorization", format!("Bearer {key}").parse().unwrap());
+        headers
+    }
+
+    #[test]
+    fn a_bearer_has_the_rights_of_its_key_and_a_near_miss_has_none() {
+        let (state, key) = state(Role::Predict, None);
+        let state = Arc::new(state);
+        let gate = Gatekeeper::keys(Arc::new(move || state.clone()), None).unwrap();
+        let principal = gate.identify(&bearer(key.reveal())).unwrap();
+        assert_eq!(principal.role(), Some(Role::Predict));
+        assert_eq!(principal.tenant().unwrap().as_str(), "team-a");
+        assert!(principal.allow(Role::Viewer).is_ok());
+        let refused = principal.allow(Role::ModelAdmin).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::PermissionDenied);
+
+        let mut near = key.reveal().to_owned();
+        let last = near.pop().unwrap();
+        near.push(if last == 'A' { 'B' } else { 'A' });
+        for headers in [bearer(&near), bearer("vly_x_y"), HeaderMap::new()] {
+            let refused = gate.identify(&headers).unwrap_err();
+            assert_eq!(refused.code, ErrorCode::Unauthenticated);
+            assert!(!refused.message.contains(&near));
+        }
+    }
+
+    #[test]
+    fn the_bootstrap_key_works_beside_the_registry() {
+        let text = "b".repeat(MIN_BOOTSTRAP_LEN);
+        let read: ReadRegistry = Arc::new(Arc::default);
+        let gate = Gatekeeper::keys(read.clone(), Some(&text)).unwrap();
+        let principal = gate.identify(&bearer(&text)).unwrap();
+        assert_eq!(principal.role(), Some(Role::ClusterAdmin));
+        assert!(gate.identify(&bearer(&text[1..])).is_err());
+        assert!(Gatekeeper::keys(read, Some("short")).is_err());
+    }
+
+    #[test]
+    fn an_expired_key_is_no_key() {
+        let (state, key) = state(Role::Viewer, Some(10));
+        assert!(decide(&state, None, key.reveal(), 9).is_some());
+        assert!(decide(&state, None, key.reveal(), 10).is_none());
+    }
+}

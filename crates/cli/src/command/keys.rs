@@ -94,10 +94,26 @@ pub(crate) fn bootstrap() -> anyhow::Result<()> {
 
 /// Checks an audit trail.
 pub(crate) fn verify_audit(file: &Path) -> anyhow::Result<()> {
-    let head = audit::verify(file)?;
-    Terminal::stdout().line(&format!(
+    let checked = audit::verify(file)?;
+    let mut out = Terminal::stdout();
+    if let Some((_, before)) = checked.files.split_last()
+        && !before.is_empty()
+    {
+        let names: Vec<_> = before.iter().map(|it| it.display().to_string()).collect();
+        out.line(&format!("it goes on from {}", names.join(", ")))?;
+    }
+    if let Some(behind) = &checked.behind {
+        out.line(&format!(
+            "it begins behind entry {}, which is not here and must have the hash {}",
+            behind.seq, behind.hash
+        ))?;
+    }
+    if checked.torn {
+        out.line("its last line is not whole: it is being written, or was cut off or changed")?;
+    }
+    out.line(&format!(
         "the chain is whole; its last entry is {} with the hash {}",
-        head.seq, head.hash
+        checked.head.seq, checked.head.hash
     ))
 }
 

@@ -161,7 +161,7 @@ async fn a_secured_cluster_elects_serves_and_lets_nobody_else_in() {
             let holds = |text: &str| bytes.windows(text.len()).any(|w| w == text.as_bytes());
             assert!(!holds(secret) && !holds(boot));
         }
-        assert!(audit::verify(&data.join("audit.jsonl")).unwrap().seq >= 1);
+        assert!(audit::verify(&data.join("audit.jsonl")).unwrap().head.seq >= 1);
     }
 }
 
