@@ -1,16 +1,18 @@
 //! `volley doctor`: what is wrong with a node, or about to be, and what to do about it.
 
 mod certificate;
+mod file;
 mod machine;
+mod peers;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use volley_backend_onnx::Runtime;
 use volley_client::{Client, Status};
 
-use crate::config;
+use self::file::NodeFile;
 use crate::terminal::Terminal;
 
 /// Certificates that end sooner are told of.
@@ -63,6 +65,9 @@ pub(crate) async fn run(clients: &[(String, Client)], config: Option<&Path>) -> 
     if let Some(config) = config {
         let node = NodeFile::read(config)?;
         findings.extend(node.check(config));
+        if !clients.is_empty() {
+            findings.extend(peers::check(&node).await);
+        }
         library = node.path(&["onnx", "library"]);
         findings.extend(
             node.path(&["node", "data_dir"])
@@ -101,85 +106,12 @@ pub(crate) async fn run(clients: &[(String, Client)], config: Option<&Path>) -> 
     Ok(())
 }
 
-/// A node's file, read for what can be checked from outside.
-struct NodeFile {
-    table: toml::Table,
-    is_coordinator: bool,
-}
-
-impl NodeFile {
-    fn read(path: &Path) -> anyhow::Result<Self> {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("reading the configuration {}", path.display()))?;
-        let table: toml::Table = toml::from_str(&text)
-            .with_context(|| format!("in the configuration {}", path.display()))?;
-        let listen = table.get("listen").and_then(toml::Value::as_table);
-        let is_coordinator = listen.is_some_and(|listen| listen.contains_key("public"));
-        Ok(Self {
-            table,
-            is_coordinator,
-        })
-    }
-
-    fn text(&self, keys: &[&str]) -> Option<&str> {
-        let (last, sections) = keys.split_last()?;
-        let mut table = &self.table;
-        for section in sections {
-            table = table.get(*section)?.as_table()?;
-        }
-        table.get(*last)?.as_str()
-    }
-
-    fn path(&self, keys: &[&str]) -> Option<PathBuf> {
-        self.text(keys).map(PathBuf::from)
-    }
-
-    /// What the node itself would say of the file, its certificates, and its ports.
-    fn check(&self, path: &Path) -> Vec<Finding> {
-        let read = if self.is_coordinator {
-            config::coordinator::read(path).map(drop)
-        } else {
-            config::worker::read(path).map(drop)
-        };
-        let kind = if self.is_coordinator {
-            "coordinator"
-        } else {
-            "worker"
-        };
-        let mut findings = vec![match read {
-            Ok(()) => Finding::good("configuration", format!("{} is a {kind}'s", path.display())),
-            Err(error) => Finding::new(
-                Verdict::Bad,
-                "configuration",
-                format!("{error:#}"),
-                "correct the file; docs/configuration.md explains every key",
-            ),
-        }];
-        let certificates = [
-            ["security", "tls", "certificate"],
-            ["security", "nodes", "certificate"],
-            ["security", "nodes", "authority"],
-        ];
-        for keys in certificates {
-            if let Some(file) = self.path(&keys) {
-                findings.push(expiry(&file, SystemTime::now()));
-            }
-        }
-        for key in ["public", "internal", "flight", "http"] {
-            if let Some(address) = self.text(&["listen", key]) {
-                findings.push(machine::port(key, address));
-            }
-        }
-        findings
-    }
-}
-
 /// Whether the first certificate of a file is valid now, and for a while.
 fn expiry(file: &Path, now: SystemTime) -> Finding {
     let what = "certificate";
     let name = file.display();
-    let ends = match std::fs::read(file).map(|pem| certificate::not_after(&pem)) {
-        Ok(Some(ends)) => ends,
+    let (begins, ends) = match std::fs::read(file).map(|pem| certificate::validity(&pem)) {
+        Ok(Some(validity)) => validity,
         Ok(None) => {
             let advice = "give a PEM file with the certificate first";
             return Finding::new(Verdict::Bad, what, format!("{name} holds none"), advice);
@@ -189,6 +121,12 @@ fn expiry(file: &Path, now: SystemTime) -> Finding {
             return Finding::new(Verdict::Bad, what, format!("{name}: {error}"), advice);
         }
     };
+    if now < begins {
+        let from = humantime::format_rfc3339_seconds(begins);
+        let advice = "look at this machine's clock, or wait; until then nobody takes it";
+        let detail = format!("{name} begins at {from}");
+        return Finding::new(Verdict::Bad, what, detail, advice);
+    }
     let until = humantime::format_rfc3339_seconds(ends);
     let renew = "renew it; nodes take over a new file within seconds, without a restart";
     match ends.duration_since(now) {
@@ -292,6 +230,16 @@ fn cluster(url: &str, status: &Status) -> Vec<Finding> {
             "add one more coordinator, or remove one",
         ));
     }
+    // One that could be asked told its version.
+    let silent = status.coordinators.iter();
+    for node in silent.filter(|node| node.id != id && node.version.is_none()) {
+        findings.push(Finding::new(
+            Verdict::Notice,
+            "coordinator",
+            format!("{} at {} does not answer {id}", node.id, node.address),
+            "start it, or look at the network between; docs/operations.md#too-few-coordinators",
+        ));
+    }
     for worker in status
         .workers
         .iter()
@@ -334,4 +282,117 @@ fn cluster(url: &str, status: &Status) -> Vec<Finding> {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificates_are_told_of_before_they_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("node.pem");
+        let mut parameters = rcgen::CertificateParams::new(vec!["node".to_owned()]).unwrap();
+        parameters.not_before = rcgen::date_time_ymd(2040, 1, 1);
+        parameters.not_after = rcgen::date_time_ymd(2049, 12, 31);
+        let key = rcgen::KeyPair::generate().unwrap();
+        std::fs::write(&file, parameters.self_signed(&key).unwrap().pem()).unwrap();
+        let end = SystemTime::UNIX_EPOCH + Duration::from_secs(2_524_521_600);
+        let day = Duration::from_secs(24 * 3_600);
+        let begins = SystemTime::UNIX_EPOCH + Duration::from_secs(2_208_988_800);
+        let verdict = |now: SystemTime| expiry(&file, now).verdict;
+        assert_eq!(verdict(begins), Verdict::Good);
+        assert_eq!(verdict(begins - day), Verdict::Bad);
+        assert_eq!(verdict(end - 31 * day), Verdict::Good);
+        assert_eq!(verdict(end - 29 * day), Verdict::Notice);
+        assert_eq!(verdict(end + day), Verdict::Bad);
+        std::fs::write(&file, "no certificate").unwrap();
+        assert_eq!(verdict(end), Verdict::Bad);
+        assert_eq!(
+            expiry(&folder.path().join("none"), end).verdict,
+            Verdict::Bad
+        );
+    }
+
+    fn coordinator(id: u64) -> serde_json::Value {
+        serde_json::json!({
+            "id": id, "address": "h:1", "voter": true, "level": 2, "version": "1.0.0",
+        })
+    }
+
+    /// What is told of a status with these changes to one in which all is well.
+    fn told(changes: serde_json::Value) -> Vec<(Verdict, String)> {
+        let mut status = serde_json::json!({
+            "node": { "id": 1, "role": "leader", "leader": 1, "term": 1 },
+            "registry_revision": 1, "level": 2, "active_streams": 0,
+            "coordinators": [coordinator(1), coordinator(2), coordinator(3)],
+            "workers": [], "models": [], "drains": [],
+        });
+        for (name, value) in changes.as_object().unwrap() {
+            status[name] = value.clone();
+        }
+        let status: Status = serde_json::from_value(status).unwrap();
+        let findings = cluster("u", &status).into_iter();
+        findings
+            .map(|it| {
+                (
+                    it.verdict,
+                    format!("{} {} {}", it.what, it.detail, it.advice),
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn what_a_cluster_tells_of_itself_is_judged() {
+        let well = told(serde_json::json!({}));
+        assert_eq!(well.len(), 1, "{well:?}");
+        assert_eq!(well[0].0, Verdict::Good);
+        let lost = serde_json::json!({ "id": 1, "role": "follower", "leader": null, "term": 3 });
+        assert_eq!(told(serde_json::json!({ "node": lost }))[0].0, Verdict::Bad);
+        let behind = |level: u64| serde_json::json!({ "id": level, "address": "h:1", "voter": true, "level": level });
+        let worker = serde_json::json!({
+            "id": "w", "address": "h:2", "liveness": "dead", "last_heard_ms": 9,
+            "memory_bytes": 1, "replicas": [],
+        });
+        let drain = serde_json::json!({ "node": "w", "kind": "worker", "state": "draining" });
+        let model = serde_json::json!({
+            "id": "m", "version": 1, "state": "PARTIALLY_DEPLOYED", "wanted_replicas": 2,
+            "ready_replicas": 1,
+        });
+        let silent = serde_json::json!({
+            "id": 3, "address": "h:3", "voter": true, "level": null, "version": null,
+        });
+        let beside = [coordinator(1), coordinator(2), silent];
+        let told_of = told(serde_json::json!({ "coordinators": beside }));
+        let (verdict, text) = &told_of[1];
+        assert_eq!(*verdict, Verdict::Notice);
+        assert!(text.contains("3 at h:3 does not answer 1"), "{text}");
+        let notices = [
+            (
+                "levels",
+                serde_json::json!({ "coordinators": [behind(1), behind(2), behind(3)] }),
+            ),
+            (
+                "voters",
+                serde_json::json!({ "coordinators": [behind(2), behind(2)] }),
+            ),
+            ("worker", serde_json::json!({ "workers": [worker] })),
+            ("drain", serde_json::json!({ "drains": [drain] })),
+            ("model", serde_json::json!({ "models": [model] })),
+        ];
+        for (what, changes) in notices {
+            let told = told(changes);
+            let found = told.iter().find(|(_, text)| text.starts_with(what));
+            let (verdict, text) = found.unwrap_or_else(|| panic!("{what}: {told:?}"));
+            assert_eq!(*verdict, Verdict::Notice, "{text}");
+            assert!(!text.trim_end().ends_with(what), "{text}");
+        }
+    }
+
+    #[test]
+    fn clocks_may_differ_by_what_an_answer_rounds() {
+        let now = SystemTime::now();
+        let verdict = |seconds| clock("x", now, now - Duration::from_secs(seconds)).verdict;
+        assert_eq!((verdict(2), verdict(3)), (Verdict::Good, Verdict::Notice));
+        let ahead = clock("x", now, now + Duration::from_secs(60));
+        assert!(ahead.detail.contains("60 s"), "{ahead:?}");
+    }
+}

@@ -1,4 +1,4 @@
-//! When a certificate ends: the one field that is read of it, by hand.
+//! From when a certificate is valid until when: the one field that is read of it, by hand.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,13 +10,14 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERAL_TIME: u8 = 0x18;
 
-/// The end of the first certificate of a PEM file; `None` when there is none that can be read.
-pub(super) fn not_after(pem: &[u8]) -> Option<SystemTime> {
+/// Beginning and end of the first certificate of a PEM file; `None` when there is none that can be
+/// read.
+pub(super) fn validity(pem: &[u8]) -> Option<(SystemTime, SystemTime)> {
     let certificate = CertificateDer::pem_slice_iter(pem).next()?.ok()?;
     read(&certificate)
 }
 
-fn read(der: &[u8]) -> Option<SystemTime> {
+fn read(der: &[u8]) -> Option<(SystemTime, SystemTime)> {
     let (SEQUENCE, certificate, _) = element(der)? else {
         return None;
     };
@@ -33,9 +34,15 @@ fn read(der: &[u8]) -> Option<SystemTime> {
     let (SEQUENCE, validity, _) = element(fields)? else {
         return None;
     };
-    let (_, _, rest) = element(validity)?;
-    let (tag, text, _) = element(rest)?;
-    time(tag, std::str::from_utf8(text).ok()?)
+    let (begins, rest) = moment(validity)?;
+    let (ends, _) = moment(rest)?;
+    Some((begins, ends))
+}
+
+/// The time that comes first, and what follows it.
+fn moment(der: &[u8]) -> Option<(SystemTime, &[u8])> {
+    let (tag, text, rest) = element(der)?;
+    Some((time(tag, std::str::from_utf8(text).ok()?)?, rest))
 }
 
 /// The first element's tag and content, and what follows it.
@@ -131,7 +138,7 @@ mod tests {
         #[test]
         fn nonsense_is_no_certificate(bytes: Vec<u8>) {
             let _ = read(&bytes);
-            let _ = not_after(&bytes);
+            let _ = validity(&bytes);
         }
 
         #[test]

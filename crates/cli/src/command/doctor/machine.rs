@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -51,20 +52,34 @@ fn open_files(text: &str) -> Option<Finding> {
 pub(super) fn port(key: &str, address: &str) -> Finding {
     let what = "port";
     match TcpListener::bind(address) {
-        Ok(_) => Finding::good(what, format!("listen.{key}: {address} is free")),
+        Ok(_) => Finding::good(what, format!("{key}: {address} is free")),
         Err(error) if error.kind() == ErrorKind::AddrInUse => Finding::new(
             Verdict::Notice,
             what,
-            format!("listen.{key}: {address} is in use"),
+            format!("{key}: {address} is in use"),
             "fine while the node runs; otherwise end what uses it, or choose another port",
         ),
         Err(error) => Finding::new(
             Verdict::Bad,
             what,
-            format!("listen.{key}: {address}: {error}"),
+            format!("{key}: {address}: {error}"),
             "give an address of this machine, and a port that this user may listen on",
         ),
     }
+}
+
+/// A file with a key that others than its owner and group may read, or others than its owner change; `None` where none may, or where
+/// it is not there, of which the configuration's own check tells.
+pub(super) fn open(file: &Path) -> Option<Finding> {
+    let mode = std::fs::metadata(file).ok()?.permissions().mode() & 0o777;
+    (mode & 0o037 != 0).then(|| {
+        Finding::new(
+            Verdict::Notice,
+            "key",
+            format!("{} is open to other users (mode {mode:o})", file.display()),
+            "`chmod 600` it, and let the node's user own it; whoever could read it has the key",
+        )
+    })
 }
 
 /// Whether a folder can be written, how much room there is, and how long a sync takes.
@@ -142,6 +157,20 @@ mod tests {
         assert_eq!(verdicts, [Verdict::Good, Verdict::Notice, Verdict::Bad]);
         let verdicts = [100, 5, 0].map(|gib| free(place, gib << 30).verdict);
         assert_eq!(verdicts, [Verdict::Good, Verdict::Notice, Verdict::Bad]);
+    }
+
+    #[test]
+    fn a_key_that_others_may_read_is_told_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("key");
+        std::fs::write(&file, "k").unwrap();
+        let mode = |mode| {
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+            open(&file).map(|finding| finding.verdict)
+        };
+        assert_eq!(mode(0o644), Some(Verdict::Notice));
+        assert_eq!(mode(0o660), Some(Verdict::Notice));
+        assert_eq!((mode(0o600), mode(0o640)), (None, None));
     }
 
     #[test]

@@ -1,0 +1,125 @@
+//! Whether the coordinators that a node's file names answer this machine, and as what.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use volley_flight::transport;
+use volley_security::nodes::{Dialer, NodeKind};
+use volley_security::tls::{CertificateFiles, NodeFiles, NodeTls};
+
+use super::file::NodeFile;
+use super::{Finding, Verdict};
+
+/// How long one may take to answer.
+const ANSWER: Duration = Duration::from_secs(3);
+
+/// Calls each of them as the node would, with its certificate.
+pub(super) async fn check(node: &NodeFile) -> Vec<Finding> {
+    let dialer = match tls(node) {
+        None => Dialer::plain(),
+        Some(Ok(tls)) => Dialer::tls(tls),
+        // The file's own check has told why.
+        Some(Err(_)) => return Vec::new(),
+    };
+    join_all(named(node).iter().map(|address| call(&dialer, address))).await
+}
+
+fn tls(node: &NodeFile) -> Option<Result<NodeTls, volley_types::PredictError>> {
+    let path = |key: &str| node.path(&["security", "nodes", key]);
+    let files = NodeFiles {
+        own: CertificateFiles {
+            certificate: path("certificate")?,
+            key: path("key")?,
+        },
+        authority: path("authority")?,
+    };
+    Some(NodeTls::load(files))
+}
+
+/// The internal addresses of other coordinators.
+fn named(node: &NodeFile) -> Vec<String> {
+    let lists = [["cluster", "coordinators"], ["cluster", "join"]];
+    let listed = lists.iter().flat_map(|keys| node.texts(keys));
+    let id = node.value(&["node", "id"]).map(ToString::to_string);
+    let first = node.value(&["cluster", "bootstrap"]);
+    let first = first.and_then(toml::Value::as_table).into_iter().flatten();
+    let others = first.filter(|(other, _)| Some(*other) != id.as_ref());
+    let others = others.filter_map(|(_, address)| address.as_str());
+    listed.chain(others).map(str::to_owned).collect()
+}
+
+async fn call(dialer: &Dialer, address: &str) -> Finding {
+    let what = "peer";
+    let bad = |detail: String, advice: &str| Finding::new(Verdict::Bad, what, detail, advice);
+    let endpoint = match transport::endpoint(address, ANSWER) {
+        Ok(endpoint) => endpoint,
+        Err(error) => return bad(format!("{address}: {}", error.message), "write host:port"),
+    };
+    let tcp = tokio::time::timeout(ANSWER, tokio::net::TcpStream::connect(address)).await;
+    let unheard = match tcp {
+        Ok(Ok(_)) => None,
+        Ok(Err(error)) => Some(error.to_string()),
+        Err(_) => Some(format!("no answer within {ANSWER:?}")),
+    };
+    if let Some(why) = unheard {
+        return Finding::new(
+            Verdict::Notice,
+            what,
+            format!("{address}: {why}"),
+            "start the coordinator, correct the address, or look at the network between",
+        );
+    }
+    let called = dialer.connect(&endpoint, NodeKind::Coordinator);
+    match tokio::time::timeout(ANSWER, called).await {
+        Ok(Ok(_)) => Finding::good(what, format!("{address} answers")),
+        Ok(Err(error)) => bad(
+            format!(
+                "{address} does not answer as a coordinator: {}",
+                chain(&error)
+            ),
+            "compare 'security.nodes' of both: all nodes have it, or none, of one authority; \
+             and their clocks",
+        ),
+        Err(_) => bad(
+            format!("{address} takes connections and does not answer within {ANSWER:?}"),
+            "look at its log: is it frozen, or is that port another program's?",
+        ),
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let next = std::iter::successors(Some(error), |error| error.source());
+    let all: Vec<_> = next.map(ToString::to_string).collect();
+    all.join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_coordinators_of_a_file_are_called_and_the_node_itself_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("node.toml");
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let gone = {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            listener.local_addr().unwrap()
+        };
+        let text = format!(
+            "[node]\nid = 2\n[listen]\npublic = \"x\"\n[cluster.bootstrap]\n1 = \"{gone}\"\n2 = \
+             \"127.0.0.1:1\"\n3 = \"no address\"\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        let found = check(&NodeFile::read(&file).unwrap()).await;
+        let verdicts: Vec<_> = found.iter().map(|it| it.verdict).collect();
+        assert_eq!(verdicts, [Verdict::Notice, Verdict::Bad], "{found:?}");
+        let text = format!(
+            "[cluster]\ncoordinators = [\"{}\"]\n",
+            silent.local_addr().unwrap()
+        );
+        std::fs::write(&file, text).unwrap();
+        let found = check(&NodeFile::read(&file).unwrap()).await;
+        assert_eq!(found.len(), 1, "{found:?}");
+    }
+}
