@@ -1,5 +1,6 @@
 //! What happens to streams and writes when processes die.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt, TryStreamExt};
@@ -176,4 +177,44 @@ async fn on_sigterm_a_stream_that_runs_is_finished_and_the_node_ends_cleanly() {
             .success()
     );
     assert!(tell(&cluster.client(1), "drill", "x").await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_whose_worker_is_silent_goes_to_another_too_where_hedging_is_on() {
+    let mut cluster = Cluster::new(1, 2);
+    cluster.configure(0, |text| {
+        text.replace("[limits]\n", "[limits]\nhedge_after = \"200ms\"\n")
+    });
+    cluster.run().await;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let encoder = root.join("crates/backend-onnx/tests/models/text-embed");
+    let model = json!({ "name": "text-embed", "function_name": "ONNX", "path": encoder });
+    cluster.deploy(&model, 2).await;
+    let node = format!("http://{}", cluster.coordinators[0].http);
+    let http = reqwest::Client::new();
+    let ask = async || {
+        let began = Instant::now();
+        let body = json!({ "model": "text-embed", "input": "hen" });
+        let asked = http.post(format!("{node}/v1/embeddings")).json(&body);
+        let answer = asked.send().await.unwrap();
+        assert_eq!(answer.status(), 200);
+        answer.bytes().await.unwrap();
+        began.elapsed()
+    };
+    for _ in 0..8 {
+        ask().await;
+    }
+    let silent = cluster.workers[1].process.as_ref().unwrap();
+    silent.signal("-STOP");
+    // Half of them go to it, and it is given up after three seconds.
+    for waited in futures::future::join_all((0..8).map(|_| ask())).await {
+        assert!(waited < Duration::from_millis(2_500), "{waited:?}");
+    }
+    let metrics = http.get(format!("{node}/metrics")).send().await.unwrap();
+    let metrics = metrics.text().await.unwrap();
+    let hedges = metrics.lines().find_map(|line| {
+        let value = line.strip_prefix("volley_hedges_total{model=\"text-embed\"} ")?;
+        value.parse::<f64>().ok()
+    });
+    assert!(hedges.is_some_and(|count| 0.0 < count), "{hedges:?}");
 }
