@@ -122,7 +122,8 @@ fn flatten<'b>(
 ) -> Result<(), PredictError> {
     for (name, value) in body {
         if MAX_NAME < before.len() + name.len() {
-            return Err(unknown(&format!("{before}.{name:.MAX_NAME$}")));
+            let whole = format!("{before}.{name:.MAX_NAME$}");
+            return Err(unknown(whole.trim_start_matches('.')));
         }
         let name = match before {
             "" => name.clone(),

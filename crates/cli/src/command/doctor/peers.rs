@@ -75,7 +75,7 @@ async fn call(dialer: &Dialer, address: &str) -> Finding {
         Ok(Err(error)) => bad(
             format!(
                 "{address} does not answer as a coordinator: {}",
-                chain(&error)
+                cause(&error)
             ),
             "compare 'security.nodes' of both: all nodes have it, or none, of one authority; \
              and their clocks",
@@ -87,10 +87,10 @@ async fn call(dialer: &Dialer, address: &str) -> Finding {
     }
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
-    let next = std::iter::successors(Some(error), |error| error.source());
-    let all: Vec<_> = next.map(ToString::to_string).collect();
-    all.join(": ")
+/// The first cause: what is around it only says that a connection failed.
+fn cause(error: &dyn std::error::Error) -> String {
+    let all = std::iter::successors(Some(error), |error| error.source());
+    all.last().map_or_else(String::new, ToString::to_string)
 }
 
 #[cfg(test)]
