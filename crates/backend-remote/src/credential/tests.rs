@@ -16,6 +16,7 @@ async fn a_secret_is_read_trimmed_and_never_shown() {
         .await
         .unwrap_err();
     assert!(error.message.contains("file") && !error.message.contains("secret-"));
+    assert!(error.code.may_retry_elsewhere());
     let none = CredentialRef::Env("VOLLEY_TEST_NO_SUCH_ACCESS_KEY_ID".to_owned());
     assert!(Secret::read_keys(&none, &Opener::default()).await.is_err());
     let endless = CredentialRef::File("/dev/zero".to_owned());

@@ -1,4 +1,4 @@
-use volley_types::{ApiKey, ModelScope, Quota, Role, TenantId};
+use volley_types::{ApiKey, ModelScope, Quota, TenantId};
 
 use crate::key::KeyText;
 

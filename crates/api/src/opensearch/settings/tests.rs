@@ -24,6 +24,16 @@ fn settings_are_read_nested_and_flat_and_shown_as_texts() {
 }
 
 #[test]
+fn a_long_name_is_not_written_before_each_of_those_below_it() {
+    let below: Map<String, Value> = (0..100).map(|n| (n.to_string(), json!(n))).collect();
+    let persistent = json!({ "a".repeat(300): below });
+    let mut flat = BTreeMap::new();
+    let refused = flatten("", persistent.as_object().unwrap(), &mut flat).unwrap_err();
+    assert!(refused.message.contains("not recognized"), "{refused}");
+    assert!(flat.is_empty());
+}
+
+#[test]
 fn what_has_no_meaning_here_is_refused() {
     let long = "a".repeat(300);
     for persistent in [

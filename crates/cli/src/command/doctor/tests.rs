@@ -5,12 +5,16 @@ fn certificates_are_told_of_before_they_end() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("node.pem");
     let mut parameters = rcgen::CertificateParams::new(vec!["node".to_owned()]).unwrap();
+    parameters.not_before = rcgen::date_time_ymd(2040, 1, 1);
     parameters.not_after = rcgen::date_time_ymd(2049, 12, 31);
     let key = rcgen::KeyPair::generate().unwrap();
     std::fs::write(&file, parameters.self_signed(&key).unwrap().pem()).unwrap();
     let end = SystemTime::UNIX_EPOCH + Duration::from_secs(2_524_521_600);
     let day = Duration::from_secs(24 * 3_600);
+    let begins = SystemTime::UNIX_EPOCH + Duration::from_secs(2_208_988_800);
     let verdict = |now: SystemTime| expiry(&file, now).verdict;
+    assert_eq!(verdict(begins), Verdict::Good);
+    assert_eq!(verdict(begins - day), Verdict::Bad);
     assert_eq!(verdict(end - 31 * day), Verdict::Good);
     assert_eq!(verdict(end - 29 * day), Verdict::Notice);
     assert_eq!(verdict(end + day), Verdict::Bad);
@@ -22,13 +26,14 @@ fn certificates_are_told_of_before_they_end() {
     );
 }
 
+fn coordinator(id: u64) -> serde_json::Value {
+    serde_json::json!({
+        "id": id, "address": "h:1", "voter": true, "level": 2, "version": "1.0.0",
+    })
+}
+
 /// What is told of a status with these changes to one in which all is well.
 fn told(changes: serde_json::Value) -> Vec<(Verdict, String)> {
-    let coordinator = |id: u64| {
-        serde_json::json!({
-            "id": id, "address": "h:1", "voter": true, "level": 2, "version": "1.0.0",
-        })
-    };
     let mut status = serde_json::json!({
         "node": { "id": 1, "role": "leader", "leader": 1, "term": 1 },
         "registry_revision": 1, "level": 2, "active_streams": 0,
@@ -67,6 +72,14 @@ fn what_a_cluster_tells_of_itself_is_judged() {
         "id": "m", "version": 1, "state": "PARTIALLY_DEPLOYED", "wanted_replicas": 2,
         "ready_replicas": 1,
     });
+    let silent = serde_json::json!({
+        "id": 3, "address": "h:3", "voter": true, "level": null, "version": null,
+    });
+    let beside = [coordinator(1), coordinator(2), silent];
+    let told_of = told(serde_json::json!({ "coordinators": beside }));
+    let (verdict, text) = &told_of[1];
+    assert_eq!(*verdict, Verdict::Notice);
+    assert!(text.contains("3 at h:3 does not answer 1"), "{text}");
     let notices = [
         (
             "levels",
