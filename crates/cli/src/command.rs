@@ -69,8 +69,15 @@ pub(crate) fn connect_each(
 /// Says what to do about an error, where that is known.
 pub(crate) fn explain(error: ClientError) -> anyhow::Error {
     let advice = match &error {
+        ClientError::Connect(..) if is_told_of("certificate", &error) => {
+            "its certificate is not one that can be trusted here: give its authority with --ca-file \
+             or in VOLLEY_CA_FILE, call it by a name in its certificate, and look at both clocks"
+        }
         ClientError::Connect(..) => {
             "is a coordinator running there? start a cluster with `volley up`, or give --url"
+        }
+        ClientError::Broken(_) if is_told_of("invalid HTTP version", &error) => {
+            "does it speak TLS? then begin --url with https://"
         }
         ClientError::Refused { status: 401, .. } => {
             "give an API key in the environment variable VOLLEY_API_KEY"
@@ -91,6 +98,13 @@ pub(crate) fn explain(error: ClientError) -> anyhow::Error {
         | ClientError::TooLarge => return error.into(),
     };
     anyhow::anyhow!("{error}; {advice}")
+}
+
+/// Whether a cause of `error` speaks of `what`.
+fn is_told_of(what: &str, error: &ClientError) -> bool {
+    let error: &dyn std::error::Error = error;
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    causes.any(|cause| cause.to_string().contains(what))
 }
 
 /// Parameters from the command line as a JSON object.

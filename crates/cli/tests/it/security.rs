@@ -135,12 +135,17 @@ async fn a_secured_cluster_elects_serves_and_lets_nobody_else_in() {
     })
     .await;
     let plain = cluster.urls[0].replace("https", "http");
-    assert!(Client::new(&[plain]).unwrap().ready().await.is_err());
+    assert!(Client::new(&[&plain]).unwrap().ready().await.is_err());
     let doubting = Client::new(&[&cluster.urls[0]]).unwrap();
     assert!(
         doubting.ready().await.is_err(),
         "an authority it does not know"
     );
+
+    for (url, advice) in [(&cluster.urls[0], "--ca-file"), (&plain, "https://")] {
+        let told = complaint(&volley(&["--url", url, "status"]).await, 1);
+        assert!(told.contains(advice), "{told}");
+    }
 
     admins[0].revoke_key(id).await.unwrap();
     until("the revocation is everywhere", async || {
