@@ -198,9 +198,12 @@ fn ranked<'n>(rows: impl Iterator<Item = Vec<(&'n str, f32)>>) -> Vec<ArrayRef> 
     vec![Arc::new(names.finish()), Arc::new(numbers.finish())]
 }
 
+/// Of vectors shorter than this no direction is told, as in PyTorch.
+const SHORTEST: f32 = 1e-12;
+
 fn normalize(vector: &mut [f32]) {
     let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
-    if f32::EPSILON < length {
+    if SHORTEST < length {
         for value in vector {
             *value /= length;
         }

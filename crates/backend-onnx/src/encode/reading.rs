@@ -2,7 +2,7 @@
 
 use volley_types::{PredictError, Task};
 
-use super::settings::{Activation, Pooling};
+use super::settings::{Activation, Pooling, Weighing};
 use super::texts::Tokens;
 use crate::tensors::internal;
 
@@ -25,6 +25,7 @@ pub(super) struct Reading {
     pub(super) task: Task,
     pub(super) pooling: Pooling,
     pub(super) activation: Activation,
+    pub(super) weighing: Weighing,
 }
 
 impl Reading {
@@ -55,7 +56,7 @@ impl Reading {
         let tokens = row.ids.len();
         let vectors = || numbers.chunks(self.width).take(tokens);
         let numbers = match self.task {
-            Task::EncodeSparse => return weights(vectors(), self.width),
+            Task::EncodeSparse => return weights(vectors(), self.width, self.weighing),
             Task::ClassifyTokens => vectors()
                 .flat_map(|vector| activated(vector, self.activation))
                 .collect(),
@@ -133,17 +134,32 @@ fn activated(numbers: &[f32], activation: Activation) -> Vec<f32> {
     }
 }
 
-/// The weight of each term: ln(1 + what is positive), the largest over all tokens (SPLADE:
-/// Formal et al., 2021).
-fn weights<'v>(vectors: impl Iterator<Item = &'v [f32]>, width: usize) -> Values {
-    let mut highest = vec![0.0_f32; width];
+/// The weight of each term that has one.
+fn weights<'v>(
+    vectors: impl Iterator<Item = &'v [f32]>,
+    width: usize,
+    weighing: Weighing,
+) -> Values {
+    let weight = |score: f32| match weighing.twice {
+        true => score.ln_1p().ln_1p(),
+        false => score.ln_1p(),
+    };
+    let mut all = vec![0.0_f32; width];
     for vector in vectors {
-        for (highest, value) in highest.iter_mut().zip(vector) {
-            *highest = highest.max(*value);
+        for (all, score) in all.iter_mut().zip(vector) {
+            if weighing.sums {
+                *all += weight(score.max(0.0));
+            } else {
+                *all = all.max(*score);
+            }
         }
     }
-    let found = (0_u32..).zip(highest).filter(|(_, value)| 0.0 < *value);
-    let (terms, numbers) = found.map(|(term, value)| (term, value.ln_1p())).unzip();
+    let found = (0_u32..).zip(all).filter(|(_, value)| 0.0 < *value);
+    let weighed = found.map(|(term, value)| match weighing.sums {
+        true => (term, value),
+        false => (term, weight(value)),
+    });
+    let (terms, numbers) = weighed.unzip();
     Values { numbers, terms }
 }
 
@@ -162,5 +178,30 @@ mod tests {
         assert_eq!(pooled(Pooling::Cls), [1.0, 4.0]);
         assert_eq!(pooled(Pooling::Last), [7.0, -2.0]);
         assert_eq!(pooled(Pooling::Max), [7.0, 4.0]);
+    }
+
+    #[test]
+    fn terms_are_weighed_as_the_files_say() {
+        let scores = [[1.0, -1.0, 0.5], [3.0, -2.0, 0.25]];
+        let weighed = |sums, twice| {
+            let scores = scores.iter().map(<[f32; 3]>::as_slice);
+            let values = weights(scores, 3, Weighing { sums, twice });
+            assert_eq!(values.terms, [0, 2]);
+            values.numbers
+        };
+        let near = |found: Vec<f32>, told: [f32; 2]| {
+            let mut pairs = found.iter().zip(told);
+            assert!(
+                pairs.all(|(found, told)| (found - told).abs() < 1e-6),
+                "{found:?}"
+            );
+        };
+        let ln = f32::ln_1p;
+        near(weighed(false, false), [ln(3.0), ln(0.5)]);
+        near(weighed(false, true), [ln(ln(3.0)), ln(ln(0.5))]);
+        near(
+            weighed(true, false),
+            [ln(1.0) + ln(3.0), ln(0.5) + ln(0.25)],
+        );
     }
 }

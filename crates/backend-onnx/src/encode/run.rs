@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use half::f16;
+use half::{bf16, f16};
 use ort::session::{Session, SessionInputValue};
 use ort::value::{Outlet, Tensor, TensorElementType, TensorValueTypeMarker, Value};
 use volley_types::{ErrorCode, ErrorOrigin, PredictError, Task};
@@ -83,6 +83,7 @@ impl Runner {
                 task: settings.task,
                 pooling: settings.pooling,
                 activation: settings.activation,
+                weighing: settings.weighing,
             },
             padding: Padding {
                 token: settings.pad_token,
@@ -272,12 +273,18 @@ fn fits(task: Task, pooled: bool, width: usize) -> bool {
 /// Refuses what the directory tells and the graph does not do.
 fn check(settings: &Settings, pooled: bool, width: usize) -> Result<(), PredictError> {
     if let Some(module) = &settings.beyond
-        && settings.task == Task::Embed
+        && matches!(settings.task, Task::Embed | Task::EncodeSparse)
         && !pooled
     {
+        let mend = match settings.task {
+            Task::Embed => {
+                "which the graph does not do; export the model with an output \
+                            'sentence_embedding'"
+            }
+            _ => "which is not done here",
+        };
         return Err(PredictError::invalid(format!(
-            "modules.json has a module '{module}', which the graph does not do; export the \
-             model with an output 'sentence_embedding'"
+            "modules.json has a module '{module}', {mend}"
         )));
     }
     let classifies = matches!(settings.task, Task::Classify | Task::ClassifyTokens);
@@ -325,6 +332,9 @@ fn floats<M: TensorValueTypeMarker + ?Sized>(
 ) -> Result<Cow<'_, [f32]>, PredictError> {
     if let Ok((_, values)) = output.try_extract_tensor::<f32>() {
         return Ok(values.into());
+    }
+    if let Ok((_, values)) = output.try_extract_tensor::<bf16>() {
+        return Ok(values.iter().map(|value| value.to_f32()).collect());
     }
     let halves = output.try_extract_tensor::<f16>();
     let (_, values) = halves

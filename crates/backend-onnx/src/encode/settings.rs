@@ -9,7 +9,10 @@ use std::time::Duration;
 use serde::Deserialize;
 use volley_types::{PredictError, Task};
 
-use self::files::{Config, Module, PoolingConfig, Prompts, SentenceConfig, TokenizerConfig, json};
+use self::files::{
+    Config, Module, PoolingConfig, Prompts, SentenceConfig, SpladeConfig, TokenizerConfig, json,
+    of_module,
+};
 use super::plan::Budget;
 use crate::overrides::{Kind, Overrides};
 use crate::registered::{ModelConfig, Registered};
@@ -27,6 +30,10 @@ pub(super) struct Settings {
     /// Whether the task is only what the architecture suggests.
     guessed: bool,
     pub(super) pooling: Pooling,
+    /// How the scores of tokens become weights of terms.
+    pub(super) weighing: Weighing,
+    /// Whether texts are made lower case before they become tokens.
+    pub(super) lower_case: bool,
     /// A module of sentence-transformers that comes after pooling, and is not done here.
     pub(super) beyond: Option<String>,
     /// Whether vectors have length 1.
@@ -87,6 +94,16 @@ impl Pooling {
     }
 }
 
+/// How the scores of a text's tokens become one weight of each term: what is positive of each, as
+/// ln(1 + score), the largest over all tokens (SPLADE v2: Formal et al., 2021).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Weighing {
+    /// The sum over all tokens in place of the largest (SPLADE).
+    pub(crate) sums: bool,
+    /// The logarithm is taken twice, as OpenSearch's own models have it.
+    pub(crate) twice: bool,
+}
+
 /// How a classifier's or a ranker's numbers become scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -109,7 +126,11 @@ impl Settings {
         let config = config(directory, registered)?;
         let own = Overrides::read(directory, Kind::Encoder)?;
         let modules: Option<Vec<Module>> = json(directory, "modules.json")?;
-        let pooling: PoolingConfig = json(directory, "1_Pooling/config.json")?.unwrap_or_default();
+        let listed = modules.as_deref().unwrap_or_default();
+        let pooling: PoolingConfig = of_module(directory, listed, "Pooling")?;
+        let splade: SpladeConfig = of_module(directory, listed, "SpladePooling")?;
+        let sentence: SentenceConfig =
+            json(directory, "sentence_bert_config.json")?.unwrap_or_default();
         let prompts: Prompts =
             json(directory, "config_sentence_transformers.json")?.unwrap_or_default();
         let known = labels(&config);
@@ -132,6 +153,8 @@ impl Settings {
                 Some(pooling) => pooling,
                 None => pooling.mode()?,
             },
+            weighing: splade.weighing()?,
+            lower_case: sentence.do_lower_case,
             beyond: kinds
                 .iter()
                 .find(|kind| !MODULES.contains(kind))
@@ -142,7 +165,7 @@ impl Settings {
                 .unwrap_or(normalizes),
             max_length: match told.model_max_length {
                 Some(length) => length.max(1),
-                None => length(own.max_length, directory, &config)?,
+                None => length(own.max_length, directory, &config, &sentence)?,
             },
             query_prefix: told
                 .query_prefix
@@ -155,7 +178,7 @@ impl Settings {
             default_prefix: prompts.default(),
             activation: match own.activation {
                 Some(activation) => activation,
-                None => activation(task, &config)?,
+                None => activation(task, &config, known.len())?,
             },
             labels: own.labels.unwrap_or(known),
             pad_token: config.pad_token_id.unwrap_or(0),
@@ -301,11 +324,13 @@ fn task_named(name: &str) -> Result<Task, PredictError> {
     }
 }
 
-fn activation(task: Task, config: &Config) -> Result<Activation, PredictError> {
+fn activation(task: Task, config: &Config, labels: usize) -> Result<Activation, PredictError> {
     if task != Task::Rerank {
         return Ok(match config.problem_type.as_deref() {
             Some("multi_label_classification") => Activation::Sigmoid,
             Some("regression") => Activation::None,
+            // The softmax of one number is 1, whatever it is.
+            _ if task == Task::Classify && labels == 1 => Activation::Sigmoid,
             _ => Activation::Softmax,
         });
     }
@@ -338,9 +363,14 @@ fn positions(config: &Config) -> Option<usize> {
 }
 
 /// What `model.toml` says, else the least of what the files say.
-fn length(own: Option<usize>, directory: &Path, config: &Config) -> Result<usize, PredictError> {
+fn length(
+    own: Option<usize>,
+    directory: &Path,
+    config: &Config,
+    sentence: &SentenceConfig,
+) -> Result<usize, PredictError> {
     let Some(own) = own else {
-        return Ok(max_length(directory, config)?.max(1));
+        return Ok(max_length(directory, config, sentence)?.max(1));
     };
     match positions(config) {
         _ if own == 0 => Err(PredictError::invalid("model.toml: 'max_length' is 0")),
@@ -351,15 +381,18 @@ fn length(own: Option<usize>, directory: &Path, config: &Config) -> Result<usize
     }
 }
 
-/// The least of what the files say.
-fn max_length(directory: &Path, config: &Config) -> Result<usize, PredictError> {
-    let sentence: SentenceConfig =
-        json(directory, "sentence_bert_config.json")?.unwrap_or_default();
+/// The least of what the files say. What sentence-transformers was told stands in for what the
+/// tokenizer says.
+fn max_length(
+    directory: &Path,
+    config: &Config,
+    sentence: &SentenceConfig,
+) -> Result<usize, PredictError> {
     let tokenizer: TokenizerConfig = json(directory, "tokenizer_config.json")?.unwrap_or_default();
     let told = tokenizer.model_max_length.filter(|told| *told < NO_LENGTH);
+    let told = told.map(|told| told as usize);
     let limits = [
-        sentence.max_seq_length,
-        told.map(|told| told as usize),
+        sentence.max_seq_length.or(told),
         positions(config),
         Some(MAX_LENGTH),
     ];

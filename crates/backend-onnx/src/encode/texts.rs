@@ -30,6 +30,7 @@ pub(super) struct Texts {
     query_prefix: String,
     passage_prefix: String,
     default_prefix: String,
+    lower_case: bool,
 }
 
 impl Texts {
@@ -68,6 +69,7 @@ impl Texts {
             query_prefix: settings.query_prefix.clone(),
             passage_prefix: settings.passage_prefix.clone(),
             default_prefix: settings.default_prefix.clone(),
+            lower_case: settings.lower_case,
         })
     }
 
@@ -99,7 +101,11 @@ impl Texts {
                 Task::Embed => {
                     let kind = kinds.and_then(|kinds| text_at(kinds, row));
                     let prefix = self.prefix(kind.as_deref(), row)?;
-                    format!("{prefix}{text}").into()
+                    let text = format!("{prefix}{text}");
+                    match self.lower_case {
+                        true => text.to_lowercase().into(),
+                        false => text.into(),
+                    }
                 }
                 Task::ClassifyTokens => {
                     kept.clone_from(&text);

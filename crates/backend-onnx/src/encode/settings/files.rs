@@ -1,13 +1,13 @@
 //! The files of an encoder's directory, as far as they are of use here.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Component, Path};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use volley_types::PredictError;
 
-use super::Pooling;
+use super::{Pooling, Weighing};
 
 #[derive(Default, Deserialize)]
 pub(super) struct Config {
@@ -55,11 +55,44 @@ pub(super) struct PoolingConfig {
 pub(super) struct Module {
     #[serde(rename = "type")]
     pub(super) kind: String,
+    #[serde(default)]
+    path: String,
+}
+
+/// How the scores of a text's tokens become the weights of terms.
+#[derive(Default, Deserialize)]
+pub(super) struct SpladeConfig {
+    pooling_strategy: Option<String>,
+    activation_function: Option<String>,
+}
+
+impl SpladeConfig {
+    pub(super) fn weighing(&self) -> Result<Weighing, PredictError> {
+        let unknown = |what: &str| {
+            PredictError::invalid(format!(
+                "the configuration of SpladePooling has a '{what}' that is not known"
+            ))
+        };
+        Ok(Weighing {
+            sums: match self.pooling_strategy.as_deref() {
+                None | Some("max") => false,
+                Some("sum") => true,
+                Some(_) => return Err(unknown("pooling_strategy")),
+            },
+            twice: match self.activation_function.as_deref() {
+                None | Some("relu") => false,
+                Some("log1p_relu") => true,
+                Some(_) => return Err(unknown("activation_function")),
+            },
+        })
+    }
 }
 
 #[derive(Default, Deserialize)]
 pub(super) struct SentenceConfig {
     pub(super) max_seq_length: Option<usize>,
+    #[serde(default)]
+    pub(super) do_lower_case: bool,
 }
 
 #[derive(Default, Deserialize)]
@@ -93,6 +126,30 @@ impl Module {
     pub(super) fn name(&self) -> &str {
         self.kind.rsplit('.').next().unwrap_or_default()
     }
+}
+
+/// The configuration of the module `kind`: where `modules` say that it is, or else where it usually
+/// is.
+///
+/// # Errors
+/// `InvalidInput` when it is malformed, or outside of the directory.
+pub(super) fn of_module<T: DeserializeOwned + Default>(
+    directory: &Path,
+    modules: &[Module],
+    kind: &str,
+) -> Result<T, PredictError> {
+    let module = modules.iter().find(|module| module.name() == kind);
+    let folder = module.map(|module| module.path.as_str());
+    let folder = folder.filter(|folder| !folder.is_empty());
+    let folder = folder.map_or_else(|| format!("1_{kind}"), str::to_owned);
+    let plain = |part| matches!(part, Component::Normal(_));
+    if !Path::new(&folder).components().all(plain) {
+        return Err(PredictError::invalid(
+            "modules.json has a path that leaves the directory",
+        ));
+    }
+    let name = Path::new(&folder).join("config.json");
+    Ok(json(directory, &name.to_string_lossy())?.unwrap_or_default())
 }
 
 impl PoolingConfig {
