@@ -31,7 +31,7 @@ TYPES = {
 }
 
 
-def save(name, nodes, inputs, outputs, constants=(), external=False):
+def save(name, nodes, inputs, outputs, constants=(), external=False, checked=True):
     info = helper.make_tensor_value_info
     graph = helper.make_graph(
         nodes,
@@ -41,7 +41,8 @@ def save(name, nodes, inputs, outputs, constants=(), external=False):
         list(constants),
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.checker.check_model(model)
+    if checked:
+        onnx.checker.check_model(model)
     directory = ROOT / name
     directory.mkdir(parents=True, exist_ok=True)
     if external:
@@ -169,6 +170,54 @@ def main():
             numpy_helper.from_array(np.array(10_000_000, np.int64), "times"),
             numpy_helper.from_array(np.array(True), "yes"),
             numpy_helper.from_array(np.eye(64, dtype=np.float32), "weights"),
+        ],
+    )
+    # A processor cannot divide the least number by -1.
+    save(
+        "dividing",
+        [helper.make_node("Div", ["x", "z"], ["y"])],
+        [("x", TensorProto.INT64, ["n"]), ("z", TensorProto.INT64, ["n"])],
+        [("y", TensorProto.INT64, ["n"])],
+    )
+    # Nothing says how many dimensions y has.
+    save(
+        "rankless",
+        [helper.make_node("ConstantOfShape", ["x"], ["y"])],
+        [("x", TensorProto.INT64, ["r"])],
+        [("y", TensorProto.FLOAT, None)],
+        checked=False,
+    )
+    # Counts to x, for as long as that takes.
+    count = helper.make_graph(
+        [
+            helper.make_node("Add", ["so_far", "one"], ["so_far_out"]),
+            helper.make_node("Identity", ["go"], ["go_out"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("step", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("so_far", TensorProto.INT64, []),
+        ],
+        [
+            helper.make_tensor_value_info("go_out", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("so_far_out", TensorProto.INT64, []),
+        ],
+    )
+    save(
+        "counting",
+        [
+            helper.make_node("Squeeze", ["x"], ["times"]),
+            helper.make_node("Loop", ["times", "yes", "zero"], ["counted"], body=count),
+            helper.make_node("Unsqueeze", ["counted", "axes"], ["y"]),
+        ],
+        [("x", TensorProto.INT64, [1])],
+        [("y", TensorProto.INT64, [1])],
+        [
+            numpy_helper.from_array(np.array(True), "yes"),
+            numpy_helper.from_array(np.array(0, np.int64), "zero"),
+            numpy_helper.from_array(np.array(1, np.int64), "one"),
+            numpy_helper.from_array(np.array([0], np.int64), "axes"),
         ],
     )
 

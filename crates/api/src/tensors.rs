@@ -27,8 +27,9 @@ pub use encode::to_json;
 /// `InvalidInput` naming the input, the row and what it should be.
 pub fn from_json(inputs: &Value, schema: &SchemaRef) -> Result<RecordBatch, PredictError> {
     match inputs {
-        Value::Object(columns) => from_columns(columns, schema),
-        Value::Array(rows) => from_columns(&transpose(rows, schema)?, schema),
+        // A model without inputs is called once.
+        Value::Object(columns) => from_columns(columns, schema, 1),
+        Value::Array(rows) => from_columns(&transpose(rows, schema)?, schema, rows.len()),
         _ => Err(PredictError::invalid(
             "'inputs' must be an object with one array of rows for each input, or a list of rows",
         )),
@@ -66,9 +67,11 @@ fn transpose(rows: &[Value], schema: &Schema) -> Result<Map<String, Value>, Pred
     Ok(columns)
 }
 
+/// `calls` is the number of rows where the model has no inputs to count them by.
 fn from_columns(
     columns: &Map<String, Value>,
     schema: &SchemaRef,
+    calls: usize,
 ) -> Result<RecordBatch, PredictError> {
     if let Some(name) = columns
         .keys()
@@ -93,7 +96,11 @@ fn from_columns(
         arrays.push(decode::column(field, rows)?);
         fields.push(field.clone());
     }
-    let rows = arrays.first().map_or(0, |array| array.len());
+    let rows = match arrays.first() {
+        Some(array) => array.len(),
+        None if schema.fields().is_empty() => calls,
+        None => 0,
+    };
     if let Some(index) = arrays.iter().position(|array| array.len() != rows) {
         return Err(PredictError::invalid(format!(
             "input '{}' has {} rows and input '{}' has {rows}; all inputs need the same number",
@@ -119,10 +126,11 @@ fn unknown(name: &str, schema: &Schema) -> PredictError {
         .map(|field| format!("'{}'", field.name()))
         .collect();
     let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
-    PredictError::invalid(format!(
-        "'{name}' is not an input of this model; its inputs are {}",
-        known.join(", ")
-    ))
+    let known = match known.is_empty() {
+        true => "it takes none".to_owned(),
+        false => format!("its inputs are {}", known.join(", ")),
+    };
+    PredictError::invalid(format!("'{name}' is not an input of this model; {known}"))
 }
 
 /// The extension's `shape`, for a `FixedSizeList` of `size`.

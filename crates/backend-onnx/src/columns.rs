@@ -24,6 +24,8 @@ pub(crate) struct Port {
     pub(crate) bfloat16: bool,
     /// The shape of one row; negative where dynamic.
     pub(crate) row_shape: Vec<i64>,
+    /// The shape that the graph has for such a row.
+    pub(crate) graph_shape: Vec<i64>,
     /// How a row stands in its column.
     pub(crate) layout: Layout,
 }
@@ -102,9 +104,39 @@ impl Port {
             name: name.to_owned(),
             element,
             bfloat16,
+            graph_shape: row_shape.clone(),
             row_shape,
             layout,
         })
+    }
+
+    /// The port with rows that callers see in the shape `seen`, and the graph in the shape `inner`.
+    ///
+    /// # Errors
+    /// `InvalidInput` when the graph's rows are not of the shape `inner`, or not of as many values
+    /// as `seen`.
+    pub(crate) fn reshaped(self, seen: &[i64], inner: &[i64]) -> Result<Self, PredictError> {
+        let fits = |(own, inner): (&i64, &i64)| *own < 0 || own == inner;
+        let same =
+            self.graph_shape.len() == inner.len() && self.graph_shape.iter().zip(inner).all(fits);
+        let dims = |shape: &[i64]| {
+            let dims = shape.iter().map(|dim| usize::try_from(*dim).ok());
+            dims.collect::<Option<Vec<usize>>>()
+        };
+        let size = dims(seen).and_then(|dims| elements(&dims));
+        match (size, dims(inner).and_then(|dims| elements(&dims))) {
+            (Some(size), Some(graph)) if same && size == graph => Ok(Self {
+                row_shape: seen.to_vec(),
+                graph_shape: inner.to_vec(),
+                layout: Layout::Fixed(size),
+                ..self
+            }),
+            _ => Err(PredictError::invalid(format!(
+                "input or output '{}' cannot be reshaped: a row has the shape {} in the graph",
+                self.name,
+                self.shape_text()
+            ))),
+        }
     }
 
     /// The column.
@@ -177,12 +209,21 @@ impl Port {
 
     /// Whether a row of `shape` is one that the model declares.
     pub(crate) fn takes(&self, shape: &[usize]) -> bool {
-        shape.len() == self.row_shape.len()
-            && shape
-                .iter()
-                .zip(&self.row_shape)
-                .all(|(found, declared)| *declared < 0 || usize::try_from(*declared) == Ok(*found))
+        is_of(shape, &self.row_shape)
     }
+
+    /// Whether a row of `shape` is one that the graph declares.
+    pub(crate) fn gives(&self, shape: &[usize]) -> bool {
+        is_of(shape, &self.graph_shape)
+    }
+}
+
+/// Whether a row's shape is `declared`.
+fn is_of(shape: &[usize], declared: &[i64]) -> bool {
+    let same = |(found, declared): (&usize, &i64)| {
+        *declared < 0 || usize::try_from(*declared) == Ok(*found)
+    };
+    shape.len() == declared.len() && shape.iter().zip(declared).all(same)
 }
 
 /// The field of a shape's dimensions.

@@ -41,6 +41,9 @@ pub struct OnnxConfig {
     /// Threads of one session. 0 chooses by the model's size: small models are fastest, and
     /// cheapest, with one; large ones want every core.
     pub threads: usize,
+    /// Sessions of one replica of a graph or a text encoder, which run side by side; each holds
+    /// the weights. At most [`OnnxConfig::MAX_INSTANCES`].
+    pub instances: usize,
     /// Generations of one replica that decode together.
     pub slots: usize,
     /// The longest context in tokens, prompt and answer; `None` means what the model allows.
@@ -51,13 +54,24 @@ pub struct OnnxConfig {
     pub prefix_reuse: bool,
     /// Whether decoders with a shared KV cache run their decode steps as CUDA graphs, on a GPU.
     pub cuda_graphs: bool,
-    /// Tensor predictions of one replica that are taken at once; they run one after the other.
+    /// Tensor predictions of one replica that are taken at once; each of its sessions runs one after
+    /// the other.
     pub tensor_streams: usize,
     /// The most rows of one tensor batch.
     pub max_rows: usize,
     /// How long one batch of tensors, one run of a text encoder, or one step of a decoder may take;
     /// then it is stopped.
     pub run_timeout: Duration,
+}
+
+impl OnnxConfig {
+    /// The most sessions of one replica.
+    pub const MAX_INSTANCES: usize = 64;
+
+    /// Bytes of the weights of all of a replica's sessions, of which one has `bytes`.
+    pub(crate) fn weights(&self, bytes: u64) -> u64 {
+        bytes.saturating_mul(self.instances.max(1) as u64)
+    }
 }
 
 impl Default for OnnxConfig {
@@ -67,6 +81,7 @@ impl Default for OnnxConfig {
             gpu: 0,
             gpus: 1,
             threads: 0,
+            instances: 1,
             slots: 32,
             max_context: None,
             prefix_reuse: true,

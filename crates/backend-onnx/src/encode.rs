@@ -82,12 +82,21 @@ pub(crate) fn load(
     let (session, place) = session::build_placed(runtime, &path, &config)?;
     let outputs: Vec<_> = session.outputs().iter().map(|one| one.name()).collect();
     settings.suit(&outputs);
-    let mut runner = Runner::new(session, place, &settings)?;
     let texts = Texts::read(directory, &settings)?;
-    let mut watch = Watch::new(config.run_timeout)?;
-    runner.warm_up(&mut watch)?;
-    settings.name_labels(runner.width());
-    let shape = Shape::new(&settings, &texts, runner.width(), defaults)?;
+    let started = |session, place| {
+        let mut runner = Runner::new(session, place, &settings)?;
+        let mut watch = Watch::new(config.run_timeout)?;
+        runner.warm_up(&mut watch)?;
+        Ok::<_, PredictError>((runner, watch))
+    };
+    let mut runners = vec![started(session, place)?];
+    while runners.len() < config.instances {
+        let (session, place) = session::build_placed(runtime, &path, &config)?;
+        runners.push(started(session, place)?);
+    }
+    let width = runners[0].0.width();
+    settings.name_labels(width);
+    let shape = Shape::new(&settings, &texts, width, defaults)?;
     settings.check_width(shape.usual())?;
     let signature = match settings.task {
         Task::Rerank => Signature::rerank(),
@@ -96,13 +105,13 @@ pub(crate) fn load(
         Task::EncodeSparse => Signature::encode_sparse(),
         _ => Signature::embed(shape.usual()),
     };
-    let memory_bytes = graph::outline(&path)?.bytes;
+    let memory_bytes = config.weights(graph::outline(&path)?.bytes);
     let capacity = config.tensor_streams.max(1);
     let pace = Pace {
         budget: settings.budget(place),
         window: settings.window,
     };
-    let queue = Queue::start(&model, runner, pace, capacity, watch)?;
+    let queue = Queue::start(&model, runners, pace, capacity)?;
     let inner = Inner {
         config,
         signature: signature.clone(),

@@ -4,12 +4,16 @@
 //! Only the frame of the file is read: lengths and names, never weights. The format is protocol
 //! buffers; the numbers are those of `onnx.proto`.
 
+mod division;
+
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read, Seek};
 use std::path::{Component, Path, PathBuf};
 
 use volley_types::PredictError;
+
+use self::division::{Division, Node};
 
 /// How deep messages may be nested; ONNX Runtime reads no deeper either.
 const MAX_DEPTH: usize = 100;
@@ -28,6 +32,11 @@ pub(crate) struct Outline {
     /// Whether an input holds floating-point numbers of 16 bits. Of a decoder's inputs, only keys
     /// and values hold such numbers at all.
     pub(crate) half_inputs: bool,
+    /// Inputs and outputs of the model that are tensors, and of which no shape is told: not even
+    /// how many dimensions they have.
+    pub(crate) shapeless: BTreeSet<String>,
+    /// Whether a request's numbers may end the process that runs it: see [`division`].
+    pub(crate) divides: bool,
 }
 
 /// Reads the outline of the graph at `path`.
@@ -67,6 +76,8 @@ pub(crate) fn outline(path: &Path) -> Result<Outline, PredictError> {
         bytes,
         external: walked.found,
         half_inputs: walked.half_inputs,
+        shapeless: walked.shapeless,
+        divides: walked.division.is_there(),
     })
 }
 
@@ -108,6 +119,8 @@ impl From<std::io::Error> for Flaw {
 
 /// How deep the types of the model's own inputs lie; those of graphs inside it lie deeper.
 const INPUT_DEPTH: usize = 4;
+/// How deep its inputs and outputs, its nodes and its constants lie.
+const OWN_DEPTH: usize = 2;
 /// `FLOAT16` and `BFLOAT16` of ONNX's `TensorProto.DataType`.
 const HALVES: [u64; 2] = [10, 16];
 
@@ -123,6 +136,7 @@ enum Part {
     Tensor,
     External,
     Input,
+    Output,
     Type,
     TensorType,
 }
@@ -141,11 +155,18 @@ impl Part {
             }
             (Self::Tensor, 13) => Some(Self::External),
             (Self::Graph, 11) => Some(Self::Input),
-            (Self::Input, 2) => Some(Self::Type),
+            (Self::Graph, 12) => Some(Self::Output),
+            (Self::Input | Self::Output, 2) => Some(Self::Type),
             (Self::Type, 1) => Some(Self::TensorType),
             _ => None,
         }
     }
+}
+
+/// Whether it is one of the model's own inputs, outputs, nodes or constants.
+fn is_own(part: Part, depth: usize) -> bool {
+    let own = [Part::Input, Part::Output, Part::Node, Part::Tensor];
+    depth == OWN_DEPTH && own.contains(&part)
 }
 
 /// Walks through a model of `length` bytes.
@@ -155,6 +176,9 @@ fn walk<R: Read + Seek>(reader: BufReader<R>, length: u64) -> Result<Walk<R>, Fl
         at: 0,
         found: BTreeSet::new(),
         half_inputs: false,
+        shapeless: BTreeSet::new(),
+        division: Division::default(),
+        seen: Seen::default(),
     };
     walk.message(Part::Model, length, 0)?;
     Ok(walk)
@@ -166,6 +190,21 @@ struct Walk<R> {
     /// The files that tensors lie in.
     found: BTreeSet<PathBuf>,
     half_inputs: bool,
+    shapeless: BTreeSet<String>,
+    division: Division,
+    seen: Seen,
+}
+
+/// What was read of the input, output, node or constant that the walk is in.
+#[derive(Default)]
+struct Seen {
+    name: String,
+    node: Node,
+    /// The type of its elements, where it has one.
+    kind: Option<u64>,
+    shaped: bool,
+    /// The name of the attribute that the walk is in.
+    attribute: String,
 }
 
 impl<R: Read + Seek> Walk<R> {
@@ -175,15 +214,16 @@ impl<R: Read + Seek> Walk<R> {
             return Err(Flaw::Deep);
         }
         let (mut key, mut value) = (Vec::new(), Vec::new());
+        if is_own(part, depth) {
+            self.seen = Seen::default();
+        }
         while self.at < end {
             let tag = self.number(end)?;
             let (number, wire) = (tag >> 3, tag & 7);
             match wire {
                 0 => {
                     let value = self.number(end)?;
-                    if (part, number, depth) == (Part::TensorType, 1, INPUT_DEPTH) {
-                        self.half_inputs |= HALVES.contains(&value);
-                    }
+                    self.note_number(part, number, depth, value);
                 }
                 1 => self.skip(8, end)?,
                 5 => self.skip(4, end)?,
@@ -191,9 +231,21 @@ impl<R: Read + Seek> Walk<R> {
                     let length = self.number(end)?;
                     let inner = self.at.checked_add(length).filter(|inner| *inner <= end);
                     let inner = inner.ok_or(Flaw::Malformed)?;
+                    if (part, number, depth) == (Part::TensorType, 2, INPUT_DEPTH) {
+                        self.seen.shaped = true;
+                    }
                     match (part, number, part.within(number)) {
                         (Part::External, 1, _) => key = self.text(length)?,
                         (Part::External, 2, _) => value = self.text(length)?,
+                        (Part::Node, 1 | 2 | 4, _) => self.node_text(number, length, end)?,
+                        (Part::Attribute, 1, _) if depth == OWN_DEPTH + 1 => {
+                            self.seen.attribute = self.name(length, end)?;
+                        }
+                        (Part::Input | Part::Output, 1, _) | (Part::Tensor, 8, _)
+                            if depth == OWN_DEPTH =>
+                        {
+                            self.seen.name = self.name(length, end)?;
+                        }
                         (_, _, Some(within)) => self.message(within, inner, depth + 1)?,
                         _ => self.skip(length, end)?,
                     }
@@ -204,7 +256,69 @@ impl<R: Read + Seek> Walk<R> {
         if part == Part::External && key == b"location" {
             self.keep(&value)?;
         }
+        if part == Part::Node || is_own(part, depth) {
+            self.note(part, depth);
+        }
         Ok(())
+    }
+
+    /// A number of what the walk is in.
+    fn note_number(&mut self, part: Part, number: u64, depth: usize, value: u64) {
+        match (part, number) {
+            (Part::TensorType, 1) if depth == INPUT_DEPTH => self.seen.kind = Some(value),
+            // The constant itself, or the value of a node's attribute.
+            (Part::Tensor, 2) if depth == OWN_DEPTH => self.seen.kind = Some(value),
+            (Part::Tensor, 2) if depth == OWN_DEPTH + 2 => self.seen.node.kind = Some(value),
+            (Part::Attribute, 3) if depth == OWN_DEPTH + 1 && self.seen.attribute == "to" => {
+                self.seen.node.kind = Some(value);
+            }
+            _ => {}
+        }
+    }
+
+    /// The end of an input, an output, a node or a constant.
+    fn note(&mut self, part: Part, depth: usize) {
+        let Seen {
+            name,
+            node,
+            kind,
+            shaped,
+            ..
+        } = std::mem::take(&mut self.seen);
+        if matches!(part, Part::Input | Part::Output) && kind.is_some() && !shaped {
+            self.shapeless.insert(name.clone());
+        }
+        match part {
+            Part::Input => {
+                self.half_inputs |= kind.is_some_and(|kind| HALVES.contains(&kind));
+                self.division.input(name, kind);
+            }
+            Part::Tensor => self.division.constant(name, kind),
+            Part::Node => self.division.node(node, depth != OWN_DEPTH),
+            _ => {}
+        }
+    }
+
+    /// A name of a node's: of an input, an output or its operator.
+    fn node_text(&mut self, number: u64, length: u64, end: u64) -> Result<(), Flaw> {
+        let text = self.name(length, end)?;
+        let node = &mut self.seen.node;
+        match number {
+            1 => node.inputs.push(text),
+            2 => node.outputs.push(text),
+            _ => node.operator = text,
+        }
+        Ok(())
+    }
+
+    /// A text, or nothing in place of one that is too long.
+    fn name(&mut self, length: u64, end: u64) -> Result<String, Flaw> {
+        if MAX_TEXT < length {
+            self.skip(length, end)?;
+            return Ok(String::new());
+        }
+        let text = self.text(length)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
     fn keep(&mut self, location: &[u8]) -> Result<(), Flaw> {

@@ -55,7 +55,7 @@ pub fn describe(
     details.extend(tokenizer(&directory).map(|told| ("tokenizer", told)));
     if let Some(declared) = declared {
         details.push(("described by", "config.pbtxt".to_owned()));
-        details.extend(declared.details);
+        details.extend(declared.details(kind == "graph"));
     }
     Ok(Description { kind, details })
 }

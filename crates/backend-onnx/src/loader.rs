@@ -76,6 +76,22 @@ impl BackendLoader for OnnxLoader {
         .await
     }
 
+    async fn needs_process(&self, assignment: &Assignment) -> Result<bool, PredictError> {
+        let directory = self.directory(assignment)?;
+        let (parameters, config) = (assignment.spec.parameters.clone(), self.config);
+        on_thread(move || {
+            let variant = parameters.text(VARIANT);
+            let registered = Registered::read(&parameters)?;
+            let found = Found::new(&directory, &registered, config, variant.as_deref())?;
+            match found.layout {
+                Layout::Graph(graph) => Ok(graph::outline(&found.directory.join(graph))?.divides),
+                // What they divide is made of tokens, which nobody can choose so.
+                Layout::Decoder | Layout::Encoder => Ok(false),
+            }
+        })
+        .await
+    }
+
     async fn load(&self, assignment: &Assignment) -> Result<Arc<dyn Backend>, PredictError> {
         let runtime = self.runtime.clone()?;
         let mut config = self.config;
@@ -190,7 +206,8 @@ fn estimate(
         Layout::Encoder => layout::graph(directory, variant)?,
         Layout::Graph(graph) => graph,
     };
-    Ok(graph::outline(&directory.join(graph))?.bytes)
+    let bytes = graph::outline(&directory.join(graph))?.bytes;
+    Ok(found.config.weights(bytes))
 }
 
 fn load(
@@ -212,6 +229,10 @@ fn load(
     let (directory, mut config) = (found.directory, found.config);
     // All others have runs of many shapes.
     config.cuda_graphs &= found.layout == Layout::Decoder;
+    if found.layout == Layout::Decoder {
+        // Its slots decode together in one session.
+        config.instances = 1;
+    }
     match found.layout {
         Layout::Decoder => generate::load(runtime, &directory, model, defaults, config),
         Layout::Encoder => encode::load(runtime, &directory, model, &defaults, &registered, config),

@@ -24,8 +24,15 @@ pub(crate) enum Kind {
 
 const COMMON: [&str; 4] = ["task", "variant", "device", "threads"];
 const DECODER: [&str; 4] = ["max_context", "slots", "prefix_reuse", "parameters"];
-const GRAPH: [&str; 3] = ["max_rows", "max_batch_rows", "batch_window_us"];
-const ENCODER: [&str; 11] = [
+const GRAPH: [&str; 5] = [
+    "instances",
+    "max_rows",
+    "max_batch_rows",
+    "batch_window_us",
+    "shapes",
+];
+const ENCODER: [&str; 12] = [
+    "instances",
     "pooling",
     "normalize",
     "max_length",
@@ -64,6 +71,7 @@ pub(crate) struct Overrides {
     pub(crate) variant: Option<String>,
     device: Option<String>,
     threads: Option<usize>,
+    instances: Option<usize>,
     max_context: Option<usize>,
     slots: Option<usize>,
     prefix_reuse: Option<bool>,
@@ -81,6 +89,9 @@ pub(crate) struct Overrides {
     pub(crate) max_batch_tokens: Option<usize>,
     pub(crate) max_batch_rows: Option<usize>,
     pub(crate) batch_window_us: Option<u32>,
+    /// Shapes of inputs and outputs of which the graph tells none; -1 where a dimension is open.
+    #[serde(default)]
+    pub(crate) shapes: BTreeMap<String, Vec<i64>>,
 }
 
 impl Overrides {
@@ -127,6 +138,7 @@ impl Overrides {
         }
         for (name, value) in [
             ("slots", self.slots),
+            ("instances", self.instances),
             ("max_rows", self.max_rows),
             ("max_batch_rows", self.max_batch_rows),
         ] {
@@ -134,6 +146,13 @@ impl Overrides {
                 return Err(PredictError::invalid(format!("{FILE}: '{name}' is 0")));
             }
         }
+        let most = OnnxConfig::MAX_INSTANCES;
+        if self.instances.is_some_and(|count| most < count) {
+            return Err(PredictError::invalid(format!(
+                "{FILE}: 'instances' is more than {most}"
+            )));
+        }
+        config.instances = self.instances.unwrap_or(config.instances);
         config.threads = self.threads.unwrap_or(config.threads);
         config.slots = self.slots.unwrap_or(config.slots);
         config.max_rows = self.max_rows.unwrap_or(config.max_rows);
@@ -202,5 +221,12 @@ mod tests {
         };
         assert!(apply("device = 'tpu'").is_err());
         assert!(apply("slots = 0").is_err());
+        let graph = |text| {
+            let own = Overrides::parse(text, Kind::Graph).unwrap();
+            own.apply(OnnxConfig::default())
+        };
+        assert_eq!(graph("instances = 3").unwrap().instances, 3);
+        assert!(graph("instances = 0").is_err());
+        assert!(graph("instances = 65").is_err());
     }
 }

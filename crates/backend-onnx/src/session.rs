@@ -117,7 +117,7 @@ pub(crate) fn place(runtime: &Runtime, config: &OnnxConfig) -> Result<Place, Pre
 fn commit(mut builder: SessionBuilder, path: &Path) -> Result<Session, PredictError> {
     builder.commit_from_file(path).map_err(|error| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let what = refusal(error.code());
+        let what = refusal(error.code(), error.message());
         PredictError::invalid(format!(
             "'{name}' could not be loaded: {what}; the worker's log has the details"
         ))
@@ -132,25 +132,47 @@ pub(crate) fn cannot_run(error: PredictError) -> PredictError {
 }
 
 /// What ONNX Runtime has against a model.
-fn refusal(code: OrtCode) -> &'static str {
-    match code {
+fn refusal(code: OrtCode, message: &str) -> String {
+    if let Some(operator) = unknown_operator(message) {
+        return format!(
+            "it needs the operator {operator}, which this ONNX Runtime does not have; libraries of \
+             operators are not loaded"
+        );
+    }
+    if message.contains("escapes model directory") {
+        return "its weights are not in its own directory: a link leads out of it".to_owned();
+    }
+    if message.contains("No graph was found") {
+        return "it is no ONNX model, or not all of one".to_owned();
+    }
+    let what = match code {
         OrtCode::NoSuchFile | OrtCode::NoModel => "a file of the model is missing",
         OrtCode::InvalidProtobuf => "it is no ONNX model",
         OrtCode::NotImplemented => "it needs an operator that this ONNX Runtime does not have",
         OrtCode::InvalidGraph => "its graph is not valid for this ONNX Runtime",
         _ => "ONNX Runtime does not take it",
-    }
+    };
+    what.to_owned()
+}
+
+/// The operator that a message says is none: `… domain:Name(-1) is not a registered function/op`.
+fn unknown_operator(message: &str) -> Option<&str> {
+    let (before, _) = message.split_once(" is not a registered function/op")?;
+    let (_, last) = before.rsplit_once(' ')?;
+    let (name, _) = last.split_once('(')?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':');
+    ((1..=128).contains(&name.len()) && name.chars().all(plain)).then_some(name)
 }
 
 /// Threads for the model at `path`, where the configuration leaves it open: one for each 32 MiB
-/// of weights, the last ones too, and no more than there are cores. Waking a thread for each operator of a small
-/// model costs more than it gains.
+/// of weights, the last ones too, and no more than each of its sessions has cores. Waking a thread for
+/// each operator of a small model costs more than it gains.
 fn threads(config: &OnnxConfig, path: &Path) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     match config.threads {
         0 => usize::try_from(weight_bytes(path).div_ceil(THREAD_BYTES))
             .unwrap_or(cores)
-            .clamp(1, cores),
+            .clamp(1, cores.div_ceil(config.instances.max(1))),
         threads => threads,
     }
 }
@@ -214,4 +236,30 @@ fn cuda(
             )
             .with_source(error.to_string())
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_a_model_is_told_without_paths() {
+        let told = |message: &str| refusal(OrtCode::GenericFailure, message);
+        let operator = "Load model from /models/a.onnx failed:Fatal error: \
+                        my.domain:Frobnicate(-1) is not a registered function/op";
+        assert!(told(operator).contains("the operator my.domain:Frobnicate,"));
+        let link = "Error: External data path escapes model directory. \
+                    External data path: \"w.bin\" resolved path: \"/etc/w.bin\"";
+        assert!(told(link).contains("a link leads out of it"));
+        let odd = "failed: a/b(1) is not a registered function/op";
+        for message in [
+            operator,
+            link,
+            odd,
+            "No graph was found in the protobuf.",
+            "",
+        ] {
+            assert!(!told(message).contains('/'), "{message}");
+        }
+    }
 }

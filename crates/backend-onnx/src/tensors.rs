@@ -1,6 +1,6 @@
 //! Tensor models: rows in, rows out, in order.
 //!
-//! One thread owns the session ([`queue`]) and runs one batch at a time ([`run`]), or those of
+//! One thread owns each session ([`queue`]) and runs one batch at a time ([`run`]), or those of
 //! several requests together where the model's files say so ([`merged`]). A run whose callers have
 //! gone is stopped.
 
@@ -12,7 +12,9 @@ mod failure;
 mod merged;
 mod queue;
 mod run;
+mod warm;
 
+use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
@@ -25,6 +27,7 @@ use async_trait::async_trait;
 use futures::TryStreamExt;
 use ort::session::{NoSelectedOutputs, RunOptions};
 use volley_backend::Backend;
+use volley_types::signature::with_labels;
 use volley_types::{
     ChunkStream, ErrorCode, ErrorOrigin, ModelName, ModelRef, Predict, PredictError,
     PredictRequest, Signature, Task,
@@ -42,12 +45,14 @@ pub(crate) type Options = RunOptions<NoSelectedOutputs>;
 const LONGEST_WINDOW: Duration = Duration::from_secs(1);
 
 /// How rows become runs, as a model's files say.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Batching {
     /// The most rows of one run; more are several runs.
     most: Option<NonZeroUsize>,
     /// Whether the rows of several requests may be in one run.
     merges: bool,
+    /// Sizes that such a run has where what waits can make one, in rows.
+    preferred: Arc<[usize]>,
     /// How long an idle model waits for more rows.
     window: Duration,
 }
@@ -64,6 +69,7 @@ impl Batching {
         Self {
             most: NonZeroUsize::new(most),
             merges: own.max_batch_rows.is_some() || declared_merges,
+            preferred: declared.preferred.into(),
             window: window
                 .or(declared.merges)
                 .unwrap_or_default()
@@ -71,8 +77,14 @@ impl Batching {
         }
     }
 
-    fn most(self) -> usize {
+    fn most(&self) -> usize {
         self.most.map_or(usize::MAX, NonZeroUsize::get)
+    }
+
+    /// Rows for which no more are waited for.
+    fn full(&self) -> usize {
+        let preferred = self.preferred.iter().max();
+        preferred.map_or(self.most(), |size| self.most().min(*size))
     }
 
     /// For these ports.
@@ -96,6 +108,8 @@ impl Batching {
 struct TensorModel {
     model: ModelName,
     signature: Signature,
+    /// What answers have: the signature's output without the names of values.
+    answer: SchemaRef,
     config: OnnxConfig,
     batching: Batching,
     memory_bytes: u64,
@@ -128,44 +142,108 @@ pub(crate) fn load(
     config: OnnxConfig,
 ) -> Result<Arc<dyn Backend>, PredictError> {
     let (session, place) = session::build_placed(runtime, path, &config)?;
+    let outline = graph::outline(path)?;
     if let Some(declared) = declared {
-        declared.check(session.inputs(), session.outputs())?;
+        declared.check(session.inputs(), session.outputs(), &outline.shapeless)?;
     }
-    let ports = ports(&session)?;
+    let shapes = Shapes {
+        shapeless: &outline.shapeless,
+        own,
+        declared,
+    };
+    let ports = Arc::new(ports(&session, &shapes)?);
     let batching = Batching::of(declared, own).suited(&ports, own.max_batch_rows.is_some())?;
     let input = Schema::new(ports.inputs.iter().map(Port::field).collect::<Vec<_>>());
     let signature = Signature {
         task: Task::Tensors,
         input: Arc::new(input),
-        output: ports.output_schema.clone(),
+        output: Arc::new(named(&ports.output_schema, declared)),
     };
-    let runner = run::Runner::new(session, ports);
+    let mut runners = vec![run::Runner::new(session, ports.clone())];
+    while runners.len() < config.instances {
+        let (session, _) = session::build_placed(runtime, path, &config)?;
+        runners.push(run::Runner::new(session, ports.clone()));
+    }
+    for sample in declared.iter().flat_map(|declared| &declared.warm_up) {
+        warm::up(&mut runners, &ports, sample, config.run_timeout)?;
+    }
     let queue = Queue::start(
         &model,
-        runner,
+        runners,
         config.tensor_streams.max(1),
         config.run_timeout,
         place,
-        batching,
+        batching.clone(),
     )?;
     Ok(Arc::new(TensorModel {
         model,
         signature,
+        answer: ports.output_schema.clone(),
         config,
         batching,
-        memory_bytes: graph::outline(path)?.bytes,
+        memory_bytes: config.weights(outline.bytes),
         queue: Arc::new(queue),
     }))
 }
 
-fn ports(session: &ort::session::Session) -> Result<Ports, PredictError> {
+/// The columns of an answer, with the names of their values where the files have them.
+fn named(outputs: &Schema, declared: Option<&Declared>) -> Schema {
+    let fields = outputs.fields().iter().map(|field| {
+        let labels = declared.and_then(|declared| declared.labels_of(field.name()));
+        match labels {
+            Some(labels) => with_labels(field.as_ref().clone(), labels),
+            None => field.as_ref().clone(),
+        }
+    });
+    Schema::new(fields.collect::<Vec<_>>())
+}
+
+/// What the files say of the shapes of inputs and outputs.
+struct Shapes<'f> {
+    /// Those of which the graph tells none.
+    shapeless: &'f BTreeSet<String>,
+    own: &'f Overrides,
+    declared: Option<&'f Declared>,
+}
+
+impl Shapes<'_> {
+    /// The shape of an input or output, of which ONNX Runtime knows this much.
+    ///
+    /// # Errors
+    /// `InvalidInput` when nothing tells it, or two things do.
+    fn of(&self, name: &str, known: &[i64]) -> Result<Vec<i64>, PredictError> {
+        // Without dimensions: a single number, or nobody knows.
+        let unknown = known.is_empty() && self.shapeless.contains(name);
+        let declared = || self.declared.and_then(|declared| declared.shape_of(name));
+        match (unknown, self.own.shapes.get(name)) {
+            (true, Some(shape)) => Ok(shape.clone()),
+            (false, Some(_)) => Err(PredictError::invalid(format!(
+                "{}: 'shapes' has '{name}', whose shape the graph tells itself",
+                overrides::FILE
+            ))),
+            (false, None) => Ok(known.to_vec()),
+            (true, None) => declared().ok_or_else(|| {
+                PredictError::invalid(format!(
+                    "the graph does not tell how many dimensions '{name}' has; give it a shape in \
+                     the model, or in {}, as {name} = [-1, -1] below [shapes]",
+                    overrides::FILE
+                ))
+            }),
+        }
+    }
+}
+
+fn ports(session: &ort::session::Session, told: &Shapes<'_>) -> Result<Ports, PredictError> {
     let tensors = |outlets: &[ort::value::Outlet]| {
         let read = |outlet: &ort::value::Outlet| match outlet.dtype() {
             ort::value::ValueType::Tensor {
                 ty,
                 shape,
                 dimension_symbols,
-            } => Ok((*ty, (shape.to_vec(), dimension_symbols.to_vec()))),
+            } => {
+                let shape = told.of(outlet.name(), shape)?;
+                Ok((*ty, (shape, dimension_symbols.to_vec())))
+            }
             other => Err(PredictError::invalid(format!(
                 "input or output '{}' is {}; only tensors are served",
                 outlet.name(),
@@ -180,8 +258,15 @@ fn ports(session: &ort::session::Session) -> Result<Ports, PredictError> {
     let batched = is_batched(&inputs, &outputs);
     let ports = |outlets: &[ort::value::Outlet], types: &[_], shapes: &[(Vec<i64>, _)]| {
         let each = outlets.iter().zip(types).zip(shapes);
-        each.map(|((outlet, ty), (shape, _))| Port::new(outlet.name(), *ty, shape, batched))
-            .collect::<Result<Vec<_>, _>>()
+        each.map(|((outlet, ty), (shape, _))| {
+            let port = Port::new(outlet.name(), *ty, shape, batched)?;
+            let reshape = told.declared.and_then(|it| it.reshape_of(outlet.name()));
+            match reshape {
+                Some((seen, inner)) => port.reshaped(seen, inner),
+                None => Ok(port),
+            }
+        })
+        .collect::<Result<Vec<_>, _>>()
     };
     let inputs = ports(session.inputs(), &input_types, &inputs)?;
     let outputs = ports(session.outputs(), &output_types, &outputs)?;
@@ -240,7 +325,7 @@ impl Predict for TensorModel {
         self.signature.check_input(&request.input.schema())?;
         let (signature, config) = (self.signature.clone(), self.config);
         let (queue, most) = (self.queue.clone(), self.batching.most());
-        let schema = self.signature.output.clone();
+        let schema = self.answer.clone();
         let batches = try_stream! {
             let mut input = request.input.into_stream();
             while let Some(rows) = input.try_next().await? {

@@ -1,16 +1,23 @@
 //! `config.pbtxt`: what a Triton repository says of a model. What Volley does as well is taken
 //! over, what the graph contradicts is refused, and what would change the answers and is not
-//! known here is refused too. Everything else, such as optimisations, says nothing here.
+//! known here is refused too. Everything else, such as optimisations, has no effect, and is told.
 
+mod fields;
+mod tensor;
 mod text;
+mod warm;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use ort::value::{Outlet, TensorElementType, ValueType};
+use ort::value::Outlet;
 use volley_types::PredictError;
 
-use self::text::{Message, Value};
+use self::fields::{messages, number, plain, string, word};
+use self::tensor::Tensor;
+use self::text::Message;
+pub(crate) use self::warm::Sample;
 use crate::{Device, OnnxConfig};
 
 /// The file's name.
@@ -25,6 +32,24 @@ const NOT_KNOWN: [&str; 5] = [
     "model_operations",
 ];
 
+/// Fields that are taken over, or say nothing that could have an effect.
+const KNOWN: [&str; 12] = [
+    "name",
+    "platform",
+    "backend",
+    "max_batch_size",
+    "input",
+    "output",
+    "version_policy",
+    "default_model_filename",
+    "instance_group",
+    "dynamic_batching",
+    "model_warmup",
+    "parameters",
+];
+/// The parameter of ONNX Runtime's backend that says how many threads a session has.
+const THREADS: &str = "intra_op_thread_count";
+
 /// What the file says, as far as it matters here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Declared {
@@ -37,11 +62,21 @@ pub(crate) struct Declared {
     versions: Versions,
     device: Option<Device>,
     gpu: Option<i32>,
+    instances: Option<usize>,
+    threads: Option<usize>,
+    /// Sizes of a run that are wanted, in rows.
+    pub(crate) preferred: Vec<usize>,
+    /// The names of outputs' values.
+    labels: Vec<(String, Vec<String>)>,
+    /// Runs before the first request.
+    pub(crate) warm_up: Vec<Sample>,
     /// Whether the rows of several requests may be in one run, and how long an idle model waits for
     /// more of them.
     pub(crate) merges: Option<Duration>,
-    /// What is taken over, or has no effect, for people.
-    pub(crate) details: Vec<(&'static str, String)>,
+    /// What is taken over for graphs, for people.
+    details: Vec<(&'static str, String)>,
+    /// What has no effect.
+    idle: Vec<String>,
 }
 
 /// Which of the numbered versions are served.
@@ -52,13 +87,6 @@ enum Versions {
     Specific(Vec<u64>),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Tensor {
-    name: String,
-    kind: TensorElementType,
-    dims: Vec<i64>,
-}
-
 impl Declared {
     /// The file of a repository's directory; `None` where there is none.
     ///
@@ -67,7 +95,11 @@ impl Declared {
     /// offered.
     pub(crate) fn read(directory: &Path) -> Result<Option<Self>, PredictError> {
         match std::fs::read_to_string(directory.join(FILE)) {
-            Ok(text) => Self::parse(&text).map(Some).map_err(wrong),
+            Ok(text) => {
+                let mut declared = Self::parse(&text).map_err(wrong)?;
+                declared.read_labels(directory).map_err(wrong)?;
+                Ok(Some(declared))
+            }
             Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
                 Err(wrong("it is not UTF-8"))
             }
@@ -94,29 +126,44 @@ impl Declared {
                 "it is for '{name}'; only ONNX Runtime's models are served"
             ));
         }
+        let mut idle = Vec::new();
         let mut declared = Self {
             max_batch_size: number(&message, "max_batch_size")?.unwrap_or(0),
-            inputs: tensors(&message, "input")?,
-            outputs: tensors(&message, "output")?,
+            inputs: Tensor::all(&message, "input", &mut idle)?,
+            outputs: Tensor::all(&message, "output", &mut idle)?,
             graph: string(&message, "default_model_filename")?,
             versions: versions(&message)?,
+            warm_up: Sample::all(&message)?,
+            idle,
             ..Self::default()
         };
         declared.instances(&message)?;
         declared.batching(&message)?;
+        declared.parameters(&message)?;
+        let others = message.0.iter().map(|(field, _)| field);
+        let others = others.filter(|field| !KNOWN.contains(&field.as_str()));
+        declared.idle.extend(others.cloned());
+        declared.idle.sort();
+        declared.idle.dedup();
         if 0 < declared.max_batch_size {
             let size = declared.max_batch_size.to_string();
             declared.details.push(("rows of a run", size));
+        }
+        if !declared.warm_up.is_empty() {
+            let runs: usize = declared.warm_up.iter().map(|sample| sample.runs).sum();
+            let told = format!("{runs} runs over zeros");
+            declared.details.push(("warm-up", told));
         }
         Ok(declared)
     }
 
     fn instances(&mut self, message: &Message) -> Result<(), String> {
-        let mut count = 0;
-        for group in messages(message, "instance_group")? {
-            count += number(group, "count")?.unwrap_or(1).max(1);
-            self.device = match word(group, "kind")?.as_deref() {
-                None | Some("KIND_AUTO") => self.device,
+        let groups = messages(message, "instance_group")?;
+        let mut count = 0_usize;
+        for group in &groups {
+            count = count.saturating_add(number(group, "count")?.unwrap_or(1).max(1));
+            let device = match word(group, "kind")?.as_deref() {
+                None | Some("KIND_AUTO") => None,
                 Some("KIND_CPU") => Some(Device::Cpu),
                 Some("KIND_GPU") => Some(Device::Cuda),
                 Some(other) => {
@@ -125,39 +172,158 @@ impl Declared {
                     ));
                 }
             };
+            if device.is_some() && self.device.is_some_and(|other| Some(other) != device) {
+                return Err("'instance_group' has two kinds; a replica has one device".to_owned());
+            }
+            self.device = device.or(self.device);
             self.gpu = number(group, "gpus")?.or(self.gpu);
+            let more = [
+                "secondary_devices",
+                "rate_limiter",
+                "profile",
+                "host_policy",
+                "passive",
+            ];
+            let more = more.iter().filter(|field| group.last(field).is_some());
+            let more = more.map(|field| format!("instance_group.{field}"));
+            self.idle.extend(more);
+            if 1 < group.all("gpus").count() {
+                self.idle
+                    .push("instance_group.gpus but the first".to_owned());
+            }
         }
-        if 1 < count {
-            let told =
-                format!("{count} asked for; a replica has one session, deploy more replicas");
-            self.details.push(("instances", told));
+        if OnnxConfig::MAX_INSTANCES < count {
+            return Err(format!(
+                "'instance_group' has {count} instances; a replica has {} at most",
+                OnnxConfig::MAX_INSTANCES
+            ));
+        }
+        if !groups.is_empty() {
+            self.instances = Some(count);
         }
         Ok(())
     }
 
     fn batching(&mut self, message: &Message) -> Result<(), String> {
         for batching in messages(message, "dynamic_batching")? {
-            let sizes: Vec<String> = batching
-                .all("preferred_batch_size")
-                .map(|value| Ok(plain::<usize>(value, "preferred_batch_size")?.to_string()))
-                .collect::<Result<_, String>>()?;
+            let sizes = batching.all("preferred_batch_size");
+            let sizes = sizes.map(|value| plain(value, "preferred_batch_size"));
+            self.preferred = sizes.collect::<Result<_, String>>()?;
+            let most = self.max_batch_size;
+            let wrong = |size: &&usize| **size == 0 || (0 < most && most < **size);
+            if let Some(size) = self.preferred.iter().find(wrong) {
+                return Err(format!(
+                    "'preferred_batch_size' {size} is not between 1 and 'max_batch_size'"
+                ));
+            }
             let delay: Option<u64> = number(batching, "max_queue_delay_microseconds")?;
             let delay = delay.unwrap_or(0);
             self.merges = Some(Duration::from_micros(delay));
-            let mut told = match self.max_batch_size {
+            let mut told = match most {
                 0 => "none without a 'max_batch_size'".to_owned(),
                 _ => "rows of requests that wait run together".to_owned(),
             };
-            if !sizes.is_empty() {
-                let sizes = sizes.join(", ");
-                told.push_str(&format!("; preferred sizes {sizes} have no effect"));
+            if !self.preferred.is_empty() && 0 < most {
+                let sizes: Vec<String> = self.preferred.iter().map(usize::to_string).collect();
+                told.push_str(&format!(", {} where they can be", sizes.join(" or ")));
             }
             if 0 < delay {
                 told.push_str(&format!("; an idle model waits {delay} µs for more"));
             }
             self.details.push(("dynamic batching", told));
+            let known = [
+                "preferred_batch_size",
+                "max_queue_delay_microseconds",
+                "preserve_ordering",
+            ];
+            let others = batching.0.iter().map(|(field, _)| field.as_str());
+            let others = others.filter(|field| !known.contains(field));
+            let others = others.map(|field| format!("dynamic_batching.{field}"));
+            self.idle.extend(others);
         }
         Ok(())
+    }
+
+    /// Parameters of the backend: a map of names to texts.
+    fn parameters(&mut self, message: &Message) -> Result<(), String> {
+        for entry in messages(message, "parameters")? {
+            let name = string(entry, "key")?.unwrap_or_default();
+            let value = messages(entry, "value")?.pop();
+            let value = value
+                .map(|value| string(value, "string_value"))
+                .transpose()?;
+            match (name.as_str(), value.flatten()) {
+                (THREADS, Some(count)) => {
+                    let count = count.trim().parse().ok();
+                    let told = || format!("the parameter '{THREADS}' is no number of threads");
+                    self.threads = Some(count.ok_or_else(told)?);
+                }
+                _ => self.idle.push(format!("parameters.{name}")),
+            }
+        }
+        Ok(())
+    }
+
+    fn read_labels(&mut self, directory: &Path) -> Result<(), String> {
+        for output in &self.outputs {
+            if let Some(labels) = output.read_labels(directory)? {
+                let told = format!("{} of '{}'", labels.len(), output.name);
+                self.details.push(("labels", told));
+                self.labels.push((output.name.clone(), labels));
+            }
+        }
+        Ok(())
+    }
+
+    /// The names of an output's values.
+    pub(crate) fn labels_of(&self, output: &str) -> Option<&[String]> {
+        let found = self.labels.iter().find(|(name, _)| name == output);
+        found.map(|(_, labels)| labels.as_slice())
+    }
+
+    /// The shape that the graph should have for an input or output, with the rows.
+    pub(crate) fn shape_of(&self, name: &str) -> Option<Vec<i64>> {
+        let mut tensors = self.inputs.iter().chain(&self.outputs);
+        let tensor = tensors.find(|tensor| tensor.name == name)?;
+        let rows = (0 < self.max_batch_size).then_some(-1);
+        let dims = tensor.inner.as_ref().unwrap_or(&tensor.dims);
+        Some(rows.into_iter().chain(dims.iter().copied()).collect())
+    }
+
+    /// The shape of a row as it is declared, and as the graph has it, where the file says that
+    /// they differ.
+    pub(crate) fn reshape_of(&self, name: &str) -> Option<(&[i64], &[i64])> {
+        let mut tensors = self.inputs.iter().chain(&self.outputs);
+        let tensor = tensors.find(|tensor| tensor.name == name)?;
+        Some((&tensor.dims, tensor.inner.as_deref()?))
+    }
+
+    /// For people: what was taken over for a graph of tensors or for another kind of model, and
+    /// what has no effect on it.
+    pub(crate) fn details(&self, graph: bool) -> Vec<(&'static str, String)> {
+        let mut details = if graph {
+            self.details.clone()
+        } else {
+            Vec::new()
+        };
+        if let Some(count) = self.instances.filter(|count| 1 < *count) {
+            details.push(("instances", count.to_string()));
+        }
+        let mut idle = self.idle.clone();
+        if !graph {
+            let tensors = [
+                "max_batch_size",
+                "input",
+                "output",
+                "dynamic_batching",
+                "model_warmup",
+            ];
+            idle.extend(tensors.map(str::to_owned));
+        }
+        if !idle.is_empty() {
+            details.push(("without effect", idle.join(", ")));
+        }
+        details
     }
 
     /// Which of the versions that are `there` is served.
@@ -182,6 +348,8 @@ impl Declared {
     pub(crate) fn apply(&self, mut config: OnnxConfig) -> OnnxConfig {
         config.device = self.device.unwrap_or(config.device);
         config.gpu = self.gpu.unwrap_or(config.gpu);
+        config.instances = self.instances.unwrap_or(config.instances);
+        config.threads = self.threads.unwrap_or(config.threads);
         config
     }
 
@@ -189,7 +357,12 @@ impl Declared {
     ///
     /// # Errors
     /// `InvalidInput` naming what is not there or of another type or shape.
-    pub(crate) fn check(&self, inputs: &[Outlet], outputs: &[Outlet]) -> Result<(), PredictError> {
+    pub(crate) fn check(
+        &self,
+        inputs: &[Outlet],
+        outputs: &[Outlet],
+        shapeless: &BTreeSet<String>,
+    ) -> Result<(), PredictError> {
         for (what, declared, there) in [
             ("input", &self.inputs, inputs),
             ("output", &self.outputs, outputs),
@@ -202,11 +375,9 @@ impl Declared {
                     let told = format!("the graph has no {what} '{}'; it has {names}", tensor.name);
                     return Err(wrong(told));
                 };
-                if let ValueType::Tensor { ty, shape, .. } = outlet.dtype() {
-                    tensor
-                        .check(*ty, shape, 0 < self.max_batch_size)
-                        .map_err(wrong)?;
-                }
+                let batched = 0 < self.max_batch_size;
+                let open = shapeless.contains(&tensor.name);
+                tensor.check(outlet, batched, open).map_err(wrong)?;
             }
         }
         // An output may be left out: it is served all the same. An input may not.
@@ -220,38 +391,6 @@ impl Declared {
             }
             None => Ok(()),
         }
-    }
-}
-
-impl Tensor {
-    fn check(&self, kind: TensorElementType, shape: &[i64], batched: bool) -> Result<(), String> {
-        let Self { name, dims, .. } = self;
-        if self.kind != kind {
-            let told = format!(
-                "'{name}' is declared as {}, and is {kind} in the graph",
-                self.kind
-            );
-            return Err(told);
-        }
-        let shape = match (batched, shape.split_first()) {
-            (false, _) => shape,
-            (true, Some((first, rest))) if *first < 0 => rest,
-            (true, _) => {
-                return Err(format!(
-                    "'max_batch_size' is set, but the first dimension of '{name}' is no batch in \
-                     the graph; set it to 0"
-                ));
-            }
-        };
-        // A scalar for each row is declared as one number.
-        let scalars = shape.is_empty() && dims[..] == [1];
-        let fits = |(dim, own): (&i64, &i64)| *dim < 0 || *own < 0 || dim == own;
-        if scalars || (dims.len() == shape.len() && dims.iter().zip(shape).all(fits)) {
-            return Ok(());
-        }
-        Err(format!(
-            "'{name}' is declared as {dims:?}, and is {shape:?} in the graph"
-        ))
     }
 }
 
@@ -269,178 +408,9 @@ fn versions(message: &Message) -> Result<Versions, String> {
     versions.collect::<Result<_, _>>().map(Versions::Specific)
 }
 
-fn tensors(message: &Message, field: &str) -> Result<Vec<Tensor>, String> {
-    let read = |tensor: &Message| {
-        let name = string(tensor, "name")?.ok_or_else(|| format!("an {field} has no name"))?;
-        if tensor.last("reshape").is_some() {
-            return Err(format!("'reshape' of '{name}' is not offered"));
-        }
-        let dims = tensor.all("dims").map(|value| plain(value, "dims"));
-        let kind = word(tensor, "data_type")?.unwrap_or_default();
-        Ok(Tensor {
-            dims: dims.collect::<Result<_, _>>()?,
-            kind: element(&kind)
-                .ok_or_else(|| format!("'{name}' has the data type '{kind}', which is none"))?,
-            name,
-        })
-    };
-    messages(message, field)?.into_iter().map(read).collect()
-}
-
-fn element(name: &str) -> Option<TensorElementType> {
-    Some(match name {
-        "TYPE_BOOL" => TensorElementType::Bool,
-        "TYPE_UINT8" => TensorElementType::Uint8,
-        "TYPE_UINT16" => TensorElementType::Uint16,
-        "TYPE_UINT32" => TensorElementType::Uint32,
-        "TYPE_UINT64" => TensorElementType::Uint64,
-        "TYPE_INT8" => TensorElementType::Int8,
-        "TYPE_INT16" => TensorElementType::Int16,
-        "TYPE_INT32" => TensorElementType::Int32,
-        "TYPE_INT64" => TensorElementType::Int64,
-        "TYPE_FP16" => TensorElementType::Float16,
-        "TYPE_FP32" => TensorElementType::Float32,
-        "TYPE_FP64" => TensorElementType::Float64,
-        "TYPE_BF16" => TensorElementType::Bfloat16,
-        "TYPE_STRING" => TensorElementType::String,
-        _ => return None,
-    })
-}
-
-fn messages<'a>(message: &'a Message, field: &str) -> Result<Vec<&'a Message>, String> {
-    let named = message.0.iter().filter(|(name, _)| name == field);
-    let each = named.map(|(_, value)| match value {
-        Value::Message(message) => Ok(message),
-        Value::Word(_) | Value::Text(_) => Err(format!("'{field}' is no message")),
-    });
-    each.collect()
-}
-
-fn string(message: &Message, field: &str) -> Result<Option<String>, String> {
-    match message.last(field) {
-        None => Ok(None),
-        Some(Value::Text(text)) => Ok(Some(text.clone())),
-        Some(_) => Err(format!("'{field}' is no string")),
-    }
-}
-
-fn word(message: &Message, field: &str) -> Result<Option<String>, String> {
-    match message.last(field) {
-        None => Ok(None),
-        Some(Value::Word(word)) => Ok(Some(word.clone())),
-        Some(_) => Err(format!("'{field}' is no name")),
-    }
-}
-
-fn number<T: std::str::FromStr>(message: &Message, field: &str) -> Result<Option<T>, String> {
-    message
-        .last(field)
-        .map(|value| plain(value, field))
-        .transpose()
-}
-
-fn plain<T: std::str::FromStr>(value: &Value, field: &str) -> Result<T, String> {
-    let number = match value {
-        Value::Word(word) => word.parse().ok(),
-        Value::Text(_) | Value::Message(_) => None,
-    };
-    number.ok_or_else(|| format!("'{field}' is no number, or none that it can be"))
-}
-
 fn wrong(what: impl std::fmt::Display) -> PredictError {
     PredictError::invalid(format!("{FILE}: {what}"))
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const SAMPLE: &str = r#"
-        name: "classifier"
-        platform: "onnxruntime_onnx"
-        max_batch_size: 8
-        input [ { name: "x" data_type: TYPE_FP32 dims: [ 3, -1 ] } ]
-        output [ { name: "y" data_type: TYPE_INT64 dims: [ 1 ] label_filename: "labels.txt" } ]
-        dynamic_batching { preferred_batch_size: [ 4, 8 ] max_queue_delay_microseconds: 100 }
-        instance_group [ { count: 2 kind: KIND_CPU } ]
-        version_policy { specific { versions: [ 1, 3 ] } }
-        optimization { graph { level: 1 } }
-    "#;
-
-    #[test]
-    fn a_configuration_is_understood() {
-        let declared = Declared::parse(SAMPLE).unwrap();
-        assert_eq!(declared.max_batch_size, 8);
-        assert_eq!(declared.inputs[0].dims, [3, -1]);
-        assert_eq!(declared.outputs[0].kind, TensorElementType::Int64);
-        let config = declared.apply(OnnxConfig::default());
-        assert_eq!(config.device, Device::Cpu);
-        assert_eq!(declared.version(&[1, 2, 3, 4]).unwrap(), Some(3));
-        assert!(declared.version(&[2, 4]).is_err());
-        let told: Vec<_> = declared.details.iter().map(|(name, _)| *name).collect();
-        assert_eq!(told, ["instances", "dynamic batching", "rows of a run"]);
-    }
-
-    #[test]
-    fn what_is_not_offered_is_refused_by_its_name() {
-        for (text, told) in [
-            ("platform: 'tensorflow_savedmodel'", "tensorflow_savedmodel"),
-            ("backend: 'python'", "'python'"),
-            ("ensemble_scheduling { }", "ensemble_scheduling"),
-            (
-                "model_operations { op_library_filename: 'a.so' }",
-                "model_operations",
-            ),
-            ("input { name: 'x' data_type: TYPE_FP8 }", "TYPE_FP8"),
-            ("input { data_type: TYPE_FP32 }", "no name"),
-            (
-                "input { name: 'x' data_type: TYPE_FP32 reshape { shape: [] } }",
-                "reshape",
-            ),
-            ("instance_group { kind: KIND_MODEL }", "KIND_MODEL"),
-            ("max_batch_size: many", "max_batch_size"),
-            ("max_batch_size: -1", "max_batch_size"),
-            ("input: 3", "'input' is no message"),
-        ] {
-            let error = Declared::parse(text).unwrap_err();
-            assert!(error.contains(told), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn types_and_shapes_are_those_of_the_graph() {
-        let tensor = |dims: &[i64]| Tensor {
-            name: "x".to_owned(),
-            kind: TensorElementType::Float32,
-            dims: dims.to_vec(),
-        };
-        let check = |dims: &[i64], shape: &[i64], batched| {
-            tensor(dims).check(TensorElementType::Float32, shape, batched)
-        };
-        assert!(check(&[3, -1], &[-1, 3, 5], true).is_ok());
-        assert!(check(&[1], &[-1], true).is_ok());
-        assert!(check(&[2, 3], &[2, -1], false).is_ok());
-        assert!(
-            check(&[3], &[4, 3], true)
-                .unwrap_err()
-                .contains("max_batch_size")
-        );
-        assert!(check(&[4], &[-1, 3], true).unwrap_err().contains("[4]"));
-        let other = tensor(&[1]).check(TensorElementType::Int8, &[1], false);
-        assert!(other.unwrap_err().contains("declared as"));
-    }
-
-    proptest! {
-        #[test]
-        fn any_text_is_understood_or_refused(
-            fields in proptest::collection::vec(
-                ("(platform|input|dims|version_policy|instance_group|name|max_batch_size|specific)",
-                 "(: 1|: 'x'| \\{|\\}|: \\[1\\]|: TYPE_FP32)"), 0..12),
-        ) {
-            let text: String = fields.iter().map(|(name, rest)| format!("{name}{rest} ")).collect();
-            let _ = Declared::parse(&text);
-        }
-    }
-}
+mod tests;

@@ -80,6 +80,16 @@ pub trait BackendLoader: Send + Sync + 'static {
         true
     }
 
+    /// Whether a request's values may end the process that runs this model, however sound the model
+    /// is. The worker then has it in a process of its own, where it would otherwise only try it in
+    /// one.
+    ///
+    /// # Errors
+    /// As for [`load`](Self::load).
+    async fn needs_process(&self, _assignment: &Assignment) -> Result<bool, PredictError> {
+        Ok(false)
+    }
+
     /// Loads one replica. Slow work runs on threads of its own.
     ///
     /// # Errors

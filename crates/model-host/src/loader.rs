@@ -20,7 +20,8 @@ const OVERHEAD_BYTES: u64 = 48 << 20;
 /// What processes are used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// A model is loaded and tried in a process, which ends; then it is loaded in this one.
+    /// A model is loaded and tried in a process, which ends; then it is loaded in this one. One
+    /// that [needs a process](BackendLoader::needs_process) stays in it.
     Probe,
     /// A model stays in its process.
     Serve,
@@ -56,6 +57,14 @@ impl HostedLoader {
         }
     }
 
+    /// Whether a model stays in its process.
+    async fn serves(&self, assignment: &Assignment) -> Result<bool, PredictError> {
+        match self.what_for {
+            Use::Probe => self.inner.needs_process(assignment).await,
+            Use::Serve => Ok(true),
+        }
+    }
+
     /// The loader, with another patience.
     #[must_use]
     pub fn with_restarts(mut self, restarts: Restarts) -> Self {
@@ -80,9 +89,9 @@ impl BackendLoader for HostedLoader {
 
     async fn estimate(&self, assignment: &Assignment) -> Result<u64, PredictError> {
         let bytes = self.inner.estimate(assignment).await?;
-        Ok(match self.what_for {
-            Use::Probe => bytes,
-            Use::Serve => bytes.saturating_add(OVERHEAD_BYTES),
+        Ok(match self.serves(assignment).await? {
+            false => bytes,
+            true => bytes.saturating_add(OVERHEAD_BYTES),
         })
     }
 
@@ -95,8 +104,9 @@ impl BackendLoader for HostedLoader {
 
     async fn load(&self, assignment: &Assignment) -> Result<Arc<dyn Backend>, PredictError> {
         let turn = self.loads.fetch_add(1, Ordering::Relaxed);
+        let stays = self.serves(assignment).await?;
         let mut loaded = self.program.load(assignment, turn).await?;
-        if self.what_for == Use::Probe {
+        if !stays {
             // Its memory is free before as much is taken here.
             if let Err(error) = loaded.process.kill().await {
                 tracing::debug!(%error, "the process that tried a model had ended");

@@ -93,6 +93,26 @@ pub const TOKENS: &str = "tokens";
 /// The key in an embedding column's metadata that says how long the vectors are.
 pub const DIMENSIONS: &str = "volley.dimensions";
 
+/// The key in an output column's metadata that holds the names of its values, the first value's
+/// first: a list of texts in JSON. Answers do not have it.
+pub const LABELS: &str = "volley.labels";
+
+/// `field` with the names of its values.
+#[must_use]
+pub fn with_labels(field: Field, labels: &[String]) -> Field {
+    let mut metadata = field.metadata().clone();
+    metadata.insert(LABELS.to_owned(), serde_json::json!(labels).to_string());
+    field.with_metadata(metadata)
+}
+
+/// The names of the values of `field`; none where it has none that can be read.
+#[must_use]
+pub fn labels(field: &Field) -> Vec<String> {
+    let labels = field.metadata().get(LABELS);
+    let labels = labels.and_then(|labels| serde_json::from_str(labels).ok());
+    labels.unwrap_or_default()
+}
+
 /// The extension name of a bfloat16. Arrow has no such type: its 16 bits stand as `UInt16`, with
 /// this on the field that holds them (inside a tensor, the field of the items).
 pub const BFLOAT16: &str = "volley.bfloat16";

@@ -4,9 +4,10 @@ use std::cmp::{Ordering, Reverse};
 
 use serde_json::Value;
 
-/// The `count` greatest of the numbers of a row, the greatest first, each as `value:place`; fewer
-/// where the row has fewer. What is no number (NaN) comes last.
-pub(super) fn best(row: &[Value], count: usize) -> Vec<String> {
+/// The `count` greatest of the numbers of a row, the greatest first, each as `value:place`, or
+/// `value:place:label` where that place has one of `labels`; fewer where the row has fewer. What is
+/// no number (NaN) comes last.
+pub(super) fn best(row: &[Value], count: usize, labels: &[String]) -> Vec<String> {
     let mut places: Vec<usize> = (0..row.len()).collect();
     // Of equal values the first one wins: the sorts are stable.
     match row.iter().map(whole).collect::<Option<Vec<i128>>>() {
@@ -15,8 +16,14 @@ pub(super) fn best(row: &[Value], count: usize) -> Vec<String> {
     }
     places.truncate(count);
     let told = places.into_iter();
-    told.map(|place| format!("{}:{place}", text(&row[place])))
-        .collect()
+    told.map(|place| {
+        let value = text(&row[place]);
+        match labels.get(place) {
+            Some(label) => format!("{value}:{place}:{label}"),
+            None => format!("{value}:{place}"),
+        }
+    })
+    .collect()
 }
 
 fn whole(value: &Value) -> Option<i128> {
@@ -57,11 +64,17 @@ mod tests {
             json!(0.5),
             json!(-1.0),
         ];
-        assert_eq!(best(&row, 3), ["0.500000:2", "0.500000:3", "0.250000:0"]);
-        assert_eq!(best(&row, 9).last().unwrap(), "nan:1");
+        assert_eq!(
+            best(&row, 3, &[]),
+            ["0.500000:2", "0.500000:3", "0.250000:0"]
+        );
+        assert_eq!(best(&row, 9, &[]).last().unwrap(), "nan:1");
+        let labels = ["cat".to_owned(), "dog".to_owned(), "a: fox".to_owned()];
+        let told = best(&row, 3, &labels);
+        assert_eq!(told, ["0.500000:2:a: fox", "0.500000:3", "0.250000:0:cat"]);
         let close = [json!(i64::MAX - 1), json!(i64::MAX)];
-        assert_eq!(best(&close, 1), [format!("{}:1", i64::MAX)]);
-        assert!(best(&[], 2).is_empty());
+        assert_eq!(best(&close, 1, &[]), [format!("{}:1", i64::MAX)]);
+        assert!(best(&[], 2, &[]).is_empty());
     }
 
     proptest::proptest! {
@@ -73,7 +86,7 @@ mod tests {
                 proptest::prelude::any::<i64>().prop_map(|v| json!(v)),
             ], 0..40), count in 0_usize..50)
         {
-            proptest::prop_assert_eq!(best(&row, count).len(), count.min(row.len()));
+            proptest::prop_assert_eq!(best(&row, count, &[]).len(), count.min(row.len()));
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, SchemaRef};
 use serde_json::{Map, Value, json};
+use volley_types::signature::labels;
 use volley_types::{ErrorCode, PredictError};
 
 use super::classes::best;
@@ -200,7 +201,7 @@ pub(super) fn outputs(
         let mut datatype = described(field);
         let texts = Field::new(field.name(), DataType::Utf8, false);
         if let Some(count) = classes {
-            tensor = tensor.classes(count, batched, &texts)?;
+            tensor = tensor.classes(count, batched, &labels(field), &texts)?;
             datatype = described(&texts);
         }
         let mut told = json!({
@@ -243,7 +244,7 @@ pub(super) fn binary(
         let mut datatype = described(field);
         let texts = Field::new(field.name(), DataType::Utf8, false);
         if let Some(count) = classes {
-            tensor = tensor.classes(count, batched, &texts)?;
+            tensor = tensor.classes(count, batched, &labels(field), &texts)?;
             datatype = described(&texts);
         }
         let mut bytes = Vec::new();
@@ -297,8 +298,15 @@ impl<'f> Tensor<'f> {
         })
     }
 
-    /// The best `count` values of each row, as texts in a column that `texts` describes.
-    fn classes(self, count: usize, batched: bool, texts: &'f Field) -> Result<Self, PredictError> {
+    /// The best `count` values of each row, as texts in a column that `texts` describes, with their
+    /// names where they have some.
+    fn classes(
+        self,
+        count: usize,
+        batched: bool,
+        labels: &[String],
+        texts: &'f Field,
+    ) -> Result<Self, PredictError> {
         if datatype(self.item).is_none_or(|name| matches!(name, "BYTES" | "BOOL")) {
             let message = "only outputs of numbers have classes; leave 'classification' out";
             return Err(PredictError::invalid(message));
@@ -313,7 +321,7 @@ impl<'f> Tensor<'f> {
         };
         let each = values.len().checked_div(rows).unwrap_or(0);
         let rows_of = values.chunks(each.max(1));
-        let best: Vec<String> = rows_of.flat_map(|row| best(row, count)).collect();
+        let best: Vec<String> = rows_of.flat_map(|row| best(row, count, labels)).collect();
         let best: ArrayRef = Arc::new(StringArray::from(best));
         let shape = if batched {
             vec![rows, count.min(each)]

@@ -154,3 +154,14 @@ proptest! {
         prop_assert_eq!(&to_json(&[batch]).unwrap()[0]["data"], &json!(flat));
     }
 }
+
+#[test]
+fn a_model_without_inputs_is_called_once_for_each_row_or_object() {
+    let none = Arc::new(Schema::empty());
+    let rows = |inputs: Value| from_json(&inputs, &none).map(|batch| batch.num_rows());
+    assert_eq!(rows(json!({})).unwrap(), 1);
+    assert_eq!(rows(json!([{}, {}])).unwrap(), 2);
+    assert!(rows(json!([])).is_err());
+    let error = rows(json!({"x": [1]})).unwrap_err();
+    assert!(error.message.ends_with("it takes none"), "{error}");
+}

@@ -1,8 +1,9 @@
-//! The thread that owns a session, and the rows that wait for it.
+//! The threads that own a session each, and the rows that wait for them. One thread after the other
+//! takes a part of what waits.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -20,6 +21,8 @@ use crate::watch::Watch;
 const WINDOW_ROWS: usize = 256;
 /// As many runs' tokens: of long texts, fewer are sorted together.
 const WINDOW_RUNS: usize = 8;
+/// Rows that are not shared out among sessions: fewer are run for less together.
+const SHARE_ROWS: usize = 16;
 
 type Rows = Arc<Vec<Tokens>>;
 type Answer = Result<Vec<Values>, PredictError>;
@@ -32,11 +35,11 @@ pub(super) struct Pace {
     pub(super) window: Duration,
 }
 
-/// The way to the thread. Dropping it ends the thread.
+/// The way to the threads. Dropping it ends them.
 pub(super) struct Queue {
     // `Some` until it is dropped.
     jobs: Option<mpsc::Sender<Job>>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 /// The rows of one batch of one request.
@@ -46,31 +49,37 @@ struct Job {
 }
 
 impl Queue {
-    /// Starts the thread; `places` batches may wait for it; `watch` limits its runs.
+    /// Starts a thread for each of `runners`; `places` batches may wait for them; each one's watch
+    /// limits its runs.
     ///
     /// # Errors
-    /// `Internal` when it cannot be started.
+    /// `Internal` when one cannot be started.
     pub(super) fn start(
         model: &ModelName,
-        runner: Runner,
+        runners: Vec<(Runner, Watch)>,
         pace: Pace,
         places: usize,
-        mut watch: Watch,
     ) -> Result<Self, PredictError> {
         let (jobs, queue) = mpsc::channel(places);
-        let mut waiting = Waiting {
+        let waiting = Arc::new(Mutex::new(Waiting {
             queue,
             jobs: VecDeque::new(),
             places,
             window: pace.window,
+            sessions: runners.len(),
+        }));
+        let start = |(runner, mut watch)| {
+            let waiting = waiting.clone();
+            let thread = std::thread::Builder::new().name(format!("encode-{model}"));
+            thread
+                .spawn(move || serve(runner, &waiting, pace.budget, &mut watch))
+                .map_err(|error| {
+                    PredictError::internal("the model's thread could not start", error)
+                })
         };
-        let thread = std::thread::Builder::new()
-            .name(format!("encode-{model}"))
-            .spawn(move || serve(runner, &mut waiting, pace.budget, &mut watch))
-            .map_err(|error| PredictError::internal("the model's thread could not start", error))?;
         Ok(Self {
+            threads: runners.into_iter().map(start).collect::<Result<_, _>>()?,
             jobs: Some(jobs),
-            thread: Some(thread),
         })
     }
 
@@ -95,14 +104,14 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // Without an entrance the thread ends after the run that it is in.
+        // Without an entrance each thread ends after the runs that it has taken.
         self.jobs.take();
-        let Some(thread) = self.thread.take() else {
-            return;
-        };
+        let threads = std::mem::take(&mut self.threads);
         let wait = move || {
-            if thread.join().is_err() {
-                tracing::error!("the model's thread panicked");
+            for thread in threads {
+                if thread.join().is_err() {
+                    tracing::error!("the model's thread panicked");
+                }
             }
         };
         // The last handle is often a stream's, dropped on a runtime's thread, which must not be
@@ -120,46 +129,79 @@ struct Waiting {
     jobs: VecDeque<Begun>,
     places: usize,
     window: Duration,
+    sessions: usize,
 }
 
-/// A job of which `taken` rows have run, or are in the window.
+/// A job of which `taken` rows have run, or are in a window.
 struct Begun {
+    job: Arc<UnderWay>,
+    taken: usize,
+}
+
+/// A job that a thread, or several, have rows of.
+struct UnderWay {
     rows: Rows,
+    state: Mutex<State>,
+}
+
+struct State {
     /// `None` once it is answered.
     answer: Option<oneshot::Sender<Answer>>,
-    taken: usize,
     ran: usize,
     values: Vec<Values>,
 }
 
-impl Begun {
+impl UnderWay {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing can be half done in it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether nobody waits for it any more.
     fn is_over(&self) -> bool {
-        self.answer.as_ref().is_none_or(oneshot::Sender::is_closed)
+        let answer = &self.lock().answer;
+        answer.as_ref().is_none_or(oneshot::Sender::is_closed)
     }
 
     /// Keeps what a row gave, and answers after the last.
-    fn keep(&mut self, row: usize, values: Values) {
-        self.values[row] = values;
-        self.ran += 1;
-        if self.ran == self.rows.len() {
-            let values = std::mem::take(&mut self.values);
+    fn keep(&self, row: usize, values: Values) {
+        let mut state = self.lock();
+        state.values[row] = values;
+        state.ran += 1;
+        if state.ran == self.rows.len() {
+            let values = std::mem::take(&mut state.values);
+            drop(state);
             self.answer(Ok(values));
         }
     }
 
-    fn answer(&mut self, answer: Answer) {
-        if let Some(caller) = self.answer.take() {
+    fn answer(&self, answer: Answer) {
+        let caller = self.lock().answer.take();
+        if let Some(caller) = caller {
             // The caller may have gone in the meantime.
             let _ = caller.send(answer);
         }
     }
 }
 
+/// Rows that one thread sorts by length and runs: places of rows in their jobs.
+struct Window {
+    jobs: Vec<Arc<UnderWay>>,
+    places: Vec<(usize, usize)>,
+}
+
 impl Waiting {
+    /// The rows that a thread runs next. One thread at a time waits where there are none, and those
+    /// behind it with it; `None` when no more can come.
+    fn next_of(waiting: &Mutex<Self>, budget: Budget) -> Option<Window> {
+        let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.receive().then(|| waiting.window(budget))
+    }
+
     /// Takes what has come; waits when there is nothing to do. False when no more can come.
     fn receive(&mut self) -> bool {
-        self.jobs.retain(|job| !job.is_over());
+        let waits = |begun: &Begun| begun.taken < begun.job.rows.len() && !begun.job.is_over();
+        self.jobs.retain(waits);
         if self.jobs.is_empty() {
             match self.queue.blocking_recv() {
                 Some(job) => self.begin(job),
@@ -179,45 +221,59 @@ impl Waiting {
     }
 
     fn begin(&mut self, Job { rows, answer }: Job) {
-        self.jobs.push_back(Begun {
-            taken: 0,
+        let state = State {
+            answer: Some(answer),
             ran: 0,
             values: vec![Values::default(); rows.len()],
-            rows,
-            answer: Some(answer),
+        };
+        let state = Mutex::new(state);
+        self.jobs.push_back(Begun {
+            job: Arc::new(UnderWay { rows, state }),
+            taken: 0,
         });
     }
 
-    /// The next rows to run, as (job, row): as much of each job, so that a long one does not
-    /// hold up the short ones behind it.
-    fn window(&mut self, budget: Budget) -> Vec<(usize, usize)> {
+    /// The next rows to run: as many of each job, so that a long one does not hold up the short
+    /// ones behind it, and of many rows this session's share.
+    fn window(&mut self, budget: Budget) -> Window {
+        let waiting = self
+            .jobs
+            .iter()
+            .map(|begun| begun.job.rows.len() - begun.taken);
+        let share = match self.sessions {
+            0 | 1 => WINDOW_ROWS,
+            sessions => waiting.sum::<usize>().div_ceil(sessions),
+        };
         let jobs = self.jobs.len().max(1);
-        let rows = WINDOW_ROWS.div_ceil(jobs);
+        let rows = share.clamp(SHARE_ROWS, WINDOW_ROWS).div_ceil(jobs);
         let tokens = budget.tokens.saturating_mul(WINDOW_RUNS).div_ceil(jobs);
         let mut window = Vec::new();
-        for (index, job) in self.jobs.iter_mut().enumerate() {
+        for (index, begun) in self.jobs.iter_mut().enumerate() {
             let mut left = tokens;
-            for (row, taken) in job.rows.iter().enumerate().skip(job.taken).take(rows) {
+            let of_job = begun.job.rows.iter().enumerate();
+            for (row, taken) in of_job.skip(begun.taken).take(rows) {
                 if left == 0 {
                     break;
                 }
                 left = left.saturating_sub(taken.ids.len());
                 window.push((index, row));
-                job.taken = row + 1;
+                begun.taken = row + 1;
             }
         }
-        window
+        Window {
+            jobs: self.jobs.iter().map(|begun| begun.job.clone()).collect(),
+            places: window,
+        }
     }
 }
 
-fn serve(mut runner: Runner, waiting: &mut Waiting, budget: Budget, watch: &mut Watch) {
-    while waiting.receive() {
-        let window = waiting.window(budget);
-        let length = |(job, row): &(usize, usize)| waiting.jobs[*job].rows[*row].ids.len();
-        let lengths: Vec<_> = window.iter().map(length).collect();
+fn serve(mut runner: Runner, waiting: &Mutex<Waiting>, budget: Budget, watch: &mut Watch) {
+    while let Some(Window { jobs, places }) = Waiting::next_of(waiting, budget) {
+        let length = |(job, row): &(usize, usize)| jobs[*job].rows[*row].ids.len();
+        let lengths: Vec<_> = places.iter().map(length).collect();
         for run in plan::runs(&lengths, budget) {
-            let places: Vec<_> = run.into_iter().map(|place| window[place]).collect();
-            run_once(&mut runner, waiting, &places, watch);
+            let places: Vec<_> = run.into_iter().map(|place| places[place]).collect();
+            run_once(&mut runner, &jobs, &places, watch);
         }
     }
 }
@@ -227,11 +283,10 @@ fn serve(mut runner: Runner, waiting: &mut Waiting, budget: Budget, watch: &mut 
 /// row is only its own caller's concern.
 fn run_once(
     runner: &mut Runner,
-    waiting: &mut Waiting,
+    jobs: &[Arc<UnderWay>],
     places: &[(usize, usize)],
     watch: &mut Watch,
 ) {
-    let jobs = &mut waiting.jobs;
     let Err(error) = run_rows(runner, jobs, places, watch) else {
         return;
     };
@@ -258,7 +313,7 @@ fn run_once(
 /// One run of the rows at `places`. What they give is kept.
 fn run_rows(
     runner: &mut Runner,
-    jobs: &mut VecDeque<Begun>,
+    jobs: &[Arc<UnderWay>],
     places: &[(usize, usize)],
     watch: &mut Watch,
 ) -> Result<(), PredictError> {
@@ -280,7 +335,7 @@ fn run_rows(
     Ok(())
 }
 
-fn fail(jobs: &mut VecDeque<Begun>, places: &[(usize, usize)], error: &PredictError) {
+fn fail(jobs: &[Arc<UnderWay>], places: &[(usize, usize)], error: &PredictError) {
     for (job, _) in places {
         jobs[*job].answer(Err(error.clone()));
     }
@@ -309,6 +364,7 @@ mod tests {
             jobs: VecDeque::new(),
             places: jobs.len(),
             window: Duration::ZERO,
+            sessions: 1,
         };
         let mut answers = Vec::new();
         for lengths in jobs {
@@ -333,7 +389,7 @@ mod tests {
     fn a_window_is_as_many_rows_of_each_and_fewer_of_long_ones() {
         let counts = |waiting: &mut Waiting| {
             let mut counts = vec![0; waiting.jobs.len()];
-            for (job, _) in waiting.window(BUDGET) {
+            for (job, _) in waiting.window(BUDGET).places {
                 counts[job] += 1;
             }
             counts
@@ -351,6 +407,17 @@ mod tests {
         assert_eq!(counts(&mut huge), [1]);
         assert_eq!(counts(&mut huge), [1]);
         assert_eq!(counts(&mut huge), [0]);
+    }
+
+    #[test]
+    fn many_rows_are_shared_out_among_sessions_and_few_are_not() {
+        let (mut many, _answers) = waiting(&[vec![8; 100]]);
+        many.sessions = 2;
+        assert_eq!(many.window(BUDGET).places.len(), 50);
+        assert_eq!(many.window(BUDGET).places.len(), 25);
+        let (mut few, _answers) = waiting(&vec![vec![8; 2]; 8]);
+        few.sessions = 4;
+        assert_eq!(few.window(BUDGET).places.len(), 16);
     }
 
     #[test]
@@ -372,7 +439,7 @@ mod tests {
             let all: usize = jobs.iter().map(Vec::len).sum();
             let mut seen = std::collections::BTreeSet::new();
             while seen.len() < all {
-                let window = waiting.window(BUDGET);
+                let window = waiting.window(BUDGET).places;
                 prop_assert!(!window.is_empty());
                 prop_assert!(window.len() < WINDOW_ROWS + jobs.len());
                 let tokens: usize = window.iter().map(|(job, row)| jobs[*job][*row]).sum();

@@ -120,7 +120,7 @@ impl<'p> Input<'p> {
         }
         match (&self.shapes, rows.first()) {
             (Some(shapes), Some(row)) => shape.extend(shapes[*row].iter().map(|dim| *dim as i64)),
-            _ => shape.extend(&self.port.row_shape),
+            _ => shape.extend(&self.port.graph_shape),
         }
         Ok(Leaves { shape, parts })
     }

@@ -44,7 +44,7 @@ pub(super) fn column(
     } else {
         shape
     };
-    if !port.takes(&row_shape) {
+    if !port.gives(&row_shape) {
         let message = "the model gave an output of another shape than it declares";
         return Err(internal(message, format!("{}: {row_shape:?}", port.name)));
     }

@@ -1,12 +1,13 @@
-//! The thread that owns a session, and the way to it.
+//! The threads that own a session each, and the way to them.
 //!
-//! One run after the other: `ONNX Runtime` spreads a run over its own threads, and two runs of one
-//! session at a time are not safe on every device. Where the model's files say that the rows of
-//! several requests may be in one run, those that wait are ([`merged`](super::merged)).
+//! Each has one run after the other: `ONNX Runtime` spreads a run over its own threads, and two
+//! runs of one session at a time are not safe on every device. One thread after the other takes
+//! what waits. Where the model's files say that the rows of several requests may be in one run,
+//! those that wait are ([`merged`](super::merged)).
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -23,11 +24,11 @@ use crate::watch::Watch;
 /// Between two looks for more rows.
 const LOOK: Duration = Duration::from_micros(200);
 
-/// The way to a session's thread. Dropping it ends the thread.
+/// The way to the sessions' threads. Dropping it ends them.
 pub(super) struct Queue {
     // `Some` until it is dropped.
     jobs: Option<mpsc::Sender<Job>>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
     place: Place,
 }
 
@@ -63,34 +64,38 @@ pub(super) fn stop(options: &Options) {
 }
 
 impl Queue {
-    /// Starts the thread; `places` batches may wait for it, and each run may take `limit`, at
-    /// `place`.
+    /// Starts a thread for each of `runners`; `places` batches may wait for them, and each run may
+    /// take `limit`, at `place`.
     ///
     /// # Errors
     /// `Internal` when it cannot be started.
     pub(super) fn start(
         model: &ModelName,
-        runner: Runner,
+        runners: Vec<Runner>,
         places: usize,
         limit: Duration,
         place: Place,
         batching: Batching,
     ) -> Result<Self, PredictError> {
-        let mut watch = Watch::new(limit)?;
         let (jobs, queue) = mpsc::channel(places);
-        let waiting = Waiting {
+        let waiting = Arc::new(Mutex::new(Waiting {
             queue,
             jobs: VecDeque::new(),
             places,
             batching,
+        }));
+        let start = |runner| {
+            let (waiting, mut watch) = (waiting.clone(), Watch::new(limit)?);
+            let thread = std::thread::Builder::new().name(format!("onnx-{model}"));
+            thread
+                .spawn(move || serve(runner, &waiting, &mut watch))
+                .map_err(|error| {
+                    PredictError::internal("the model's thread could not start", error)
+                })
         };
-        let thread = std::thread::Builder::new()
-            .name(format!("onnx-{model}"))
-            .spawn(move || serve(runner, waiting, &mut watch))
-            .map_err(|error| PredictError::internal("the model's thread could not start", error))?;
         Ok(Self {
+            threads: runners.into_iter().map(start).collect::<Result<_, _>>()?,
             jobs: Some(jobs),
-            thread: Some(thread),
             place,
         })
     }
@@ -130,14 +135,14 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // Without an entrance the thread ends after the run that it is in.
+        // Without an entrance each thread ends after the run that it is in.
         self.jobs.take();
-        let Some(thread) = self.thread.take() else {
-            return;
-        };
+        let threads = std::mem::take(&mut self.threads);
         let wait = move || {
-            if thread.join().is_err() {
-                tracing::error!("the model's thread panicked");
+            for thread in threads {
+                if thread.join().is_err() {
+                    tracing::error!("the model's thread panicked");
+                }
             }
         };
         // The last handle is often a stream's, dropped on a runtime's thread, which must not be
@@ -214,8 +219,15 @@ impl Waiting {
             let rows = job.rows.num_rows();
             alike(job).then_some(rows)
         });
-        let count = together(sizes, self.batching.most());
+        let count = together(sizes, &self.batching);
         Some(self.jobs.drain(..count).collect())
+    }
+
+    /// As [`Waiting::next`], for one thread at a time: those behind it wait with it.
+    fn next_of(waiting: &Mutex<Self>) -> Option<Vec<Job>> {
+        // What a panic would leave behind are batches that wait.
+        let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.next()
     }
 
     fn take_more(&mut self) {
@@ -233,6 +245,7 @@ impl Waiting {
     /// Lets an idle model wait as long as its files say, or until a run is full.
     fn wait_for_more(&mut self) {
         let Batching { window, .. } = self.batching;
+        let full = self.batching.full();
         if window.is_zero() || !self.batching.merges {
             return;
         }
@@ -241,7 +254,7 @@ impl Waiting {
             self.take_more();
             let rows: usize = self.jobs.iter().map(|job| job.rows.num_rows()).sum();
             let left = until.saturating_duration_since(Instant::now());
-            if self.batching.most() <= rows || left.is_zero() {
+            if full <= rows || left.is_zero() {
                 return;
             }
             std::thread::sleep(left.min(LOOK));
@@ -250,22 +263,28 @@ impl Waiting {
 }
 
 /// How many batches, from the first on, one run takes: the first alone, or with those behind it
-/// that are like it, up to `most` rows. Of one that must run alone there is no size.
-fn together(sizes: impl IntoIterator<Item = Option<usize>>, most: usize) -> usize {
-    let (mut count, mut rows) = (0, 0_usize);
+/// that are like it, up to the most rows of a run; of those, as many as make the largest preferred
+/// size, where any does. Of one that must run alone there is no size.
+fn together(sizes: impl IntoIterator<Item = Option<usize>>, batching: &Batching) -> usize {
+    let (mut count, mut rows, mut preferred) = (0, 0_usize, 0);
     for size in sizes {
         match size {
-            Some(size) if count == 0 || rows.saturating_add(size) <= most => rows += size,
+            Some(size) if count == 0 || rows.saturating_add(size) <= batching.most() => {
+                rows += size;
+            }
             None if count == 0 => return 1,
             _ => break,
         }
         count += 1;
+        if batching.preferred.contains(&rows) {
+            preferred = count;
+        }
     }
-    count
+    if preferred == 0 { count } else { preferred }
 }
 
-fn serve(mut runner: Runner, mut waiting: Waiting, watch: &mut Watch) {
-    while let Some(mut jobs) = waiting.next() {
+fn serve(mut runner: Runner, waiting: &Mutex<Waiting>, watch: &mut Watch) {
+    while let Some(mut jobs) = Waiting::next_of(waiting) {
         jobs.retain(|job| !job.is_left());
         if 1 < jobs.len() {
             merged::run(&mut runner, jobs, watch);
@@ -278,17 +297,38 @@ fn serve(mut runner: Runner, mut waiting: Waiting, watch: &mut Watch) {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroUsize;
+
     use super::*;
 
     #[test]
     fn a_run_takes_what_is_alike_and_fits() {
-        let all = |sizes: &[usize], most| together(sizes.iter().map(|size| Some(*size)), most);
+        let up_to = |most| Batching {
+            most: NonZeroUsize::new(most),
+            ..Batching::default()
+        };
+        let all =
+            |sizes: &[usize], most| together(sizes.iter().map(|size| Some(*size)), &up_to(most));
         assert_eq!(all(&[2, 3, 4], 8), 2);
         assert_eq!(all(&[9, 1], 8), 1, "the first always");
         assert_eq!(all(&[1; 40], 32), 32);
-        assert_eq!(all(&[2, 3], 0), 1);
         assert_eq!(all(&[], 8), 0);
-        assert_eq!(together([Some(1), None, Some(1)], 8), 1);
-        assert_eq!(together([None, Some(1)], 8), 1);
+        assert_eq!(together([Some(1), None, Some(1)], &up_to(8)), 1);
+        assert_eq!(together([None, Some(1)], &up_to(8)), 1);
+    }
+
+    #[test]
+    fn of_what_waits_a_preferred_size_is_taken_where_it_can_be() {
+        let batching = Batching {
+            most: NonZeroUsize::new(16),
+            preferred: Arc::new([8, 4]),
+            ..Batching::default()
+        };
+        let count = |sizes: &[usize]| together(sizes.iter().map(|size| Some(*size)), &batching);
+        assert_eq!(count(&[1; 3]), 3, "as many as there are");
+        assert_eq!(count(&[1; 5]), 4);
+        assert_eq!(count(&[1; 12]), 8, "the largest");
+        assert_eq!(count(&[3, 2, 4, 1]), 4, "none of them can be made");
+        assert_eq!(batching.full(), 8, "what an idle model waits for");
     }
 }

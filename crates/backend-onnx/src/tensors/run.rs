@@ -1,6 +1,7 @@
 //! One batch through the session: rows of equal shapes together, the answer in the rows' order.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use arrow_array::{RecordBatch, RecordBatchOptions, UInt32Array};
 use ort::session::{Session, SessionInputValue};
@@ -13,11 +14,11 @@ use crate::columns::Port;
 /// Owns a session.
 pub(super) struct Runner {
     session: Session,
-    ports: Ports,
+    ports: Arc<Ports>,
 }
 
 impl Runner {
-    pub(super) fn new(session: Session, ports: Ports) -> Self {
+    pub(super) fn new(session: Session, ports: Arc<Ports>) -> Self {
         Self { session, ports }
     }
 

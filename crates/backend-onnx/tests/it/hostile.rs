@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 use arrow_array::{ArrayRef, FixedSizeListArray, Float32Array, Int64Array, RecordBatch};
 use arrow_schema::{DataType, Field};
 use futures::StreamExt;
-use volley_backend::Backend;
-use volley_backend_onnx::OnnxConfig;
-use volley_types::{ErrorCode, Input, ModelName, ModelRef, PredictError, PredictRequest};
+use volley_backend::{Backend, BackendLoader};
+use volley_backend_onnx::{OnnxConfig, OnnxLoader};
+use volley_types::{
+    ErrorCode, Input, ModelName, ModelRef, Parameters, PredictError, PredictRequest,
+};
 
 use crate::{mutants, setup};
 
@@ -171,4 +173,40 @@ async fn mutants_of_models_never_harm_the_process() {
          {ran} ran; slowest load {slowest:?}"
     );
     still_serves().await;
+}
+
+#[tokio::test]
+async fn a_graph_that_divides_what_a_request_brings_needs_a_process() {
+    let loader = OnnxLoader::new(Ok(setup::runtime()), setup::config());
+    for (name, needs) in [
+        ("dividing", true),
+        ("counting", false),
+        ("identity-int64", false),
+        ("text-embed", false),
+    ] {
+        let assignment = setup::assignment(&setup::test_model(name), Parameters::default());
+        let found = loader.needs_process(&assignment).await.unwrap();
+        assert_eq!(found, needs, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shape_that_the_graph_does_not_tell_is_told_beside_it_or_refused() {
+    let graph = setup::test_model("rankless").join("model.onnx");
+    let refused = setup::load(&setup::test_model("rankless"))
+        .await
+        .err()
+        .unwrap();
+    assert!(refused.message.contains("y = [-1, -1]"), "{refused}");
+    let folder = tempfile::Builder::new().prefix("told").tempdir().unwrap();
+    std::fs::copy(&graph, folder.path().join("model.onnx")).unwrap();
+    std::fs::write(folder.path().join("model.toml"), "[shapes]\ny = [-1, -1]\n").unwrap();
+    let model = setup::load(folder.path()).await.unwrap();
+    let name = ModelRef::deployed(ModelName::new("m").unwrap());
+    let output = model.signature(&name).await.unwrap().output;
+    let told = &output.field(0).metadata()["ARROW:extension:name"];
+    assert_eq!(told, "arrow.variable_shape_tensor");
+    std::fs::write(folder.path().join("model.toml"), "[shapes]\nx = [-1]\n").unwrap();
+    let refused = setup::load(folder.path()).await.err().unwrap();
+    assert!(refused.message.contains("tells itself"), "{refused}");
 }

@@ -60,7 +60,14 @@ pub(crate) async fn load_as(
     config: OnnxConfig,
     parameters: Parameters,
 ) -> Result<Arc<dyn Backend>, PredictError> {
-    let assignment = Assignment {
+    OnnxLoader::new(Ok(runtime()), config)
+        .load(&assignment(directory, parameters))
+        .await
+}
+
+/// A model's version at `directory`.
+pub(crate) fn assignment(directory: &Path, parameters: Parameters) -> Assignment {
+    Assignment {
         model: ModelName::new(directory.file_name().unwrap().to_string_lossy()).unwrap(),
         spec: ModelVersionSpec {
             version: ModelVersion(1),
@@ -71,8 +78,5 @@ pub(crate) async fn load_as(
             created_ms: 0,
         },
         connector: None,
-    };
-    OnnxLoader::new(Ok(runtime()), config)
-        .load(&assignment)
-        .await
+    }
 }

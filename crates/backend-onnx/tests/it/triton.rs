@@ -203,3 +203,126 @@ async fn a_graph_without_a_batch_is_not_told_to_merge_rows() {
     let refused = load(directory.path()).await.err().unwrap();
     assert!(refused.contains("max_batch_rows"), "{refused}");
 }
+
+/// What a graph of the test models gives for rows of two numbers in the shape `dims`.
+async fn pairs_of(model: &Arc<dyn Backend>) -> Vec<f32> {
+    run(model, 3).await.1
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_is_seen_in_the_declared_shape_and_run_in_the_graphs_own() {
+    let shaped = |dims: &str| {
+        format!(
+            "max_batch_size: 4 {}",
+            config(&format!("data_type: TYPE_FP32 {dims}"), "")
+        )
+    };
+    let seen = repository(
+        &shaped("dims: [ 2, 1 ] reshape { shape: [ 2 ] }"),
+        &[("1", "model.onnx")],
+    );
+    let model = load(seen.path()).await.unwrap();
+    let name = ModelRef::deployed(ModelName::new("m").unwrap());
+    let signature = model.signature(&name).await.unwrap();
+    for schema in [&signature.input, &signature.output] {
+        let told = schema.field(0).metadata()["ARROW:extension:metadata"].clone();
+        assert_eq!(told, r#"{"shape":[2,1]}"#);
+    }
+    assert_eq!(pairs_of(&model).await, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+    let other = repository(
+        &shaped("dims: [ 3 ] reshape { shape: [ 3, 1 ] }"),
+        &[("1", "model.onnx")],
+    );
+    let refused = load(other.path()).await.err().unwrap();
+    assert!(refused.contains("[3, 1]"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_names_of_values_come_from_their_file() {
+    let labelled = |file: &str| {
+        let input = "data_type: TYPE_FP32 dims: [ 2 ]";
+        let config = config(input, "max_batch_size: 4");
+        let output = format!("name: 'y' label_filename: '{file}'");
+        repository(
+            &config.replace("name: 'y'", &output),
+            &[("1", "model.onnx")],
+        )
+    };
+    let named = labelled("labels.txt");
+    std::fs::write(named.path().join("labels.txt"), "fox\ncrow\n").unwrap();
+    let model = load(named.path()).await.unwrap();
+    let name = ModelRef::deployed(ModelName::new("m").unwrap());
+    let signature = model.signature(&name).await.unwrap();
+    let labels = volley_types::signature::labels(signature.output.field(0));
+    assert_eq!(labels, ["fox", "crow"]);
+    for file in ["labels.txt", "../labels.txt", "1/labels.txt"] {
+        let refused = load(labelled(file).path()).await.err().unwrap();
+        assert!(refused.contains("label"), "{file}: {refused}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_warm_up_runs_before_the_model_serves() {
+    let warm = |dims: &str| {
+        let input = "data_type: TYPE_FP32 dims: [ 2 ]";
+        let sample = format!(
+            "max_batch_size: 4 model_warmup {{ name: 'first' batch_size: 2 inputs {{ key: 'x' \
+             value {{ data_type: TYPE_FP32 {dims} zero_data: true }} }} }}"
+        );
+        repository(&config(input, &sample), &[("1", "model.onnx")])
+    };
+    assert!(load(warm("dims: [ 2 ]").path()).await.is_ok());
+    let refused = load(warm("dims: [ 3 ]").path()).await.err().unwrap();
+    assert!(refused.contains("'first'"), "{refused}");
+    let telling = |rows: usize| {
+        let sample = format!(
+            "{DYNAMIC} model_warmup {{ batch_size: {rows} inputs {{ key: 'x' value {{ dims: 1 }} }} }}"
+        );
+        telling("config.pbtxt", &sample)
+    };
+    assert!(load(telling(3).path()).await.is_ok());
+    let refused = load(telling(1_000_000_000).path()).await.err().unwrap();
+    assert!(refused.contains("too many values"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_of_several_instances_runs_while_another_does() {
+    let config = "input [ { name: 'x' data_type: TYPE_INT64 dims: [ 1 ] } ]\n\
+                  instance_group [ { count: 2 kind: KIND_CPU } ]";
+    let directory = tempfile::Builder::new()
+        .prefix("counting")
+        .tempdir()
+        .unwrap();
+    std::fs::create_dir(directory.path().join("1")).unwrap();
+    let graph = setup::test_model("counting").join("model.onnx");
+    std::fs::copy(&graph, directory.path().join("1/model.onnx")).unwrap();
+    let single = setup::load(&setup::test_model("counting")).await.unwrap();
+    std::fs::write(directory.path().join("config.pbtxt"), config).unwrap();
+    let model = load(directory.path()).await.unwrap();
+    assert_eq!(model.memory_bytes(), 2 * single.memory_bytes());
+    let count = |to: i64| {
+        let model = model.clone();
+        async move {
+            let item = Arc::new(Field::new("item", DataType::Int64, false));
+            let values: ArrayRef = Arc::new(Int64Array::from(vec![to]));
+            let column: ArrayRef = Arc::new(FixedSizeListArray::new(item, 1, values, None));
+            let batch = RecordBatch::try_from_iter([("x", column)]).unwrap();
+            let name = ModelRef::deployed(ModelName::new("m").unwrap());
+            let answer = model.predict(PredictRequest::new(name, Input::Batch(batch)));
+            answer.await?.try_collect::<Vec<RecordBatch>>().await
+        }
+    };
+    let endless = tokio::spawn(count(i64::MAX));
+    // Each is behind the endless one where there is one session only.
+    for to in [3, 5, 7] {
+        let limit = std::time::Duration::from_secs(60);
+        let answer = tokio::time::timeout(limit, count(to))
+            .await
+            .unwrap()
+            .unwrap();
+        let told = answer[0].column(0).as_fixed_size_list().value(0);
+        assert_eq!(told.as_primitive::<Int64Type>().values(), &[to]);
+    }
+    assert!(!endless.is_finished());
+    endless.abort();
+}

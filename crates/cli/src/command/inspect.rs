@@ -159,6 +159,10 @@ async fn load(
     loader.load(&assignment).await.map_err(told)
 }
 
+/// With its cause: there is no worker whose log would have it.
 fn told(error: PredictError) -> anyhow::Error {
-    anyhow::anyhow!("{}", error.message)
+    match std::error::Error::source(&error) {
+        Some(cause) => anyhow::anyhow!("{}\n  {cause}", error.message),
+        None => anyhow::anyhow!("{}", error.message),
+    }
 }

@@ -83,6 +83,7 @@ struct Onnx {
     gpu: Option<i32>,
     gpus: Option<u16>,
     threads: Option<usize>,
+    instances: Option<Count>,
     slots: Option<Count>,
     max_context: Option<Count>,
     prefix_reuse: Option<bool>,
@@ -193,6 +194,12 @@ fn onnx_config(section: Onnx) -> anyhow::Result<OnnxConfig> {
     set(&mut config.gpu, section.gpu);
     set(&mut config.gpus, section.gpus);
     set(&mut config.threads, section.threads);
+    set_count(&mut config.instances, section.instances);
+    let most = OnnxConfig::MAX_INSTANCES;
+    ensure!(
+        config.instances <= most,
+        "'onnx.instances' is more than {most}"
+    );
     set_count(&mut config.slots, section.slots);
     set_count(&mut config.tensor_streams, section.tensor_streams);
     set_count(&mut config.max_rows, section.max_rows);
