@@ -5,12 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use serde_json::json;
+use serde_json::{Value, json};
 use volley_backend::{Backend, BackendLoader};
 use volley_backend_onnx::{OnnxConfig, OnnxLoader, Runtime, describe, settle};
 use volley_types::registry::{Assignment, BackendKind, ModelSource, ModelVersionSpec};
 use volley_types::signature::DIMENSIONS;
-use volley_types::{ModelName, ModelRef, ModelVersion, ParamValue, Parameters, PredictError};
+use volley_types::{ModelName, ModelRef, ModelVersion, ParamValue, Parameters, PredictError, Task};
 
 use crate::terminal::Terminal;
 
@@ -38,59 +38,93 @@ pub(crate) async fn run(
     let backend = load(runtime, &path, name.clone(), parameters, config).await?;
     let model = ModelRef::deployed(name);
     let signature = backend.signature(&model).await.map_err(told)?;
-    let columns = |schema: &arrow_schema::Schema| -> Vec<(String, String)> {
-        let columns = schema.fields().iter();
-        columns
-            .map(|field| (field.name().clone(), kind(field)))
-            .collect()
-    };
     let vectors = signature.output.fields().iter();
     let dimensions = vectors.filter_map(|field| field.metadata().get(DIMENSIONS));
     let dimensions = dimensions.map(|size| ("dimensions", size.clone()));
     description.details.extend(dimensions);
-    let (inputs, outputs) = (columns(&signature.input), columns(&signature.output));
+    let understood = Understood {
+        kind: description.kind,
+        task: signature.task,
+        inputs: columns(&signature.input),
+        outputs: columns(&signature.output),
+        device,
+        capacity: backend.capacity(),
+        memory_bytes: backend.memory_bytes(),
+        details: description.details,
+    };
     let mut out = Terminal::stdout();
     if as_json {
-        let object = |columns: Vec<(String, String)>| -> Vec<_> {
-            let columns = columns.into_iter();
+        out.json(&understood.to_json())
+    } else {
+        out.table(&["", "MODEL"], &understood.rows())
+    }
+}
+
+/// A model as a worker sees it.
+struct Understood {
+    kind: &'static str,
+    task: Task,
+    inputs: Vec<(String, String)>,
+    outputs: Vec<(String, String)>,
+    device: String,
+    capacity: usize,
+    memory_bytes: u64,
+    details: Vec<(&'static str, String)>,
+}
+
+impl Understood {
+    fn to_json(&self) -> Value {
+        let object = |columns: &[(String, String)]| -> Vec<_> {
+            let columns = columns.iter();
             columns
                 .map(|(name, kind)| json!({ "name": name, "type": kind }))
                 .collect()
         };
-        let details = description.details.into_iter();
+        let details = self.details.iter();
         let details: serde_json::Map<_, _> = details
-            .map(|(name, value)| (name.to_owned(), value.into()))
+            .map(|(name, value)| ((*name).to_owned(), value.as_str().into()))
             .collect();
-        return out.json(&json!({
-            "kind": description.kind,
-            "task": signature.task.as_str(),
-            "inputs": object(inputs),
-            "outputs": object(outputs),
-            "device": device,
-            "capacity": backend.capacity(),
-            "memory_bytes": backend.memory_bytes(),
+        json!({
+            "kind": self.kind,
+            "task": self.task.as_str(),
+            "inputs": object(&self.inputs),
+            "outputs": object(&self.outputs),
+            "device": self.device,
+            "capacity": self.capacity,
+            "memory_bytes": self.memory_bytes,
             "details": details,
-        }));
+        })
     }
-    let memory = size(backend.memory_bytes());
-    let mut rows = vec![
-        vec!["kind".to_owned(), description.kind.to_owned()],
-        vec!["task".to_owned(), signature.task.as_str().to_owned()],
-    ];
-    let named = |what: &str, columns: Vec<(String, String)>| -> Vec<Vec<String>> {
-        let columns = columns.into_iter();
-        columns
-            .map(|(name, kind)| vec![what.to_owned(), format!("{name}: {kind}")])
-            .collect()
-    };
-    rows.extend(named("input", inputs));
-    rows.extend(named("output", outputs));
-    let details = description.details.into_iter();
-    rows.extend(details.map(|(name, value)| vec![name.to_owned(), value]));
-    rows.push(vec!["device".to_owned(), device]);
-    rows.push(vec!["at once".to_owned(), backend.capacity().to_string()]);
-    rows.push(vec!["memory".to_owned(), memory]);
-    out.table(&["", "MODEL"], &rows)
+
+    fn rows(&self) -> Vec<Vec<String>> {
+        let row = |name: &str, value: String| vec![name.to_owned(), value];
+        let named = |what: &'static str, columns: &[(String, String)]| -> Vec<Vec<String>> {
+            let columns = columns.iter();
+            columns
+                .map(|(name, kind)| row(what, format!("{name}: {kind}")))
+                .collect()
+        };
+        let mut rows = vec![
+            row("kind", self.kind.to_owned()),
+            row("task", self.task.as_str().to_owned()),
+        ];
+        rows.extend(named("input", &self.inputs));
+        rows.extend(named("output", &self.outputs));
+        let details = self.details.iter();
+        rows.extend(details.map(|(name, value)| row(name, value.clone())));
+        rows.push(row("device", self.device.clone()));
+        rows.push(row("at once", self.capacity.to_string()));
+        rows.push(row("memory", size(self.memory_bytes)));
+        rows
+    }
+}
+
+/// Names, with what each holds.
+fn columns(schema: &arrow_schema::Schema) -> Vec<(String, String)> {
+    let columns = schema.fields().iter();
+    columns
+        .map(|field| (field.name().clone(), kind(field)))
+        .collect()
 }
 
 /// What a version would be registered with.

@@ -54,23 +54,10 @@ pub(crate) async fn run(client: &Client, command: Model) -> anyhow::Result<()> {
         Model::List { json } => {
             let models = client.models().await.map_err(explain)?;
             if json {
-                return out.json(&models);
+                out.json(&models)
+            } else {
+                list(&mut out, &models)
             }
-            if models.is_empty() {
-                return out.line("no models; register one with `volley model register`");
-            }
-            let rows: Vec<_> = models.iter().map(row).collect();
-            out.table(
-                &[
-                    "MODEL",
-                    "VERSION",
-                    "BACKEND",
-                    "STATE",
-                    "REPLICAS",
-                    "DESCRIPTION",
-                ],
-                &rows,
-            )
         }
         Model::Inspect { .. } | Model::Manifest { .. } => {
             bail!("a directory is read without a cluster")
@@ -84,6 +71,24 @@ pub(crate) async fn run(client: &Client, command: Model) -> anyhow::Result<()> {
             }
         }
     }
+}
+
+fn list(out: &mut Terminal, models: &[ModelInfo]) -> anyhow::Result<()> {
+    if models.is_empty() {
+        return out.line("no models; register one with `volley model register`");
+    }
+    let rows: Vec<_> = models.iter().map(row).collect();
+    out.table(
+        &[
+            "MODEL",
+            "VERSION",
+            "BACKEND",
+            "STATE",
+            "REPLICAS",
+            "DESCRIPTION",
+        ],
+        &rows,
+    )
 }
 
 /// The body of a deployment; what was not asked for is left to the cluster.

@@ -1,6 +1,7 @@
 //! The coordinator role.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -162,11 +163,7 @@ pub(crate) async fn start(
     for address in plan.also.iter().chain([&plan.public]) {
         plan.security.warn_of_clear_keys(address);
     }
-    let registry = cluster.registry();
-    let gate = plan
-        .security
-        .gatekeeper(Arc::new(move || registry.borrow().clone()))?;
-    let gate = Arc::new(gate.with_audit(AuditLog::open(&data_dir.join(AUDIT_TRAIL))?));
+    let gate = gate(&plan.security, &cluster, &data_dir)?;
     let flight = FlightServer::new(Arc::new(coordinator.clone()), FlightServerConfig::default())
         .guarded(gate.clone());
     let streams = Streams::new(node, plan.api.resume);
@@ -186,15 +183,10 @@ pub(crate) async fn start(
     ));
 
     let encode = encode(metrics, streams.clone());
+    let dialer = || plan.security.dialer();
     let api = ApiServer::new(Arc::new(coordinator.clone()), encode, plan.api, gate)
-        .with_streams(
-            streams,
-            peer_streams(coordinator.clone(), plan.security.dialer()),
-        )
-        .with_batches(
-            batches,
-            peer_tasks(coordinator.clone(), plan.security.dialer()),
-        )
+        .with_streams(streams, peer_streams(coordinator.clone(), dialer()))
+        .with_batches(batches, peer_tasks(coordinator.clone(), dialer()))
         .with_tls(plan.security.tls.clone())
         .allowing(plan.origins)
         .reading_arrow(Arc::new(|| Box::new(Decoder::default())));
@@ -215,6 +207,18 @@ pub(crate) async fn start(
         drain_timeout: plan.drain_timeout,
         drain_grace: plan.drain_grace,
     })
+}
+
+/// Who may do what, by what the registry says; it writes down what was done.
+fn gate(
+    security: &SecurityPlan,
+    cluster: &Cluster,
+    data_dir: &Path,
+) -> anyhow::Result<Arc<Gatekeeper>> {
+    let registry = cluster.registry();
+    let gate = security.gatekeeper(Arc::new(move || registry.borrow().clone()))?;
+    let audit = AuditLog::open(&data_dir.join(AUDIT_TRAIL))?;
+    Ok(Arc::new(gate.with_audit(audit)))
 }
 
 /// Serves callers on every listener that is for them.
