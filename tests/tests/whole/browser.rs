@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, copy_bidirectional};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use volley_tests::PATIENCE;
 use volley_tests::cluster::Cluster;
@@ -160,9 +160,11 @@ async fn visit(socket: TcpStream, page: String, hear: mpsc::Sender<Value>) {
     }
 }
 
-/// Passes connections on to the first of these that takes them.
+/// Passes connections on to the first of these that takes them. Of the first stream it passes no
+/// more than a part of the events on until it is told to.
 struct Balancer {
     address: String,
+    all: watch::Sender<bool>,
     _server: JoinSet<()>,
 }
 
@@ -171,16 +173,18 @@ impl Balancer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let upstreams: Arc<[String]> = upstreams.into();
+        let all = watch::Sender::new(false);
         let mut server = JoinSet::new();
+        let told = all.subscribe();
         server.spawn(async move {
             let mut passed = JoinSet::new();
             loop {
                 let (mut socket, _) = listener.accept().await.unwrap();
-                let upstreams = upstreams.clone();
+                let (upstreams, told) = (upstreams.clone(), told.clone());
                 passed.spawn(async move {
                     for upstream in upstreams.iter() {
                         if let Ok(mut there) = TcpStream::connect(upstream).await {
-                            let _ = copy_bidirectional(&mut socket, &mut there).await;
+                            pass(&mut socket, &mut there, told).await;
                             return;
                         }
                     }
@@ -189,8 +193,36 @@ impl Balancer {
         });
         Self {
             address,
+            all,
             _server: server,
         }
+    }
+
+    fn pass_all(&self) {
+        self.all.send_replace(true);
+    }
+}
+
+/// Both ways, until one side closes. Behind so many events it waits until it may pass all.
+async fn pass(here: &mut TcpStream, there: &mut TcpStream, mut all: watch::Receiver<bool>) {
+    let (mut from_here, mut to_here) = here.split();
+    let (mut from_there, mut to_there) = there.split();
+    let down = async {
+        let (mut events, mut piece) = (0, [0; 512]);
+        while let Ok(count @ 1..) = from_there.read(&mut piece).await {
+            let said = &piece[..count];
+            if to_here.write_all(said).await.is_err() {
+                return;
+            }
+            events += said.windows(3).filter(|at| at == b"id:").count();
+            if EVENTS / 3 < events {
+                let _ = all.wait_for(|all| *all).await;
+            }
+        }
+    };
+    tokio::select! {
+        () = down => {}
+        _ = tokio::io::copy(&mut from_here, &mut to_there) => {}
     }
 }
 
@@ -299,6 +331,7 @@ async fn an_event_source_goes_on_at_another_coordinator_and_a_socket_talks() {
     let seen = page.reported("seen").await.as_u64().unwrap();
     assert!(seen < EVENTS as u64 - 10, "it is in the middle: {seen}");
     cluster.coordinators[1].kill().await;
+    balancer.pass_all();
     let done = page.reported("done").await;
     let told = done["told"].as_array().unwrap();
     assert_eq!(told.len(), EVENTS, "nothing is lost, nothing comes twice");
