@@ -26,6 +26,8 @@ mod life;
 mod membership;
 #[path = "whole/mixed.rs"]
 mod mixed;
+#[path = "whole/moves.rs"]
+mod moves;
 #[path = "whole/operations.rs"]
 mod operations;
 #[path = "whole/overload.rs"]

@@ -104,6 +104,12 @@ pub(crate) async fn status(State(app): State<Arc<App>>) -> Json<Value> {
         "workers": workers(&status),
         "drains": status.drains.iter().map(described).collect::<Vec<_>>(),
         "models": models.collect::<Vec<_>>(),
+        "placement": {
+            "strategy": registry.placement_strategy().as_str(),
+            "rebalance": registry.rebalances(),
+            "moving_replicas": registry.moving_replicas(),
+            "homeless_replicas": status.scale.homeless_replicas,
+        },
         "active_streams": status.active_streams,
     }))
 }

@@ -30,8 +30,8 @@ use url::Url;
 
 pub use crate::error::ClientError;
 pub use crate::status::{
-    CoordinatorInfo, DrainInfo, GpuInfo, ModelInfo, ModelSummary, NodeInfo, ReplicaInfo, Status,
-    WorkerInfo,
+    CoordinatorInfo, DrainInfo, GpuInfo, ModelInfo, ModelSummary, NodeInfo, PlacementInfo,
+    ReplicaInfo, Status, WorkerInfo,
 };
 pub use crate::stream::TextStream;
 

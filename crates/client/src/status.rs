@@ -23,6 +23,9 @@ pub struct Status {
     pub workers: Vec<WorkerInfo>,
     /// All models.
     pub models: Vec<ModelSummary>,
+    /// How replicas are placed.
+    #[serde(default)]
+    pub placement: Option<PlacementInfo>,
     /// Prediction streams that run through it.
     pub active_streams: u32,
 }
@@ -38,6 +41,19 @@ pub struct NodeInfo {
     pub leader: Option<u64>,
     /// Raft's term.
     pub term: u64,
+}
+
+/// How replicas are placed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlacementInfo {
+    /// `spread` or `pack`.
+    pub strategy: String,
+    /// Whether replicas go from full workers to emptier ones.
+    pub rebalance: bool,
+    /// How many go from one worker to another now although both are there.
+    pub moving_replicas: u64,
+    /// How many have no place.
+    pub homeless_replicas: u64,
 }
 
 /// One coordinator.

@@ -1,17 +1,22 @@
 //! Which workers hold which models' replicas. Pure: everything that is known comes in, and the
 //! same input always gives the same placements. [`rollout`] says how many replicas of which
-//! version there shall be while one replaces the other.
+//! version there shall be while one replaces the other, [`moves`] which replicas go elsewhere
+//! although their workers are there.
 
 mod fleet;
+pub mod moves;
 mod ranks;
 pub mod rollout;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use volley_types::registry::{Deployment, Drain, ModelEntry, Placing, RegistryState};
+use volley_types::registry::{
+    Deployment, Drain, ModelEntry, PlacementStrategy, Placing, RegistryState,
+};
 use volley_types::{ModelName, ModelVersion, WorkerId};
 
 use self::fleet::{Fleet, Need};
+use self::moves::{Move, Moves};
 use self::rollout::{Seen, Step};
 
 /// A worker as placement sees it.
@@ -43,10 +48,15 @@ pub struct Situation<'a> {
     pub sizes: HashMap<(&'a ModelName, ModelVersion), u64>,
     /// Where loading has failed, and why.
     pub failed: HashMap<Held<'a>, &'a str>,
-    /// What takes requests, of models whose versions roll.
+    /// What takes requests, of models whose versions roll or whose replicas move; of all where
+    /// moves may begin.
     pub ready: HashSet<Held<'a>>,
     /// Replicas that a worker may be given at most.
     pub most_replicas: Option<usize>,
+    /// Which of the workers with room gets a replica.
+    pub strategy: PlacementStrategy,
+    /// Replicas that go elsewhere although their workers are there.
+    pub moves: Moves<'a>,
 }
 
 /// What shall change.
@@ -58,6 +68,10 @@ pub struct Plan {
     pub stops: Vec<(ModelName, String)>,
     /// Replicas that no worker can take.
     pub homeless: usize,
+    /// Moves that begin with this plan.
+    pub moves: Vec<Move>,
+    /// Moves would be of use, whether any may begin or not.
+    pub moves_wanted: bool,
 }
 
 /// One version of a model, its workers of now and how many there shall be.
@@ -69,8 +83,10 @@ struct Wanted<'a> {
     /// Places among the fleet's workers.
     kept: Vec<usize>,
     failed: Vec<usize>,
-    /// Replicas on workers that are drained.
+    /// Replicas on workers that are drained, and the one that moves.
     leaving: Vec<usize>,
+    /// From which worker to which one moves.
+    moving: Option<(usize, usize)>,
     /// It is the version that goes.
     old: bool,
 }
@@ -80,9 +96,10 @@ struct Wanted<'a> {
 /// A replica stays while its worker is there, has the labels and can load it. What is missing
 /// goes, the largest first, to workers that can take it: with the labels, with room in memory,
 /// without a replica of that version. Among them the value of the spread label with the fewest
-/// replicas of the model wins, then the emptiest worker. Where loading has failed is used again
-/// only when no other worker is left. A replica on a worker that is drained stays beside the one
-/// that replaces it until that is ready.
+/// replicas of the model wins, then the emptiest worker, or the one with the least room where
+/// replicas are packed. Where loading has failed is used again only when no other worker is left.
+/// A replica on a worker that is drained, or that is moved, stays beside the one that replaces it
+/// until that is ready.
 #[must_use]
 pub fn plan(state: &RegistryState, situation: &Situation<'_>) -> Plan {
     let mut plan = Plan::default();
@@ -103,16 +120,22 @@ pub fn plan(state: &RegistryState, situation: &Situation<'_>) -> Plan {
         }
     }
     for one in &wanted {
-        for worker in &one.kept {
+        for worker in one.kept.iter().chain(&one.leaving) {
             fleet.put(*worker, one.counted_size());
         }
     }
+    let mut waiting = Vec::new();
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.retain(|index| wanted[*index].kept.len() < wanted[*index].count);
     order.sort_by_key(|index| (std::cmp::Reverse(wanted[*index].size), *index));
     for index in order {
-        plan.homeless += fill(&mut wanted, index, &mut fleet, situation);
+        let missing = fill(&mut wanted, index, &mut fleet, situation);
+        plan.homeless += missing;
+        if missing != 0 && lacks_room(&wanted[index], &fleet) {
+            waiting.push(index);
+        }
     }
+    moves::begin(&mut wanted, &mut fleet, situation, &waiting, &mut plan);
     for one in &mut wanted {
         stay_until_replaced(one, &fleet, situation);
     }
@@ -190,6 +213,8 @@ fn keep<'a>(
         _ => &entry.placement,
     };
     let (mut kept, mut failed, mut leaving) = (Vec::new(), Vec::new(), Vec::new());
+    let mut moving = moving(entry, deployment, situation, fleet);
+    let mut goes = None;
     for id in before {
         let Some(index) = fleet.find(id) else {
             continue;
@@ -205,9 +230,18 @@ fn keep<'a>(
             leaving.push(index);
         } else if situation.failed.contains_key(&held) {
             failed.push(index);
+        } else if !old && moving.is_some_and(|(from, _)| from == index) {
+            goes = Some(index);
         } else {
             kept.push(index);
         }
+    }
+    // What moves goes only where all the others are there with the one that replaces it.
+    moving = moving.filter(|(_, to)| kept.contains(to) && step.count <= kept.len());
+    match (goes, moving) {
+        (Some(index), Some(_)) => leaving.push(index),
+        (Some(index), None) => kept.push(index),
+        (None, _) => moving = None,
     }
     if step.count < kept.len() {
         // The surplus goes from where most are, and what does not serve yet goes first.
@@ -220,21 +254,65 @@ fn keep<'a>(
         };
         fleet.drop_surplus(&mut kept, step.count, spread, ready);
     }
-    let reported = situation.sizes.get(&(&entry.name, step.version)).copied();
-    let size = match deployment.options.memory_bytes {
-        0 => reported.unwrap_or(0),
-        asked => asked,
-    };
     Wanted {
         entry,
         version: step.version,
         count: step.count,
-        size,
+        size: size_of(entry, deployment, step.version, situation),
         kept,
         failed,
         leaving,
+        moving,
         old,
     }
+}
+
+/// What a replica takes: what the deployment says, or one that is loaded.
+fn size_of(
+    entry: &ModelEntry,
+    deployment: &Deployment,
+    version: ModelVersion,
+    situation: &Situation<'_>,
+) -> u64 {
+    let reported = situation.sizes.get(&(&entry.name, version)).copied();
+    match deployment.options.memory_bytes {
+        0 => reported.unwrap_or(0),
+        asked => asked,
+    }
+}
+
+/// From which worker to which a replica of the deployed version moves.
+fn moving(
+    entry: &ModelEntry,
+    deployment: &Deployment,
+    situation: &Situation<'_>,
+    fleet: &Fleet<'_>,
+) -> Option<(usize, usize)> {
+    let one = situation.moves.under_way.get(&entry.name)?;
+    let stands = one.deployment == deployment.revision && deployment.rollout.is_none();
+    let (from, to) = (fleet.find(&one.from)?, fleet.find(&one.to)?);
+    let stays = |worker: usize| fleet.worker(worker).drain.is_none();
+    (stands && stays(from) && stays(to)).then_some((from, to))
+}
+
+/// What a replica needs of its worker.
+fn need<'n>(one: &Wanted<'n>, deployment: &'n Deployment, avoid: &'n [usize]) -> Need<'n> {
+    Need {
+        labels: &deployment.options.labels,
+        allowed: workers_of(deployment, one.old),
+        spread: deployment.options.spread.as_deref(),
+        size: one.size,
+        avoid,
+    }
+}
+
+/// Whether what is missing of it would have a place if some worker had room.
+fn lacks_room(one: &Wanted<'_>, fleet: &Fleet<'_>) -> bool {
+    let Some(deployment) = one.deployment() else {
+        return false;
+    };
+    let need = need(one, deployment, &[]);
+    (0..fleet.len()).any(|worker| fleet.could_hold(worker, &need, &one.kept))
 }
 
 /// The workers that may hold a version: those that are named are for the new one alone, where the
@@ -272,7 +350,7 @@ fn fill(
         return 0;
     };
     let (entry, version, count) = (one.entry, one.version, one.count);
-    let (size, counted) = (one.size, one.counted_size());
+    let counted = one.counted_size();
     let (mut kept, failed) = (one.kept.clone(), one.failed.clone());
     // The other version of a roll stands beside this one in the list.
     let beside = if one.old {
@@ -283,13 +361,7 @@ fn fill(
     let other = beside.and_then(|at| wanted.get(at));
     let other = other.filter(|other| other.entry.name == entry.name);
     let avoid = other.map_or_else(Vec::new, |other| other.kept.clone());
-    let need = Need {
-        labels: &deployment.options.labels,
-        allowed: workers_of(deployment, one.old),
-        spread: deployment.options.spread.as_deref(),
-        size,
-        avoid: &avoid,
-    };
+    let need = need(one, deployment, &avoid);
     let has_failed = |worker: &WorkerId| {
         situation
             .failed
@@ -364,12 +436,15 @@ fn collect(wanted: &[Wanted<'_>], fleet: &Fleet<'_>, plan: &mut Plan) {
         let before = deployment.rollout.as_ref().map(|rollout| &rollout.previous);
         let same = workers == one.entry.placement
             && before.map_or(previous.is_empty(), |before| *before == previous);
+        let works = |index: &&usize| fleet.worker(**index).drain.is_none();
+        let working = one.kept.iter().filter(works).count();
         if !same {
             plan.placings.push(Placing {
                 model: one.entry.name.clone(),
                 deployment: deployment.revision,
                 workers,
                 previous,
+                moving: (deployment.replicas as usize) < working,
             });
         }
     }

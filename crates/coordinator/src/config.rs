@@ -67,6 +67,9 @@ pub struct CoordinatorConfig {
     pub max_waking: usize,
     /// How silence is read.
     pub liveness: LivenessConfig,
+    /// For how long a model, a worker and the leader must be as they are before replicas go from
+    /// full workers to emptier ones.
+    pub rebalance_after: Duration,
 }
 
 impl Default for CoordinatorConfig {
@@ -79,6 +82,7 @@ impl Default for CoordinatorConfig {
             wake_timeout: Duration::from_secs(60),
             max_waking: 256,
             liveness: LivenessConfig::default(),
+            rebalance_after: Duration::from_secs(60),
         }
     }
 }

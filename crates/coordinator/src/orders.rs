@@ -108,14 +108,17 @@ fn holders_of_changed_secrets(before: &RegistryState, state: &RegistryState) -> 
         .collect()
 }
 
-type Difference<'a> = (
+pub(crate) type Difference<'a> = (
     &'a ModelName,
     Option<&'a ModelEntry>,
     Option<&'a ModelEntry>,
 );
 
 /// The models that are not the very same in both.
-fn differences<'a>(old: &'a RegistryState, new: &'a RegistryState) -> Vec<Difference<'a>> {
+pub(crate) fn differences<'a>(
+    old: &'a RegistryState,
+    new: &'a RegistryState,
+) -> Vec<Difference<'a>> {
     let mut found = Vec::new();
     let (mut before, mut after) = (old.models.iter().peekable(), new.models.iter().peekable());
     loop {

@@ -2,16 +2,23 @@
 //! go. The decision itself is pure ([`volley_cluster::placement::plan`]).
 
 mod failures;
+mod mover;
 mod situation;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use volley_cluster::placement::moves::Move;
 use volley_cluster::placement::{self, Plan};
-use volley_types::registry::{RegistryCommand, RegistryState, RolloutAction};
+use volley_types::registry::{
+    MOVING_LEVEL, Placing, RegistryCommand, RegistryState, RolloutAction,
+};
 
 pub use self::failures::Failures;
+pub use self::mover::{Ended, Mover};
 pub use self::situation::situation;
 use crate::Coordinator;
+use crate::live::LiveWorkers;
 
 /// The planner looks again after this long even if nothing rang: a write may have failed.
 const PATROL: Duration = Duration::from_secs(2);
@@ -26,16 +33,20 @@ impl Coordinator {
         let mut registry = self.0.cluster.registry();
         let mut raft = self.0.cluster.raft();
         let mut failures = Failures::default();
+        let mut mover = Mover::new(self.0.config.rebalance_after);
         loop {
             if self.0.cluster.is_leader() {
                 let state = registry.borrow_and_update().clone();
-                let plan = self.decide(&state, &mut failures);
+                let plan = self.decide(&state, &mut failures, &mut mover);
                 for command in commands(plan) {
                     // A refused or lost write is decided anew on the next round.
                     if let Err(error) = self.0.cluster.write(command).await {
                         tracing::warn!(error = error.chain(), "placement not committed");
                     }
                 }
+            } else {
+                mover.forget();
+                self.0.metrics.set_moving(0);
             }
             tokio::select! {
                 changed = registry.changed() => if changed.is_err() { return },
@@ -47,15 +58,69 @@ impl Coordinator {
         }
     }
 
-    fn decide(&self, state: &RegistryState, failures: &mut Failures) -> Plan {
+    fn decide(
+        &self,
+        state: &Arc<RegistryState>,
+        failures: &mut Failures,
+        mover: &mut Mover,
+    ) -> Plan {
         let now = Instant::now();
         let live = self.0.live.read();
-        failures.learn(state, &live);
-        // Workers find a new leader within moments; until then, who is not heard is not gone.
-        let settling = live.is_settling(now);
-        let situation = situation(state, &live, failures, settling, now);
-        placement::plan(state, &situation)
+        let (plan, ended) = decide(state, &live, failures, mover, self.may_move(), now);
+        drop(live);
+        for one in &plan.moves {
+            self.0.metrics.moved(one.reason.as_str(), "begun");
+        }
+        for (one, end) in ended {
+            self.0.metrics.moved(one.reason.as_str(), end.as_str());
+        }
+        self.0.metrics.set_moving(mover.under_way());
+        plan
     }
+
+    /// Whether every coordinator can read that a replica moves.
+    fn may_move(&self) -> bool {
+        let cluster = &self.0.cluster;
+        let (raft, reports) = (cluster.raft(), cluster.reports());
+        let raft = raft.borrow();
+        let mut levels = raft.members.iter().map(|member| reports.get(&member.id));
+        MOVING_LEVEL <= cluster.level()
+            || levels.all(|it| it.is_some_and(|report| MOVING_LEVEL <= report.level))
+    }
+}
+
+/// One round: what shall change, and the moves that are over. Pure but for what is remembered
+/// between two rounds. Nothing begins to move unless it `may_move`.
+pub fn decide(
+    state: &Arc<RegistryState>,
+    live: &LiveWorkers,
+    failures: &mut Failures,
+    mover: &mut Mover,
+    may_move: bool,
+    now: Instant,
+) -> (Plan, Vec<(Move, Ended)>) {
+    failures.learn(state, live);
+    let ended = mover.learn(state, live, now);
+    // Workers find a new leader within moments; until then, who is not heard is not gone.
+    let settling = live.is_settling(now);
+    let moves = mover.moves(state, may_move && !settling, now);
+    let may_begin = moves.may_begin;
+    let situation = situation(state, live, failures, moves, settling, now);
+    let plan = placement::plan(state, &situation);
+    drop(situation);
+    mover.took(&plan, may_begin, now);
+    (plan, ended)
+}
+
+/// The writes that place replicas. What moves stands in writes of its own: they may be refused
+/// while coordinators of two versions run.
+pub fn places(placings: Vec<Placing>) -> impl Iterator<Item = RegistryCommand> {
+    let (moving, others): (Vec<_>, Vec<_>) = placings.into_iter().partition(|it| it.moving);
+    let batches = [others, moving].into_iter().flat_map(|placings| {
+        let batches = placings.chunks(BATCH).map(<[_]>::to_vec);
+        batches.collect::<Vec<_>>()
+    });
+    batches.map(RegistryCommand::Place)
 }
 
 fn commands(plan: Plan) -> impl Iterator<Item = RegistryCommand> {
@@ -69,7 +134,5 @@ fn commands(plan: Plan) -> impl Iterator<Item = RegistryCommand> {
             action: RolloutAction::Stop(reason),
         }
     });
-    let batches = plan.placings.chunks(BATCH).map(<[_]>::to_vec);
-    let places: Vec<_> = batches.map(RegistryCommand::Place).collect();
-    stops.chain(places)
+    stops.chain(places(plan.placings))
 }

@@ -97,6 +97,7 @@ pub(crate) fn placing_to_wire(placing: &Placing) -> wire::Place {
         deployment: placing.deployment.0,
         workers: placing.workers.iter().map(ToString::to_string).collect(),
         previous: placing.previous.iter().map(ToString::to_string).collect(),
+        moving: placing.moving,
     }
 }
 
@@ -106,6 +107,7 @@ pub(crate) fn placing_from_wire(place: wire::Place) -> Result<Placing, PredictEr
         deployment: Revision(place.deployment),
         workers: worker_ids(place.workers)?,
         previous: worker_ids(place.previous)?,
+        moving: place.moving,
     })
 }
 

@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use prost::Message;
-use volley_cluster::placement::{self, Plan};
+use volley_cluster::placement::Plan;
 use volley_coordinator::LivenessConfig;
 use volley_coordinator::live::LiveWorkers;
 use volley_coordinator::orders::Book;
-use volley_coordinator::planner::{Failures, situation};
+use volley_coordinator::planner::{Ended, Failures, Mover, decide};
 use volley_proto::report_changes::changes_from_wire;
 use volley_proto::worker::v1 as wire;
 use volley_types::registry::RegistryState;
@@ -49,6 +49,9 @@ impl Predict for Nowhere {
 pub(crate) struct Coordinator {
     pub(crate) live: LiveWorkers,
     failures: Failures,
+    pub(crate) mover: Mover,
+    /// Moves that it has ended.
+    pub(crate) moved: u64,
     /// What each stream has said last.
     said: HashMap<u64, WorkerReport>,
     pub(crate) book: Book,
@@ -65,10 +68,13 @@ pub(crate) struct Heard {
 }
 
 impl Coordinator {
-    pub(crate) fn new() -> Self {
+    /// One that rebalances what has been as it is for `rebalance_after`.
+    pub(crate) fn new(rebalance_after: Duration) -> Self {
         Self {
             live: LiveWorkers::new(LivenessConfig::default()),
             failures: Failures::default(),
+            mover: Mover::new(rebalance_after),
+            moved: 0,
             said: HashMap::new(),
             book: Book::default(),
             cost: Cost::default(),
@@ -76,11 +82,12 @@ impl Coordinator {
     }
 
     /// The process starts again: all is forgotten but the costs.
-    pub(crate) fn restart(&mut self) {
-        let cost = self.cost;
+    pub(crate) fn restart(&mut self, rebalance_after: Duration) {
+        let (cost, moved) = (self.cost, self.moved);
         *self = Self {
             cost,
-            ..Self::new()
+            moved,
+            ..Self::new(rebalance_after)
         };
     }
 
@@ -126,13 +133,12 @@ impl Coordinator {
         news
     }
 
-    pub(crate) fn plan(&mut self, state: &RegistryState, now: Instant) -> Plan {
+    pub(crate) fn plan(&mut self, state: &Arc<RegistryState>, now: Instant) -> Plan {
         let meter = Meter::start();
-        let settling = self.live.is_settling(now);
-        self.failures.learn(state, &self.live);
-        let situation = situation(state, &self.live, &self.failures, settling, now);
-        let plan = placement::plan(state, &situation);
-        drop(situation);
+        let (failures, mover) = (&mut self.failures, &mut self.mover);
+        let (plan, ended) = decide(state, &self.live, failures, mover, true, now);
+        let done = ended.iter().filter(|(_, end)| *end == Ended::Done);
+        self.moved += done.count() as u64;
         let spent = meter.stop();
         self.cost.cpu += spent;
         self.cost.planning += spent;

@@ -38,8 +38,8 @@ struct Arguments {
 }
 
 const HEAD: &str = "\
-| coordinators | workers | models | replicas | filled | leader's CPU for it | writes | CPU at rest | bytes at rest | writes at rest | planner's round | worker lost | writes | a tenth lost | writes | one choice |
-|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
+| coordinators | workers | models | replicas | filled | leader's CPU for it | writes | CPU at rest | bytes at rest | writes at rest | planner's round | worker lost | writes | one joins | moves | writes | a tenth lost | writes | one choice |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
 
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
@@ -106,6 +106,9 @@ fn row(size: &Size, figures: &Figures) -> String {
         format!("{:.1} ms", figures.planning.as_secs_f64() * 1_000.0),
         seconds(figures.worker_lost_ms),
         figures.worker_lost_writes.to_string(),
+        seconds(figures.joined_ms),
+        figures.joined_moves.to_string(),
+        figures.joined_writes.to_string(),
         seconds(figures.tenth_lost_ms),
         figures.tenth_lost_writes.to_string(),
         format!("{:.1} µs", figures.choice.as_secs_f64() * 1_000_000.0),

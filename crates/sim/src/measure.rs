@@ -1,4 +1,5 @@
-//! The runs that are printed: a cluster is filled, rests, loses a worker and then a zone.
+//! The runs that are printed: a cluster is filled, rests, loses a worker, gets an empty one,
+//! and loses a tenth.
 
 use std::time::Duration;
 
@@ -52,6 +53,12 @@ pub struct Figures {
     pub worker_lost_ms: u64,
     /// Writes for this.
     pub worker_lost_writes: u64,
+    /// From the start of an empty worker until it is nearly as full as the fullest.
+    pub joined_ms: u64,
+    /// Replicas that were moved for this.
+    pub joined_moves: u64,
+    /// Writes for this.
+    pub joined_writes: u64,
     /// From the death of a tenth of the workers until all replicas serve again.
     pub tenth_lost_ms: u64,
     /// Writes for this.
@@ -100,6 +107,7 @@ pub fn run(size: &Size, seed: u64, whole_reports: bool) -> anyhow::Result<Figure
         .run_until(100, LIMIT_MS, lost(size.workers / 2))
         .ok_or_else(stuck)?;
     let worker_lost_writes = world.writes;
+    let joined = join(&mut world, size.workers / 2).ok_or_else(stuck)?;
     world.reset_costs();
     for worker in 0..size.workers / 10 {
         world.kill(worker);
@@ -115,10 +123,30 @@ pub fn run(size: &Size, seed: u64, whole_reports: bool) -> anyhow::Result<Figure
         planning: rest[0].planning / rounds,
         worker_lost_ms,
         worker_lost_writes,
+        joined_ms: joined.0,
+        joined_moves: joined.1,
+        joined_writes: joined.2,
         tenth_lost_ms,
         tenth_lost_writes: world.writes,
         choice: choice(&world),
     })
+}
+
+/// An empty worker joins: how long until it is within a tenth of its memory of the fullest and
+/// nothing moves any more, how many replicas were moved, and how many writes that took.
+fn join(world: &mut World, worker: usize) -> Option<(u64, u64, u64)> {
+    world.reset_costs();
+    let (moved, budget) = (world.moved(), world.settings().budget_bytes);
+    world.start(worker);
+    let workers = 0..world.settings().workers;
+    let ms = world.run_until(100, LIMIT_MS, |world| {
+        let fullest = workers.clone().map(|other| world.placed_bytes(other)).max();
+        let lacks = fullest
+            .unwrap_or(0)
+            .saturating_sub(world.placed_bytes(worker));
+        lacks <= budget / 10 && world.is_served()
+    })?;
+    Some((ms, world.moved() - moved, world.writes))
 }
 
 /// Served again, and the lost worker holds nothing any more.

@@ -98,6 +98,7 @@ impl Story {
             budget_bytes: BUDGET,
             model_bytes: 1,
             load_ms: 300,
+            rebalance_ms: 2_000,
             drilled: true,
             seed: self.seed,
             ..Settings::default()
@@ -122,13 +123,7 @@ impl Story {
         if ended.is_none() {
             return Err("not everything serves again".to_owned());
         }
-        let writes = world.writes;
-        world.run(REST_MS);
-        check(&world)?;
-        if world.writes != writes {
-            return Err(format!("a write at rest, {}", world.last_write()));
-        }
-        Ok(())
+        rests(&mut world)
     }
 
     fn length(&self) -> u64 {
@@ -279,6 +274,26 @@ fn deploy(model: usize, replicas: u32, spread: bool) -> RegistryCommand {
             ..DeployOptions::default()
         },
     }
+}
+
+/// What is not even is made even, and then nothing is written any more.
+fn rests(world: &mut World) -> Result<(), String> {
+    let begun = world.now_ms();
+    loop {
+        let writes = world.writes;
+        world.run(REST_MS);
+        check(world)?;
+        if world.writes == writes {
+            break;
+        }
+        if begun + PATIENCE_MS < world.now_ms() {
+            return Err(format!("it never rests: {}", world.last_write()));
+        }
+    }
+    if !world.is_served() {
+        return Err("not everything serves at rest".to_owned());
+    }
+    world.agreed()
 }
 
 /// What the registry must never say, and whatever the world found broken.

@@ -40,6 +40,8 @@ pub struct Settings {
     pub append_ms: u64,
     /// The longest that a message travels.
     pub network_ms: u64,
+    /// For how long models, workers and the leader are as they are before anything is rebalanced.
+    pub rebalance_ms: u64,
     /// Every heartbeat says everything, as before workers told only changes.
     pub whole_reports: bool,
     /// Coordinators elect leaders, requests are made, and the laws are checked at every step.
@@ -59,10 +61,17 @@ impl Default for Settings {
             load_ms: 2_000,
             append_ms: 5,
             network_ms: 4,
+            rebalance_ms: 60_000,
             whole_reports: false,
             drilled: false,
             seed: 1,
         }
+    }
+}
+
+impl Settings {
+    pub(crate) fn rebalance_after(&self) -> Duration {
+        Duration::from_millis(self.rebalance_ms)
     }
 }
 
@@ -110,7 +119,7 @@ impl World {
                 .map(|(index, worker)| (worker.id.clone(), index))
                 .collect(),
             coordinators: (0..settings.coordinators)
-                .map(|_| Coordinator::new())
+                .map(|_| Coordinator::new(settings.rebalance_after()))
                 .collect(),
             workers,
             start: Instant::now(),
@@ -141,6 +150,12 @@ impl World {
             world.begin_drill();
         }
         world
+    }
+
+    /// What is simulated.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
     }
 
     /// Simulated time since the start.
@@ -212,6 +227,13 @@ impl World {
             .values()
             .map(|entry| entry.placed(id).count() as u64);
         held.sum::<u64>() * self.settings.model_bytes
+    }
+
+    /// Replicas that leaders have moved so far although their workers were there.
+    #[must_use]
+    pub fn moved(&self) -> u64 {
+        let coordinators = self.coordinators.iter();
+        coordinators.map(|coordinator| coordinator.moved).sum()
     }
 
     /// How many models are deployed.

@@ -11,6 +11,7 @@ mod members;
 mod names;
 mod pipeline;
 mod secret;
+mod setting;
 pub mod size;
 mod source;
 mod task;
@@ -34,7 +35,7 @@ use crate::params::Parameters;
 
 pub use self::drain::Drain;
 pub use self::group::ModelGroup;
-pub use self::level::LEVEL;
+pub use self::level::{LEVEL, MOVING_LEVEL};
 pub use self::members::{CoordinatorMember, RaftStatus};
 pub use self::names::no_versions;
 pub use self::pipeline::{
@@ -43,11 +44,9 @@ pub use self::pipeline::{
     REQUEST, ROOT, Shape, StepKind,
 };
 pub use self::secret::{OpenSecret, SealedSecret};
+pub use self::setting::{MAX_MODEL_ON_NODE, PLACEMENT_STRATEGY, PlacementStrategy, REBALANCE};
 pub use self::source::{MAX_MODEL_URL_BYTES, ModelUrl, ModelUrlKind, ModelUrlScheme, Sha256};
 pub use self::task::{TaskRecord, TaskState};
-
-/// The cluster setting that bounds how many models a worker is given.
-pub const MAX_MODEL_ON_NODE: &str = "plugins.ml_commons.max_model_on_node";
 
 /// Which kind of executor runs a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -259,20 +258,6 @@ impl RegistryState {
             versions.filter_map(|version| self.assignment(model, version))
         });
         placed.collect()
-    }
-}
-
-impl RegistryState {
-    /// The value of a cluster setting that somebody has set, as JSON.
-    #[must_use]
-    pub fn setting(&self, name: &str) -> Option<&str> {
-        self.settings.get(name).map(String::as_str)
-    }
-
-    /// How many models a worker may be given at most.
-    #[must_use]
-    pub fn max_models_on_worker(&self) -> Option<usize> {
-        self.setting(MAX_MODEL_ON_NODE)?.parse().ok()
     }
 }
 

@@ -79,7 +79,7 @@ async fn coordinators_are_upgraded_one_by_one_and_new_commands_wait_for_the_last
                 .wait(index, "everybody sees it at its new level", |status| {
                     status.node.leader.is_some()
                         && status.coordinators.iter().all(|node| {
-                            let level = if node.id <= id { 3 } else { 1 };
+                            let level = if node.id <= id { 4 } else { 1 };
                             node.level == Some(level)
                         })
                 })

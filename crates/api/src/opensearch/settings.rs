@@ -184,6 +184,13 @@ fn check(name: &str, value: &Value) -> Result<Option<Value>, PredictError> {
             }
             Ok(Some(value.clone()))
         }
+        Kind::Strategy => {
+            let known = names::strategies();
+            match value.as_str().filter(|text| known.contains(text)) {
+                Some(_) => Ok(Some(value.clone())),
+                None => wrong(&known.join(" or ")),
+            }
+        }
         Kind::ReadOver => match value {
             Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(Some(value.clone())),
             _ => wrong("a value, not a list"),

@@ -31,6 +31,9 @@ fn show(out: &mut Terminal, status: &Status) -> anyhow::Result<()> {
     if let Some(held_back) = upgrade(status) {
         out.line(&held_back)?;
     }
+    if let Some(placement) = status.placement.as_ref() {
+        out.line(&placed(placement))?;
+    }
     out.line("")?;
     super::cluster::show(out, status)?;
     out.line("")?;
@@ -74,6 +77,18 @@ fn show(out: &mut Terminal, status: &Status) -> anyhow::Result<()> {
         })
         .collect();
     out.table(&["MODEL", "VERSION", "STATE", "REPLICAS"], &models)
+}
+
+/// How replicas are placed, and what moves now.
+fn placed(placement: &volley_client::PlacementInfo) -> String {
+    let even = match placement.rebalance {
+        true => "rebalanced",
+        false => "not rebalanced",
+    };
+    format!(
+        "placement: {}, {even}, {} replicas move, {} without a place",
+        placement.strategy, placement.moving_replicas, placement.homeless_replicas,
+    )
 }
 
 /// What is said while coordinators of two levels run, or the registry is held at a lower one.

@@ -124,6 +124,7 @@ struct Limits {
     suspect_after: Option<Span>,
     dead_after: Option<Span>,
     replace_after: Option<Span>,
+    rebalance_after: Option<Span>,
 }
 
 /// Reads and checks a coordinator's file.
@@ -333,6 +334,7 @@ fn apply(
         &mut coordinator.liveness.replace_after,
         limits.replace_after,
     );
+    set_span(&mut coordinator.rebalance_after, limits.rebalance_after);
     set_count(&mut api.max_connections, limits.max_connections);
     set_count(&mut api.max_body_bytes, limits.max_body_bytes);
     set_span(&mut api.request_timeout, limits.request_timeout);

@@ -224,7 +224,7 @@ fn check_placing(state: &RegistryState, placing: &Placing) -> Result<(), Predict
     let Some(current) = current(state, placing) else {
         return Ok(());
     };
-    let most = current.replicas as usize;
+    let most = current.replicas as usize + usize::from(placing.moving);
     let distinct =
         |workers: &[WorkerId]| workers.iter().collect::<BTreeSet<_>>().len() == workers.len();
     // A drained worker keeps its replica until another has taken over.

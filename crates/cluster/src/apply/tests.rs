@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 use volley_types::registry::{
-    ConnectorPolicy, DeployOptions, Placing, ProviderKind, RolloutAction, Scaling,
+    ConnectorPolicy, DeployOptions, MOVING_LEVEL, Placing, ProviderKind, RolloutAction, Scaling,
 };
 use volley_types::{Parameters, Revision, WorkerId};
 
@@ -199,7 +199,7 @@ fn what_is_registered_is_bounded_in_size() {
 }
 
 #[test]
-fn a_placement_names_each_worker_once_and_no_more_than_replicas() {
+fn a_placement_names_each_worker_once_and_no_more_than_replicas_but_one_that_moves() {
     let mut state = RegistryState::default();
     let mut run = |command| apply(&mut state, &command);
     run(RegistryCommand::RegisterModel(name("m"), text_model())).unwrap();
@@ -216,6 +216,18 @@ fn a_placement_names_each_worker_once_and_no_more_than_replicas() {
     assert_eq!(place(&["a", "a"]), Some(ErrorCode::InvalidInput));
     assert_eq!(place(&["a", "b", "c"]), Some(ErrorCode::InvalidInput));
     assert_eq!(place(&["a", "b"]), None);
+    let mut moving = |workers: &[&str]| {
+        let mut command = placing(deployment, workers, &[]);
+        assert_eq!(command.level(), 1);
+        if let RegistryCommand::Place(placings) = &mut command {
+            placings[0].moving = true;
+        }
+        assert_eq!(command.level(), MOVING_LEVEL);
+        code(run(command))
+    };
+    assert_eq!(moving(&["a", "b", "c", "d"]), Some(ErrorCode::InvalidInput));
+    assert_eq!(moving(&["a", "b", "c"]), None);
+    assert_eq!(state.moving_replicas(), 1);
 }
 
 fn placing(deployment: Revision, workers: &[&str], previous: &[&str]) -> RegistryCommand {
@@ -225,6 +237,7 @@ fn placing(deployment: Revision, workers: &[&str], previous: &[&str]) -> Registr
         deployment,
         workers: ids(workers),
         previous: ids(previous),
+        moving: false,
     }])
 }
 
@@ -274,6 +287,7 @@ fn any_command() -> impl Strategy<Value = RegistryCommand> {
                     deployment: Revision(revision),
                     workers,
                     previous,
+                    moving: revision % 2 == 0,
                 }])
             }
         ),
@@ -314,7 +328,7 @@ proptest! {
                 Err(_) => prop_assert_eq!(&state, &before),
                 Ok(reply) => {
                     prop_assert_eq!(reply.revision, state.revision);
-                    let changed = { let mut same = before.clone(); same.revision = state.revision; same != state };
+                    let changed = { let mut same = before.clone(); same.revision = state.revision; same.level = state.level; same != state };
                     prop_assert_eq!(state.revision.0, before.revision.0 + u64::from(changed));
                 }
             }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use volley_types::WorkerId;
+use volley_types::registry::PlacementStrategy;
 
 use super::ranks::{Load, Ranks};
 use super::{PlacementWorker, Situation};
@@ -24,7 +25,12 @@ pub(super) struct Fleet<'a> {
     index: HashMap<&'a WorkerId, usize>,
     taken_bytes: Vec<u64>,
     replicas: Vec<usize>,
+    /// What goes from each once it is ready elsewhere: bytes, and replicas.
+    promised: Vec<(u64, usize)>,
+    /// Replicas that are on their way to each from another worker.
+    coming: Vec<usize>,
     most_replicas: Option<usize>,
+    strategy: PlacementStrategy,
     ranks: Ranks,
 }
 
@@ -36,7 +42,10 @@ impl<'a> Fleet<'a> {
             index: numbered.map(|(index, worker)| (worker.id, index)).collect(),
             taken_bytes: vec![0; workers.len()],
             replicas: vec![0; workers.len()],
+            promised: vec![(0, 0); workers.len()],
+            coming: vec![0; workers.len()],
             most_replicas: situation.most_replicas,
+            strategy: situation.strategy,
             ranks: Ranks::new(workers),
             workers,
         }
@@ -55,6 +64,77 @@ impl<'a> Fleet<'a> {
         self.replicas[index] += 1;
         self.taken_bytes[index] = self.taken_bytes[index].saturating_add(bytes);
         self.ranks.moved(index, before, self.load(index));
+    }
+
+    /// Takes back what was put on a worker.
+    pub(super) fn take(&mut self, index: usize, bytes: u64) {
+        let before = self.load(index);
+        self.replicas[index] = self.replicas[index].saturating_sub(1);
+        self.taken_bytes[index] = self.taken_bytes[index].saturating_sub(bytes);
+        self.ranks.moved(index, before, self.load(index));
+    }
+
+    /// What was put on `from` goes to `to`, and is on both until then.
+    pub(super) fn promise(&mut self, from: usize, to: usize, bytes: u64) {
+        self.promised[from].0 = self.promised[from].0.saturating_add(bytes);
+        self.promised[from].1 += 1;
+        self.coming[to] += 1;
+    }
+
+    /// Replicas that are on their way to a worker from another.
+    pub(super) fn coming(&self, index: usize) -> usize {
+        self.coming[index]
+    }
+
+    /// How many workers there are.
+    pub(super) fn len(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// How much of its memory a worker has given away once all that moves has moved, and `more`
+    /// bytes came, in thousandths; `None` where it does not tell how much it has.
+    pub(super) fn permille(&self, index: usize, more: u64) -> Option<u64> {
+        let budget = self.workers[index].budget_bytes;
+        let stays = self.taken_bytes[index].saturating_sub(self.promised[index].0);
+        let taken = u128::from(stays.saturating_add(more)) * 1_000;
+        let permille = taken.checked_div(u128::from(budget))?;
+        Some(u64::try_from(permille).unwrap_or(u64::MAX))
+    }
+
+    /// How many replicas a worker holds once all that moves has moved.
+    pub(super) fn staying(&self, index: usize) -> usize {
+        self.replicas[index].saturating_sub(self.promised[index].1)
+    }
+
+    /// How many of `kept` share the zone of a worker.
+    pub(super) fn mates(&self, index: usize, kept: &[usize], spread: Option<&str>) -> usize {
+        let zone = self.zone(index, spread);
+        let mates = kept.iter();
+        mates
+            .filter(|mate| self.zone(**mate, spread) == zone)
+            .count()
+    }
+
+    /// Whether a worker could take one more replica beside those in `kept` if it held nothing.
+    pub(super) fn could_hold(&self, index: usize, need: &Need<'_>, kept: &[usize]) -> bool {
+        let worker = &self.workers[index];
+        worker.placeable
+            && (worker.budget_bytes == 0 || need.size <= worker.budget_bytes)
+            && !kept.contains(&index)
+            && (need.allowed.is_empty() || need.allowed.contains(worker.id))
+            && self.has_labels(index, need.labels)
+    }
+
+    /// What a worker lacks for one more replica of this size: bytes, and places.
+    pub(super) fn lacks(&self, index: usize, size: u64) -> (u64, usize) {
+        let budget = self.workers[index].budget_bytes;
+        let wanted = self.taken_bytes[index].saturating_add(size);
+        let bytes = match budget {
+            0 => 0,
+            _ => wanted.saturating_sub(budget),
+        };
+        let most = self.most_replicas.unwrap_or(usize::MAX);
+        (bytes, (self.replicas[index] + 1).saturating_sub(most))
     }
 
     /// A worker whose labels are not known is kept: it has not been heard yet.
@@ -78,7 +158,8 @@ impl<'a> Fleet<'a> {
 
     /// The best worker for one more replica beside those in `kept`: of those that can take it and
     /// `may`, the one whose zone has the fewest in `kept`, that is not to be avoided, is the least
-    /// full, holds the fewest replicas, and has the least id.
+    /// full (or, where replicas are packed, has the least memory left), holds the fewest replicas,
+    /// and has the least id.
     pub(super) fn best(
         &mut self,
         need: &Need<'_>,
@@ -98,12 +179,19 @@ impl<'a> Fleet<'a> {
                 && self.has_labels(index, need.labels)
                 && may(worker.id)
         };
+        // Who has less memory left than that stands before it.
+        let least = match self.strategy {
+            PlacementStrategy::Spread => 0,
+            PlacementStrategy::Pack => need.size,
+        };
         let zones = order.emptiest_first(kept);
         for zones in zones.chunk_by(|one, other| one.0 == other.0) {
             for avoided in [false, true] {
                 let is_meant = |index: usize| need.avoid.contains(&index) == avoided && can(index);
                 let firsts = zones.iter().filter_map(|(_, zone)| {
-                    order.first(*zone, need.size, |rank| is_meant(self.ranks.worker(rank)))
+                    order.first(*zone, need.size, least, |rank| {
+                        is_meant(self.ranks.worker(rank))
+                    })
                 });
                 if let Some(least) = firsts.min() {
                     return Some(self.ranks.worker(least.rank));
@@ -128,15 +216,21 @@ impl<'a> Fleet<'a> {
         self.ranks.put_in_order(spread, all.into_iter());
     }
 
-    /// How much of its memory a worker has given away, in thousandths, and its replicas.
+    /// How a worker stands for what takes memory, and its replicas. One that does not tell how
+    /// much it has is empty, and has room without end.
     fn load(&self, index: usize) -> Load {
-        let budget = self.workers[index].budget_bytes;
-        let permille = u128::from(self.taken_bytes[index]) * 1_000 / u128::from(budget.max(1));
+        let (budget, taken) = (self.workers[index].budget_bytes, self.taken_bytes[index]);
+        let standing = match (self.strategy, budget) {
+            (PlacementStrategy::Spread, 0) => 0,
+            (PlacementStrategy::Spread, _) => {
+                let permille = u128::from(taken) * 1_000 / u128::from(budget);
+                u64::try_from(permille).unwrap_or(u64::MAX)
+            }
+            (PlacementStrategy::Pack, 0) => u64::MAX,
+            (PlacementStrategy::Pack, _) => budget.saturating_sub(taken),
+        };
         Load {
-            permille: match budget {
-                0 => 0,
-                _ => u64::try_from(permille).unwrap_or(u64::MAX),
-            },
+            standing,
             replicas: self.replicas[index],
         }
     }

@@ -12,16 +12,16 @@ const MAX_ORDERS: usize = 8;
 /// What a worker holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Load {
-    /// How much of its memory it has given away, in thousandths; 0 where it does not tell how
-    /// much it has.
-    pub(super) permille: u64,
+    /// Where it stands for what takes memory, the least first: by how much of its memory it has
+    /// given away, or by how much it has left.
+    pub(super) standing: u64,
     pub(super) replicas: usize,
 }
 
 /// A place in an order; the least is the best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Standing {
-    permille: u64,
+    memory: u64,
     replicas: usize,
     /// The worker's place by id.
     pub(super) rank: usize,
@@ -139,31 +139,35 @@ impl Order {
         zones
     }
 
-    /// The best of a zone that is meant, for a replica of this size.
+    /// The best of a zone that is meant, for a replica of this size; it stands at `least` or
+    /// behind.
     pub(super) fn first(
         &self,
         zone: usize,
         size: u64,
+        least: u64,
         is_meant: impl Fn(usize) -> bool,
     ) -> Option<Standing> {
-        let all = match size {
-            0 => &self.weightless[zone],
-            _ => &self.sized[zone],
+        let (all, memory) = match size {
+            0 => (&self.weightless[zone], 0),
+            _ => (&self.sized[zone], least),
         };
-        all.iter().find(|it| is_meant(it.rank)).copied()
+        let from = Standing {
+            memory,
+            replicas: 0,
+            rank: 0,
+        };
+        all.range(from..).find(|it| is_meant(it.rank)).copied()
     }
 }
 
 /// How full a worker is, is of no account for what takes no memory.
 fn standings(rank: usize, load: Load) -> (Standing, Standing) {
     let sized = Standing {
-        permille: load.permille,
+        memory: load.standing,
         replicas: load.replicas,
         rank,
     };
-    let weightless = Standing {
-        permille: 0,
-        ..sized
-    };
+    let weightless = Standing { memory: 0, ..sized };
     (sized, weightless)
 }

@@ -8,6 +8,7 @@ use volley_types::registry::{DeployOptions, Rollout};
 use super::*;
 
 mod drains;
+mod moves;
 
 const ZONES: [&str; 3] = ["a", "b", "c"];
 
@@ -18,7 +19,21 @@ struct World {
     there: Vec<bool>,
     drained: BTreeMap<usize, Drain>,
     budget: u64,
+    /// Of workers that have another.
+    budgets: BTreeMap<usize, u64>,
     most: Option<usize>,
+    strategy: PlacementStrategy,
+    /// How many moves may be under way.
+    moves: usize,
+    /// From where on workers are far apart.
+    apart: Option<u64>,
+    under_way: BTreeMap<ModelName, Move>,
+    /// Models that may not be moved, and workers that may not be filled.
+    fixed: BTreeSet<ModelName>,
+    resting: BTreeSet<ModelName>,
+    young: BTreeSet<WorkerId>,
+    /// Workers that have not been heard for a moment.
+    silent: BTreeSet<usize>,
     state: RegistryState,
     sizes: BTreeMap<ModelName, u64>,
     failed: BTreeMap<(ModelName, WorkerId), String>,
@@ -42,7 +57,16 @@ impl World {
             there: vec![true; workers],
             drained: BTreeMap::new(),
             budget,
+            budgets: BTreeMap::new(),
             most: None,
+            strategy: PlacementStrategy::Spread,
+            moves: 0,
+            apart: None,
+            under_way: BTreeMap::new(),
+            fixed: BTreeSet::new(),
+            resting: BTreeSet::new(),
+            young: BTreeSet::new(),
+            silent: BTreeSet::new(),
             state: RegistryState::default(),
             sizes: BTreeMap::new(),
             failed: BTreeMap::new(),
@@ -71,10 +95,12 @@ impl World {
     fn plan(&self) -> Plan {
         let workers = (0..self.ids.len()).map(|index| PlacementWorker {
             id: &self.ids[index],
-            placeable: self.there[index] && !self.drained.contains_key(&index),
+            placeable: self.there[index]
+                && !self.drained.contains_key(&index)
+                && !self.silent.contains(&index),
             keep: self.there[index],
             labels: Some(&self.labels[index]),
-            budget_bytes: self.budget,
+            budget_bytes: self.budget_of(index),
             drain: self.drained.get(&index).copied(),
         });
         let versions = [ModelVersion(1), ModelVersion(2)];
@@ -92,6 +118,15 @@ impl World {
         });
         let situation = Situation {
             most_replicas: self.most,
+            strategy: self.strategy,
+            moves: Moves {
+                under_way: self.under_way.iter().collect(),
+                may_begin: self.moves.saturating_sub(self.under_way.len()),
+                imbalance: self.apart,
+                resting: self.resting.iter().collect(),
+                fixed: self.fixed.iter().collect(),
+                young: self.young.iter().collect(),
+            },
             workers: workers.collect(),
             sizes: sizes.collect(),
             failed: failed.collect(),
@@ -124,7 +159,26 @@ impl World {
                 }
             }
         }
+        let begun = plan.moves.iter();
+        self.under_way
+            .extend(begun.map(|one| (one.model.clone(), one.clone())));
+        let models = &self.state.models;
+        self.under_way.retain(|name, one| {
+            let Some(entry) = models.get(name) else {
+                return false;
+            };
+            let wanted = entry
+                .deployment
+                .as_ref()
+                .map_or(0, |it| it.replicas as usize);
+            let placed = [&one.from, &one.to].map(|worker| entry.placement.contains(worker));
+            placed == [true, true] && wanted < entry.placement.len()
+        });
         moved
+    }
+
+    fn budget_of(&self, worker: usize) -> u64 {
+        self.budgets.get(&worker).copied().unwrap_or(self.budget)
     }
 
     fn settle(&mut self) -> usize {

@@ -213,8 +213,9 @@ prop_compose! {
         deployment in any::<u64>(),
         workers in workers(),
         previous in workers(),
+        moving in any::<bool>(),
     ) -> Placing {
-        Placing { model, deployment: Revision(deployment), workers, previous }
+        Placing { model, deployment: Revision(deployment), workers, previous, moving }
     }
 }
 

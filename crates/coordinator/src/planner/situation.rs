@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use volley_cluster::placement::moves::Moves;
 use volley_cluster::placement::{PlacementWorker, Situation};
 use volley_types::control::Liveness;
 use volley_types::registry::{RegistryState, ReplicaState};
@@ -16,11 +17,14 @@ pub fn situation<'a>(
     state: &'a RegistryState,
     live: &'a LiveWorkers,
     failures: &'a Failures,
+    moves: Moves<'a>,
     settling: bool,
     now: Instant,
 ) -> Situation<'a> {
     let mut situation = Situation {
         most_replicas: state.max_models_on_worker(),
+        strategy: state.placement_strategy(),
+        moves,
         ..Situation::default()
     };
     for (id, worker) in live.iter() {
@@ -49,6 +53,16 @@ pub fn situation<'a>(
             situation.failed.insert(held, reason);
         }
     }
+    add_ready(state, live, &mut situation);
+    if settling {
+        add_unheard(state, live, &mut situation);
+    }
+    situation
+}
+
+/// What takes requests, of the models of which placement asks.
+fn add_ready<'a>(state: &'a RegistryState, live: &'a LiveWorkers, situation: &mut Situation<'a>) {
+    let may_move = situation.moves.may_begin != 0;
     for entry in state.models.values() {
         let Some(deployment) = &entry.deployment else {
             continue;
@@ -59,7 +73,7 @@ pub fn situation<'a>(
                 .placement
                 .iter()
                 .any(|worker| state.worker_drain(worker).is_some());
-        if deployment.rollout.is_none() && !surplus && !leaves {
+        if deployment.rollout.is_none() && !surplus && !leaves && !may_move {
             continue;
         }
         for (worker, replica) in live.replicas(&entry.name) {
@@ -70,10 +84,6 @@ pub fn situation<'a>(
             }
         }
     }
-    if settling {
-        add_unheard(state, live, &mut situation);
-    }
-    situation
 }
 
 /// Workers that hold replicas and have not been heard yet.

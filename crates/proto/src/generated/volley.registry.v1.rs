@@ -763,6 +763,9 @@ pub struct Place {
     /// Workers that still hold the version before.
     #[prost(string, repeated, tag = "4")]
     pub previous: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// One replica goes from a worker to another: there is one more until it is over. From level 4.
+    #[prost(bool, tag = "5")]
+    pub moving: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Places {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use prost::Message;
 use volley_cluster::apply::apply;
+use volley_coordinator::planner::places;
 use volley_proto::registry_records::command_to_wire;
 use volley_proto::worker_report::orders_to_wire;
 use volley_types::registry::{RegistryCommand, RegistryState, RolloutAction};
@@ -21,8 +22,6 @@ pub(super) const BEAT_MS: u64 = 500;
 pub(super) const PATROL_MS: u64 = 2_000;
 /// The planner waits this long for more news.
 const SETTLE_MS: u64 = 20;
-/// Placements in one write.
-const BATCH: usize = 256;
 /// Entries that one append carries.
 const APPEND: usize = 32;
 
@@ -299,6 +298,7 @@ impl World {
             return;
         }
         self.check_plan(&state, &plan);
+        self.check_moves(&state, &plan);
         let stops = plan
             .stops
             .into_iter()
@@ -306,11 +306,7 @@ impl World {
                 model,
                 action: RolloutAction::Stop(reason),
             });
-        let places = plan
-            .placings
-            .chunks(BATCH)
-            .map(|batch| RegistryCommand::Place(batch.to_vec()));
-        let commands: Vec<_> = stops.chain(places).collect();
+        let commands: Vec<_> = stops.chain(places(plan.placings)).collect();
         self.submit(commands);
     }
 

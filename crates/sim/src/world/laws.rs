@@ -12,6 +12,8 @@ use crate::worker::Worker;
 
 /// A worker that was heard within this time keeps what it has.
 const GRACE_MS: u64 = 10_000;
+/// Replicas that move at a time although their workers are there.
+const MAX_MOVING: usize = 8;
 /// Clocks are looked at this seldom.
 const SLACK_MS: u64 = 300;
 
@@ -104,6 +106,42 @@ impl World {
             if let Some(what) = wrong {
                 self.laws.break_at(self.now_ms, &what);
             }
+        }
+    }
+
+    /// A move takes nothing from anybody before it is over, and stays within its bounds.
+    pub(super) fn check_moves(&mut self, state: &RegistryState, plan: &Plan) {
+        if !self.laws.on {
+            return;
+        }
+        for (at, one) in plan.moves.iter().enumerate() {
+            let entry = state.models.get(&one.model);
+            let placing = plan.placings.iter().find(|it| it.model == one.model);
+            let again = plan.moves[..at].iter().any(|it| it.model == one.model);
+            let stays = entry.zip(placing).is_some_and(|(entry, placing)| {
+                let mut held = entry.placement.iter();
+                held.all(|worker| placing.workers.contains(worker))
+                    && placing.workers.contains(&one.to)
+                    && !entry.placement.contains(&one.to)
+                    && entry.placement.contains(&one.from)
+            });
+            if again || !stays {
+                let what = format!("{one:?} begins, of {entry:?} with {placing:?}");
+                self.laws.break_at(self.now_ms, &what);
+            }
+        }
+        let models = state.models.values();
+        let moving = models.filter(|entry| {
+            let deployment = entry.deployment.as_ref();
+            deployment.is_some_and(|deployment| {
+                deployment.rollout.is_none()
+                    && (deployment.replicas as usize) < entry.placement.len()
+            })
+        });
+        let moving = moving.count() + plan.moves.len();
+        if !plan.moves.is_empty() && MAX_MOVING < moving {
+            self.laws
+                .break_at(self.now_ms, &format!("{moving} replicas move at a time"));
         }
     }
 

@@ -148,6 +148,8 @@ impl World {
         self.leader = chosen;
         self.leader_lost_ms = None;
         self.seats[chosen].leads = true;
+        // It has looked again and again while it did not lead.
+        self.coordinators[chosen].mover.forget();
         let state = self.state.clone();
         self.apply(chosen, &state);
         self.ring(chosen);
@@ -163,7 +165,8 @@ impl World {
         seat.down = false;
         seat.born_ms = now_ms;
         let applied = seat.applied.clone();
-        self.coordinators[at].restart();
+        let rebalance_after = self.settings.rebalance_after();
+        self.coordinators[at].restart(rebalance_after);
         // Nobody is connected to it: this only fills its book.
         self.coordinators[at].follow(&applied);
     }

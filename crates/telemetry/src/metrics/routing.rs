@@ -19,8 +19,16 @@ struct ResultLabel {
     result: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct MoveLabel {
+    reason: &'static str,
+    result: &'static str,
+}
+
 #[derive(Default)]
 pub(crate) struct Routing {
+    moves: Family<MoveLabel, Counter>,
+    moving: Gauge,
     decisions: Family<ReasonLabel, Counter>,
     ejections: Family<ModelLabel, Counter>,
     hedges: Family<ModelLabel, Counter>,
@@ -49,6 +57,19 @@ impl Metrics {
     pub fn continued(&self, result: &'static str) {
         let label = ResultLabel { result };
         self.0.routing.continuations.get_or_create(&label).inc();
+    }
+
+    /// Counts a replica that goes from one worker to another although both are there, by one of a
+    /// closed set of reasons, and of what became of it.
+    pub fn moved(&self, reason: &'static str, result: &'static str) {
+        let label = MoveLabel { reason, result };
+        self.0.routing.moves.get_or_create(&label).inc();
+    }
+
+    /// Publishes how many replicas this coordinator moves now.
+    pub fn set_moving(&self, moves: usize) {
+        let moves = i64::try_from(moves).unwrap_or(i64::MAX);
+        self.0.routing.moving.set(moves);
     }
 
     /// Publishes what an external autoscaler of workers goes by.
@@ -92,6 +113,16 @@ impl Families {
             "stream_continuations",
             "Streams whose worker was lost after their first row, by what came of it",
             self.routing.continuations.clone(),
+        );
+        registry.register(
+            "replica_moves",
+            "Replicas that go from one worker to another although both are there",
+            self.routing.moves.clone(),
+        );
+        registry.register(
+            "moving_replicas",
+            "Replicas that this coordinator, which leads, moves now",
+            self.routing.moving.clone(),
         );
         registry.register(
             "workers_wanted",

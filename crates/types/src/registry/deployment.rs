@@ -153,4 +153,7 @@ pub struct Placing {
     pub workers: Vec<WorkerId>,
     /// The workers that still hold the version before, while one replaces the other.
     pub previous: Vec<WorkerId>,
+    /// One replica goes from a worker to another although both are there: it is on both, and
+    /// there is one more than is wanted, until it serves where it goes.
+    pub moving: bool,
 }

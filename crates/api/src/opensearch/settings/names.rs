@@ -1,6 +1,6 @@
 //! The settings that are known, and what each means here.
 
-use volley_types::registry::MAX_MODEL_ON_NODE;
+use volley_types::registry::{MAX_MODEL_ON_NODE, PLACEMENT_STRATEGY, PlacementStrategy, REBALANCE};
 
 macro_rules! ml {
     ($name:literal) => {
@@ -29,6 +29,8 @@ pub(super) enum Kind {
     Pattern,
     /// Patterns, and they take effect.
     Patterns,
+    /// Where a missing replica goes, and it takes effect.
+    Strategy,
     /// Kept and shown; there is nothing here that it could change.
     ReadOver,
     /// Only what is the case anyway.
@@ -66,6 +68,8 @@ pub(super) const SETTINGS: &[Setting] = &[
     setting(TRUSTED_ENDPOINTS, Kind::Patterns, "[\".*\"]"),
     setting(TRUSTED_URLS, Kind::Pattern, "\".*\""),
     setting(MAX_MODEL_ON_NODE, Kind::Count { least: 1 }, "10000"),
+    setting(PLACEMENT_STRATEGY, Kind::Strategy, "\"spread\""),
+    setting(REBALANCE, Kind::Flag, "true"),
     setting(MAX_BATCHES, Kind::Count { least: 0 }, "100"),
     setting(VIA_URL, Kind::Flag, "true"),
     setting(VIA_LOCAL_FILE, Kind::Flag, "true"),
@@ -126,3 +130,9 @@ pub(super) const SETTINGS: &[Setting] = &[
     read_over(ml!("agent_framework_enabled"), "false"),
     read_over(ml!("controller_enabled"), "false"),
 ];
+
+/// The names that a placement strategy may have.
+pub(super) fn strategies() -> Vec<&'static str> {
+    let all = PlacementStrategy::ALL.iter();
+    all.map(|(name, _)| *name).collect()
+}

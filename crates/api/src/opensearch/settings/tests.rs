@@ -41,6 +41,8 @@ fn what_has_no_meaning_here_is_refused() {
         json!({ "cluster.routing.allocation.enable": "all" }),
         json!({ "plugins.ml_commons.max_model_on_node": 0 }),
         json!({ "plugins.ml_commons.max_model_on_node": "many" }),
+        json!({ "volley.placement.strategy": "tight" }),
+        json!({ "volley.placement.rebalance": "sometimes" }),
         json!({ "plugins.ml_commons.stream_enabled": "maybe" }),
         json!({ "plugins.ml_commons.trusted_connector_endpoints_regex": "x" }),
         json!({ "plugins.ml_commons.trusted_connector_endpoints_regex": ["("] }),

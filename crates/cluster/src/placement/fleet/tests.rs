@@ -36,7 +36,7 @@ fn by_definition(fleet: &Fleet<'_>, need: &Need<'_>, kept: &[usize]) -> Option<u
         };
         let full = match need.size {
             0 => 0,
-            _ => fleet.load(*index).permille,
+            _ => fleet.load(*index).standing,
         };
         let avoided = need.avoid.contains(index);
         (
@@ -57,6 +57,7 @@ proptest! {
         needs in proptest::collection::vec(
             (0_u64..3, any::<bool>(), any::<u16>(), any::<u16>(), any::<u16>()), 1..24),
         most in proptest::option::of(1_usize..4),
+        packs in any::<bool>(),
     ) {
         let ids: Vec<_> = (0..drawn.len())
             // Not in the order of the workers.
@@ -77,6 +78,7 @@ proptest! {
         let situation = Situation {
             workers: drawn.iter().enumerate().map(worker).collect(),
             most_replicas: most,
+            strategy: if packs { PlacementStrategy::Pack } else { PlacementStrategy::Spread },
             ..Situation::default()
         };
         let picked = |bits: u16| -> Vec<usize> {
