@@ -3,6 +3,7 @@
 #   bench-peers.sh encoders   MLServer, PyTriton and FastAPI around ONNX Runtime
 #   bench-peers.sh decoders   transformers and onnxruntime-genai
 #   bench-peers.sh bulk       a million texts through one Flight DoExchange
+#   bench-peers.sh variants   quantised graphs beside plain ones, on ONNX Runtime alone
 #   bench-peers.sh isolation  models in the worker beside models in processes of their own
 # Further arguments go to the program in crates/bench/peers. The first run fetches the peers into
 # target/venv-peers and target/venv-peers-torch (gigabytes).
@@ -29,8 +30,8 @@ venv() {
 
 kind="${1:-}"
 case "$kind" in
-  encoders | decoders | bulk | isolation) shift ;;
-  *) give_up "usage: scripts/bench-peers.sh encoders|decoders|bulk|isolation" ;;
+  encoders | decoders | bulk | variants | isolation) shift ;;
+  *) give_up "usage: scripts/bench-peers.sh encoders|decoders|bulk|variants|isolation" ;;
 esac
 
 need_rust
@@ -43,6 +44,10 @@ if [ ! -f "$MODELS/complete" ]; then
   step "making the models (once)"
   "$torch/bin/python" crates/bench/peers/models.py "$MODELS"
   touch "$MODELS/complete"
+fi
+if [ "$kind" = variants ]; then
+  step "measuring"
+  exec "$torch/bin/python" crates/bench/peers/variants.py "$MODELS" "$@"
 fi
 step "building (minutes the first time)"
 cargo build --release --locked --package volley-cli --package volley-bench

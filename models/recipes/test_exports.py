@@ -4,8 +4,10 @@ answers are the same, so what transformers generates is the judge of these too.
 merged-decoder: one graph for prompts and steps, as Optimum merged two of them, with the switch
 `use_cache_branch`, and the scalar `num_logits_to_keep` of exports for browsers; its tokenizer
 brings several chat templates by name. once-decoder: the same, but a run with a past reads a single
-token, as graphs do that were traced with one. positioned-decoder: a shared cache, and positions,
-which turn the tokens into others where they are wrong.
+token, as graphs do that were traced with one. paired-decoder: a graph for prompts that knows no
+past, and one behind a past that takes all of a run's tokens for its last one, without a word.
+positioned-decoder: a shared cache, and positions, which turn the tokens into others where they are
+wrong.
 
     pip install onnx numpy
     python models/recipes/test_exports.py
@@ -102,6 +104,38 @@ def merged(target, once):
         shutil.copy(MODELS / "plain-decoder" / name, target / name)
 
 
+def paired(target):
+    (target / "onnx").mkdir(parents=True, exist_ok=True)
+    for name in ["config.json", "generation_config.json", "tokenizer.json", "expected.json"]:
+        shutil.copy(MODELS / "plain-decoder" / name, target / name)
+    prompts = onnx.load(MODELS / "plain-decoder/onnx/model.onnx")
+    graph = prompts.graph
+    pasts = [value for value in graph.input if value.name.startswith("past_key_values")]
+    for past in pasts:
+        heads, size = [past.type.tensor_type.shape.dim[axis].dim_value for axis in (1, 3)]
+        empty = np.zeros((1, heads, 0, size), np.float32)
+        graph.initializer.append(numpy_helper.from_array(empty, past.name))
+        graph.input.remove(past)
+    onnx.checker.check_model(prompts)
+    onnx.save(prompts, target / "onnx/decoder_model.onnx")
+    steps = onnx.load(MODELS / "plain-decoder/onnx/model.onnx")
+    graph = steps.graph
+    take_inputs(graph, {"input_ids": "ids.one"})
+    first = [
+        helper.make_node("Slice", ["input_ids", "ids.from", "ids.end", "ids.axis"], ["ids.last"]),
+        helper.make_node("Shape", ["input_ids"], ["ids.shape"]),
+        helper.make_node("Expand", ["ids.last", "ids.shape"], ["ids.one"]),
+    ]
+    nodes = first + list(graph.node)
+    del graph.node[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend([
+        constant("ids.from", [-1]), constant("ids.end", [np.iinfo(np.int64).max]),
+        constant("ids.axis", [1])])
+    onnx.checker.check_model(steps)
+    onnx.save(steps, target / "onnx/decoder_with_past_model.onnx")
+
+
 def templates(target):
     each = "{% for message in messages %}{{ message.content }}{% endfor %}"
     named = [
@@ -145,6 +179,7 @@ def main():
     merged(MODELS / "merged-decoder", once=False)
     templates(MODELS / "merged-decoder")
     merged(MODELS / "once-decoder", once=True)
+    paired(MODELS / "paired-decoder")
     positioned(MODELS / "positioned-decoder")
 
 

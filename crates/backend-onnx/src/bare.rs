@@ -49,7 +49,7 @@ impl BareModel {
     ) -> Result<Self, PredictError> {
         let (files, prompt) = bare_files(directory, prompt, config.max_context)?;
         Ok(Self {
-            decoder: Decoder::load(runtime, directory, &files, &config)?,
+            decoder: Decoder::load_as_exported(runtime, directory, &files, &config)?,
             prompt,
         })
     }

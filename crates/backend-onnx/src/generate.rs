@@ -76,7 +76,12 @@ pub(crate) fn load(
     let mut decoder = decoder::Decoder::load(runtime, directory, &files, &config)?;
     decoder.warm_up()?;
     decoder.limit(Watch::new(config.run_timeout)?);
-    let weights = graph::outline(&directory.join(&files.onnx))?.bytes;
+    let mut weights = graph::outline(&directory.join(&files.onnx))?.bytes;
+    if let Some(prompts) = &files.prompts
+        && decoder.reads_apart()
+    {
+        weights = weights.saturating_add(graph::outline(&directory.join(prompts))?.bytes);
+    }
     let memory_bytes = weights.saturating_add(decoder.cache_bytes() as u64);
     let engine = Engine::start(&model, decoder, files.clone(), config.prefix_reuse)?;
     Ok(Arc::new(Generator {
@@ -99,14 +104,20 @@ pub(crate) fn estimate(
     variant: Option<&str>,
     config: &OnnxConfig,
 ) -> Result<u64, PredictError> {
-    let (graph, numbers) = model::sizes(directory, variant, config)?;
-    let outline = graph::outline(&directory.join(graph))?;
+    let (graphs, numbers) = model::sizes(directory, variant, config)?;
+    let outline = graph::outline(&directory.join(graphs.steps))?;
+    // Whether it is needed is only found out with both there.
+    let prompts = graphs
+        .prompts
+        .map(|graph| graph::outline(&directory.join(graph)));
+    let prompts = prompts.transpose()?.map_or(0, |outline| outline.bytes);
     let value_bytes = if outline.half_inputs { 2 } else { 4 };
     let cache_bytes = numbers.saturating_mul(value_bytes);
     if config.device != Device::Cuda {
         memory::check_fits(cache_bytes)?;
     }
-    Ok(outline.bytes.saturating_add(cache_bytes as u64))
+    let weights = outline.bytes.saturating_add(prompts);
+    Ok(weights.saturating_add(cache_bytes as u64))
 }
 
 impl Backend for Generator {
@@ -246,6 +257,9 @@ pub(crate) fn details(
         ("ends at token", eos.join(", ")),
         ("chat template", chat.to_owned()),
     ];
+    if let Some(prompts) = &files.prompts {
+        details.insert(2, ("reads prompts", prompts.display().to_string()));
+    }
     let recommended = files.recommended.iter().filter_map(|(name, _)| {
         let value = files.recommended.text(name)?;
         Some(format!("{name} = {value}"))

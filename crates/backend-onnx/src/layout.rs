@@ -37,6 +37,9 @@ const FOLDER: &str = "onnx";
 /// The names of a graph, without its variant and its ending: the usual one, and that of a decoder
 /// whose graphs for prompts and for steps were merged.
 const STEMS: [&str; 2] = ["model", "decoder_model_merged"];
+/// Those of a decoder in two graphs: the one that goes on behind a past, and the one that reads
+/// whole prompts.
+const HALVES: [&str; 2] = ["decoder_with_past_model", "decoder_model"];
 /// Variants, the one to take first where nobody says which. The plain one is what its makers
 /// measured; the others trade quality for size.
 const VARIANTS: [&str; 9] = [
@@ -115,31 +118,97 @@ pub(crate) fn recognise(
 /// # Errors
 /// `InvalidInput` when there is none, or several with names that say nothing.
 pub(crate) fn graph(directory: &Path, variant: Option<&str>) -> Result<PathBuf, PredictError> {
-    let file = |stem: &str, variant: &str| match variant {
+    let find = |variant: &str| whole(directory, variant);
+    match first_variant(variant, find)? {
+        Some(found) => Ok(found),
+        None => only(directory),
+    }
+}
+
+/// The graphs of a decoder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DecoderGraphs {
+    /// The one that goes on behind a past, which most read prompts with too.
+    pub(crate) steps: PathBuf,
+    /// The one that reads whole prompts, where an export has two.
+    pub(crate) prompts: Option<PathBuf>,
+}
+
+/// As [`graph`], of a decoder, which may be in two graphs.
+///
+/// # Errors
+/// As there.
+pub(crate) fn decoder_graphs(
+    directory: &Path,
+    variant: Option<&str>,
+) -> Result<DecoderGraphs, PredictError> {
+    let one = |steps| DecoderGraphs {
+        steps,
+        prompts: None,
+    };
+    let find = |variant: &str| {
+        let found = whole(directory, variant).map(one);
+        found.or_else(|| halves(directory, variant))
+    };
+    match first_variant(variant, find)? {
+        Some(found) => Ok(found),
+        None => only(directory).map(one),
+    }
+}
+
+/// What `find` has for the variant that is asked for, or for the first that is there.
+///
+/// # Errors
+/// `InvalidInput` when the one that is asked for is not there.
+fn first_variant<T>(
+    variant: Option<&str>,
+    find: impl Fn(&str) -> Option<T>,
+) -> Result<Option<T>, PredictError> {
+    let Some(variant) = variant else {
+        return Ok(VARIANTS.into_iter().find_map(find));
+    };
+    let plain = variant
+        .chars()
+        .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
+    let found = if plain { find(variant) } else { None };
+    found.map(Some).ok_or_else(|| {
+        PredictError::invalid(
+            "the model's directory has no graph of this 'variant'; leave it out, or name what \
+             stands between 'model_' and '.onnx'",
+        )
+    })
+}
+
+/// The graph of a variant, where it is one.
+fn whole(directory: &Path, variant: &str) -> Option<PathBuf> {
+    let places = STEMS.into_iter().flat_map(|stem| places(stem, variant));
+    let mut there = places.filter(|place| directory.join(place).is_file());
+    there.next()
+}
+
+/// The two graphs of a variant, where both are there, beside each other.
+fn halves(directory: &Path, variant: &str) -> Option<DecoderGraphs> {
+    let [steps, prompts] = HALVES.map(|stem| places(stem, variant));
+    let pairs = steps.into_iter().zip(prompts);
+    let is_there = |graph: &Path| directory.join(graph).is_file();
+    let mut there = pairs.filter(|(steps, prompts)| is_there(steps) && is_there(prompts));
+    there.next().map(|(steps, prompts)| DecoderGraphs {
+        steps,
+        prompts: Some(prompts),
+    })
+}
+
+/// Where a graph may be.
+fn places(stem: &str, variant: &str) -> [PathBuf; 2] {
+    let name = match variant {
         "" => format!("{stem}.onnx"),
         variant => format!("{stem}_{variant}.onnx"),
     };
-    let find = |variant: &str| {
-        let names = STEMS.map(|stem| PathBuf::from(file(stem, variant)));
-        let places = names.map(|name| [name.clone(), Path::new(FOLDER).join(name)]);
-        let mut places = places.into_iter().flatten();
-        places.find(|place| directory.join(place).is_file())
-    };
-    if let Some(variant) = variant {
-        let plain = variant
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
-        let found = if plain { find(variant) } else { None };
-        return found.ok_or_else(|| {
-            PredictError::invalid(
-                "the model's directory has no graph of this 'variant'; leave it out, or name \
-                 what stands between 'model_' and '.onnx'",
-            )
-        });
-    }
-    if let Some(found) = VARIANTS.into_iter().find_map(find) {
-        return Ok(found);
-    }
+    [PathBuf::from(&name), Path::new(FOLDER).join(&name)]
+}
+
+/// The only graph of a directory.
+fn only(directory: &Path) -> Result<PathBuf, PredictError> {
     let mut graphs = files_ending(directory, "onnx");
     if graphs.is_empty() {
         let folder = Path::new(FOLDER);
@@ -159,9 +228,12 @@ pub(crate) fn graph(directory: &Path, variant: Option<&str>) -> Result<PathBuf, 
 }
 
 /// The variant that GPUs are fastest with, where there is one.
-pub(crate) fn gpu_variant(directory: &Path) -> Option<String> {
+pub(crate) fn gpu_variant(directory: &Path, kind: Kind) -> Option<String> {
     let mut variants = GPU_VARIANTS.iter();
-    let found = variants.find(|variant| graph(directory, Some(variant)).is_ok());
+    let found = variants.find(|variant| match kind {
+        Kind::Decoder => decoder_graphs(directory, Some(variant)).is_ok(),
+        Kind::Encoder | Kind::Graph => graph(directory, Some(variant)).is_ok(),
+    });
     found.map(|variant| (*variant).to_owned())
 }
 

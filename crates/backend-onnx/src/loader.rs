@@ -277,7 +277,7 @@ impl Found {
         let config = own.apply(config)?;
         let mut variant = variant.map(str::to_owned).or_else(|| own.variant.clone());
         if variant.is_none() && config.device == Device::Cuda && !path.is_file() {
-            variant = layout::gpu_variant(&directory);
+            variant = layout::gpu_variant(&directory, layout.kind());
         }
         if let (Layout::Graph(graph), Some(variant), false) =
             (&mut layout, &variant, path.is_file())

@@ -42,6 +42,8 @@ impl Place {
 pub(crate) const GRAPH: &str = "gpu_graph_id";
 /// Of runs that are no graph.
 pub(crate) const NO_GRAPH: &str = "-1";
+/// The option of a session that says where the weights of a model in memory are.
+const WEIGHTS: &str = "session.model_external_initializers_file_folder_path";
 /// The option of a run that names the arenas to shrink when it ends.
 const SHRINK: &str = "memory.enable_memory_arena_shrinkage";
 
@@ -101,6 +103,28 @@ pub(crate) fn build_placed(
     }
 }
 
+/// A session on the CPU over a model in memory, which is that at `path` with another graph.
+///
+/// # Errors
+/// As [`build_placed`].
+pub(crate) fn build_in_memory(
+    runtime: &Runtime,
+    model: &[u8],
+    path: &Path,
+    config: &OnnxConfig,
+) -> Result<Session, PredictError> {
+    graph::outline(path)?;
+    let directory = path.parent().unwrap_or(Path::new(""));
+    let builder = cpu(runtime, config, path)?;
+    let mut builder = builder
+        .with_config_entry(WEIGHTS, directory.to_string_lossy())
+        .map_err(|error| {
+            PredictError::internal("a session could not be set up", error.to_string())
+        })?;
+    let built = builder.commit_from_memory(model);
+    built.map_err(|error| refusal_of(&error, path))
+}
+
 /// Where sessions run that are built now.
 ///
 /// # Errors
@@ -115,14 +139,17 @@ pub(crate) fn place(runtime: &Runtime, config: &OnnxConfig) -> Result<Place, Pre
 }
 
 fn commit(mut builder: SessionBuilder, path: &Path) -> Result<Session, PredictError> {
-    builder.commit_from_file(path).map_err(|error| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let what = refusal(error.code(), error.message());
-        PredictError::invalid(format!(
-            "'{name}' could not be loaded: {what}; the worker's log has the details"
-        ))
-        .with_source(error.to_string())
-    })
+    let built = builder.commit_from_file(path);
+    built.map_err(|error| refusal_of(&error, path))
+}
+
+fn refusal_of(error: &ort::Error, path: &Path) -> PredictError {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let what = refusal(error.code(), error.message());
+    PredictError::invalid(format!(
+        "'{name}' could not be loaded: {what}; the worker's log has the details"
+    ))
+    .with_source(error.to_string())
 }
 
 /// Of a model that loads and then fails its first run.

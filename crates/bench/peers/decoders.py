@@ -1,9 +1,9 @@
 """The engine beside transformers and onnxruntime-genai on one decoder, always the likeliest token.
 
     decoders.py MODELS --engine DECODE_RATE [--tokens 64] [--rounds 3] [--only Volley]
-                [--sequences 1,8,32,64] [--contexts 8,600]
+                [--sequences 1,8,32,64] [--contexts 8,600] [--parts rates,churn,gaps]
 
-`--only Volley` leaves the peers out.
+`--only Volley` leaves the peers out. `--parts` chooses among the three tables.
 
 Each generates as many tokens for as many sequences as it is told to, in one batch where it has
 batches, with one thread, and they take turns. The engine's sequences are separate requests.
@@ -22,6 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 SEQUENCES = [1, 8, 32, 64]
 CONTEXTS = [8, 600]
+PARTS = ["rates", "churn", "gaps"]
 
 
 def prompt(length):
@@ -129,6 +130,26 @@ def long_prompts(ours, args):
             print(f"| {sequences} readers, {arrivals} prompts | {cells} |", flush=True)
 
 
+def rates(runners, args):
+    """Tokens per second, the median of rounds in turns; the first one of each warms up."""
+    print("| tokens/s | " + " | ".join(runners) + " | engine : bare |")
+    print("| --- |" + " ---: |" * (len(runners) + 1))
+    for context in args.contexts:
+        for sequences in args.sequences:
+            found = {name: [] for name in runners}
+            for round in range(args.rounds + 1):
+                for name, runner in runners.items():
+                    rate = runner.rate(sequences, context, args.tokens)
+                    if round:
+                        found[name].append(rate)
+            ratio = [ours / bare for ours, bare in zip(
+                found["Volley's engine"], found["bare slot loop"])]
+            cells = [f"{statistics.median(found[name]):.0f}" for name in runners]
+            cells.append(f"{statistics.median(ratio):.2f}")
+            print(f"| {sequences} sequences, {context} tokens before | " + " | ".join(cells) + " |",
+                  flush=True)
+
+
 def numbers(text):
     return [int(number) for number in text.split(",")]
 
@@ -142,32 +163,21 @@ def main():
     parser.add_argument("--only", choices=["Volley"])
     parser.add_argument("--sequences", type=numbers, default=SEQUENCES)
     parser.add_argument("--contexts", type=numbers, default=CONTEXTS)
+    parser.add_argument("--parts", type=lambda text: text.split(","), default=PARTS)
     args = parser.parse_args()
     args.models = args.models.resolve()
     ours = Engine(args.models, args.engine, "engine", args.contexts)
     bare = Engine(args.models, args.engine, "bare", args.contexts)
-    runners = {"bare slot loop": bare, "Volley's engine": ours}
-    if not args.only:
-        runners["onnxruntime-genai"] = GenAI(args.models)
-        runners["transformers"] = Transformers(args.models)
-    print("| tokens/s | " + " | ".join(runners) + " | engine : bare |")
-    print("| --- |" + " ---: |" * (len(runners) + 1))
-    for context in args.contexts:
-        for sequences in args.sequences:
-            rates = {name: [] for name in runners}
-            for round in range(args.rounds + 1):
-                for name, runner in runners.items():
-                    rate = runner.rate(sequences, context, args.tokens)
-                    if round:
-                        rates[name].append(rate)
-            ratio = [ours / bare for ours, bare in zip(
-                rates["Volley's engine"], rates["bare slot loop"])]
-            cells = [f"{statistics.median(rates[name]):.0f}" for name in runners]
-            cells.append(f"{statistics.median(ratio):.2f}")
-            print(f"| {sequences} sequences, {context} tokens before | " + " | ".join(cells) + " |",
-                  flush=True)
-    come_and_go(ours, bare, args)
-    long_prompts(ours, args)
+    if "rates" in args.parts:
+        runners = {"bare slot loop": bare, "Volley's engine": ours}
+        if not args.only:
+            runners["onnxruntime-genai"] = GenAI(args.models)
+            runners["transformers"] = Transformers(args.models)
+        rates(runners, args)
+    if "churn" in args.parts:
+        come_and_go(ours, bare, args)
+    if "gaps" in args.parts:
+        long_prompts(ours, args)
 
 
 if __name__ == "__main__":

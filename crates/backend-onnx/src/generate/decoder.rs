@@ -9,6 +9,7 @@ mod fixed;
 mod growing;
 mod layout;
 mod shared;
+mod trim;
 
 use std::ops::Range;
 use std::path::Path;
@@ -16,10 +17,11 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use ort::logging::LogLevel;
+use ort::session::Session;
 use ort::value::{TensorValueTypeMarker, Value};
 use volley_types::{ErrorCode, ErrorOrigin, PredictError};
 
-use self::growing::Growing;
+use self::growing::{Graph, Growing};
 use self::shared::Shared;
 use super::model::ModelFiles;
 use crate::session::{self, Place};
@@ -30,6 +32,9 @@ use crate::{OnnxConfig, Runtime};
 /// How far logits of the same prompt may be apart: what the order of sums does, also in 16 bits,
 /// and far less than what another prompt does.
 const SAME: f32 = 0.02;
+/// Tokens that a model is tried with, of which every vocabulary has as many. They differ, as what a
+/// position sees of others does not show where all are the same.
+const TRIED: [u32; 3] = [0, 1, 2];
 
 /// A loaded decoder.
 pub(crate) struct Decoder {
@@ -58,7 +63,8 @@ impl Kind {
 }
 
 impl Decoder {
-    /// Loads the model and makes room for the configured number of slots.
+    /// Loads the model and makes room for the configured number of slots. Logits are only of the
+    /// positions that are asked for, where the graph allows it.
     ///
     /// # Errors
     /// `InvalidInput` when the model cannot be loaded or has another layout.
@@ -68,19 +74,58 @@ impl Decoder {
         files: &ModelFiles,
         config: &OnnxConfig,
     ) -> Result<Self, PredictError> {
+        Self::load_with(runtime, directory, files, config, true)
+    }
+
+    /// As [`Decoder::load`], with the graph as it was exported.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn load_as_exported(
+        runtime: &Runtime,
+        directory: &Path,
+        files: &ModelFiles,
+        config: &OnnxConfig,
+    ) -> Result<Self, PredictError> {
+        Self::load_with(runtime, directory, files, config, false)
+    }
+
+    fn load_with(
+        runtime: &Runtime,
+        directory: &Path,
+        files: &ModelFiles,
+        config: &OnnxConfig,
+        trims: bool,
+    ) -> Result<Self, PredictError> {
         let config = &OnnxConfig {
             cuda_graphs: config.cuda_graphs && files.shared,
             ..*config
         };
-        let (session, place) =
-            session::build_placed(runtime, &directory.join(&files.onnx), config)?;
+        let build = |graph: &Path| {
+            let (path, logits) = (directory.join(graph), &files.names.logits);
+            let trimmed = trims.then(|| trimmed(runtime, &path, logits, config));
+            match trimmed.flatten() {
+                Some(session) => Ok((session, Place::Host)),
+                None => session::build_placed(runtime, &path, config),
+            }
+        };
+        let (session, place) = build(&files.onnx)?;
         let fixed = config.cuda_graphs && place != Place::Host;
         let layout = layout::check(&session, files)?;
         let slots = config.slots.max(1);
         let kind = if files.shared {
             Kind::Shared(Shared::new(session, place, files, layout, slots, fixed)?)
         } else {
-            Kind::Growing(Growing::new(session, place, files, layout, slots)?)
+            let prompts = match &files.prompts {
+                Some(prompts) => {
+                    let session = build(prompts)?.0;
+                    let layout = layout::check_prompts(&session, files, layout)?;
+                    Some(Graph { session, layout })
+                }
+                None => None,
+            };
+            let graph = Graph { session, layout };
+            Kind::Growing(Growing::new(graph, prompts, place, files, slots)?)
         };
         Ok(Self {
             kind,
@@ -107,6 +152,7 @@ impl Decoder {
         let ran = self.prefill(0, 0, &[0], |_| ());
         ran.and_then(|()| self.decode(&[0], &[1], |_| ()))
             .map_err(session::cannot_run)?;
+        self.settle_prompts();
         self.reads_together = self.tells_apart();
         if !self.reads_together {
             tracing::debug!("this decoder reads one prompt in a run");
@@ -118,17 +164,40 @@ impl Decoder {
         Ok(())
     }
 
+    /// Of a model in two graphs, keeps the one for prompts only where the other, from an empty past,
+    /// gives other logits than that does, or fails: it holds all weights again.
+    fn settle_prompts(&mut self) {
+        let Kind::Growing(decoder) = &mut self.kind else {
+            return;
+        };
+        let told = decoder.prefill(0, 0, &TRIED, <[f32]>::to_vec);
+        let Some(prompts) = decoder.take_prompts() else {
+            return;
+        };
+        let found = decoder.prefill(0, 0, &TRIED, <[f32]>::to_vec);
+        let same = matches!((&told, &found), (Ok(told), Ok(found)) if are_near(told, found));
+        if !same {
+            decoder.put_prompts(prompts);
+        }
+        tracing::info!(kept = !same, "this decoder has a graph for prompts");
+    }
+
+    /// Whether prompts are read by a graph of their own.
+    pub(crate) fn reads_apart(&self) -> bool {
+        matches!(&self.kind, Kind::Growing(decoder) if decoder.reads_apart())
+    }
+
     /// Whether several tokens are read behind others as they are all at once. Graphs that were
     /// traced with one token behind a past read only one there.
     fn goes_on(&mut self) -> bool {
         if matches!(self.kind, Kind::Shared(_)) {
             return true;
         }
-        let Ok(whole) = self.prefill(0, 0, &[0, 0, 0], <[f32]>::to_vec) else {
+        let Ok(whole) = self.prefill(0, 0, &TRIED, <[f32]>::to_vec) else {
             return false;
         };
-        let first = self.prefill(0, 0, &[0], |_| ());
-        let behind = first.and_then(|()| self.prefill(0, 1, &[0, 0], <[f32]>::to_vec));
+        let first = self.prefill(0, 0, &TRIED[..1], |_| ());
+        let behind = first.and_then(|()| self.prefill(0, 1, &TRIED[1..], <[f32]>::to_vec));
         behind.is_ok_and(|behind| are_near(&whole, &behind))
     }
 
@@ -138,11 +207,11 @@ impl Decoder {
         if self.slots < 2 || !matches!(self.kind, Kind::Shared(_)) {
             return false;
         }
-        let Ok(alone) = self.prefill(0, 0, &[0], <[f32]>::to_vec) else {
+        let Ok(alone) = self.prefill(0, 0, &TRIED[..1], <[f32]>::to_vec) else {
             return false;
         };
         let mut beside = Vec::new();
-        let prompts: [&[u32]; 2] = [&[0, 0, 0], &[0]];
+        let prompts: [&[u32]; 2] = [&TRIED, &TRIED[..1]];
         let ran = self.prefill_together(0, &prompts, |index, logits| {
             if index == 1 {
                 beside.extend_from_slice(logits);
@@ -295,6 +364,24 @@ impl Decoder {
             Kind::Growing(decoder) => decoder.swap_slots(one, other),
         }
         Ok(())
+    }
+}
+
+/// A session on the CPU that gives logits of chosen positions only; `None` where sessions run
+/// elsewhere, or the graph is none of those.
+fn trimmed(runtime: &Runtime, path: &Path, logits: &str, config: &OnnxConfig) -> Option<Session> {
+    let is_small = std::fs::metadata(path).is_ok_and(|file| file.len() <= trim::MOST);
+    if !is_small || !matches!(session::place(runtime, config), Ok(Place::Host)) {
+        return None;
+    }
+    let model = trim::trimmed(&std::fs::read(path).ok()?, logits)?;
+    match session::build_in_memory(runtime, &model, path, config) {
+        Ok(session) => Some(session),
+        Err(error) => {
+            let error = error.chain();
+            tracing::debug!(error, "this decoder gives logits of all positions");
+            None
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use super::template::ChatTemplate;
 use super::text::TokenTexts;
 use super::tools::CallStyle;
 use crate::OnnxConfig;
+use crate::layout::DecoderGraphs;
 
 #[derive(Default, Deserialize)]
 struct TokenizerConfig {
@@ -72,6 +73,8 @@ pub(crate) struct Names {
 pub(crate) struct ModelFiles {
     /// The graph, from the directory on.
     pub(crate) onnx: PathBuf,
+    /// The graph that reads whole prompts, where that one is for what follows them.
+    pub(crate) prompts: Option<PathBuf>,
     /// The file that describes the model.
     pub(crate) described_by: &'static str,
     pub(crate) names: Names,
@@ -136,6 +139,7 @@ impl ModelFiles {
         Ok(Self {
             prompt_bytes: context.saturating_mul(longest.max(TOKEN_BYTES)),
             onnx: described.onnx,
+            prompts: described.prompts,
             described_by: file,
             names: described.names,
             shared: described.shared,
@@ -189,7 +193,7 @@ fn product(first: usize, sizes: &[usize]) -> usize {
     each.fold(first, |product, size| product.saturating_mul(*size))
 }
 
-/// The graph of a directory, and how many numbers its KV cache holds once all of it is in use.
+/// The graphs of a directory, and how many numbers its KV cache holds once all of it is in use.
 ///
 /// # Errors
 /// `InvalidInput` when the file that describes the model is missing or malformed.
@@ -197,7 +201,7 @@ pub(crate) fn sizes(
     directory: &Path,
     variant: Option<&str>,
     config: &OnnxConfig,
-) -> Result<(PathBuf, usize), PredictError> {
+) -> Result<(DecoderGraphs, usize), PredictError> {
     let described = describe(directory, variant)?;
     let context = config.max_context.unwrap_or(usize::MAX);
     let sizes = [
@@ -206,13 +210,18 @@ pub(crate) fn sizes(
         described.context.min(context),
         described.head_size,
     ];
-    Ok((described.onnx, product(config.slots.max(1), &sizes)))
+    let graphs = DecoderGraphs {
+        steps: described.onnx,
+        prompts: described.prompts,
+    };
+    Ok((graphs, product(config.slots.max(1), &sizes)))
 }
 
 /// What a directory's own description says.
 struct Described {
     file: &'static str,
     onnx: PathBuf,
+    prompts: Option<PathBuf>,
     names: Names,
     shared: bool,
     context: usize,

@@ -116,7 +116,10 @@ fn a_variant_is_taken_by_its_name_and_never_leaves_the_directory() {
         graph(Some("fp16")).unwrap(),
         Path::new("onnx/model_fp16.onnx")
     );
-    assert_eq!(gpu_variant(export.path()).as_deref(), Some("fp16"));
+    assert_eq!(
+        gpu_variant(export.path(), Kind::Decoder).as_deref(),
+        Some("fp16")
+    );
     assert!(graph(Some("int8")).is_err());
     assert!(graph(Some("../q4")).is_err());
 }
@@ -139,11 +142,35 @@ fn merged_decoders_and_the_only_graph_of_the_folder_are_found() {
         taken(&merged, Some("quantized")).as_deref(),
         Some(merged[3])
     );
-    assert_eq!(taken(&merged[..2], None), None, "one of two halves");
+    assert_eq!(taken(&merged[..2], None), None, "two halves of a decoder");
     let only = ["onnx/model_O2.onnx"];
     assert_eq!(taken(&only, None).as_deref(), Some(only[0]));
     assert_eq!(
         taken(&["onnx/model.onnx", "net.onnx"], None).as_deref(),
         Some("onnx/model.onnx")
     );
+}
+
+#[test]
+fn a_decoder_in_two_graphs_is_taken_where_both_are_there() {
+    let taken = |names: &[&str], variant| {
+        let files: Vec<_> = names.iter().map(|name| (*name, "")).collect();
+        let found = decoder_graphs(directory(&files).path(), variant).ok()?;
+        let text = |path: PathBuf| path.to_string_lossy().into_owned();
+        Some((text(found.steps), found.prompts.map(text)))
+    };
+    let two = [
+        "onnx/decoder_model.onnx",
+        "onnx/decoder_with_past_model.onnx",
+        "onnx/decoder_model_int8.onnx",
+        "onnx/decoder_with_past_model_int8.onnx",
+    ];
+    let both = |steps: &str, prompts: &str| Some((steps.to_owned(), Some(prompts.to_owned())));
+    assert_eq!(taken(&two, None), both(two[1], two[0]));
+    assert_eq!(taken(&two, Some("int8")), both(two[3], two[2]));
+    assert_eq!(taken(&two[..3], Some("int8")), None, "one of two");
+    let alone = Some(("decoder_model.onnx".to_owned(), None));
+    assert_eq!(taken(&["decoder_model.onnx", two[1]], None), alone, "apart");
+    let merged = [two[0], two[1], "onnx/decoder_model_merged.onnx"];
+    assert_eq!(taken(&merged, None), Some((merged[2].to_owned(), None)));
 }

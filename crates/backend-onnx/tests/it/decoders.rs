@@ -1,5 +1,7 @@
 //! Decoders as they are usually exported: past keys and values in, present ones out.
 
+use std::path::Path;
+
 use futures::future::join_all;
 use serde::Deserialize;
 use volley_backend_onnx::OnnxConfig;
@@ -191,15 +193,69 @@ async fn two_graphs_that_were_merged_into_one_are_served() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_graph_that_reads_one_token_behind_a_past_reads_whole_prompts() {
     tells_as_expected("once-decoder").await;
-    let directory = setup::test_model("once-decoder");
-    let model = setup::load(&directory).await.unwrap();
+    let taken_over = taken_over(&setup::test_model("once-decoder")).await;
+    assert_eq!(taken_over, 0, "nothing is taken over");
+}
+
+/// Tokens of a long prompt's second reading that were there from the first.
+async fn taken_over(directory: &Path) -> u32 {
+    let model = setup::load(directory).await.unwrap();
     let long = "Once upon a time ".repeat(8);
+    let mut cached = 0;
     for _ in 0..2 {
         let story = tell(&model, &long, &[tokens(2), endless()]).await.unwrap();
         let usage = story.usage.unwrap();
         assert!(64 < usage.prompt_tokens, "{usage:?}");
-        assert_eq!(usage.cached_tokens, 0, "nothing is taken over");
+        cached = usage.cached_tokens;
     }
+    cached
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_graphs_one_reads_prompts_and_the_other_goes_on() {
+    tells_as_expected("paired-decoder").await;
+    let directory = setup::test_model("paired-decoder");
+    for case in expected_of("paired-decoder") {
+        let bare = BareModel::load(&setup::runtime(), &directory, &case.prompt, setup::config());
+        let (_, ids) = bare.unwrap().run(2, case.ids.len()).unwrap();
+        assert_eq!(ids, [case.ids.clone(), case.ids.clone()], "token for token");
+    }
+    // The other takes all tokens for the last one: it must not be given two.
+    assert_eq!(taken_over(&directory).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_graphs_the_one_for_prompts_is_dropped_where_the_other_reads_them_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("copied");
+    std::fs::create_dir_all(copy.join("onnx")).unwrap();
+    let (paired, plain) = ("paired-decoder", "plain-decoder");
+    for (model, name, target) in [
+        (paired, "config.json", "config.json"),
+        (paired, "tokenizer.json", "tokenizer.json"),
+        (paired, "onnx/decoder_model.onnx", "onnx/decoder_model.onnx"),
+        (
+            plain,
+            "onnx/model.onnx",
+            "onnx/decoder_with_past_model.onnx",
+        ),
+    ] {
+        std::fs::copy(setup::test_model(model).join(name), copy.join(target)).unwrap();
+    }
+    let memory = async |directory: &Path| setup::load(directory).await.unwrap().memory_bytes();
+    let (both, one) = (
+        memory(&setup::test_model(paired)).await,
+        memory(&copy).await,
+    );
+    let weights = std::fs::metadata(copy.join("onnx/decoder_model.onnx")).unwrap();
+    assert!(weights.len() <= both - one, "{both} and {one}");
+    assert_eq!(memory(&setup::test_model(plain)).await, one);
+    assert_eq!(taken_over(&copy).await, 64, "it reads on behind a past");
+    let model = setup::load(&copy).await.unwrap();
+    let case = &expected()[0];
+    let count = i64::try_from(case.ids.len()).unwrap();
+    let story = tell(&model, &case.prompt, &[tokens(count), endless()]).await;
+    assert_eq!(legible(&story.unwrap().text()), legible(&case.text));
 }
 
 #[tokio::test(flavor = "multi_thread")]

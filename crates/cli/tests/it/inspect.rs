@@ -53,6 +53,7 @@ async fn an_export_of_hugging_face_is_told() {
         "text-tokens",
         "text-sparse",
         "plain-decoder",
+        "paired-decoder",
     ] {
         said(name, &[&test_model(name)]).await;
     }

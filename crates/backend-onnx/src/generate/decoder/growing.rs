@@ -1,6 +1,9 @@
 //! Decoders that give their keys and values out as new tensors, as most exports do. What one run
 //! gives is moved into the next. Each slot is a run of its own: rows of different lengths would
 //! have to be padded, and copied, at every step.
+//!
+//! Exports in two files have a graph that reads whole prompts and knows no past, and one that goes
+//! on behind a past. Where that one reads prompts as well, the first is not kept.
 
 use std::sync::Arc;
 
@@ -11,6 +14,7 @@ use ort::value::{DynValue, PrimitiveTensorElementType, Shape, Tensor, TensorElem
 use volley_types::PredictError;
 
 use super::layout::{Kept, Layout, SWITCH};
+use super::trim::LAST;
 use super::{append_last, failed, quiet, refused};
 use crate::generate::memory;
 use crate::generate::model::{ModelFiles, Names};
@@ -21,10 +25,11 @@ use crate::tensors::Options;
 pub(super) struct Growing {
     // Their memory is the session's.
     slots: Vec<Past>,
-    session: Session,
+    graph: Graph,
+    /// What reads a prompt from its first token on, where the other cannot.
+    prompts: Option<Graph>,
     run_options: Arc<Options>,
     names: Names,
-    layout: Layout,
     place: Place,
     vocabulary: usize,
     /// Of the past of a sequence that has none.
@@ -34,27 +39,34 @@ pub(super) struct Growing {
 /// Keys and values of one sequence, in the order of the names; none before its first run.
 type Past = Vec<DynValue>;
 
+/// A session with what its inputs are.
+pub(super) struct Graph {
+    pub(super) session: Session,
+    pub(super) layout: Layout,
+}
+
 impl Growing {
-    /// Makes room for `slots` sequences of the model in `session`.
+    /// Makes room for `slots` sequences of the model in `graph`, beside which `prompts` may read
+    /// whole prompts.
     ///
     /// # Errors
     /// `InvalidInput` when they could not all grow to the whole context.
     pub(super) fn new(
-        session: Session,
+        graph: Graph,
+        prompts: Option<Graph>,
         place: Place,
         files: &ModelFiles,
-        layout: Layout,
         slots: usize,
     ) -> Result<Self, PredictError> {
         if place == Place::Host {
-            memory::check_fits(files.cache_bytes(slots, layout.value_bytes()))?;
+            memory::check_fits(files.cache_bytes(slots, graph.layout.value_bytes()))?;
         }
         Ok(Self {
             slots: (0..slots).map(|_| Past::new()).collect(),
-            session,
+            graph,
+            prompts,
             run_options: Arc::new(quiet()?),
             names: files.names.clone(),
-            layout,
             place,
             vocabulary: files.vocabulary,
             empty: [1, files.kv_heads, 0, files.head_size],
@@ -85,9 +97,31 @@ impl Growing {
     /// `Internal` when the run fails.
     pub(super) fn shrink(&mut self, slot: usize, options: Options) -> Result<(), PredictError> {
         let usual = std::mem::replace(&mut self.run_options, Arc::new(options));
+        // Each session has an arena of its own.
         let ran = self.prefill(slot, 0, &[0], |_| ());
+        let ran = ran.and_then(|()| match self.reads_apart() {
+            true => self.prefill(slot, 1, &[0], |_| ()),
+            false => Ok(()),
+        });
         self.run_options = usual;
         ran
+    }
+
+    /// Whether prompts are read by a graph of their own.
+    pub(super) fn reads_apart(&self) -> bool {
+        self.prompts.is_some()
+    }
+
+    /// Takes the graph that reads prompts out, to be put back or dropped. What the slots hold is
+    /// gone.
+    pub(super) fn take_prompts(&mut self) -> Option<Graph> {
+        self.slots.fill_with(Past::new);
+        self.prompts.take()
+    }
+
+    /// Puts it back.
+    pub(super) fn put_prompts(&mut self, prompts: Graph) {
+        self.prompts = Some(prompts);
     }
 
     /// As [`Decoder::decode`](super::Decoder::decode).
@@ -132,24 +166,37 @@ impl Growing {
         tokens: &[u32],
         logits: &mut Vec<f32>,
     ) -> Result<(), PredictError> {
-        let mut past = std::mem::take(&mut self.slots[slot]);
-        if length == 0 || past.is_empty() {
-            past = self.no_past()?;
-        }
+        let held = std::mem::take(&mut self.slots[slot]);
+        let begins = length == 0 || held.is_empty();
+        // Of a graph that has no inputs for it, none.
+        let past = match (begins, &self.prompts) {
+            (true, Some(_)) => None,
+            (true, None) => Some(self.no_past()?),
+            (false, _) => Some(held),
+        };
         let ids = tokens.iter().map(|token| i64::from(*token)).collect();
         let names = &self.names;
-        let mut binding = self.session.create_binding().map_err(refused)?;
+        let Graph { session, layout } = match (&past, &mut self.prompts) {
+            (None, Some(prompts)) => prompts,
+            _ => &mut self.graph,
+        };
+        let mut binding = session.create_binding().map_err(refused)?;
         let mut bind = |name: &str, values| {
             let tensor = row(values)?;
             binding.bind_input(name, &tensor).map_err(refused)
         };
         bind(&names.input_ids, ids)?;
         bind(&names.attention_mask, vec![1; length + tokens.len()])?;
-        if self.layout.positions {
+        if layout.positions {
             let positions = (length..length + tokens.len()).map(|position| position as i64);
             bind(&names.position_ids, positions.collect())?;
         }
-        let extras = self.layout.extras;
+        if layout.chooses {
+            let last = vec![tokens.len() as i64 - 1];
+            let last = Tensor::from_array(([1, 1, 1], last)).map_err(refused)?;
+            binding.bind_input(LAST, &last).map_err(refused)?;
+        }
+        let extras = layout.extras;
         if extras.switch {
             let past = Tensor::from_array(([1], vec![0 < length])).map_err(refused)?;
             binding.bind_input(SWITCH, &past).map_err(refused)?;
@@ -160,8 +207,10 @@ impl Growing {
             binding.bind_input(name, &one).map_err(refused)?;
         }
         let there = self.place.memory().map_err(refused)?;
-        for ((name, present), value) in names.caches.iter().zip(past) {
-            binding.bind_input(name, &value).map_err(refused)?;
+        for ((name, _), value) in names.caches.iter().zip(past.iter().flatten()) {
+            binding.bind_input(name, value).map_err(refused)?;
+        }
+        for (_, present) in &names.caches {
             // Keys and values stay where the model runs.
             binding
                 .bind_output_to_device(present, &there)
@@ -170,7 +219,6 @@ impl Growing {
         binding
             .bind_output_to_device(&names.logits, &MemoryInfo::default())
             .map_err(refused)?;
-        let session = &mut self.session;
         let run = session.run_binding_with_options(&binding, &self.run_options);
         let mut outputs = run.map_err(refused)?;
         let given = outputs
@@ -186,7 +234,7 @@ impl Growing {
 
     fn no_past(&self) -> Result<Past, PredictError> {
         let allocator = Allocator::default();
-        let empty = || match self.layout.cache {
+        let empty = || match self.graph.layout.cache {
             TensorElementType::Float16 => {
                 Tensor::<f16>::new(&allocator, self.empty).map(Tensor::into_dyn)
             }

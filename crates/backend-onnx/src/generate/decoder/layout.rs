@@ -4,6 +4,7 @@ use ort::session::Session;
 use ort::value::{Outlet, TensorElementType, ValueType};
 use volley_types::PredictError;
 
+use super::trim::LAST;
 use crate::generate::model::{ModelFiles, Names};
 
 /// What keys, values and logits may be.
@@ -26,6 +27,8 @@ pub(super) struct Layout {
     pub(super) logits_rank: Option<usize>,
     /// Inputs of some exports only.
     pub(super) extras: Extras,
+    /// Whether it is told which position of each row gives logits.
+    pub(super) chooses: bool,
 }
 
 /// Inputs that some exports have beside those of every decoder.
@@ -92,6 +95,28 @@ impl Layout {
 /// # Errors
 /// `InvalidInput` naming what is missing, or of the wrong type, or not known.
 pub(super) fn check(session: &Session, files: &ModelFiles) -> Result<Layout, PredictError> {
+    check_with(session, files, true)
+}
+
+/// As [`check`], of a graph that reads whole prompts and takes no past, beside one that does.
+///
+/// # Errors
+/// As there, and where the two do not fit each other.
+pub(super) fn check_prompts(
+    session: &Session,
+    files: &ModelFiles,
+    steps: Layout,
+) -> Result<Layout, PredictError> {
+    let layout = check_with(session, files, false)?;
+    if (layout.cache, layout.logits) != (steps.cache, steps.logits) {
+        return Err(PredictError::invalid(
+            "the graph for prompts and the one for what follows give numbers of different types",
+        ));
+    }
+    Ok(layout)
+}
+
+fn check_with(session: &Session, files: &ModelFiles, past: bool) -> Result<Layout, PredictError> {
     let names = &files.names;
     let positions = session
         .inputs()
@@ -106,7 +131,7 @@ pub(super) fn check(session: &Session, files: &ModelFiles) -> Result<Layout, Pre
             &[TensorElementType::Int64],
         )?;
     }
-    let cache = cache_type(session, names)?;
+    let cache = cache_type(session, names, past)?;
     let logits = find(session.outputs(), &names.logits)?;
     let logits_type = expect(&names.logits, &logits, &FLOATS)?;
     let last = logits
@@ -119,7 +144,10 @@ pub(super) fn check(session: &Session, files: &ModelFiles) -> Result<Layout, Pre
         )));
     }
     let extras = Extras::read(session)?;
-    let known = names.caches.len() + 2 + usize::from(positions) + extras.count();
+    let pasts = if past { names.caches.len() } else { 0 };
+    let chooses = session.inputs().iter().any(|input| input.name() == LAST);
+    let known = pasts + 2 + [positions, chooses].map(usize::from).iter().sum::<usize>();
+    let known = known + extras.count();
     if session.inputs().len() != known || (files.shared && 0 < extras.count()) {
         return Err(PredictError::invalid(format!(
             "the model has inputs that are not those of a decoder with a KV cache as {} describes \
@@ -133,20 +161,29 @@ pub(super) fn check(session: &Session, files: &ModelFiles) -> Result<Layout, Pre
         logits: logits_type,
         logits_rank: logits.tensor_shape().map(|shape| shape.len()),
         extras,
+        chooses,
     })
 }
 
-fn cache_type(session: &Session, names: &Names) -> Result<TensorElementType, PredictError> {
-    let mut cache = TensorElementType::Float32;
-    for (index, (past, present)) in names.caches.iter().enumerate() {
-        let found = expect(past, &find(session.inputs(), past)?, &FLOATS)?;
-        if index == 0 {
-            cache = found;
+/// The one type of all keys and values: of those that are given out, and with `past` of those that
+/// are taken in.
+fn cache_type(
+    session: &Session,
+    names: &Names,
+    past: bool,
+) -> Result<TensorElementType, PredictError> {
+    let mut cache = None;
+    for (taken, given) in &names.caches {
+        let outlets = [
+            (past, taken, session.inputs()),
+            (true, given, session.outputs()),
+        ];
+        for (_, name, outlets) in outlets.into_iter().filter(|(there, ..)| *there) {
+            let wanted = cache.map_or(FLOATS.to_vec(), |cache| vec![cache]);
+            cache = Some(expect(name, &find(outlets, name)?, &wanted)?);
         }
-        expect(past, &find(session.inputs(), past)?, &[cache])?;
-        expect(present, &find(session.outputs(), present)?, &[cache])?;
     }
-    Ok(cache)
+    Ok(cache.unwrap_or(TensorElementType::Float32))
 }
 
 fn find(outlets: &[Outlet], name: &str) -> Result<ValueType, PredictError> {

@@ -12,6 +12,7 @@ use volley_types::PredictError;
 
 use super::fixed::{Fixed, Parts, without_graph};
 use super::layout::Layout;
+use super::trim::LAST;
 use super::{append, append_last, failed, quiet, refused};
 use crate::generate::kv::{Cache, Form, View};
 use crate::generate::memory;
@@ -39,6 +40,8 @@ pub(super) struct Shared {
     names: Names,
     /// Whether the model wants positions.
     positions: bool,
+    /// Whether it is told which position of each row gives logits.
+    chooses: bool,
     vocabulary: usize,
 }
 
@@ -48,6 +51,8 @@ struct Rows {
     mask: Vec<i64>,
     /// Where the model wants them.
     positions: Option<Vec<i64>>,
+    /// Which position of each row gives logits, where the model is told.
+    last: Option<Vec<i64>>,
 }
 
 impl Shared {
@@ -88,6 +93,7 @@ impl Shared {
             run_options: Arc::new(if fixed { without_graph()? } else { quiet()? }),
             names,
             positions: layout.positions,
+            chooses: layout.chooses,
             vocabulary: files.vocabulary,
             fixed: fixed
                 .then(|| Fixed::new(place, layout, files.context))
@@ -107,6 +113,7 @@ impl Shared {
         let mask = vec![1_i64; length + tokens.len()];
         let positions = (length..length + tokens.len()).map(|place| place as i64);
         let positions = self.positions.then(|| positions.collect());
+        let last_one = self.chooses.then(|| vec![tokens.len() as i64 - 1]);
         let mut bound = match self.singles[slot].take() {
             Some(bound) => bound,
             None => self.bind(slot, 1)?,
@@ -125,6 +132,7 @@ impl Shared {
                 ids,
                 mask,
                 positions,
+                last: last_one,
             },
             |logits| last(logits, vocabulary, read),
         );
@@ -163,8 +171,15 @@ impl Shared {
         let mut bound = self.bind(first, rows)?;
         let (names, vocabulary) = (&self.names, self.vocabulary);
         let (session, options) = (&mut self.session, &self.run_options);
-        let ends = prompts.iter().enumerate();
-        let ends = ends.map(|(row, prompt)| (row * width + prompt.len()).saturating_sub(1));
+        let ends = prompts.iter().map(|prompt| prompt.len().saturating_sub(1));
+        let last = self
+            .chooses
+            .then(|| ends.clone().map(|end| end as i64).collect());
+        // Of all positions that there are logits of.
+        let given = if self.chooses { 1 } else { width };
+        let ends = ends
+            .enumerate()
+            .map(|(row, end)| row * given + end.min(given - 1));
         step(
             session,
             options,
@@ -175,8 +190,9 @@ impl Shared {
                 ids,
                 mask,
                 positions,
+                last,
             },
-            |logits| each(logits, rows * width, vocabulary, ends, read),
+            |logits| each(logits, rows * given, vocabulary, ends, read),
         )?
     }
 
@@ -222,6 +238,7 @@ impl Shared {
         }
         let positions = lengths.iter().map(|length| *length as i64);
         let positions = self.positions.then(|| positions.collect());
+        let only = self.chooses.then(|| vec![0; rows]);
         let mut bound = match self.batches[rows].take() {
             Some(bound) => bound,
             None => self.bind(0, rows)?,
@@ -238,6 +255,7 @@ impl Shared {
                 ids,
                 mask,
                 positions,
+                last: only,
             },
             |logits| last(logits, rows * vocabulary, read),
         );
@@ -307,6 +325,7 @@ fn step<T>(
         ids,
         mask,
         positions,
+        last,
     } = read_in;
     let mut bind = |name: &str, values: Vec<i64>| {
         let shape = [rows, values.len() / rows.max(1)];
@@ -317,6 +336,10 @@ fn step<T>(
     bind(&names.attention_mask, mask)?;
     if let Some(positions) = positions {
         bind(&names.position_ids, positions)?;
+    }
+    if let Some(last) = last {
+        let last = Tensor::from_array(([rows, 1, 1], last)).map_err(refused)?;
+        bound.binding.bind_input(LAST, &last).map_err(refused)?;
     }
     let outputs = session
         .run_binding_with_options(&bound.binding, run_options)

@@ -114,6 +114,7 @@ pub(super) fn describe(directory: &Path) -> Result<Described, PredictError> {
             logits: decoder.outputs.logits,
         },
         onnx: PathBuf::from(decoder.filename),
+        prompts: None,
         shared: search.past_present_share_buffer,
         context: model.context_length,
         vocabulary: model.vocab_size,

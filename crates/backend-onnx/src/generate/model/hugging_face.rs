@@ -56,9 +56,11 @@ pub(super) fn describe(directory: &Path, variant: Option<&str>) -> Result<Descri
             )
         })
     });
+    let graphs = layout::decoder_graphs(directory, variant)?;
     Ok(Described {
         file: FILE,
-        onnx: layout::graph(directory, variant)?,
+        onnx: graphs.steps,
+        prompts: graphs.prompts,
         names: Names {
             input_ids: "input_ids".to_owned(),
             attention_mask: "attention_mask".to_owned(),
