@@ -278,30 +278,38 @@ impl Loop {
         self.active = 0;
     }
 
-    /// Gives rows to their readers, and frees the slots of what has ended or was left.
+    /// Gives rows to their readers, and frees the slots of what has ended or was left. Rows are on
+    /// their way before anything is moved.
     fn deliver(&mut self) {
-        let mut slot = 0;
-        while slot < self.running.len() {
-            if self.running[slot].give(&mut self.delivery) {
-                slot += 1;
-            } else if let Err(error) = self.free(slot) {
-                self.fail_all(&error);
+        let (running, delivery) = (&mut self.running, &mut self.delivery);
+        let mut ended = Vec::new();
+        for (slot, running) in running.iter_mut().enumerate() {
+            if !running.give(delivery) {
+                ended.push(slot);
             }
         }
-        self.delivery.flush();
+        delivery.flush();
+        if let Err(error) = self.free(&ended) {
+            self.fail_all(&error);
+            self.delivery.flush();
+        }
     }
 
-    /// Frees a slot, and moves the last one and the prompt behind it up. What it held is behind
-    /// them then, for prompts that begin like it.
-    fn free(&mut self, slot: usize) -> Result<(), PredictError> {
-        self.running.swap_remove(slot);
-        self.slots.free(slot);
-        let last = self.running.len();
-        if slot < last {
-            self.swap_slots(slot, last)?;
+    /// Frees these slots, in rising order, and moves the last ones and the prompt behind them up.
+    /// What they held is behind them then, for prompts that begin like it. From the last one on, so
+    /// that nothing is moved that is freed itself.
+    fn free(&mut self, ended: &[usize]) -> Result<(), PredictError> {
+        let reading = self.running.len();
+        for slot in ended.iter().rev().copied() {
+            self.running.swap_remove(slot);
+            self.slots.free(slot);
+            let last = self.running.len();
+            if slot < last {
+                self.swap_slots(slot, last)?;
+            }
         }
-        if self.reading.is_some() {
-            self.swap_slots(last, last + 1)?;
+        if self.reading.is_some() && self.running.len() < reading {
+            self.swap_slots(self.running.len(), reading)?;
         }
         Ok(())
     }
