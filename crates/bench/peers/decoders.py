@@ -1,9 +1,10 @@
 """The engine beside transformers and onnxruntime-genai on one decoder, always the likeliest token.
 
     decoders.py MODELS --engine DECODE_RATE [--tokens 64] [--rounds 3] [--only Volley]
-                [--sequences 1,8,32,64] [--contexts 8,600] [--parts rates,churn,gaps]
+                [--sequences 1,8,32,64] [--contexts 8,600] [--parts rates,churn,gaps] [--cpu]
 
-`--only Volley` leaves the peers out. `--parts` chooses among the three tables.
+`--only Volley` leaves the peers out. `--parts` chooses among the three tables. With `--cpu`, rates
+are tokens in a second of CPU time, of all threads of a process: for machines that others use too.
 
 Each generates as many tokens for as many sequences as it is told to, in one batch where it has
 batches, with one thread, and they take turns. The engine's sequences are separate requests.
@@ -53,6 +54,9 @@ class Transformers:
         assert out.shape[1] == context + tokens
         return sequences * tokens / (time.perf_counter() - started)
 
+    def cpu(self, _):
+        return time.process_time()
+
 
 class GenAI:
     def __init__(self, models):
@@ -79,6 +83,9 @@ class GenAI:
         assert len(generator.get_sequence(0)) == length
         return sequences * tokens / (time.perf_counter() - started)
 
+    def cpu(self, _):
+        return time.process_time()
+
 
 class Engine:
     """`decode_rate`, one process for each context; `kind` is `bare` or `engine`."""
@@ -94,6 +101,17 @@ class Engine:
 
     def rate(self, sequences, context, tokens):
         return self.ask(context, f"{self.kind} {sequences} {tokens}")[0]
+
+    def cpu(self, context):
+        tasks = pathlib.Path(f"/proc/{self.processes[context].pid}/task")
+        nanoseconds = 0
+        for task in tasks.iterdir():
+            try:
+                nanoseconds += int((task / "schedstat").read_text().split()[0])
+            except FileNotFoundError:
+                # A thread that has ended since.
+                pass
+        return nanoseconds / 1e9
 
     def ask(self, context, line):
         process = self.processes[context]
@@ -132,14 +150,18 @@ def long_prompts(ours, args):
 
 def rates(runners, args):
     """Tokens per second, the median of rounds in turns; the first one of each warms up."""
-    print("| tokens/s | " + " | ".join(runners) + " | engine : bare |")
+    unit = "tokens per CPU-second" if args.cpu else "tokens/s"
+    print(f"| {unit} | " + " | ".join(runners) + " | engine : bare |")
     print("| --- |" + " ---: |" * (len(runners) + 1))
     for context in args.contexts:
         for sequences in args.sequences:
             found = {name: [] for name in runners}
             for round in range(args.rounds + 1):
                 for name, runner in runners.items():
+                    before = runner.cpu(context)
                     rate = runner.rate(sequences, context, args.tokens)
+                    if args.cpu and rate == rate:
+                        rate = sequences * args.tokens / (runner.cpu(context) - before)
                     if round:
                         found[name].append(rate)
             ratio = [ours / bare for ours, bare in zip(
@@ -163,6 +185,7 @@ def main():
     parser.add_argument("--only", choices=["Volley"])
     parser.add_argument("--sequences", type=numbers, default=SEQUENCES)
     parser.add_argument("--contexts", type=numbers, default=CONTEXTS)
+    parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--parts", type=lambda text: text.split(","), default=PARTS)
     args = parser.parse_args()
     args.models = args.models.resolve()
