@@ -75,7 +75,7 @@ fn is_own(host: &str) -> bool {
     }
     let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
     let below = |end: &&str| host.strip_suffix(*end).is_some_and(|it| it.ends_with('.'));
-    !host.contains('.') || OWN_ENDS.iter().any(|end| below(end))
+    !host.contains('.') || OWN_ENDS.iter().any(below)
 }
 
 #[cfg(test)]

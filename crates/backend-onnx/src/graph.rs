@@ -77,7 +77,7 @@ pub(crate) fn outline(path: &Path) -> Result<Outline, PredictError> {
         external: walked.found,
         half_inputs: walked.half_inputs,
         shapeless: walked.shapeless,
-        divides: walked.division.is_there(),
+        divides: walked.division.found(),
     })
 }
 

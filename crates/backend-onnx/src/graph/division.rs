@@ -65,7 +65,7 @@ impl Division {
     }
 
     /// Whether there is such a division.
-    pub(super) fn is_there(mut self) -> bool {
+    pub(super) fn found(mut self) -> bool {
         if self.surely {
             return true;
         }
@@ -133,7 +133,7 @@ mod tests {
         found.input("other".to_owned(), Some(INT32));
         found.input("part".to_owned(), Some(FLOAT));
         found.constant("two".to_owned(), Some(INT64));
-        found.is_there()
+        found.found()
     }
 
     #[test]
@@ -164,6 +164,6 @@ mod tests {
         assert!(is_there(&[node("Div", &["a", "b"], "y", None)]));
         let mut inside = Division::default();
         inside.node(node("Div", &["part", "part"], "y", None), true);
-        assert!(inside.is_there());
+        assert!(inside.found());
     }
 }

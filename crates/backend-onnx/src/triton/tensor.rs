@@ -66,8 +66,8 @@ impl Tensor {
             return Ok(());
         };
         let count = |dims: &[i64]| {
-            let sizes = dims.iter().map(|dim| usize::try_from(*dim).ok());
-            sizes.fold(Some(1_usize), |count, size| count?.checked_mul(size?))
+            let mut sizes = dims.iter().map(|dim| usize::try_from(*dim).ok());
+            sizes.try_fold(1_usize, |count, size| count.checked_mul(size?))
         };
         match (count(dims), count(inner)) {
             (None, _) | (_, None) => Err(format!(

@@ -317,7 +317,7 @@ fn a_move_is_over_when_its_new_worker_dies_or_the_leader_is_another() {
             } else {
                 &one.from
             };
-            assert_eq!(placed, &[expected.clone()]);
+            assert_eq!(placed, std::slice::from_ref(expected));
             world.rest();
         }
     }

@@ -29,9 +29,12 @@ const BEAT: Duration = Duration::from_millis(100);
 #[derive(Clone, Default)]
 pub(super) struct TestWorker(Arc<Shared>);
 
+/// What it was told of a model, and what serves it.
+type Held = (Assignment, Arc<dyn Backend>);
+
 #[derive(Default)]
 struct Shared {
-    held: Mutex<BTreeMap<ModelName, (Assignment, Arc<dyn Backend>)>>,
+    held: Mutex<BTreeMap<ModelName, Held>>,
     refused: AtomicUsize,
     held_back: AtomicUsize,
     /// Has not heard of what the registry says now.
