@@ -16,7 +16,8 @@ use crate::trace::TraceContext;
 /// A stream of request batches; an error ends it.
 pub type BatchStream = Pin<Box<dyn Stream<Item = Result<RecordBatch, PredictError>> + Send>>;
 
-/// How urgent a request is. Higher runs first where there is a choice.
+/// How urgent a request is. Where requests wait, the higher of one tenant goes first; low ones wait
+/// for the others of all tenants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Priority {
     /// Bulk work that may wait.

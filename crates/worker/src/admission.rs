@@ -1,13 +1,10 @@
-//! The door of one replica: so many streams at a time, a bounded queue before it. The more
-//! urgent go first; within one priority the tenants take turns, however many requests each has
-//! waiting (start-time fair queueing, Goyal et al. 1996, with every request of one length), and
-//! within one tenant the earlier goes first. A full queue refuses at once; what could not begin
-//! by its deadline is refused rather than queued.
+//! The door of one replica: so many streams at a time, a bounded queue before it, in which
+//! [tenants take turns](queue). A full queue refuses at once; what could not begin by its deadline
+//! is refused rather than queued.
 
+mod queue;
 mod service;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -17,6 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use volley_types::{Deadline, ErrorCode, PredictError, Priority, TenantId};
 
+use self::queue::{Place, Queue};
 use self::service::ServiceTime;
 
 /// The door of one replica. Cloning gives another handle.
@@ -34,33 +32,14 @@ struct Door {
 #[derive(Debug, Default)]
 struct State {
     running: usize,
-    next_ticket: u64,
-    waiting: BTreeMap<Place, Waiting>,
-    tenants: HashMap<TenantId, Turns>,
-    /// The turn of whoever was let in last.
-    turn: u64,
+    waiting: Queue<Answer>,
     service: ServiceTime,
     /// When the last stream ended.
     idle_since: Option<Instant>,
 }
 
-/// A place in the queue; the least is the first. By urgency, then by the tenant's turn, then by
-/// arrival.
-type Place = (Reverse<Priority>, u64, u64);
-
-#[derive(Debug)]
-struct Waiting {
-    tenant: TenantId,
-    answer: oneshot::Sender<Result<Permit, PredictError>>,
-}
-
-/// What one tenant has in the queue.
-#[derive(Debug, Default)]
-struct Turns {
-    waiting: usize,
-    /// The turn of its next request.
-    next: u64,
-}
+/// Where one that waits hears of its permit.
+type Answer = oneshot::Sender<Result<Permit, PredictError>>;
 
 /// Who asks to be let in.
 #[derive(Clone, Copy, Debug)]
@@ -107,10 +86,9 @@ impl Admission {
     pub(crate) fn enter(&self, visitor: Visitor<'_>) -> Result<Ticket, PredictError> {
         let (sender, answer) = oneshot::channel();
         let mut state = self.0.state.lock();
-        let place;
-        if state.running < self.0.capacity && state.waiting.is_empty() {
+        let place = state.waiting.place(visitor.tenant, visitor.priority);
+        if state.running < self.0.capacity && state.waiting.len() == 0 {
             state.running += 1;
-            place = state.arrive(visitor);
             drop(state);
             // The receiver is right here.
             let _ = sender.send(Ok(Permit::new(self.0.clone())));
@@ -119,14 +97,16 @@ impl Admission {
             state.check_deadline(visitor, self.0.capacity)?;
             let out = match state.waiting.len() < self.0.queue_limit {
                 true => None,
-                false => Some(state.make_room(visitor).ok_or_else(|| queue_full(all))?),
+                false => {
+                    let out = state.waiting.make_room(visitor.tenant, visitor.priority);
+                    Some(out.ok_or_else(|| queue_full(all))?)
+                }
             };
-            place = state.arrive(visitor);
-            state.queue(place, visitor, sender);
+            state.waiting.push(&place, sender);
             drop(state);
             if let Some(out) = out {
                 // Nobody to tell when it has left by itself.
-                let _ = out.answer.send(Err(displaced(all)));
+                let _ = out.send(Err(displaced(all)));
             }
         }
         Ok(Ticket {
@@ -153,72 +133,6 @@ impl Admission {
 }
 
 impl State {
-    /// A place for whoever comes now.
-    fn arrive(&mut self, visitor: Visitor<'_>) -> Place {
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
-        let next = self.tenants.get(visitor.tenant).map_or(0, |own| own.next);
-        (Reverse(visitor.priority), next.max(self.turn), ticket)
-    }
-
-    fn queue(
-        &mut self,
-        place: Place,
-        visitor: Visitor<'_>,
-        answer: oneshot::Sender<Result<Permit, PredictError>>,
-    ) {
-        let own = self.tenants.entry(visitor.tenant.clone()).or_default();
-        own.waiting += 1;
-        own.next = place.1 + 1;
-        let tenant = visitor.tenant.clone();
-        self.waiting.insert(place, Waiting { tenant, answer });
-    }
-
-    /// Takes whoever waits at `place` out of the queue.
-    fn remove(&mut self, place: &Place) -> Option<Waiting> {
-        let left = self.waiting.remove(place)?;
-        if let Some(own) = self.tenants.get_mut(&left.tenant) {
-            own.waiting -= 1;
-            // Its next turn is no later than anybody's who comes new.
-            if own.waiting == 0 {
-                self.tenants.remove(&left.tenant);
-            }
-        }
-        Some(left)
-    }
-
-    /// The first in the queue, whose turn it is.
-    fn next(&mut self) -> Option<Waiting> {
-        let place = *self.waiting.first_key_value()?.0;
-        self.turn = self.turn.max(place.1);
-        self.remove(&place)
-    }
-
-    /// Takes out whoever must yield to `visitor`: the last of those that are less urgent, else
-    /// the last of a tenant that has more waiting of the same urgency.
-    fn make_room(&mut self, visitor: Visitor<'_>) -> Option<Waiting> {
-        let last = *self.waiting.last_key_value()?.0;
-        let Reverse(least) = last.0;
-        if least < visitor.priority {
-            return self.remove(&last);
-        }
-        if visitor.priority < least {
-            return None;
-        }
-        let waits = |tenant| self.tenants.get(tenant).map_or(0, |own| own.waiting);
-        let own = waits(visitor.tenant);
-        let same = (last.0, 0, 0)..=last;
-        let heaviest = self.waiting.range(same).map(|(place, waiting)| {
-            let count = waits(&waiting.tenant);
-            (count, *place)
-        });
-        let (count, place) = heaviest.max()?;
-        match own + 1 < count {
-            true => self.remove(&place),
-            false => None,
-        }
-    }
-
     /// Refuses what could not begin in time, as far as the requests before it tell.
     fn check_deadline(&self, visitor: Visitor<'_>, capacity: usize) -> Result<(), PredictError> {
         let Some(deadline) = visitor.deadline else {
@@ -229,9 +143,7 @@ impl State {
         if self.service.wait(self.waiting.len(), capacity) <= left {
             return Ok(());
         }
-        let next = self.tenants.get(visitor.tenant).map_or(0, |own| own.next);
-        let place = (Reverse(visitor.priority), next.max(self.turn), u64::MAX);
-        let before = self.waiting.range(..place).count();
+        let before = self.waiting.before(visitor.tenant, visitor.priority);
         let wait = self.service.wait(before, capacity);
         if wait <= left {
             return Ok(());
@@ -263,7 +175,7 @@ impl Future for Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let left = self.door.state.lock().remove(&self.place);
+        let left = self.door.state.lock().waiting.remove(&self.place);
         drop(left);
     }
 }
@@ -274,7 +186,7 @@ impl Drop for Permit {
         let next = {
             let mut state = door.state.lock();
             state.service.observe(self.since.elapsed());
-            let next = state.next();
+            let next = state.waiting.pop();
             if next.is_none() {
                 state.running -= 1;
                 state.idle_since = Some(Instant::now());
@@ -283,7 +195,7 @@ impl Drop for Permit {
         };
         if let Some(next) = next {
             // A receiver that has gone gives the permit back by dropping it here.
-            drop(next.answer.send(Ok(Self::new(door))));
+            drop(next.send(Ok(Self::new(door))));
         }
     }
 }

@@ -323,7 +323,7 @@ async fn a_secret_that_cannot_be_read_is_said_without_saying_where() {
         spec.credential = Some(reference);
         let model = load(spec, config()).await.unwrap();
         let error = read(open(&model, &[]).await).await.error.unwrap();
-        assert_eq!(error.code, ErrorCode::InvalidInput);
+        assert_eq!(error.code, ErrorCode::Unavailable);
         assert!(error.message.contains(kind));
         assert!(!error.message.contains("no/such") && !error.message.contains("NO_SUCH"));
     }

@@ -75,7 +75,7 @@ fn tenants_take_turns_whatever_each_has_waiting() {
                 running = Some(permit);
             }
         }
-        waiting.retain(|(_, ticket)| door.0.state.lock().waiting.contains_key(&ticket.place));
+        waiting.retain(|(_, ticket)| !ticket.answer.is_terminated());
     }
     assert_eq!(order.len(), 25);
     let first: Vec<_> = order[..10].iter().filter(|who| **who == "quiet").collect();
@@ -171,9 +171,6 @@ proptest::proptest! {
             proptest::prop_assert_eq!(door.running(), permits.len());
             proptest::prop_assert_eq!(door.waiting(), tickets.len());
             proptest::prop_assert!(tickets.is_empty() || permits.len() == 3);
-            let state = door.0.state.lock();
-            let waiting: usize = state.tenants.values().map(|own| own.waiting).sum();
-            proptest::prop_assert_eq!(waiting, state.waiting.len());
         }
         drop((tickets, permits));
         proptest::prop_assert_eq!((door.running(), door.waiting()), (0, 0));
