@@ -21,6 +21,9 @@ pub struct ApiConfig {
     pub keep_alive: Duration,
     /// A connection that takes no byte for this long is closed.
     pub write_stall: Duration,
+    /// A connection on which nothing was asked for this long is closed; over HTTP/1 already when
+    /// the next request's headers do not come in `header_timeout`.
+    pub idle_timeout: Duration,
     /// On shutdown, how long streams that run may take to end.
     pub drain_timeout: Duration,
     /// Streams that can be taken up again.
@@ -63,6 +66,7 @@ impl Default for ApiConfig {
             max_request_timeout: Duration::from_secs(3_600),
             keep_alive: Duration::from_secs(15),
             write_stall: Duration::from_secs(60),
+            idle_timeout: Duration::from_secs(300),
             drain_timeout: Duration::from_secs(30),
             resume: ResumeConfig::default(),
         }

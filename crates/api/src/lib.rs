@@ -25,6 +25,7 @@ mod extract;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod hosts;
+mod idle;
 mod keys;
 mod metrics;
 mod oip;

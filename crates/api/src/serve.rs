@@ -1,5 +1,6 @@
 //! The accept loop: what a framework's own server leaves out. A time limit on headers, a cap on
-//! connections, small kernel buffers, a limit on stalled writes, and a drain with an end.
+//! connections, small kernel buffers, limits on stalled writes and on idle connections, and a drain
+//! with an end.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -24,6 +25,7 @@ use volley_security::tls::EdgeTls;
 
 use crate::ApiConfig;
 use crate::crowd::{Doorman, Patience, Unanswered};
+use crate::idle::{Idle, Running};
 use crate::stall::StallGuard;
 use crate::watch::Watches;
 
@@ -176,13 +178,15 @@ async fn connection<IO>(
     let _end = end.clone().drop_guard();
     let (watches, asked) = (Watches::default(), CancellationToken::new());
     let patience = Patience::new(end.clone());
+    let idle = Idle::since(Instant::now());
     let leaving = leaving(&draining, &asked);
     let service = service_fn(|mut request: Request<Incoming>| {
         asked.cancel();
         request.extensions_mut().insert(watches.clone());
         request.extensions_mut().insert(draining.clone());
         request.extensions_mut().insert(upgrades.clone());
-        answer(router.clone(), request, stays.clone(), patience.asked())
+        let asked = (patience.asked(), idle.asked());
+        answer(router.clone(), request, stays.clone(), asked)
     });
     let io = TokioIo::new(socket);
     let builder = builder(&config, tasks);
@@ -211,7 +215,13 @@ async fn connection<IO>(
                 leaves = true;
                 served.as_mut().graceful_shutdown();
             }
-            _ = check.tick() => watches.cut(Instant::now(), config.write_stall),
+            _ = check.tick() => {
+                watches.cut(Instant::now(), config.write_stall);
+                if !leaves && idle.is_over(Instant::now(), config.idle_timeout) {
+                    leaves = true;
+                    served.as_mut().graceful_shutdown();
+                }
+            }
             () = end.cancelled() => return,
         }
     }
@@ -233,7 +243,7 @@ async fn answer(
     router: Router,
     request: Request<Incoming>,
     stays: Stays,
-    unanswered: Unanswered,
+    (unanswered, running): (Unanswered, Running),
 ) -> Result<Response, Infallible> {
     let is_http1 = request.version() <= Version::HTTP_11;
     let mut response = router.oneshot(request).await?;
@@ -243,7 +253,7 @@ async fn answer(
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(header::CONNECTION, close);
     }
-    Ok(response)
+    Ok(running.until_sent(response))
 }
 
 /// Whether this node wants clients to go on calling it.

@@ -154,6 +154,40 @@ async fn an_http_2_stream_whose_client_takes_no_more_is_cut() {
     drop(stalled);
 }
 
+#[tokio::test]
+async fn a_connection_on_which_nothing_is_asked_is_closed_and_one_that_waits_for_an_answer_is_not()
+{
+    let config = ApiConfig {
+        idle_timeout: Duration::from_millis(200),
+        write_stall: Duration::from_millis(200),
+        ..ApiConfig::default()
+    };
+    let edge = Edge::with(config).await;
+    let feed = edge.cluster.feed("m");
+    feed.send(Ok(GenerationChunks::single(&text("a"))))
+        .await
+        .unwrap();
+    let socket = TcpStream::connect(edge.address).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(socket))
+            .await
+            .unwrap();
+    let connection = tokio::spawn(connection);
+    let response = sender.send_request(stream_request()).await.unwrap();
+    let gone = tokio::time::timeout(Duration::from_secs(1), feed.closed()).await;
+    assert!(gone.is_err() && !connection.is_finished());
+    feed.send(Ok(GenerationChunks::single(&last())))
+        .await
+        .unwrap();
+    drop(feed);
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(body, event("a", false) + &event("", true));
+    // The client would ask again, and answers pings meanwhile.
+    let closed = tokio::time::timeout(SOON, connection).await;
+    closed.expect("it is closed").unwrap().unwrap();
+    drop(sender);
+}
+
 fn stream_request() -> http::Request<Full<bytes::Bytes>> {
     let path = "http://volley.test/_plugins/_ml/models/m/_predict/stream";
     http::Request::post(path)

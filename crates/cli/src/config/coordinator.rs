@@ -115,6 +115,7 @@ struct Limits {
     body_timeout: Option<Span>,
     keep_alive: Option<Span>,
     write_stall: Option<Span>,
+    idle_timeout: Option<Span>,
     resume_window: Option<Span>,
     resume_stream_bytes: Option<Count>,
     resume_tenant_bytes: Option<Count>,
@@ -343,6 +344,7 @@ fn apply(
     set_span(&mut api.body_timeout, limits.body_timeout);
     set_span(&mut api.keep_alive, limits.keep_alive);
     set_span(&mut api.write_stall, limits.write_stall);
+    set_span(&mut api.idle_timeout, limits.idle_timeout);
     set_span(&mut api.resume.window, limits.resume_window);
     set_count(&mut api.resume.stream_bytes, limits.resume_stream_bytes);
     set_count(&mut api.resume.tenant_bytes, limits.resume_tenant_bytes);
