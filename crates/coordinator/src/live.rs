@@ -172,7 +172,8 @@ impl LiveWorkers {
     /// Ages everybody to `now` and forgets who is long dead. Returns whether anything changed.
     ///
     /// After a time in which this coordinator stood still, or its clock leapt, that time counts
-    /// for nobody's silence: what workers said meanwhile has not been read yet.
+    /// for nobody's silence: what workers said meanwhile has not been read yet. Who was dead before
+    /// a long one may have come back in it, and been given replicas: its silence begins anew.
     pub fn tick(&mut self, now: Instant) -> bool {
         let config = self.config;
         let patience = config.tick * LATE_TICKS;
@@ -182,7 +183,11 @@ impl LiveWorkers {
         if patience < stood_still {
             *began += stood_still;
             for worker in self.workers.values_mut() {
-                worker.last_heard = now.min(worker.last_heard + stood_still);
+                let unknown = worker.liveness == Liveness::Dead && config.dead_after <= stood_still;
+                worker.last_heard = match unknown {
+                    true => now,
+                    false => now.min(worker.last_heard + stood_still),
+                };
             }
         }
         let mut changed = false;

@@ -287,3 +287,19 @@ fn while_a_coordinator_stands_still_nobody_s_silence_grows() {
     let (_, worker) = story.live.iter().next().unwrap();
     assert!(story.live.keeps_replicas(worker, story.at(500_000)));
 }
+
+#[test]
+fn who_was_dead_before_a_coordinator_stood_still_may_have_come_back_in_the_meantime() {
+    let mut story = Story::new();
+    story.hear(0, 1, report(1, ReplicaState::Ready));
+    let mut tick_all = |from: u64, to: u64| {
+        for ms in (from..=to).step_by(250) {
+            story.live.tick(story.at(ms));
+        }
+        let (_, worker) = story.live.iter().next().unwrap();
+        story.live.keeps_replicas(worker, story.at(to))
+    };
+    assert!(!tick_all(0, 15_000), "it is long gone");
+    assert!(tick_all(27_000, 36_500), "as far as anybody knows here");
+    assert!(!tick_all(36_750, 37_250));
+}
