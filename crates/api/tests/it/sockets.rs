@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use http::Method;
 use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 use volley_api::{ApiConfig, Origins};
 use volley_security::Gatekeeper;
 use volley_types::{GenerationChunks, Signature};
@@ -123,12 +125,7 @@ async fn an_http_2_stream_whose_client_takes_no_more_is_cut() {
     feed.send(Ok(GenerationChunks::single(&text("a"))))
         .await
         .unwrap();
-    let socket = TcpStream::connect(edge.address).await.unwrap();
-    let (mut sender, connection) =
-        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(socket))
-            .await
-            .unwrap();
-    tokio::spawn(connection);
+    let (mut sender, _connection) = http2(&edge).await;
     // The client reads its socket, so the connection lives; it does not read this stream.
     let stalled = sender.send_request(stream_request()).await.unwrap();
     let flood = text(&"x".repeat(64 << 10));
@@ -167,12 +164,7 @@ async fn a_connection_on_which_nothing_is_asked_is_closed_and_one_that_waits_for
     feed.send(Ok(GenerationChunks::single(&text("a"))))
         .await
         .unwrap();
-    let socket = TcpStream::connect(edge.address).await.unwrap();
-    let (mut sender, connection) =
-        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(socket))
-            .await
-            .unwrap();
-    let connection = tokio::spawn(connection);
+    let (mut sender, connection) = http2(&edge).await;
     let response = sender.send_request(stream_request()).await.unwrap();
     let gone = tokio::time::timeout(Duration::from_secs(1), feed.closed()).await;
     assert!(gone.is_err() && !connection.is_finished());
@@ -186,6 +178,20 @@ async fn a_connection_on_which_nothing_is_asked_is_closed_and_one_that_waits_for
     let closed = tokio::time::timeout(SOON, connection).await;
     closed.expect("it is closed").unwrap().unwrap();
     drop(sender);
+}
+
+/// A client's end of an HTTP/2 connection, and its task.
+async fn http2(
+    edge: &Edge,
+) -> (
+    SendRequest<Full<bytes::Bytes>>,
+    JoinHandle<hyper::Result<()>>,
+) {
+    let socket = TcpStream::connect(edge.address).await.unwrap();
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(socket))
+        .await
+        .unwrap();
+    (sender, tokio::spawn(connection))
 }
 
 fn stream_request() -> http::Request<Full<bytes::Bytes>> {
@@ -254,12 +260,7 @@ async fn http_2_is_spoken_too() {
     let edge = Edge::start().await;
     edge.cluster
         .script("m", Script::Chunks(vec![text("a"), last()]));
-    let socket = TcpStream::connect(edge.address).await.unwrap();
-    let (mut sender, connection) =
-        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(socket))
-            .await
-            .unwrap();
-    tokio::spawn(connection);
+    let (mut sender, _connection) = http2(&edge).await;
     let request = http::Request::post("http://volley.test/_plugins/_ml/models/m/_predict/stream")
         .header("content-type", "application/json")
         .body(Full::<bytes::Bytes>::from(
@@ -314,12 +315,7 @@ async fn a_connection_whose_requests_are_taken_back_as_they_come_is_closed() {
     // It never says a word, so that none of them is answered.
     let silent = Script::Deaf(Signature::generation());
     edge.cluster.script("m", silent);
-    let socket = TcpStream::connect(edge.address).await.unwrap();
-    let (mut sender, connection) =
-        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(socket))
-            .await
-            .unwrap();
-    let connection = tokio::spawn(connection);
+    let (mut sender, connection) = http2(&edge).await;
     let mut sent = 0;
     while sent < 20_000 && sender.ready().await.is_ok() {
         let asked = (0..100).map(|_| sender.clone().send_request(stream_request()));
