@@ -3,7 +3,7 @@
 //! breaks the chain. It holds no prompt and no key.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -118,6 +118,7 @@ impl AuditLog {
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let mut file = options.open(path).map_err(unusable)?;
+        sync_folder(path).map_err(unusable)?;
         let Lines {
             behind,
             head,
@@ -222,15 +223,30 @@ impl Trail {
     }
 
     fn begin_anew(&mut self) -> std::io::Result<()> {
-        std::fs::rename(&self.path, kept_as(&self.path, self.head.seq))?;
+        let kept = kept_as(&self.path, self.head.seq);
+        match std::fs::rename(&self.path, &kept) {
+            // An earlier try came as far as that.
+            Err(error) if error.kind() == ErrorKind::NotFound && kept.exists() => {}
+            renamed => renamed?,
+        }
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         self.file = options.open(&self.path)?;
         self.bytes = 0;
-        Ok(())
+        sync_folder(&self.path)
     }
+}
+
+/// Makes sure that the file at `path` is found there after a loss of power.
+fn sync_folder(path: &Path) -> std::io::Result<()> {
+    File::open(folder_of(path))?.sync_all()
+}
+
+fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
 }
 
 /// Checks the trail that ends in the file at `path`, through the older files that lie beside it.
@@ -278,10 +294,9 @@ fn kept_as(path: &Path, seq: u64) -> PathBuf {
 
 /// The last entry of the newest file that is kept beside the one at `path`.
 fn newest_kept(path: &Path) -> Result<Option<u64>, PredictError> {
-    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let mut newest = None;
-    for entry in std::fs::read_dir(folder.unwrap_or(Path::new("."))).map_err(unusable)? {
+    for entry in std::fs::read_dir(folder_of(path)).map_err(unusable)? {
         let name = entry.map_err(unusable)?.file_name();
         let name = name.to_string_lossy();
         let rest = name.strip_prefix(&*stem);

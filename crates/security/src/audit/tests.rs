@@ -49,6 +49,21 @@ fn what_is_changed_removed_or_put_in_is_seen() {
 }
 
 #[test]
+fn a_full_file_that_was_kept_without_a_new_one_stops_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.jsonl");
+    let log = AuditLog::open_with(&path, 400).unwrap();
+    for _ in 0..2 {
+        log.append("key 1", &action("a"), "ok").unwrap();
+    }
+    // As an earlier try left it, for which the disk had no room.
+    std::fs::rename(&path, folder.path().join("audit.until-2.jsonl")).unwrap();
+    log.append("key 1", &action("b"), "ok").unwrap();
+    let checked = verify(&path).unwrap();
+    assert_eq!((checked.head.seq, checked.files.len()), (3, 2));
+}
+
+#[test]
 fn a_full_file_is_kept_and_the_chain_goes_on_in_a_new_one() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit.jsonl");
