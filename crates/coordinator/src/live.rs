@@ -46,7 +46,8 @@ pub struct LiveWorkers {
     zone: Option<String>,
     workers: BTreeMap<WorkerId, LiveWorker>,
     holders: Holders,
-    /// When everybody was aged first; later by as long as this coordinator stood still since.
+    /// When everybody was aged first; later by as long as this coordinator stood still since. Where
+    /// that was for long, when it ended.
     began: Option<Instant>,
     /// When everybody was aged last.
     ticked: Option<Instant>,
@@ -173,7 +174,8 @@ impl LiveWorkers {
     ///
     /// After a time in which this coordinator stood still, or its clock leapt, that time counts
     /// for nobody's silence: what workers said meanwhile has not been read yet. Who was dead before
-    /// a long one may have come back in it, and been given replicas: its silence begins anew.
+    /// a long one may have come back in it, and been given replicas: its silence begins anew. So may
+    /// one that was forgotten, or never heard of: this coordinator settles in anew.
     pub fn tick(&mut self, now: Instant) -> bool {
         let config = self.config;
         let patience = config.tick * LATE_TICKS;
@@ -181,10 +183,13 @@ impl LiveWorkers {
         let stood_still = now.saturating_duration_since(before);
         let began = self.began.get_or_insert(now);
         if patience < stood_still {
-            *began += stood_still;
+            let long = config.dead_after <= stood_still;
+            *began = match long {
+                true => now,
+                false => *began + stood_still,
+            };
             for worker in self.workers.values_mut() {
-                let unknown = worker.liveness == Liveness::Dead && config.dead_after <= stood_still;
-                worker.last_heard = match unknown {
+                worker.last_heard = match long && worker.liveness == Liveness::Dead {
                     true => now,
                     false => now.min(worker.last_heard + stood_still),
                 };
