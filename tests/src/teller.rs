@@ -28,7 +28,7 @@ pub fn model(folder: &Path) -> PathBuf {
     let config = std::fs::read_to_string(source.join("config.json")).expect("a file");
     let (short, long) = (
         "\"max_position_embeddings\": 128",
-        "\"max_position_embeddings\": 2048",
+        "\"max_position_embeddings\": 16384",
     );
     assert!(config.contains(short), "the context's length is known");
     std::fs::write(target.join("config.json"), config.replace(short, long)).expect("a file");

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use volley_tests::cluster::Cluster;
 use volley_tests::{teller, until};
@@ -25,10 +26,23 @@ struct Heard {
     longest: Duration,
 }
 
-/// A client that reads in the background.
+/// A client that reads in the background, to the end or until it is told to stop.
 struct Listener {
     events: Arc<AtomicUsize>,
+    stop: watch::Sender<bool>,
     task: JoinHandle<Heard>,
+}
+
+impl Listener {
+    fn count(&self) -> usize {
+        self.events.load(Ordering::Relaxed)
+    }
+
+    /// What it has heard so far.
+    async fn stopped(self) -> Heard {
+        self.stop.send_replace(true);
+        self.task.await.unwrap()
+    }
 }
 
 /// An event without what each stream has of its own.
@@ -52,17 +66,29 @@ fn listen(cluster: &Cluster, path: &str, body: &Value) -> Listener {
         .body(body.to_string());
     let events = Arc::new(AtomicUsize::new(0));
     let count = events.clone();
+    let stop = watch::Sender::new(false);
+    let mut stopped = stop.subscribe();
     let task = tokio::spawn(async move {
         let mut response = request.send().await.unwrap();
         assert_eq!(response.status(), 200);
         let (mut text, mut last) = (Vec::new(), Instant::now());
         let mut longest = Duration::ZERO;
-        while let Some(piece) = response.chunk().await.unwrap() {
+        loop {
+            let piece = tokio::select! {
+                Ok(_) = stopped.wait_for(|stop| *stop) => break,
+                piece = response.chunk() => piece.unwrap(),
+            };
+            let Some(piece) = piece else { break };
             longest = longest.max(last.elapsed());
             last = Instant::now();
             let ends = |bytes: &[u8]| bytes.windows(2).filter(|pair| *pair == b"\n\n").count();
             text.extend_from_slice(&piece);
             count.fetch_add(ends(&piece), Ordering::Relaxed);
+        }
+        if *stopped.borrow() {
+            // What it was in the middle of.
+            let whole = text.windows(2).rposition(|pair| pair == b"\n\n");
+            text.truncate(whole.map_or(0, |at| at + 2));
         }
         let text = String::from_utf8(text).unwrap();
         let events = text
@@ -73,7 +99,7 @@ fn listen(cluster: &Cluster, path: &str, body: &Value) -> Listener {
             longest: longest.max(last.elapsed()),
         }
     });
-    Listener { events, task }
+    Listener { events, stop, task }
 }
 
 /// Long answers of every kind that can be gone on with, in two dialects.
@@ -125,6 +151,44 @@ fn requests() -> Vec<(&'static str, Value)> {
     ]
 }
 
+/// Answers that end when the client has had enough: whenever a worker is lost, they run.
+fn endless() -> Vec<(&'static str, Value)> {
+    let said = ["bear", "bee", "bird", "boar"].map(|who| format!("Tell me a story about a {who}."));
+    let chat = |said: &String| {
+        let body = json!({
+            "model": "teller", "stream": true, "max_tokens": 16_000, "ignore_eos": true,
+            "messages": [{ "role": "user", "content": said }],
+        });
+        (CHAT, body)
+    };
+    said.iter().map(chat).collect()
+}
+
+/// Each has gone on behind what it had, and is to the end the same as one that nothing happens to.
+async fn endless_seamless(cluster: &Cluster, all: Vec<Listener>) {
+    let goals: Vec<_> = all.iter().map(|it| it.count() + 20).collect();
+    until("the endless ones go on", || async {
+        let goes_on = |(it, goal): (&Listener, &usize)| *goal <= it.count();
+        all.iter().zip(&goals).all(goes_on).then_some(())
+    })
+    .await;
+    for (listener, (path, body)) in all.into_iter().zip(endless()) {
+        let heard = listener.stopped().await.events;
+        let again = listen(cluster, path, &body);
+        until("it is told again", || async {
+            (heard.len() < again.count()).then_some(())
+        })
+        .await;
+        let again = again.stopped().await.events;
+        let differs = heard
+            .iter()
+            .zip(&again)
+            .position(|(one, other)| one != other);
+        let at = differs.map(|at| (at, &heard[at], &again[at]));
+        assert_eq!(at, None, "{path} {body}");
+    }
+}
+
 async fn tellers() -> Cluster {
     tellers_with("").await
 }
@@ -172,7 +236,7 @@ async fn begun(cluster: &Cluster, requests: &[(&str, Value)]) -> Vec<Listener> {
         .map(|(path, body)| listen(cluster, path, body))
         .collect();
     until("every stream runs", || async {
-        let runs = |it: &Listener| 3 < it.events.load(Ordering::Relaxed);
+        let runs = |it: &Listener| 3 < it.count();
         all.iter().all(runs).then_some(())
     })
     .await;
@@ -235,10 +299,12 @@ async fn streams_of_a_worker_that_is_killed_go_on_at_another_without_a_seam() {
     let mut cluster = tellers().await;
     let expected = undisturbed(&cluster).await;
     assert!(expected.iter().all(|heard| 100 < heard.events.len()));
-    let all = begun(&cluster, &requests()).await;
+    let endless = begun(&cluster, &self::endless()).await;
     let busier = busier(&cluster).await;
+    let all = begun(&cluster, &requests()).await;
     cluster.workers[busier].kill().await;
     all_seamless(all, &expected, SILENCE).await;
+    endless_seamless(&cluster, endless).await;
     let count = continued(&cluster, "continued").await;
     assert!(0 < count, "the worker had streams");
     for other in ["impossible", "failed", "spent"] {
@@ -246,7 +312,7 @@ async fn streams_of_a_worker_that_is_killed_go_on_at_another_without_a_seam() {
     }
 
     // The other one dies too: nobody is left to go on, and each stream ends in one error.
-    let all = begun(&cluster, &requests()[..3]).await;
+    let all = begun(&cluster, &self::endless()).await;
     cluster.workers[1 - busier].kill().await;
     for listener in all {
         let heard = listener.task.await.unwrap();
@@ -278,8 +344,9 @@ fn children(parent: u32) -> Vec<String> {
 async fn streams_of_a_model_whose_own_process_crashes_go_on_at_another_replica() {
     let cluster = tellers_with("\n[onnx]\nisolation = \"process\"\n").await;
     let expected = undisturbed(&cluster).await;
-    let all = begun(&cluster, &requests()).await;
+    let endless = begun(&cluster, &self::endless()).await;
     let busier = busier(&cluster).await;
+    let all = begun(&cluster, &requests()).await;
     let process = cluster.workers[busier].process.as_ref().unwrap();
     let [model] = &children(process.pid().unwrap())[..] else {
         panic!("one process for one model");
@@ -289,6 +356,7 @@ async fn streams_of_a_model_whose_own_process_crashes_go_on_at_another_replica()
         .status();
     assert!(sent.unwrap().success());
     all_seamless(all, &expected, SILENCE).await;
+    endless_seamless(&cluster, endless).await;
     assert!(0 < continued(&cluster, "continued").await);
     for other in ["impossible", "failed", "spent", "no_replica"] {
         assert_eq!(continued(&cluster, other).await, 0, "{other}");
@@ -307,8 +375,9 @@ async fn streams_of_a_worker_that_freezes_go_on_or_end_in_an_error_within_five_s
     let slow = json!({ "parameters": { "prompt": "x", "chunks": 1_000, "delay_ms": 20 } });
     // All have begun: what has not goes to another worker without a word.
     let drills = begun(&cluster, &vec![(FAKE, slow); 6]).await;
-    let all = begun(&cluster, &requests()).await;
+    let endless = begun(&cluster, &self::endless()).await;
     let busier = busier(&cluster).await;
+    let all = begun(&cluster, &requests()).await;
     let text = metrics(&cluster.workers[busier].http).await;
     let struck = value(&text, "volley_active_streams{model=\"drill\"} ");
     cluster.workers[busier]
@@ -317,6 +386,7 @@ async fn streams_of_a_worker_that_freezes_go_on_or_end_in_an_error_within_five_s
         .unwrap()
         .signal("-STOP");
     all_seamless(all, &expected, SILENCE).await;
+    endless_seamless(&cluster, endless).await;
     assert!(0 < continued(&cluster, "continued").await);
     let mut broken = 0;
     for drill in drills {
