@@ -7,7 +7,8 @@
 Every server has the machine to itself while it is measured, with the load generator; all give
 ONNX Runtime as many threads. They take turns in each round, and the median of the rounds counts. So
 does a bare loop over ONNX Runtime: the same texts in one process, in batches of the best size, with
-no requests, and with the machine to itself. Prints Markdown.
+no requests, and with the machine to itself. Volley answers requests of as many texts too. Prints
+Markdown.
 """
 
 import argparse
@@ -30,6 +31,8 @@ import psutil
 HERE = pathlib.Path(__file__).resolve().parent
 LENGTHS = [8, 32, 128]
 CALLERS = [1, 8, 32]
+# Callers of requests that are a batch each.
+BATCH_CALLERS = 2
 
 
 def free_port():
@@ -94,8 +97,9 @@ class Server:
         self.process.wait()
 
 
-def oip(text):
-    return {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": [text]}]}
+def oip(texts):
+    return {"inputs": [
+        {"name": "text", "datatype": "BYTES", "shape": [len(texts), 1], "data": texts}]}
 
 
 def volley(args, directory):
@@ -119,7 +123,7 @@ def fastapi(args, directory):
     server = Server(
         [python, "-m", "uvicorn", "fastapi_server:app", "--port", str(port), "--log-level", "error"],
         directory, f"http://127.0.0.1:{port}/ready", **shared(args))
-    return server, f"http://127.0.0.1:{port}/embed", lambda text: {"input": [text]}
+    return server, f"http://127.0.0.1:{port}/embed", lambda texts: {"input": texts}
 
 
 def mlserver(args, directory):
@@ -158,8 +162,10 @@ def shared(args):
 SERVERS = {"Volley": volley, "FastAPI": fastapi, "MLServer": mlserver, "PyTriton": pytriton}
 
 
-def measure(args, name, directory):
-    """Requests per second, CPU-ms per request and p99 in ms for each length and caller count."""
+def measure(args, name, directory, loop):
+    """Texts per second, CPU-ms per text and p99 in ms for each length and caller count; of Volley
+    for each length and "batch" too, in requests of the bare loop's best batch.
+    """
     server, url, body = SERVERS[name](args, directory)
     file = pathlib.Path(directory) / "body.json"
     figures = {}
@@ -167,16 +173,19 @@ def measure(args, name, directory):
         for length in args.lengths:
             # Two tokens are the encoder's own.
             text = " ".join(f"word{7 * index % 900}" for index in range(length - 2))
-            file.write_text(json.dumps(body(text)))
-            for callers in args.callers:
+            points = [(callers, callers, 1) for callers in args.callers]
+            if name == "Volley":
+                points.append(("batch", BATCH_CALLERS, loop[length][1]))
+            for point, callers, texts in points:
+                file.write_text(json.dumps(body([text] * texts)))
                 post = [str(args.bench), "post", url, "--body", str(file)]
                 post += ["--concurrency", str(callers), "--seconds"]
                 subprocess.run([*post, "1"], check=True, stdout=subprocess.DEVNULL)
                 before = server.cpu()
                 told = json.loads(subprocess.run(
                     [*post, str(args.seconds)], check=True, capture_output=True).stdout)
-                cpu = (server.cpu() - before) / told["requests"] * 1e3
-                figures[length, callers] = (told["per_second"], cpu, told["p99_ms"])
+                cpu = (server.cpu() - before) / told["requests"] / texts * 1e3
+                figures[length, point] = (told["per_second"] * texts, cpu, told["p99_ms"])
     finally:
         server.stop()
     return figures
@@ -194,17 +203,23 @@ def bare(args):
 
 
 def beside_bare(args, volley, loops):
-    """What is left of the bare loop's rate and CPU in Volley, of one-text requests over HTTP."""
+    """What is left of the bare loop's rate and CPU in Volley over HTTP: in requests of one text, and
+    in requests of the loop's batch.
+    """
     print("| beside the bare loop | its texts/s | its batch | Volley : bare | its CPU-ms per text | "
           "bare : Volley |")
     print("| --- |" + " ---: |" * 5)
     for length in args.lengths:
         middle = lambda index: statistics.median(loop[length][index] for loop in loops)
         most = max(args.callers)
-        rate, cpu = (statistics.median(one[length, most][index] for one in volley)
-                     for index in (0, 1))
-        print(f"| {length} tokens, {most} at once | {middle(0):.0f} | {middle(1):.0f} | "
-              f"{rate / middle(0):.2f} | {middle(2):.2f} | {middle(2) / cpu:.2f} |")
+        for point, title in [
+            (most, f"{most} requests of one text"),
+            ("batch", f"{BATCH_CALLERS} requests of a batch"),
+        ]:
+            rate, cpu = (statistics.median(one[length, point][index] for one in volley)
+                         for index in (0, 1))
+            print(f"| {length} tokens, {title} | {middle(0):.0f} | {middle(1):.0f} | "
+                  f"{rate / middle(0):.2f} | {middle(2):.2f} | {middle(2) / cpu:.2f} |")
     print()
 
 
@@ -236,7 +251,7 @@ def main():
         loops.append(bare(args))
         for name in args.only:
             with tempfile.TemporaryDirectory() as directory:
-                rounds[name].append(measure(args, name, directory))
+                rounds[name].append(measure(args, name, directory, loops[-1]))
     for title, index, digits in [
         ("requests/s", 0, 0), ("CPU-ms per request", 1, 2), ("p99 in ms", 2, 1)
     ]:
