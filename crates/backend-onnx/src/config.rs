@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::graph::Outline;
+
 /// Where sessions run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Device {
@@ -68,9 +70,20 @@ impl OnnxConfig {
     /// The most sessions of one replica.
     pub const MAX_INSTANCES: usize = 64;
 
-    /// Bytes of the weights of all of a replica's sessions, of which one has `bytes`.
-    pub(crate) fn weights(&self, bytes: u64) -> u64 {
-        bytes.saturating_mul(self.instances.max(1) as u64)
+    /// Bytes of the weights of all of a replica's sessions, each of which has the graph's.
+    pub(crate) fn weights(&self, graph: &Outline) -> u64 {
+        let one = self.weights_of_session(graph);
+        one.saturating_mul(self.instances.max(1) as u64)
+    }
+
+    /// Bytes of the weights of one session. A CPU computes in 32 bits: it keeps what the file has
+    /// in 16 in both.
+    pub(crate) fn weights_of_session(&self, graph: &Outline) -> u64 {
+        let widened = match self.device {
+            Device::Cuda => 0,
+            Device::Cpu | Device::Auto => graph.half_bytes.saturating_mul(2),
+        };
+        graph.bytes.saturating_add(widened)
     }
 }
 

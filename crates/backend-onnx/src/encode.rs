@@ -105,7 +105,7 @@ pub(crate) fn load(
         Task::EncodeSparse => Signature::encode_sparse(),
         _ => Signature::embed(shape.usual()),
     };
-    let memory_bytes = config.weights(graph::outline(&path)?.bytes);
+    let memory_bytes = config.weights(&graph::outline(&path)?);
     let capacity = config.tensor_streams.max(1);
     let pace = Pace {
         budget: settings.budget(place),

@@ -76,11 +76,15 @@ pub(crate) fn load(
     let mut decoder = decoder::Decoder::load(runtime, directory, &files, &config)?;
     decoder.warm_up()?;
     decoder.limit(Watch::new(config.run_timeout)?);
-    let mut weights = graph::outline(&directory.join(&files.onnx))?.bytes;
+    let weights_of = |graph: &Path| {
+        let outline = graph::outline(&directory.join(graph))?;
+        Ok::<_, PredictError>(config.weights_of_session(&outline))
+    };
+    let mut weights = weights_of(&files.onnx)?;
     if let Some(prompts) = &files.prompts
         && decoder.reads_apart()
     {
-        weights = weights.saturating_add(graph::outline(&directory.join(prompts))?.bytes);
+        weights = weights.saturating_add(weights_of(prompts)?);
     }
     let memory_bytes = weights.saturating_add(decoder.cache_bytes() as u64);
     let engine = Engine::start(&model, decoder, files.clone(), config.prefix_reuse)?;
@@ -110,14 +114,17 @@ pub(crate) fn estimate(
     let prompts = graphs
         .prompts
         .map(|graph| graph::outline(&directory.join(graph)));
-    let prompts = prompts.transpose()?.map_or(0, |outline| outline.bytes);
+    let prompts = prompts
+        .transpose()?
+        .map_or(0, |outline| config.weights_of_session(&outline));
     let value_bytes = if outline.half_inputs { 2 } else { 4 };
     let cache_bytes = numbers.saturating_mul(value_bytes);
     if config.device != Device::Cuda {
         memory::check_fits(cache_bytes)?;
     }
-    let weights = outline.bytes.saturating_add(prompts);
-    Ok(weights.saturating_add(cache_bytes as u64))
+    let weights = config.weights_of_session(&outline);
+    let all = weights.saturating_add(prompts);
+    Ok(all.saturating_add(cache_bytes as u64))
 }
 
 impl Backend for Generator {

@@ -4,6 +4,7 @@
 //! Only the frame of the file is read: lengths and names, never weights. The format is protocol
 //! buffers; the numbers are those of `onnx.proto`.
 
+mod constant;
 mod division;
 
 use std::collections::BTreeSet;
@@ -13,6 +14,7 @@ use std::path::{Component, Path, PathBuf};
 
 use volley_types::PredictError;
 
+use self::constant::{Constant, HALVES};
 use self::division::{Division, Node};
 
 /// How deep messages may be nested; ONNX Runtime reads no deeper either.
@@ -27,6 +29,8 @@ const MAX_FILES: usize = 65_536;
 pub(crate) struct Outline {
     /// Bytes of the file and of those that its weights lie in.
     pub(crate) bytes: u64,
+    /// Those of them that are floating-point numbers of 16 bits.
+    pub(crate) half_bytes: u64,
     /// Those files, from the graph's directory on.
     pub(crate) external: BTreeSet<PathBuf>,
     /// Whether an input holds floating-point numbers of 16 bits. Of a decoder's inputs, only keys
@@ -74,6 +78,8 @@ pub(crate) fn outline(path: &Path) -> Result<Outline, PredictError> {
     }
     Ok(Outline {
         bytes,
+        // A file may claim more than it has.
+        half_bytes: walked.half_bytes.min(bytes),
         external: walked.found,
         half_inputs: walked.half_inputs,
         shapeless: walked.shapeless,
@@ -121,9 +127,6 @@ impl From<std::io::Error> for Flaw {
 const INPUT_DEPTH: usize = 4;
 /// How deep its inputs and outputs, its nodes and its constants lie.
 const OWN_DEPTH: usize = 2;
-/// `FLOAT16` and `BFLOAT16` of ONNX's `TensorProto.DataType`.
-const HALVES: [u64; 2] = [10, 16];
-
 /// A kind of message on the way to a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
@@ -176,9 +179,11 @@ fn walk<R: Read + Seek>(reader: BufReader<R>, length: u64) -> Result<Walk<R>, Fl
         at: 0,
         found: BTreeSet::new(),
         half_inputs: false,
+        half_bytes: 0,
         shapeless: BTreeSet::new(),
         division: Division::default(),
         seen: Seen::default(),
+        constant: Constant::default(),
     };
     walk.message(Part::Model, length, 0)?;
     Ok(walk)
@@ -190,9 +195,12 @@ struct Walk<R> {
     /// The files that tensors lie in.
     found: BTreeSet<PathBuf>,
     half_inputs: bool,
+    half_bytes: u64,
     shapeless: BTreeSet<String>,
     division: Division,
     seen: Seen,
+    /// What was read of the constant that the walk is in, or was in last.
+    constant: Constant,
 }
 
 /// What was read of the input, output, node or constant that the walk is in.
@@ -216,6 +224,9 @@ impl<R: Read + Seek> Walk<R> {
         let (mut key, mut value) = (Vec::new(), Vec::new());
         if is_own(part, depth) {
             self.seen = Seen::default();
+        }
+        if part == Part::Tensor {
+            self.constant = Constant::default();
         }
         while self.at < end {
             let tag = self.number(end)?;
@@ -246,6 +257,17 @@ impl<R: Read + Seek> Walk<R> {
                         {
                             self.seen.name = self.name(length, end)?;
                         }
+                        (Part::Tensor, _, None)
+                            if length <= MAX_TEXT && Constant::wants(number) =>
+                        {
+                            let bytes = self.text(length)?;
+                            self.constant.bytes(number, bytes);
+                        }
+                        (Part::Attribute, 8, _) if self.is_value_of_node(depth) => {
+                            // Numbers one behind the other, which nobody writes so.
+                            self.seen.node.divides_safely = false;
+                            self.skip(length, end)?;
+                        }
                         (_, _, Some(within)) => self.message(within, inner, depth + 1)?,
                         _ => self.skip(length, end)?,
                     }
@@ -255,6 +277,9 @@ impl<R: Read + Seek> Walk<R> {
         }
         if part == Part::External && key == b"location" {
             self.keep(&value)?;
+        }
+        if part == Part::Tensor {
+            self.note_constant(depth);
         }
         if part == Part::Node || is_own(part, depth) {
             self.note(part, depth);
@@ -266,13 +291,33 @@ impl<R: Read + Seek> Walk<R> {
     fn note_number(&mut self, part: Part, number: u64, depth: usize, value: u64) {
         match (part, number) {
             (Part::TensorType, 1) if depth == INPUT_DEPTH => self.seen.kind = Some(value),
-            // The constant itself, or the value of a node's attribute.
-            (Part::Tensor, 2) if depth == OWN_DEPTH => self.seen.kind = Some(value),
-            (Part::Tensor, 2) if depth == OWN_DEPTH + 2 => self.seen.node.kind = Some(value),
+            (Part::Tensor, _) => self.constant.number(number, value),
+            (Part::Attribute, 3 | 8)
+                if self.is_value_of_node(depth) && value.cast_signed() == -1 =>
+            {
+                self.seen.node.divides_safely = false;
+            }
             (Part::Attribute, 3) if depth == OWN_DEPTH + 1 && self.seen.attribute == "to" => {
                 self.seen.node.kind = Some(value);
             }
             _ => {}
+        }
+    }
+
+    /// Whether the attribute that the walk is in, at `depth`, is what a constant of a node's is.
+    fn is_value_of_node(&self, depth: usize) -> bool {
+        depth == OWN_DEPTH + 1 && matches!(self.seen.attribute.as_str(), "value_int" | "value_ints")
+    }
+
+    /// The end of a constant, wherever it is.
+    fn note_constant(&mut self, depth: usize) {
+        self.half_bytes = self.half_bytes.saturating_add(self.constant.half_bytes());
+        if depth == OWN_DEPTH {
+            self.seen.kind = self.constant.kind;
+        } else if depth == OWN_DEPTH + 2 {
+            // The value of a node's attribute.
+            self.seen.node.kind = self.constant.kind;
+            self.seen.node.divides_safely &= self.constant.divides_safely();
         }
     }
 
@@ -293,7 +338,10 @@ impl<R: Read + Seek> Walk<R> {
                 self.half_inputs |= kind.is_some_and(|kind| HALVES.contains(&kind));
                 self.division.input(name, kind);
             }
-            Part::Tensor => self.division.constant(name, kind),
+            Part::Tensor => {
+                let safe = self.constant.divides_safely();
+                self.division.constant(name, kind, safe);
+            }
             Part::Node => self.division.node(node, depth != OWN_DEPTH),
             _ => {}
         }
@@ -372,93 +420,4 @@ impl<R: Read + Seek> Walk<R> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Cursor;
-
-    use super::*;
-
-    /// A field with bytes.
-    fn field(number: u64, bytes: &[u8]) -> Vec<u8> {
-        let mut out = varint((number << 3) | 2);
-        out.extend(varint(bytes.len() as u64));
-        out.extend(bytes);
-        out
-    }
-
-    fn varint(mut number: u64) -> Vec<u8> {
-        let mut out = Vec::new();
-        while 0x80 <= number {
-            out.push((number & 0x7f) as u8 | 0x80);
-            number >>= 7;
-        }
-        out.push(number as u8);
-        out
-    }
-
-    /// A tensor whose data is at `location`.
-    fn tensor(location: &str) -> Vec<u8> {
-        let entry = [field(1, b"location"), field(2, location.as_bytes())].concat();
-        field(13, &entry)
-    }
-
-    fn read(bytes: &[u8]) -> Result<BTreeSet<PathBuf>, Flaw> {
-        walk(BufReader::new(Cursor::new(bytes)), bytes.len() as u64).map(|walk| walk.found)
-    }
-
-    #[test]
-    fn weights_are_found_wherever_a_tensor_may_lie() {
-        let attribute = |number, inner: &[u8]| field(5, &field(number, inner));
-        let body = field(1, &attribute(6, &field(5, &tensor("body.bin"))));
-        let graph = [
-            field(5, &tensor("a.bin")),
-            field(5, &tensor("a.bin")),
-            field(15, &field(1, &tensor("sparse/b.bin"))),
-            field(1, &attribute(5, &tensor("constant.bin"))),
-            body,
-        ];
-        let function = field(25, &field(7, &attribute(10, &tensor("list.bin"))));
-        let model = [field(7, &graph.concat()), function].concat();
-        let found = read(&model).unwrap();
-        let names = [
-            "a.bin",
-            "body.bin",
-            "constant.bin",
-            "list.bin",
-            "sparse/b.bin",
-        ];
-        assert_eq!(found, names.map(PathBuf::from).into());
-        for cut in 1..field(7, &graph.concat()).len() {
-            assert!(matches!(read(&model[..cut]), Err(Flaw::Malformed)), "{cut}");
-        }
-    }
-
-    #[test]
-    fn weights_outside_of_the_directory_and_endless_nests_are_refused() {
-        for location in ["/etc/passwd", "../x", "a/../../x", ""] {
-            let model = field(7, &field(5, &tensor(location)));
-            assert!(matches!(read(&model), Err(Flaw::Outside)), "{location:?}");
-        }
-        let mut graph = Vec::new();
-        for _ in 0..50 {
-            graph = field(1, &field(5, &field(6, &graph)));
-        }
-        assert!(matches!(read(&field(7, &graph)), Err(Flaw::Deep)));
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
-            let _ = read(&bytes);
-            let _ = read(&field(7, &field(5, &bytes)));
-        }
-    }
-
-    #[test]
-    fn the_numbers_of_a_decoders_cache_are_told_by_its_inputs() {
-        let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models");
-        let half = |graph: &str| outline(&models.join(graph)).unwrap().half_inputs;
-        assert!(half("half-decoder/model.onnx"));
-        assert!(half("plain-decoder/onnx/model_fp16.onnx"));
-        assert!(!half("plain-decoder/onnx/model.onnx"));
-    }
-}
+mod tests;

@@ -206,8 +206,8 @@ fn estimate(
         Layout::Encoder => layout::graph(directory, variant)?,
         Layout::Graph(graph) => graph,
     };
-    let bytes = graph::outline(&directory.join(graph))?.bytes;
-    Ok(found.config.weights(bytes))
+    let outline = graph::outline(&directory.join(graph))?;
+    Ok(found.config.weights(&outline))
 }
 
 fn load(

@@ -181,7 +181,7 @@ pub(crate) fn load(
         answer: ports.output_schema.clone(),
         config,
         batching,
-        memory_bytes: config.weights(outline.bytes),
+        memory_bytes: config.weights(&outline),
         queue: Arc::new(queue),
     }))
 }

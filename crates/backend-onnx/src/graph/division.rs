@@ -11,23 +11,37 @@
 use std::collections::{HashMap, HashSet};
 
 /// `INT32`, `INT64` and others of ONNX's `TensorProto.DataType`.
-type Kind = u64;
+pub(super) type Kind = u64;
 const FLOAT: Kind = 1;
-const INT32: Kind = 6;
-const INT64: Kind = 7;
+pub(super) const INT32: Kind = 6;
+pub(super) const INT64: Kind = 7;
 const BOOL: Kind = 9;
 
 /// Bytes of names that are looked at.
 const MAX_BYTES: usize = 64 << 20;
 
 /// A node of the model's own graph.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) operator: String,
     pub(super) inputs: Vec<String>,
     pub(super) outputs: Vec<String>,
     /// The type that it says its output has.
     pub(super) kind: Option<Kind>,
+    /// Of a constant: whole numbers may be divided by it.
+    pub(super) divides_safely: bool,
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self {
+            operator: String::new(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            kind: None,
+            divides_safely: true,
+        }
+    }
 }
 
 /// What was read of the model's own graph, in the order of the file.
@@ -35,6 +49,7 @@ pub(super) struct Node {
 pub(super) struct Division {
     nodes: Vec<Node>,
     kinds: HashMap<String, Kind>,
+    /// By what stays as it is, and is not -1.
     constants: HashSet<String>,
     bytes: usize,
     /// There are divisions inside other graphs, or too much to look at.
@@ -47,8 +62,11 @@ impl Division {
         self.kinds.extend(kind.map(|kind| (name, kind)));
     }
 
-    pub(super) fn constant(&mut self, name: String, kind: Option<Kind>) {
-        self.constants.insert(name.clone());
+    /// A constant of the model's graph, and whether whole numbers may be divided by it.
+    pub(super) fn constant(&mut self, name: String, kind: Option<Kind>, divides_safely: bool) {
+        if divides_safely {
+            self.constants.insert(name.clone());
+        }
         self.input(name, kind);
     }
 
@@ -96,7 +114,7 @@ impl Division {
                 "Cast" | "Constant" => node.kind,
                 _ => given(0),
             };
-            if node.operator == "Constant" {
+            if node.operator == "Constant" && node.divides_safely {
                 self.constants.extend(node.outputs.first().cloned());
             }
             if let (Some(output), Some(kind)) = (node.outputs.into_iter().next(), kind) {
@@ -121,6 +139,7 @@ mod tests {
             inputs: inputs.iter().map(|name| (*name).to_owned()).collect(),
             outputs: vec![output.to_owned()],
             kind,
+            ..Node::default()
         }
     }
 
@@ -132,7 +151,8 @@ mod tests {
         found.input("whole".to_owned(), Some(INT64));
         found.input("other".to_owned(), Some(INT32));
         found.input("part".to_owned(), Some(FLOAT));
-        found.constant("two".to_owned(), Some(INT64));
+        found.constant("two".to_owned(), Some(INT64), true);
+        found.constant("minus".to_owned(), Some(INT64), false);
         found.found()
     }
 
@@ -141,6 +161,7 @@ mod tests {
         assert!(is_there(&[node("Div", &["whole", "whole"], "y", None)]));
         assert!(is_there(&[node("Mod", &["other", "other"], "y", None)]));
         assert!(!is_there(&[node("Div", &["whole", "two"], "y", None)]));
+        assert!(is_there(&[node("Div", &["whole", "minus"], "y", None)]));
         assert!(!is_there(&[node("Div", &["part", "part"], "y", None)]));
         assert!(!is_there(&[node("Mul", &["whole", "whole"], "y", None)]));
         let cast = |kind| node("Cast", &["part"], "cast", Some(kind));
@@ -153,10 +174,13 @@ mod tests {
             node("Div", &["part", "mean"], "y", None)
         ]));
         let constant = node("Constant", &[], "c", Some(INT64));
-        assert!(!is_there(&[
-            constant,
-            node("Div", &["whole", "c"], "y", None)
-        ]));
+        let divided = node("Div", &["whole", "c"], "y", None);
+        assert!(!is_there(&[constant.clone(), divided.clone()]));
+        let minus = Node {
+            divides_safely: false,
+            ..constant
+        };
+        assert!(is_there(&[minus, divided]));
         let frames = |length| node("STFT", &["part", "two", "", length], "y", None);
         assert!(is_there(&[frames("whole")]));
         assert!(!is_there(&[frames("two")]));
