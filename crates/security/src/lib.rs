@@ -6,6 +6,7 @@
 //! identity provider), [`audit`], [`secrets`]; [`tls`] and [`nodes`] (connections), [`live`] (renewal).
 
 pub mod audit;
+pub mod certificate;
 pub mod credential;
 mod gate;
 pub mod guard;

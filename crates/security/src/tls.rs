@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -22,6 +22,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use volley_types::{NodeIdentity, PredictError};
 
+use crate::certificate::{CertificateUse, first_end, last_end};
 use crate::live::Live;
 
 /// How long a client may take over its handshake.
@@ -40,7 +41,14 @@ pub struct CertificateFiles {
 
 /// TLS for callers of REST. Cloning gives another handle.
 #[derive(Clone, Debug)]
-pub struct EdgeTls(Arc<Live<Arc<ServerConfig>>>);
+pub struct EdgeTls(Arc<Live<EdgeConfig>>);
+
+/// What is made of the edge's files.
+#[derive(Debug)]
+struct EdgeConfig {
+    server: Arc<ServerConfig>,
+    ends: Option<SystemTime>,
+}
 
 impl EdgeTls {
     /// Reads the files.
@@ -50,6 +58,7 @@ impl EdgeTls {
     pub fn load(files: CertificateFiles) -> Result<Self, PredictError> {
         let build = |contents: &[Vec<u8>]| {
             let (chain, key) = certificate(&contents[0], &contents[1])?;
+            let ends = first_end(&chain);
             let config = ServerConfig::builder_with_provider(provider())
                 .with_safe_default_protocol_versions()
                 .map_err(unusable)?;
@@ -58,7 +67,8 @@ impl EdgeTls {
                 .with_single_cert(chain, key)
                 .map_err(unusable)?;
             config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-            Ok(Arc::new(config))
+            let server = Arc::new(config);
+            Ok(EdgeConfig { server, ends })
         };
         Live::load(vec![files.certificate, files.key], build).map(Self)
     }
@@ -71,8 +81,14 @@ impl EdgeTls {
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
-        let acceptor = TlsAcceptor::from(self.0.current().as_ref().clone());
+        let acceptor = TlsAcceptor::from(self.0.current().server.clone());
         tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(io)).await?
+    }
+
+    /// When the certificate in use ends, or what signed it where that is earlier.
+    #[must_use]
+    pub fn ends(&self) -> Option<SystemTime> {
+        self.0.current().ends
     }
 
     /// Looks at the files every `interval`, for ever.
@@ -98,6 +114,8 @@ pub(crate) struct NodeConfigs {
     /// Asks callers for a certificate and bears with none.
     pub(crate) lenient: Arc<ServerConfig>,
     pub(crate) client: Arc<ClientConfig>,
+    /// What the certificates are for and when they end.
+    ends: Vec<(CertificateUse, SystemTime)>,
 }
 
 /// TLS between nodes. Cloning gives another handle.
@@ -121,6 +139,12 @@ impl NodeTls {
     #[must_use]
     pub fn identity(&self) -> NodeIdentity {
         self.0.current().identity.clone()
+    }
+
+    /// When the node's certificate in use ends, and when those of the cluster's authority do.
+    #[must_use]
+    pub fn ends(&self) -> Vec<(CertificateUse, SystemTime)> {
+        self.0.current().ends.clone()
     }
 
     /// Looks at the files every `interval`, for ever.
@@ -156,7 +180,15 @@ fn node_configs(
              volley://coordinator/1 or volley://worker/NAME",
         )
     })?;
-    let roots = Arc::new(authorities(authority_pem)?);
+    let signers = authorities(authority_pem)?;
+    let ends = [
+        (CertificateUse::Node, first_end(&chain)),
+        (CertificateUse::Authority, last_end(&signers)),
+    ];
+    let ends = ends
+        .into_iter()
+        .filter_map(|(what, end)| Some((what, end?)));
+    let roots = Arc::new(trusted(signers)?);
     let server = |lenient: bool| -> Result<Arc<ServerConfig>, PredictError> {
         let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider());
         let verifier = match lenient {
@@ -194,6 +226,7 @@ fn node_configs(
         strict: server(false)?,
         lenient: server(true)?,
         client: Arc::new(client),
+        ends: ends.collect(),
     })
 }
 
@@ -210,12 +243,15 @@ fn certificate(
     Ok((chain.map_err(unusable)?, key))
 }
 
-fn authorities(pem: &[u8]) -> Result<RootCertStore, PredictError> {
+fn authorities(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, PredictError> {
+    let authorities = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+    authorities.map_err(unusable)
+}
+
+fn trusted(authorities: Vec<CertificateDer<'static>>) -> Result<RootCertStore, PredictError> {
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(pem) {
-        roots
-            .add(certificate.map_err(unusable)?)
-            .map_err(unusable)?;
+    for certificate in authorities {
+        roots.add(certificate).map_err(unusable)?;
     }
     if roots.is_empty() {
         return Err(PredictError::invalid(

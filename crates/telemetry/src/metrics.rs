@@ -1,6 +1,7 @@
 //! The metrics of one node, and their text form.
 
 mod artifacts;
+mod certificates;
 mod gpus;
 mod replicas;
 mod routing;
@@ -81,6 +82,7 @@ pub(crate) struct Families {
     artifact_bytes: Counter,
     artifact_fetches: Family<CodeLabel, Counter>,
     artifact_cache_bytes: Gauge,
+    certificates: certificates::Certificates,
     gpus: gpus::Gpus,
     routing: routing::Routing,
     upstream: Upstream,
@@ -165,6 +167,7 @@ impl Metrics {
             artifact_bytes: Counter::default(),
             artifact_fetches: Family::default(),
             artifact_cache_bytes: Gauge::default(),
+            certificates: certificates::Certificates::default(),
             gpus: gpus::Gpus::default(),
             routing: routing::Routing::default(),
             upstream: Upstream::default(),
@@ -175,6 +178,7 @@ impl Metrics {
         families.register_cluster();
         families.register_artifacts();
         families.register_routing();
+        families.certificates.register(&mut families.registry);
         families.gpus.register(&mut families.registry);
         families.upstream.register(&mut families.registry);
         Self(Arc::new(families))

@@ -81,6 +81,7 @@ const HEAVY: &[(&str, &[&str])] = &[
     ("tar", &["artifacts"]),
     ("tokenizers", &["backend-onnx"]),
     ("tonic-prost-build", &["codegen"]),
+    ("x509-parser", &["security"]),
     ("zip", &["artifacts", "tests"]),
 ];
 

@@ -1,6 +1,5 @@
 //! `volley doctor`: what is wrong with a node, or about to be, and what to do about it.
 
-mod certificate;
 mod file;
 mod machine;
 mod peers;
@@ -11,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::bail;
 use volley_backend_onnx::Runtime;
 use volley_client::{Client, Status};
+use volley_security::certificate::{Validity, validity};
 
 use self::file::NodeFile;
 use crate::terminal::Terminal;
@@ -110,7 +110,7 @@ pub(crate) async fn run(clients: &[(String, Client)], config: Option<&Path>) -> 
 fn expiry(file: &Path, now: SystemTime) -> Finding {
     let what = "certificate";
     let name = file.display();
-    let (begins, ends) = match std::fs::read(file).map(|pem| certificate::validity(&pem)) {
+    let Validity { begins, ends } = match std::fs::read(file).map(|pem| validity(&pem)) {
         Ok(Some(validity)) => validity,
         Ok(None) => {
             let advice = "give a PEM file with the certificate first";

@@ -6,9 +6,11 @@ mod issuers;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use anyhow::{Context, ensure};
 use serde::Deserialize;
+use volley_security::certificate::CertificateUse;
 use volley_security::guard::Share;
 use volley_security::nodes::{Callers, Dialer};
 use volley_security::secrets::MasterKeys;
@@ -216,6 +218,16 @@ impl SecurityPlan {
             false => Callers::Nodes,
         };
         Some((self.nodes.clone()?, callers))
+    }
+
+    /// When the certificates that are in use now end, by what they are for.
+    pub(crate) fn certificate_ends(&self) -> Vec<(&'static str, SystemTime)> {
+        let edge = self.tls.as_ref().and_then(EdgeTls::ends);
+        let nodes = self.nodes.iter().flat_map(NodeTls::ends);
+        let ends = edge.map(|end| (CertificateUse::Edge, end)).into_iter();
+        ends.chain(nodes)
+            .map(|(what, end)| (what.name(), end))
+            .collect()
     }
 
     /// Uses renewed certificates as they come, for ever.

@@ -182,7 +182,7 @@ pub(crate) async fn start(
         stop_internal.clone(),
     ));
 
-    let encode = encode(metrics, streams.clone());
+    let encode = encode(metrics, streams.clone(), plan.security.clone());
     let dialer = || plan.security.dialer();
     let api = ApiServer::new(Arc::new(coordinator.clone()), encode, plan.api, gate)
         .with_streams(streams, peer_streams(coordinator.clone(), dialer()))
@@ -267,8 +267,8 @@ fn internal_router(
         ))
 }
 
-/// The node's metrics with those of its held streams.
-fn encode(metrics: Metrics, streams: Streams) -> EncodeMetrics {
+/// The node's metrics with those of its held streams and its certificates.
+fn encode(metrics: Metrics, streams: Streams, security: SecurityPlan) -> EncodeMetrics {
     Arc::new(move || {
         let held = streams.counts();
         metrics.set_held_streams(volley_telemetry::HeldStreams {
@@ -277,6 +277,7 @@ fn encode(metrics: Metrics, streams: Streams) -> EncodeMetrics {
             taken_up: held.taken_up,
             abandoned: held.abandoned,
         });
+        metrics.set_certificate_ends(&security.certificate_ends());
         metrics.encode()
     })
 }

@@ -102,10 +102,13 @@ pub(crate) fn start(
 
     // A worker holds no registry: only its own key opens its metrics.
     let gate = plan.security.gatekeeper(Arc::new(Arc::default))?;
-    let ready = worker.clone();
+    let (ready, security) = (worker.clone(), plan.security.clone());
     let http = tokio::spawn(volley_api::serve_node(
         http,
-        Arc::new(move || metrics.encode()),
+        Arc::new(move || {
+            metrics.set_certificate_ends(&security.certificate_ends());
+            metrics.encode()
+        }),
         Arc::new(move || ready.ready()),
         ApiConfig {
             drain_timeout: Duration::from_secs(1),

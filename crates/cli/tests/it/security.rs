@@ -123,6 +123,16 @@ async fn a_secured_cluster_elects_serves_and_lets_nobody_else_in() {
     .await;
     assert!(answer.to_string().contains("one two"), "{answer}");
 
+    // Operators hear of certificates before they end.
+    let told = admins[0].metrics().await.unwrap();
+    for what in ["edge", "node", "authority"] {
+        let name = format!("volley_certificate_expiry_timestamp_seconds{{use=\"{what}\"}} ");
+        let end = told.lines().find_map(|line| line.strip_prefix(&name));
+        let end: i64 = end.expect("an end").parse().unwrap();
+        // All three end in the fifth millennium.
+        assert!(end > 60_000_000_000, "{what} ends at {end}");
+    }
+
     // What the key does not allow, no key, no TLS, and another authority.
     let refused = app.deploy("team-a.words", 2).await.unwrap_err();
     assert!(matches!(refused, ClientError::Refused { status: 403, .. }));

@@ -11,6 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
 use tonic::transport::server::Connected;
 use tonic::transport::{Channel, Endpoint};
+use volley_security::certificate::CertificateUse;
 use volley_security::nodes::{Callers, Dialer, NodeKind, NodeStream, Peer, incoming, only};
 use volley_security::tls::{CertificateFiles, NodeFiles, NodeTls};
 use volley_types::{ErrorCode, NodeIdentity};
@@ -200,9 +201,14 @@ async fn a_renewed_certificate_is_used_and_a_broken_one_is_not() {
     let worker = load(&files);
     let dialer = Dialer::tls(worker.clone());
     assert!(!worker.refresh().unwrap());
+    let end = |what| worker.ends().into_iter().find(|(it, _)| *it == what);
+    let (node, signer) = (end(CertificateUse::Node), end(CertificateUse::Authority));
+    assert!(node.is_some() && signer.is_some());
 
-    authority.write(folder.path(), "worker", Some("volley://worker/w2"));
+    authority.write_until(folder.path(), "worker", Some("volley://worker/w2"), 4_090);
     assert!(worker.refresh().unwrap());
+    assert!(end(CertificateUse::Node).unwrap().1 < node.unwrap().1);
+    assert_eq!(end(CertificateUse::Authority), signer);
     let _channel = door.call(&dialer, NodeKind::Coordinator).await.unwrap();
     let peer = door.peer().await;
     assert_eq!(peer.identity, NodeIdentity::from_uri("volley://worker/w2"));
