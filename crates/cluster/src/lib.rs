@@ -73,6 +73,8 @@ struct Shared {
     lines: Arc<dyn Lines>,
     /// Connections to them, for forwarding.
     peers: Mutex<BTreeMap<String, Line>>,
+    /// Held while this node changes who is in the cluster.
+    changing: Mutex<()>,
     lineage: Arc<Lineage>,
     /// Until this node stops; the file is let go of with the last handle.
     disk: parking_lot::Mutex<Option<Disk>>,
@@ -142,6 +144,7 @@ impl Cluster {
             log: store.log,
             lines,
             peers: Mutex::default(),
+            changing: Mutex::default(),
             lineage,
             disk: parking_lot::Mutex::new(Some(store.disk)),
             hand_over: Mutex::default(),

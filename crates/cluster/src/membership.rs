@@ -262,7 +262,9 @@ impl Cluster {
         .await
     }
 
-    /// Makes one membership change, waiting while another is under way.
+    /// Makes one membership change, waiting while another is under way. A leader that let itself go
+    /// makes no more of them: it leads on for a moment, and openraft takes for granted that who
+    /// changes the members is one.
     async fn change<T, F>(
         &self,
         by: Instant,
@@ -271,7 +273,13 @@ impl Cluster {
     where
         F: Future<Output = Result<T, ChangeError>>,
     {
+        let changing = tokio::time::timeout_at(by, self.0.changing.lock()).await;
+        let _changing = changing.map_err(|_| not_changed())?;
+        let own = self.0.config.node_id;
         loop {
+            if self.members().iter().all(|member| member.id != own) {
+                return Err(no_leader());
+            }
             match tokio::time::timeout_at(by, make()).await {
                 Ok(Ok(_)) => return Ok(()),
                 Ok(Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_)))) => {
