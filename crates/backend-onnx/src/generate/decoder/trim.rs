@@ -58,6 +58,8 @@ struct Node<'a> {
     inputs: Vec<&'a [u8]>,
     outputs: Vec<&'a [u8]>,
     operator: &'a [u8],
+    /// Its attributes, among which may be graphs that read what is around them.
+    attributes: Vec<&'a [u8]>,
 }
 
 impl<'a> Node<'a> {
@@ -67,16 +69,29 @@ impl<'a> Node<'a> {
             inputs: Vec::new(),
             outputs: Vec::new(),
             operator: b"",
+            attributes: Vec::new(),
         };
         for field in fields(bytes)? {
             match field.number {
                 1 => node.inputs.push(field.bytes),
                 2 => node.outputs.push(field.bytes),
                 4 => node.operator = field.bytes,
+                5 => node.attributes.push(field.bytes),
                 _ => {}
             }
         }
         Some(node)
+    }
+
+    /// Whether a graph inside it may read `name`: those bytes stand somewhere in one.
+    fn may_read_inside(&self, name: &[u8]) -> bool {
+        let holds = |bytes: &[u8]| bytes.windows(name.len().max(1)).any(|part| part == name);
+        self.attributes.iter().any(|attribute| {
+            let parts = fields(attribute).unwrap_or_default();
+            // One graph, and a list of them.
+            let graphs = parts.iter().filter(|part| matches!(part.number, 6 | 11));
+            graphs.into_iter().any(|graph| holds(graph.bytes))
+        })
     }
 }
 
@@ -133,7 +148,7 @@ fn product<'a, 'b>(
         let readers = nodes.iter().flat_map(|node| &node.inputs);
         let readers = readers.filter(|name| **name == wanted).count();
         let elsewhere = readers + usize::from(outputs.contains(wanted));
-        if elsewhere != 1 {
+        if elsewhere != 1 || nodes.iter().any(|node| node.may_read_inside(wanted)) {
             return None;
         }
         let node = nodes.iter().find(|node| node.outputs.contains(&wanted))?;
@@ -348,6 +363,14 @@ mod tests {
         assert!(!trims(&[output("raw")], 13));
         assert!(!trims(&[node("ReduceMax", &["cast"], "most")], 13));
         assert!(!trims(&[node("Neg", &["logits"], "turned")], 13));
+        let branch = |reads: &str| {
+            let inner = node("Neg", &[reads], "turned");
+            let attribute = [field(1, b"then_branch"), field(6, &inner)].concat();
+            let named = [field(1, b"hidden"), field(2, b"chosen"), field(4, b"If")];
+            field(1, &[named.concat(), field(5, &attribute)].concat())
+        };
+        assert!(trims(&[branch("weights")], 13));
+        assert!(!trims(&[branch("raw")], 13), "a graph inside reads it");
     }
 
     proptest::proptest! {
