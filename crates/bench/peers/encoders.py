@@ -2,13 +2,14 @@
 
     encoders.py MODELS --volley BINARY --bench BINARY --bare ENCODE_RATE
                 [--seconds 3] [--rounds 3] [--threads 2] [--only Volley FastAPI]
-                [--lengths 8,32,128] [--callers 1,8,32]
+                [--lengths 8,32,128] [--callers 1,8,32] [--turns 5]
 
 Every server has the machine to itself while it is measured, with the load generator; all give
-ONNX Runtime as many threads. They take turns in each round, and the median of the rounds counts. So
-does a bare loop over ONNX Runtime: the same texts in one process, in batches of the best size, with
-no requests, and with the machine to itself. Volley answers requests of as many texts too. Prints
-Markdown.
+ONNX Runtime as many threads. They take turns in each round, and the median of the rounds counts.
+Then Volley takes turns with a bare loop over ONNX Runtime, `--turns` of them, as the machine's speed
+moves: the same texts in one process, in batches of the best size, with no requests. Volley answers
+requests of one text, and of as many as the loop's batch; the median of the turns' ratios counts.
+Prints Markdown.
 """
 
 import argparse
@@ -162,65 +163,97 @@ def shared(args):
 SERVERS = {"Volley": volley, "FastAPI": fastapi, "MLServer": mlserver, "PyTriton": pytriton}
 
 
-def measure(args, name, directory, loop):
-    """Texts per second, CPU-ms per text and p99 in ms for each length and caller count; of Volley
-    for each length and "batch" too, in requests of the bare loop's best batch.
-    """
+def load(args, server, url, body, callers, texts=1):
+    """Texts per second, CPU-ms per text and p99 in ms of so many callers, who ask for `texts`."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        file.write(json.dumps(body))
+        file.flush()
+        post = [str(args.bench), "post", url, "--body", file.name]
+        post += ["--concurrency", str(callers), "--seconds"]
+        subprocess.run([*post, "1"], check=True, stdout=subprocess.DEVNULL)
+        before = server.cpu()
+        told = json.loads(subprocess.run(
+            [*post, str(args.seconds)], check=True, capture_output=True).stdout)
+    cpu = (server.cpu() - before) / told["requests"] / texts * 1e3
+    return told["per_second"] * texts, cpu, told["p99_ms"]
+
+
+def text_of(length):
+    # Two tokens are the encoder's own.
+    return " ".join(f"word{7 * index % 900}" for index in range(length - 2))
+
+
+def measure(args, name, directory):
+    """What `load` gives for each length and caller count."""
     server, url, body = SERVERS[name](args, directory)
-    file = pathlib.Path(directory) / "body.json"
-    figures = {}
     try:
-        for length in args.lengths:
-            # Two tokens are the encoder's own.
-            text = " ".join(f"word{7 * index % 900}" for index in range(length - 2))
-            points = [(callers, callers, 1) for callers in args.callers]
-            if name == "Volley":
-                points.append(("batch", BATCH_CALLERS, loop[length][1]))
-            for point, callers, texts in points:
-                file.write_text(json.dumps(body([text] * texts)))
-                post = [str(args.bench), "post", url, "--body", str(file)]
-                post += ["--concurrency", str(callers), "--seconds"]
-                subprocess.run([*post, "1"], check=True, stdout=subprocess.DEVNULL)
-                before = server.cpu()
-                told = json.loads(subprocess.run(
-                    [*post, str(args.seconds)], check=True, capture_output=True).stdout)
-                cpu = (server.cpu() - before) / told["requests"] / texts * 1e3
-                figures[length, point] = (told["per_second"] * texts, cpu, told["p99_ms"])
+        return {
+            (length, callers): load(args, server, url, body([text_of(length)]), callers)
+            for length in args.lengths for callers in args.callers
+        }
     finally:
         server.stop()
-    return figures
 
 
-def bare(args):
-    """Texts per second, the batch size and CPU-ms per text of the bare loop for each length."""
-    figures = {}
-    for length in args.lengths:
-        told = subprocess.run(
-            [str(args.bare), str(args.models / "encoder"), str(length - 2), str(args.threads),
-             str(args.seconds)], check=True, capture_output=True, text=True).stdout.split()
-        figures[length] = (float(told[0]), int(told[1]), float(told[2]))
-    return figures
+def bare(args, length):
+    """Texts per second, the batch size and CPU-ms per text of the bare loop."""
+    told = subprocess.run(
+        [str(args.bare), str(args.models / "encoder"), str(length - 2), str(args.threads),
+         str(args.seconds)], check=True, capture_output=True, text=True).stdout.split()
+    return float(told[0]), int(told[1]), float(told[2])
 
 
-def beside_bare(args, volley, loops):
-    """What is left of the bare loop's rate and CPU in Volley over HTTP: in requests of one text, and
-    in requests of the loop's batch.
+def beside_bare(args, directory):
+    """Prints what is left of the bare loop's rate and CPU in Volley over HTTP: in requests of one
+    text, and in requests of the loop's batch.
     """
-    print("| beside the bare loop | its texts/s | its batch | Volley : bare | its CPU-ms per text | "
-          "bare : Volley |")
-    print("| --- |" + " ---: |" * 5)
-    for length in args.lengths:
-        middle = lambda index: statistics.median(loop[length][index] for loop in loops)
-        most = max(args.callers)
-        for point, title in [
-            (most, f"{most} requests of one text"),
-            ("batch", f"{BATCH_CALLERS} requests of a batch"),
-        ]:
-            rate, cpu = (statistics.median(one[length, point][index] for one in volley)
-                         for index in (0, 1))
-            print(f"| {length} tokens, {title} | {middle(0):.0f} | {middle(1):.0f} | "
-                  f"{rate / middle(0):.2f} | {middle(2):.2f} | {middle(2) / cpu:.2f} |")
-    print()
+    server, url, body = volley(args, directory)
+    print("| beside the bare loop | its texts/s | its CPU-ms per text | Volley : bare | "
+          "bare : Volley, CPU |")
+    print("| --- |" + " ---: |" * 4)
+    most = max(args.callers)
+    try:
+        for length in args.lengths:
+            loops, ratios = [], {"one": [], "batch": []}
+            text = text_of(length)
+            for _ in range(args.turns):
+                loop = bare(args, length)
+                loops.append(loop)
+                # Batches come back as bytes, as clients of this protocol ask for them.
+                batch = body([text] * loop[1]) | {"parameters": {"binary_data_output": True}}
+                points = [
+                    ("one", body([text]), most, 1), ("batch", batch, BATCH_CALLERS, loop[1])]
+                for point, asked, callers, texts in points:
+                    ours = load(args, server, url, asked, callers, texts)
+                    ratios[point].append((ours[0] / loop[0], loop[2] / ours[1]))
+            for point, title in [
+                ("one", f"{most} requests of one text"),
+                ("batch", f"{BATCH_CALLERS} requests of a batch"),
+            ]:
+                middle = lambda index: statistics.median(pair[index] for pair in ratios[point])
+                rate, cpu = (statistics.median(loop[index] for loop in loops) for index in (0, 2))
+                print(f"| {length} tokens, {title} | {rate:.0f} | {cpu:.2f} | {middle(0):.2f} | "
+                      f"{middle(1):.2f} |")
+        print()
+    finally:
+        server.stop()
+
+
+def print_tables(args, rounds):
+    """Prints the medians of what was measured."""
+    for title, index, digits in [
+        ("requests/s", 0, 0), ("CPU-ms per request", 1, 2), ("p99 in ms", 2, 1)
+    ]:
+        print(f"| {title} | " + " | ".join(args.only) + " |")
+        print("| --- |" + " ---: |" * len(args.only))
+        for length in args.lengths:
+            for callers in args.callers:
+                cells = [
+                    f"{statistics.median(one[length, callers][index] for one in rounds[name]):.{digits}f}"
+                    for name in args.only
+                ]
+                print(f"| {length} tokens, {callers} at once | " + " | ".join(cells) + " |")
+        print()
 
 
 def numbers(text):
@@ -240,33 +273,23 @@ def main():
     parser.add_argument("--mlserver-workers", type=int, default=0)
     parser.add_argument("--lengths", type=numbers, default=LENGTHS)
     parser.add_argument("--callers", type=numbers, default=CALLERS)
+    parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--only", nargs="*", default=list(SERVERS))
     args = parser.parse_args()
     args.models = args.models.resolve()
     # Servers run in folders of their own.
     args.volley, args.bench, args.bare, args.pytriton = map(
         os.path.abspath, (args.volley, args.bench, args.bare, args.pytriton))
-    rounds, loops = {name: [] for name in args.only}, []
+    rounds = {name: [] for name in args.only}
     for _ in range(args.rounds):
-        loops.append(bare(args))
         for name in args.only:
             with tempfile.TemporaryDirectory() as directory:
-                rounds[name].append(measure(args, name, directory, loops[-1]))
-    for title, index, digits in [
-        ("requests/s", 0, 0), ("CPU-ms per request", 1, 2), ("p99 in ms", 2, 1)
-    ]:
-        print(f"| {title} | " + " | ".join(args.only) + " |")
-        print("| --- |" + " ---: |" * len(args.only))
-        for length in args.lengths:
-            for callers in args.callers:
-                cells = [
-                    f"{statistics.median(one[length, callers][index] for one in rounds[name]):.{digits}f}"
-                    for name in args.only
-                ]
-                print(f"| {length} tokens, {callers} at once | " + " | ".join(cells) + " |")
-        print()
-    if "Volley" in rounds:
-        beside_bare(args, rounds["Volley"], loops)
+                rounds[name].append(measure(args, name, directory))
+    if args.rounds:
+        print_tables(args, rounds)
+    if "Volley" in rounds and args.turns:
+        with tempfile.TemporaryDirectory() as directory:
+            beside_bare(args, directory)
 
 
 if __name__ == "__main__":
