@@ -7,9 +7,11 @@ use serde_json::json;
 use volley_tests::cluster::{Cluster, tell_with};
 use volley_tests::{metrics, process, until};
 
-/// Families with labels that have a sample only once something has gone wrong or out.
-const QUIET: [&str; 4] = [
+/// Families with labels that have a sample only once something has gone wrong or out, or where there
+/// are certificates.
+const QUIET: [&str; 5] = [
     "volley_artifact_fetches",
+    "volley_certificate_expiry_timestamp_seconds",
     "volley_evictions",
     "volley_reloads",
     "volley_retries",
