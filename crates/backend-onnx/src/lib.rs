@@ -22,6 +22,7 @@ mod session;
 mod tensors;
 mod triton;
 mod watch;
+mod wire;
 
 pub use crate::config::{Device, OnnxConfig};
 pub use crate::inspect::{Description, describe, device};

@@ -1,25 +1,8 @@
 use std::io::Cursor;
 
 use super::*;
+use crate::wire::{self, field, varint};
 use crate::{Device, OnnxConfig};
-
-/// A field with bytes.
-fn field(number: u64, bytes: &[u8]) -> Vec<u8> {
-    let mut out = varint((number << 3) | 2);
-    out.extend(varint(bytes.len() as u64));
-    out.extend(bytes);
-    out
-}
-
-fn varint(mut number: u64) -> Vec<u8> {
-    let mut out = Vec::new();
-    while 0x80 <= number {
-        out.push((number & 0x7f) as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
-    out
-}
 
 /// A tensor whose data is at `location`.
 fn tensor(location: &str) -> Vec<u8> {
@@ -124,8 +107,7 @@ fn divides(constant: &[u8], of_node: bool) -> bool {
 
 #[test]
 fn a_division_by_minus_one_is_found_however_it_is_written() {
-    let number =
-        |field: u64, number: i64| [varint(field << 3), varint(number.cast_unsigned())].concat();
+    let number = |field: u64, value: i64| wire::number(field, value.cast_unsigned());
     for (value, found) in [(2_i64, false), (-1, true)] {
         let raw = [number(2, 7), field(9, &value.to_le_bytes())].concat();
         assert_eq!(divides(&raw, false), found);

@@ -9,6 +9,8 @@
 
 use std::collections::HashSet;
 
+use crate::wire::{field, number};
+
 /// The input that says which position of each row, `[rows, 1, 1]`.
 pub(super) const LAST: &str = "volley.last";
 /// What the last product reads in place of all positions.
@@ -276,27 +278,6 @@ fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
         }
     }
     None
-}
-
-fn written(mut number: u64) -> Vec<u8> {
-    let mut out = Vec::new();
-    while 0x80 <= number {
-        out.push((number & 0x7f) as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
-    out
-}
-
-fn field(number: u64, bytes: &[u8]) -> Vec<u8> {
-    let mut out = written((number << 3) | 2);
-    out.extend(written(bytes.len() as u64));
-    out.extend_from_slice(bytes);
-    out
-}
-
-fn number(number: u64, value: u64) -> Vec<u8> {
-    [written(number << 3), written(value)].concat()
 }
 
 #[cfg(test)]
