@@ -44,7 +44,8 @@ pub struct OnnxConfig {
     /// cheapest, with one; large ones want every core.
     pub threads: usize,
     /// Sessions of one replica of a graph or a text encoder, which run side by side; each holds
-    /// the weights. At most [`OnnxConfig::MAX_INSTANCES`].
+    /// the weights. At most [`OnnxConfig::MAX_INSTANCES`]. 0 chooses: one, but for small text
+    /// encoders on a CPU, which have one for each core or so.
     pub instances: usize,
     /// Generations of one replica that decode together.
     pub slots: usize,
@@ -94,7 +95,7 @@ impl Default for OnnxConfig {
             gpu: 0,
             gpus: 1,
             threads: 0,
-            instances: 1,
+            instances: 0,
             slots: 32,
             max_context: None,
             prefix_reuse: true,

@@ -1,14 +1,16 @@
 //! Text encoders: text in; vectors, scores, labels, spans or weighted terms out, one row for each.
 //!
 //! What a model does and how is told by its directory ([`settings`]). Rows are tokenised in the
-//! caller's task ([`texts`]), and then belong to one thread that owns the session ([`thread`]): it
-//! takes what waits, whoever it is from, sorts it by length, and runs it in batches under a budget
-//! of tokens ([`plan`], [`run`]), over tensors that are bound once where a shape comes again
-//! ([`kept`]). It never waits for more to come: on a CPU a batch gains little, and waiting costs
-//! latency. Results become columns in the caller's task again ([`columns`]).
+//! caller's task ([`texts`]), and then belong to the threads that own a session each ([`lanes`],
+//! [`thread`]): what waits, whoever it is from, is sorted by length ([`batcher`]) and run in batches
+//! under a budget of tokens ([`plan`], [`run`]), over tensors that are bound once where a shape comes
+//! again ([`kept`]). No thread waits for more to come: on a CPU a batch gains little, and waiting
+//! costs latency. Results become columns in the caller's task again ([`columns`]).
 
+mod batcher;
 mod columns;
 mod kept;
+mod lanes;
 mod padding;
 mod plan;
 mod reading;
@@ -24,6 +26,7 @@ use arrow_array::RecordBatch;
 use async_stream::try_stream;
 use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt};
+use ort::session::Session;
 use volley_backend::Backend;
 use volley_types::{
     ChunkStream, ErrorCode, ModelName, ModelRef, Parameters, Predict, PredictError, PredictRequest,
@@ -31,6 +34,8 @@ use volley_types::{
 };
 
 use self::columns::Shape;
+use self::lanes::Lanes;
+use self::plan::Budget;
 use self::run::Runner;
 use self::settings::Settings;
 pub(crate) use self::settings::{Activation, Pooling};
@@ -40,7 +45,7 @@ use crate::loader::VARIANT;
 use crate::registered::Registered;
 use crate::session::Place;
 use crate::watch::Watch;
-use crate::{OnnxConfig, Runtime, graph, layout, session};
+use crate::{Device, OnnxConfig, Runtime, graph, layout, session};
 
 /// The parameter, of a version or a request, that says how much of each vector is wanted.
 pub(crate) const DIMENSIONS: &str = "dimensions";
@@ -79,21 +84,19 @@ pub(crate) fn load(
 ) -> Result<Arc<dyn Backend>, PredictError> {
     let mut settings = Settings::read(directory, registered)?;
     let path = directory.join(layout::graph(directory, defaults.text(VARIANT).as_deref())?);
-    let (session, place) = session::build_placed(runtime, &path, &config)?;
+    let bytes = config.weights_of_session(&graph::outline(&path)?);
+    let lanes = Lanes::of(&config, bytes, session::cores());
+    let build = |threads| {
+        let config = OnnxConfig { threads, ..config };
+        session::build_placed(runtime, &path, &config)
+    };
+    let (session, place) = build(lanes.threads)?;
+    let lanes = lanes.on(place, &config);
     let outputs: Vec<_> = session.outputs().iter().map(|one| one.name()).collect();
     settings.suit(&outputs);
     let texts = Texts::read(directory, &settings)?;
-    let started = |session, place| {
-        let mut runner = Runner::new(session, place, &settings)?;
-        let mut watch = Watch::new(config.run_timeout)?;
-        runner.warm_up(&mut watch)?;
-        Ok::<_, PredictError>((runner, watch))
-    };
-    let mut runners = vec![started(session, place)?];
-    while runners.len() < config.instances {
-        let (session, place) = session::build_placed(runtime, &path, &config)?;
-        runners.push(started(session, place)?);
-    }
+    let first = (session, place);
+    let Started { runners, wide } = start(&lanes, first, build, &settings, &config)?;
     let width = runners[0].0.width();
     settings.name_labels(width);
     let shape = Shape::new(&settings, &texts, width, defaults)?;
@@ -105,13 +108,13 @@ pub(crate) fn load(
         Task::EncodeSparse => Signature::encode_sparse(),
         _ => Signature::embed(shape.usual()),
     };
-    let memory_bytes = config.weights(&graph::outline(&path)?);
+    let memory_bytes = lanes.bytes(bytes);
     let capacity = config.tensor_streams.max(1);
     let pace = Pace {
-        budget: settings.budget(place),
+        budget: settings.budget(place, &lanes),
         window: settings.window,
     };
-    let queue = Queue::start(&model, runners, pace, capacity)?;
+    let queue = Queue::start(&model, runners, wide, pace, capacity)?;
     let inner = Inner {
         config,
         signature: signature.clone(),
@@ -126,6 +129,44 @@ pub(crate) fn load(
         memory_bytes,
         inner: Arc::new(inner),
     }))
+}
+
+/// All sessions of a text encoder, warm.
+struct Started {
+    runners: Vec<(Runner, Watch)>,
+    wide: Option<Runner>,
+}
+
+/// Builds the sessions that are missing behind the `first`, of so many threads each, and warms all
+/// of them up.
+fn start(
+    lanes: &Lanes,
+    first: (Session, Place),
+    build: impl Fn(usize) -> Result<(Session, Place), PredictError>,
+    settings: &Settings,
+    config: &OnnxConfig,
+) -> Result<Started, PredictError> {
+    let warm = |(session, place)| {
+        let mut runner = Runner::new(session, place, settings)?;
+        let mut watch = Watch::new(config.run_timeout)?;
+        runner.warm_up(&mut watch)?;
+        Ok::<_, PredictError>((runner, watch))
+    };
+    let mut runners = vec![warm(first)?];
+    while runners.len() < lanes.count {
+        runners.push(warm(build(lanes.threads)?)?);
+    }
+    let wide = lanes.wide.map(|threads| Ok(warm(build(threads)?)?.0));
+    Ok(Started {
+        runners,
+        wide: wide.transpose()?,
+    })
+}
+
+/// Bytes of the weights of all sessions of a text encoder with this graph, before it is loaded.
+pub(crate) fn estimate(config: &OnnxConfig, graph: &graph::Outline) -> u64 {
+    let bytes = config.weights_of_session(graph);
+    Lanes::of(config, bytes, session::cores()).bytes(bytes)
 }
 
 /// The tokens of a text, for bare runs.
@@ -151,7 +192,9 @@ pub(crate) fn bare_tokens(directory: &Path, text: &str) -> Result<Vec<i64>, Pred
 /// `InvalidInput` when one is malformed.
 pub(crate) fn details(
     directory: &Path,
+    graph: &Path,
     registered: &Registered,
+    config: &OnnxConfig,
 ) -> Result<Vec<(&'static str, String)>, PredictError> {
     let settings = Settings::read(directory, registered)?;
     let mut details = vec![("longest text", format!("{} tokens", settings.max_length))];
@@ -182,9 +225,18 @@ pub(crate) fn details(
     ) {
         details.push(("activation", activation));
     }
-    let budget = settings.budget(Place::Host);
-    let batch = format!("{} tokens, {} rows on a CPU", budget.tokens, budget.rows);
+    let (place, device) = match config.device {
+        Device::Cuda => (Place::Cuda(config.gpu), "GPU"),
+        Device::Cpu | Device::Auto => (Place::Host, "CPU"),
+    };
+    let bytes = config.weights_of_session(&graph::outline(&directory.join(graph))?);
+    let lanes = Lanes::of(config, bytes, session::cores());
+    let Budget { tokens, rows } = settings.budget(place, &lanes);
+    let batch = format!("{tokens} tokens, {rows} rows on a {device}");
     details.push(("largest run", batch));
+    if place == Place::Host {
+        details.push(("sessions", format!("{} on a CPU", lanes.told())));
+    }
     Ok(details)
 }
 

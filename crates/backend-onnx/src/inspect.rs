@@ -41,15 +41,18 @@ pub fn describe(
         ..
     } = Found::new(path, &registered, *config, variant.as_deref())?;
     let variant = variant.as_deref();
-    let (kind, mut details) = match &layout {
-        Layout::Decoder => ("decoder", generate::details(&directory, variant, &config)?),
-        Layout::Encoder => ("text encoder", encode::details(&directory, &registered)?),
-        Layout::Graph(_) => ("graph", Vec::new()),
-    };
-    let graph = match layout {
-        Layout::Graph(graph) => Some(graph),
+    let graph = match &layout {
+        Layout::Graph(graph) => Some(graph.clone()),
         Layout::Encoder => Some(layout::graph(&directory, variant)?),
         Layout::Decoder => None,
+    };
+    let (kind, mut details) = match &graph {
+        None => ("decoder", generate::details(&directory, variant, &config)?),
+        Some(graph) if layout == Layout::Encoder => {
+            let details = encode::details(&directory, graph, &registered, &config)?;
+            ("text encoder", details)
+        }
+        Some(_) => ("graph", Vec::new()),
     };
     details.extend(graph.map(|graph| ("graph", graph.display().to_string())));
     details.extend(tokenizer(&directory).map(|told| ("tokenizer", told)));

@@ -203,7 +203,11 @@ fn estimate(
     let (directory, variant) = (&found.directory, found.variant.as_deref());
     let graph = match found.layout {
         Layout::Decoder => return generate::estimate(directory, variant, &found.config),
-        Layout::Encoder => layout::graph(directory, variant)?,
+        Layout::Encoder => {
+            let graph = layout::graph(directory, variant)?;
+            let outline = graph::outline(&directory.join(graph))?;
+            return Ok(encode::estimate(&found.config, &outline));
+        }
         Layout::Graph(graph) => graph,
     };
     let outline = graph::outline(&directory.join(graph))?;

@@ -191,17 +191,29 @@ fn unknown_operator(message: &str) -> Option<&str> {
     ((1..=128).contains(&name.len()) && name.chars().all(plain)).then_some(name)
 }
 
-/// Threads for the model at `path`, where the configuration leaves it open: one for each 32 MiB
-/// of weights, the last ones too, and no more than each of its sessions has cores. Waking a thread for
-/// each operator of a small model costs more than it gains.
+/// Cores that this process may use.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get())
+}
+
+/// Threads for the model at `path`, where the configuration leaves it open: no more than each of
+/// its sessions has cores.
 fn threads(config: &OnnxConfig, path: &Path) -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     match config.threads {
-        0 => usize::try_from(weight_bytes(path).div_ceil(THREAD_BYTES))
-            .unwrap_or(cores)
-            .clamp(1, cores.div_ceil(config.instances.max(1))),
+        0 => threads_of(
+            weight_bytes(path),
+            cores().div_ceil(config.instances.max(1)),
+        ),
         threads => threads,
     }
+}
+
+/// Threads, at most `cores`, for so many bytes of weights: one for each 32 MiB, the last ones too.
+/// Waking a thread for each operator of a small model costs more than it gains.
+pub(crate) fn threads_of(bytes: u64, cores: usize) -> usize {
+    usize::try_from(bytes.div_ceil(THREAD_BYTES))
+        .unwrap_or(cores)
+        .clamp(1, cores.max(1))
 }
 
 /// Bytes of a graph and of the files beside it that are named after it (`model.onnx`,

@@ -127,12 +127,18 @@ def come_and_go(ours, bare, args):
     print("| --- |" + " ---: |" * 6)
     for context in args.contexts:
         for sequences in args.sequences:
-            together = bare.rate(sequences, context, args.tokens)
-            seconds = max(5, int(3 * sequences * args.tokens / together))
-            rate, median, p99, longest = ours.ask(
-                context, f"churn {sequences} {args.tokens} {seconds}")
+            turns = [one_turn(ours, bare, args, context, sequences) for _ in range(args.rounds)]
+            together, rate, ratio, median, p99, longest = map(statistics.median, zip(*turns))
             print(f"| {sequences} sequences, {context} tokens before | {together:.0f} | {rate:.0f} | "
-                  f"{rate / together:.2f} | {median:.1f} | {p99:.1f} | {longest:.0f} |", flush=True)
+                  f"{ratio:.2f} | {median:.1f} | {p99:.1f} | {longest:.0f} |", flush=True)
+
+
+def one_turn(ours, bare, args, context, sequences):
+    """The bare loop's rate, the engine's, their ratio, and milliseconds between the engine's rows."""
+    together = bare.rate(sequences, context, args.tokens)
+    seconds = max(5, int(3 * sequences * args.tokens / together))
+    rate, *gaps = ours.ask(context, f"churn {sequences} {args.tokens} {seconds}")
+    return together, rate, rate / together, *gaps
 
 
 def long_prompts(ours, args):

@@ -1,5 +1,15 @@
 //! Which rows run together. Pure.
 
+use super::lanes::Lanes;
+use crate::session::Place;
+
+/// Tokens that are not shared out: fewer are run for less together.
+const SHARE_TOKENS: usize = 32;
+
+/// Tokens for each thread of a session beside others. With one thread more of them gain nothing,
+/// and those who come meanwhile wait longer.
+const LANE_TOKENS: usize = 256;
+
 /// How much one run may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Budget {
@@ -11,15 +21,45 @@ pub(super) struct Budget {
 
 impl Budget {
     /// About what a CPU's caches hold of a small model; more tokens a run are slower there.
-    pub(super) const CPU: Self = Self {
+    const CPU: Self = Self {
         tokens: 1_024,
         rows: 64,
     };
     /// Enough to keep a GPU busy.
-    pub(super) const GPU: Self = Self {
+    const GPU: Self = Self {
         tokens: 16_384,
         rows: 256,
     };
+
+    /// That of one of the sessions there.
+    pub(super) fn of(place: Place, lanes: &Lanes) -> Self {
+        match place {
+            Place::Host if 1 < lanes.count => {
+                let tokens = LANE_TOKENS.saturating_mul(lanes.threads);
+                Self {
+                    tokens: tokens.min(Self::CPU.tokens),
+                    ..Self::CPU
+                }
+            }
+            Place::Host => Self::CPU,
+            Place::Cuda(_) => Self::GPU,
+        }
+    }
+
+    /// What one run may hold where rows of these lengths are shared out among `idle` sessions, as
+    /// evenly as rows go.
+    pub(super) fn shared(self, lengths: &[usize], idle: usize) -> Self {
+        if idle < 2 {
+            return self;
+        }
+        let share = lengths.iter().sum::<usize>().div_ceil(idle);
+        let half_a_row = lengths.iter().max().copied().unwrap_or(0) / 2;
+        let tokens = share.saturating_add(half_a_row).max(SHARE_TOKENS);
+        Self {
+            tokens: self.tokens.min(tokens),
+            ..self
+        }
+    }
 }
 
 /// Cuts rows of these lengths into runs: neighbours in length run together, as all rows of a run

@@ -13,6 +13,7 @@ use self::files::{
     Config, Module, PoolingConfig, Prompts, SentenceConfig, SpladeConfig, TokenizerConfig, json,
     of_module,
 };
+use super::lanes::Lanes;
 use super::plan::Budget;
 use crate::overrides::{Kind, Overrides};
 use crate::registered::{ModelConfig, Registered};
@@ -192,11 +193,8 @@ impl Settings {
     }
 
     /// The largest run at that place.
-    pub(super) fn budget(&self, place: Place) -> Budget {
-        let usual = match place {
-            Place::Host => Budget::CPU,
-            Place::Cuda(_) => Budget::GPU,
-        };
+    pub(super) fn budget(&self, place: Place, lanes: &Lanes) -> Budget {
+        let usual = Budget::of(place, lanes);
         Budget {
             tokens: self.batch_tokens.unwrap_or(usual.tokens).max(1),
             rows: self.batch_rows.unwrap_or(usual.rows).max(1),

@@ -1,37 +1,25 @@
-//! The threads that own a session each, and the rows that wait for them. One thread after the other
-//! takes a part of what waits.
+//! The threads that own a session each, and run what waits for them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use volley_types::{ErrorCode, ModelName, PredictError};
 
-use super::plan::{self, Budget};
-use super::reading::Values;
+use super::batcher::{Answer, Batcher, Job, Rows, Run, UnderWay};
+use super::plan::Budget;
 use super::run::Runner;
-use super::texts::Tokens;
 use crate::tensors::internal;
 use crate::watch::Watch;
 
-/// Rows that are sorted by length together. More of them sort better, and make others wait.
-const WINDOW_ROWS: usize = 256;
-/// As many runs' tokens: of long texts, fewer are sorted together.
-const WINDOW_RUNS: usize = 8;
-/// Rows that are not shared out among sessions: fewer are run for less together.
-const SHARE_ROWS: usize = 16;
-
-type Rows = Arc<Vec<Tokens>>;
-type Answer = Result<Vec<Values>, PredictError>;
-
-/// How the thread takes what waits.
+/// How the threads take what waits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     pub(super) budget: Budget,
-    /// How long it waits for more rows after the first that come to an idle model.
+    /// How long they wait for more rows after the first that come to an idle model.
     pub(super) window: Duration,
 }
 
@@ -42,37 +30,38 @@ pub(super) struct Queue {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// The rows of one batch of one request.
-struct Job {
-    rows: Rows,
-    answer: oneshot::Sender<Answer>,
+/// The session of one thread, and the one that all have together for a run that is alone.
+struct Sessions {
+    own: Runner,
+    wide: Option<Arc<Mutex<Runner>>>,
+    watch: Watch,
 }
 
 impl Queue {
     /// Starts a thread for each of `runners`; `places` batches may wait for them; each one's watch
-    /// limits its runs.
+    /// limits its runs. A run that is alone has the `wide` one.
     ///
     /// # Errors
     /// `Internal` when one cannot be started.
     pub(super) fn start(
         model: &ModelName,
         runners: Vec<(Runner, Watch)>,
+        wide: Option<Runner>,
         pace: Pace,
         places: usize,
     ) -> Result<Self, PredictError> {
         let (jobs, queue) = mpsc::channel(places);
-        let waiting = Arc::new(Mutex::new(Waiting {
-            queue,
-            jobs: VecDeque::new(),
-            places,
-            window: pace.window,
-            sessions: runners.len(),
-        }));
-        let start = |(runner, mut watch)| {
-            let waiting = waiting.clone();
+        let batcher = Batcher::new(queue, places, pace.window, pace.budget, runners.len());
+        let (batcher, wide) = (
+            Arc::new(batcher),
+            wide.map(|wide| Arc::new(Mutex::new(wide))),
+        );
+        let start = |(own, watch)| {
+            let (batcher, wide) = (batcher.clone(), wide.clone());
+            let sessions = Sessions { own, wide, watch };
             let thread = std::thread::Builder::new().name(format!("encode-{model}"));
             thread
-                .spawn(move || serve(runner, &waiting, pace.budget, &mut watch))
+                .spawn(move || serve(sessions, &batcher))
                 .map_err(|error| {
                     PredictError::internal("the model's thread could not start", error)
                 })
@@ -123,158 +112,24 @@ impl Drop for Queue {
     }
 }
 
-/// Jobs that have rows to run.
-struct Waiting {
-    queue: mpsc::Receiver<Job>,
-    jobs: VecDeque<Begun>,
-    places: usize,
-    window: Duration,
-    sessions: usize,
-}
-
-/// A job of which `taken` rows have run, or are in a window.
-struct Begun {
-    job: Arc<UnderWay>,
-    taken: usize,
-}
-
-/// A job that a thread, or several, have rows of.
-struct UnderWay {
-    rows: Rows,
-    state: Mutex<State>,
-}
-
-struct State {
-    /// `None` once it is answered.
-    answer: Option<oneshot::Sender<Answer>>,
-    ran: usize,
-    values: Vec<Values>,
-}
-
-impl UnderWay {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing can be half done in it.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether nobody waits for it any more.
-    fn is_over(&self) -> bool {
-        let answer = &self.lock().answer;
-        answer.as_ref().is_none_or(oneshot::Sender::is_closed)
-    }
-
-    /// Keeps what a row gave, and answers after the last.
-    fn keep(&self, row: usize, values: Values) {
-        let mut state = self.lock();
-        state.values[row] = values;
-        state.ran += 1;
-        if state.ran == self.rows.len() {
-            let values = std::mem::take(&mut state.values);
-            drop(state);
-            self.answer(Ok(values));
-        }
-    }
-
-    fn answer(&self, answer: Answer) {
-        let caller = self.lock().answer.take();
-        if let Some(caller) = caller {
-            // The caller may have gone in the meantime.
-            let _ = caller.send(answer);
-        }
+fn serve(mut sessions: Sessions, batcher: &Batcher) {
+    while let Some(run) = batcher.next_run() {
+        sessions.run(&run);
+        batcher.done();
     }
 }
 
-/// Rows that one thread sorts by length and runs: places of rows in their jobs.
-struct Window {
-    jobs: Vec<Arc<UnderWay>>,
-    places: Vec<(usize, usize)>,
-}
-
-impl Waiting {
-    /// The rows that a thread runs next. One thread at a time waits where there are none, and those
-    /// behind it with it; `None` when no more can come.
-    fn next_of(waiting: &Mutex<Self>, budget: Budget) -> Option<Window> {
-        let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.receive().then(|| waiting.window(budget))
-    }
-
-    /// Takes what has come; waits when there is nothing to do. False when no more can come.
-    fn receive(&mut self) -> bool {
-        let waits = |begun: &Begun| begun.taken < begun.job.rows.len() && !begun.job.is_over();
-        self.jobs.retain(waits);
-        if self.jobs.is_empty() {
-            match self.queue.blocking_recv() {
-                Some(job) => self.begin(job),
-                None => return false,
-            }
-            if !self.window.is_zero() {
-                std::thread::sleep(self.window);
-            }
-        }
-        while self.jobs.len() < self.places {
-            let Ok(job) = self.queue.try_recv() else {
-                break;
-            };
-            self.begin(job);
-        }
-        true
-    }
-
-    fn begin(&mut self, Job { rows, answer }: Job) {
-        let state = State {
-            answer: Some(answer),
-            ran: 0,
-            values: vec![Values::default(); rows.len()],
+impl Sessions {
+    fn run(&mut self, run: &Run) {
+        let wide = self.wide.as_deref().filter(|_| run.alone);
+        let mut free = match wide.map(Mutex::try_lock) {
+            Some(Ok(runner)) => Some(runner),
+            // What panics in a run is caught there.
+            Some(Err(TryLockError::Poisoned(runner))) => Some(runner.into_inner()),
+            Some(Err(TryLockError::WouldBlock)) | None => None,
         };
-        let state = Mutex::new(state);
-        self.jobs.push_back(Begun {
-            job: Arc::new(UnderWay { rows, state }),
-            taken: 0,
-        });
-    }
-
-    /// The next rows to run: as many of each job, so that a long one does not hold up the short
-    /// ones behind it, and of many rows this session's share.
-    fn window(&mut self, budget: Budget) -> Window {
-        let waiting = self
-            .jobs
-            .iter()
-            .map(|begun| begun.job.rows.len() - begun.taken);
-        let share = match self.sessions {
-            0 | 1 => WINDOW_ROWS,
-            sessions => waiting.sum::<usize>().div_ceil(sessions),
-        };
-        let jobs = self.jobs.len().max(1);
-        let rows = share.clamp(SHARE_ROWS, WINDOW_ROWS).div_ceil(jobs);
-        let tokens = budget.tokens.saturating_mul(WINDOW_RUNS).div_ceil(jobs);
-        let mut window = Vec::new();
-        for (index, begun) in self.jobs.iter_mut().enumerate() {
-            let mut left = tokens;
-            let of_job = begun.job.rows.iter().enumerate();
-            for (row, taken) in of_job.skip(begun.taken).take(rows) {
-                if left == 0 {
-                    break;
-                }
-                left = left.saturating_sub(taken.ids.len());
-                window.push((index, row));
-                begun.taken = row + 1;
-            }
-        }
-        Window {
-            jobs: self.jobs.iter().map(|begun| begun.job.clone()).collect(),
-            places: window,
-        }
-    }
-}
-
-fn serve(mut runner: Runner, waiting: &Mutex<Waiting>, budget: Budget, watch: &mut Watch) {
-    while let Some(Window { jobs, places }) = Waiting::next_of(waiting, budget) {
-        let length = |(job, row): &(usize, usize)| jobs[*job].rows[*row].ids.len();
-        let lengths: Vec<_> = places.iter().map(length).collect();
-        for run in plan::runs(&lengths, budget) {
-            let places: Vec<_> = run.into_iter().map(|place| places[place]).collect();
-            run_once(&mut runner, &jobs, &places, watch);
-        }
+        let runner = free.as_deref_mut().unwrap_or(&mut self.own);
+        run_once(runner, &run.jobs, &run.places, &mut self.watch);
     }
 }
 
@@ -352,73 +207,7 @@ fn by_job(places: &[(usize, usize)]) -> Vec<Vec<(usize, usize)>> {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
-
-    /// What waits: jobs with rows of these lengths.
-    fn waiting(jobs: &[Vec<usize>]) -> (Waiting, Vec<oneshot::Receiver<Answer>>) {
-        let (_, queue) = mpsc::channel(1);
-        let mut waiting = Waiting {
-            queue,
-            jobs: VecDeque::new(),
-            places: jobs.len(),
-            window: Duration::ZERO,
-            sessions: 1,
-        };
-        let mut answers = Vec::new();
-        for lengths in jobs {
-            let row = |length: &usize| Tokens {
-                ids: vec![0; *length],
-                ..Tokens::default()
-            };
-            let (answer, answered) = oneshot::channel();
-            let rows = Arc::new(lengths.iter().map(row).collect());
-            waiting.begin(Job { rows, answer });
-            answers.push(answered);
-        }
-        (waiting, answers)
-    }
-
-    const BUDGET: Budget = Budget {
-        tokens: 1_024,
-        rows: 64,
-    };
-
-    #[test]
-    fn a_window_is_as_many_rows_of_each_and_fewer_of_long_ones() {
-        let counts = |waiting: &mut Waiting| {
-            let mut counts = vec![0; waiting.jobs.len()];
-            for (job, _) in waiting.window(BUDGET).places {
-                counts[job] += 1;
-            }
-            counts
-        };
-        let (mut alone, _answers) = waiting(&[vec![8; 1_000]]);
-        assert_eq!(counts(&mut alone), [WINDOW_ROWS]);
-        // 8 runs of 1,024 tokens are 16 texts of 512.
-        let (mut long, _answers) = waiting(&[vec![512; 1_000]]);
-        assert_eq!(counts(&mut long), [16]);
-        // A short request is not behind a long one.
-        let (mut both, _answers) = waiting(&[vec![512; 1_000], vec![8; 2]]);
-        assert_eq!(counts(&mut both), [8, 2]);
-        // A text beyond the budget is taken, alone.
-        let (mut huge, _answers) = waiting(&[vec![100_000, 8]]);
-        assert_eq!(counts(&mut huge), [1]);
-        assert_eq!(counts(&mut huge), [1]);
-        assert_eq!(counts(&mut huge), [0]);
-    }
-
-    #[test]
-    fn many_rows_are_shared_out_among_sessions_and_few_are_not() {
-        let (mut many, _answers) = waiting(&[vec![8; 100]]);
-        many.sessions = 2;
-        assert_eq!(many.window(BUDGET).places.len(), 50);
-        assert_eq!(many.window(BUDGET).places.len(), 25);
-        let (mut few, _answers) = waiting(&vec![vec![8; 2]; 8]);
-        few.sessions = 4;
-        assert_eq!(few.window(BUDGET).places.len(), 16);
-    }
 
     #[test]
     fn rows_are_told_apart_by_their_callers() {
@@ -426,29 +215,5 @@ mod tests {
         let apart = by_job(&places);
         assert_eq!(apart, [vec![(0, 1), (0, 0)], vec![(2, 0), (2, 1)]]);
         assert!(by_job(&[]).is_empty());
-    }
-
-    proptest! {
-        #[test]
-        fn every_row_is_in_one_window_and_no_window_is_too_large(
-            jobs in proptest::collection::vec(
-                proptest::collection::vec(1_usize..3_000, 1..300), 1..12),
-        ) {
-            let (mut waiting, _answers) = waiting(&jobs);
-            let longest = jobs.iter().flatten().max().copied().unwrap_or(0);
-            let all: usize = jobs.iter().map(Vec::len).sum();
-            let mut seen = std::collections::BTreeSet::new();
-            while seen.len() < all {
-                let window = waiting.window(BUDGET).places;
-                prop_assert!(!window.is_empty());
-                prop_assert!(window.len() < WINDOW_ROWS + jobs.len());
-                let tokens: usize = window.iter().map(|(job, row)| jobs[*job][*row]).sum();
-                let most = BUDGET.tokens * WINDOW_RUNS + jobs.len() * (longest + 1);
-                prop_assert!(tokens <= most, "{tokens} of {most}");
-                for place in window {
-                    prop_assert!(seen.insert(place));
-                }
-            }
-        }
     }
 }

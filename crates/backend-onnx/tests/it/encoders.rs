@@ -1,6 +1,7 @@
 //! Text encoders beside what `transformers` gives with the same weights.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
@@ -111,10 +112,9 @@ async fn vectors_are_those_of_transformers_with_and_without_a_prefix_and_cut() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_model_may_give_shorter_vectors_where_a_request_does_not_say() {
-    let scratch = tempfile::tempdir().unwrap();
-    let directory = scratch.path().join("text-embed");
+/// A copy of the embedding model in `folder`.
+fn copied(folder: &Path) -> PathBuf {
+    let directory = folder.join("text-embed");
     std::fs::create_dir_all(directory.join("1_Pooling")).unwrap();
     let source = setup::test_model("text-embed");
     for entry in std::fs::read_dir(&source).unwrap() {
@@ -125,6 +125,59 @@ async fn a_model_may_give_shorter_vectors_where_a_request_does_not_say() {
     }
     let pooling = "1_Pooling/config.json";
     std::fs::copy(source.join(pooling), directory.join(pooling)).unwrap();
+    directory
+}
+
+/// A model that is worth more threads than one has sessions of one thread, and another of several.
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_side_by_side_answer_as_one_does() {
+    let scratch = tempfile::tempdir().unwrap();
+    let directory = copied(scratch.path());
+    let graph = directory.join("model.onnx");
+    let mut bytes = std::fs::read(&graph).unwrap();
+    // A description (`ModelProto.doc_string`) of 40 MiB, as long as a number of four bytes says.
+    bytes.extend([0x32, 0x80, 0x80, 0x80, 0x14]);
+    bytes.resize(bytes.len() + (40 << 20), b' ');
+    std::fs::write(&graph, &bytes).unwrap();
+    let model = setup::load(&directory).await.unwrap();
+    let sessions = model.memory_bytes() / bytes.len() as u64;
+    let cores = std::thread::available_parallelism().unwrap().get();
+    assert_eq!(
+        1 < sessions,
+        1 < cores,
+        "{sessions} sessions on {cores} cores"
+    );
+    std::fs::write(directory.join("model.toml"), "instances = 1\n").unwrap();
+    let one = setup::load(&directory).await.unwrap();
+    assert_eq!(one.memory_bytes(), bytes.len() as u64);
+
+    let expected = expected("text-embed");
+    let texts = texts_of(&expected);
+    let ask = async |text| {
+        let answer = run(&model, columns(&[("text", vec![text])])).await.unwrap();
+        vector(&answer, 0)
+    };
+    for _ in 0..5 {
+        for (text, row) in texts.iter().zip(&expected) {
+            close(&ask(text).await, &row["plain"]);
+        }
+        let together = join_all(texts.iter().cycle().take(40).map(|text| ask(text))).await;
+        for (found, row) in together.iter().zip(expected.iter().cycle()) {
+            close(found, &row["plain"]);
+        }
+        let all = run(&one, columns(&[("text", texts.clone())]))
+            .await
+            .unwrap();
+        for (index, row) in expected.iter().enumerate() {
+            close(&vector(&all, index), &row["plain"]);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_may_give_shorter_vectors_where_a_request_does_not_say() {
+    let scratch = tempfile::tempdir().unwrap();
+    let directory = copied(scratch.path());
     let say = |text: &str| std::fs::write(directory.join("model.toml"), text).unwrap();
     let count = |count| [("dimensions".to_owned(), ParamValue::Int(count))];
     let expected = expected("text-embed");

@@ -68,7 +68,10 @@ fn architectures_tell_the_task_and_model_toml_has_the_last_word() {
     let settings = read(&[("config.json", &classifier), ("model.toml", own)]).unwrap();
     assert_eq!((settings.task, settings.max_length), (Task::Rerank, 9));
     assert_eq!(
-        (settings.activation, settings.budget(Place::Host).tokens),
+        (
+            settings.activation,
+            settings.budget(Place::Host, &Lanes::ONE).tokens,
+        ),
         (Activation::None, 7)
     );
 }
