@@ -7,12 +7,14 @@ use arrow_array::builder::{
 };
 use arrow_array::{ArrayRef, Float32Array, RecordBatch, UInt32Array};
 use arrow_schema::{DataType, Field};
+use icu_properties::CodePointMapData;
+use icu_properties::props::Script;
 use volley_types::signature::entity_fields;
 use volley_types::{Parameters, PredictError, Signature, Task};
 
 use super::reading::Values;
 use super::settings::Settings;
-use super::texts::{Texts, Tokens};
+use super::texts::{Place, Texts, Tokens};
 use crate::tensors::internal;
 
 /// Makes columns for one model.
@@ -236,19 +238,20 @@ fn append(row: &mut StructBuilder, entity: &Entity) {
     row.append(true);
 }
 
-/// Spans of neighbouring tokens with one label; `B-` begins a new one, and `O` is none. A span's
-/// score is the mean of its tokens'.
+/// Spans of neighbouring tokens with one label; `B-` begins a new one, unless it is of a word that
+/// the span is already in, and `O` is none. A span's score is the mean of its tokens'.
 fn entities(row: &Tokens, numbers: &[f32], labels: &[String]) -> Vec<Entity> {
-    let mut found: Vec<(Entity, u32)> = Vec::new();
+    let mut found: Vec<Open> = Vec::new();
     let mut open = false;
     let scores = numbers.chunks(labels.len().max(1));
+    let characters: Vec<char> = row.text.chars().collect();
     for (place, scores) in row.places.iter().zip(scores) {
         let best = scores
             .iter()
             .enumerate()
             .max_by(|a, b| a.1.total_cmp(b.1))
             .and_then(|(index, score)| Some((labels.get(index)?, *score)));
-        let (Some((start, end)), Some((label, score))) = (*place, best) else {
+        let (Some(place), Some((label, score))) = (*place, best) else {
             continue;
         };
         let (begins, name) = match label.split_once('-') {
@@ -260,36 +263,66 @@ fn entities(row: &Tokens, numbers: &[f32], labels: &[String]) -> Vec<Entity> {
             open = false;
             continue;
         }
+        let first = characters.get(place.start).copied();
         match found.last_mut() {
-            // Parts of one word go together, whatever they begin.
-            Some((entity, tokens))
-                if open && entity.label == name && (!begins || entity.end == start) =>
+            Some(span)
+                if open
+                    && span.entity.label == name
+                    && (!begins || within_word(span.last, place, first)) =>
             {
-                entity.end = end;
-                entity.score += score;
-                *tokens += 1;
+                span.entity.end = place.end;
+                span.entity.score += score;
+                span.tokens += 1;
+                span.last = place;
             }
-            _ => {
-                let entity = Entity {
+            _ => found.push(Open {
+                entity: Entity {
                     label: name.to_owned(),
                     score,
                     text: String::new(),
-                    start,
-                    end,
-                };
-                found.push((entity, 1));
-            }
+                    start: place.start,
+                    end: place.end,
+                },
+                tokens: 1,
+                last: place,
+            }),
         }
         open = true;
     }
-    let finish = |(mut entity, tokens): (Entity, u32)| {
+    let finish = |Open {
+                      mut entity, tokens, ..
+                  }: Open| {
         entity.score /= tokens as f32;
-        let characters = row.text.chars();
-        let span = entity.end.saturating_sub(entity.start);
-        entity.text = characters.skip(entity.start).take(span).collect();
+        let span = characters.get(entity.start..entity.end).unwrap_or_default();
+        entity.text = span.iter().collect();
         entity
     };
     found.into_iter().map(finish).collect()
+}
+
+/// A span that may go on.
+struct Open {
+    entity: Entity,
+    tokens: u32,
+    last: Place,
+}
+
+/// Whether a token, which begins with the character `first`, goes on with the word of the one
+/// before it. Where words are written without spaces, a tokenizer may take a sentence for one.
+fn within_word(before: Place, place: Place, first: Option<char>) -> bool {
+    let unspaced = [
+        Script::Han,
+        Script::Hiragana,
+        Script::Katakana,
+        Script::Thai,
+        Script::Lao,
+        Script::Khmer,
+        Script::Myanmar,
+    ];
+    let script = first.map(|first| CodePointMapData::<Script>::new().get(first));
+    before.end == place.start
+        && before.word == place.word
+        && !script.is_some_and(|script| unspaced.contains(&script))
 }
 
 #[cfg(test)]
@@ -303,11 +336,11 @@ mod tests {
         let row = Tokens {
             places: vec![
                 None,
-                Some((0, 3)),
-                Some((4, 7)),
-                Some((8, 10)),
-                Some((11, 13)),
-                Some((13, 15)),
+                place(0, 3, 0),
+                place(4, 7, 1),
+                place(8, 10, 2),
+                place(11, 13, 3),
+                place(13, 15, 3),
                 None,
             ],
             text: "Zoë Lee in Rome".to_owned(),
@@ -324,6 +357,41 @@ mod tests {
             .map(|entity| (entity.label.as_str(), entity.text.as_str(), entity.start))
             .collect();
         assert_eq!(found, [("PER", "Zoë Lee", 0), ("LOC", "Rome", 11)]);
+    }
+
+    fn place(start: usize, end: usize, word: u32) -> Option<Place> {
+        let word = Some(word);
+        Some(Place { start, end, word })
+    }
+
+    #[test]
+    fn what_only_touches_is_not_one_entity() {
+        let labels: Vec<_> = ["O", "B-LOC", "I-LOC"].map(str::to_owned).into();
+        let found = |text: &str, places: Vec<Option<Place>>, best: &[usize]| {
+            let row = Tokens {
+                places,
+                text: text.to_owned(),
+                ..Tokens::default()
+            };
+            let number = |best: usize| (0..3).map(move |at| if at == best { 0.9 } else { 0.05 });
+            let numbers: Vec<f32> = best.iter().copied().flat_map(number).collect();
+            let found = entities(&row, &numbers, &labels).into_iter();
+            found.map(|entity| entity.text).collect::<Vec<_>>()
+        };
+        // Words that a tokenizer tells apart at a stroke, and one that it cuts.
+        let places = vec![
+            place(0, 5, 0),
+            place(5, 6, 1),
+            place(6, 8, 2),
+            place(8, 10, 2),
+        ];
+        assert_eq!(
+            found("Paris/Rome", places, &[1, 1, 1, 1]),
+            ["Paris", "/", "Rome"]
+        );
+        // One without spaces between them, which a tokenizer takes for one word.
+        let places = (0..4).map(|at| place(at, at + 1, 0)).collect();
+        assert_eq!(found("北京上海", places, &[1, 2, 1, 2]), ["北京", "上海"]);
     }
 
     #[test]

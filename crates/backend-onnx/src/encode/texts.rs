@@ -18,9 +18,18 @@ pub(super) struct Tokens {
     pub(super) types: Vec<u32>,
     /// Where each token is in its text, in characters; nowhere for special ones. Only where the
     /// task needs it.
-    pub(super) places: Vec<Option<(usize, usize)>>,
+    pub(super) places: Vec<Option<Place>>,
     /// The text, where the task needs it.
     pub(super) text: String,
+}
+
+/// Where a token is in its text, in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) start: usize,
+    pub(super) end: usize,
+    /// The word that it is of, counted as the tokenizer cuts words before it cuts tokens.
+    pub(super) word: Option<u32>,
 }
 
 /// Turns rows into tokens.
@@ -160,11 +169,18 @@ impl Texts {
     }
 }
 
-fn places(encoded: &Encoding) -> Vec<Option<(usize, usize)>> {
+fn places(encoded: &Encoding) -> Vec<Option<Place>> {
     let special = encoded.get_special_tokens_mask();
-    let places = encoded.get_offsets().iter().zip(special);
+    let words = encoded.get_word_ids().iter().zip(special);
+    let places = encoded.get_offsets().iter().zip(words);
     places
-        .map(|(place, special)| (*special == 0).then_some(*place))
+        .map(|((start, end), (word, special))| {
+            (*special == 0).then_some(Place {
+                start: *start,
+                end: *end,
+                word: *word,
+            })
+        })
         .collect()
 }
 
