@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Limited};
 use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse,
-    HttpResponseBody, HttpService,
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody,
+    HttpResponse, HttpResponseBody, HttpService,
 };
 use object_store::{ClientConfigKey, ClientOptions};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
@@ -218,7 +219,12 @@ impl HttpService for Guarded {
         {
             return Err(HttpError::new(HttpErrorKind::Unknown, Forbidden));
         }
-        let response = self.client.call(request).await.map_err(never)?;
+        let in_full = self.rules.is_some().then(|| in_full(&request)).flatten();
+        let mut response = self.client.call(request).await.map_err(never)?;
+        if let Some(in_full) = in_full.filter(|_| refuses_heads(response.status())) {
+            let (parts, _) = self.client.call(in_full).await.map_err(never)?.into_parts();
+            response = HttpResponse::from_parts(parts, Bytes::new().into());
+        }
         let status = response.status();
         if status.is_success() {
             return Ok(response);
@@ -235,6 +241,29 @@ impl HttpService for Guarded {
         let body = body.map_err(|error| HttpError::new_boxed(HttpErrorKind::Unknown, error));
         Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(body)))
     }
+}
+
+/// What asks for the whole of what a request asks for the head of: its head says the same. `None`
+/// where it does not ask for a head.
+fn in_full(request: &HttpRequest) -> Option<HttpRequest> {
+    let asks = request.method() == Method::HEAD;
+    asks.then(|| {
+        let mut all = HttpRequest::new(HttpRequestBody::empty());
+        *all.uri_mut() = request.uri().clone();
+        *all.headers_mut() = request.headers().clone();
+        all
+    })
+}
+
+/// Whether an answer says that its server, or one before it, may only not be asked for a head.
+fn refuses_heads(status: StatusCode) -> bool {
+    [
+        StatusCode::BAD_REQUEST,
+        StatusCode::FORBIDDEN,
+        StatusCode::METHOD_NOT_ALLOWED,
+        StatusCode::NOT_IMPLEMENTED,
+    ]
+    .contains(&status)
 }
 
 /// The first error of its kind among the causes of another.

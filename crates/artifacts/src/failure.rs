@@ -37,7 +37,7 @@ pub(crate) fn of_store(error: object_store::Error) -> PredictError {
         ),
         _ => (
             ErrorCode::UpstreamFailed,
-            "the model's store answered with an error",
+            "the model's store answered with an error, which is in the worker's log",
         ),
     };
     PredictError::new(code, message).with_source(error)

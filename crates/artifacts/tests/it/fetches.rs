@@ -68,6 +68,22 @@ async fn a_fetch_that_is_cut_goes_on_where_it_was() {
 }
 
 #[tokio::test]
+async fn a_server_that_answers_no_heads_is_asked_for_all() {
+    let graph = bytes(SIZE);
+    for status in [400, 403, 405, 501] {
+        let (server, bench) = (Server::start().await, Bench::new(|_| {}));
+        server.put("/model.onnx", graph.clone());
+        server.refuse_heads(status);
+        let url = server.url("/model.onnx");
+        let lease = bench.fetch_hashed(&url, sha256(&graph)).await.unwrap();
+        assert_eq!(files(lease.path())["model.onnx"], graph, "{status}");
+        let missing = server.url("/other.onnx");
+        let refused = bench.fetch_hashed(&missing, sha256(&graph)).await;
+        assert_eq!(refused.unwrap_err().code, ErrorCode::NotFound, "{status}");
+    }
+}
+
+#[tokio::test]
 async fn a_fetch_that_was_given_up_goes_on_after_a_restart_and_one_that_changed_begins_anew() {
     let (server, bench) = (Server::start().await, Bench::new(|_| {}));
     let url = server.url("/model.onnx");

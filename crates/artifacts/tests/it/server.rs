@@ -37,6 +37,8 @@ struct State {
     files: BTreeMap<String, Vec<u8>>,
     redirects: BTreeMap<String, String>,
     acts: VecDeque<Act>,
+    /// What each HEAD is answered with instead.
+    heads: Option<u16>,
     seen: Vec<Seen>,
 }
 
@@ -90,6 +92,11 @@ impl Server {
     /// What happens to the next GETs, one after the other.
     pub(crate) fn act(&self, acts: impl IntoIterator<Item = Act>) {
         self.state.lock().acts.extend(acts);
+    }
+
+    /// Each HEAD is answered with this status.
+    pub(crate) fn refuse_heads(&self, status: u16) {
+        self.state.lock().heads = Some(status);
     }
 
     /// The requests so far.
@@ -161,6 +168,9 @@ fn answer(state: &mut State, seen: &Seen) -> (Vec<u8>, Then) {
     if let Some(to) = state.redirects.get(path) {
         let head = format!("HTTP/1.1 302 Found\r\nlocation: {to}\r\n");
         return (plain(&head), Then::Close);
+    }
+    if let (Some(status), "HEAD") = (state.heads, &*seen.method) {
+        return (plain(&format!("HTTP/1.1 {status} Told\r\n")), Then::Close);
     }
     let Some(whole) = state.files.get(path).cloned() else {
         return (plain("HTTP/1.1 404 Not Found\r\n"), Then::Close);

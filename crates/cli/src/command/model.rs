@@ -1,17 +1,15 @@
 //! `volley model`.
 
-use std::time::Duration;
+mod waiting;
 
 use anyhow::{Context, bail};
 use serde_json::{Map, Value, json};
 use volley_client::{Client, ModelInfo};
 
+use self::waiting::Fetched;
 use super::{explain, object};
 use crate::args::{Model, Placing, Register, Roll};
 use crate::terminal::Terminal;
-
-const LOOK: Duration = Duration::from_millis(100);
-const PATIENCE: Duration = Duration::from_secs(600);
 
 pub(crate) async fn run(client: &Client, command: Model) -> anyhow::Result<()> {
     let mut out = Terminal::stdout();
@@ -27,7 +25,7 @@ pub(crate) async fn run(client: &Client, command: Model) -> anyhow::Result<()> {
             let body = deployment(replicas, overcommit, options)?;
             client.deploy_with(&model, &body).await.map_err(explain)?;
             if wait {
-                wait_until_deployed(client, &model).await?;
+                waiting::until_deployed(client, &model).await?;
                 return out.line(&format!("{model} is deployed"));
             }
             out.line(&format!(
@@ -65,10 +63,9 @@ pub(crate) async fn run(client: &Client, command: Model) -> anyhow::Result<()> {
         Model::Show { model, json } => {
             let model = client.model(&model).await.map_err(explain)?;
             if json {
-                out.json(&model)
-            } else {
-                show(&mut out, &model)
+                return out.json(&model);
             }
+            show(&mut out, &model, &Fetched::now(client, &model).await)
         }
     }
 }
@@ -164,29 +161,6 @@ async fn register(client: &Client, register: Register) -> anyhow::Result<()> {
     }
 }
 
-async fn wait_until_deployed(client: &Client, model: &str) -> anyhow::Result<()> {
-    let wait = async {
-        loop {
-            let info = client.model(model).await.map_err(explain)?;
-            match info.model_state.as_str() {
-                "DEPLOYED" => return Ok(()),
-                "DEPLOY_FAILED" => {
-                    let reasons: Vec<_> = info
-                        .failures
-                        .iter()
-                        .map(|(worker, reason)| format!("{worker}: {reason}"))
-                        .collect();
-                    bail!("{model} could not be loaded: {}", reasons.join("; "));
-                }
-                _ => tokio::time::sleep(LOOK).await,
-            }
-        }
-    };
-    tokio::time::timeout(PATIENCE, wait)
-        .await
-        .context("the model was not ready in time")?
-}
-
 fn row(model: &ModelInfo) -> Vec<String> {
     vec![
         model.model_id.clone(),
@@ -202,7 +176,7 @@ fn row(model: &ModelInfo) -> Vec<String> {
     ]
 }
 
-fn show(out: &mut Terminal, model: &ModelInfo) -> anyhow::Result<()> {
+fn show(out: &mut Terminal, model: &ModelInfo, fetched: &[Fetched]) -> anyhow::Result<()> {
     let source = model
         .path
         .as_ref()
@@ -238,6 +212,7 @@ fn show(out: &mut Terminal, model: &ModelInfo) -> anyhow::Result<()> {
         ("workers", model.current_worker_nodes.join(", ")),
         ("description", model.description.clone().unwrap_or_default()),
     ];
+    rows.extend(fetched.iter().map(|fetch| ("fetching", fetch.told())));
     rows.extend(
         model
             .failures
