@@ -137,12 +137,12 @@ struct Started {
     wide: Option<Runner>,
 }
 
-/// Builds the sessions that are missing behind the `first`, of so many threads each, and warms all
-/// of them up.
+/// Builds the sessions that are missing behind the `first`, of so many threads each and side by
+/// side, and warms all of them up.
 fn start(
     lanes: &Lanes,
     first: (Session, Place),
-    build: impl Fn(usize) -> Result<(Session, Place), PredictError>,
+    build: impl Fn(usize) -> Result<(Session, Place), PredictError> + Sync,
     settings: &Settings,
     config: &OnnxConfig,
 ) -> Result<Started, PredictError> {
@@ -153,13 +153,24 @@ fn start(
         Ok::<_, PredictError>((runner, watch))
     };
     let mut runners = vec![warm(first)?];
-    while runners.len() < lanes.count {
-        runners.push(warm(build(lanes.threads)?)?);
+    let others = std::iter::repeat_n(lanes.threads, lanes.count - 1).chain(lanes.wide);
+    let built = std::thread::scope(|scope| {
+        let build = &build;
+        let spawn = |threads| scope.spawn(move || build(threads));
+        let building: Vec<_> = others.map(spawn).collect();
+        let built = building.into_iter().map(|one| {
+            let panicked = |_| PredictError::internal("building a session panicked", "");
+            one.join().map_err(panicked)?
+        });
+        built.collect::<Result<Vec<_>, _>>()
+    });
+    for session in built? {
+        runners.push(warm(session)?);
     }
-    let wide = lanes.wide.map(|threads| Ok(warm(build(threads)?)?.0));
+    let wide = lanes.wide.and_then(|_| runners.pop());
     Ok(Started {
         runners,
-        wide: wide.transpose()?,
+        wide: wide.map(|(wide, _)| wide),
     })
 }
 
