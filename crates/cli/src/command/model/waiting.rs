@@ -24,8 +24,12 @@ pub(super) struct Fetched {
 }
 
 impl Fetched {
-    /// What the cluster tells of `model`: nothing to those who may not see its status.
+    /// What the cluster tells of `model` while it is being deployed: nothing to those who may not
+    /// see its status.
     pub(super) async fn now(client: &Client, model: &ModelInfo) -> Vec<Self> {
+        if !matches!(&*model.model_state, "DEPLOYING" | "PARTIALLY_DEPLOYED") {
+            return Vec::new();
+        }
         match client.status().await {
             Ok(status) => Self::of(&status, model),
             Err(_) => Vec::new(),
