@@ -88,7 +88,7 @@ impl Loop {
         }
     }
 
-    /// Takes what has come; waits when there is nothing to do. False when no more can come.
+    /// Waits when there is nothing to do. False when no more can come.
     fn receive(&mut self) -> bool {
         if self.running.is_empty() && self.reading.is_none() && self.waiting.is_empty() {
             match self.queue.recv() {
@@ -98,6 +98,11 @@ impl Loop {
         } else if self.reading.is_none() && self.running.iter().all(|running| running.paused) {
             self.pause();
         }
+        true
+    }
+
+    /// Takes what has come.
+    fn receive_more(&mut self) {
         while self.waiting.len() < QUEUE {
             let Ok(request) = self.queue.try_recv() else {
                 break;
@@ -105,7 +110,6 @@ impl Loop {
             self.waiting.push_back(request);
         }
         self.waiting.retain(|request| !request.sender.is_closed());
-        true
     }
 
     /// Waits a moment for readers to make room, or for a request.
@@ -120,10 +124,12 @@ impl Loop {
         }
     }
 
-    /// Reads prompts, up to the budget of one round.
+    /// Reads prompts, up to the budget of one round: also those that come while others are read,
+    /// which wait for no step then.
     fn read_prompts(&mut self) {
         let mut left = PREFILL_TOKENS;
         while 0 < left {
+            self.receive_more();
             let together = self.read_together(left);
             if 0 < together {
                 left = left.saturating_sub(together);

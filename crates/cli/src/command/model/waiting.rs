@@ -123,8 +123,8 @@ mod tests {
         let fetch = |bytes: u64| json!({ "bytes": bytes, "total_bytes": 64 << 20 });
         let worker = |id: &str, replicas: Vec<serde_json::Value>| {
             json!({
-                "id": id, "address": "127.0.0.1:1", "liveness": "alive", "memory_bytes": 1,
-                "memory_budget_bytes": 1, "replicas": replicas,
+                "id": id, "address": "127.0.0.1:1", "liveness": "alive", "last_heard_ms": 1,
+                "memory_bytes": 1, "memory_budget_bytes": 1, "replicas": replicas,
             })
         };
         let status = json!({
