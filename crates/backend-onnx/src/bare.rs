@@ -10,7 +10,6 @@ use volley_types::PredictError;
 
 use crate::generate::decoder::Decoder;
 use crate::generate::{bare_files, greedy};
-use crate::session::Between;
 use crate::tensors::internal;
 use crate::{OnnxConfig, Runtime, encode, layout, session};
 
@@ -114,7 +113,7 @@ impl BareEncoder {
         config: OnnxConfig,
     ) -> Result<Self, PredictError> {
         let graph = directory.join(layout::graph(directory, None)?);
-        let session = session::build_placed(runtime, &graph, &config, Between::Sleep)?.0;
+        let session = session::build_placed(runtime, &graph, &config)?.0;
         let names = session.inputs().iter().map(|input| input.name().to_owned());
         Ok(Self {
             names: names.collect(),

@@ -43,7 +43,7 @@ use self::texts::Texts;
 use self::thread::{Pace, Queue};
 use crate::loader::VARIANT;
 use crate::registered::Registered;
-use crate::session::{Between, Place};
+use crate::session::Place;
 use crate::watch::Watch;
 use crate::{Device, OnnxConfig, Runtime, graph, layout, session};
 
@@ -88,7 +88,7 @@ pub(crate) fn load(
     let lanes = Lanes::of(&config, bytes, session::cores());
     let build = |threads| {
         let config = OnnxConfig { threads, ..config };
-        session::build_placed(runtime, &path, &config, Between::Sleep)
+        session::build_placed(runtime, &path, &config)
     };
     let (session, place) = build(lanes.threads)?;
     let lanes = lanes.on(place, &config);

@@ -38,24 +38,12 @@ impl Place {
     }
 }
 
-/// What the threads of a session do between two operators of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Between {
-    /// They sleep, and are woken for each.
-    Sleep,
-    /// They look for more until the run ends: for runs that follow each other closely, of operators
-    /// that are shorter than to wake a thread is worth.
-    Spin,
-}
-
 /// The option of a run that says which CUDA graph is its own.
 pub(crate) const GRAPH: &str = "gpu_graph_id";
 /// Of runs that are no graph.
 pub(crate) const NO_GRAPH: &str = "-1";
 /// The option of a session that says where the weights of a model in memory are.
 const WEIGHTS: &str = "session.model_external_initializers_file_folder_path";
-/// The option of a session that ends spinning with each run.
-const STOP_SPINNING: &str = "session.force_spinning_stop";
 /// The option of a run that names the arenas to shrink when it ends.
 const SHRINK: &str = "memory.enable_memory_arena_shrinkage";
 
@@ -92,16 +80,13 @@ pub(crate) fn build_placed(
     runtime: &Runtime,
     path: &Path,
     config: &OnnxConfig,
-    between: Between,
 ) -> Result<(Session, Place), PredictError> {
     graph::outline(path)?;
     let gpu = Place::Cuda(config.gpu);
-    let cpu = || cpu(runtime, config, path, between);
-    let cuda = || cuda(runtime, config, path, between);
     match config.device {
-        Device::Cpu => Ok((commit(cpu()?, path)?, Place::Host)),
-        Device::Cuda => Ok((commit(cuda()?, path)?, gpu)),
-        Device::Auto => match cuda() {
+        Device::Cpu => Ok((commit(cpu(runtime, config, path)?, path)?, Place::Host)),
+        Device::Cuda => Ok((commit(cuda(runtime, config, path)?, path)?, gpu)),
+        Device::Auto => match cuda(runtime, config, path) {
             Ok(builder) => {
                 tracing::info!(device = "cuda", gpu = config.gpu, "session device chosen");
                 Ok((commit(builder, path)?, gpu))
@@ -112,14 +97,13 @@ pub(crate) fn build_placed(
                     reason = error.chain(),
                     "session device chosen"
                 );
-                Ok((commit(cpu()?, path)?, Place::Host))
+                Ok((commit(cpu(runtime, config, path)?, path)?, Place::Host))
             }
         },
     }
 }
 
-/// A decoder's session on the CPU over a model in memory, which is that at `path` with another
-/// graph.
+/// A session on the CPU over a model in memory, which is that at `path` with another graph.
 ///
 /// # Errors
 /// As [`build_placed`].
@@ -131,7 +115,7 @@ pub(crate) fn build_in_memory(
 ) -> Result<Session, PredictError> {
     graph::outline(path)?;
     let directory = path.parent().unwrap_or(Path::new(""));
-    let builder = cpu(runtime, config, path, Between::Spin)?;
+    let builder = cpu(runtime, config, path)?;
     let mut builder = builder
         .with_config_entry(WEIGHTS, directory.to_string_lossy())
         .map_err(|error| {
@@ -146,8 +130,7 @@ pub(crate) fn build_in_memory(
 /// # Errors
 /// `InvalidInput` when CUDA is asked for and not there.
 pub(crate) fn place(runtime: &Runtime, config: &OnnxConfig) -> Result<Place, PredictError> {
-    let gpu =
-        || cuda(runtime, config, Path::new(""), Between::Sleep).map(|_| Place::Cuda(config.gpu));
+    let gpu = || cuda(runtime, config, Path::new("")).map(|_| Place::Cuda(config.gpu));
     match config.device {
         Device::Cpu => Ok(Place::Host),
         Device::Cuda => gpu(),
@@ -253,19 +236,15 @@ fn cpu(
     runtime: &Runtime,
     config: &OnnxConfig,
     path: &Path,
-    between: Between,
 ) -> Result<SessionBuilder, PredictError> {
     let build = || {
         let builder = Session::builder(&runtime.0).map_err(|error| error.to_string())?;
         let builder = builder
             .with_intra_threads(threads(config, path))
             .map_err(|error| error.to_string())?;
-        // Threads that spin on burn whole cores between runs and gain nothing measurable.
+        // Spinning threads burn whole cores between runs and gain nothing measurable.
         let builder = builder
-            .with_intra_op_spinning(between == Between::Spin)
-            .map_err(|error| error.to_string())?;
-        let builder = builder
-            .with_config_entry(STOP_SPINNING, "1")
+            .with_intra_op_spinning(false)
             .map_err(|error| error.to_string())?;
         // A pattern is kept for every shape that ever ran, without limit, and gains nothing
         // measurable.
@@ -280,9 +259,8 @@ fn cuda(
     runtime: &Runtime,
     config: &OnnxConfig,
     path: &Path,
-    between: Between,
 ) -> Result<SessionBuilder, PredictError> {
-    let builder = cpu(runtime, config, path, between)?;
+    let builder = cpu(runtime, config, path)?;
     // Without this, a library that lacks CUDA falls back to the CPU in silence.
     let provider = ep::CUDA::default()
         .with_device_id(config.gpu)

@@ -141,7 +141,7 @@ pub(crate) fn load(
     own: &Overrides,
     config: OnnxConfig,
 ) -> Result<Arc<dyn Backend>, PredictError> {
-    let (session, place) = session::build_placed(runtime, path, &config, session::Between::Sleep)?;
+    let (session, place) = session::build_placed(runtime, path, &config)?;
     let outline = graph::outline(path)?;
     if let Some(declared) = declared {
         declared.check(session.inputs(), session.outputs(), &outline.shapeless)?;
@@ -161,7 +161,7 @@ pub(crate) fn load(
     };
     let mut runners = vec![run::Runner::new(session, ports.clone())];
     while runners.len() < config.instances {
-        let (session, _) = session::build_placed(runtime, path, &config, session::Between::Sleep)?;
+        let (session, _) = session::build_placed(runtime, path, &config)?;
         runners.push(run::Runner::new(session, ports.clone()));
     }
     for sample in declared.iter().flat_map(|declared| &declared.warm_up) {

@@ -24,7 +24,7 @@ use volley_types::{ErrorCode, ErrorOrigin, PredictError};
 use self::growing::{Graph, Growing};
 use self::shared::Shared;
 use super::model::ModelFiles;
-use crate::session::{self, Between, Place};
+use crate::session::{self, Place};
 use crate::tensors::Options;
 use crate::watch::Watch;
 use crate::{OnnxConfig, Runtime};
@@ -106,7 +106,7 @@ impl Decoder {
             let trimmed = trims.then(|| trimmed(runtime, &path, logits, config));
             match trimmed.flatten() {
                 Some(session) => Ok((session, Place::Host)),
-                None => session::build_placed(runtime, &path, config, Between::Spin),
+                None => session::build_placed(runtime, &path, config),
             }
         };
         let (session, place) = build(&files.onnx)?;

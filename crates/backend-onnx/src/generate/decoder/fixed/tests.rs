@@ -20,8 +20,7 @@ fn logits(fixed: bool) -> Vec<Vec<f32>> {
         ..OnnxConfig::default()
     };
     let graph = directory.join(&files.onnx);
-    let (session, place) =
-        session::build_placed(&runtime, &graph, &config, session::Between::Spin).unwrap();
+    let (session, place) = session::build_placed(&runtime, &graph, &config).unwrap();
     let layout = layout::check(&session, &files).unwrap();
     let mut decoder = Shared::new(session, place, &files, layout, 4, fixed).unwrap();
     let prompts: [Vec<u32>; 2] = [(4..254).collect(), vec![5, 9, 7]];
