@@ -99,6 +99,28 @@ mod tests {
         assert!(runs(&[], budget).is_empty());
     }
 
+    #[test]
+    fn a_run_is_smaller_beside_others_and_evenly_shared_where_they_are_idle() {
+        let tokens = |place, count, threads| {
+            let lanes = Lanes {
+                count,
+                threads,
+                wide: None,
+            };
+            Budget::of(place, &lanes).tokens
+        };
+        assert_eq!(tokens(Place::Host, 1, 2), 1_024);
+        assert_eq!(tokens(Place::Host, 2, 1), 256);
+        assert_eq!(tokens(Place::Host, 2, 3), 768);
+        assert_eq!(tokens(Place::Host, 2, 8), 1_024);
+        assert_eq!(tokens(Place::Cuda(0), 2, 1), 16_384);
+        let shared = |lengths: &[usize], idle| Budget::CPU.shared(lengths, idle).tokens;
+        assert_eq!(shared(&[100; 8], 1), 1_024);
+        assert_eq!(shared(&[100; 8], 2), 450);
+        assert_eq!(shared(&[8; 2], 2), 32, "few tokens are not shared out");
+        assert_eq!(shared(&[100; 80], 2), 1_024);
+    }
+
     proptest! {
         #[test]
         fn every_row_runs_once_and_budgets_are_kept(
