@@ -1,5 +1,6 @@
 //! Prints decode rates of a generation model. `decode_rate` alone compares the two loops below on
-//! the demo model, in turns. `decode_rate DIRECTORY PROMPT` does as it is told: for each line
+//! the demo model, in turns. `decode_rate DIRECTORY PROMPT [THREADS]` does as it is told, with one
+//! thread within operators unless it is given more: for each line
 //! `bare ROWS TOKENS` (a bare loop over ONNX Runtime) or `engine ROWS TOKENS` (the same through
 //! the backend that a worker runs, one request for each row) on standard input it generates once
 //! and prints the tokens in a second, so that a benchmark can have them take turns. For a line
@@ -42,10 +43,14 @@ const SLOTS: usize = 64;
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.as_slice() {
-        [] => compare(&mut Loops::load(DEMO, DEMO_PROMPT)?),
-        [directory, prompt] => obey(&mut Loops::load(directory, prompt)?),
+        [] => compare(&mut Loops::load(DEMO, DEMO_PROMPT, 1)?),
+        [directory, prompt] => obey(&mut Loops::load(directory, prompt, 1)?),
+        [directory, prompt, threads] => {
+            obey(&mut Loops::load(directory, prompt, threads.parse()?)?)
+        }
         _ => bail!(
-            "usage: decode_rate, or decode_rate DIRECTORY PROMPT and lines of bare|engine ROWS TOKENS"
+            "usage: decode_rate, or decode_rate DIRECTORY PROMPT [THREADS] and lines of \
+             bare|engine ROWS TOKENS"
         ),
     }
 }
@@ -128,11 +133,11 @@ struct Loops {
 }
 
 impl Loops {
-    fn load(directory: &str, prompt: &str) -> anyhow::Result<Self> {
+    fn load(directory: &str, prompt: &str, threads: usize) -> anyhow::Result<Self> {
         let runtime = Runtime::init(&Runtime::locate(None)?)?;
         let config = OnnxConfig {
             device: device()?,
-            threads: 1,
+            threads,
             slots: SLOTS,
             cuda_graphs: std::env::var_os("VOLLEY_TEST_CUDA_GRAPHS").is_some(),
             prefix_reuse: false,

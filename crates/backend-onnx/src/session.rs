@@ -44,6 +44,14 @@ pub(crate) const GRAPH: &str = "gpu_graph_id";
 pub(crate) const NO_GRAPH: &str = "-1";
 /// The option of a session that says where the weights of a model in memory are.
 const WEIGHTS: &str = "session.model_external_initializers_file_folder_path";
+/// The option of a session that says for how long a thread looks for work before it sleeps.
+const SPIN_US: &str = "session.intra_op.spin_duration_us";
+/// As long as a step of a decoder needs between two of its operators, so that none of them waits
+/// for a thread to wake; longer takes the core from whatever else runs on it
+/// (`docs/peers.md`, threads of a decoder).
+const SPIN_FOR_US: &str = "20";
+/// The option of a session that sends its threads to sleep when a run ends.
+const STOP_SPINNING: &str = "session.force_spinning_stop";
 /// The option of a run that names the arenas to shrink when it ends.
 const SHRINK: &str = "memory.enable_memory_arena_shrinkage";
 
@@ -242,9 +250,14 @@ fn cpu(
         let builder = builder
             .with_intra_threads(threads(config, path))
             .map_err(|error| error.to_string())?;
-        // Spinning threads burn whole cores between runs and gain nothing measurable.
         let builder = builder
-            .with_intra_op_spinning(false)
+            .with_intra_op_spinning(true)
+            .map_err(|error| error.to_string())?;
+        let builder = builder
+            .with_config_entry(SPIN_US, SPIN_FOR_US)
+            .map_err(|error| error.to_string())?;
+        let builder = builder
+            .with_config_entry(STOP_SPINNING, "1")
             .map_err(|error| error.to_string())?;
         // A pattern is kept for every shape that ever ran, without limit, and gains nothing
         // measurable.

@@ -1,29 +1,33 @@
 """The engine beside transformers and onnxruntime-genai on one decoder, always the likeliest token.
 
     decoders.py MODELS --engine DECODE_RATE [--tokens 64] [--rounds 3] [--only Volley]
-                [--sequences 1,8,32,64] [--contexts 8,600] [--parts rates,churn,gaps] [--cpu]
+                [--sequences 1,8,32,64] [--contexts 8,600] [--parts rates,churn,gaps]
+                [--threads 1] [--cpu]
 
-`--only Volley` leaves the peers out. `--parts` chooses among the three tables. With `--cpu`, rates
-are tokens in a second of CPU time, of all threads of a process: for machines that others use too.
+`--only Volley` leaves the peers out. `--parts` chooses among the tables: those three, and `crowd`.
+With `--cpu`, rates are tokens in a second of CPU time, of all threads of a process: for machines
+that others use too.
 
 Each generates as many tokens for as many sequences as it is told to, in one batch where it has
-batches, with one thread, and they take turns. The engine's sequences are separate requests.
-Prints Markdown: tokens per second over all sequences; the same while sequences come and go; and the
-milliseconds between two rows of a reader while long prompts arrive.
+batches, with as many threads as `--threads` says, and they take turns. The engine's sequences are
+separate requests. Prints Markdown: tokens per second over all sequences; the same while sequences
+come and go; the milliseconds between two rows of a reader while long prompts arrive; and the rate
+of two decoders on the same cores (`crowd`).
 """
 
 import argparse
+import json
 import os
 import pathlib
 import statistics
 import subprocess
+import threading
 import time
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 SEQUENCES = [1, 8, 32, 64]
 CONTEXTS = [8, 600]
 PARTS = ["rates", "churn", "gaps"]
+ALL_PARTS = [*PARTS, "crowd"]
 
 
 def prompt(length):
@@ -36,11 +40,11 @@ def ids(length):
 
 
 class Transformers:
-    def __init__(self, models):
+    def __init__(self, models, threads):
         import torch
         from transformers import AutoModelForCausalLM
         self.torch = torch
-        torch.set_num_threads(1)
+        torch.set_num_threads(threads)
         self.model = AutoModelForCausalLM.from_pretrained(models / "decoder").eval()
 
     def rate(self, sequences, context, tokens):
@@ -59,11 +63,12 @@ class Transformers:
 
 
 class GenAI:
-    def __init__(self, models):
+    def __init__(self, models, threads):
         import onnxruntime_genai as genai
         self.genai = genai
         config = genai.Config(str(models / "decoder-genai"))
-        config.overlay('{"model": {"decoder": {"session_options": {"intra_op_num_threads": 1}}}}')
+        options = {"session_options": {"intra_op_num_threads": threads}}
+        config.overlay(json.dumps({"model": {"decoder": options}}))
         self.model = genai.Model(config)
 
     def rate(self, sequences, context, tokens):
@@ -90,11 +95,11 @@ class GenAI:
 class Engine:
     """`decode_rate`, one process for each context; `kind` is `bare` or `engine`."""
 
-    def __init__(self, models, program, kind, contexts):
+    def __init__(self, models, program, kind, contexts, threads):
         self.kind = kind
         self.processes = {
             context: subprocess.Popen(
-                [str(program), str(models / "decoder-genai"), prompt(context)],
+                [str(program), str(models / "decoder-genai"), prompt(context), str(threads)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             for context in contexts
         }
@@ -154,6 +159,31 @@ def long_prompts(ours, args):
             print(f"| {sequences} readers, {arrivals} prompts | {cells} |", flush=True)
 
 
+def crowd(ours, others, args):
+    """Two decoders that generate at once, in turns with one of them alone."""
+    print("\n| tokens/s | one decoder | two at once, both together | two : one |")
+    print("| --- |" + " ---: |" * 3)
+    for context in args.contexts:
+        for sequences in args.sequences:
+            turns = []
+            for _ in range(args.rounds + 1):
+                alone = ours.rate(sequences, context, args.tokens)
+                together = []
+
+                def add(engine):
+                    together.append(engine.rate(sequences, context, args.tokens))
+
+                both = [threading.Thread(target=add, args=[it]) for it in (ours, others)]
+                for thread in both:
+                    thread.start()
+                for thread in both:
+                    thread.join()
+                turns.append((alone, sum(together), sum(together) / alone))
+            one, two, ratio = map(statistics.median, zip(*turns[1:]))
+            print(f"| {sequences} sequences each, {context} tokens before | {one:.0f} | {two:.0f} | "
+                  f"{ratio:.2f} |", flush=True)
+
+
 def rates(runners, args):
     """Tokens per second, the median of rounds in turns; the first one of each warms up."""
     unit = "tokens per CPU-second" if args.cpu else "tokens/s"
@@ -193,20 +223,30 @@ def main():
     parser.add_argument("--contexts", type=numbers, default=CONTEXTS)
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--parts", type=lambda text: text.split(","), default=PARTS)
+    parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
+    if unknown := set(args.parts) - set(ALL_PARTS):
+        parser.error(f"no such part: {', '.join(unknown)}; there are {', '.join(ALL_PARTS)}")
+    os.environ.setdefault("OMP_NUM_THREADS", str(args.threads))
     args.models = args.models.resolve()
-    ours = Engine(args.models, args.engine, "engine", args.contexts)
-    bare = Engine(args.models, args.engine, "bare", args.contexts)
+
+    def engine(kind):
+        return Engine(args.models, args.engine, kind, args.contexts, args.threads)
+
+    ours = engine("engine")
+    bare = engine("bare")
     if "rates" in args.parts:
         runners = {"bare slot loop": bare, "Volley's engine": ours}
         if not args.only:
-            runners["onnxruntime-genai"] = GenAI(args.models)
-            runners["transformers"] = Transformers(args.models)
+            runners["onnxruntime-genai"] = GenAI(args.models, args.threads)
+            runners["transformers"] = Transformers(args.models, args.threads)
         rates(runners, args)
     if "churn" in args.parts:
         come_and_go(ours, bare, args)
     if "gaps" in args.parts:
         long_prompts(ours, args)
+    if "crowd" in args.parts:
+        crowd(ours, engine("engine"), args)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,9 @@ class Encoder:
     def __init__(self):
         options = ort.SessionOptions()
         options.intra_op_num_threads = THREADS
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # As Volley has them: threads that spin on take the core that the load generator needs.
+        options.add_session_config_entry("session.intra_op.spin_duration_us", "20")
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         self.session = ort.InferenceSession(
             str(DIRECTORY / "model.onnx"), options, providers=["CPUExecutionProvider"])
         self.tokenizer = Tokenizer.from_file(str(DIRECTORY / "tokenizer.json"))
