@@ -4,8 +4,10 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
+use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot};
 use volley_types::PredictError;
 
@@ -45,6 +47,23 @@ struct Waiting {
     planned: VecDeque<Run>,
     places: usize,
     window: Duration,
+    /// Whether a thread lets more come before it plans what has come.
+    lingers: bool,
+    /// Threads that sleep as there was nothing to run. The last is woken first, as it is the
+    /// likeliest to be warm.
+    asleep: Vec<Thread>,
+}
+
+/// What a thread found in the queue.
+#[derive(Debug, PartialEq, Eq)]
+enum Received {
+    Nothing,
+    /// Jobs wait; `fresh` where none did before.
+    Jobs {
+        fresh: bool,
+    },
+    /// No more can come.
+    Ended,
 }
 
 /// A job of which `taken` rows have run, or are planned.
@@ -124,6 +143,8 @@ impl Batcher {
                 planned: VecDeque::new(),
                 places,
                 window,
+                lingers: false,
+                asleep: Vec::new(),
             }),
             budget,
             threads,
@@ -131,21 +152,77 @@ impl Batcher {
         }
     }
 
-    /// What a thread runs next; it tells with [`Batcher::done`] when it has. One thread at a time
-    /// waits where there is nothing, and those behind it with it; `None` when no more can come.
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        // Nothing can be half done in it.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells that a job was put into the queue, or that no more can come.
+    pub(super) fn wake(&self) {
+        let mut waiting = self.lock();
+        if waiting.queue.is_closed() {
+            waiting.wake_all();
+        } else if !waiting.lingers {
+            waiting.wake_one();
+        }
+    }
+
+    /// What a thread runs next; it tells with [`Batcher::done`] when it has. Sleeps until
+    /// [`Batcher::wake`] where there is nothing; `None` when no more can come.
     pub(super) fn next_run(&self) -> Option<Run> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.lock();
         while waiting.planned.is_empty() {
-            if !waiting.receive() {
-                return None;
+            if waiting.lingers {
+                waiting = self.sleep(waiting);
+                continue;
             }
-            let idle = self.threads - self.busy.load(Ordering::Acquire);
-            waiting.plan(self.budget, self.threads, idle);
+            match waiting.receive() {
+                Received::Nothing => waiting = self.sleep(waiting),
+                Received::Ended => {
+                    waiting.wake_all();
+                    return None;
+                }
+                Received::Jobs { fresh } => {
+                    if fresh && !waiting.window.is_zero() {
+                        waiting = self.linger(waiting);
+                    }
+                    let idle = self.threads - self.busy.load(Ordering::Acquire);
+                    waiting.plan(self.budget, self.threads, idle);
+                }
+            }
         }
         let mut run = waiting.planned.pop_front()?;
         let others = self.busy.fetch_add(1, Ordering::AcqRel);
-        run.alone = others == 0 && waiting.planned.is_empty() && waiting.is_empty();
+        let nothing_waits = waiting.planned.is_empty() && waiting.is_empty();
+        run.alone = others == 0 && nothing_waits;
+        if !nothing_waits {
+            waiting.wake_one();
+        }
         Some(run)
+    }
+
+    /// Takes what comes within the window, too.
+    fn linger<'a>(&'a self, mut waiting: MutexGuard<'a, Waiting>) -> MutexGuard<'a, Waiting> {
+        let window = waiting.window;
+        waiting.lingers = true;
+        drop(waiting);
+        thread::sleep(window);
+        let mut waiting = self.lock();
+        waiting.lingers = false;
+        waiting.receive();
+        waiting
+    }
+
+    /// Sleeps until there may be something to run.
+    fn sleep<'a>(&'a self, mut waiting: MutexGuard<'a, Waiting>) -> MutexGuard<'a, Waiting> {
+        let own = thread::current();
+        waiting.asleep.push(own.clone());
+        drop(waiting);
+        thread::park();
+        let mut waiting = self.lock();
+        // It may have woken by itself.
+        waiting.asleep.retain(|thread| thread.id() != own.id());
+        waiting
     }
 
     /// The run that a thread took has ended.
@@ -155,26 +232,33 @@ impl Batcher {
 }
 
 impl Waiting {
-    /// Takes what has come; waits when there is nothing to do. False when no more can come.
-    fn receive(&mut self) -> bool {
+    fn wake_one(&mut self) {
+        if let Some(thread) = self.asleep.pop() {
+            thread.unpark();
+        }
+    }
+
+    fn wake_all(&mut self) {
+        self.asleep.drain(..).for_each(|thread| thread.unpark());
+    }
+
+    /// Takes what has come.
+    fn receive(&mut self) -> Received {
         let waits = |begun: &Begun| begun.taken < begun.job.rows.len() && !begun.job.is_over();
         self.jobs.retain(waits);
-        if self.jobs.is_empty() {
-            match self.queue.blocking_recv() {
-                Some(job) => self.begin(job),
-                None => return false,
-            }
-            if !self.window.is_zero() {
-                std::thread::sleep(self.window);
-            }
-        }
+        let fresh = self.jobs.is_empty();
         while self.jobs.len() < self.places {
-            let Ok(job) = self.queue.try_recv() else {
-                break;
-            };
-            self.begin(job);
+            match self.queue.try_recv() {
+                Ok(job) => self.begin(job),
+                Err(TryRecvError::Disconnected) if self.jobs.is_empty() => return Received::Ended,
+                Err(TryRecvError::Disconnected | TryRecvError::Empty) => break,
+            }
         }
-        true
+        if self.jobs.is_empty() {
+            Received::Nothing
+        } else {
+            Received::Jobs { fresh }
+        }
     }
 
     fn begin(&mut self, Job { rows, answer }: Job) {
@@ -235,141 +319,4 @@ impl Waiting {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    type Answers = Vec<oneshot::Receiver<Answer>>;
-
-    /// A job with rows of these lengths.
-    fn job(lengths: &[usize]) -> (Job, oneshot::Receiver<Answer>) {
-        let row = |length: &usize| Tokens {
-            ids: vec![0; *length],
-            ..Tokens::default()
-        };
-        let (answer, answered) = oneshot::channel();
-        let rows = Arc::new(lengths.iter().map(row).collect());
-        (Job { rows, answer }, answered)
-    }
-
-    /// A batcher for so many threads, with these jobs in it and no more to come.
-    fn batcher(jobs: &[Vec<usize>], threads: usize) -> (Batcher, Answers) {
-        let (sender, queue) = mpsc::channel(jobs.len());
-        let mut answers = Vec::new();
-        for lengths in jobs {
-            let (job, answered) = job(lengths);
-            assert!(sender.try_send(job).is_ok());
-            answers.push(answered);
-        }
-        let batcher = Batcher::new(queue, jobs.len(), Duration::ZERO, BUDGET, threads);
-        (batcher, answers)
-    }
-
-    fn waiting(jobs: &[Vec<usize>]) -> (Waiting, Answers) {
-        let (batcher, answers) = batcher(jobs, 1);
-        let mut waiting = batcher.waiting.into_inner().unwrap();
-        assert!(waiting.receive());
-        (waiting, answers)
-    }
-
-    const BUDGET: Budget = Budget {
-        tokens: 1_024,
-        rows: 64,
-    };
-
-    #[test]
-    fn a_window_is_as_many_rows_of_each_and_fewer_of_long_ones() {
-        let counts = |waiting: &mut Waiting| {
-            let mut counts = vec![0; waiting.jobs.len()];
-            for (job, _) in waiting.window(BUDGET, 1) {
-                counts[job] += 1;
-            }
-            counts
-        };
-        let (mut alone, _answers) = waiting(&[vec![8; 1_000]]);
-        assert_eq!(counts(&mut alone), [WINDOW_ROWS]);
-        // 8 runs of 1,024 tokens are 16 texts of 512.
-        let (mut long, _answers) = waiting(&[vec![512; 1_000]]);
-        assert_eq!(counts(&mut long), [16]);
-        // A short request is not behind a long one.
-        let (mut both, _answers) = waiting(&[vec![512; 1_000], vec![8; 2]]);
-        assert_eq!(counts(&mut both), [8, 2]);
-        // A text beyond the budget is taken, alone.
-        let (mut huge, _answers) = waiting(&[vec![100_000, 8]]);
-        assert_eq!(counts(&mut huge), [1]);
-        assert_eq!(counts(&mut huge), [1]);
-        assert_eq!(counts(&mut huge), [0]);
-    }
-
-    /// Rows of the runs that threads take one after the other, none of which ends, and whether
-    /// each was alone.
-    fn taken(batcher: &Batcher, threads: usize) -> Vec<(usize, bool)> {
-        let runs = (0..threads).map_while(|_| batcher.next_run());
-        runs.map(|run| (run.places.len(), run.alone)).collect()
-    }
-
-    #[test]
-    fn what_waits_is_shared_out_among_the_idle_threads() {
-        let (eight, _answers) = batcher(&vec![vec![128]; 8], 2);
-        assert_eq!(taken(&eight, 2), [(4, false), (4, false)]);
-        let (five, _answers) = batcher(&[vec![128; 5]], 2);
-        assert_eq!(taken(&five, 2), [(3, false), (2, false)]);
-        // Very few tokens are run together.
-        let (few, _answers) = batcher(&vec![vec![8]; 3], 4);
-        assert_eq!(taken(&few, 4), [(3, true)]);
-        let (one, _answers) = batcher(&vec![vec![128]; 8], 1);
-        assert_eq!(taken(&one, 1), [(8, true)]);
-        // The budget of a run holds however much there is.
-        let (many, _answers) = batcher(&[vec![128; 64]], 2);
-        assert_eq!(taken(&many, 8), [(8, false); 8]);
-    }
-
-    #[test]
-    fn a_run_is_alone_while_nothing_else_runs_or_waits() {
-        let (sender, queue) = mpsc::channel(4);
-        let batcher = Batcher::new(queue, 4, Duration::ZERO, BUDGET, 2);
-        let mut answers = Vec::new();
-        let mut send = |lengths: &[usize]| {
-            let (job, answered) = job(lengths);
-            assert!(sender.try_send(job).is_ok());
-            answers.push(answered);
-        };
-        send(&[128]);
-        assert_eq!(taken(&batcher, 1), [(1, true)]);
-        send(&[128]);
-        assert_eq!(taken(&batcher, 1), [(1, false)], "the first one runs");
-        batcher.done();
-        batcher.done();
-        send(&[128]);
-        send(&[128]);
-        assert_eq!(taken(&batcher, 1), [(1, false)], "the second one waits");
-        batcher.done();
-        assert_eq!(taken(&batcher, 1), [(1, true)]);
-    }
-
-    proptest! {
-        #[test]
-        fn every_row_is_in_one_window_and_no_window_is_too_large(
-            jobs in proptest::collection::vec(
-                proptest::collection::vec(1_usize..3_000, 1..300), 1..12),
-            threads in 1_usize..5,
-        ) {
-            let (mut waiting, _answers) = waiting(&jobs);
-            let longest = jobs.iter().flatten().max().copied().unwrap_or(0);
-            let all: usize = jobs.iter().map(Vec::len).sum();
-            let mut seen = std::collections::BTreeSet::new();
-            while seen.len() < all {
-                let window = waiting.window(BUDGET, threads);
-                prop_assert!(!window.is_empty());
-                prop_assert!(window.len() < WINDOW_ROWS * threads + jobs.len());
-                let tokens: usize = window.iter().map(|(job, row)| jobs[*job][*row]).sum();
-                let most = BUDGET.tokens * WINDOW_RUNS * threads + jobs.len() * (longest + 1);
-                prop_assert!(tokens <= most, "{tokens} of {most}");
-                for place in window {
-                    prop_assert!(seen.insert(place));
-                }
-            }
-        }
-    }
-}
+mod tests;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, TryLockError};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -27,6 +27,7 @@ pub(super) struct Pace {
 pub(super) struct Queue {
     // `Some` until it is dropped.
     jobs: Option<mpsc::Sender<Job>>,
+    batcher: Arc<Batcher>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -56,20 +57,24 @@ impl Queue {
             Arc::new(batcher),
             wide.map(|wide| Arc::new(Mutex::new(wide))),
         );
-        let start = |(own, watch)| {
-            let (batcher, wide) = (batcher.clone(), wide.clone());
+        // Where one does not start, dropping it ends the others.
+        let mut started = Self {
+            jobs: Some(jobs),
+            batcher,
+            threads: Vec::new(),
+        };
+        for (own, watch) in runners {
+            let (batcher, wide) = (started.batcher.clone(), wide.clone());
             let sessions = Sessions { own, wide, watch };
-            let thread = std::thread::Builder::new().name(format!("encode-{model}"));
-            thread
+            let thread = thread::Builder::new().name(format!("encode-{model}"));
+            let thread = thread
                 .spawn(move || serve(sessions, &batcher))
                 .map_err(|error| {
                     PredictError::internal("the model's thread could not start", error)
-                })
-        };
-        Ok(Self {
-            threads: runners.into_iter().map(start).collect::<Result<_, _>>()?,
-            jobs: Some(jobs),
-        })
+                })?;
+            started.threads.push(thread);
+        }
+        Ok(started)
     }
 
     /// What the model gives for each of `rows`, in order. Waits for a place where there is none.
@@ -87,6 +92,7 @@ impl Queue {
         let (answer, answered) = oneshot::channel();
         let jobs = self.jobs.as_ref().ok_or_else(ended)?;
         jobs.send(Job { rows, answer }).await.map_err(|_| ended())?;
+        self.batcher.wake();
         answered.await.unwrap_or_else(|_| Err(ended()))
     }
 }
@@ -95,6 +101,7 @@ impl Drop for Queue {
     fn drop(&mut self) {
         // Without an entrance each thread ends after the runs that it has taken.
         self.jobs.take();
+        self.batcher.wake();
         let threads = std::mem::take(&mut self.threads);
         let wait = move || {
             for thread in threads {
