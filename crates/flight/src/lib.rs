@@ -31,3 +31,7 @@ pub const MAX_ROWS: usize = 1 << 20;
 /// The application metadata that marks the end of the input: on a message of its own with an
 /// empty header, or on the last record batch.
 pub const END: &[u8] = b"end";
+
+/// The header of a client that reads nothing before the first rows: the headers and the schema
+/// wait for them a moment.
+pub(crate) const TOGETHER: &str = "volley-together";

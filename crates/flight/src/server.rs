@@ -21,6 +21,7 @@ mod discovery;
 mod exchange;
 mod incoming;
 
+use crate::TOGETHER;
 pub use crate::lean::FlightGrpcService;
 use crate::status::to_status;
 use crate::udf::{self, caller::Caller};
@@ -148,7 +149,7 @@ impl arrow_flight::flight_service_server::FlightService for FlightServer {
     type DoExchangeStream = exchange::Outgoing;
 
     /// Answers with headers at once, whatever the call holds: everything else, refusals too,
-    /// comes in the stream.
+    /// comes in the stream. A client that says so lets them wait for the first rows.
     async fn do_exchange(
         &self,
         request: Request<Streaming<FlightData>>,
@@ -163,8 +164,13 @@ impl arrow_flight::flight_service_server::FlightService for FlightServer {
             return Err(render(&error, &caller));
         };
         let config = self.config.clone();
+        let together = request.metadata().contains_key(TOGETHER);
         let replies = exchange::start(predict, caller, config, request, place);
-        Ok(Response::new(replies))
+        Ok(Response::new(if together {
+            replies.together().await
+        } else {
+            replies
+        }))
     }
 
     async fn get_flight_info(

@@ -8,13 +8,14 @@ use arrow_flight::{FlightData, FlightDescriptor};
 use arrow_schema::SchemaRef;
 use futures::{Stream, stream};
 use tokio::time::{Sleep, sleep_until, timeout_at};
-use tonic::metadata::MetadataMap;
+use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::transport::Channel;
 use tonic::{CancellationHandle, Request, Streaming};
 use volley_proto::predict_command;
 use volley_types::{ChunkStream, Deadline, ErrorCode, Input, PredictError, PredictRequest};
 
 use super::input::{self, InputError, Messages};
+use crate::TOGETHER;
 use crate::ingress::{Decoder, Ingress};
 use crate::lean;
 use crate::status::from_status;
@@ -29,7 +30,10 @@ pub(super) struct Opening {
 
 impl Opening {
     /// The call of a request, as sent at `now`.
-    pub(super) fn of(request: PredictRequest, now: Instant, headers: MetadataMap) -> Self {
+    pub(super) fn of(request: PredictRequest, now: Instant, mut headers: MetadataMap) -> Self {
+        if matches!(request.input, Input::Batch(_)) {
+            headers.insert(TOGETHER, MetadataValue::from_static("1"));
+        }
         let command = predict_command::encode(&predict_command::to_wire(&request, now));
         Self {
             descriptor: FlightDescriptor::new_cmd(command),

@@ -1,9 +1,10 @@
 //! One `DoExchange`, seen from the server.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arrow_flight::{FlightData, FlightDescriptor};
 use arrow_schema::{Schema, SchemaRef};
@@ -35,6 +36,9 @@ mod function;
 /// Messages that wait for the connection to take them.
 const READY_MESSAGES: usize = 2;
 
+/// How long the headers and the schema wait for the first rows, where the client lets them.
+const FIRST_ROWS_WITHIN: Duration = Duration::from_millis(250);
+
 /// Starts an exchange. It runs on its own, so that it notices a client that does not read, and
 /// ends with the stream that is returned.
 pub(super) fn start(
@@ -58,6 +62,7 @@ pub(super) fn start(
         outcome
     });
     Outgoing {
+        gathered: VecDeque::new(),
         messages,
         task: Some(AbortOnDropHandle::new(task)),
     }
@@ -66,14 +71,37 @@ pub(super) fn start(
 /// The response's messages, then the error where one ended the exchange. Dropping it stops the
 /// exchange.
 pub struct Outgoing {
+    /// Messages that were taken already.
+    gathered: VecDeque<FlightData>,
     messages: mpsc::Receiver<FlightData>,
     task: Option<AbortOnDropHandle<Result<(), Status>>>,
+}
+
+impl Outgoing {
+    /// Waits a moment for the first rows, so that they and the schema are one write, and wake the
+    /// client once.
+    pub(super) async fn together(mut self) -> Self {
+        let first_rows = async {
+            while self.gathered.len() < READY_MESSAGES {
+                let Some(message) = self.messages.recv().await else {
+                    break;
+                };
+                self.gathered.push_back(message);
+            }
+        };
+        // What has not come by then comes by itself.
+        let _ = timeout(FIRST_ROWS_WITHIN, first_rows).await;
+        self
+    }
 }
 
 impl Stream for Outgoing {
     type Item = Result<FlightData, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if let Some(message) = self.gathered.pop_front() {
+            return Poll::Ready(Some(Ok(message)));
+        }
         if let Some(message) = ready!(self.messages.poll_recv(cx)) {
             return Poll::Ready(Some(Ok(message)));
         }
@@ -361,5 +389,66 @@ fn refuse(error: &PredictError, request_id: Option<&RequestId>, engine: Option<E
     match engine {
         Some(engine) => udf::status::to_status(error, request_id, engine),
         None => to_status(error, request_id),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outgoing() -> (mpsc::Sender<FlightData>, Outgoing) {
+        let (sender, messages) = mpsc::channel(READY_MESSAGES);
+        let outgoing = Outgoing {
+            gathered: VecDeque::new(),
+            messages,
+            task: None,
+        };
+        (sender, outgoing)
+    }
+
+    fn message(name: &str) -> FlightData {
+        FlightData::new().with_app_metadata(name.to_owned())
+    }
+
+    async fn names(outgoing: Outgoing) -> Vec<String> {
+        let text = |data: FlightData| String::from_utf8(data.app_metadata.to_vec()).unwrap();
+        let messages = outgoing.map(|message| text(message.unwrap()));
+        messages.collect().await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_schema_waits_for_the_first_rows() {
+        let (sender, outgoing) = outgoing();
+        sender.try_send(message("schema")).unwrap();
+        let rows = async {
+            tokio::time::sleep(FIRST_ROWS_WITHIN / 2).await;
+            for name in ["rows", "more"] {
+                sender.send(message(name)).await.unwrap();
+            }
+            drop(sender);
+        };
+        let (outgoing, ()) = tokio::join!(outgoing.together(), rows);
+        assert_eq!(outgoing.gathered.len(), 2);
+        assert_eq!(names(outgoing).await, ["schema", "rows", "more"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_does_not_wait_for_long_nor_for_what_never_comes() {
+        let (sender, late) = outgoing();
+        sender.try_send(message("schema")).unwrap();
+        let started = tokio::time::Instant::now();
+        let late = late.together().await;
+        assert_eq!(started.elapsed(), FIRST_ROWS_WITHIN);
+        assert_eq!(late.gathered.len(), 1);
+        sender.try_send(message("rows")).unwrap();
+        drop(sender);
+        assert_eq!(names(late).await, ["schema", "rows"]);
+
+        let (sender, refused) = outgoing();
+        drop(sender);
+        let started = tokio::time::Instant::now();
+        let refused = refused.together().await;
+        assert_eq!(started.elapsed(), Duration::ZERO);
+        assert!(names(refused).await.is_empty());
     }
 }
