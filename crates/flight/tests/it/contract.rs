@@ -1,6 +1,7 @@
 //! What the contract promises when nothing goes wrong.
 
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use futures::channel::mpsc;
 use futures::{SinkExt, StreamExt, TryStreamExt};
@@ -58,6 +59,20 @@ async fn chunks_that_are_ready_travel_together() {
         "{} messages for 200 rows",
         batches.len()
     );
+}
+
+#[tokio::test]
+async fn the_schema_of_a_whole_request_waits_for_rows_but_not_for_ever() {
+    let node = Node::start().await;
+    let started = Instant::now();
+    let call = node.client.predict(request("mute", &[1]));
+    let stream = soon("the schema", call).await.unwrap();
+    assert_eq!(stream.schema().field(0).name(), "y");
+    // No rows ever come. Where the client did not let it wait, or the node did not, it came at
+    // once; that it was slow for another reason fails nothing.
+    assert!(Duration::from_millis(250) <= started.elapsed());
+    drop(stream);
+    node.all_stopped().await;
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use volley_flight::ingress::{Decoder, Ingress};
 use volley_flight::server::FlightServerConfig;
 
 use super::plain::path;
-use super::support::{Node, soon};
+use super::support::{MODELS, Node, soon};
 
 const DATABEND: &[(&str, &str)] = &[("x-databend-tenant", "t"), ("x-databend-function", "f")];
 const AIRPORT: &[(&str, &str)] = &[
@@ -183,7 +183,7 @@ async fn airport_attaches_a_catalogue_of_functions() {
         let replies = client.do_action(call).await.unwrap().into_inner();
         assert_eq!(replies.try_collect::<Vec<_>>().await.unwrap().len(), 1);
     }
-    for (schema, models) in [("models", 7), ("other", 0)] {
+    for (schema, models) in [("models", MODELS.len()), ("other", 0)] {
         let mut headers = AIRPORT.to_vec();
         headers.push(("airport-list-flights-filter-schema", schema));
         let call = request(Criteria::default(), &headers);

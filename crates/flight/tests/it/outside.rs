@@ -20,7 +20,7 @@ use volley_security::tls::{CertificateFiles, NodeFiles, NodeTls};
 use volley_types::{ErrorCode, Predict};
 
 use super::keys::registry_with_keys;
-use super::support::{Node, scripted, soon};
+use super::support::{MODELS, Node, scripted, soon};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -62,7 +62,7 @@ async fn functions_are_found_and_called() {
     let config = FlightClientConfig::default();
     let client = FlightClient::outside(&node.address, config, Access::default()).unwrap();
     let functions = client.functions().await.unwrap();
-    assert_eq!(functions.len(), 7);
+    assert_eq!(functions.len(), MODELS.len());
     let double = client.function("double").await.unwrap();
     assert!(functions.contains(&double));
     assert_eq!(double.arguments, [DataType::Int64]);
@@ -111,8 +111,8 @@ async fn a_key_goes_with_every_call_under_tls() {
     };
     let key = Some(key.reveal().to_string());
     let known = outside(key.clone(), &authority);
-    assert_eq!(known.models().await.len(), 7);
-    assert_eq!(known.functions().await.unwrap().len(), 7);
+    assert_eq!(known.models().await.len(), MODELS.len());
+    assert_eq!(known.functions().await.unwrap().len(), MODELS.len());
     assert!(known.signature(&"double".parse().unwrap()).await.is_ok());
     let call = known.call("double", vec![column(&[Some(2)])], 1, TIMEOUT);
     assert_eq!(soon("the values", call).await.unwrap().len(), 1);

@@ -80,33 +80,6 @@ async fn the_schema_comes_before_the_client_sends_its_own() {
 }
 
 #[tokio::test]
-async fn who_lets_the_schema_wait_gets_it_all_the_same() {
-    let node = Node::start().await;
-    let mut client = node.raw().await;
-    let (mut sender, receiver) = mpsc::channel(4);
-    let mut messages = messages(path(&["double"]), &[5]).into_iter();
-    sender.send(messages.next().unwrap()).await.unwrap();
-    let mut call = Request::new(receiver);
-    let yes = MetadataValue::from_static("1");
-    call.metadata_mut().insert("volley-together", yes);
-    // It has sent no rows, so none can come first.
-    let mut replies = soon("headers", client.do_exchange(call))
-        .await
-        .unwrap()
-        .into_inner();
-    let first = soon("the schema", replies.message())
-        .await
-        .unwrap()
-        .unwrap();
-    for message in messages {
-        sender.send(message).await.unwrap();
-    }
-    drop(sender);
-    let rest: Vec<_> = soon("the answer", replies.try_collect()).await.unwrap();
-    assert_eq!(answers(&[vec![first], rest].concat()), [10]);
-}
-
-#[tokio::test]
 async fn a_table_without_rows_has_an_answer_without_rows() {
     let node = Node::start().await;
     let mut client = node.raw().await;

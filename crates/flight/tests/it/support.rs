@@ -26,10 +26,23 @@ use volley_types::{
 /// - `double`: answers each batch of `x` with `y = 2x`, as it arrives;
 /// - `flood`: 64 KiB rows without end;
 /// - `drip`: one row, then nothing, ever;
+/// - `mute`: nothing, ever;
 /// - `late_error`: three rows, then an error;
 /// - `refuse`: refuses at once, with advice;
 /// - `panic`: one row, then a panic;
 /// - `ready`: 200 one-row batches, all ready at once.
+pub(crate) const MODELS: [&str; 8] = [
+    "double",
+    "flood",
+    "drip",
+    "mute",
+    "late_error",
+    "refuse",
+    "panic",
+    "ready",
+];
+
+/// Plays [`MODELS`].
 pub(crate) struct Scripted {
     /// Streams that were started and not dropped yet.
     pub(crate) running: Arc<AtomicUsize>,
@@ -119,6 +132,7 @@ impl Predict for Scripted {
                 })
                 .boxed(),
             "drip" => rows(1).chain(stream::pending()).boxed(),
+            "mute" => stream::pending().boxed(),
             "late_error" => rows(3)
                 .chain(stream::iter([Err(upstream_failed())]))
                 .boxed(),
@@ -143,17 +157,7 @@ impl Predict for Scripted {
     }
 
     async fn models(&self) -> Vec<ModelName> {
-        [
-            "double",
-            "flood",
-            "drip",
-            "late_error",
-            "refuse",
-            "panic",
-            "ready",
-        ]
-        .map(|name| ModelName::new(name).unwrap())
-        .to_vec()
+        MODELS.map(|name| ModelName::new(name).unwrap()).to_vec()
     }
 }
 
