@@ -20,7 +20,6 @@ venv() {
   shift 2
   if [ ! -f "$folder/complete" ]; then
     step "fetching $* (once)"
-    command -v "$python" >/dev/null || give_up "$python was not found."
     "$python" -m venv "$folder"
     "$folder/bin/python" -m pip install --quiet --disable-pip-version-check "$@" || give_up \
       "the peers could not be fetched; is the network there? Run this again when it is."
@@ -34,7 +33,11 @@ case "$kind" in
   *) give_up "usage: scripts/bench-peers.sh encoders|decoders|bulk|variants|isolation" ;;
 esac
 
-need_rust
+# Whatever the kind needs is looked for before anything is fetched or built.
+case "$kind" in
+  encoders) need rust cc python3 python3.12 disk:12 ;;
+  *) need rust cc python3 disk:12 ;;
+esac
 scripts/get-ort.sh
 peers="$root/target/venv-peers"
 pytriton="$root/target/venv-peers-pytriton"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Measures a release build and prints the report. Arguments go to `volley-bench run`, for example
-# `cpu decode` for only these, or `--write docs/benchmarks.md`.
+# `cpu decode` for only these, or `--write docs/evidence/benchmarks.md`.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
-need_rust
+need rust cc python3
 scripts/get-ort.sh
 step "building (minutes the first time)"
 cargo build --release --locked --package volley-cli --package volley-bench

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Strikes a cluster of real processes with every kind of fault, under load, and checks what its
-# clients saw: docs/chaos.md. Needs root. Arguments go to the binary `chaos`. With `--if-possible`
+# clients saw: docs/evidence/chaos.md. Needs root. Arguments go to the binary `chaos`. With `--if-possible`
 # first, a machine that does not allow it is said, and no failure, unless CI is set.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
@@ -34,7 +34,7 @@ if [ "${1:-}" = --if-possible ]; then
   lenient=yes
   shift
 fi
-need_rust
+need rust cc
 [ "$(id -u)" = 0 ] || impossible "chaos needs root: it makes network namespaces and small disks."
 missing=()
 for program in ip:iproute2 nft:nftables faketime:faketime mkfs.ext4:e2fsprogs fsfreeze:util-linux; do

@@ -4,7 +4,7 @@
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
-need_rust
+need rust cc
 generated="$root/crates/proto/src/generated"
 make() {
   cargo run --locked --quiet --package volley-codegen

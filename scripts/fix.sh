@@ -3,6 +3,6 @@
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
-need_rust
+need rust
 cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged --quiet
 cargo fmt --all

@@ -27,9 +27,7 @@ for name in "${chosen[@]}"; do
     "There is no door '$name'; there are: ${all[*]}."
 done
 
-need_rust
-command -v c++ >/dev/null || give_up \
-  "A C++ compiler was not found; the fuzzer needs one (on Debian: apt-get install g++)."
+need rust c++
 
 # The compiler's own flags of coverage, which the stable one takes: a counter for each edge, a
 # table of where they are, and a word for each comparison. A target is named so that they are for

@@ -13,12 +13,10 @@ make_venv() {
   if [ -f "$stamp" ]; then
     return
   fi
-  command -v python3 >/dev/null || give_up \
-    "python3 was not found; the tests with the clients of Triton, KServe and MLServer need it."
+  need python3
   step "fetching $* (once)"
   rm -rf "$venv"
-  python3 -m venv "$venv" || give_up \
-    "python3 cannot make virtual environments (on Debian: apt install python3-venv)."
+  python3 -m venv "$venv"
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary=:all: \
     "$@" || give_up \
     "the clients could not be fetched; is the network there? Run this again when it is."

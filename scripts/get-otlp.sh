@@ -14,11 +14,10 @@ assert (version('opentelemetry-proto'), version('grpcio')) == ('$PROTO', '$GRPC'
 " 2>/dev/null; then
   exit 0
 fi
-command -v python3 >/dev/null || give_up "python3 was not found; the tests of OTLP need it."
+need python3
 step "fetching opentelemetry-proto $PROTO (10 MB, once)"
 rm -rf "$venv"
-python3 -m venv "$venv" || give_up \
-  "python3 cannot make virtual environments (on Debian: apt install python3-venv)."
+python3 -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary=:all: \
   "opentelemetry-proto==$PROTO" "grpcio==$GRPC" || {
   rm -rf "$venv"

@@ -9,12 +9,10 @@ venv="$root/target/venv"
 if "$venv/bin/python" -c "import pyarrow; assert pyarrow.__version__ == '$VERSION'" 2>/dev/null; then
   exit 0
 fi
-command -v python3 >/dev/null || give_up \
-  "python3 was not found; the tests of the Arrow Flight interface need it."
+need python3
 step "fetching pyarrow $VERSION (50 MB, once)"
 rm -rf "$venv"
-python3 -m venv "$venv" || give_up \
-  "python3 cannot make virtual environments (on Debian: apt install python3-venv)."
+python3 -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary=:all: \
   "pyarrow==$VERSION" || {
   rm -rf "$venv"

@@ -34,12 +34,10 @@ fetch_node
 if [ -f "$stamp" ]; then
   exit 0
 fi
-command -v python3 >/dev/null || give_up \
-  "python3 was not found; the tests with the official clients need it."
+need python3
 step "fetching ${PACKAGES[*]} (once)"
 rm -rf "$venv"
-python3 -m venv "$venv" || give_up \
-  "python3 cannot make virtual environments (on Debian: apt install python3-venv)."
+python3 -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary=:all: \
   "${PACKAGES[@]}" || give_up \
   "the official clients could not be fetched; is the network there? Run this again when it is."

@@ -10,12 +10,10 @@ venv="$root/target/venv-udf"
 if [ "$(cat "$venv/volley-packages" 2>/dev/null)" = "${packages[*]}" ]; then
   exit 0
 fi
-command -v python3 >/dev/null || give_up \
-  "python3 was not found; the tests of functions for SQL engines need it."
+need python3
 step "fetching ${packages[*]} (100 MB, once)"
 rm -rf "$venv"
-python3 -m venv "$venv" || give_up \
-  "python3 cannot make virtual environments (on Debian: apt install python3-venv)."
+python3 -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary=:all: \
   "${packages[@]}" || {
   rm -rf "$venv"

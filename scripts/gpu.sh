@@ -1,17 +1,15 @@
 #!/usr/bin/env bash
 # Runs the tests of local models, and their rates, on a CUDA device. Without one it fails: nothing
-# falls back to the CPU. docs/gpu.md says what has been run so far.
+# falls back to the CPU. docs/evidence/gpu.md says what has been run so far.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
-need_rust
-command -v nvidia-smi >/dev/null || give_up \
-  "nvidia-smi was not found: this machine has no NVIDIA driver."
+need rust cc python3 nvidia-smi
 nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader
 scripts/get-ort.sh --gpu
 export VOLLEY_TEST_DEVICE=cuda
 step "tests"
-cargo test --locked --package volley-backend-onnx
+cargo test --locked --package volley-backend-onnx --package volley-onnx-runtime --package volley-onnx-tensors --package volley-onnx-text --package volley-onnx-generate
 step "decoders again, with CUDA graphs"
 VOLLEY_TEST_CUDA_GRAPHS=1 cargo test --locked --package volley-backend-onnx --test it decoders
 step "what the driver says of the GPUs"

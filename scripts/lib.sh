@@ -19,24 +19,68 @@ give_up() {
   exit 1
 }
 
-need_rust() {
-  command -v cargo >/dev/null || give_up \
-    "Rust's 'cargo' was not found." \
-    "Install it with rustup, as https://rustup.rs says; the right version comes by itself."
+# What one prerequisite lacks, with what to do; nothing where it is there. A program counts where it
+# runs: a version manager's stand-in for a version that is not installed does not.
+lacks() {
+  case "$1" in
+    rust)
+      cargo --version >/dev/null 2>&1 || printf '%s\n' \
+        "Rust's 'cargo' does not run: install it with rustup, as https://rustup.rs says; the right version comes by itself."
+      ;;
+    cc)
+      cc --version >/dev/null 2>&1 || printf '%s\n' \
+        "A C compiler ('cc') does not run (on Debian: apt-get install gcc libc6-dev)."
+      ;;
+    c++)
+      c++ --version >/dev/null 2>&1 || printf '%s\n' \
+        "A C++ compiler ('c++') does not run (on Debian: apt-get install g++)."
+      ;;
+    python3 | python3.*)
+      if ! "$1" --version >/dev/null 2>&1; then
+        printf '%s\n' "$1 does not run (on Debian: apt-get install $1; or by pyenv or uv)."
+      elif ! "$1" -c 'import ensurepip, venv' 2>/dev/null; then
+        printf '%s\n' "$1 cannot make virtual environments (on Debian: apt-get install $1-venv)."
+      fi
+      ;;
+    disk:*)
+      local free
+      mkdir -p "$root/target"
+      free="$(df -Pk "$root/target" | awk 'NR == 2 { print int($4 / 1000000) }')"
+      [ "${1#disk:}" -le "$free" ] || printf '%s\n' \
+        "target/ needs ${1#disk:} GB of disk, and $free GB are free."
+      ;;
+    *)
+      command -v "$1" >/dev/null || printf '%s\n' "$1 was not found."
+      ;;
+  esac
+}
+
+# Checks all prerequisites of a script before it begins, and names every one that is missing.
+need() {
+  local one missing
+  missing="$(for one in "$@"; do lacks "$one"; done)"
+  [ -z "$missing" ] || give_up "$(basename "$0") cannot run here:" "${missing//$'\n'/$'\n'}"
+}
+
+# The version that a tool says it has, be its name before it or not.
+version_of() {
+  "$1" --version 2>/dev/null | awk 'NR == 1 { v = $2 == "" ? $1 : $2; sub(/^v/, "", v); print v }'
 }
 
 # A development tool of the version given: the one that is installed, else our own in target/tools.
-# Prints its path.
+# Prints its path. Further arguments go to `cargo install`. It is built without optimization: it
+# runs for seconds, and an optimized build takes minutes more.
 tool() {
   local name="$1" version="$2"
-  if [ "$("$name" --version 2>/dev/null | awk '{ print $2 }')" = "$version" ]; then
+  shift 2
+  if [ "$(version_of "$name")" = "$version" ]; then
     command -v "$name"
     return
   fi
   local own="$root/target/tools/bin/$name"
-  if [ "$("$own" --version 2>/dev/null | awk '{ print $2 }')" != "$version" ]; then
+  if [ "$(version_of "$own")" != "$version" ]; then
     step "building $name $version (once)"
-    cargo install --locked --quiet --root "$root/target/tools" "$name@$version" >&2 || give_up \
+    cargo install --locked --quiet --debug --root "$root/target/tools" "$@" "$name@$version" >&2 || give_up \
       "$name $version could not be built; is the network there? To use one of your own:" \
       "  cargo install --locked $name@$version"
   fi

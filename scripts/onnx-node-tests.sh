@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Runs the ONNX standard's own tests of every operator through a cluster's REST interface, and
 # prints the table. Arguments go to tests/python/onnx_nodes, for example `--every 20`, `--only
-# reduce_max` or `--write docs/parity.md`.
+# reduce_max` or `--write docs/evidence/parity.md`.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
-need_rust
+need rust cc python3
 step "ONNX Runtime"
 scripts/get-ort.sh
 step "the ONNX standard's tests"

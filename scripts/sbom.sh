@@ -4,7 +4,7 @@
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
-need_rust
+need rust python3
 mkdir -p target/sbom
 target="$(rustc --version --verbose | awk '/^host:/ { print $2 }')"
 cargo metadata --locked --format-version 1 --features volley-cli/sql \

@@ -13,11 +13,10 @@ venv="$root/target/venv-schemathesis"
 stamp="$venv/volley-$VERSION"
 
 if [ ! -f "$stamp" ]; then
-  command -v python3 >/dev/null || give_up "python3 was not found; schemathesis needs it."
+  need python3
   step "fetching schemathesis $VERSION (once)"
   rm -rf "$venv"
-  python3 -m venv "$venv" || give_up \
-    "python3 cannot make virtual environments (on Debian: apt install python3-venv)."
+  python3 -m venv "$venv"
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary=:all: \
     "schemathesis==$VERSION" || give_up \
     "schemathesis could not be fetched; is the network there? Run this again when it is."
@@ -49,7 +48,7 @@ for _ in $(seq 300); do
   "$venv/bin/python" - "$url" <<'PY' && break
 import json, sys, urllib.request
 try:
-    with urllib.request.urlopen(sys.argv[1] + "/v1/models", timeout=2) as answer:
+    with urllib.request.urlopen(sys.argv[1] + "/v1/models?all=true", timeout=2) as answer:
         models = {each["id"] for each in json.load(answer)["data"]}
     sys.exit(0 if {"storyteller", "classifier"} <= models else 1)
 except OSError:

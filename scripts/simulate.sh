@@ -5,7 +5,7 @@
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
-need_rust
+need rust cc
 step "building (minutes the first time)"
 if [ "${1:-}" != --raft ]; then
   cargo build --release --locked --package volley-sim

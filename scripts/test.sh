@@ -3,7 +3,7 @@
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
-need_rust
+need rust cc python3 disk:12
 step "ONNX Runtime"
 scripts/get-ort.sh
 step "pyarrow"
@@ -30,4 +30,5 @@ scripts/get-litellm.sh
 step "building the tests"
 cargo test --workspace --features volley-cli/sql --locked --no-run "$@"
 step "running the tests"
-cargo test --workspace --features volley-cli/sql --locked "$@"
+# One run names every failure.
+cargo test --workspace --features volley-cli/sql --locked --no-fail-fast "$@"

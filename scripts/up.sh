@@ -3,7 +3,7 @@
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
-need_rust
+need rust cc python3
 scripts/get-ort.sh
 step "building Volley (minutes the first time)"
 cargo build --release --locked --package volley-cli

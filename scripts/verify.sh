@@ -4,9 +4,11 @@
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
-need_rust
+need rust cc python3
 deny="$(tool cargo-deny 0.20.2)"
 audit="$(tool cargo-audit 0.22.2)"
+machete="$(tool cargo-machete 0.9.2)"
+mdbook="$(tool mdbook 0.5.4 --no-default-features --features search)"
 
 step "formatting"
 cargo fmt --all --check || give_up "Run scripts/fix.sh."
@@ -16,6 +18,9 @@ cargo metadata --locked --format-version 1 >/dev/null
 
 step "licences, bans and sources"
 "$deny" --log-level error check licenses bans sources
+
+step "unused dependencies"
+"$machete"
 
 step "advisories"
 if [ -n "${VOLLEY_ADVISORY_DB:-}" ]; then
@@ -38,5 +43,8 @@ cargo test --locked --quiet --package volley-tests --test tidy
 
 scripts/verify-deploy.sh
 
-step "documentation"
+step "the book"
+"$mdbook" build
+
+step "documentation of the code"
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet

@@ -1,6 +1,6 @@
 """Volley over Arrow Flight, from Python with nothing but pyarrow.
 
-Runs every part of docs/flight-protocol.md against a node and prints one JSON line per step:
+Runs every part of docs/reference/flight.md against a node and prints one JSON line per step:
 
     python client.py --uri grpc://127.0.0.1:8815 --model storyteller --tensor-model double
 
@@ -22,7 +22,7 @@ END = b"end"
 # No step may wait for ever.
 OPTIONS = flight.FlightCallOptions(timeout=60)
 
-# Without it a path describes the model as a function; see docs/sql.md.
+# Without it a path describes the model as a function; see docs/reference/sql-functions.md.
 ROWS = flight.FlightCallOptions(timeout=60, headers=[(b"volley-door", b"rows")])
 
 

@@ -79,7 +79,7 @@ def cohere_chat(client, model):
             streamed.append(event.delta.message.citations)
     assert text == "".join(part.text for part in whole.content if part.type == "text")
     sources = [[each.sources[0].id for each in told] for told in (streamed, whole.citations)]
-    assert sources[0] == sources[1]
+    assert sources[0] == sources[1], sources
     for each in whole.citations:
         assert each.text == passage(text, each.start, each.end)
     said(f"{model}, cohere", sources[0])

@@ -107,7 +107,7 @@ def with_responses(client, model):
     responses = client.responses
     whole = responses.create(model=model, input=ASKED, instructions="Be brief.", max_output_tokens=20)
     assert whole.status == "incomplete" and whole.incomplete_details.reason == "max_output_tokens"
-    assert whole.usage.output_tokens == 20 and not whole.store
+    assert whole.usage.output_tokens == 20 and whole.store
     said("response", whole.output_text)
 
     counted = responses.input_tokens.count(model=model, input=ASKED, instructions="Be brief.")
@@ -143,6 +143,17 @@ def with_responses(client, model):
     assert formed.status == "completed" and set(json.loads(formed.output_text)) == {"animal", "fast"}
     said("response, of a form", formed.output_text)
 
+    follow = responses.create(
+        model=model, input="And then?", previous_response_id=whole.id, max_output_tokens=5
+    )
+    assert follow.previous_response_id == whole.id
+    assert responses.retrieve(whole.id).output_text == whole.output_text
+    items = responses.input_items.list(follow.id).data
+    assert [item.type for item in items] == ["message"] * 3
+    responses.delete(whole.id)
+    refused(openai.NotFoundError, lambda: responses.retrieve(whole.id))
+    said("response, stored", follow.output_text)
+
     stored = refused(
         openai.BadRequestError,
         lambda: responses.create(model=model, input="Hi", previous_response_id=whole.id),
@@ -174,6 +185,10 @@ def with_anthropic(url, model):
         lambda: client.messages.create(model=model, messages=ASKED, max_tokens=0),
     )
     said("refused", error.body["error"]["message"])
+    listed = list(client.models.list(limit=1))
+    assert model in [each.id for each in listed]
+    assert client.models.retrieve(model).display_name == model
+    said("message, models", len(listed))
     with client.messages.stream(model=model, messages=ASKED, max_tokens=900) as stream:
         next(iter(stream.text_stream))
     said("message, left", "in the middle")

@@ -346,6 +346,29 @@ def airport_calls(client, args):
     return {"chunks": 3}
 
 
+def airport_calls_over_columns(client, args):
+    """A classifier of a table: numbers as wide as DuckDB has them, a label and probabilities out."""
+    descriptor, given, result = airport_catalogue(client, args)["sklearn-columns"]
+    expect(given.types == [pa.float64(), pa.float64(), pa.utf8()], f"columns: {given}")
+    headers = airport_headers("attached", "scalar_function")
+    writer, reader = client.do_exchange(descriptor, options(headers, args.key))
+    with writer:
+        writer.begin(given)
+        expect(reader.schema.equals(result), "the schema that was announced")
+        people = [
+            pa.array([22.0, 38.0, None]),
+            pa.array([7.25, 171.2833, 8.05]),
+            pa.array(["Southampton", "Cherbourg", "Cork"]),
+        ]
+        writer.write_batch(pa.RecordBatch.from_arrays(people, schema=given))
+        answer = reader.read_chunk().data.column(0).to_pylist()
+        writer.done_writing()
+    expect([row and row["output_label"] for row in answer] == [0, 1, None], f"labels: {answer}")
+    chances = answer[1]["output_probability"]
+    expect(len(chances) == 2 and chances[1] > 0.5, f"probabilities by class: {chances}")
+    return {"rows": len(answer)}
+
+
 def airport_errors(client, args):
     def exception(error):
         return msgpack.unpackb(error.extra_info)
@@ -385,6 +408,7 @@ STEPS = [
     databend_errors,
     airport_attaches,
     airport_calls,
+    airport_calls_over_columns,
     airport_errors,
 ]
 

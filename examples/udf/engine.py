@@ -5,7 +5,7 @@
 
 Prints one line a step; the exit status is 1 when one failed. The engine is the package `databend`:
 its own planner and its own client of function servers, over tables of its own. The models are those
-of the tests: `text-embed`, `text-rerank` and `storyteller`. Needs scripts/get-udf.sh.
+of the tests: `text-embed`, `text-rerank`, `sklearn-columns` and `storyteller`. Needs scripts/get-udf.sh.
 """
 
 import argparse
@@ -94,6 +94,23 @@ def many_rows_keep_their_order(context, _):
     return {"rows": len(got)}
 
 
+def a_classifier_is_a_function_over_columns(context, address):
+    """Of its label, and of the probability of one class. Names in a TUPLE of Databend's have no
+    underscore, so a whole answer of this model is none of its types."""
+    columns = "FLOAT NULL, FLOAT NULL, STRING NULL"
+    model = "sklearn-columns"
+    create(context, address, "survives", columns, "BIGINT NULL", f"{model}?output=output_label")
+    chance = f"{model}?output=output_probability&class=1"
+    create(context, address, "chance", columns, "FLOAT NULL", chance)
+    people = """(VALUES (22, 7.25, 'Southampton'), (38, 171.2833, 'Cherbourg'), (NULL, 8, 'Cork'))
+                AS people (age, fare, city)"""
+    got = rows(context, f"SELECT age, survives(age, fare, city), chance(age, fare, city) "
+                        f"FROM {people} ORDER BY fare")
+    expect([row[1] for row in got] == [0, None, 1], f"a label for each row: {got}")
+    expect(got[0][2] < 0.5 < got[2][2] <= 1 and got[1][2] is None, f"its probability: {got}")
+    return {"rows": len(got)}
+
+
 def what_does_not_fit_is_refused(context, address):
     def statement(handler, result):
         return (
@@ -113,6 +130,7 @@ STEPS = [
     pairs_are_ranked,
     a_model_tells,
     many_rows_keep_their_order,
+    a_classifier_is_a_function_over_columns,
     what_does_not_fit_is_refused,
 ]
 

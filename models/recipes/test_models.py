@@ -109,6 +109,21 @@ def main():
         [("y", TensorProto.FLOAT, ["a", "b"])],
         [numpy_helper.from_array(np.array([1], np.float32), "one")],
     )
+    # Normalises text by the rules of a place that no machine knows.
+    save(
+        "foreign",
+        [
+            helper.make_node(
+                "StringNormalizer",
+                ["x"],
+                ["y"],
+                case_change_action="LOWER",
+                locale="xx_YY",
+            )
+        ],
+        [("x", TensorProto.STRING, ["n"])],
+        [("y", TensorProto.STRING, ["n"])],
+    )
     # Tells each row how many rows ran together. A row of 13 fails all that run with it.
     save(
         "together",
@@ -127,6 +142,31 @@ def main():
             numpy_helper.from_array(np.array(0, np.int64), "zero"),
             numpy_helper.from_array(np.array([7], np.int64), "only"),
         ],
+    )
+    # A sum that goes on from request to request: the state of a sequence, which begins anew where
+    # it is told to. Gives the sequence's id back.
+    column = ["n", 1]
+    save(
+        "summing",
+        [
+            helper.make_node("Sub", ["one", "START"], ["goes_on"]),
+            helper.make_node("Mul", ["before", "goes_on"], ["kept"]),
+            helper.make_node("Add", ["x", "kept"], ["sum"]),
+            helper.make_node("Identity", ["sum"], ["after"]),
+            helper.make_node("Identity", ["ID"], ["id"]),
+        ],
+        [
+            ("x", TensorProto.FLOAT, column),
+            ("START", TensorProto.FLOAT, column),
+            ("ID", TensorProto.UINT64, column),
+            ("before", TensorProto.FLOAT, column),
+        ],
+        [
+            ("sum", TensorProto.FLOAT, column),
+            ("after", TensorProto.FLOAT, column),
+            ("id", TensorProto.UINT64, column),
+        ],
+        [numpy_helper.from_array(np.array([[1]], np.float32), "one")],
     )
     # A first dimension that is dynamic and no batch.
     save(

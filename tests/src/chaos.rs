@@ -5,6 +5,7 @@
 //! Needs root, for namespaces and file systems of its own; nothing outside them is touched.
 
 pub mod bed;
+mod directories;
 pub mod disk;
 pub mod history;
 pub mod load;

@@ -12,6 +12,7 @@ pub mod metrics;
 pub mod overload;
 pub mod ports;
 pub mod process;
+pub mod recorder;
 pub mod teller;
 pub mod upstream;
 

@@ -99,6 +99,8 @@ impl Process {
         let out = options.expect("a log file");
         let child = Command::new(setting.program.clone().unwrap_or_else(binary))
             .args(arguments)
+            // Stories script their models.
+            .env("VOLLEY_ALLOW_FAKE_BACKEND", "true")
             .envs(setting.env.iter().cloned())
             .env("VOLLEY_LOG", "info,openraft=warn,ort=warn")
             .env("VOLLEY_TEST_KEY", "sk-volley-test")

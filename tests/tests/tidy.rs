@@ -1,8 +1,12 @@
-//! Borders between crates, sizes of files and functions, and links between documents. Reads the
+//! Borders between crates, import cycles between files, sizes of files and functions, and links between documents. Reads the
 //! workspace's metadata and files; builds and runs nothing.
 
 #[path = "tidy/borders.rs"]
 mod borders;
+#[path = "tidy/compatibility.rs"]
+mod compatibility;
+#[path = "tidy/cycles.rs"]
+mod cycles;
 #[path = "tidy/deploy.rs"]
 mod deploy;
 #[path = "tidy/documents.rs"]

@@ -12,16 +12,26 @@ mod browser;
 mod clients;
 #[path = "whole/compressed.rs"]
 mod compressed;
+#[path = "whole/connectors.rs"]
+mod connectors;
 #[path = "whole/continued.rs"]
 mod continued;
 #[path = "whole/dialects.rs"]
 mod dialects;
+#[path = "whole/documented.rs"]
+mod documented;
 #[path = "whole/drains.rs"]
 mod drains;
 #[path = "whole/faults.rs"]
 mod faults;
+#[path = "whole/fidelity.rs"]
+mod fidelity;
+#[path = "whole/foreign_pages.rs"]
+mod foreign_pages;
 #[path = "whole/life.rs"]
 mod life;
+#[path = "whole/lost_disks.rs"]
+mod lost_disks;
 #[path = "whole/membership.rs"]
 mod membership;
 #[path = "whole/mixed.rs"]
@@ -36,18 +46,28 @@ mod overload;
 mod pipelines;
 #[path = "whole/placement.rs"]
 mod placement;
+#[path = "whole/prerequisites.rs"]
+mod prerequisites;
 #[path = "whole/quotas.rs"]
 mod quotas;
 #[path = "whole/redaction.rs"]
 mod redaction;
+#[path = "whole/repositories.rs"]
+mod repositories;
 #[path = "whole/resumed.rs"]
 mod resumed;
+#[path = "whole/round_trips.rs"]
+mod round_trips;
 #[path = "whole/secrets.rs"]
 mod secrets;
 #[path = "whole/sources.rs"]
 mod sources;
 #[path = "whole/starts.rs"]
 mod starts;
+#[path = "whole/structured.rs"]
+mod structured;
+#[path = "whole/tables.rs"]
+mod tables;
 #[path = "whole/tenants.rs"]
 mod tenants;
 #[path = "whole/told_once.rs"]

@@ -6,9 +6,10 @@ use arrow_array::RecordBatch;
 use futures::TryStreamExt;
 use serde_json::{Map, Value, json};
 use volley_types::{
-    ChunkStream, Citation, ErrorCode, FinishReason, GenerationRow, PredictError, Usage,
+    ChunkStream, Citation, Details, ErrorCode, FinishReason, GenerationRow, PredictError, Usage,
 };
 
+use crate::pieces::{self, Piece};
 use crate::{citations, sse};
 
 /// The most that an answer which is not streamed may hold, in bytes of Arrow memory.
@@ -53,6 +54,101 @@ pub(crate) struct Choice {
     pub(crate) tokens: Vec<Value>,
     /// What its text refers to.
     pub(crate) citations: Vec<Citation>,
+    /// The text, where it is a refusal.
+    pub(crate) refusal: String,
+    /// All of that in the order in which it was said.
+    pub(crate) pieces: Vec<Piece>,
+    /// What its last row tells beside.
+    pub(crate) details: Details,
+}
+
+impl Choice {
+    /// Adds a row.
+    fn add(&mut self, row: &GenerationRow<'_>) {
+        self.text.push_str(row.text().unwrap_or_default());
+        self.thinking.push_str(row.thinking().unwrap_or_default());
+        if let Some(deltas) = row.tool_calls() {
+            merge_tool_calls(&mut self.tool_calls, deltas);
+        }
+        self.finish_reason = row.finish_reason().or(self.finish_reason);
+        if let Some(told) = row.usage() {
+            *self.usage.get_or_insert_default() += told;
+        }
+        self.tokens.extend(tokens(row));
+        self.citations.extend(citations::of(row));
+        if row.finish_reason().is_some() {
+            self.details = row.details().map(Details::from_json).unwrap_or_default();
+        }
+        let pieces = pieces::of(row);
+        // Reasoning of a kind of its own is a stretch of its own.
+        let own =
+            |piece: &Piece| matches!(piece, Piece::Details(details) if details.item.is_some());
+        let is_own = pieces.iter().any(own);
+        for piece in pieces {
+            match &piece {
+                Piece::Thinking(_) if is_own => self.pieces.push(piece),
+                _ => self.put(piece),
+            }
+        }
+    }
+
+    /// Adds a piece, to the one in front of it where they are of one kind.
+    fn put(&mut self, piece: Piece) {
+        if let Piece::Text {
+            text,
+            refusal: true,
+            ..
+        } = &piece
+        {
+            self.refusal.push_str(text);
+        }
+        match (self.pieces.last_mut(), piece) {
+            (Some(Piece::Thinking(said)), Piece::Thinking(more)) => said.push_str(&more),
+            (
+                Some(Piece::Text { text, refusal, .. }),
+                Piece::Text {
+                    text: more,
+                    refusal: same,
+                    ..
+                },
+            ) if *refusal == same => text.push_str(&more),
+            (_, piece) => self.pieces.push(piece),
+        }
+    }
+
+    /// What is only known once all was read: a call without arguments has none, and an answer
+    /// that calls ends so.
+    fn end(&mut self) {
+        for call in &mut self.tool_calls {
+            let Some(function) = call.get_mut("function").and_then(Value::as_object_mut) else {
+                continue;
+            };
+            let arguments = function.get("arguments").and_then(Value::as_str);
+            if arguments.is_none_or(|text| text.trim().is_empty()) {
+                function.insert("arguments".to_owned(), "{}".into());
+            }
+        }
+        let stops = matches!(self.finish_reason, None | Some(FinishReason::Stop));
+        if stops && !self.tool_calls.is_empty() {
+            self.finish_reason = Some(FinishReason::ToolCalls);
+        }
+    }
+
+    /// The text that is no refusal.
+    pub(crate) fn said(&self) -> String {
+        if self.refusal.is_empty() {
+            return self.text.clone();
+        }
+        let said = self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Text {
+                text,
+                refusal: false,
+                ..
+            } => Some(text.as_str()),
+            _ => None,
+        });
+        said.collect()
+    }
 }
 
 /// The choices of a generation, by item and choice.
@@ -67,19 +163,12 @@ pub(crate) fn choices(batches: &[RecordBatch]) -> Result<Vec<Choice>, PredictErr
             failure(&row)?;
             let choice = choices.entry((row.item(), row.choice())).or_default();
             (choice.item, choice.choice) = (row.item(), row.choice());
-            choice.text.push_str(row.text().unwrap_or_default());
-            choice.thinking.push_str(row.thinking().unwrap_or_default());
-            if let Some(deltas) = row.tool_calls() {
-                merge_tool_calls(&mut choice.tool_calls, deltas);
-            }
-            choice.finish_reason = row.finish_reason().or(choice.finish_reason);
-            choice.usage = row.usage().or(choice.usage);
-            choice.tokens.extend(tokens(&row));
-            choice.citations.extend(citations::of(&row));
+            choice.add(&row);
             ended |= row.last();
         }
     }
     if ended {
+        choices.values_mut().for_each(Choice::end);
         Ok(choices.into_values().collect())
     } else {
         Err(sse::silent_end())
@@ -124,6 +213,14 @@ pub(crate) fn usage(choices: &[Choice]) -> Option<Usage> {
         all += usage;
         all
     })
+}
+
+/// What the last row of the last choice tells beside.
+pub(crate) fn details(choices: &[Choice]) -> Details {
+    let mut told = choices.iter().rev().map(|choice| &choice.details);
+    let told = told.find(|details| details.usage.is_some());
+    let last = told.or(choices.last().map(|choice| &choice.details));
+    last.cloned().unwrap_or_default()
 }
 
 /// Sets a field of an object. The macro `json!` writes a value that it is given anew, all its
@@ -176,7 +273,9 @@ fn merge(call: &mut Map<String, Value>, delta: Map<String, Value>) {
         match (call.get_mut(&name), value) {
             (_, Value::Null) => {}
             (Some(Value::Object(inner)), Value::Object(value)) => merge(inner, value),
-            (Some(Value::String(text)), Value::String(more)) if name == "arguments" => {
+            (Some(Value::String(text)), Value::String(more))
+                if name == "arguments" || name == "input" =>
+            {
                 text.push_str(&more);
             }
             (_, value) => {
@@ -233,6 +332,7 @@ mod tests {
         let choices = choices(&[rows.finish()]).unwrap();
         let texts: Vec<_> = choices.iter().map(|choice| choice.text.as_str()).collect();
         assert_eq!(texts, ["Hello", "Yo"]);
+        assert_eq!(choices[0].finish_reason, Some(FinishReason::ToolCalls));
         let whole = json!({ "id": "c1", "type": "function",
                             "function": { "name": "f", "arguments": "{\"a\":1}" } });
         assert_eq!(choices[0].tool_calls, [whole]);

@@ -8,11 +8,11 @@ use async_trait::async_trait;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use volley_types::control::{ClusterStatus, ModelStatus};
 use volley_types::registry::{
-    CoordinatorMember, RegistryCommand, RegistryReply, RegistryState, choice_hash,
+    ConnectorSpec, CoordinatorMember, RegistryCommand, RegistryReply, RegistryState, choice_hash,
 };
 use volley_types::{
-    ChunkStream, Control, ModelName, ModelRef, NodeId, Predict, PredictError, PredictRequest,
-    Signature,
+    ChunkStream, ConnectorCheck, Control, ModelName, ModelRef, NodeId, Predict, PredictError,
+    PredictRequest, Signature,
 };
 
 /// Says which model answered.
@@ -101,6 +101,14 @@ impl Control for Answering {
 
     async fn write(&self, command: RegistryCommand) -> Result<RegistryReply, PredictError> {
         self.inner.write(command).await
+    }
+
+    async fn check_connector(
+        &self,
+        connector: &ConnectorSpec,
+        test: bool,
+    ) -> Result<Vec<ConnectorCheck>, PredictError> {
+        self.inner.check_connector(connector, test).await
     }
 
     fn model_status(&self, model: &ModelName) -> Option<ModelStatus> {

@@ -3,36 +3,45 @@
 //! Its messages become the pipeline's own form, which is OpenAI's: a block `tool_use` is a call of
 //! an assistant's message, a block `tool_result` a message of the role `tool`.
 
+mod content;
 pub(crate) mod events;
+pub(crate) mod models;
 mod request;
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
+use http::HeaderMap;
 use serde_json::{Value, json};
 use volley_types::params::COUNT_TOKENS;
 use volley_types::{
-    ChunkStream, FinishReason, GenerationRow, Input, PredictError, PredictRequest, Task, Usage,
+    ChunkStream, Details, Dialect, FinishReason, GenerationRow, Input, PredictError,
+    PredictRequest, Task, Usage,
 };
 
 use self::events::MessageEvents;
-use self::request::{Asked, Limit};
+use self::request::{Limit, MessagesRequest};
 use crate::answer::{self, Choice};
 use crate::app::App;
 use crate::body::JsonObject;
 use crate::context::RequestContext;
 use crate::error::ApiError;
 use crate::extract::State;
-use crate::{chat, citations, parameters, sse};
+use crate::pieces::CallPiece;
+use crate::{chat, parameters, sse, supplement};
+
+/// The name of the provider whose form this is.
+const FORMAT: &str = "anthropic";
 
 /// A message, whole or streamed.
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     context: RequestContext,
+    headers: HeaderMap,
     JsonObject(body): JsonObject,
 ) -> Result<Response, ApiError> {
-    let asked = request::read(body, Limit::Needed)?;
+    let asked = request::read(body, Limit::Needed, &headers)?;
     let id = format!("msg_{}", context.request_id);
     let begun = begin(&app, &asked, &context);
     if asked.stream {
@@ -59,9 +68,10 @@ pub(crate) async fn create(
 pub(crate) async fn count_tokens(
     State(app): State<Arc<App>>,
     context: RequestContext,
+    headers: HeaderMap,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
-    let mut asked = request::read(body, Limit::Open)?;
+    let mut asked = request::read(body, Limit::Open, &headers)?;
     asked
         .parameters
         .insert(COUNT_TOKENS.to_owned(), true.into());
@@ -75,7 +85,7 @@ pub(crate) async fn count_tokens(
 
 async fn begin(
     app: &App,
-    asked: &Asked,
+    asked: &MessagesRequest,
     context: &RequestContext,
 ) -> Result<ChunkStream, PredictError> {
     let signature = app.control.signature(&asked.model).await?;
@@ -87,54 +97,93 @@ async fn begin(
             Task::Generate.as_str()
         )));
     }
-    let rows = chat::conversation(&asked.messages)?;
+    let (rows, native) = chat::native_rows(&signature, &asked.messages, asked.native.clone())?;
     let mut request = PredictRequest::new(asked.model.clone(), Input::Batch(rows));
     request.request_id = context.request_id.clone();
     request.trace = context.trace;
     request.session = context.session.clone();
     request.deadline = Some(context.deadline);
+    request.dialect = Dialect::Anthropic;
+    request.whole = !asked.stream;
     request.parameters = parameters::from_json(&asked.parameters)?;
+    if let Some(native) = native {
+        native.put(&mut request.parameters)?;
+    }
     app.control.predict(request).await
 }
 
+/// A whole message, its blocks in the order in which they were said.
 fn message(id: &str, model: &str, choice: Choice) -> Value {
-    let mut content = Vec::new();
-    if !choice.thinking.is_empty() {
-        content.push(json!({
-            "type": "thinking", "thinking": choice.thinking, "signature": "",
-        }));
-    }
-    if !choice.text.is_empty() || choice.tool_calls.is_empty() {
-        content.extend(citations::blocks(&choice.text, &choice.citations));
-    }
-    content.extend(choice.tool_calls.iter().map(tool_use));
-    json!({
+    let mut message = json!({
         "id": id,
         "type": "message",
         "role": "assistant",
         "model": model,
-        "content": content,
-        "stop_reason": stop_reason(choice.finish_reason),
-        "stop_sequence": null,
-        "usage": usage(choice.usage.unwrap_or_default()),
-    })
+        "content": content::blocks(id, &choice),
+    });
+    let ending = ending(
+        choice.finish_reason,
+        &choice.details,
+        !choice.refusal.is_empty(),
+    );
+    if let (Value::Object(message), Value::Object(ending)) = (&mut message, ending) {
+        message.extend(ending);
+    }
+    message["usage"] = usage(choice.usage, Some(&choice.details));
+    if let Some(given) = supplement::of(&choice.details, FORMAT) {
+        supplement::supplement(&mut message, given);
+    }
+    message
 }
 
-/// A call in OpenAI's form as a block of a message. Arguments that are no JSON are told as text.
+/// A call in OpenAI's form as a block of a message.
 pub(crate) fn tool_use(call: &Value) -> Value {
     let arguments = call.pointer("/function/arguments").and_then(Value::as_str);
-    let arguments = arguments.unwrap_or_default();
-    let input = if arguments.trim().is_empty() {
-        json!({})
-    } else {
-        serde_json::from_str(arguments).unwrap_or_else(|_| json!({ "text": arguments }))
-    };
     json!({
         "type": "tool_use",
         "id": call.get("id"),
         "name": call.pointer("/function/name"),
-        "input": input,
+        "input": content::input(arguments.unwrap_or_default()),
     })
+}
+
+/// The id of a call. One that its model gave none has one of ours, and what its provider wants
+/// back with it goes along: clients keep ids as they are.
+fn call_id(call: &CallPiece, message: &str) -> String {
+    let id = match call.id.as_deref().filter(|id| !id.is_empty()) {
+        Some(id) => id.to_owned(),
+        None => format!(
+            "toolu_{}_{}",
+            message.trim_start_matches("msg_"),
+            call.index
+        ),
+    };
+    match &call.signature {
+        Some(signature) => chat::signed_id(&id, signature),
+        None => id,
+    }
+}
+
+/// Why a message ended: in its provider's own words where those are of this dialect.
+fn ending(reason: Option<FinishReason>, details: &Details, refused: bool) -> Value {
+    let native = details.format.as_deref() == Some(FORMAT);
+    let own = details.stop_reason.as_deref().filter(|_| native);
+    let reason = match (own, reason) {
+        (Some("tool_use" | "end_turn"), reason) if !refused => stop_reason(reason),
+        (Some(own), _) => own,
+        (None, _) if refused => "refusal",
+        (None, reason) => stop_reason(reason),
+    };
+    let mut ending = json!({ "stop_reason": reason, "stop_sequence": details.stop_sequence });
+    if let Some(told) = details.stop_details.as_ref().filter(|_| native) {
+        ending["stop_details"] = told.clone();
+    }
+    if let Some(Value::Object(fields)) = details.fields.as_ref().filter(|_| native) {
+        for (name, value) in fields {
+            ending[name.as_str()] = value.clone();
+        }
+    }
+    ending
 }
 
 pub(crate) fn stop_reason(reason: Option<FinishReason>) -> &'static str {
@@ -146,11 +195,33 @@ pub(crate) fn stop_reason(reason: Option<FinishReason>) -> &'static str {
     }
 }
 
-fn usage(usage: Usage) -> Value {
-    let read = usage.prompt_tokens.saturating_sub(usage.cached_tokens);
-    let mut told = json!({ "input_tokens": read, "output_tokens": usage.completion_tokens });
-    if usage.cached_tokens != 0 {
-        told["cache_read_input_tokens"] = json!(usage.cached_tokens);
+/// The tokens of a message: those of its input are the ones that no cache had or was given. What
+/// is unknown is null.
+fn usage(usage: Option<Usage>, details: Option<&Details>) -> Value {
+    let Some(usage) = usage else {
+        return json!({ "input_tokens": null, "output_tokens": null });
+    };
+    let cached = usage.cached_tokens.saturating_add(usage.cache_write_tokens);
+    let mut told = json!({
+        "input_tokens": usage.prompt_tokens.saturating_sub(cached),
+        "output_tokens": usage.completion_tokens,
+    });
+    let counts = [
+        ("cache_creation_input_tokens", usage.cache_write_tokens),
+        ("cache_read_input_tokens", usage.cached_tokens),
+    ];
+    for (name, count) in counts.into_iter().filter(|(_, count)| *count != 0) {
+        told[name] = count.into();
+    }
+    if usage.reasoning_tokens != 0 {
+        told["output_tokens_details"] = json!({ "thinking_tokens": usage.reasoning_tokens });
+    }
+    let native = details.filter(|details| details.format.as_deref() == Some(FORMAT));
+    let native = native.and_then(|details| details.usage.as_ref());
+    for (name, value) in native.and_then(Value::as_object).into_iter().flatten() {
+        if told.get(name).is_none() {
+            told[name.as_str()] = value.clone();
+        }
     }
     told
 }

@@ -13,17 +13,21 @@ use axum::handler::Handler;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{self, MethodRouter};
-use http::{HeaderMap, HeaderValue, header};
+use http::{Extensions, HeaderMap, HeaderValue, header};
 use volley_security::{Gatekeeper, Principal};
 use volley_types::arrow_messages::OpenArrow;
-use volley_types::{Control, ErrorCode, PredictError, Role};
+use volley_types::{Control, ErrorCode, Intake, PredictError, Role};
 
 use crate::answering::{AnsweredBy, Answering};
 use crate::app::App;
-use crate::error::ApiError;
+use crate::encoding::Uncompressed;
+use crate::error::{ApiError, House};
+use crate::models::ModelStore;
+use crate::oip::shared_memory::SharedMemory;
 use crate::oip::statistics::Statistics;
 use crate::opensearch::batch::Everywhere;
 use crate::resume::{self, Resume};
+use crate::serve::Caller;
 use crate::{ApiConfig, EncodeMetrics, Origins, context, encoding, ws};
 
 /// Who may call a method of a route.
@@ -203,7 +207,7 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
     /// The router, with what wraps every route: bodies compressed both ways, the request's
     /// context, and who sent it.
     pub(crate) fn finish(self, state: S, gate: Arc<Gatekeeper>, config: ApiConfig) -> Router {
-        let limit = config.max_body_bytes;
+        let limit = config.max_body_bytes.max(config.max_tensor_bytes);
         self.router
             .fallback(context::no_route)
             .method_not_allowed_fallback(context::no_method)
@@ -212,6 +216,35 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
             .layer(from_fn_with_state(limit, encoding::middleware))
             .with_state(state)
     }
+}
+
+/// Stands in requests whose bodies grant or set something: a name that such a body has twice may be
+/// read differently by whoever checked it before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grants;
+
+/// Stands in requests that came by a listener without administration.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NoAdministration;
+
+/// Whether what needs `access` administers the cluster or its models.
+fn administers(access: Access) -> bool {
+    matches!(access, Access::Role(role) if MODEL_ADMIN <= role)
+}
+
+/// Refuses what administers where a request came by a listener that serves the rest.
+///
+/// # Errors
+/// `PermissionDenied`.
+pub(crate) fn served_here(access: Access, extensions: &Extensions) -> Result<(), PredictError> {
+    if administers(access) && extensions.get::<NoAdministration>().is_some() {
+        return Err(PredictError::new(
+            ErrorCode::PermissionDenied,
+            "administration is served on a listener of its own, 'listen.admin' in this \
+             coordinator's configuration, and not here",
+        ));
+    }
+    Ok(())
 }
 
 /// What [`identify`] found out.
@@ -228,28 +261,46 @@ async fn identify(
 ) -> Response {
     let of_socket = ws::credentials(request.headers());
     let headers = of_socket.as_ref().unwrap_or(request.headers());
-    let found = gate.identify(headers).map(Arc::new);
+    let caller = request.extensions().get::<Caller>();
+    let address = caller.map(|caller| caller.0);
+    let found = gate.identify_from(headers, address).map(Arc::new);
     let by = gate;
     request.extensions_mut().insert(Identified { found, by });
     next.run(request).await
 }
 
 async fn check(access: Access, mut request: Request, next: Next) -> Response {
+    if let Err(error) = served_here(access, request.extensions()) {
+        return refuse(error);
+    }
     let found = request.extensions_mut().remove::<Identified>();
     match admitted(access, found.as_ref()) {
         Ok(principal) => {
             request.extensions_mut().insert(principal);
-            next.run(request).await
+            if administers(access) {
+                request.extensions_mut().insert(Grants);
+            }
+            // aiohttp clients of this protocol accept compressed answers and read predictions only.
+            let plain = access != PREDICT.into() && House::of(path_of(&request)) == House::Oip;
+            let mut response = next.run(request).await;
+            if plain {
+                response.extensions_mut().insert(Uncompressed);
+            }
+            response
         }
         Err(error) => {
-            let path = request.extensions().get::<OriginalUri>();
-            let path = path.map_or_else(|| request.uri().path(), |OriginalUri(all)| all.path());
-            let what = format!("{} {path}", request.method());
+            let what = format!("{} {}", request.method(), path_of(&request));
             drop(request);
             note(access, found, &what).await;
             refuse(error)
         }
     }
+}
+
+/// The whole path, of which a nested router sees its part.
+fn path_of(request: &Request) -> &str {
+    let path = request.extensions().get::<OriginalUri>();
+    path.map_or_else(|| request.uri().path(), |OriginalUri(all)| all.path())
 }
 
 /// Notes who was known, and was refused what changes something: handlers, which note the rest, are
@@ -297,9 +348,12 @@ pub(crate) struct Sealed {
     gate: Arc<Gatekeeper>,
     resume: Resume,
     statistics: Arc<Statistics>,
+    shared_memory: Arc<SharedMemory>,
     batches: Everywhere,
+    models: Option<Arc<dyn ModelStore>>,
     arrow: Option<OpenArrow>,
     origins: Origins,
+    intake: Intake,
 }
 
 impl Sealed {
@@ -318,9 +372,12 @@ impl Sealed {
             gate,
             resume,
             statistics: Arc::default(),
+            shared_memory: Arc::new(SharedMemory::new(false, 0)),
             batches,
+            models: None,
             arrow: None,
             origins: Origins::default(),
+            intake: Intake::new(config.max_inflight_body_bytes),
         }
     }
 
@@ -336,6 +393,16 @@ impl Sealed {
         self
     }
 
+    /// The same, with this as the memory for bodies.
+    pub(crate) fn taking_in(mut self, intake: Intake) -> Self {
+        self.intake = intake;
+        self
+    }
+
+    pub(crate) fn intake(&self) -> &Intake {
+        &self.intake
+    }
+
     pub(crate) fn origins(&self) -> &Origins {
         &self.origins
     }
@@ -343,6 +410,18 @@ impl Sealed {
     /// The same, counting there.
     pub(crate) fn counting(mut self, statistics: Arc<Statistics>) -> Self {
         self.statistics = statistics;
+        self
+    }
+
+    /// The same, keeping models there.
+    pub(crate) fn keeping(mut self, models: Option<Arc<dyn ModelStore>>) -> Self {
+        self.models = models;
+        self
+    }
+
+    /// The same, with these regions of shared memory.
+    pub(crate) fn sharing(mut self, shared_memory: Arc<SharedMemory>) -> Self {
+        self.shared_memory = shared_memory;
         self
     }
 
@@ -374,9 +453,12 @@ impl Sealed {
             principal,
             resume: self.resume.clone(),
             statistics: self.statistics.clone(),
+            shared_memory: self.shared_memory.clone(),
             batches: self.batches.clone(),
+            models: self.models.clone(),
             arrow: self.arrow.clone(),
             gate: self.gate.clone(),
+            intake: self.intake.clone(),
         })
     }
 }

@@ -1,18 +1,28 @@
 //! Reading JSON bodies, bounded in size, time and depth.
 
+pub(crate) mod content;
+mod unique;
+
+use axum::body::Body;
 use axum::extract::{FromRequest, Request};
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
 use http::{HeaderMap, HeaderName, StatusCode, header};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Body as _;
 use serde_json::{Map, Value};
-use volley_types::{ErrorCode, PredictError};
+use volley_types::{ErrorCode, PredictError, Share};
 
-use crate::auth::Sealed;
-use crate::encoding;
+pub(crate) use self::content::{broken, parse};
+use crate::auth::{Grants, Sealed};
+use crate::compact;
+use crate::encoding::CompressedLength;
 use crate::error::{self, ApiError};
+use crate::intake::{Held, tree_room};
 
-/// A JSON object; an empty body counts as an empty object.
+/// A JSON object; an empty body counts as an empty object. What the body is called does not
+/// matter: many clients send JSON as a form (`curl -d`), as bytes (aiohttp) or as nothing. Pages of
+/// other origins, who could then post it too, are refused before ([`crate::Origins`]).
 #[derive(Debug)]
 pub(crate) struct JsonObject(pub(crate) Map<String, Value>);
 
@@ -20,15 +30,13 @@ impl FromRequest<Sealed> for JsonObject {
     type Rejection = Response;
 
     async fn from_request(request: Request, app: &Sealed) -> Result<Self, Response> {
-        // Besides being clear, this keeps web pages of other origins from posting here: browsers
-        // ask before they send JSON, and are not answered.
-        let json = is_json(request.headers());
-        object(request, app, json).await.map(Self)
+        object(request, app, app.config().max_body_bytes)
+            .await
+            .map(Self)
     }
 }
 
-/// A JSON object of a client that does not say what it sends, as Triton's do not. Only for routes
-/// that change nothing.
+/// A JSON object for a route that others like it take binary tensors at.
 #[derive(Debug)]
 pub(crate) struct UntypedJsonObject(pub(crate) Map<String, Value>);
 
@@ -36,30 +44,14 @@ impl FromRequest<Sealed> for UntypedJsonObject {
     type Rejection = Response;
 
     async fn from_request(request: Request, app: &Sealed) -> Result<Self, Response> {
-        let headers = request.headers();
-        if headers.contains_key(BINARY_TENSORS) {
+        if request.headers().contains_key(BINARY_TENSORS) {
             let message = "this route takes no binary tensors; send JSON alone";
             let error = PredictError::invalid(message);
             return Err(error::respond(&error, StatusCode::UNSUPPORTED_MEDIA_TYPE));
         }
-        let json = is_json(headers) || !headers.contains_key(header::CONTENT_TYPE);
-        object(request, app, json).await.map(Self)
-    }
-}
-
-/// A JSON object of a client that may not say what it sends, for routes that change something. A
-/// web page of another origin always tells its origin, and is refused.
-#[derive(Debug)]
-pub(crate) struct OwnJsonObject(pub(crate) Map<String, Value>);
-
-impl FromRequest<Sealed> for OwnJsonObject {
-    type Rejection = Response;
-
-    async fn from_request(request: Request, app: &Sealed) -> Result<Self, Response> {
-        let headers = request.headers();
-        let untyped = !headers.contains_key(header::CONTENT_TYPE);
-        let json = is_json(headers) || (untyped && !headers.contains_key(header::ORIGIN));
-        object(request, app, json).await.map(Self)
+        object(request, app, app.config().max_tensor_bytes)
+            .await
+            .map(Self)
     }
 }
 
@@ -67,7 +59,7 @@ impl FromRequest<Sealed> for OwnJsonObject {
 pub(crate) const BINARY_TENSORS: HeaderName =
     HeaderName::from_static("inference-header-content-length");
 
-/// The tensors of an inference. Only for routes that change nothing.
+/// The tensors of an inference.
 #[derive(Debug)]
 pub(crate) enum Tensors {
     /// A JSON object, and the bytes behind it.
@@ -80,34 +72,50 @@ impl FromRequest<Sealed> for Tensors {
     type Rejection = Response;
 
     async fn from_request(request: Request, app: &Sealed) -> Result<Self, Response> {
-        let headers = request.headers();
-        let Some(length) = headers.get(BINARY_TENSORS) else {
-            let json = is_json(headers) || !headers.contains_key(header::CONTENT_TYPE);
-            let object = object(request, app, json).await?;
-            return Ok(Self::Told(object, Bytes::new()));
-        };
-        let length = length
-            .to_str()
-            .ok()
-            .and_then(|text| text.trim().parse().ok());
-        let bytes = read(request, app).await?;
-        Self::split(bytes, length).map_err(|error| ApiError(error).into_response())
+        let media = other_media(request.headers());
+        let (held, length) = (held(&request), json_length(request.headers()));
+        let limit = app.config().max_tensor_bytes;
+        let (bytes, mut share) = read(request, app, limit).await?;
+        let size = bytes.len();
+        let told = Self::split(bytes, length, &mut share);
+        held.keep(share, size);
+        told.map_err(|error| malformed(error, media.filter(|_| length.is_none())))
     }
 }
 
+/// What is said of where the JSON ends; an unreadable length is one that no body has.
+fn json_length(headers: &HeaderMap) -> Option<usize> {
+    let length = headers.get(BINARY_TENSORS)?.to_str().ok();
+    let length = length.and_then(|text| text.trim().parse().ok());
+    Some(length.unwrap_or(usize::MAX))
+}
+
 impl Tensors {
-    fn split(mut bytes: Bytes, length: Option<usize>) -> Result<Self, PredictError> {
-        let length = length.filter(|length| *length <= bytes.len()).ok_or_else(|| {
-            PredictError::invalid(format!(
+    fn split(
+        mut bytes: Bytes,
+        length: Option<usize>,
+        share: &mut Share,
+    ) -> Result<Self, PredictError> {
+        let length = length.unwrap_or(bytes.len());
+        if bytes.len() < length {
+            return Err(PredictError::invalid(format!(
                 "header '{BINARY_TENSORS}' must be the length of the JSON in bytes, no more than \
                  the body's {}",
                 bytes.len()
-            ))
-        })?;
-        if length == 0 {
+            )));
+        }
+        if length == 0 && !bytes.is_empty() {
             return Ok(Self::Raw(bytes));
         }
-        let raw = bytes.split_off(length);
+        let (raw, size) = (bytes.split_off(length), share.bytes());
+        if compact::LARGE <= length {
+            share.grow(compact::FACTOR * length)?;
+            if let Some((body, raw)) = compact::read(&bytes, &raw)? {
+                return Ok(Self::Told(body, raw));
+            }
+            share.shrink_to(size);
+        }
+        share.grow(tree_room(&bytes)?)?;
         Ok(Self::Told(parse(&bytes)?, raw))
     }
 }
@@ -115,21 +123,41 @@ impl Tensors {
 async fn object(
     request: Request,
     app: &Sealed,
-    json: bool,
+    limit: usize,
 ) -> Result<Map<String, Value>, Response> {
-    let bytes = read(request, app).await?;
-    if !bytes.is_empty() && !json {
-        let message = "send the body as JSON, with the header 'content-type: application/json'";
-        let error = PredictError::invalid(message);
-        return Err(error::respond(&error, StatusCode::UNSUPPORTED_MEDIA_TYPE));
-    }
-    parse(&bytes).map_err(|error| ApiError(error).into_response())
+    let media = other_media(request.headers());
+    let grants = request.extensions().get::<Grants>().is_some();
+    let held = held(&request);
+    let (bytes, mut share) = read(request, app, limit).await?;
+    let grown = tree_room(&bytes).and_then(|room| share.grow(room));
+    held.keep(share, bytes.len());
+    let read = if grants { unique::parse } else { parse };
+    let object = grown.and_then(|()| read(&bytes));
+    object.map_err(|error| malformed(error, media))
 }
 
-fn is_json(headers: &HeaderMap) -> bool {
-    let given = headers.get(header::CONTENT_TYPE);
-    let media = given.and_then(|value| value.to_str().ok()?.split(';').next());
-    media.is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json"))
+/// The refusal of a body that is no JSON, and may be said to be something else.
+pub(crate) fn malformed(mut error: PredictError, media: Option<String>) -> Response {
+    match media {
+        Some(media) if error.code == ErrorCode::InvalidInput => {
+            error.message = format!("{}; it is sent as '{media}', send JSON", error.message);
+            error::respond(&error, StatusCode::UNSUPPORTED_MEDIA_TYPE)
+        }
+        _ => ApiError(error).into_response(),
+    }
+}
+
+/// Where a request's share of the memory for bodies is kept.
+pub(crate) fn held(request: &Request) -> Held {
+    request.extensions().get().cloned().unwrap_or_default()
+}
+
+/// The media type of a body that is said to be something else than JSON.
+pub(crate) fn other_media(headers: &HeaderMap) -> Option<String> {
+    let given = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
+    let media = given.split(';').next()?.trim().to_ascii_lowercase();
+    let json = media == "application/json" || media.ends_with("+json") || media.is_empty();
+    (!json).then_some(media)
 }
 
 /// The refusal of a body in an encoding that nobody here reads; what is read, is inflated already,
@@ -144,62 +172,63 @@ pub(crate) fn unknown_encoding(headers: &HeaderMap) -> Option<Response> {
     Some(error::respond(&error, StatusCode::UNSUPPORTED_MEDIA_TYPE))
 }
 
-/// Why a body broke off.
-pub(crate) fn broken(source: axum::BoxError) -> PredictError {
-    let error = if encoding::is_too_much(&*source) {
-        PredictError::new(
-            ErrorCode::TooLarge,
-            "the request's body inflates to far more than it is; send it in parts, or compress it \
-             less",
-        )
-    } else {
-        PredictError::invalid(
-            "the request's body could not be read; is it whole, and compressed as its header says?",
-        )
-    };
-    error.with_source(source)
-}
-
-/// The whole body. What stands compressed on the wire is read inflated here, and the limit is
-/// on that.
-async fn read(request: Request, app: &Sealed) -> Result<Bytes, Response> {
+/// The whole body, of at most `limit` bytes. What stands compressed on the wire is read inflated
+/// here, and the limit is on that.
+pub(crate) async fn read(
+    request: Request,
+    app: &Sealed,
+    limit: usize,
+) -> Result<(Bytes, Share), Response> {
     if let Some(refusal) = unknown_encoding(request.headers()) {
         return Err(refusal);
     }
-    let limit = app.config().max_body_bytes;
-    let collected = Limited::new(request.into_body(), limit).collect();
-    let (status, code, message) =
-        match tokio::time::timeout(app.config().body_timeout, collected).await {
-            Ok(Ok(collected)) => return Ok(collected.to_bytes()),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => (
-                StatusCode::PAYLOAD_TOO_LARGE,
-                ErrorCode::TooLarge,
-                format!("the request's body is over the limit of {limit} bytes"),
-            ),
-            Ok(Err(error)) => return Err(ApiError(broken(error)).into_response()),
-            Err(_) => (
-                StatusCode::REQUEST_TIMEOUT,
-                ErrorCode::DeadlineExceeded,
-                "the request's body did not arrive in time".to_owned(),
-            ),
-        };
-    Err(error::respond(&PredictError::new(code, message), status))
+    let compressed = request.extensions().get::<CompressedLength>();
+    let compressed = compressed.map_or(0, |length| length.0);
+    let announced = request.body().size_hint().lower().max(compressed);
+    // Refused before it is sent, where the client waits for a word (`100 Continue`).
+    if announced > limit as u64 {
+        return Err(over(limit));
+    }
+    let mut share = app.intake().share();
+    let collected = collect(request.into_body(), limit, &mut share);
+    let late = || {
+        let message = "the request's body did not arrive in time";
+        let error = PredictError::new(ErrorCode::DeadlineExceeded, message);
+        error::respond(&error, StatusCode::REQUEST_TIMEOUT)
+    };
+    let read = tokio::time::timeout(app.config().body_timeout, collected).await;
+    let bytes = read.map_err(|_| late())??;
+    Ok((bytes, share))
 }
 
-/// Parses a body. The parser's own limit on depth (128) holds.
-pub(crate) fn parse(bytes: &[u8]) -> Result<Map<String, Value>, PredictError> {
-    if bytes.iter().all(u8::is_ascii_whitespace) {
-        return Ok(Map::new());
+/// All bytes of `body`, one after the other. However small the pieces are in which they come,
+/// they take no more than that.
+async fn collect(body: Body, limit: usize, share: &mut Share) -> Result<Bytes, Response> {
+    let expected = body.size_hint().lower() as usize;
+    let (mut pieces, mut all) = (body.into_data_stream(), BytesMut::new());
+    while let Some(piece) = pieces.next().await {
+        let piece = piece.map_err(|error| ApiError(broken(error.into())).into_response())?;
+        if limit - all.len() < piece.len() {
+            return Err(over(limit));
+        }
+        share
+            .grow(piece.len())
+            .map_err(|error| ApiError(error).into_response())?;
+        if all.is_empty() && expected == piece.len() {
+            return Ok(piece);
+        }
+        if all.is_empty() {
+            all.reserve(expected.max(piece.len()));
+        }
+        all.extend_from_slice(&piece);
     }
-    match serde_json::from_slice(bytes) {
-        Ok(Value::Object(object)) => Ok(object),
-        Ok(_) => Err(PredictError::invalid(
-            "the request's body must be a JSON object",
-        )),
-        Err(error) => Err(PredictError::invalid(format!(
-            "the request's body is not valid JSON: {error}"
-        ))),
-    }
+    Ok(all.freeze())
+}
+
+fn over(limit: usize) -> Response {
+    let message = format!("the request's body is over the limit of {limit} bytes");
+    let error = PredictError::new(ErrorCode::TooLarge, message);
+    error::respond(&error, StatusCode::PAYLOAD_TOO_LARGE)
 }
 
 /// Typed access to the fields of a body, with errors that name them.

@@ -13,7 +13,9 @@ use std::sync::Arc;
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
-use volley_types::{Citation, FinishReason, PredictError, PredictRequest, Task, Usage};
+use volley_types::{
+    Citation, Details, Dialect, FinishReason, PredictError, PredictRequest, Task, Usage,
+};
 
 use self::events::ChatEvents;
 use crate::answer::{self, Choice};
@@ -24,7 +26,11 @@ use crate::context::RequestContext;
 use crate::error::ApiError;
 use crate::extract::State;
 use crate::openai::{self, chat::stream};
-use crate::sse;
+use crate::pieces::{CallPiece, Piece};
+use crate::{sse, supplement};
+
+/// The name of the provider whose form this is.
+const FORMAT: &str = "cohere";
 
 /// A chat, whole or streamed.
 pub(crate) async fn chat(
@@ -55,22 +61,35 @@ async fn read(
     let (name, model, signature) = openai::model(app, body).await?;
     openai::expect(&name, &signature, Task::Generate)?;
     let asked = request::read(std::mem::take(body))?;
-    let rows = chat::conversation(&asked.messages)?;
-    let request = openai::request(model, rows, &asked.parameters, context)?;
+    let (rows, native) = chat::native_rows(&signature, &asked.messages, Some(asked.native))?;
+    let mut request = openai::request(model, rows, &asked.parameters, context)?;
+    request.dialect = Dialect::Cohere;
+    request.whole = !asked.stream;
+    if let Some(native) = native {
+        native.put(&mut request.parameters)?;
+    }
     Ok((request, asked.stream))
 }
 
 fn message(id: &str, choice: Choice) -> Value {
     let mut content = Vec::new();
-    if !choice.thinking.is_empty() {
-        content.push(json!({ "type": "thinking", "thinking": choice.thinking }));
+    let (thinking, plan) = thoughts(&choice.pieces);
+    if !thinking.is_empty() {
+        content.push(json!({ "type": "thinking", "thinking": thinking }));
     }
     let place = content.len();
     if !choice.text.is_empty() || choice.tool_calls.is_empty() {
         content.push(json!({ "type": "text", "text": choice.text }));
     }
     let mut message = json!({ "role": "assistant", "content": content });
-    if !choice.citations.is_empty() {
+    if !plan.is_empty() {
+        message["tool_plan"] = plan.into();
+    }
+    // A server of this form names several sources of one passage together.
+    let own: Vec<_> = choice.pieces.iter().flat_map(own_citations).collect();
+    if !own.is_empty() {
+        message["citations"] = own.into_iter().cloned().collect();
+    } else if !choice.citations.is_empty() {
         let told = choice.citations.iter();
         message["citations"] = told
             .map(|cited| citation(cited, &choice.text, place))
@@ -81,34 +100,106 @@ fn message(id: &str, choice: Choice) -> Value {
     }
     let mut told = json!({
         "id": id,
-        "finish_reason": finish_reason(choice.finish_reason),
+        "finish_reason": finish_reason(choice.finish_reason, &choice.details),
         "message": message,
-        "usage": usage(choice.usage.unwrap_or_default()),
     });
+    if let Some(used) = choice.usage {
+        told["usage"] = usage(used, &choice.details);
+    }
     if !choice.tokens.is_empty() {
-        told["logprobs"] = choice.tokens.iter().map(logprob).collect();
+        let tokens = choice.tokens.chunks(1);
+        told["logprobs"] = tokens.map(logprobs).collect();
+    }
+    if let Some(given) = supplement::of(&choice.details, FORMAT) {
+        // Citations, and the numbers of tokens, are the server's own.
+        if let Some(message) = told["message"].as_object_mut() {
+            message.remove("citations");
+        }
+        told["logprobs"] = Value::Null;
+        supplement::supplement(&mut told, given);
+        if let Some(told) = told
+            .as_object_mut()
+            .filter(|told| told["logprobs"].is_null())
+        {
+            told.remove("logprobs");
+        }
     }
     told
 }
 
-/// A whole call in OpenAI's form, which is Cohere's; some models leave the type out.
+/// What was thought, and what of it is a plan for the calls.
+fn thoughts(pieces: &[Piece]) -> (String, String) {
+    let (mut thinking, mut plan) = (String::new(), String::new());
+    for (at, piece) in pieces.iter().enumerate() {
+        let Piece::Thinking(text) = piece else {
+            continue;
+        };
+        match pieces.get(at + 1) {
+            Some(Piece::Details(details)) if is_plan(details) => plan.push_str(text),
+            _ => thinking.push_str(text),
+        }
+    }
+    (thinking, plan)
+}
+
+/// Whether the reasoning in front is a plan for the calls that follow.
+fn is_plan(details: &Details) -> bool {
+    details.format.as_deref() == Some(FORMAT) && details.item.as_deref() == Some("tool_plan")
+}
+
+/// A whole call in OpenAI's form, which is Cohere's; some models leave the type out. What its
+/// provider wants back goes along with the id.
 fn call(mut call: Value) -> Value {
     call["type"] = "function".into();
+    let signature = call.pointer("/extra_content/google/thought_signature");
+    let signature = signature.and_then(Value::as_str);
+    if let (Some(id), Some(signature)) = (call["id"].as_str(), signature) {
+        let id = chat::signed_id(id, signature);
+        call["id"] = id.into();
+    }
+    if let Some(fields) = call.as_object_mut() {
+        fields.remove("extra_content");
+    }
     call
 }
 
-/// Why an answer ended, in Cohere's words. What its filter cut has the one of its first version.
-fn finish_reason(reason: Option<FinishReason>) -> &'static str {
-    match reason {
-        Some(FinishReason::Length) => "MAX_TOKENS",
-        Some(FinishReason::ToolCalls) => "TOOL_CALL",
-        Some(FinishReason::ContentFilter) => "ERROR_TOXIC",
-        Some(FinishReason::Error) => "ERROR",
-        Some(FinishReason::Stop) | None => "COMPLETE",
+/// The id of a call in a stream; one of ours where its model gave it none.
+fn call_id(call: &CallPiece, message: &str) -> String {
+    let id = match call.id.as_deref().filter(|id| !id.is_empty()) {
+        Some(id) => id.to_owned(),
+        None => format!("call_{message}_{}", call.index),
+    };
+    match &call.signature {
+        Some(signature) => chat::signed_id(&id, signature),
+        None => id,
     }
 }
 
-fn usage(usage: Usage) -> Value {
+/// Why an answer ended: in its server's own words where those are of this dialect. What its filter
+/// cut has the word of its first version.
+fn finish_reason(reason: Option<FinishReason>, details: &Details) -> String {
+    let native = details.format.as_deref() == Some(FORMAT);
+    let own = details.stop_reason.as_deref().filter(|_| native);
+    let reason = match (reason, own) {
+        (Some(FinishReason::ToolCalls), _) => "TOOL_CALL",
+        (_, Some(own)) => own,
+        (Some(FinishReason::Length), _) => "MAX_TOKENS",
+        (Some(FinishReason::ContentFilter), _) => "ERROR_TOXIC",
+        (Some(FinishReason::Error), _) => "ERROR",
+        (Some(FinishReason::Stop) | None, _) => match details.stop_sequence {
+            Some(_) => "STOP_SEQUENCE",
+            None => "COMPLETE",
+        },
+    };
+    reason.to_owned()
+}
+
+fn usage(usage: Usage, details: &Details) -> Value {
+    if let (Some(FORMAT), Some(native @ Value::Object(_))) =
+        (details.format.as_deref(), &details.usage)
+    {
+        return native.clone();
+    }
     let counts = json!({
         "input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens,
     });
@@ -119,9 +210,23 @@ fn usage(usage: Usage) -> Value {
     told
 }
 
-/// A token with its probability. Its number is the model's own affair.
-fn logprob(token: &Value) -> Value {
-    json!({ "text": token["token"], "token_ids": [], "logprobs": [token["logprob"]] })
+/// Tokens with their probabilities, and with their numbers where the server tells them.
+fn logprobs(tokens: &[Value]) -> Value {
+    let texts = tokens.iter().filter_map(|token| token["token"].as_str());
+    let numbers = tokens.iter().map(|token| &token["token_id"]);
+    json!({
+        "text": texts.collect::<String>(),
+        "token_ids": numbers.filter(|number| number.is_number()).collect::<Vec<_>>(),
+        "logprobs": tokens.iter().map(|token| &token["logprob"]).collect::<Vec<_>>(),
+    })
+}
+
+/// The citations of a piece in the form of a Cohere server.
+fn own_citations(piece: &Piece) -> Vec<&Value> {
+    match piece {
+        Piece::Details(details) => events::cited(details),
+        _ => Vec::new(),
+    }
 }
 
 /// A citation of the part of the content at `place`, whose text is known as far as `text` goes.

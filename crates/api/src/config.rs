@@ -2,13 +2,21 @@
 
 use std::time::Duration;
 
+use crate::openai::responses::store::ResponsesConfig;
+
 /// The knobs of the HTTP edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ApiConfig {
     /// Connections at a time; further ones are refused at once.
     pub max_connections: usize,
+    /// Connections at a time from one address, or from one network of 64 bits over IPv6.
+    pub max_connections_per_address: usize,
     /// The largest request body, in bytes.
     pub max_body_bytes: usize,
+    /// What the bodies of all requests, and what is read of them, may take together, in bytes.
+    pub max_inflight_body_bytes: usize,
+    /// The largest body or message of tensors (the Open Inference Protocol's), in bytes.
+    pub max_tensor_bytes: usize,
     /// How long a client may take to send a request's headers.
     pub header_timeout: Duration,
     /// How long a client may take to send a request's body.
@@ -28,6 +36,10 @@ pub struct ApiConfig {
     pub drain_timeout: Duration,
     /// Streams that can be taken up again.
     pub resume: ResumeConfig,
+    /// Responses that later requests name.
+    pub responses: ResponsesConfig,
+    /// Whether clients on this machine may register regions of system shared memory.
+    pub shared_memory: bool,
 }
 
 /// What is held of streams that can be taken up again.
@@ -59,7 +71,10 @@ impl Default for ApiConfig {
     fn default() -> Self {
         Self {
             max_connections: 20_000,
+            max_connections_per_address: 10_000,
             max_body_bytes: 16 << 20,
+            max_inflight_body_bytes: 2 << 30,
+            max_tensor_bytes: 64 << 20,
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             request_timeout: Duration::from_secs(300),
@@ -69,6 +84,8 @@ impl Default for ApiConfig {
             idle_timeout: Duration::from_secs(300),
             drain_timeout: Duration::from_secs(30),
             resume: ResumeConfig::default(),
+            responses: ResponsesConfig::default(),
+            shared_memory: false,
         }
     }
 }

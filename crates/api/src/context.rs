@@ -9,15 +9,16 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use tracing::Instrument;
 use volley_types::{Deadline, ErrorCode, PredictError, RequestId, TraceContext};
 
-use crate::ApiConfig;
 use crate::answering::AnsweredBy;
-use crate::error::{self, ApiError};
+use crate::error::{self, ApiError, House};
+use crate::intake::Held;
 use crate::resume::Resumable;
 use crate::watch::Watches;
+use crate::{ApiConfig, idle};
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TIMEOUT_MS: HeaderName = HeaderName::from_static("x-volley-timeout-ms");
@@ -82,7 +83,7 @@ impl<S: Sync> FromRequestParts<S> for RequestContext {
     }
 }
 
-/// Wraps every route: checks `Host`, makes the context, fences panics, echoes the id.
+/// Wraps every route: makes the context, fences panics, echoes the id.
 pub(crate) async fn middleware(
     State(config): State<Arc<ApiConfig>>,
     mut request: Request,
@@ -97,13 +98,9 @@ pub(crate) async fn middleware(
         method = %request.method(),
         path = request.uri().path(),
     );
-    let path = request.uri().path().to_owned();
-    let checked = check_host(&request).and_then(|()| {
-        Ok((
-            timeout(request.headers(), &config)?,
-            session(request.headers())?,
-        ))
-    });
+    let house = House::of_request(request.uri().path(), request.headers());
+    let checked = timeout(request.headers(), &config)
+        .and_then(|timeout| Ok((timeout, session(request.headers())?)));
     let answered_by = AnsweredBy::default();
     let mut response = match checked {
         Err(error) => ApiError(error).into_response(),
@@ -120,16 +117,22 @@ pub(crate) async fn middleware(
                 resume: None,
             };
             request.extensions_mut().insert(context);
+            let held = Held::default();
+            request.extensions_mut().insert(held.clone());
             let answered = AssertUnwindSafe(next.run(request))
                 .catch_unwind()
                 .instrument(span);
-            answered.await.unwrap_or_else(|_| {
+            let answered = answered.await.unwrap_or_else(|_| {
                 let error = PredictError::internal("the request failed unexpectedly", "a panic");
                 ApiError(error).into_response()
-            })
+            });
+            match held.rows() {
+                Some(rows) => idle::until_sent(answered, rows),
+                None => answered,
+            }
         }
     };
-    response = error::render(response, &path, request_id.as_str());
+    response = error::render_for(response, house, request_id.as_str());
     answered_by.tell(response.headers_mut());
     if let Ok(id) = HeaderValue::from_str(request_id.as_str()) {
         response.headers_mut().insert(REQUEST_ID, id);
@@ -155,20 +158,6 @@ pub(crate) fn trace(headers: &HeaderMap) -> TraceContext {
     given
         .and_then(TraceContext::parse)
         .map_or_else(TraceContext::random, TraceContext::child)
-}
-
-/// RFC 9112 §3.2: a server must refuse a request with no `Host`, or more than one.
-fn check_host(request: &Request) -> Result<(), PredictError> {
-    if request.version() >= Version::HTTP_2 && request.uri().authority().is_some() {
-        return Ok(());
-    }
-    match request.headers().get_all(header::HOST).iter().count() {
-        1 => Ok(()),
-        0 => Err(PredictError::invalid("the request has no Host header")),
-        _ => Err(PredictError::invalid(
-            "the request has more than one Host header",
-        )),
-    }
 }
 
 /// How long a prediction may take.
@@ -205,19 +194,21 @@ pub(crate) fn session(headers: &HeaderMap) -> Result<Option<String>, PredictErro
 }
 
 /// No such route.
-pub(crate) async fn no_route(request: Request) -> ApiError {
+pub(crate) async fn no_route(request: Request) -> Response {
     let path: String = request.uri().path().chars().take(200).collect();
-    ApiError(PredictError::new(
+    let error = PredictError::new(
         ErrorCode::NotFound,
         format!(
-            "no route for {} {path}; see docs/rest-api.md",
+            "no route for {} {path}; see docs/reference/rest.md",
             request.method()
         ),
-    ))
+    );
+    error::with_code(ApiError(error).into_response(), "unknown_url")
 }
 
 /// The route is there, the method is not.
 pub(crate) async fn no_method(request: Request) -> Response {
     let error = PredictError::invalid(format!("this route does not take {}", request.method()));
-    error::respond(&error, http::StatusCode::METHOD_NOT_ALLOWED)
+    let refused = error::respond(&error, http::StatusCode::METHOD_NOT_ALLOWED);
+    error::with_code(refused, "method_not_allowed")
 }

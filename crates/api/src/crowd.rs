@@ -1,15 +1,18 @@
 //! More than a server can take: connections past the cap are told so at once and closed, and a
 //! connection whose requests are taken back as fast as they come is closed too.
 
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use volley_security::network;
 
 /// Refusals that are being told at a time; further connections are closed without a word.
 const TOLD_AT_A_TIME: usize = 256;
@@ -26,10 +29,105 @@ const WINDOW: Duration = Duration::from_secs(10);
 /// So many times as many as are answered are an attack.
 const EXCESS: u32 = 4;
 
-const REFUSAL: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
-    retry-after: 1\r\nconnection: close\r\ncontent-length: 154\r\n\r\n\
-    {\"error\":{\"type\":\"overloaded\",\"code\":\"overloaded\",\"reason\":\"this coordinator has \
-    as many connections as it may have; try another, or again\"},\"status\":503}";
+/// Why there is no place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Full {
+    /// The server has as many connections as it may have.
+    Server,
+    /// The caller's address has.
+    Address,
+}
+
+impl Full {
+    fn refusal(self) -> String {
+        let (status, reason, what) = match self {
+            Self::Server => (
+                503,
+                "Service Unavailable",
+                "this coordinator has as many connections as it may have; try another, or again",
+            ),
+            Self::Address => (
+                429,
+                "Too Many Requests",
+                "this address has as many connections as it may have; use those that are open, \
+                 or try again",
+            ),
+        };
+        let body = format!(
+            "{{\"error\":{{\"type\":\"overloaded\",\"code\":\"overloaded\",\
+             \"reason\":\"{what}\"}},\"status\":{status}}}"
+        );
+        format!(
+            "HTTP/1.1 {status} {reason}\r\ncontent-type: application/json\r\n\
+             x-content-type-options: nosniff\r\nretry-after: 1\r\nconnection: close\r\n\
+             content-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    }
+}
+
+/// The connections that a server may have, all together and from each address.
+#[derive(Clone, Debug)]
+pub(crate) struct Places {
+    all: Arc<Semaphore>,
+    by_address: ByAddress,
+    per_address: usize,
+}
+
+#[derive(Clone, Debug, Default)]
+struct ByAddress(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+/// What one connection takes; free again when dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    _one: OwnedSemaphorePermit,
+    address: IpAddr,
+    by_address: ByAddress,
+}
+
+impl Places {
+    pub(crate) fn new(all: usize, per_address: usize) -> Self {
+        Self {
+            all: Arc::new(Semaphore::new(all)),
+            by_address: ByAddress::default(),
+            per_address,
+        }
+    }
+
+    /// A place for a connection from `address`.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub(crate) fn take(&self, address: IpAddr) -> Result<Place, Full> {
+        let address = network(address);
+        let one = self.all.clone().try_acquire_owned();
+        let one = one.map_err(|_| Full::Server)?;
+        let mut counts = self.by_address.0.lock();
+        let count = counts.get(&address).copied().unwrap_or_default();
+        if self.per_address <= count {
+            return Err(Full::Address);
+        }
+        counts.insert(address, count + 1);
+        drop(counts);
+        Ok(Place {
+            _one: one,
+            address,
+            by_address: self.by_address.clone(),
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut counts = self.by_address.0.lock();
+        match counts.get_mut(&self.address) {
+            Some(count) if 1 < *count => *count -= 1,
+            _ => {
+                counts.remove(&self.address);
+            }
+        }
+    }
+}
 
 /// Turns away those for whom there is no place. Cloning gives another handle.
 #[derive(Clone, Debug)]
@@ -44,17 +142,18 @@ impl Doorman {
     pub(crate) fn turn_away(
         &self,
         socket: TcpStream,
+        full: Full,
         plain: bool,
         tasks: &TaskTracker,
         end: CancellationToken,
     ) {
-        tracing::debug!("a connection past the cap was refused");
+        tracing::debug!(full = ?full, "a connection past the cap was refused");
         let Ok(permit) = self.0.clone().try_acquire_owned() else {
             return;
         };
         if plain {
             tasks.spawn(async move {
-                let told = tokio::time::timeout(HEARD_WITHIN, tell(socket));
+                let told = tokio::time::timeout(HEARD_WITHIN, tell(socket, full.refusal()));
                 // Who does not listen is let go as well.
                 let _ = end.run_until_cancelled(told).await;
                 drop(permit);
@@ -63,8 +162,8 @@ impl Doorman {
     }
 }
 
-async fn tell(mut socket: TcpStream) -> std::io::Result<()> {
-    socket.write_all(REFUSAL.as_bytes()).await?;
+async fn tell(mut socket: TcpStream, refusal: String) -> std::io::Result<()> {
+    socket.write_all(refusal.as_bytes()).await?;
     socket.shutdown().await?;
     let mut rest = (&mut socket).take(LISTENED_BYTES as u64);
     tokio::io::copy(&mut rest, &mut tokio::io::sink()).await?;
@@ -151,11 +250,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_refusal_is_as_long_as_it_says() {
-        let (head, body) = REFUSAL.split_once("\r\n\r\n").unwrap();
-        let length = format!("content-length: {}", body.len());
-        assert!(head.contains(&length), "{length}");
-        assert!(serde_json::from_str::<serde_json::Value>(body).is_ok());
+    fn a_refusal_is_as_long_as_it_says() {
+        for full in [Full::Server, Full::Address] {
+            let refusal = full.refusal();
+            let (head, body) = refusal.split_once("\r\n\r\n").unwrap();
+            let length = format!("content-length: {}", body.len());
+            assert!(head.contains(&length), "{length}");
+            let told: serde_json::Value = serde_json::from_str(body).unwrap();
+            assert!(head.contains(&told["status"].to_string()), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn an_address_has_its_part_of_the_places_and_no_more() {
+        let places = Places::new(4, 2);
+        let take = |address: &str| places.take(address.parse().unwrap());
+        let (one, _two) = (take("192.0.2.1").unwrap(), take("192.0.2.1").unwrap());
+        assert_eq!(take("192.0.2.1").unwrap_err(), Full::Address);
+        assert_eq!(take("::ffff:192.0.2.1").unwrap_err(), Full::Address);
+        let _six = take("2001:db8::1").unwrap();
+        let seven = take("2001:db8::ffff:2").unwrap();
+        assert_eq!(take("2001:db8::3").unwrap_err(), Full::Server);
+        drop(seven);
+        assert!(take("2001:db8:0:0:9::").is_ok());
+        drop(one);
+        assert!(take("192.0.2.1").is_ok());
+        assert_eq!(places.by_address.0.lock().len(), 2, "who left is forgotten");
     }
 
     #[test]

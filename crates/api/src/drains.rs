@@ -59,6 +59,9 @@ pub(crate) fn described(drain: &DrainStatus) -> Value {
         "state": drain.state(),
         "force": drain.force,
         "models": drain.models.iter().map(|model| model.as_str()).collect::<Vec<_>>(),
+        "blocked": drain.blocked.iter().map(|(model, reason)| json!({
+            "model": model.as_str(), "reason": reason,
+        })).collect::<Vec<_>>(),
         "active": drain.active,
     })
 }

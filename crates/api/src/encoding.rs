@@ -22,6 +22,15 @@ pub(crate) use self::inflate::is_too_much;
 /// Less than this is not worth it.
 const MIN_BYTES: u64 = 64;
 
+/// Stands in answers that are sent as they are, whatever the client accepts: some clients accept
+/// more than they read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Uncompressed;
+
+/// How long a body is that comes compressed, in bytes, where that is known.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CompressedLength(pub(crate) u64);
+
 /// How bytes are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Encoding {
@@ -67,6 +76,8 @@ pub(crate) async fn middleware(
     if let Some(encoding) = given {
         headers.remove(header::CONTENT_ENCODING);
         headers.remove(header::CONTENT_LENGTH);
+        let length = CompressedLength(request.body().size_hint().lower());
+        request.extensions_mut().insert(length);
         request = request.map(|body| Body::new(Inflated::new(body, encoding, limit)));
     }
     let bodiless = request.method() == Method::HEAD;
@@ -129,13 +140,12 @@ fn compressed(mut response: Response, wanted: Option<Encoding>) -> Response {
 }
 
 fn is_worth_it(response: &Response) -> bool {
-    let bodiless = matches!(
-        response.status(),
-        StatusCode::SWITCHING_PROTOCOLS | StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
-    );
+    let status = response.status();
+    let bodiless = !status.is_success() || status == StatusCode::NO_CONTENT;
+    let plain = response.extensions().get::<Uncompressed>().is_some();
     let encoded = response.headers().contains_key(header::CONTENT_ENCODING);
     let small = response.body().size_hint().upper();
-    !bodiless && !encoded && small.is_none_or(|bytes| MIN_BYTES <= bytes)
+    !bodiless && !plain && !encoded && small.is_none_or(|bytes| MIN_BYTES <= bytes)
 }
 
 #[cfg(test)]

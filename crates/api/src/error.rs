@@ -4,16 +4,20 @@
 //! all routes, writes the body as the route's dialect has it.
 
 mod anthropic;
+mod huggingface;
 mod openai;
 mod opensearch;
+#[cfg(test)]
+mod reference;
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use http::{HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 use volley_types::{ErrorCode, PredictError};
 
 pub(crate) use self::anthropic::error as anthropic_error;
+pub(crate) use self::huggingface::error as huggingface_error;
 pub(crate) use self::openai::error as openai_error;
 pub(crate) use self::opensearch::kind;
 
@@ -68,6 +72,28 @@ pub(crate) fn respond(error: &PredictError, status: StatusCode) -> Response {
     response
 }
 
+/// A failed request of a house that its path does not tell.
+#[derive(Debug)]
+pub(crate) struct HouseError(pub(crate) House, pub(crate) PredictError);
+
+impl IntoResponse for HouseError {
+    fn into_response(self) -> Response {
+        let mut response = ApiError(self.1).into_response();
+        response.extensions_mut().insert(self.0);
+        response
+    }
+}
+
+/// The code of a refusal that is HTTP's alone, for houses that have codes.
+#[derive(Clone, Copy, Debug)]
+struct Code(&'static str);
+
+/// `response`, a refusal with this code.
+pub(crate) fn with_code(mut response: Response, code: &'static str) -> Response {
+    response.extensions_mut().insert(Code(code));
+    response
+}
+
 /// Whose clients a route is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum House {
@@ -77,12 +103,41 @@ pub(crate) enum House {
     Cohere,
     Oip,
     Ollama,
+    HuggingFace,
 }
 
 /// Cohere's routes that no other house has.
 const COHERE: [&str; 4] = ["/v2/chat", "/v2/embed", "/v2/rerank", "/v1/embed"];
 
+/// Routes of Hugging Face's servers that no other house has.
+const HUGGING_FACE: [&str; 10] = [
+    "/embed",
+    "/embed_all",
+    "/embed_sparse",
+    "/similarity",
+    "/predict",
+    "/decode",
+    "/info",
+    "/generate",
+    "/generate_stream",
+    "/chat_tokenize",
+];
+/// Routes at the root that OpenAI's clients share with those of vLLM and llama.cpp.
+const AT_ROOT: [&str; 5] = ["/tokenize", "/detokenize", "/rerank", "/version", "/ping"];
+
+/// What Anthropic's clients send with every request.
+const ANTHROPIC_VERSION: &str = "anthropic-version";
+
 impl House {
+    /// The house of a request: models are listed at one path for two of them.
+    pub(crate) fn of_request(path: &str, headers: &HeaderMap) -> Self {
+        let models = path == "/v1/models" || path.starts_with("/v1/models/");
+        match models && headers.contains_key(ANTHROPIC_VERSION) {
+            true => Self::Anthropic,
+            false => Self::of(path),
+        }
+    }
+
     pub(crate) fn of(path: &str) -> Self {
         if path == "/v1/messages" || path.starts_with("/v1/messages/") {
             Self::Anthropic
@@ -92,7 +147,14 @@ impl House {
             Self::Ollama
         } else if path == "/v2" || path.starts_with("/v2/") {
             Self::Oip
-        } else if path.starts_with("/v1/") && !path.starts_with("/v1/streams/") {
+        } else if path.starts_with("/tei/")
+            || path.starts_with("/tgi/")
+            || HUGGING_FACE.contains(&path)
+        {
+            Self::HuggingFace
+        } else if AT_ROOT.contains(&path)
+            || path.starts_with("/v1/") && !path.starts_with("/v1/streams/")
+        {
             Self::OpenAi
         } else {
             Self::OpenSearch
@@ -101,12 +163,19 @@ impl House {
 }
 
 /// Writes the body of a failed response for the house of `path`.
-pub(crate) fn render(mut response: Response, path: &str, request_id: &str) -> Response {
-    let Some(Failure(error)) = response.extensions_mut().remove::<Failure>() else {
+pub(crate) fn render(response: Response, path: &str, request_id: &str) -> Response {
+    render_for(response, House::of(path), request_id)
+}
+
+/// The same for `house`, where the response names no other.
+pub(crate) fn render_for(mut response: Response, house: House, request_id: &str) -> Response {
+    let extensions = response.extensions_mut();
+    let Some(Failure(error)) = extensions.remove::<Failure>() else {
         return response;
     };
+    let house = extensions.remove::<House>().unwrap_or(house);
+    let code = extensions.remove::<Code>();
     let status = response.status();
-    let house = House::of(path);
     if matches!(house, House::OpenAi | House::Anthropic) && is_final(error.code) {
         let never = HeaderValue::from_static("false");
         response.headers_mut().insert(SHOULD_RETRY, never);
@@ -123,7 +192,17 @@ pub(crate) fn render(mut response: Response, path: &str, request_id: &str) -> Re
             (StatusCode::NOT_FOUND, json!({ "error": error.message }))
         }
         House::Ollama => (status, json!({ "error": error.message })),
-        House::OpenAi => (openai::status(&error, status), openai::body(&error)),
+        House::OpenAi => {
+            let mut body = openai::body(&error);
+            if let Some(Code(code)) = code {
+                body["error"]["code"] = code.into();
+            }
+            (openai::status(&error, status), body)
+        }
+        House::HuggingFace => (
+            huggingface::status(&error, status),
+            huggingface::error(&error),
+        ),
         House::Anthropic => {
             let mut body = anthropic::error(&error);
             body["request_id"] = request_id.into();

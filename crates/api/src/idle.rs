@@ -52,13 +52,13 @@ impl Idle {
 impl Running {
     /// The request ends with the body of its answer.
     pub(crate) fn until_sent(self, answer: Response) -> Response {
-        answer.map(|body| {
-            Body::new(SentBody {
-                body,
-                _running: self,
-            })
-        })
+        until_sent(answer, self)
     }
+}
+
+/// `answer`, which holds `held` until its body was sent or given up.
+pub(crate) fn until_sent<T: Send + Sync + Unpin + 'static>(answer: Response, held: T) -> Response {
+    answer.map(|body| Body::new(SentBody { body, _held: held }))
 }
 
 impl Drop for Running {
@@ -69,12 +69,12 @@ impl Drop for Running {
     }
 }
 
-struct SentBody {
+struct SentBody<T> {
     body: Body,
-    _running: Running,
+    _held: T,
 }
 
-impl HttpBody for SentBody {
+impl<T: Unpin> HttpBody for SentBody<T> {
     type Data = Bytes;
     type Error = axum::Error;
 

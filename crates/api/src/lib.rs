@@ -12,22 +12,29 @@ mod anthropic;
 mod app;
 mod auth;
 mod body;
+mod catalogue;
 mod chat;
 mod citations;
 mod cohere;
+mod compact;
 mod config;
 mod context;
 mod crowd;
 mod drains;
 mod encoding;
+mod envelope;
 mod error;
 mod extract;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod hosts;
+mod huggingface;
 mod idle;
+mod inputs;
+mod intake;
 mod keys;
 mod metrics;
+mod models;
 mod oip;
 mod ollama;
 mod openai;
@@ -36,7 +43,10 @@ mod opensearch;
 mod ops;
 mod origins;
 mod parameters;
+mod paths;
+mod pieces;
 mod pipelines;
+mod precheck;
 mod resume;
 mod routes;
 mod rows;
@@ -44,31 +54,36 @@ mod secrets;
 mod serve;
 mod sse;
 mod stall;
+mod supplement;
 pub mod tensors;
+mod tokens;
 mod watch;
 mod ws;
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::Router;
+use axum::{Extension, Router};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use volley_security::Gatekeeper;
 use volley_security::tls::EdgeTls;
-use volley_types::Control;
 use volley_types::arrow_messages::OpenArrow;
+use volley_types::{Control, Intake};
 
-use crate::auth::Sealed;
+use crate::auth::{NoAdministration, Sealed};
+use crate::oip::shared_memory::SharedMemory;
 use crate::oip::statistics::Statistics;
 use crate::opensearch::batch::Everywhere;
 use crate::resume::Resume;
 
 pub use crate::config::{ApiConfig, ResumeConfig};
+pub use crate::models::{ModelFile, ModelStore};
 pub use crate::oip::grpc::GrpcSkin;
+pub use crate::openai::responses::store::{Responses, ResponsesConfig};
 pub use crate::opensearch::batch::{Batches, PeerTasks};
 pub use crate::origins::Origins;
-pub use crate::resume::{HeldCounts, PeerStreams, Streams};
+pub use crate::resume::{HeldAll, HeldCounts, PeerStreams, Streams};
 
 /// Encodes the node's metrics in the OpenMetrics text format.
 pub type EncodeMetrics = Arc<dyn Fn() -> String + Send + Sync>;
@@ -81,12 +96,17 @@ pub struct ApiServer {
     config: ApiConfig,
     gate: Arc<Gatekeeper>,
     streams: Streams,
+    responses: Responses,
     peers: PeerStreams,
     batches: Everywhere,
     tls: Option<EdgeTls>,
     arrow: Option<OpenArrow>,
     statistics: Arc<Statistics>,
+    shared_memory: Arc<SharedMemory>,
     origins: Origins,
+    intake: Intake,
+    models: Option<Arc<dyn ModelStore>>,
+    administers: bool,
 }
 
 impl ApiServer {
@@ -105,12 +125,20 @@ impl ApiServer {
             gate,
             config,
             streams: Streams::new(node, config.resume),
+            responses: Responses::new(node, config.responses),
             peers: Arc::new(|_| None),
             batches: Everywhere::new(Batches::default(), Arc::new(|_| None)),
             tls: None,
             arrow: None,
             statistics: Arc::default(),
+            shared_memory: Arc::new(SharedMemory::new(
+                config.shared_memory,
+                config.max_tensor_bytes,
+            )),
             origins: Origins::default(),
+            intake: Intake::new(config.max_inflight_body_bytes),
+            models: None,
+            administers: true,
         }
     }
 
@@ -123,10 +151,32 @@ impl ApiServer {
         self
     }
 
+    /// The same with `responses` as those that this node holds.
+    #[must_use]
+    pub fn with_responses(mut self, responses: Responses) -> Self {
+        self.responses = responses;
+        self
+    }
+
     /// The same with `batches` as those that this node runs, and a way to those that others do.
     #[must_use]
     pub fn with_batches(mut self, batches: Batches, peers: PeerTasks) -> Self {
         self.batches = Everywhere::new(batches, peers);
+        self
+    }
+
+    /// The same, keeping the files of models there that come with a request. Without, such
+    /// requests are refused.
+    #[must_use]
+    pub fn keeping(mut self, models: Option<Arc<dyn ModelStore>>) -> Self {
+        self.models = models;
+        self
+    }
+
+    /// The same, with this as the memory for the bodies of requests, which others may share.
+    #[must_use]
+    pub fn taking_in(mut self, intake: Intake) -> Self {
+        self.intake = intake;
         self
     }
 
@@ -148,6 +198,14 @@ impl ApiServer {
     #[must_use]
     pub fn allowing(mut self, origins: Origins) -> Self {
         self.origins = origins;
+        self
+    }
+
+    /// The same without the routes that administer models or the cluster: they answer 403, for
+    /// they are served elsewhere.
+    #[must_use]
+    pub fn without_administration(mut self) -> Self {
+        self.administers = false;
         self
     }
 
@@ -202,9 +260,15 @@ impl ApiServer {
         all.flat_map(methods).collect()
     }
 
-    /// `router`, closed to pages of other machines where no key keeps them out.
+    /// `router`, closed to pages of other origins, and of other machines where no key keeps them
+    /// out.
     fn closed(&self, router: Router, listener: &TcpListener) -> Router {
-        hosts::closed(router, listener, &self.gate, &self.origins)
+        let router = match self.administers {
+            true => router,
+            false => router.layer(Extension(NoAdministration)),
+        };
+        let router = hosts::closed(router, listener, &self.gate, &self.origins);
+        precheck::guarded(router, &self.origins)
     }
 
     fn stays(&self) -> serve::Stays {
@@ -218,12 +282,19 @@ impl ApiServer {
             self.metrics.clone(),
             self.config,
             self.gate.clone(),
-            Resume::new(self.streams.clone(), self.peers.clone()),
+            Resume::new(
+                self.streams.clone(),
+                self.responses.clone(),
+                self.peers.clone(),
+            ),
             self.batches.clone(),
         )
         .reading_arrow(self.arrow.clone())
         .counting(self.statistics.clone())
+        .sharing(self.shared_memory.clone())
         .allowing(self.origins.clone())
+        .taking_in(self.intake.clone())
+        .keeping(self.models.clone())
     }
 }
 
@@ -239,6 +310,7 @@ pub async fn serve_node(
 ) {
     let router = routes::node(metrics, ready, gate.clone());
     let router = hosts::closed(router, &listener, &gate, &Origins::default());
+    let router = precheck::guarded(router, &Origins::default());
     let stays: serve::Stays = Arc::new(|| true);
     serve::run(router, listener, config, None, shutdown, stays).await;
 }

@@ -11,10 +11,14 @@ mod routes;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
-use volley_types::{FinishReason, ModelRef, PredictError, Usage};
+use volley_types::{Details, FinishReason, ModelRef, PredictError, Usage};
 
 pub(crate) use self::routes::routes;
 use crate::body::Fields;
+use crate::openai;
+
+/// The name of the provider whose form this is.
+const FORMAT: &str = "ollama";
 
 /// The model that a body names, in `model` or, as older clients do, in `name`.
 fn named(body: &Map<String, Value>) -> Result<(String, ModelRef), PredictError> {
@@ -30,7 +34,7 @@ fn named(body: &Map<String, Value>) -> Result<(String, ModelRef), PredictError> 
 
 /// `latest` is what clients write who mean no version.
 fn reference(name: &str) -> Result<ModelRef, PredictError> {
-    name.strip_suffix(":latest").unwrap_or(name).parse()
+    openai::reference(name.strip_suffix(":latest").unwrap_or(name))
 }
 
 /// What takes time, in nanoseconds as the last line tells it.
@@ -52,8 +56,9 @@ impl Times {
         self.first.get_or_insert_with(Instant::now);
     }
 
-    /// Adds the durations and counts of a finished answer.
-    fn tell(&self, usage: Usage, into: &mut Value) {
+    /// Adds the durations and counts of a finished answer. A server of this form knows its own
+    /// durations.
+    fn tell(&self, usage: Option<Usage>, details: &Details, into: &mut Value) {
         let end = Instant::now();
         let first = self.first.unwrap_or(end);
         let nanos = |from: Instant, to: Instant| {
@@ -62,10 +67,18 @@ impl Times {
         };
         into["total_duration"] = nanos(self.begun, end).into();
         into["load_duration"] = 0.into();
-        into["prompt_eval_count"] = usage.prompt_tokens.into();
         into["prompt_eval_duration"] = nanos(self.begun, first).into();
-        into["eval_count"] = usage.completion_tokens.into();
         into["eval_duration"] = nanos(first, end).into();
+        // What was not counted is not told.
+        if let Some(usage) = usage {
+            into["prompt_eval_count"] = usage.prompt_tokens.into();
+            into["eval_count"] = usage.completion_tokens.into();
+        }
+        let native = details.format.as_deref() == Some(FORMAT);
+        let told = details.fields.as_ref().filter(|_| native);
+        for (name, value) in told.and_then(Value::as_object).into_iter().flatten() {
+            into[name.as_str()] = value.clone();
+        }
     }
 }
 
@@ -82,7 +95,12 @@ fn calls(calls: &[Value]) -> Value {
     let calls = calls.iter().map(|call| {
         let function = &call["function"];
         let arguments = function["arguments"].as_str().unwrap_or_default();
-        let arguments = serde_json::from_str(arguments).unwrap_or_else(|_| json!({}));
+        let arguments = match serde_json::from_str(arguments) {
+            Ok(arguments @ Value::Object(_)) => arguments,
+            _ if arguments.trim().is_empty() => json!({}),
+            // They are no object, and there is no other place for what they say.
+            _ => json!({ "text": arguments }),
+        };
         json!({ "function": { "name": function["name"], "arguments": arguments } })
     });
     calls.collect()
@@ -96,7 +114,7 @@ fn now() -> String {
 }
 
 /// A moment in milliseconds since 1970, as RFC 3339 has it.
-fn time(millis: u64) -> String {
+pub(crate) fn time(millis: u64) -> String {
     // What is past the year 9999 is no time that anybody means.
     let millis = millis.min(253_402_300_799_999);
     let (days, rest) = (millis / 86_400_000, millis % 86_400_000);
@@ -142,6 +160,11 @@ mod tests {
     fn latest_is_no_version() {
         assert_eq!(reference("m:latest").unwrap(), "m".parse().unwrap());
         assert_eq!(reference("m:2").unwrap(), "m:2".parse().unwrap());
-        assert!(reference("library/m:7b").is_err());
+        assert_eq!(
+            reference("library/m:latest").unwrap(),
+            "library/m".parse().unwrap()
+        );
+        let unknown = reference("library/m:7b").unwrap_err();
+        assert_eq!(unknown.code, volley_types::ErrorCode::NotFound);
     }
 }

@@ -4,26 +4,30 @@
 //! does and takes is in [`operations`], the forms of bodies in `openapi/schemas.json`. A test
 //! tells a route that is not described; what is described and is no route is told at the start.
 
+mod dataplane;
 mod operations;
 
 use axum::response::{Html, IntoResponse, Response};
 use bytes::Bytes;
 use http::header;
 use serde_json::{Map, Value, json};
+use volley_types::{ErrorCode, PredictError};
 
 use self::operations::Operation;
 use crate::auth::{Access, Listed, Routes, Sealed, get};
-use crate::error::House;
+use crate::error::{ApiError, House};
+use crate::extract::Path;
 
 const PATH: &str = "/openapi.json";
 const SCHEMAS: &str = include_str!("openapi/schemas.json");
 const PAGE: &str = include_str!("openapi/docs.html");
-/// The page loads nothing from elsewhere.
-const PAGE_POLICY: &str = "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; \
-                           script-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'";
+/// The page loads nothing from elsewhere, and runs nothing that stands in it.
+const PAGE_POLICY: &str = "default-src 'none'; connect-src 'self'; style-src 'self'; \
+                           script-src 'self'; base-uri 'none'; form-action 'none'; \
+                           frame-ancestors 'none'";
 /// Statuses of errors that any route may answer with.
-const ERRORS: [u16; 16] = [
-    400, 401, 403, 404, 405, 408, 409, 413, 415, 426, 429, 500, 501, 502, 503, 504,
+const ERRORS: [u16; 17] = [
+    400, 401, 403, 404, 405, 408, 409, 413, 415, 422, 426, 429, 500, 501, 502, 503, 504,
 ];
 
 /// Renders the document. It is the node's own, and asks for it in the reader's name.
@@ -32,7 +36,23 @@ pub(crate) async fn page() -> Response {
     (policy, Html(PAGE)).into_response()
 }
 
-/// `routes`, and with them their document.
+/// What the page is made of: its script and its style.
+async fn part(Path(file): Path<String>) -> Result<Response, ApiError> {
+    let (media, text) = match file.as_str() {
+        "page.js" => (
+            "text/javascript; charset=utf-8",
+            include_str!("openapi/page.js"),
+        ),
+        "page.css" => ("text/css; charset=utf-8", include_str!("openapi/page.css")),
+        _ => {
+            let message = "the page has 'page.js' and 'page.css'";
+            return Err(PredictError::new(ErrorCode::NotFound, message).into());
+        }
+    };
+    Ok(([(header::CONTENT_TYPE, media)], text).into_response())
+}
+
+/// `routes`, and with them their document and the parts of its page.
 pub(crate) fn served(routes: Routes<Sealed>) -> Routes<Sealed> {
     let mut listed = routes.listed().to_vec();
     listed.push(Listed {
@@ -40,13 +60,18 @@ pub(crate) fn served(routes: Routes<Sealed>) -> Routes<Sealed> {
         methods: vec![("GET", Access::Public)],
         streamed: Vec::new(),
     });
-    let document = Bytes::from(document(&listed).to_string());
+    listed.extend(dataplane::listed());
+    let document = document(&listed);
+    let routes = dataplane::served(routes, &document);
+    let document = Bytes::from(document.to_string());
     let serve = move || {
         let json = [(header::CONTENT_TYPE, "application/json")];
         let document = document.clone();
         async move { (json, document).into_response() }
     };
-    routes.route(PATH, get(Access::Public, serve))
+    let routes = routes.route(PATH, get(Access::Public, serve));
+    // They are of the page, and of no interest to who reads its document.
+    routes.route("/docs/{file}", get(Access::Public, part))
 }
 
 /// The document of these routes.
@@ -127,6 +152,7 @@ fn tag(path: &str) -> &'static str {
         House::Cohere => "Cohere",
         House::Oip => "Open Inference Protocol",
         House::Ollama => "Ollama",
+        House::HuggingFace => "Hugging Face",
         House::OpenSearch if path.starts_with("/_plugins/") => "OpenSearch ML",
         House::OpenSearch => "Operations",
     }
@@ -134,9 +160,12 @@ fn tag(path: &str) -> &'static str {
 
 fn error_schema(path: &str) -> &'static str {
     match House::of(path) {
+        // Which of two forms a body has there decides on the form of its errors.
+        _ if path == "/" || path.starts_with("/tei/") || path.starts_with("/tgi/") => "AnyError",
         House::OpenAi => "OpenAiError",
         House::Anthropic => "AnthropicError",
         House::Cohere => "CohereError",
+        House::HuggingFace => "AnyError",
         House::Oip | House::Ollama => "OipError",
         House::OpenSearch => "OpenSearchError",
     }

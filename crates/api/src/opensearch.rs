@@ -10,6 +10,7 @@ pub(crate) mod groups;
 pub(crate) mod model_config;
 pub(crate) mod models;
 pub(crate) mod predict;
+pub(crate) mod prediction;
 pub(crate) mod request;
 mod routes;
 pub(crate) mod search;

@@ -15,6 +15,7 @@ use crate::drains::described;
 use crate::error::ApiError;
 use crate::extract::State;
 use crate::metrics;
+use crate::opensearch::models::failure;
 
 pub(crate) async fn about(State(app): State<Arc<App>>) -> Json<Value> {
     Json(json!({
@@ -31,6 +32,25 @@ pub(crate) async fn about(State(app): State<Arc<App>>) -> Json<Value> {
 
 pub(crate) async fn live() -> Json<Value> {
     Json(json!({ "live": true }))
+}
+
+/// Whether requests are taken, for clients of servers with one model.
+pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
+    match app.control.ready() {
+        true => Json(json!({ "status": "ok" })).into_response(),
+        false => {
+            let error = json!({
+                "message": "this node takes no requests", "type": "unavailable_error",
+                "code": 503, "param": null,
+            });
+            let body = Json(json!({ "status": "unavailable", "error": error }));
+            (StatusCode::SERVICE_UNAVAILABLE, body).into_response()
+        }
+    }
+}
+
+pub(crate) async fn version() -> Json<Value> {
+    Json(json!({ "version": env!("CARGO_PKG_VERSION") }))
 }
 
 pub(crate) async fn ready(State(app): State<Arc<App>>) -> Response {
@@ -89,6 +109,7 @@ pub(crate) async fn status(State(app): State<Arc<App>>) -> Json<Value> {
             "state": model.state.as_str(),
             "wanted_replicas": model.wanted_replicas,
             "ready_replicas": ready.count(),
+            "failure": registry.models.get(name).map(|entry| failure(entry, &model)),
         }))
     });
     Json(json!({

@@ -12,6 +12,9 @@ use volley_types::{ErrorCode, PredictError};
 /// How long a browser may remember what it was allowed.
 const REMEMBERED: Duration = Duration::from_secs(3_600);
 
+/// Where a page stands to the server that it calls, as its browser sees it.
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
 /// Headers of answers that pages may read.
 const EXPOSED: [HeaderName; 4] = [
     HeaderName::from_static("x-request-id"),
@@ -44,6 +47,12 @@ impl Origins {
         Ok(Self(all.collect::<Result<_, _>>()?))
     }
 
+    /// These and `others`.
+    #[must_use]
+    pub fn and(&self, others: &Self) -> Self {
+        Self(self.0.iter().chain(others.0.iter()).cloned().collect())
+    }
+
     /// Whether one of them is of this host, whatever its port.
     pub(crate) fn has_host(&self, host: &str) -> bool {
         let parsed = |origin: &HeaderValue| origin.to_str().ok()?.parse::<Uri>().ok();
@@ -64,26 +73,34 @@ impl Origins {
             .allow_methods([Method::GET, Method::POST, Method::DELETE, Method::PUT])
             .allow_headers(tower_http::cors::AllowHeaders::mirror_request())
             .expose_headers(EXPOSED)
+            // Pages of the internet that call a server of a local network ask for that too.
+            .allow_private_network(true)
             .max_age(REMEMBERED);
         Some(layer)
     }
 
     /// Refuses a request of a page whose origin is not named, and not the server's own. Browsers
-    /// let any page open a socket to any server, and tell where the page is from.
+    /// let any page post a form, send a simple request and open a socket to any server, and tell
+    /// where the page is from: by the origin, and by `Sec-Fetch-Site`, which is `none` for what a
+    /// person did. Other clients send neither.
+    ///
+    /// `host` is the one that the request names.
     ///
     /// # Errors
     /// `PermissionDenied`.
-    pub(crate) fn check(&self, headers: &HeaderMap) -> Result<(), PredictError> {
+    pub(crate) fn check(&self, headers: &HeaderMap, host: &Authority) -> Result<(), PredictError> {
         let mut given = headers.get_all(header::ORIGIN).iter();
-        let origin = match (given.next(), given.next()) {
-            (None, _) => return Ok(()),
-            (Some(origin), None) => origin,
-            (Some(_), Some(_)) => return Err(foreign()),
-        };
-        if self.0.contains(origin) || is_own(origin, headers.get(header::HOST)) {
-            return Ok(());
+        match (given.next(), given.next()) {
+            (None, _) => {}
+            (Some(origin), None) if self.0.contains(origin) => return Ok(()),
+            (Some(origin), None) if is_own(origin, host) => {}
+            _ => return Err(foreign()),
         }
-        Err(foreign())
+        let own = |site: &HeaderValue| matches!(site.as_bytes(), b"same-origin" | b"none");
+        match headers.get_all(FETCH_SITE).iter().all(own) {
+            true => Ok(()),
+            false => Err(foreign()),
+        }
     }
 }
 
@@ -91,7 +108,7 @@ fn foreign() -> PredictError {
     PredictError::new(
         ErrorCode::PermissionDenied,
         "pages of this origin may not call this server; its operator can name the origin in \
-         'browser.origins'",
+         'browser.origins', or with --cors-origin",
     )
 }
 
@@ -108,12 +125,12 @@ fn is_origin(text: &str) -> bool {
 }
 
 /// Whether a page comes from the server that it calls.
-fn is_own(origin: &HeaderValue, host: Option<&HeaderValue>) -> bool {
-    let (Ok(origin), Some(Ok(host))) = (origin.to_str(), host.map(HeaderValue::to_str)) else {
+fn is_own(origin: &HeaderValue, host: &Authority) -> bool {
+    let Ok(origin) = origin.to_str() else {
         return false;
     };
     let authority = origin.split_once("://").map(|(_, authority)| authority);
-    authority.is_some_and(|authority| authority.eq_ignore_ascii_case(host))
+    authority.is_some_and(|authority| authority.eq_ignore_ascii_case(host.as_str()))
 }
 
 #[cfg(test)]
@@ -148,23 +165,38 @@ mod tests {
     #[test]
     fn only_named_pages_and_the_servers_own_come_in() {
         let origins = Origins::new(&["https://app.example"]).unwrap();
-        let check = |origin: &[&'static str], host: &'static str| {
+        let check = |origins_given: &[&'static str], sites: &[&'static str]| {
+            let host = Authority::from_static("volley:8420");
             let mut headers = HeaderMap::new();
-            headers.insert(header::HOST, HeaderValue::from_static(host));
-            for origin in origin {
+            for origin in origins_given {
                 headers.append(header::ORIGIN, HeaderValue::from_static(origin));
             }
-            origins.check(&headers).is_ok()
+            for site in sites {
+                headers.append(FETCH_SITE, HeaderValue::from_static(site));
+            }
+            origins.check(&headers, &host).is_ok()
         };
-        assert!(check(&[], "volley:8420"), "no browser");
-        assert!(check(&["https://app.example"], "volley:8420"));
-        assert!(check(&["http://volley:8420"], "volley:8420"));
-        assert!(!check(&["http://volley:8421"], "volley:8420"));
-        assert!(!check(&["https://app.example.evil"], "volley:8420"));
-        assert!(!check(&["null"], "volley:8420"));
-        assert!(!check(
-            &["https://app.example", "https://evil"],
-            "volley:8420"
-        ));
+        let (named, own) = (&["https://app.example"][..], &["http://volley:8420"][..]);
+        assert!(check(&[], &[]), "no browser");
+        assert!(check(&[], &["none"]), "a person");
+        for sites in [&[][..], &["same-origin"]] {
+            assert!(check(own, sites) && check(named, sites), "{sites:?}");
+        }
+        assert!(check(named, &["cross-site"]) && check(named, &["same-site"]));
+        for bad in [
+            "http://volley:8421",
+            "http://volley",
+            "https://app.example.evil",
+            "http://app.example",
+            "null",
+            "",
+        ] {
+            assert!(!check(&[bad], &[]) && !check(&[bad], &["none"]), "{bad}");
+        }
+        for bad in ["cross-site", "same-site", "Same-Origin", ""] {
+            assert!(!check(&[], &[bad]) && !check(own, &[bad]), "{bad}");
+        }
+        assert!(!check(&[], &["same-origin", "cross-site"]));
+        assert!(!check(&["https://app.example", "https://evil"], &[]));
     }
 }

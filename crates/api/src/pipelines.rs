@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use http::StatusCode;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use volley_types::registry::{PipelineSpec, RegistryCommand};
 use volley_types::{ErrorCode, ModelName, PredictError, Revision};
 
@@ -16,6 +16,7 @@ use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::error::ApiError;
 use crate::extract::{Path, Query, State};
+use crate::oip::ensemble;
 
 pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
     let registry = app.control.registry();
@@ -43,7 +44,7 @@ pub(crate) async fn create(
     JsonObject(body): JsonObject,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
     let name = ModelName::new(body.required("name")?)?;
-    let pipeline = read::pipeline(&body, name)?;
+    let pipeline = read(&app, &body, name).await?;
     let written = put(&app, pipeline, Some(Revision(0))).await?;
     Ok((StatusCode::CREATED, Json(written)))
 }
@@ -57,7 +58,7 @@ pub(crate) async fn replace(
 ) -> Result<Json<Value>, ApiError> {
     let name = ModelName::new(name)?;
     body.same_name(name.as_str())?;
-    let pipeline = read::pipeline(&body, name)?;
+    let pipeline = read(&app, &body, name).await?;
     Ok(Json(put(&app, pipeline, at.expected()).await?))
 }
 
@@ -73,6 +74,26 @@ pub(crate) async fn delete(
     };
     app.control.write(delete).await?;
     Ok(Json(json!({ "_id": name.as_str(), "result": "deleted" })))
+}
+
+/// A pipeline of steps, or what an ensemble's configuration stands for.
+async fn read(
+    app: &App,
+    body: &Map<String, Value>,
+    name: ModelName,
+) -> Result<PipelineSpec, PredictError> {
+    let Some(config) = body.object("ensemble")? else {
+        return read::pipeline(body, name);
+    };
+    body.only(
+        "a pipeline of an ensemble",
+        &["name", "ensemble", "description"],
+    )?;
+    let pipeline = ensemble::pipeline(app, name, config).await?;
+    Ok(PipelineSpec {
+        description: body.text("description")?.unwrap_or_default().to_owned(),
+        ..pipeline
+    })
 }
 
 async fn put(

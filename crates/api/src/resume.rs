@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_stream::stream;
+use async_trait::async_trait;
 use axum::Json;
 use axum::extract::Request;
 use axum::middleware::Next;
@@ -31,6 +32,7 @@ use crate::app::App;
 use crate::context::RequestContext;
 use crate::error::{self, ApiError};
 use crate::extract::{Path, Query, State};
+use crate::openai::responses::store::Responses;
 use crate::sse;
 
 const STREAM: HeaderName = HeaderName::from_static("x-volley-stream");
@@ -49,12 +51,30 @@ pub type PeerStreams = Arc<dyn Fn(NodeId) -> Option<Arc<dyn HeldStreams>> + Send
 #[derive(Clone)]
 pub(crate) struct Resume {
     streams: Streams,
+    responses: Responses,
     peers: PeerStreams,
 }
 
 impl Resume {
-    pub(crate) fn new(streams: Streams, peers: PeerStreams) -> Self {
-        Self { streams, peers }
+    pub(crate) fn new(streams: Streams, responses: Responses, peers: PeerStreams) -> Self {
+        Self {
+            streams,
+            responses,
+            peers,
+        }
+    }
+
+    /// The responses that are held here.
+    pub(crate) fn responses(&self) -> &Responses {
+        &self.responses
+    }
+
+    /// Whoever holds a response; `None` when that is no member.
+    pub(crate) fn holder_of_response(&self, id: &StreamId) -> Option<Arc<dyn HeldStreams>> {
+        if id.node == self.responses.node() {
+            return Some(Arc::new(self.responses.clone()));
+        }
+        (self.peers)(id.node)
     }
 
     fn holder(&self, id: &StreamId) -> Result<Arc<dyn HeldStreams>, PredictError> {
@@ -66,6 +86,42 @@ impl Resume {
                            more), and its streams are gone; send the request again";
             PredictError::new(ErrorCode::NotFound, message)
         })
+    }
+}
+
+/// What a coordinator holds for its callers and for other coordinators: streams and responses,
+/// whose ids are of one form.
+#[derive(Clone, Debug)]
+pub struct HeldAll {
+    /// Streams that can be taken up again.
+    pub streams: Streams,
+    /// Responses that later requests name.
+    pub responses: Responses,
+}
+
+#[async_trait]
+impl HeldStreams for HeldAll {
+    async fn take_up(
+        &self,
+        id: &StreamId,
+        after: u64,
+        caller: &str,
+    ) -> Result<TakenUp, PredictError> {
+        match self.responses.take_up(id, after, caller).await {
+            Err(error) if error.code == ErrorCode::NotFound => {
+                self.streams.take_up(id, after, caller).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn cancel(&self, id: &StreamId, caller: &str) -> Result<(), PredictError> {
+        match self.responses.cancel(id, caller).await {
+            Err(error) if error.code == ErrorCode::NotFound => {
+                self.streams.cancel(id, caller).await
+            }
+            answer => answer,
+        }
     }
 }
 
@@ -118,7 +174,7 @@ pub(crate) async fn middleware(
 }
 
 /// Who begins a stream.
-fn owner(app: &App) -> StreamOwner {
+pub(crate) fn owner(app: &App) -> StreamOwner {
     StreamOwner {
         caller: app.principal.who().to_owned(),
         tenant: app.principal.tenant().cloned().unwrap_or_default(),

@@ -9,9 +9,11 @@ use crate::auth::{
     CLUSTER_ADMIN, MODEL_ADMIN, Methods, PREDICT, PUBLIC, Routes, Sealed, VIEWER, delete, get,
     post, post_stream, put,
 };
+use crate::openai::responses::stored;
 use crate::{
-    ApiConfig, EncodeMetrics, GrpcSkin, admin, aliases, anthropic, cohere, drains, keys, oip,
-    ollama, openai, openapi, opensearch, ops, pipelines, resume, secrets, ws,
+    ApiConfig, EncodeMetrics, GrpcSkin, admin, aliases, anthropic, cohere, drains, huggingface,
+    keys, oip, ollama, openai, openapi, opensearch, ops, paths, pipelines, resume, secrets, tokens,
+    ws,
 };
 
 /// The public interface of a coordinator.
@@ -19,7 +21,9 @@ pub(crate) fn coordinator(sealed: Sealed) -> Router {
     let (gate, config) = (sealed.gate(), *sealed.config());
     let grpc = oip::grpc::routes(&sealed, GrpcSkin::Triton);
     let browsers = sealed.origins().layer();
-    let router = openapi::served(routes(&sealed)).finish(sealed, gate, config);
+    let routes = openapi::served(routes(&sealed));
+    let templates = paths::Templates::new(routes.listed().iter().map(|it| it.path.as_str()));
+    let router = paths::joined(routes.finish(sealed, gate, config), templates);
     let router = match browsers {
         Some(layer) => router.layer(layer),
         None => router,
@@ -44,7 +48,13 @@ pub(crate) fn routes(sealed: &Sealed) -> Routes<Sealed> {
         .nest("/_volley", named(operations()))
         .route("/_cluster/settings", opensearch::cluster_settings())
         .route("/metrics", get(VIEWER, ops::metrics))
-        .route("/", get(VIEWER, ops::about))
+        .route(
+            "/",
+            get(VIEWER, ops::about).and(post_stream(PREDICT, sealed, huggingface::at_root)),
+        )
+        .merge(single(sealed))
+        .nest("/tei/{model}", huggingface::tei_routes())
+        .nest("/tgi/{model}", huggingface::tgi_routes(sealed))
         .route("/docs", get(PUBLIC, openapi::page))
 }
 
@@ -64,6 +74,14 @@ fn v1(sealed: &Sealed, streams: Methods<Sealed>) -> Routes<Sealed> {
             post(PREDICT, openai::responses::count),
         )
         .route(
+            "/responses/{id}",
+            get(PREDICT, stored::get).and(delete(PREDICT, stored::delete)),
+        )
+        .route(
+            "/responses/{id}/input_items",
+            get(PREDICT, stored::input_items),
+        )
+        .route(
             "/completions",
             post_stream(PREDICT, sealed, openai::completions::complete),
         )
@@ -78,6 +96,34 @@ fn v1(sealed: &Sealed, streams: Methods<Sealed>) -> Routes<Sealed> {
         .route("/streams/{id}", streams)
         .route("/models", get(VIEWER, openai::models::list))
         .route("/models/{id}", get(VIEWER, openai::models::get))
+}
+
+/// The routes of servers that serve one model, at their root: vLLM's, llama.cpp's, and Hugging
+/// Face's.
+fn single(sealed: &Sealed) -> Routes<Sealed> {
+    Routes::new()
+        .route("/health", get(PUBLIC, ops::health))
+        .route(
+            "/ping",
+            get(PUBLIC, ops::health).and(post(PUBLIC, ops::health)),
+        )
+        .route("/version", get(VIEWER, ops::version))
+        .route("/tokenize", post(PREDICT, tokens::tokenize))
+        .route("/detokenize", post(PREDICT, tokens::detokenize))
+        .route("/rerank", post(PREDICT, huggingface::rerank))
+        .route("/embed", post(PREDICT, huggingface::embed))
+        .route("/embed_all", post(PREDICT, huggingface::embed_all))
+        .route("/embed_sparse", post(PREDICT, huggingface::embed_sparse))
+        .route("/predict", post(PREDICT, huggingface::predict))
+        .route("/similarity", post(PREDICT, huggingface::similarity))
+        .route("/decode", post(PREDICT, huggingface::decode))
+        .route("/info", get(VIEWER, huggingface::info))
+        .route("/generate", post(PREDICT, huggingface::generate))
+        .route(
+            "/generate_stream",
+            post_stream(PREDICT, sealed, huggingface::generate_stream),
+        )
+        .route("/chat_tokenize", post(PREDICT, huggingface::chat_tokenize))
 }
 
 /// The cluster itself: its state, its nodes and who may call it.

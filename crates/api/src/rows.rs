@@ -10,6 +10,7 @@ mod arrow;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod ndjson;
+mod pieces;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,18 +22,21 @@ use futures::{Stream, StreamExt};
 use http::{HeaderMap, header};
 use serde_json::Value;
 use volley_types::{
-    ChunkStream, GenerationRow, Input, ModelRef, Parameters, PredictError, PredictRequest, Task,
+    ChunkStream, GenerationRow, Input, ModelRef, Parameters, PredictError, PredictRequest, Share,
+    Task,
 };
 
 use self::ahead::Ahead;
 use self::answer::Format;
+use self::pieces::Pieces;
 use crate::app::App;
 use crate::auth::Sealed;
-use crate::body::{self, JsonObject};
+use crate::body;
 use crate::context::RequestContext;
 use crate::error::ApiError;
 use crate::extract::{Path, State};
 use crate::opensearch::predict;
+use crate::opensearch::prediction::Prediction;
 
 const NDJSON: [&str; 4] = [
     "application/x-ndjson",
@@ -46,7 +50,7 @@ const ARROW: &str = "application/vnd.apache.arrow.stream";
 const STATUS_GRACE: Duration = Duration::from_secs(1);
 
 pub(crate) use self::answer::failure;
-pub(crate) use self::ndjson::batch;
+pub(crate) use self::ndjson::batch_of;
 
 /// An answer as JSON objects, one for each row, until the deadline: what JSON lines have.
 pub(crate) fn objects(
@@ -65,9 +69,9 @@ pub(crate) fn objects(
 
 /// A request's body, by its media type.
 pub(crate) enum Given {
-    Json(JsonObject),
-    Lines(Body),
-    Arrow(Body),
+    Json(Prediction),
+    Lines(Body, Share),
+    Arrow(Body, Share),
 }
 
 impl FromRequest<Sealed> for Given {
@@ -76,16 +80,16 @@ impl FromRequest<Sealed> for Given {
     async fn from_request(request: Request, app: &Sealed) -> Result<Self, Response> {
         let media = media(request.headers(), &header::CONTENT_TYPE).next();
         let media = media.as_deref().unwrap_or_default();
-        let of: fn(Body) -> Self = if NDJSON.contains(&media) {
+        let of: fn(Body, Share) -> Self = if NDJSON.contains(&media) {
             Self::Lines
         } else if media == ARROW {
             Self::Arrow
         } else {
-            return JsonObject::from_request(request, app).await.map(Self::Json);
+            return Prediction::from_request(request, app).await.map(Self::Json);
         };
         match body::unknown_encoding(request.headers()) {
             Some(refusal) => Err(refusal),
-            None => Ok(of(request.into_body())),
+            None => Ok(of(request.into_body(), app.intake().share())),
         }
     }
 }
@@ -134,20 +138,22 @@ pub(crate) async fn stream(
     let (mut ahead, given) = Ahead::of(given);
     let begun = async {
         let (task, request, open) = match given {
-            Given::Json(JsonObject(body)) => {
+            Given::Json(body) => {
                 let (signature, request) = predict::request(&app, &model, &context, &body).await?;
                 (signature.task, request, false)
             }
-            Given::Lines(body) => {
+            Given::Lines(body, share) => {
                 let (model, signature) = find(&app, &model).await?;
                 let limit = app.config.max_body_bytes;
+                let body = Pieces::new(body, share);
                 let lines = ndjson::read(body, signature.clone(), limit, app.config.body_timeout);
                 let (parameters, input) = lines.await?;
                 let request = request(model, parameters, input, &context);
                 (signature.task, request, true)
             }
-            Given::Arrow(body) => {
+            Given::Arrow(body, share) => {
                 let (model, signature) = find(&app, &model).await?;
+                let body = Pieces::new(body, share);
                 let reader = app.arrow.as_ref().map(|open| open());
                 let rows = arrow::read(body, reader, app.config.body_timeout);
                 let request = request(model, Parameters::default(), rows.await?, &context);

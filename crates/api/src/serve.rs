@@ -3,6 +3,7 @@
 //! with an end.
 
 use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,14 +18,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 use volley_security::tls::EdgeTls;
 
 use crate::ApiConfig;
-use crate::crowd::{Doorman, Patience, Unanswered};
+use crate::crowd::{Doorman, Patience, Place, Places, Unanswered};
 use crate::idle::{Idle, Running};
 use crate::stall::StallGuard;
 use crate::watch::Watches;
@@ -47,13 +47,18 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Clone, Default)]
 pub(crate) struct Draining(pub(crate) CancellationToken);
 
+/// Where a request comes from: the other end of its connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller(pub(crate) IpAddr);
+
 /// Given to requests that may take their connection over, as WebSockets do.
 #[derive(Clone)]
 pub(crate) struct Upgrades {
     tracker: TaskTracker,
     end: CancellationToken,
+    caller: Caller,
     /// What the connection counts as.
-    place: Arc<OwnedSemaphorePermit>,
+    place: Arc<Place>,
 }
 
 impl Upgrades {
@@ -63,6 +68,7 @@ impl Upgrades {
             tracker,
             end,
             place,
+            caller: _,
         } = self;
         tracker.spawn(async move {
             end.run_until_cancelled(serve).await;
@@ -81,7 +87,7 @@ pub(crate) async fn run(
     shutdown: CancellationToken,
     stays: Stays,
 ) {
-    let places = Arc::new(Semaphore::new(config.max_connections));
+    let places = Places::new(config.max_connections, config.max_connections_per_address);
     let doorman = Doorman::new();
     let tasks = Tasks {
         tracker: TaskTracker::new(),
@@ -92,13 +98,17 @@ pub(crate) async fn run(
         stays,
     };
     let _end = tasks.end.clone().drop_guard();
-    let welcome = |socket: TcpStream| {
-        let Ok(place) = places.clone().try_acquire_owned() else {
-            let end = tasks.end.clone();
-            return doorman.turn_away(socket, tls.is_none(), &tasks.tracker, end);
+    let welcome = |socket: TcpStream, address: SocketAddr| {
+        let caller = Caller(address.ip());
+        let place = match places.take(caller.0) {
+            Ok(place) => place,
+            Err(full) => {
+                let end = tasks.end.clone();
+                return doorman.turn_away(socket, full, tls.is_none(), &tasks.tracker, end);
+            }
         };
         let (router, config, tls) = (router.clone(), config, tls.clone());
-        let (upgrades, counted) = (tasks.upgrades(place), tasks.connections.token());
+        let (upgrades, counted) = (tasks.upgrades(place, caller), tasks.connections.token());
         let child = tasks.child();
         tasks.tracker.spawn(async move {
             greet(socket, tls, router, config, child, upgrades).await;
@@ -111,7 +121,7 @@ pub(crate) async fn run(
             () = shutdown.cancelled() => break,
         };
         match accepted {
-            Ok((socket, _)) => welcome(socket),
+            Ok((socket, address)) => welcome(socket, address),
             Err(error) => {
                 tracing::warn!(error = %error, "accept failed");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -119,8 +129,8 @@ pub(crate) async fn run(
         }
     }
     // Closing the listener resets those that the kernel has accepted and nobody here has.
-    while let Some(Ok((socket, _))) = listener.accept().now_or_never() {
-        welcome(socket);
+    while let Some(Ok((socket, address))) = listener.accept().now_or_never() {
+        welcome(socket, address);
     }
     drop(listener);
     let drained = async {
@@ -184,6 +194,7 @@ async fn connection<IO>(
         asked.cancel();
         request.extensions_mut().insert(watches.clone());
         request.extensions_mut().insert(draining.clone());
+        request.extensions_mut().insert(upgrades.caller);
         request.extensions_mut().insert(upgrades.clone());
         let asked = (patience.asked(), idle.asked());
         answer(router.clone(), request, stays.clone(), asked)
@@ -248,6 +259,10 @@ async fn answer(
     let is_http1 = request.version() <= Version::HTTP_11;
     let mut response = router.oneshot(request).await?;
     unanswered.answered();
+    // What a caller chose must not be taken for a script or a page.
+    let nosniff = HeaderValue::from_static("nosniff");
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, nosniff);
     let goes_on = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     if is_http1 && !goes_on && !stays() {
         let close = HeaderValue::from_static("close");
@@ -273,10 +288,11 @@ struct Tasks {
 }
 
 impl Tasks {
-    fn upgrades(&self, place: OwnedSemaphorePermit) -> Upgrades {
+    fn upgrades(&self, place: Place, caller: Caller) -> Upgrades {
         Upgrades {
             tracker: self.upgraded.clone(),
             end: self.end.clone(),
+            caller,
             place: Arc::new(place),
         }
     }

@@ -39,14 +39,18 @@ const READ_BUFFER_BYTES: usize = 16 << 10;
 /// The header that [`credentials`] makes of a key among the subprotocols of a handshake, where
 /// there is no other: pages cannot set the usual ones. Neither is ever echoed.
 pub(crate) fn credentials(headers: &HeaderMap) -> Option<HeaderMap> {
-    if headers.contains_key(header::AUTHORIZATION) || !asks(headers, &header::UPGRADE, "websocket")
-    {
+    if headers.contains_key(header::AUTHORIZATION) || !is_handshake(headers) {
         return None;
     }
     let key = offered(headers).find_map(|offered| offered.strip_prefix(KEY))?;
     let mut bearer = HeaderValue::try_from(format!("Bearer {key}")).ok()?;
     bearer.set_sensitive(true);
     Some(HeaderMap::from_iter([(header::AUTHORIZATION, bearer)]))
+}
+
+/// Whether a request asks for a socket.
+pub(crate) fn is_handshake(headers: &HeaderMap) -> bool {
+    asks(headers, &header::UPGRADE, "websocket")
 }
 
 fn offered(headers: &HeaderMap) -> impl Iterator<Item = &str> {
@@ -75,11 +79,8 @@ pub(crate) struct Handshake {
 impl FromRequest<Sealed> for Handshake {
     type Rejection = Response;
 
-    async fn from_request(mut request: Request, sealed: &Sealed) -> Result<Self, Response> {
+    async fn from_request(mut request: Request, _: &Sealed) -> Result<Self, Response> {
         let refuse = |error| ApiError(error).into_response();
-        if let Err(error) = sealed.origins().check(request.headers()) {
-            return Err(refuse(error));
-        }
         let (accept, protocol) = match read(request.version(), request.headers()) {
             Ok(read) => read,
             Err(Refusal::Upgrade) => return Err(upgrade_required()),

@@ -4,6 +4,8 @@
 mod aliases;
 #[path = "it/anthropic.rs"]
 mod anthropic;
+#[path = "it/bounds.rs"]
+mod bounds;
 #[path = "it/citations.rs"]
 mod citations;
 #[path = "it/cluster.rs"]
@@ -26,10 +28,18 @@ mod grpc_streams;
 mod infer_stream;
 #[path = "it/keys.rs"]
 mod keys;
+#[path = "it/lossless.rs"]
+mod lossless;
+#[path = "it/model_lists.rs"]
+mod model_lists;
 #[path = "it/mutants.rs"]
 mod mutants;
 #[path = "it/oip.rs"]
 mod oip;
+#[path = "it/oip_extensions.rs"]
+mod oip_extensions;
+#[path = "it/oip_loads.rs"]
+mod oip_loads;
 #[path = "it/ollama.rs"]
 mod ollama;
 #[path = "it/openai.rs"]
@@ -38,10 +48,14 @@ mod openai;
 mod openapi;
 #[path = "it/opensearch.rs"]
 mod opensearch;
+#[path = "it/origins.rs"]
+mod origins;
 #[path = "it/predictions.rs"]
 mod predictions;
 #[path = "it/probabilities.rs"]
 mod probabilities;
+#[path = "it/reference.rs"]
+mod reference;
 #[path = "it/responses.rs"]
 mod responses;
 #[path = "it/resume.rs"]
@@ -52,6 +66,8 @@ mod routes;
 mod rows;
 #[path = "it/sockets.rs"]
 mod sockets;
+#[path = "it/stored.rs"]
+mod stored;
 #[path = "it/streams.rs"]
 mod streams;
 #[path = "it/support.rs"]
@@ -62,5 +78,7 @@ mod tenants;
 mod texts;
 #[path = "it/trail.rs"]
 mod trail;
+#[path = "it/whole.rs"]
+mod whole;
 #[path = "it/ws.rs"]
 mod ws;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use volley_types::PredictError;
 use volley_types::registry::{CredentialRef, ModelUrl, ModelUrlKind};
 
-use crate::store;
+use crate::options::knows_option;
 
 /// What a worker may fetch, and what it may cost.
 #[derive(Clone)]
@@ -81,7 +81,7 @@ impl ArtifactConfig {
             }
         }
         for key in self.options.keys() {
-            if !store::knows_option(key) {
+            if !knows_option(key) {
                 return Err(PredictError::invalid(format!(
                     "'{key}' in 'artifacts.options' is unknown; keys are environment variables \
                      in lower case, as 'aws_endpoint', 'google_service_account' or \

@@ -3,7 +3,7 @@
 //! Reading order: [`FetchingLoader`] (the seam), [`Artifacts`] (the walk), `plan` (what is
 //! there), `fetch` (one file), `unpack` (archives), `cache` (what is kept), `store` (the only
 //! place where `object_store`'s stores are made), `caller` (where those may call). Apart from
-//! models, [`keep`] puts single files into the same stores.
+//! models, [`keep`] puts single files into the same stores; [`upload`] puts models there.
 
 mod artifacts;
 mod cache;
@@ -15,11 +15,13 @@ mod hash;
 pub mod keep;
 mod loader;
 mod manifest;
+mod options;
 mod plan;
 mod progress;
 mod stop;
 mod store;
 mod unpack;
+pub mod upload;
 
 pub use artifacts::{ArtifactRequest, Artifacts, Lease};
 pub use config::ArtifactConfig;

@@ -132,6 +132,20 @@ pub fn describe(directory: &Path) -> Result<String, PredictError> {
         )));
     }
     files.sort_by(|one, other| one.path.cmp(&other.path));
+    to_text(files)
+}
+
+/// The text of a manifest of these files.
+pub(crate) fn write(entries: Vec<Entry>) -> Result<String, PredictError> {
+    let record = |entry: Entry| Record {
+        path: entry.path,
+        bytes: entry.bytes,
+        sha256: entry.sha256.to_string(),
+    };
+    to_text(entries.into_iter().map(record).collect())
+}
+
+fn to_text(files: Vec<Record>) -> Result<String, PredictError> {
     serde_json::to_string_pretty(&Document { files })
         .map(|text| text + "\n")
         .map_err(|error| PredictError::internal("the manifest could not be written", error))

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
-use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
-use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::http::HttpBuilder;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
@@ -23,13 +23,6 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(180);
 pub(crate) struct Place {
     pub(crate) store: Arc<dyn ObjectStore>,
     pub(crate) path: ObjectPath,
-}
-
-/// Whether `artifacts.options` may hold this key.
-pub(crate) fn knows_option(key: &str) -> bool {
-    (key.starts_with("aws_") && key.parse::<AmazonS3ConfigKey>().is_ok())
-        || (key.starts_with("google_") && key.parse::<GoogleConfigKey>().is_ok())
-        || (key.starts_with("azure_") && key.parse::<AzureConfigKey>().is_ok())
 }
 
 /// Opens the store of a URL. Blocks, where clients are made.

@@ -23,8 +23,8 @@ use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use futures::TryStreamExt;
 use futures::future::try_join_all;
 use volley_backend::{Backend, BackendLoader};
-use volley_backend_onnx::bare::BareModel;
 use volley_backend_onnx::{Device, OnnxConfig, OnnxLoader, Runtime};
+use volley_onnx_generate::bare::BareModel;
 use volley_types::registry::{Assignment, BackendKind, ModelSource, ModelVersionSpec};
 use volley_types::{
     Input, ModelName, ModelRef, ModelVersion, ParamValue, Parameters, PredictRequest,

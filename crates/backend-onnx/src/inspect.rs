@@ -5,11 +5,18 @@ use std::path::Path;
 use serde_json::Value;
 use volley_types::{Parameters, PredictError};
 
-use crate::layout::{self, Layout};
-use crate::loader::{Found, VARIANT};
-use crate::registered::Registered;
-use crate::session::{self, Place};
-use crate::{OnnxConfig, Runtime, encode, generate};
+use crate::loader::Found;
+use volley_model_directory::layout;
+use volley_model_directory::layout::Layout;
+use volley_model_directory::overrides::VARIANT;
+use volley_model_directory::registered::Registered;
+use volley_onnx_runtime::session;
+use volley_onnx_runtime::session::Place;
+use volley_onnx_runtime::{OnnxConfig, Runtime, graph};
+use volley_tokens::vocabulary;
+
+/// Classes of an output that are told by name.
+const TOLD_CLASSES: usize = 10;
 
 /// What a model's directory is understood to be, before anything is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,12 +54,15 @@ pub fn describe(
         Layout::Decoder => None,
     };
     let (kind, mut details) = match &graph {
-        None => ("decoder", generate::details(&directory, variant, &config)?),
+        None => (
+            "decoder",
+            volley_onnx_generate::details(&directory, variant, &config)?,
+        ),
         Some(graph) if layout == Layout::Encoder => {
-            let details = encode::details(&directory, graph, &registered, &config)?;
+            let details = volley_onnx_text::details(&directory, graph, &registered, &config)?;
             ("text encoder", details)
         }
-        Some(_) => ("graph", Vec::new()),
+        Some(graph) => ("graph", classes(&graph::outline(&directory.join(graph))?)),
     };
     details.extend(graph.map(|graph| ("graph", graph.display().to_string())));
     details.extend(tokenizer(&directory).map(|told| ("tokenizer", told)));
@@ -82,11 +92,28 @@ pub fn device(
     })
 }
 
+/// The classes of each output that has them by name.
+fn classes(outline: &graph::Outline) -> Vec<(&'static str, String)> {
+    let told = outline.classes.iter().map(|(output, classes)| {
+        let mut names = classes.names();
+        let more = names.len().saturating_sub(TOLD_CLASSES);
+        names.truncate(TOLD_CLASSES);
+        let rest = match more {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        ("classes", format!("{output}: {}{rest}", names.join(", ")))
+    });
+    told.collect()
+}
+
 /// What kind of tokenizer a directory has, and how many tokens that knows; `None` where there is
 /// none that can be read.
 fn tokenizer(directory: &Path) -> Option<String> {
-    let text = std::fs::read(directory.join("tokenizer.json")).ok()?;
-    let file: Value = serde_json::from_slice(&text).ok()?;
+    let file: Value = match std::fs::read(directory.join(vocabulary::TOKENIZER)) {
+        Ok(text) => serde_json::from_slice(&text).ok()?,
+        Err(_) => vocabulary::of_vocabulary(directory).ok()?,
+    };
     let model = &file["model"];
     let known = match &model["vocab"] {
         Value::Object(tokens) => tokens.len(),

@@ -1,30 +1,15 @@
-//! Local models on ONNX Runtime: tensors in and out, text encoders, and streamed text generation
-//! with a KV cache. The only crate that names `ort`.
+//! Local models on ONNX Runtime, as a backend: what a directory is served as, and the loading,
+//! inspection and versions of it. The kinds of models are crates of their own:
+//! `volley-onnx-tensors`, `volley-onnx-text` and `volley-onnx-generate`.
 //!
-//! Reading order: [`Runtime`] (the shared library), `loader`, `layout`, `graph`
-//! (what a file says of itself), `session`, `columns` and
-//! `tensors` (Arrow ⇄ ONNX), `encode` (text encoders), `generate` (the decode loop), [`bare`] (the loop that the decode
-//! loop is measured against).
+//! Reading order: [`OnnxLoader`] (the seam of backends), `served` (versions side by side),
+//! [`describe`] (what was recognised, without loading).
 
-pub mod bare;
-mod columns;
-mod config;
-mod encode;
-mod generate;
-mod graph;
 mod inspect;
-mod layout;
 mod loader;
-mod overrides;
-mod registered;
-mod runtime;
-mod session;
-mod tensors;
-mod triton;
-mod watch;
-mod wire;
+mod served;
 
-pub use crate::config::{Device, OnnxConfig};
 pub use crate::inspect::{Description, describe, device};
 pub use crate::loader::{OnnxLoader, settle};
-pub use crate::runtime::Runtime;
+pub use volley_model_directory::triton::ensemble;
+pub use volley_onnx_runtime::{Device, OnnxConfig, Runtime};

@@ -9,15 +9,16 @@ use volley_backend::{Backend, BackendLoader};
 use volley_types::registry::{Assignment, BackendKind, ModelSource};
 use volley_types::{Parameters, PredictError};
 
-use crate::layout::{self, Layout};
-use crate::overrides::Overrides;
-use crate::registered::Registered;
-use crate::session::{self, Place};
-use crate::triton::Declared;
-use crate::{Device, OnnxConfig, Runtime, encode, generate, graph, tensors};
-
-/// The parameter of a model version that chooses one of several graphs.
-pub(crate) const VARIANT: &str = "variant";
+use crate::served;
+use crate::served::Loaded;
+use volley_model_directory::layout;
+use volley_model_directory::layout::Layout;
+use volley_model_directory::overrides::{Kind, Overrides, VARIANT};
+use volley_model_directory::registered::Registered;
+use volley_model_directory::triton::Declared;
+use volley_onnx_runtime::session;
+use volley_onnx_runtime::session::Place;
+use volley_onnx_runtime::{Device, OnnxConfig, Runtime, graph};
 
 /// Loads ONNX models of every kind that `layout` tells apart.
 #[derive(Debug)]
@@ -82,12 +83,16 @@ impl BackendLoader for OnnxLoader {
         on_thread(move || {
             let variant = parameters.text(VARIANT);
             let registered = Registered::read(&parameters)?;
-            let found = Found::new(&directory, &registered, config, variant.as_deref())?;
-            match found.layout {
-                Layout::Graph(graph) => Ok(graph::outline(&found.directory.join(graph))?.divides),
-                // What they divide is made of tokens, which nobody can choose so.
-                Layout::Decoder | Layout::Encoder => Ok(false),
+            let all = Found::all(&directory, &registered, config, variant.as_deref())?;
+            for (_, found) in all {
+                // What other kinds divide is made of tokens, which nobody can choose so.
+                if let Layout::Graph(graph) = &found.layout
+                    && graph::outline(&found.directory.join(graph))?.divides
+                {
+                    return Ok(true);
+                }
             }
+            Ok(false)
         })
         .await
     }
@@ -178,18 +183,14 @@ fn resolve(models_dir: Option<&Path>, path: &Path) -> Result<PathBuf, PredictErr
     }
 }
 
-fn recognise(
-    directory: &Path,
-    registered: &Registered,
-    declared: Option<&Declared>,
-) -> Result<(PathBuf, Layout), PredictError> {
-    if !directory.exists() {
-        return Err(PredictError::invalid(
-            "the model's directory does not exist on this worker; every worker that may hold the \
-             model needs it at the same path",
-        ));
+fn there(directory: &Path) -> Result<(), PredictError> {
+    if directory.exists() {
+        return Ok(());
     }
-    layout::recognise(directory, registered, declared)
+    Err(PredictError::invalid(
+        "the model's directory does not exist on this worker; every worker that may hold the \
+         model needs it at the same path",
+    ))
 }
 
 fn estimate(
@@ -199,14 +200,21 @@ fn estimate(
 ) -> Result<u64, PredictError> {
     let variant = parameters.text(VARIANT);
     let registered = Registered::read(parameters)?;
-    let found = Found::new(directory, &registered, *config, variant.as_deref())?;
+    let all = Found::all(directory, &registered, *config, variant.as_deref())?;
+    let sizes = all.iter().map(|(_, found)| estimate_one(found));
+    sizes.sum()
+}
+
+fn estimate_one(found: &Found) -> Result<u64, PredictError> {
     let (directory, variant) = (&found.directory, found.variant.as_deref());
-    let graph = match found.layout {
-        Layout::Decoder => return generate::estimate(directory, variant, &found.config),
+    let graph = match &found.layout {
+        Layout::Decoder => {
+            return volley_onnx_generate::estimate(directory, variant, &found.config);
+        }
         Layout::Encoder => {
             let graph = layout::graph(directory, variant)?;
             let outline = graph::outline(&directory.join(graph))?;
-            return Ok(encode::estimate(&found.config, &outline));
+            return Ok(volley_onnx_text::estimate(&found.config, &outline));
         }
         Layout::Graph(graph) => graph,
     };
@@ -221,14 +229,24 @@ fn load(
     config: OnnxConfig,
 ) -> Result<Arc<dyn Backend>, PredictError> {
     let registered = Registered::read(&assignment.spec.parameters)?;
+    let variant = assignment.spec.parameters.text(VARIANT);
+    let all = Found::all(directory, &registered, config, variant.as_deref())?;
+    let mut versions = Vec::with_capacity(all.len());
+    for (name, found) in all {
+        let loaded = load_one(runtime, assignment, &registered, found)?;
+        versions.push((name, loaded));
+    }
+    served::versions(versions)
+}
+
+fn load_one(
+    runtime: &Runtime,
+    assignment: &Assignment,
+    registered: &Registered,
+    found: Found,
+) -> Result<Loaded, PredictError> {
     let model = assignment.model.clone();
     let defaults = assignment.spec.parameters.clone();
-    let found = Found::new(
-        directory,
-        &registered,
-        config,
-        defaults.text(VARIANT).as_deref(),
-    )?;
     let defaults = defaults.or_defaults(&found.own.parameters());
     let (directory, mut config) = (found.directory, found.config);
     // All others have runs of many shapes.
@@ -238,12 +256,14 @@ fn load(
         config.instances = 1;
     }
     match found.layout {
-        Layout::Decoder => generate::load(runtime, &directory, model, defaults, config),
-        Layout::Encoder => encode::load(runtime, &directory, model, &defaults, &registered, config),
+        Layout::Decoder => volley_onnx_generate::load(runtime, &directory, model, defaults, config),
+        Layout::Encoder => {
+            volley_onnx_text::load(runtime, &directory, model, &defaults, registered, config)
+        }
         Layout::Graph(graph) => {
             let declared = found.declared.as_ref();
             let graph = directory.join(graph);
-            tensors::load(runtime, &graph, model, declared, &found.own, config)
+            volley_onnx_tensors::load(runtime, &graph, model, declared, &found.own, config)
         }
     }
 }
@@ -270,8 +290,53 @@ impl Found {
         config: OnnxConfig,
         variant: Option<&str>,
     ) -> Result<Self, PredictError> {
-        let declared = Declared::read(path)?;
-        let (directory, mut layout) = recognise(path, registered, declared.as_ref())?;
+        let declared = registered.declared(path)?;
+        there(path)?;
+        let (directory, layout) = layout::recognise(path, registered, declared.as_ref())?;
+        Self::with(path, directory, layout, declared, config, variant)
+    }
+
+    /// Looks at each version that is served, the one that answers where none is named last, with
+    /// the name that the files give it. One without a name where they name none. Of models other
+    /// than plain graphs, the last alone.
+    ///
+    /// # Errors
+    /// As [`Found::new`].
+    pub(crate) fn all(
+        path: &Path,
+        registered: &Registered,
+        config: OnnxConfig,
+        variant: Option<&str>,
+    ) -> Result<Vec<(Option<String>, Self)>, PredictError> {
+        there(path)?;
+        let declared = registered.declared(path)?;
+        let mut versions = layout::versions(path, declared.as_ref())?;
+        let last = Self::new(path, registered, config, variant)?;
+        let Some(newest) = versions.pop() else {
+            return Ok(vec![(served::own_version(path), last)]);
+        };
+        let mut all = Vec::with_capacity(versions.len() + 1);
+        for version in versions {
+            let layout = layout::within(&version.directory, registered, declared.as_ref())?;
+            if layout.kind() == Kind::Graph && last.layout.kind() == Kind::Graph {
+                let directory = version.directory;
+                let declared = declared.clone();
+                let found = Self::with(path, directory, layout, declared, config, variant)?;
+                all.push((Some(version.name), found));
+            }
+        }
+        all.push((Some(newest.name), last));
+        Ok(all)
+    }
+
+    fn with(
+        path: &Path,
+        directory: PathBuf,
+        mut layout: Layout,
+        declared: Option<Declared>,
+        config: OnnxConfig,
+        variant: Option<&str>,
+    ) -> Result<Self, PredictError> {
         let own = if path.is_file() {
             Overrides::default()
         } else {

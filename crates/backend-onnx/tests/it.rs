@@ -24,9 +24,15 @@ mod mutants;
 mod neighbours;
 #[path = "it/prefixes.rs"]
 mod prefixes;
+#[path = "it/served.rs"]
+mod served;
 #[path = "it/setup.rs"]
 mod setup;
+#[path = "it/tables.rs"]
+mod tables;
 #[path = "it/tensors.rs"]
 mod tensors;
+#[path = "it/texts.rs"]
+mod texts;
 #[path = "it/triton.rs"]
 mod triton;

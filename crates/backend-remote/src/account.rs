@@ -94,6 +94,15 @@ impl Account {
         self.metrics.upstream_left_alone(&self.connector);
     }
 
+    /// An answer told why it ends, and its terminator never came.
+    pub(crate) fn unterminated(&self) {
+        tracing::warn!(
+            connector = %self.connector,
+            "an answer told why it ends, but its terminator never came"
+        );
+        self.metrics.upstream_unterminated(&self.connector);
+    }
+
     /// A whole answer used this, where its server told.
     pub(crate) fn used(&self, usage: Option<Usage>) {
         let Some(usage) = usage else {
@@ -103,7 +112,9 @@ impl Account {
         for (kind, tokens) in [
             ("prompt", usage.prompt_tokens),
             ("cached", usage.cached_tokens),
+            ("cache_write", usage.cache_write_tokens),
             ("completion", usage.completion_tokens),
+            ("reasoning", usage.reasoning_tokens),
         ] {
             let tokens = u64::from(tokens);
             self.metrics.upstream_tokens(&self.connector, kind, tokens);
@@ -160,6 +171,7 @@ mod tests {
             prompt_tokens: 1_000,
             completion_tokens: 500,
             cached_tokens: 400,
+            ..Usage::default()
         };
         let cost = |text: &str| prices(text).unwrap().unwrap().cost(usage);
         let near = |one: f64, other: f64| (one - other).abs() < 1e-12;

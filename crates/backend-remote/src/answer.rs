@@ -1,9 +1,11 @@
 //! What comes back for one item, read piece by piece. Pure.
 
 use bytes::Bytes;
+use serde_json::Value;
 use volley_types::registry::ProviderKind;
-use volley_types::{FinishReason, PredictError, Usage};
+use volley_types::{Details, FinishReason, PredictError, Usage};
 
+use crate::expect::Expect;
 use crate::provider::{self, Calls, Delta, Ending, Passages, Step, Wire};
 use crate::sight::Sight;
 use crate::sse::{Framing, Parser};
@@ -14,6 +16,8 @@ use crate::upstream;
 pub(crate) struct Part {
     /// Those with something for the caller, in order.
     pub(crate) deltas: Vec<Delta>,
+    /// What is known of the prompt in front of the first of them.
+    pub(crate) prompt: Option<Usage>,
     /// The answer's end, where it was read.
     pub(crate) end: Option<End>,
 }
@@ -23,13 +27,24 @@ impl Part {
     pub(crate) fn is_empty(&self) -> bool {
         self.deltas.is_empty() && self.end.is_none()
     }
+
+    /// Keeps the whole answer as its server gave it, for a caller of the same dialect.
+    pub(crate) fn keep(&mut self, format: &str, body: &[u8]) {
+        if let (Some(end), Ok(answer)) = (&mut self.end, serde_json::from_slice(body)) {
+            end.details.format = Some(format.to_owned());
+            end.details.answer = Some(answer);
+        }
+    }
 }
 
 /// How an answer ended well.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct End {
     pub(crate) finish_reason: FinishReason,
+    /// `None` where the server told none.
     pub(crate) usage: Option<Usage>,
+    /// What only some dialects have a place for.
+    pub(crate) details: Details,
 }
 
 /// A whole completion.
@@ -38,12 +53,15 @@ pub(crate) struct End {
 /// `UpstreamFailed` when it is none, or says that the server failed.
 pub(crate) fn whole(
     wire: &Wire,
+    expect: Expect,
     seed: u64,
     body: &[u8],
     redact: impl Fn(&str) -> String,
 ) -> Result<Part, PredictError> {
-    let delta = match wire.read_whole(body, &mut Calls::new(seed)) {
-        Ok(Step::Delta(delta) | Step::Last(delta)) => delta,
+    let (mut answer, mut part) = (Answer::new(wire.clone(), seed), Part::default());
+    let deltas = match wire.read_whole(body, &mut answer.calls) {
+        Ok(Step::Delta(delta) | Step::Last(delta)) => vec![delta],
+        Ok(Step::All(deltas)) => deltas,
         Ok(Step::Failed(message)) => return Err(upstream::failed(&message, redact)),
         Ok(Step::Refused(code, message)) => {
             return Err(upstream::refused(code, &message, redact));
@@ -52,9 +70,13 @@ pub(crate) fn whole(
             return Err(upstream::not_a_stream("JSON that is no completion"));
         }
     };
-    let (mut answer, mut part) = (Answer::new(wire.clone(), seed), Part::default());
-    answer.take(delta, &mut part);
-    answer.end(&mut part);
+    answer.expect = expect;
+    for delta in deltas {
+        answer.take(delta, &mut part);
+    }
+    if answer.failure.is_none() {
+        answer.end(&mut part);
+    }
     match answer.take_failure() {
         Some(failure) => Err(failure),
         None => Ok(part),
@@ -67,7 +89,14 @@ pub(crate) struct Answer {
     parser: Parser,
     sight: Sight,
     calls: Calls,
-    usage: Usage,
+    expect: Expect,
+    /// `None` until some is told.
+    usage: Option<Usage>,
+    details: Details,
+    /// Whether something for the caller was read.
+    begun: bool,
+    /// Whether tools of the caller were called.
+    called: bool,
     finish_reason: Option<FinishReason>,
     /// Whether the body's end is known to be its own, and no cut.
     bounded: bool,
@@ -90,7 +119,11 @@ impl Answer {
             wire,
             sight: Sight::default(),
             calls,
-            usage: Usage::default(),
+            expect: Expect::default(),
+            usage: None,
+            details: Details::default(),
+            begun: false,
+            called: false,
             finish_reason: None,
             bounded: false,
             found: false,
@@ -103,6 +136,11 @@ impl Answer {
     pub(crate) fn framed(self, framing: Framing) -> Self {
         let parser = Parser::new(framing);
         Self { parser, ..self }
+    }
+
+    /// The same, of which that is expected.
+    pub(crate) fn expecting(self, expect: Expect) -> Self {
+        Self { expect, ..self }
     }
 
     /// The same, of a body whose end HTTP tells from a cut.
@@ -141,6 +179,11 @@ impl Answer {
             };
             if let Some(piece) = self.sight.text(text) {
                 self.calls.passages.add(piece);
+                if let Err(failure) = self.expect.said(piece) {
+                    self.failure = Some(failure);
+                    break;
+                }
+                self.begun = true;
                 part.deltas.push(Delta {
                     text: Some(piece.to_owned()),
                     ..Delta::default()
@@ -173,11 +216,17 @@ impl Answer {
             Ok(Step::Delta(delta)) => {
                 self.sight.learn(&self.wire, &self.calls, data, &delta);
                 self.take(delta, part);
+                return self.failure.is_none();
+            }
+            Ok(Step::All(deltas)) => {
+                deltas.into_iter().for_each(|delta| self.take(delta, part));
                 return true;
             }
             Ok(Step::Last(delta)) => {
                 self.take(delta, part);
-                self.end(part);
+                if self.failure.is_none() {
+                    self.end(part);
+                }
             }
             Ok(Step::End) => self.end(part),
             Ok(Step::Failed(message)) => {
@@ -203,12 +252,17 @@ impl Answer {
         part
     }
 
+    /// Whether the answer has told why it ends: it is whole, even if its terminator never comes.
+    pub(crate) fn has_reason(&self) -> bool {
+        self.finish_reason.is_some()
+    }
+
     fn end_of_body(&mut self, part: &mut Part) -> Option<PredictError> {
         let is_end = match self.wire.ending() {
-            Ending::Event => false,
-            Ending::BodyAfterReason => self.finish_reason.is_some(),
+            Ending::Event | Ending::BodyAfterReason => self.has_reason(),
             Ending::WholeBody => self.bounded,
         };
+        self.details.unterminated = self.wire.ending() == Ending::Event;
         if is_end {
             self.end(part);
             return self.failure.take();
@@ -217,6 +271,10 @@ impl Answer {
     }
 
     fn take(&mut self, mut delta: Delta, part: &mut Part) {
+        if let Err(failure) = self.expect.check(&mut delta) {
+            self.failure = Some(failure);
+            return;
+        }
         if let Some(text) = &delta.text {
             self.calls.passages.add(text);
         }
@@ -227,12 +285,49 @@ impl Answer {
             citation.end = Some(end);
             citation.start = citation.start.or(Some(end));
         }
-        provider::usage(&mut self.usage, &delta);
+        if delta.has_usage() || self.usage.is_some() {
+            provider::usage(self.usage.get_or_insert_default(), &delta);
+        }
+        if let Some(end) = delta.end.take() {
+            self.keep(*end);
+        }
         self.finish_reason = delta.finish_reason.or(self.finish_reason);
         self.found |= delta.text.is_some() || delta.has_content();
+        self.called |= delta.tool_calls.is_some();
         if delta.has_content() {
+            if !std::mem::replace(&mut self.begun, true) {
+                part.prompt = self.usage.filter(|usage| 0 < usage.prompt_tokens);
+                self.tell_first(&mut delta);
+            }
             part.deltas.push(delta);
         }
+    }
+
+    /// What a server tells of the usage in front of its answer goes with the first row.
+    fn tell_first(&self, delta: &mut Delta) {
+        if let (Some(usage), Some(format)) = (&self.details.usage, &self.details.format) {
+            let details = delta.details();
+            details.format = Some(format.clone());
+            details.usage = Some(usage.clone());
+        }
+    }
+
+    /// Keeps what the last row tells. What was told before stays where it is not told again.
+    fn keep(&mut self, end: Details) {
+        let kept = &mut self.details;
+        kept.format = end.format.or(kept.format.take());
+        kept.stop_sequence = end.stop_sequence.or(kept.stop_sequence.take());
+        kept.stop_reason = end.stop_reason.or(kept.stop_reason.take());
+        kept.stop_details = end.stop_details.or(kept.stop_details.take());
+        kept.usage = end.usage.or(kept.usage.take());
+        kept.answer = end.answer.or(kept.answer.take());
+        kept.fields = match (kept.fields.take(), end.fields) {
+            (Some(Value::Object(mut fields)), Some(Value::Object(more))) => {
+                fields.extend(more);
+                Some(fields.into())
+            }
+            (before, more) => more.or(before),
+        };
     }
 
     fn end(&mut self, part: &mut Part) {
@@ -240,145 +335,33 @@ impl Answer {
             self.failure = Some(upstream::not_found());
             return;
         }
+        if let Some(rest) = self.calls.rest() {
+            let rest = Delta {
+                tool_calls: Some(rest),
+                ..Delta::default()
+            };
+            self.take(rest, part);
+            if self.failure.is_some() {
+                return;
+            }
+        }
+        // Some servers say `stop` where they call tools.
+        let finish_reason = match self.finish_reason {
+            None | Some(FinishReason::Stop) if self.called => FinishReason::ToolCalls,
+            reason => reason.unwrap_or(FinishReason::Stop),
+        };
+        if let Err(failure) = self.expect.finish(finish_reason) {
+            self.failure = Some(failure);
+            return;
+        }
         self.ended = true;
         part.end = Some(End {
-            finish_reason: self.finish_reason.unwrap_or(FinishReason::Stop),
-            usage: (self.usage != Usage::default()).then_some(self.usage),
+            finish_reason,
+            usage: self.usage,
+            details: std::mem::take(&mut self.details),
         });
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use volley_types::ErrorCode;
-
-    use super::*;
-
-    const OPENAI: &str = concat!(
-        "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n",
-        ": ping\n\n",
-        "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Gr\u{fc}\u{df}e \"}}]}\r\n\r\n",
-        "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"\u{1f98a}\"},\"finish_reason\":\"length\"}]}\n\n",
-        "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":3}}\n\n",
-        "data: [DONE]\n\n",
-    );
-    const ANTHROPIC: &str = concat!(
-        "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":2,\"output_tokens\":1}}}\n\n",
-        "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"Gr\u{fc}\u{df}e \u{1f98a}\"}}\n\n",
-        "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"max_tokens\"},\"usage\":{\"output_tokens\":3}}\n\n",
-        "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
-    );
-    const COHERE: &str = concat!(
-        "event: message-start\ndata: {\"type\":\"message-start\",\"delta\":{\"message\":{\"content\":[]}}}\n\n",
-        "event: content-delta\ndata: {\"type\":\"content-delta\",\"index\":0,\"delta\":{\"message\":{\"content\":{\"text\":\"Gr\u{fc}\u{df}e \u{1f98a}\"}}}}\n\n",
-        "event: message-end\ndata: {\"type\":\"message-end\",\"delta\":{\"finish_reason\":\"MAX_TOKENS\"}}\n\n",
-    );
-    const OLLAMA: &str = concat!(
-        "{\"model\":\"m\",\"message\":{\"role\":\"assistant\",\"content\":\"Gr\u{fc}\u{df}e \"},\"done\":false}\n",
-        "{\"model\":\"m\",\"message\":{\"role\":\"assistant\",\"content\":\"\u{1f98a}\"},\"done\":false}\n",
-        "{\"model\":\"m\",\"message\":{\"content\":\"\"},\"done\":true,\"done_reason\":\"length\",\"eval_count\":3}\n",
-    );
-    const GEMINI: &str = concat!(
-        "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"Gr\u{fc}\u{df}e \"}]}}]}\r\n\r\n",
-        "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"\u{1f98a}\"}]},\"finishReason\":\"MAX_TOKENS\"}]}\r\n\r\n",
-    );
-    const STREAMS: [(ProviderKind, &str); 5] = [
-        (ProviderKind::OpenAi, OPENAI),
-        (ProviderKind::Anthropic, ANTHROPIC),
-        (ProviderKind::Cohere, COHERE),
-        (ProviderKind::Ollama, OLLAMA),
-        (ProviderKind::Gemini, GEMINI),
-    ];
-
-    /// The text, whether there was an end, and the failure, of an answer in these pieces.
-    fn play(provider: ProviderKind, pieces: &[&[u8]]) -> (String, bool, Option<ErrorCode>) {
-        let (mut answer, mut text, mut ended) = (Answer::new(provider, 0), String::new(), false);
-        let pieces = pieces
-            .iter()
-            .map(|piece| Some(Bytes::copy_from_slice(piece)));
-        for piece in pieces.chain([None]) {
-            let part = answer.read(piece, str::to_owned);
-            for delta in part.deltas {
-                text.push_str(&delta.text.unwrap_or_default());
-            }
-            ended |= part.end.is_some();
-            let failure = answer.take_failure();
-            if failure.is_some() || answer.has_ended() {
-                assert_eq!(ended, answer.has_ended());
-                return (text, ended, failure.map(|failure| failure.code));
-            }
-        }
-        panic!("an answer ends, well or badly");
-    }
-
-    #[test]
-    fn cut_anywhere_a_stream_is_incomplete_and_never_a_success() {
-        for (provider, stream) in STREAMS {
-            // Nothing but line ends may be missing from the end of a good one.
-            let enough = stream.trim_end().len();
-            for length in 0..stream.len() {
-                let (text, ended, failure) = play(provider, &[&stream.as_bytes()[..length]]);
-                assert!("Gr\u{fc}\u{df}e \u{1f98a}".starts_with(&text));
-                let expected = (length < enough).then_some(ErrorCode::UpstreamIncomplete);
-                assert_eq!(
-                    (ended, failure),
-                    (enough <= length, expected),
-                    "at {length}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn what_comes_in_one_piece_is_one_part() {
-        let mut answer = Answer::new(ProviderKind::OpenAi, 0);
-        let part = answer.read(Some(Bytes::from_static(OPENAI.as_bytes())), str::to_owned);
-        assert_eq!(part.deltas.len(), 2);
-        let end = part.end.unwrap();
-        assert_eq!(end.finish_reason, FinishReason::Length);
-        assert_eq!(end.usage.unwrap().completion_tokens, 3);
-        assert!(answer.has_ended() && answer.take_failure().is_none());
-    }
-
-    #[test]
-    fn a_bare_error_among_events_is_the_servers() {
-        let error = "{\n  \"error\": {\n    \"message\": \"busy\"\n  }\n}\n";
-        let mut answer = Answer::new(ProviderKind::Gemini, 0);
-        let begun = format!("{}{error}", &GEMINI[..GEMINI.find("\r\n\r\n").unwrap() + 4]);
-        let part = answer.read(Some(Bytes::from(begun)), str::to_owned);
-        assert_eq!(part.deltas.len(), 1);
-        assert!(answer.take_failure().unwrap().message.contains("busy"));
-    }
-
-    #[test]
-    fn a_connection_that_breaks_after_the_end_has_not_failed() {
-        let mut answer = Answer::new(ProviderKind::OpenAi, 0);
-        let unended = OPENAI.trim_end().as_bytes();
-        answer.read(Some(Bytes::from_static(unended)), str::to_owned);
-        assert!(!answer.has_ended());
-        assert!(answer.break_off(upstream::incomplete()).end.is_some());
-        assert!(answer.has_ended() && answer.take_failure().is_none());
-    }
-
-    proptest! {
-        #[test]
-        fn mutated_streams_end_in_one_way_and_alike_wherever_they_are_cut(
-            which in 0..STREAMS.len(),
-            changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
-            removed in any::<prop::sample::Index>(),
-            place in any::<prop::sample::Index>(),
-        ) {
-            let (provider, stream) = STREAMS[which];
-            let mut bytes = stream.as_bytes().to_vec();
-            for (index, byte) in changes {
-                let index = index.index(bytes.len());
-                bytes[index] = byte;
-            }
-            bytes.remove(removed.index(bytes.len()));
-            let whole = play(provider, &[&bytes]);
-            let (a, b) = bytes.split_at(place.index(bytes.len()));
-            prop_assert_eq!(play(provider, &[a, b]), whole);
-        }
-    }
-}
+mod tests;

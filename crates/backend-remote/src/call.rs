@@ -7,17 +7,21 @@ use bytes::{Bytes, BytesMut};
 use futures::{FutureExt, Stream, StreamExt};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use reqwest::Response;
-use serde_json::{Map, Value};
+use serde_json::Value;
+use url::Url;
 use volley_backend::items::Item;
 use volley_types::registry::{ConnectorSpec, ProviderKind};
-use volley_types::{Deadline, ParamValue, PredictError};
+use volley_types::{Deadline, Native, ParamValue, PredictError};
 
 use crate::credential::Secret;
-use crate::provider::{Shape, Wire};
+use crate::expect::Expect;
+use crate::provider::{Shape, Wire, hosted, native};
 use crate::reading::redacted;
+use crate::refusal::Refusal;
 use crate::rows::{Answered, Group, RowsForm};
 use crate::servers::Server;
 use crate::sse::MAX_EVENT_BYTES;
+use crate::wish::Wish;
 use crate::{Clients, RemoteConfig, provider, upstream};
 
 /// The largest answer that is not streamed, in bytes.
@@ -26,17 +30,31 @@ pub(crate) const MAX_WHOLE_BYTES: usize = MAX_EVENT_BYTES;
 const MAX_ERROR_BYTES: usize = 64 << 10;
 /// Pieces of a body are joined up to this size.
 const MAX_GATHERED_BYTES: usize = 64 << 10;
+/// The media type of an answer that is not streamed.
+const WHOLE_MEDIA: &str = "application/json";
+/// How long a whole answer may take to a request without a deadline.
+const LONGEST_SILENCE: Duration = Duration::from_secs(600);
 /// How long the body of an error may take.
 const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What the calls of one request have in common.
 #[derive(Clone)]
 pub(crate) struct Call {
-    pub(crate) fields: Map<String, Value>,
+    pub(crate) wish: Wish,
+    /// The request as its dialect has it, for servers of the same one.
+    pub(crate) native: Option<Arc<Native>>,
     pub(crate) traceparent: String,
     pub(crate) deadline: Option<Deadline>,
     pub(crate) clients: Arc<Clients>,
     pub(crate) config: RemoteConfig,
+}
+
+/// What a call has led to: the head of a good answer.
+pub(crate) struct Sent {
+    pub(crate) response: Response,
+    /// How its body is cut.
+    pub(crate) shape: Shape,
+    pub(crate) expect: Expect,
 }
 
 impl Call {
@@ -48,16 +66,78 @@ impl Call {
         })
     }
 
+    /// Whether that server is asked for a whole answer.
+    fn is_whole(&self, server: &Server) -> bool {
+        self.wish.whole && !server.streams_always
+    }
+
+    /// How long that server may say nothing, before its answer and between two pieces of it. One
+    /// that does not stream says nothing until all is done: the request's deadline holds.
+    pub(crate) fn silence(&self, server: &Server) -> (Duration, Duration) {
+        if !self.is_whole(server) {
+            return (self.config.first_byte_timeout, self.config.stall_timeout);
+        }
+        let left = self
+            .deadline
+            .map(|deadline| deadline.remaining(Instant::now()));
+        let left = left.unwrap_or(LONGEST_SILENCE);
+        (left, left)
+    }
+
     /// Sends an item and waits for the head of a good answer.
     pub(crate) async fn send(
         &self,
         server: &Server,
         secret: Option<&Secret>,
         item: &Item,
-    ) -> Result<(Response, Shape), PredictError> {
-        let body = provider::body(&server.connector, item, &self.fields)?;
-        let accept = provider::format(server.wire.provider).media;
-        self.post(server, secret, &body, accept).await
+    ) -> Result<Sent, PredictError> {
+        let whole = self.is_whole(server);
+        let body = match self.native_for(server)? {
+            Some(native) if native::is_whole(native) => {
+                native::body(native, &server.connector, &self.wish, whole)
+            }
+            native => {
+                let mut body = provider::body(&server.connector, item, &self.wish, whole)?;
+                if let (Some(native), Some(body)) = (native, body.as_object_mut()) {
+                    native::overlay(body, native);
+                }
+                body
+            }
+        };
+        if !server.runs_tools {
+            hosted::refuse(server.wire.provider, &body)?;
+        }
+        let (url, accept) = match whole {
+            true => (&server.whole_url, WHOLE_MEDIA),
+            false => (&server.url, provider::format(server.wire.provider).media),
+        };
+        let (limit, _) = self.silence(server);
+        let sent = self.post(server, url, secret, &body, accept, limit).await;
+        let (response, shape) = sent?;
+        let expect = Expect::of(server.wire.provider, &body, &self.wish.fields);
+        Ok(Sent {
+            response,
+            shape,
+            expect,
+        })
+    }
+
+    /// The format that the caller and that server share, where they do.
+    pub(crate) fn shared_format(&self, server: &Server) -> Option<&'static str> {
+        let forms = native::forms(&server.connector);
+        let caller = self.wish.dialect.as_str();
+        forms.iter().copied().find(|form| *form == caller)
+    }
+
+    /// The request as it is, where that server takes it so.
+    ///
+    /// # Errors
+    /// `InvalidInput` where it cannot be asked in another form.
+    fn native_for(&self, server: &Server) -> Result<Option<&Native>, PredictError> {
+        let Some(native) = self.native.as_deref() else {
+            return Ok(None);
+        };
+        Ok(native::fits(native, &server.connector)?.then_some(native))
     }
 
     /// Asks for the rows of a group, and reads what comes back.
@@ -68,13 +148,21 @@ impl Call {
         group: &Group,
     ) -> Result<Answered, PredictError> {
         let secret = server.secret().await?;
-        let body = form.body(&server.connector, group, &self.fields)?;
-        let sent = self.post(server, secret.as_ref(), &body, "application/json");
+        let body = form.body(&server.connector, group, &self.wish.fields)?;
+        let limit = self.config.first_byte_timeout;
+        let sent = self.post(
+            server,
+            &server.url,
+            secret.as_ref(),
+            &body,
+            WHOLE_MEDIA,
+            limit,
+        );
         let (response, shape) = sent.await?;
         if shape != Shape::Whole {
             return Err(upstream::not_a_stream("a stream"));
         }
-        let body = bounded(response, MAX_WHOLE_BYTES, &self.config).await?;
+        let body = bounded(response, MAX_WHOLE_BYTES, self.config.stall_timeout).await?;
         let read = form.post.read(&body, group.texts.len());
         read.map_err(upstream::malformed)
     }
@@ -82,22 +170,25 @@ impl Call {
     async fn post(
         &self,
         server: &Server,
+        url: &Url,
         secret: Option<&Secret>,
         body: &Value,
         accept: &'static str,
+        limit: Duration,
     ) -> Result<(Response, Shape), PredictError> {
         let connector = &server.connector;
         let body = serde_json::to_vec(body)
             .map_err(|error| PredictError::internal("the request cannot be written", error))?;
         let mut headers = headers(connector, secret, &self.traceparent, accept)?;
-        if let (Some(signer), Some(Secret::Keys(keys))) = (&server.signer, secret) {
-            signer.sign(keys, &server.url, &mut headers, &body, SystemTime::now())?;
+        if let Some(native) = self.native_for(server)? {
+            native::headers(native, connector, &mut headers);
         }
-        let call = self.clients.next().post(server.url.clone());
+        if let (Some(signer), Some(Secret::Keys(keys))) = (&server.signer, secret) {
+            signer.sign(keys, url, &mut headers, &body, SystemTime::now())?;
+        }
+        let call = self.clients.next().post(url.clone());
         let call = call.headers(headers).body(body).send();
-        let response = within(self.config.first_byte_timeout, call)
-            .await?
-            .map_err(upstream::call)?;
+        let response = within(limit, call).await?.map_err(upstream::call)?;
         tracing::debug!(
             connector = %connector.id,
             status = response.status().as_u16(),
@@ -114,18 +205,16 @@ impl Call {
         response: Response,
     ) -> Result<(Response, Shape), PredictError> {
         let (status, headers) = (response.status(), response.headers().clone());
-        let format = provider::format(wire.provider);
         if !status.is_success() {
             // Without its body an error is still an error, and it should not be long in coming.
             let limit = self.config.stall_timeout.min(ERROR_BODY_TIMEOUT);
-            let body = bounded(response, MAX_ERROR_BYTES, &self.config);
+            let body = bounded(response, MAX_ERROR_BYTES, self.config.stall_timeout);
             let body = tokio::time::timeout(limit, body).await;
             let body = body.ok().and_then(Result::ok).unwrap_or_default();
-            let refusal = upstream::Refusal {
+            let refusal = Refusal {
                 status,
                 headers: &headers,
                 body: &body,
-                blames_request: format.blames_request,
             };
             return Err(refusal.error(|text| redacted(secret, text)));
         }
@@ -264,17 +353,17 @@ pub(crate) fn is_bounded(response: &Response) -> bool {
     http::Version::HTTP_2 <= response.version() || lengths.iter().any(has)
 }
 
-/// A body of at most `limit` bytes.
+/// A body of at most `limit` bytes, with at most `stall` between two pieces.
 ///
 /// # Errors
 /// As a stream's; `UpstreamFailed` past the limit.
 pub(crate) async fn bounded(
     mut response: Response,
     limit: usize,
-    config: &RemoteConfig,
+    stall: Duration,
 ) -> Result<Bytes, PredictError> {
     let mut body = BytesMut::new();
-    while let Some(piece) = within(config.stall_timeout, response.chunk())
+    while let Some(piece) = within(stall, response.chunk())
         .await?
         .map_err(upstream::broken)?
     {

@@ -9,21 +9,28 @@ mod account;
 mod answer;
 mod budget;
 mod call;
+mod check;
 mod config;
 #[cfg(test)]
 mod cost;
 mod credential;
 mod egress;
+mod expect;
+mod fault;
 mod frames;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod limits;
 mod merge;
+mod naming;
 mod paths;
 mod predict;
 mod provider;
 mod reading;
+mod refusal;
+mod reserved;
 mod rows;
+mod schema;
 mod servers;
 mod sight;
 mod signing;
@@ -31,6 +38,7 @@ mod sse;
 mod template;
 mod tries;
 mod upstream;
+mod wish;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -2,7 +2,7 @@
 
 use arrow_array::RecordBatch;
 use volley_types::{
-    Citation, FinishReason, GenerationChunk, GenerationChunks, PredictError, Usage,
+    Citation, FinishReason, GenerationChunk, GenerationChunks, PredictError, PromptUsage, Usage,
 };
 
 use crate::answer::Part;
@@ -42,32 +42,35 @@ impl Merge {
         let To { item, choice } = to;
         let mut rows = GenerationChunks::default();
         let filled = |text: Option<String>| text.filter(|text| !text.is_empty());
+        let mut prompt = part.prompt.map(|usage| PromptUsage {
+            prompt_tokens: usage.prompt_tokens,
+            cached_tokens: usage.cached_tokens,
+        });
         for delta in part.deltas {
             rows.push(&GenerationChunk {
                 item,
                 choice,
+                prompt: prompt.take(),
                 sequence: self.next(),
                 text: filled(delta.text),
                 thinking: filled(delta.thinking),
                 tool_calls: delta.tool_calls,
                 token_logprobs: delta.logprobs,
                 citations: delta.citations.as_deref().map(Citation::to_json),
+                details: delta.details.and_then(|details| details.to_json()),
                 ..GenerationChunk::default()
             });
         }
         if let Some(end) = part.end {
             if let Some(told) = end.usage {
-                let sum = self.usage.get_or_insert_default();
-                sum.prompt_tokens = sum.prompt_tokens.saturating_add(told.prompt_tokens);
-                let completion = sum.completion_tokens.saturating_add(told.completion_tokens);
-                sum.completion_tokens = completion;
-                sum.cached_tokens = sum.cached_tokens.saturating_add(told.cached_tokens);
+                *self.usage.get_or_insert_default() += told;
             }
             self.succeeded = true;
             rows.push(&self.last(GenerationChunk {
                 item,
                 choice,
                 finish_reason: Some(end.finish_reason),
+                details: end.details.to_json(),
                 ..GenerationChunk::default()
             }));
         }
@@ -119,7 +122,7 @@ impl Merge {
 
 #[cfg(test)]
 mod tests {
-    use volley_types::GenerationRow;
+    use volley_types::{Details, GenerationRow};
 
     use super::*;
     use crate::answer::End;
@@ -137,7 +140,9 @@ mod tests {
                     prompt_tokens: 1,
                     completion_tokens: 2,
                     cached_tokens: 1,
+                    ..Usage::default()
                 }),
+                details: Details::default(),
             }),
             ..Part::default()
         }

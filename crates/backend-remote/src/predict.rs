@@ -11,8 +11,8 @@ use volley_backend::Backend;
 use volley_backend::items::{self, Item};
 use volley_types::params::COUNT_TOKENS;
 use volley_types::{
-    ChunkStream, ErrorCode, ModelName, ModelRef, ParamValue, Parameters, Predict, PredictError,
-    PredictRequest, Signature,
+    ChunkStream, ErrorCode, ModelName, ModelRef, Native, ParamValue, Parameters, Predict,
+    PredictError, PredictRequest, Signature,
 };
 
 use crate::account::UnderWay;
@@ -20,7 +20,8 @@ use crate::answer::Part;
 use crate::call::Call;
 use crate::merge::{Merge, To};
 use crate::servers::Servers;
-use crate::{Clients, RemoteConfig, provider};
+use crate::wish::Wish;
+use crate::{Clients, RemoteConfig};
 
 /// Items of one request that are asked for at a time. A request holds one permit however many
 /// items it has, so this is small; and servers limit their callers.
@@ -66,17 +67,23 @@ impl Backend for RemoteModel {
 #[async_trait]
 impl Predict for RemoteModel {
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
-        let mut parameters = request.parameters.or_defaults(&self.defaults);
+        let (mut given, defaults) = (request.parameters, self.defaults.clone());
+        let (dialect, whole) = (request.dialect, request.whole);
         let (servers, clients) = (self.servers.clone(), self.clients.clone());
         let (deadline, config) = (request.deadline, self.config.clone());
         let traceparent = request.trace.to_string();
         let input = request.input;
         let batches = try_stream! {
-            refuse_count(&mut parameters)?;
-            let choices = take_choices(&mut parameters)?;
-            let items = items::collect(input).await?;
-            let fields = provider::fields(&parameters)?;
-            let call = Call { fields, traceparent, deadline, clients, config };
+            refuse_count(&mut given)?;
+            let choices = take_choices(&mut given, &defaults)?;
+            let native = Native::take(&mut given)?.map(Arc::new);
+            let items = match &native {
+                // Its rows are in it, and nowhere else.
+                Some(native) if native.lost.is_some() => vec![Item::Chat(Vec::new())],
+                _ => items::collect(input).await?,
+            };
+            let wish = Wish::read(given, &defaults, dialect, whole)?;
+            let call = Call { wish, native, traceparent, deadline, clients, config };
             let mut merge = Merge::new(items.len() * choices as usize);
             let mut parts = answers(servers, calls(call, choices), items);
             while let Some((to, part)) = parts.next().await {
@@ -92,7 +99,7 @@ impl Predict for RemoteModel {
     }
 
     async fn signature(&self, _: &ModelRef) -> Result<Signature, PredictError> {
-        Ok(Signature::generation())
+        Ok(Signature::generation().taking_native(&self.servers.forms()))
     }
 
     async fn models(&self) -> Vec<ModelName> {
@@ -100,23 +107,30 @@ impl Predict for RemoteModel {
     }
 }
 
-/// Its provider alone could count tokens, and is not asked to.
+/// What is asked of a tokenizer, which its provider alone has.
+const OF_TOKENS: [&str; 4] = [COUNT_TOKENS, "tokenize", "detokenize", "token_inputs"];
+
+/// Its provider alone could count tokens, or read them, and is not asked to.
 fn refuse_count(parameters: &mut Parameters) -> Result<(), PredictError> {
-    if parameters.boolean(COUNT_TOKENS)?.unwrap_or(false) {
-        return Err(PredictError::new(
-            ErrorCode::Unimplemented,
-            "this model is remote: its tokens are counted by its provider, in the usage of an \
-             answer, and cannot be counted alone",
-        ));
+    for name in OF_TOKENS {
+        if parameters.boolean(name)?.unwrap_or(false) {
+            return Err(PredictError::new(
+                ErrorCode::Unimplemented,
+                "this model is remote: its tokens are its provider's, which counts them in the \
+                 usage of an answer; they cannot be counted alone, written or read here",
+            ));
+        }
+        parameters.remove(name);
     }
-    parameters.remove(COUNT_TOKENS);
     Ok(())
 }
 
 /// How many answers each item is to have. No provider is asked for several: each has a call of its
 /// own.
-fn take_choices(parameters: &mut Parameters) -> Result<u32, PredictError> {
-    let Some(choices) = parameters.unsigned(CHOICES)? else {
+fn take_choices(given: &mut Parameters, defaults: &Parameters) -> Result<u32, PredictError> {
+    let choices = given.unsigned(CHOICES)?;
+    let Some(choices) = choices.map_or_else(|| defaults.unsigned(CHOICES), |it| Ok(Some(it)))?
+    else {
         return Ok(1);
     };
     let choices = u32::try_from(choices).unwrap_or(u32::MAX);
@@ -125,18 +139,18 @@ fn take_choices(parameters: &mut Parameters) -> Result<u32, PredictError> {
             "parameter '{CHOICES}' must be 1 to {MAX_CHOICES}"
         )));
     }
-    parameters.set(CHOICES, ParamValue::Int(1))?;
+    given.set(CHOICES, ParamValue::Int(1))?;
     Ok(choices)
 }
 
 /// A call for each choice. A seed is another for each, or all would say the same.
 fn calls(call: Call, choices: u32) -> Vec<Arc<Call>> {
-    let seed = call.fields.get("seed").and_then(Value::as_i64);
+    let seed = call.wish.fields.get("seed").and_then(Value::as_i64);
     let others = (1..choices).map(|choice| {
         let mut other = call.clone();
         if let Some(seed) = seed {
             let seed = seed.wrapping_add(i64::from(choice));
-            other.fields.insert("seed".to_owned(), seed.into());
+            other.wish.fields.insert("seed".to_owned(), seed.into());
         }
         Arc::new(other)
     });
@@ -198,6 +212,9 @@ fn answer(
                 Ok(Part { end: Some(end), .. }) => {
                     under_way.ended(None);
                     servers.account.used(end.usage);
+                    if end.details.unterminated {
+                        servers.account.unterminated();
+                    }
                 }
                 Ok(_) => {}
             }
@@ -218,12 +235,15 @@ mod tests {
                 .collect()
         };
         let mut three: Parameters = of(3);
-        assert_eq!(take_choices(&mut three).unwrap(), 3);
+        let none = Parameters::default();
+        assert_eq!(take_choices(&mut three, &none).unwrap(), 3);
         assert_eq!(three.unsigned("n").unwrap(), Some(1));
-        assert_eq!(take_choices(&mut Parameters::default()).unwrap(), 1);
+        assert_eq!(take_choices(&mut Parameters::default(), &none).unwrap(), 1);
+        let mut plain = Parameters::default();
+        assert_eq!(take_choices(&mut plain, &of(2)).unwrap(), 2);
         for wrong in [0, 17, -1] {
             let mut given: Parameters = of(wrong);
-            let error = take_choices(&mut given).unwrap_err();
+            let error = take_choices(&mut given, &none).unwrap_err();
             assert_eq!(error.code, ErrorCode::InvalidInput);
         }
     }

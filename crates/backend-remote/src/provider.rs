@@ -10,12 +10,17 @@ mod citations;
 mod cohere;
 mod conversation;
 mod custom;
+mod effort;
 mod gemini;
+pub(crate) mod hosted;
 mod mistral;
+pub(crate) mod native;
+mod neutral;
 mod ollama;
 mod open_inference;
 pub(crate) mod openai;
 mod responses;
+pub(crate) mod takes;
 pub(crate) mod tgi;
 mod tidy;
 mod typed;
@@ -27,17 +32,19 @@ use url::Url;
 use volley_backend::items::Item;
 use volley_types::registry::{ConnectorSpec, ProviderKind};
 use volley_types::{
-    Citation, ErrorCode, FinishReason, ParamValue, Parameters, PredictError, Usage,
+    Citation, Details, ErrorCode, FinishReason, ParamValue, Parameters, PredictError, Usage,
 };
 
 pub(crate) use self::calls::{Calls, deltas};
 pub(crate) use self::citations::Passages;
-pub(crate) use self::conversation::{message, messages};
+pub(crate) use self::conversation::{messages, openai_messages};
 use self::custom::Custom;
 pub(crate) use self::custom::Shape;
+use self::takes::{Asked, Takes};
 use crate::account;
 use crate::sse::Framing;
-use crate::template;
+use crate::wish::Wish;
+use crate::{reserved, template};
 
 /// A provider's wire format.
 pub(crate) struct Format {
@@ -53,9 +60,9 @@ pub(crate) struct Format {
     pub(crate) stream_field: Option<bool>,
     /// How a good answer ends.
     pub(crate) ending: Ending,
-    /// Whether the server means the request whenever it answers 400.
-    pub(crate) blames_request: bool,
-    /// The body of a request; the fields are its parameters.
+    /// What its server takes of a request's parameters.
+    pub(crate) takes: &'static Takes,
+    /// The body of a request for that model.
     pub(crate) body: MakeBody,
     /// Reads the data of an event.
     pub(crate) read: fn(&str, &mut Calls) -> Result<Step, String>,
@@ -77,7 +84,10 @@ pub(crate) enum Ending {
     WholeBody,
 }
 
-type MakeBody = fn(&str, &Item, Map<String, Value>) -> Result<Value, PredictError>;
+type MakeBody = fn(&str, &Item, Asked<'_>) -> Result<Value, PredictError>;
+
+/// The tool whose input is the answer, for models that are told the form of one in no other way.
+pub(crate) const ANSWER_TOOL: &str = "answer_in_json";
 
 /// The format of that provider.
 pub(crate) fn format(provider: ProviderKind) -> &'static Format {
@@ -191,13 +201,36 @@ pub(crate) struct Delta {
     pub(crate) completion_tokens: Option<u32>,
     /// Those of the prompt that a cache had.
     pub(crate) cached_tokens: Option<u32>,
+    /// Those of the prompt that were written to a cache.
+    pub(crate) cache_write_tokens: Option<u32>,
+    /// Those of the completion that were reasoning.
+    pub(crate) reasoning_tokens: Option<u32>,
     /// The probabilities of the text's tokens, as a JSON array in OpenAI's form.
     pub(crate) logprobs: Option<String>,
     /// What the text refers to; an empty list where a passage begins of which that is told later.
     pub(crate) citations: Option<Vec<Citation>>,
+    /// What only some dialects have a place for.
+    pub(crate) details: Option<Box<Details>>,
+    /// What is told of that with the answer's end.
+    pub(crate) end: Option<Box<Details>>,
 }
 
 impl Delta {
+    /// Whether it counts any tokens.
+    pub(crate) fn has_usage(&self) -> bool {
+        self.prompt_tokens.is_some() || self.completion_tokens.is_some()
+    }
+
+    /// Details beside the rest.
+    pub(crate) fn details(&mut self) -> &mut Details {
+        self.details.get_or_insert_default()
+    }
+
+    /// Details for the answer's end.
+    pub(crate) fn end(&mut self) -> &mut Details {
+        self.end.get_or_insert_default()
+    }
+
     /// Whether it has something for the caller by itself.
     pub(crate) fn has_content(&self) -> bool {
         let some = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
@@ -206,6 +239,7 @@ impl Delta {
             || some(&self.tool_calls)
             || some(&self.logprobs)
             || self.citations.is_some()
+            || self.details.is_some()
     }
 }
 
@@ -216,6 +250,8 @@ pub(crate) enum Step {
     Delta(Delta),
     /// It brings something, and is the answer's own end.
     Last(Delta),
+    /// It brings these, one after the other.
+    All(Vec<Delta>),
     /// It is the answer's own end.
     End,
     /// The server says that it failed; its message.
@@ -234,7 +270,32 @@ pub(crate) fn url(provider: ProviderKind, mut url: Url) -> Url {
     url
 }
 
-/// The body of a request.
+/// The same, where the answer is asked for whole.
+pub(crate) fn whole_url(provider: ProviderKind, mut url: Url) -> Url {
+    let (streamed, whole) = match provider {
+        ProviderKind::Gemini | ProviderKind::Vertex => {
+            (":streamGenerateContent", ":generateContent")
+        }
+        ProviderKind::Bedrock => ("/converse-stream", "/converse"),
+        ProviderKind::Tgi | ProviderKind::OpenInference => ("/generate_stream", "/generate"),
+        _ => return url,
+    };
+    if let Some(before) = url.path().strip_suffix(streamed) {
+        let path = format!("{before}{whole}");
+        url.set_path(&path);
+        let others = url.query_pairs().filter(|(name, _)| name != "alt");
+        let others: Vec<(String, String)> = others
+            .map(|(name, value)| (name.into_owned(), value.into_owned()))
+            .collect();
+        url.set_query(None);
+        if !others.is_empty() {
+            url.query_pairs_mut().extend_pairs(others);
+        }
+    }
+    url
+}
+
+/// The body of a request, for an answer that is streamed or `whole`.
 ///
 /// # Errors
 /// `InvalidInput` when a template lacks a parameter or makes no JSON object, or the server cannot
@@ -242,27 +303,74 @@ pub(crate) fn url(provider: ProviderKind, mut url: Url) -> Url {
 pub(crate) fn body(
     connector: &ConnectorSpec,
     item: &Item,
-    fields: &Map<String, Value>,
+    wish: &Wish,
+    whole: bool,
 ) -> Result<Value, PredictError> {
     let format = format(connector.provider);
+    let fields = &wish.fields;
     let mut body = match &connector.request_body {
-        Some(template) => template::fill(template, |name| {
-            template_value(connector, item, fields, name)
-        })?,
-        None => (format.body)(&connector.model, item, fields.clone())?,
+        Some(template) => {
+            placed(template, wish)?;
+            template::fill(template, |name| {
+                template_value(connector, item, fields, name)
+            })?
+        }
+        None => {
+            let asked = Asked::new(format.takes, wish, &connector.headers)?;
+            (format.body)(&connector.model, item, asked)?
+        }
     };
     if let Value::Object(fields) = &mut body {
         match format.stream_field {
-            // Whatever the caller or a template says: this worker reads streams.
-            Some(true) => _ = fields.insert("stream".to_owned(), true.into()),
+            // Whatever the caller or a template says: this worker knows what it reads.
+            Some(true) => _ = fields.insert("stream".to_owned(), (!whole).into()),
             Some(false) => _ = fields.remove("stream"),
             None => {}
         }
-        if connector.url.starts_with(OPENAI) && connector.request_body.is_none() {
+        if whole {
+            fields.remove("stream_options");
+            // Some backends of this protocol are told among the parameters.
+            let told = fields
+                .get_mut("parameters")
+                .and_then(|given| given.get_mut("stream"));
+            if let Some(told) = told.filter(|_| connector.provider == ProviderKind::OpenInference) {
+                *told = false.into();
+            }
+        } else if connector.url.starts_with(OPENAI) && connector.request_body.is_none() {
             unpadded(fields);
         }
     }
     Ok(body)
+}
+
+/// Whether each parameter of the request has a place in the connector's template.
+///
+/// # Errors
+/// `InvalidInput` naming one that has none.
+fn placed(template: &str, wish: &Wish) -> Result<(), PredictError> {
+    let has_place = |name: &str| {
+        let place = format!("${{parameters.{name}");
+        let mut found = template.match_indices(&place);
+        found.any(|(at, _)| {
+            let after = &template[at + place.len()..];
+            after.starts_with('}') || after.starts_with(":-")
+        })
+    };
+    let mut given = wish
+        .fields
+        .iter()
+        .filter(|(name, _)| wish.given.contains(*name));
+    let lost = given.find(|(name, value)| {
+        name.as_str() != "stream" && !neutral::is_neutral(name, value) && !has_place(name)
+    });
+    match lost {
+        Some((name, _)) => Err(PredictError::invalid(format!(
+            "parameter '{}' has no place in the request body of the model's connector; leave it \
+             out",
+            reserved::shown(name)
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// OpenAI's own servers, which alone know the next.
@@ -289,16 +397,18 @@ fn template_value(
     given.or_else(|| match (name, item) {
         ("model", _) => Some(connector.model.clone().into()),
         ("prompt" | "inputs", Item::Prompt(prompt)) => Some(prompt.clone().into()),
-        ("messages", item) => Some(Value::Array(messages(item).iter().map(message).collect())),
+        ("messages", item) => Some(Value::Array(openai_messages(&messages(item)))),
         _ => None,
     })
 }
 
 /// The parameters that say nothing to a server.
-const NOT_SENT: [&str; 7] = [
+const NOT_SENT: [&str; 9] = [
     "raw",
     account::PRICES,
     KEY_HEADER,
+    reserved::STREAM_UPSTREAM,
+    reserved::PROVIDER_TOOLS,
     "response_filter",
     "pre_process_function",
     "post_process_function",
@@ -350,64 +460,9 @@ pub(crate) fn usage(total: &mut Usage, delta: &Delta) {
     total.prompt_tokens = delta.prompt_tokens.unwrap_or(total.prompt_tokens);
     total.completion_tokens = delta.completion_tokens.unwrap_or(total.completion_tokens);
     total.cached_tokens = delta.cached_tokens.unwrap_or(total.cached_tokens);
+    total.cache_write_tokens = delta.cache_write_tokens.unwrap_or(total.cache_write_tokens);
+    total.reasoning_tokens = delta.reasoning_tokens.unwrap_or(total.reasoning_tokens);
 }
 
 #[cfg(test)]
-mod tests {
-    use volley_types::ErrorCode;
-
-    use super::*;
-
-    fn given(pairs: &[(&str, ParamValue)]) -> Result<Map<String, Value>, PredictError> {
-        let pairs = pairs
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), value.clone()));
-        fields(&pairs.collect())
-    }
-
-    #[test]
-    fn numbers_may_come_as_text_and_stops_in_every_form() {
-        let text = |text: &str| ParamValue::Text(text.to_owned());
-        let fields = given(&[
-            ("max_tokens", text(" 32 ")),
-            ("temperature", text("0.5")),
-            ("stop", text("END")),
-            ("user", text("7")),
-        ]);
-        let expected = serde_json::json!({
-            "max_tokens": 32, "temperature": 0.5, "stop": ["END"], "user": "7",
-        });
-        assert_eq!(Value::Object(fields.unwrap()), expected);
-    }
-
-    #[test]
-    fn openais_own_servers_are_asked_for_events_without_padding() {
-        let mut connector = crate::tests::assignment("https://api.openai.com/v1/chat/completions");
-        let mut connector = connector.connector.take().unwrap();
-        let options = |connector: &ConnectorSpec| {
-            let item = Item::Prompt("hi".to_owned());
-            body(connector, &item, &Map::new()).unwrap()["stream_options"].clone()
-        };
-        let expected = serde_json::json!({ "include_usage": true, "include_obfuscation": false });
-        assert_eq!(options(&connector), expected);
-        connector.url = "https://llm.example/v1/chat/completions".to_owned();
-        assert_eq!(
-            options(&connector),
-            serde_json::json!({ "include_usage": true })
-        );
-    }
-
-    #[test]
-    fn a_parameter_of_the_wrong_type_is_named() {
-        for (name, value) in [
-            ("temperature", ParamValue::Text("hot".to_owned())),
-            ("top_p", ParamValue::Float(f64::NAN)),
-            ("stop", ParamValue::Int(3)),
-            ("n", ParamValue::Int(2)),
-        ] {
-            let error = given(&[(name, value)]).unwrap_err();
-            assert_eq!(error.code, ErrorCode::InvalidInput);
-            assert!(error.message.contains(name), "{}", error.message);
-        }
-    }
-}
+mod tests;

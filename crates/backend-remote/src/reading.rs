@@ -10,13 +10,16 @@ use volley_backend::items::Item;
 use volley_types::PredictError;
 
 use crate::answer::{self, Answer, Part};
-use crate::call::{self, Call};
+use crate::call::{self, Call, Sent};
 use crate::credential::Secret;
 use crate::provider::Shape;
 use crate::servers::Server;
 use crate::upstream;
 
 type Piece = reqwest::Result<Bytes>;
+
+/// How long a terminator may take to come once the answer has told why it ends.
+const TERMINATOR_WAIT: Duration = Duration::from_secs(5);
 
 /// An answer that is being read. Dropping it closes the connection.
 pub(crate) struct Reading {
@@ -49,13 +52,22 @@ impl Reading {
         let secret = server.secret().await?;
         // No two answers of this process make the same ids for their tool calls.
         let seed = RandomState::new().hash_one(0);
-        let (response, shape) = call.send(server, secret.as_ref(), item).await?;
-        let config = &call.config;
+        let Sent {
+            response,
+            shape,
+            expect,
+        } = call.send(server, secret.as_ref(), item).await?;
+        let limits = call.silence(server);
         let Shape::Stream(framing) = shape else {
-            let body = call::bounded(response, call::MAX_WHOLE_BYTES, config).await?;
+            let body = call::bounded(response, call::MAX_WHOLE_BYTES, limits.1).await?;
             let redact = |text: &str| redacted(secret.as_ref(), text);
+            let format = call.shared_format(server).filter(|_| expect.is_plain());
+            let mut part = answer::whole(&server.wire, expect, seed, &body, redact)?;
+            if let Some(format) = format {
+                part.keep(format, &body);
+            }
             return Ok(Self {
-                ready: Some(answer::whole(&server.wire, seed, &body, redact)?),
+                ready: Some(part),
                 rest: None,
             });
         };
@@ -65,9 +77,10 @@ impl Reading {
             held: None,
             answer: Answer::new(server.wire.clone(), seed)
                 .framed(framing)
+                .expecting(expect)
                 .bounded(bounded),
             secret,
-            limits: (config.first_byte_timeout, config.stall_timeout),
+            limits,
         };
         Ok(Self {
             ready: None,
@@ -122,6 +135,11 @@ impl Rest {
     async fn part(&mut self) -> Result<Part, PredictError> {
         let piece = match self.held.take() {
             Some(held) => held,
+            None if self.answer.has_reason() => {
+                let wait = self.limits.1.min(TERMINATOR_WAIT);
+                let next = tokio::time::timeout(wait, self.pieces.next());
+                next.await.unwrap_or_default()
+            }
             None => call::within(self.limits.0, self.pieces.next()).await?,
         };
         self.limits.0 = self.limits.1;

@@ -26,7 +26,8 @@ pub(crate) use self::answer::Post;
 pub(crate) use self::form::{Group, RowsForm};
 use crate::call::Call;
 use crate::servers::Servers;
-use crate::{Clients, RemoteConfig, provider};
+use crate::wish::Wish;
+use crate::{Clients, RemoteConfig};
 
 /// Calls for one request that are made at a time.
 const CALLS_AT_ONCE: usize = 8;
@@ -90,9 +91,10 @@ impl Backend for RemoteRows {
 impl Predict for RemoteRows {
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
         self.signature.check_input(&request.input.schema())?;
-        let parameters = request.parameters.or_defaults(&self.defaults);
+        let (given, dialect) = (request.parameters, request.dialect);
         let call = Arc::new(Call {
-            fields: provider::fields(&parameters)?,
+            wish: Wish::read(given, &self.defaults, dialect, true)?,
+            native: None,
             traceparent: request.trace.to_string(),
             deadline: request.deadline,
             clients: self.clients.clone(),

@@ -11,6 +11,7 @@ use futures::future::BoxFuture;
 use recloser::{AsyncRecloser, Error, Recloser};
 use url::Url;
 use volley_backend::items::Item;
+use volley_types::native::PARTS;
 use volley_types::registry::{ConnectorPolicy, ConnectorSpec, ProviderKind};
 use volley_types::{ConnectorId, ErrorCode, PredictError, Task};
 
@@ -19,8 +20,10 @@ use crate::budget::Budget;
 use crate::call::Call;
 use crate::credential::{Opener, Secret};
 use crate::limits::Limits;
-use crate::provider::{self, Wire};
+use crate::naming::named;
+use crate::provider::{self, Wire, hosted, native};
 use crate::reading::Reading;
+use crate::reserved;
 use crate::rows::{Answered, Group, RowsForm};
 use crate::signing::Signer;
 use crate::tries::{Rank, Tries, blames_request, blames_server};
@@ -70,6 +73,12 @@ pub(crate) struct Server {
     pub(crate) connector: ConnectorSpec,
     opener: Opener,
     pub(crate) url: Url,
+    /// Where it is asked for an answer that it does not stream.
+    pub(crate) whole_url: Url,
+    /// Whether it is asked for streams alone.
+    pub(crate) streams_always: bool,
+    /// Whether tools may run at its provider.
+    pub(crate) runs_tools: bool,
     /// How its answers are read.
     pub(crate) wire: Wire,
     /// How rows are sent to it, where it embeds or reranks.
@@ -131,7 +140,13 @@ impl Servers {
             });
         }
         let servers = all.into_iter().map(|connector| {
-            let url = provider::url(connector.provider, checked(&connector.url)?);
+            let given = checked(&connector.url)?;
+            let whole_url = provider::whole_url(connector.provider, given.clone());
+            let url = provider::url(connector.provider, given);
+            // What any server is sent, and so whether it streams, is the template's to say.
+            let streams_always = connector.provider == ProviderKind::Http
+                || reserved::always_streams(&connector.parameters)?;
+            let runs_tools = hosted::allowed(&connector.parameters)?;
             let rows = RowsForm::of(&connector)?;
             Ok(Server {
                 breaker: breaker(policy),
@@ -145,6 +160,9 @@ impl Servers {
                 connector,
                 opener: opener.clone(),
                 url,
+                whole_url,
+                streams_always,
+                runs_tools,
             })
         });
         let list = servers.collect::<Result<Vec<Server>, PredictError>>()?;
@@ -165,9 +183,37 @@ impl Servers {
         })
     }
 
+    /// Reads the credential of each, and forgets it.
+    ///
+    /// # Errors
+    /// `Unavailable` where one leads nowhere on this worker.
+    pub(crate) async fn credentials(&self) -> Result<(), PredictError> {
+        for server in &self.list {
+            let read = server.secret().await;
+            read.map_err(|error| named(error, &server.connector))?;
+        }
+        Ok(())
+    }
+
     /// What they do, where that is not to generate.
     pub(crate) fn task(&self) -> Option<Task> {
         self.list[0].rows.map(|rows| rows.task())
+    }
+
+    /// The forms in which some of them take requests as they are.
+    pub(crate) fn forms(&self) -> Vec<&'static str> {
+        let forms = self.list.iter().map(|server| &server.connector);
+        let mut forms: Vec<_> = forms.flat_map(native::forms).copied().collect();
+        forms.sort_unstable();
+        forms.dedup();
+        if self
+            .list
+            .iter()
+            .all(|server| native::takes_images(&server.connector))
+        {
+            forms.push(PARTS);
+        }
+        forms
     }
 
     /// How many rows one call may have.
@@ -240,19 +286,20 @@ impl Servers {
                 Ok(given) => return Ok((server, given)),
                 Err(Error::Inner(error)) if blames_request(&error) => {
                     self.account.called(&server.connector, Some(error.code));
-                    return Err(error);
+                    return Err(named(error, &server.connector));
                 }
                 Err(Error::Inner(error)) => {
                     self.account.called(&server.connector, Some(error.code));
                     let connector = &self.connector.id;
                     tracing::info!(%connector, server = at, error = error.chain(), "a call failed");
                     tries.failed(at, &error);
-                    failure = Some(error);
+                    failure = Some(named(error, &server.connector));
                 }
                 Err(Error::Rejected) => {
                     tries.out(at);
                     self.account.left_alone();
-                    failure = failure.or_else(|| Some(left_alone(server.open_for)));
+                    let left_alone = || named(left_alone(server.open_for), &server.connector);
+                    failure = failure.or_else(|| Some(left_alone()));
                 }
             }
         }
@@ -331,7 +378,9 @@ fn left_alone(open_for: Duration) -> PredictError {
 fn last(failure: Option<PredictError>) -> PredictError {
     let error = failure.unwrap_or_else(|| left_alone(Duration::from_secs(1)));
     match (error.code, error.retry_after) {
-        (ErrorCode::Unavailable, None) => error.with_retry_after(Duration::from_secs(1)),
+        (ErrorCode::Unavailable | ErrorCode::Overloaded, None) => {
+            error.with_retry_after(Duration::from_secs(1))
+        }
         _ => error,
     }
 }

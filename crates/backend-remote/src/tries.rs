@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use volley_types::{ErrorCode, PredictError};
+use volley_types::{ErrorCode, ErrorReason, PredictError};
 
 /// A server's place among those of its connector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,9 @@ impl<'a> Tries<'a> {
     pub(crate) fn failed(&mut self, at: usize, error: &PredictError) {
         self.states[at] = match error.code {
             // These two say that no work was done: nothing can be billed twice.
-            ErrorCode::Unavailable | ErrorCode::Overloaded => {
+            ErrorCode::Unavailable | ErrorCode::Overloaded
+                if error.reason != Some(ErrorReason::QuotaExhausted) =>
+            {
                 State::Again(error.retry_after.unwrap_or_default())
             }
             _ => State::Out,
@@ -94,8 +96,12 @@ pub(crate) fn blames_request(error: &PredictError) -> bool {
     matches!(error.code, ErrorCode::InvalidInput | ErrorCode::TooLarge)
 }
 
-/// Whether the server is at fault, so that it may be better left alone.
+/// Whether the server is at fault, so that it may be better left alone. One that lacks a model
+/// answers, and may have the others.
 pub(crate) fn blames_server(error: &PredictError) -> bool {
+    if error.reason == Some(ErrorReason::ModelMissing) {
+        return false;
+    }
     matches!(
         error.code,
         ErrorCode::Unavailable

@@ -19,3 +19,5 @@ mod server;
 mod stories;
 #[path = "it/transcripts.rs"]
 mod transcripts;
+#[path = "it/whole.rs"]
+mod whole;

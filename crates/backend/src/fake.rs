@@ -79,6 +79,24 @@ impl BackendLoader for FakeLoader {
     }
 }
 
+/// Stands where [`FakeLoader`] is not allowed: no model of that kind is loaded.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DisallowedFake;
+
+#[async_trait]
+impl BackendLoader for DisallowedFake {
+    fn kind(&self) -> BackendKind {
+        BackendKind::Fake
+    }
+
+    async fn load(&self, _: &Assignment) -> Result<Arc<dyn Backend>, PredictError> {
+        Err(PredictError::invalid(
+            "the backend 'fake' answers with scripted text, for tests and drills; start the \
+             worker with --allow-fake-backend to load it",
+        ))
+    }
+}
+
 fn memory_bytes(parameters: &Parameters) -> Result<u64, PredictError> {
     Ok(parameters.unsigned("memory_bytes")?.unwrap_or(0))
 }

@@ -2,7 +2,7 @@
 
 use arrow_array::{Array, RecordBatch};
 use futures::TryStreamExt;
-use volley_types::chat::{conversation, text_at};
+use volley_types::chat::{check_roles, conversation, text_at};
 use volley_types::signature::{MESSAGES, PROMPT};
 use volley_types::{ChatMessage, ErrorCode, Input, PredictError};
 
@@ -55,7 +55,10 @@ pub fn read(batch: &RecordBatch) -> Result<Vec<Item>, PredictError> {
             let chat = messages.map(|column| conversation(column, row));
             match (prompt, chat) {
                 (Some(prompt), None) => Ok(Item::Prompt(prompt)),
-                (None, Some(Some(chat))) if !chat.is_empty() => Ok(Item::Chat(chat)),
+                (None, Some(Some(chat))) if !chat.is_empty() => {
+                    check_roles(&chat)?;
+                    Ok(Item::Chat(chat))
+                }
                 (None, Some(_)) => Err(PredictError::invalid(format!(
                     "row {row}: '{MESSAGES}' must be a list of at least one message with text \
                      columns 'role' and 'content'"
@@ -100,6 +103,10 @@ mod tests {
             read(&good).unwrap(),
             [Item::Chat(vec![hello]), Item::Prompt("hi".to_owned())]
         );
+        let unknown = ChatMessage::new("admin", "hello");
+        let unknown = conversations([Some(std::slice::from_ref(&unknown))]);
+        let refused = read(&batch(vec![(MESSAGES, unknown)])).unwrap_err();
+        assert!(refused.message.contains("'admin'"), "{}", refused.message);
         for (a, b) in [(Some("x"), Some("y")), (None, None)] {
             let bad = batch(vec![(PROMPT, prompts(a, b)), (MESSAGES, chats.clone())]);
             assert_eq!(read(&bad).unwrap_err().code, ErrorCode::InvalidInput);

@@ -56,9 +56,9 @@ impl Table {
 /// The whole report.
 pub(crate) fn document(command: &str, tables: &[Table]) -> String {
     let mut out = String::from(
-        "# Benchmarks\n\nEverything runs on one machine and shares its cores: load generator, stand-in upstream, \
-         coordinator and worker. Figures are for comparing with each other and with later runs, not with \
-         other machines.\n\n\
+        "# Benchmarks\n\nThe load generator, the stand-in upstream, the coordinator and the worker run on one machine \
+         and share its cores. Compare the figures with each other and with later runs, not with other \
+         machines.\n\n\
          Local models beside other servers, a million texts in one exchange, and the time between two \
          rows while long prompts arrive: [peers](peers.md).\n\n",
     );

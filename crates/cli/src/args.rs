@@ -3,39 +3,47 @@
 pub(crate) mod ops;
 
 use std::net::IpAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use clap::builder::FalseyValueParser;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use volley_telemetry::LogFormat;
 
 mod access;
 mod named;
+#[cfg(any(feature = "sql", test))]
+mod sql;
 
 pub(crate) use access::{KeyLimits, Keys, Secrets};
 pub(crate) use named::{Aliases, Pipelines};
+#[cfg(any(feature = "sql", test))]
+pub(crate) use sql::Sql;
+#[cfg(feature = "sql")]
+pub(crate) use sql::SqlFormat;
 
 /// The address that client commands call where none is given.
 pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:8420";
 
-/// An inference cluster in one binary: coordinators and workers, local and remote models.
+/// Inference cluster in one binary: coordinators and workers, local and remote models.
 #[derive(Debug, Parser)]
 #[command(name = "volley", version, about, arg_required_else_help = true)]
 pub(crate) struct Arguments {
-    /// Coordinators to call, separated by commas; the next is tried when one cannot be reached.
+    /// Coordinator URLs, separated by commas. If one cannot be reached, the next one is tried.
     #[arg(long, env = "VOLLEY_URL", global = true, value_delimiter = ',', default_value = DEFAULT_URL)]
     pub(crate) url: Vec<String>,
-    /// The API key for client commands; better given in the environment, where other users of
-    /// this machine do not see it.
+    /// API key for client commands. Prefer the environment variable, which other users of this
+    /// machine cannot see.
     #[arg(long, env = "VOLLEY_API_KEY", global = true, hide_env_values = true)]
     pub(crate) api_key: Option<String>,
-    /// The certificates of the authority that the coordinators' own are checked by, where it is
-    /// not one that this machine trusts.
+    /// CA bundle (PEM) that verifies the coordinators' certificates [default: the system's roots].
     #[arg(long, env = "VOLLEY_CA_FILE", global = true)]
     pub(crate) ca_file: Option<PathBuf>,
-    /// What to log, for example `info` or `volley_coordinator=debug,warn`.
+    /// Log filter in the syntax of RUST_LOG, such as `info` or `volley_coordinator=debug,warn`
+    /// [default: depends on the command].
     #[arg(long, env = "VOLLEY_LOG", global = true)]
     pub(crate) log: Option<String>,
-    /// How log lines look.
+    /// Format of log lines.
     #[arg(long, env = "VOLLEY_LOG_FORMAT", global = true, value_enum, default_value_t = Format::Text)]
     pub(crate) log_format: Format,
     #[command(subcommand)]
@@ -44,9 +52,9 @@ pub(crate) struct Arguments {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Format {
-    /// For people.
+    /// Text for a terminal.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -61,77 +69,74 @@ impl From<Format> for LogFormat {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a whole cluster in this process: one coordinator, one worker, two demo models.
+    /// Run a whole cluster in this process: one coordinator, one worker and two demo models.
     Up(Up),
     /// Run a coordinator.
-    Coordinator {
-        /// Its configuration file.
-        #[arg(long, short)]
-        config: PathBuf,
-    },
+    Coordinator(Coordinator),
     /// Run a worker.
     Worker {
-        /// Its configuration file.
+        /// Configuration file (TOML).
         #[arg(long, short)]
         config: PathBuf,
+        #[command(flatten)]
+        fake: AllowFake,
     },
     /// Hold one model: what a worker runs for models in processes of their own.
     #[command(hide = true)]
     ModelHost,
-    /// Register, deploy, undeploy, delete, list and show models.
+    /// Manage models: register, deploy, undeploy, delete, list and show.
     #[command(subcommand)]
     Model(Model),
-    /// Create, delete, list and show connectors to remote models.
+    /// Manage connectors to remote models: create, delete, list and show.
     #[command(subcommand)]
     Connector(Connector),
     /// Add and remove coordinators.
     #[command(subcommand)]
     Node(Node),
-    /// Show, add, remove and replace coordinators, and choose who leads them.
+    /// Manage coordinators: show, add, remove, replace, and transfer leadership.
     #[command(subcommand)]
     Cluster(ops::Cluster),
-    /// Keep the registry (models, connectors, deployments, keys) in a file or an object store.
+    /// Back up the registry (models, connectors, deployments, keys) to a file or an object store.
     Backup(ops::Backup),
-    /// Make a new cluster of a backup: its first coordinator's data, on this machine.
+    /// Create the first coordinator of a new cluster from a backup.
     Restore(ops::Restore),
-    /// Make a new cluster of what one coordinator has left, when most of them are lost for ever.
+    /// Rebuild the cluster from one surviving coordinator after a permanent loss of quorum.
     Recover(ops::Recover),
-    /// Point names at models and versions: split, mirror and switch traffic.
+    /// Manage aliases: names that split, mirror and switch traffic between models.
     #[command(subcommand)]
     Aliases(Aliases),
-    /// Put graphs of models behind one name.
+    /// Manage pipelines: graphs of models behind one name.
     #[command(subcommand)]
     Pipelines(Pipelines),
-    /// Make, list, rotate and revoke API keys.
+    /// Manage API keys: create, list, rotate, limit and revoke.
     #[command(subcommand)]
     Keys(Keys),
-    /// Secrets that the cluster holds sealed, for connectors.
+    /// Manage encrypted secrets for connectors.
     #[command(subcommand)]
     Secrets(Secrets),
-    /// Check that a node's audit trail was changed by nobody.
+    /// Verify the integrity of a node's audit log.
     Audit {
-        /// The file, `audit.jsonl` in the node's data directory.
+        /// Audit log, `audit.jsonl` in the node's data directory.
         file: PathBuf,
     },
-    /// Ask a model; text is streamed to the terminal as it comes.
+    /// Send a prediction to a model and stream generated text to the terminal.
     Predict(Predict),
-    /// Run SQL over Parquet, CSV and NDJSON files, with models as functions.
     #[cfg(feature = "sql")]
     Sql(Sql),
-    /// Show nodes, roles, leader, replicas and load.
+    /// Show nodes, roles, the leader, replicas and load.
     Status {
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Take a worker or a coordinator out of work: it gets nothing new, others take over, and it
-    /// finishes what it has.
+    /// Drain a worker or a coordinator: it receives no new work, other nodes take over, and
+    /// running work finishes.
     Drain(ops::Drain),
-    /// Put a node to work again.
+    /// Return a drained node to service.
     Undrain(ops::Drained),
-    /// Show who works on what right now: requests, queues, times to first chunk.
+    /// Live view of requests, queues and latency per node.
     Top(ops::Top),
-    /// Check this machine, a node's configuration and the coordinators, and say what to do.
+    /// Check this machine, a node's configuration and the coordinators, and suggest fixes.
     Doctor(ops::Doctor),
     /// Print completions for a shell.
     Completions {
@@ -141,72 +146,108 @@ pub(crate) enum Command {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct Coordinator {
+    /// Configuration file (TOML).
+    #[arg(long, short)]
+    pub(crate) config: PathBuf,
+    /// Web origin whose pages may call this coordinator, such as `https://app.example`, in
+    /// addition to 'browser.origins'. Repeatable.
+    #[arg(long = "cors-origin", value_name = "ORIGIN")]
+    pub(crate) cors_origins: Vec<String>,
+}
+
+/// Whether scripted models may be loaded.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct AllowFake {
+    /// Allow models of the backend 'fake'. They return scripted text and can fail or stall on
+    /// request, for tests and drills.
+    #[arg(long, env = "VOLLEY_ALLOW_FAKE_BACKEND", value_parser = FalseyValueParser::new())]
+    pub(crate) allow_fake_backend: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Up {
-    /// Where everything is kept [default: the user's data directory, in volley/up].
+    /// Directory for all data [default: volley/up in the user's data directory].
     #[arg(long, env = "VOLLEY_DATA_DIR")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// The IP address to serve REST and gRPC on; everything else stays on this machine.
+    /// IP address for REST and gRPC. All other listeners stay on the loopback address.
     #[arg(long, default_value = "127.0.0.1")]
     pub(crate) host: IpAddr,
-    /// A file with the first API key; from then on every caller needs one. Also taken from the
-    /// environment variable VOLLEY_BOOTSTRAP_KEY.
+    /// File with the first API key. With it, every caller needs a key. You can also set the key in
+    /// VOLLEY_BOOTSTRAP_KEY.
     #[arg(long)]
     pub(crate) bootstrap_key_file: Option<PathBuf>,
-    /// A file with a master key, made by `volley secrets master-key`: the cluster takes secrets of
-    /// connectors, sealed under it. May be given several times; the first seals.
+    /// File with a master key from `volley secrets master-key`, which encrypts the secrets of
+    /// connectors. Repeatable; the first key encrypts new secrets.
     #[arg(long = "master-key-file", value_name = "FILE")]
     pub(crate) master_key_files: Vec<PathBuf>,
-    /// The REST port; the next three are for Flight and Raft, the worker, and its metrics. 0
-    /// takes any four that are free.
+    /// REST port. The next three ports are for Flight and Raft, the worker, and the worker's
+    /// metrics. 0 selects four free ports.
     #[arg(long, default_value_t = 8420)]
     pub(crate) port: u16,
-    /// Another port for all that the REST port has, for clients that know no other: Triton's is
-    /// 8000, MLServer's and KServe's 8080. May be given several times.
+    /// Additional port that serves the same as the REST port, for clients with a fixed port: 8000
+    /// for Triton, 8080 for MLServer and KServe. Repeatable.
     #[arg(long = "also-port", value_name = "PORT")]
     pub(crate) also_ports: Vec<u16>,
-    /// Another port for gRPC as Triton speaks it, which the REST port does too; Triton's own is
-    /// 8001.
+    /// Port for administration. Models, connectors, keys, secrets and nodes can then only be
+    /// changed there; the REST port returns 403 for such requests.
+    #[arg(long)]
+    pub(crate) admin_port: Option<u16>,
+    /// Additional port for Triton's gRPC, which the REST port also serves. Triton uses 8001.
     #[arg(long)]
     pub(crate) triton_grpc: Option<u16>,
-    /// A port for gRPC as MLServer and KServe speak it; their own is 8081.
+    /// Port for the gRPC of MLServer and KServe, which use 8081.
     #[arg(long)]
     pub(crate) mlserver_grpc: Option<u16>,
+    /// Web origin whose pages may call this cluster, such as `https://app.example` or
+    /// `http://localhost:3000`. Repeatable.
+    #[arg(long = "cors-origin", value_name = "ORIGIN")]
+    pub(crate) cors_origins: Vec<String>,
+    #[command(flatten)]
+    pub(crate) fake: AllowFake,
+    /// Largest request body, in bytes [default: 16777216].
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) max_body_bytes: Option<NonZeroUsize>,
+    /// Largest body or message with tensors of the Open Inference Protocol, in bytes [default:
+    /// 67108864].
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) max_tensor_bytes: Option<NonZeroUsize>,
 }
 
 /// Where replicas go, and how many.
 #[derive(Debug, Args)]
 pub(crate) struct Placing {
-    /// Only workers with this label, `name=value`; may be given several times.
+    /// Only use workers with this label, `name=value`. Repeatable.
     #[arg(long = "label", value_name = "NAME=VALUE")]
     pub(crate) labels: Vec<String>,
-    /// Spread the replicas over the values of this label.
+    /// Spread replicas over the values of this label.
     #[arg(long, value_name = "LABEL")]
     pub(crate) spread: Option<String>,
-    /// Bytes that a replica takes of its worker's memory.
+    /// Memory of one replica, in bytes.
     #[arg(long)]
     pub(crate) memory_bytes: Option<u64>,
-    /// While a version replaces another: replicas beyond the number asked for.
+    /// During a rollout: replicas above the requested number.
     #[arg(long)]
     pub(crate) max_surge: Option<u32>,
-    /// While a version replaces another: replicas that may be missing.
+    /// During a rollout: replicas that may be missing.
     #[arg(long)]
     pub(crate) max_unavailable: Option<u32>,
-    /// Keep this many replicas of the version deployed before beside this one.
+    /// Keep this many replicas of the previously deployed version beside this one.
     #[arg(long, conflicts_with = "max_replicas")]
     pub(crate) beside: Option<u32>,
-    /// Let the number of replicas follow the load, up to this many.
+    /// Scale with the load, up to this number of replicas.
     #[arg(long)]
     pub(crate) max_replicas: Option<u32>,
-    /// The fewest replicas; 0 lets an idle model go.
+    /// Smallest number of replicas. 0 unloads an idle model.
     #[arg(long, requires = "max_replicas")]
     pub(crate) min_replicas: Option<u32>,
-    /// The part of all places that shall be taken, in percent.
+    /// Target utilization of the replicas' capacity, in percent.
     #[arg(long, requires = "max_replicas")]
     pub(crate) target_percent: Option<u32>,
-    /// A queue wait above this asks for one more replica.
+    /// Add a replica if requests wait longer than this, in milliseconds.
     #[arg(long, requires = "max_replicas")]
     pub(crate) queue_wait_ms: Option<u32>,
-    /// How long a model is idle before it is let go.
+    /// Idle time before a model is scaled to zero, in milliseconds.
     #[arg(long, requires = "max_replicas")]
     pub(crate) idle_ms: Option<u32>,
 }
@@ -214,51 +255,51 @@ pub(crate) struct Placing {
 /// What is done to a roll.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Roll {
-    /// Halt it; both versions go on serving.
+    /// Pause the rollout. Both versions keep serving.
     Pause,
-    /// Go on.
+    /// Resume the rollout.
     Resume,
-    /// Go back to the version before.
+    /// Roll back to the previous version.
     Back,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Model {
-    /// Register a model, or the next version of one.
+    /// Register a model, or the next version of a model.
     Register(Register),
     /// Deploy a model (`name`, or `name:version`).
     Deploy {
-        /// The model.
+        /// Name of the model.
         model: String,
-        /// How many workers shall hold it.
-        #[arg(long, default_value_t = 1)]
-        replicas: u32,
-        /// Workers may unload it while it is idle, to make room for others; the next request
-        /// then waits until it is loaded again.
+        /// Number of replicas [default: the current number, or 1 if the model is not deployed].
         #[arg(long)]
-        overcommit: bool,
-        /// Wait until every replica is ready, or loading failed.
+        replicas: Option<u32>,
+        /// Allow workers to unload the model while it is idle. The next request then waits until
+        /// the model is loaded again [default: unchanged].
+        #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+        overcommit: Option<bool>,
+        /// Wait until every replica is ready or loading has failed.
         #[arg(long)]
         wait: bool,
         #[command(flatten)]
         options: Placing,
     },
-    /// Steer the roll from one version to the next.
+    /// Control a rollout from one version to the next.
     Roll {
-        /// What to do.
+        /// Action to take.
         #[arg(value_enum)]
         action: Roll,
-        /// The model.
+        /// Name of the model.
         model: String,
     },
     /// Stop serving a model.
     Undeploy {
-        /// The model.
+        /// Name of the model.
         model: String,
     },
     /// Delete a model and all its versions.
     Delete {
-        /// The model.
+        /// Name of the model.
         model: String,
     },
     /// List all models.
@@ -267,29 +308,30 @@ pub(crate) enum Model {
         #[arg(long)]
         json: bool,
     },
-    /// Tell what a model's directory on this machine is understood to be, without a cluster.
+    /// Inspect a local model directory, without a cluster.
     Inspect {
-        /// The directory, or a single .onnx file.
+        /// Model directory, or a single .onnx file.
         path: PathBuf,
-        /// One of several graphs, by what stands between `model_` and `.onnx`.
+        /// Graph to inspect if there are several: the part of its file name between `model_` and
+        /// `.onnx`.
         #[arg(long)]
         variant: Option<String>,
-        /// A file with the `model_config`, in OpenSearch's form, that it would be registered with.
+        /// File with the `model_config` (OpenSearch's form) to apply.
         #[arg(long)]
         model_config: Option<PathBuf>,
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Print the volley-model.json of a directory on this machine: what a directory needs to be
-    /// fetched over HTTP, and to be checked wherever it comes from.
+    /// Print the volley-model.json of a local directory. Workers need this file to fetch a
+    /// directory over HTTP and to verify its contents.
     Manifest {
-        /// The directory.
+        /// Model directory.
         path: PathBuf,
     },
     /// Show one model.
     Show {
-        /// The model.
+        /// Name of the model.
         model: String,
         /// Print JSON.
         #[arg(long)]
@@ -299,39 +341,48 @@ pub(crate) enum Model {
 
 #[derive(Debug, Args)]
 #[group(skip)]
-#[command(group = ArgGroup::new("source").required(true).args(["path", "from", "connector", "text", "fake"]))]
+#[command(group = ArgGroup::new("source").required(true).args(["path", "from", "repository", "connector", "text", "fake"]))]
 pub(crate) struct Register {
-    /// The model's name, which becomes its id.
-    pub(crate) name: String,
-    /// An ONNX model: its directory on the workers.
+    /// Name of the model, which is also its id.
+    #[arg(required_unless_present = "repository", conflicts_with = "repository")]
+    pub(crate) name: Option<String>,
+    /// ONNX model: directory on the workers.
     #[arg(long)]
     pub(crate) path: Option<PathBuf>,
-    /// An ONNX model that workers fetch: an archive (.zip, .tar.gz), a graph (.onnx), or a
-    /// directory (ends in /), at file, https, http, s3, gs or az.
+    /// ONNX model to fetch: URL of an archive (.zip, .tar.gz), a graph (.onnx), or a directory
+    /// (ends in /). Schemes: file, https, http, s3, gs, az.
     // Not `--url`, which is where the cluster is.
     #[arg(long, value_name = "URL")]
     pub(crate) from: Option<String>,
-    /// The SHA-256 of what is fetched; of a directory, that of its volley-model.json.
+    /// SHA-256 of the fetched file; for a directory, of its volley-model.json.
     #[arg(long, value_name = "HEX", requires = "from")]
     pub(crate) sha256: Option<String>,
-    /// A remote model: its connector.
+    /// Triton model repository: directory on the workers. Registers all its models under the names
+    /// of their directories.
+    #[arg(long, value_name = "DIRECTORY")]
+    pub(crate) repository: Option<PathBuf>,
+    /// Remote model: id of its connector.
     #[arg(long)]
     pub(crate) connector: Option<String>,
-    /// The word-splitting model, which needs nothing.
+    /// Built-in model that splits its prompt into words.
     #[arg(long)]
     pub(crate) text: bool,
-    /// The scripted model, for tests and drills.
+    /// Scripted model for tests and drills. Workers load it if they run with --allow-fake-backend.
     #[arg(long)]
     pub(crate) fake: bool,
-    /// A sentence for people.
+    /// Description for people.
     #[arg(long, default_value = "")]
     pub(crate) description: String,
-    /// A default parameter, `name=value`; may be repeated.
+    /// Default parameter, `name=value`. Repeatable.
     #[arg(long = "param", short = 'p', value_parser = parse_parameter)]
     pub(crate) parameters: Vec<(String, serde_json::Value)>,
-    /// Deploy it at once, on this many workers.
-    #[arg(long, num_args = 0..=1, default_missing_value = "1")]
-    pub(crate) deploy: Option<u32>,
+    /// Deploy the model immediately, with this number of replicas [default: the current number, or
+    /// 1 if the model is not deployed].
+    #[arg(long, num_args = 0..=1, value_name = "REPLICAS")]
+    pub(crate) deploy: Option<Option<u32>>,
+    /// Wait until every replica is ready or loading has failed.
+    #[arg(long, requires = "deploy")]
+    pub(crate) wait: bool,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -341,68 +392,71 @@ pub(crate) struct Register {
 pub(crate) enum Connector {
     /// Create a connector.
     Create {
-        /// Its id [default: made up].
+        /// Id of the connector [default: random].
         #[arg(long)]
         id: Option<String>,
-        /// Whose wire format the server speaks.
+        /// Wire format of the server.
         #[arg(long, default_value = "openai", value_parser = ["openai", "anthropic"])]
         provider: String,
-        /// The full URL to POST to, for example https://host/v1/chat/completions.
+        /// Full URL for POST requests, such as https://host/v1/chat/completions.
         #[arg(long)]
         endpoint: String,
-        /// The model's name at the server.
+        /// Name of the model at the server.
         #[arg(long)]
         model: String,
-        /// Where each worker finds the key: env:NAME or file:/path.
+        /// Where workers read the API key: env:NAME, file:/path or secret:NAME.
         #[arg(long)]
         credential: Option<String>,
-        /// A default parameter, `name=value`; may be repeated.
+        /// Default parameter, `name=value`. Repeatable.
         #[arg(long = "param", short = 'p', value_parser = parse_parameter)]
         parameters: Vec<(String, serde_json::Value)>,
+        /// Call the server once. If the call fails, no connector is created.
+        #[arg(long)]
+        test: bool,
     },
     /// Delete a connector.
     Delete {
-        /// Its id.
+        /// Id.
         id: String,
     },
     /// List all connectors, as JSON.
     List,
     /// Show a connector, as JSON.
     Show {
-        /// Its id.
+        /// Id.
         id: String,
     },
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Node {
-    /// Add a coordinator that is running.
+    /// Add a running coordinator.
     Join {
-        /// Its id.
+        /// Id.
         id: u64,
-        /// Its internal address, host:port.
+        /// Internal address of the coordinator, host:port.
         address: String,
     },
     /// Remove a coordinator.
     Leave {
-        /// Its id.
+        /// Id.
         id: u64,
     },
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Predict {
-    /// The model (`name`, or `name:version`).
+    /// Model: `name` or `name:version`.
     pub(crate) model: String,
-    /// The prompt of a generation; `-` reads it from standard input.
+    /// Prompt for a generation. `-` reads it from standard input.
     pub(crate) prompt: Option<String>,
-    /// The inputs of a tensor model, as JSON; `@file` reads a file, `-` standard input.
+    /// Inputs of a tensor model as JSON. `@file` reads a file, `-` reads standard input.
     #[arg(long, short, conflicts_with = "prompt")]
     pub(crate) input: Option<String>,
-    /// A parameter, `name=value`; may be repeated.
+    /// Parameter, `name=value`. Repeatable.
     #[arg(long = "param", short = 'p', value_parser = parse_parameter)]
     pub(crate) parameters: Vec<(String, serde_json::Value)>,
-    /// Print the whole answer as JSON.
+    /// Print the complete response as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -415,49 +469,4 @@ fn parse_parameter(text: &str) -> Result<(String, serde_json::Value), String> {
     }
     let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
     Ok((name.to_owned(), value))
-}
-
-/// `volley sql`.
-#[cfg(feature = "sql")]
-#[derive(Debug, Args)]
-pub(crate) struct Sql {
-    /// The statement; `FROM 'file.parquet'` reads a file.
-    pub(crate) statement: String,
-    /// A coordinator's Flight: `grpc://HOST:PORT`, or `grpc+tls://HOST:PORT` with --ca-file.
-    #[arg(long, env = "VOLLEY_FLIGHT", default_value = "grpc://127.0.0.1:8421")]
-    pub(crate) flight: String,
-    /// A file or folder under a name of its own: `--table books=books.csv`; repeatable.
-    #[arg(long = "table", value_name = "NAME=PATH", value_parser = table)]
-    pub(crate) tables: Vec<(String, String)>,
-    /// How rows are printed.
-    #[arg(long, value_enum, default_value_t = SqlFormat::Table)]
-    pub(crate) format: SqlFormat,
-    /// Rows of one call of a model.
-    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(usize))]
-    pub(crate) rows_per_call: usize,
-    /// How long one call of a model may take.
-    #[arg(long, default_value = "10m")]
-    pub(crate) call_timeout: humantime::Duration,
-}
-
-/// How `volley sql` prints rows.
-#[cfg(feature = "sql")]
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum SqlFormat {
-    /// For people; at most 10,000 rows.
-    Table,
-    /// Comma-separated values, as rows come.
-    Csv,
-    /// One JSON object a line, as rows come.
-    Json,
-}
-
-#[cfg(feature = "sql")]
-fn table(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, path)) if !name.is_empty() && !path.is_empty() => {
-            Ok((name.to_owned(), path.to_owned()))
-        }
-        _ => Err("a table must have the form NAME=PATH".to_owned()),
-    }
 }

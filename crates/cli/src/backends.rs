@@ -6,14 +6,14 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use volley_artifacts::{ArtifactConfig, Artifacts, FetchingLoader};
 use volley_backend::BackendLoader;
-use volley_backend::fake::FakeLoader;
+use volley_backend::fake::{DisallowedFake, FakeLoader};
 use volley_backend::text::TextLoader;
 use volley_backend_onnx::{Device, OnnxConfig, OnnxLoader, Runtime};
 use volley_backend_remote::{RemoteConfig, RemoteLoader};
 use volley_model_host::{BySource, HostedLoader, Program, Trusted, Use};
 use volley_telemetry::Metrics;
-use volley_types::PredictError;
 use volley_types::registry::OpenSecret;
+use volley_types::{CheckConnector, PredictError};
 
 /// Which models have processes of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,7 +64,10 @@ pub(crate) struct HostSettings {
     pub(crate) onnx: OnnxConfig,
 }
 
-/// All loaders. Without ONNX Runtime's library the worker still serves everything else: ONNX
+/// What loads each kind of model.
+pub(crate) type Loaders = Vec<Arc<dyn BackendLoader>>;
+
+/// All loaders, and who knows whether connectors work. Without ONNX Runtime's library the worker still serves everything else: ONNX
 /// models then fail to load, and the reason says what to do.
 ///
 /// # Errors
@@ -74,8 +77,9 @@ pub(crate) fn loaders(
     remote: RemoteConfig,
     artifacts: ArtifactConfig,
     secrets: Option<Arc<dyn OpenSecret>>,
+    allow_fake: bool,
     metrics: Metrics,
-) -> Result<Vec<Arc<dyn BackendLoader>>, PredictError> {
+) -> Result<(Loaders, Arc<dyn CheckConnector>), PredictError> {
     let artifacts = Artifacts::new(artifacts, metrics.clone())?;
     let fetching = |inner| -> Arc<dyn BackendLoader> {
         Arc::new(FetchingLoader::new(inner, artifacts.clone()))
@@ -110,12 +114,13 @@ pub(crate) fn loaders(
         Some(secrets) => remote.opening(secrets),
         None => remote,
     };
-    Ok(vec![
-        onnx,
-        Arc::new(remote),
-        Arc::new(TextLoader),
-        Arc::new(FakeLoader::default()),
-    ])
+    let fake: Arc<dyn BackendLoader> = match allow_fake {
+        true => Arc::new(FakeLoader::default()),
+        false => Arc::new(DisallowedFake),
+    };
+    let remote = Arc::new(remote);
+    let loaders = vec![onnx, remote.clone(), Arc::new(TextLoader), fake];
+    Ok((loaders, remote))
 }
 
 /// ONNX Runtime's library, configured or found.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
+use volley_api::Origins;
 use volley_types::PredictError;
 use volley_types::egress::HostPattern;
 
@@ -25,6 +26,14 @@ fn hosts(setting: &str, written: Option<Vec<String>>) -> anyhow::Result<Option<V
     let read = |hosts: Vec<String>| hosts.iter().map(|host| host.parse()).collect();
     let hosts = written.map(read).transpose();
     hosts.map_err(|error: PredictError| anyhow::anyhow!("'{setting}': {}", error.message))
+}
+
+/// Origins of the command line.
+///
+/// # Errors
+/// When one is none.
+pub(crate) fn cors_origins(written: &[String]) -> anyhow::Result<Origins> {
+    Origins::new(written).map_err(|error| anyhow::anyhow!("--cors-origin: {}", error.message))
 }
 
 /// A duration as people write it.

@@ -11,7 +11,8 @@ mod traced;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::parser::ValueSource;
+use clap::{CommandFactory, FromArgMatches};
 use volley_telemetry::init_logging;
 
 use crate::args::{Arguments, Command, Keys, Model, Secrets};
@@ -31,7 +32,12 @@ fn main() -> ExitCode {
     {
         tracing::debug!("a crypto provider was installed before");
     }
-    let arguments = Arguments::parse();
+    let matches = Arguments::command().get_matches();
+    let names_url = matches.value_source("url") != Some(ValueSource::DefaultValue);
+    let arguments = match Arguments::from_arg_matches(&matches) {
+        Ok(arguments) => arguments,
+        Err(error) => error.exit(),
+    };
     let filter = arguments
         .log
         .clone()
@@ -43,7 +49,7 @@ fn main() -> ExitCode {
         .enable_all()
         .build();
     let result = match runtime {
-        Ok(runtime) => runtime.block_on(run(arguments)),
+        Ok(runtime) => runtime.block_on(run(arguments, names_url)),
         Err(error) => Err(anyhow::Error::new(error).context("starting the runtime")),
     };
     match result {
@@ -71,23 +77,34 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-async fn run(arguments: Arguments) -> anyhow::Result<()> {
+/// `names_url` is whether somebody named the coordinators to call.
+async fn run(arguments: Arguments, names_url: bool) -> anyhow::Result<()> {
     let key = arguments.api_key.as_deref();
     let client = || command::connect(&arguments.url, key, arguments.ca_file.as_deref());
     let each = || command::connect_each(&arguments.url, key, arguments.ca_file.as_deref());
     match arguments.command {
         Command::Top(top) => command::top::run(&each()?, top.interval, top.count).await,
         Command::Doctor(doctor) => {
-            let clients = if doctor.offline { Vec::new() } else { each()? };
-            command::doctor::run(&clients, doctor.config.as_deref()).await
+            let named = names_url || doctor.config.is_none();
+            let clients = if named { each()? } else { Vec::new() };
+            let scope = command::doctor::Scope {
+                config: doctor.config.as_deref(),
+                offline: doctor.offline,
+                clients: &clients,
+                connect: &|url: &str| {
+                    command::connect(&[url.to_owned()], key, arguments.ca_file.as_deref())
+                },
+            };
+            command::doctor::run(&scope).await
         }
         Command::Up(up) => node::up::run(up).await,
-        Command::Coordinator { config } => {
-            let file = config::coordinator::read(&config)?;
+        Command::Coordinator(given) => {
+            let file = config::coordinator::read_with(&given.config, &given.cors_origins)?;
             node::coordinator::run_until_signal(file).await
         }
-        Command::Worker { config } => {
-            let file = config::worker::read(&config)?;
+        Command::Worker { config, fake } => {
+            let mut file = config::worker::read(&config)?;
+            file.allow_fake = fake.allow_fake_backend;
             node::worker::run_until_signal(file).await
         }
         Command::ModelHost => node::model_host::run().await,

@@ -1,8 +1,11 @@
 //! The roles: each wires crates together, serves, and drains in order.
 
 pub(crate) mod coordinator;
+pub(crate) mod failures;
+mod gate;
 pub(crate) mod model_host;
 pub(crate) mod up;
+mod uploads;
 pub(crate) mod worker;
 
 use std::io;
@@ -76,8 +79,9 @@ pub(crate) fn export(
     let started = Exporter::start(config, &resource);
     let (tracer, exporter) = started.map_err(|error| anyhow::anyhow!("{}", error.chain()))?;
     tracing::info!(
-        endpoint = config.endpoint,
-        "sending traces and metrics over OTLP"
+        traces = config.traces.as_ref().map(|to| &to.endpoint),
+        metrics = config.metrics.as_ref().map(|to| &to.endpoint),
+        "exports over OTLP"
     );
     Ok((tracer, Some(exporter)))
 }

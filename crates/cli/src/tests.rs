@@ -1,3 +1,5 @@
+mod reference;
+
 use clap::CommandFactory;
 
 use crate::args::Arguments;

@@ -12,9 +12,13 @@ mod isolation;
 mod mutants;
 #[path = "it/nodes.rs"]
 mod nodes;
+#[path = "it/rollouts.rs"]
+mod rollouts;
 #[path = "it/safety.rs"]
 mod safety;
 #[path = "it/security.rs"]
 mod security;
+#[path = "it/streamed_rows.rs"]
+mod streamed_rows;
 #[path = "it/support.rs"]
 mod support;

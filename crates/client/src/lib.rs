@@ -14,6 +14,7 @@
 //! ```
 
 mod admin;
+mod connectors;
 mod error;
 mod names;
 mod status;
@@ -28,6 +29,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use url::Url;
 
+pub use crate::connectors::NewConnector;
 pub use crate::error::ClientError;
 pub use crate::status::{
     CoordinatorInfo, DrainInfo, GpuInfo, ModelInfo, ModelSummary, NodeInfo, PlacementInfo,
@@ -191,7 +193,7 @@ impl Client {
             .await
     }
 
-    /// As [`Client::deploy`], with all fields of a deployment as docs/rest-api.md has them.
+    /// As [`Client::deploy`], with all fields of a deployment as docs/reference/rest.md has them.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -254,17 +256,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn create_connector(&self, body: &Value) -> Result<String, ClientError> {
-        #[derive(serde::Deserialize)]
-        struct Created {
-            connector_id: String,
-        }
-        let created: Created = self
-            .call(
-                Method::POST,
-                &format!("{ML}/connectors/_create"),
-                Some(body),
-            )
-            .await?;
+        let created = self.new_connector(body, false).await?;
         Ok(created.connector_id)
     }
 

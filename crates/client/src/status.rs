@@ -94,9 +94,21 @@ pub struct DrainInfo {
     /// A worker's models that are not elsewhere yet.
     #[serde(default)]
     pub models: Vec<String>,
+    /// Those of them that no other worker can take as the cluster is now.
+    #[serde(default)]
+    pub blocked: Vec<BlockedModel>,
     /// Streams that run on it, or through it, still.
     #[serde(default)]
     pub active: u32,
+}
+
+/// A model that keeps a worker from being drained.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockedModel {
+    /// Its id.
+    pub model: String,
+    /// Why no other worker can take it.
+    pub reason: String,
 }
 
 /// One worker.
@@ -192,6 +204,24 @@ pub struct ModelSummary {
     pub wanted_replicas: u32,
     /// How many are ready.
     pub ready_replicas: u32,
+    /// Why its deployment does not come up, where that is known.
+    #[serde(default)]
+    pub failure: Option<DeploymentFailure>,
+}
+
+/// A deployment that does not come up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeploymentFailure {
+    /// The version that could not be loaded.
+    pub version: u32,
+    /// Why.
+    pub reason: String,
+    /// The version before it, where that still serves.
+    pub serving_version: Option<u32>,
+    /// All of that in a sentence.
+    pub message: String,
+    /// The command that an operator runs next.
+    pub next_command: String,
 }
 
 /// One model.
@@ -233,6 +263,9 @@ pub struct ModelInfo {
     /// Why replicas failed to load, by worker.
     #[serde(default)]
     pub failures: BTreeMap<String, String>,
+    /// Why its deployment does not come up, where that is known.
+    #[serde(default)]
+    pub failure: Option<DeploymentFailure>,
 }
 
 #[derive(Deserialize)]

@@ -9,12 +9,12 @@ use std::path::Path;
 
 use prost::Message;
 use ring::digest::{SHA256, digest};
-use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 use volley_proto::registry_records::state_to_wire;
 use volley_types::registry::{LEVEL, RegistryState};
 use volley_types::{ErrorCode, NodeId, PredictError, Revision};
 
+use crate::identity::new_mark;
 use crate::store::machine;
 use crate::store::seed::{Seed, remains, sow};
 
@@ -24,7 +24,7 @@ const MAGIC_ANY: &[u8] = b"volley-backup ";
 /// The last line: 64 digits and its end.
 const SEAL_BYTES: usize = 65;
 /// The largest backup that is read: the registry's own limit, and a page for the head.
-pub const MAX_BACKUP_BYTES: usize = crate::apply::MAX_REGISTRY_BYTES + (64 << 10);
+pub const MAX_BACKUP_BYTES: usize = volley_registry::MAX_REGISTRY_BYTES + (64 << 10);
 
 /// What a backup says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -161,7 +161,8 @@ pub fn restore(backup: &[u8], beginning: &Beginning<'_>) -> Result<BackupHead, P
         state: &state,
         last_index: 0,
         term: 0,
-        lineage: new_lineage()?,
+        lineage: new_mark()?,
+        incarnation: new_mark()?,
     };
     sow(beginning.data_dir, &seed)?;
     Ok(head)
@@ -202,7 +203,8 @@ pub fn recover(old: &Path, beginning: &Beginning<'_>) -> Result<Survivor, Predic
         state: &remains.state,
         last_index: remains.last.map_or(0, |last| last.index),
         term: remains.term,
-        lineage: new_lineage()?,
+        lineage: new_mark()?,
+        incarnation: new_mark()?,
     };
     sow(beginning.data_dir, &seed)?;
     Ok(Survivor {
@@ -211,15 +213,6 @@ pub fn recover(old: &Path, beginning: &Beginning<'_>) -> Result<Survivor, Predic
         models: remains.state.models.len(),
         unconfirmed: remains.unconfirmed,
     })
-}
-
-fn new_lineage() -> Result<u64, PredictError> {
-    let mut bytes = [0; 8];
-    SystemRandom::new()
-        .fill(&mut bytes)
-        .map_err(|_| PredictError::new(ErrorCode::Internal, "the machine gives no randomness"))?;
-    // 0 stands for the first history.
-    Ok(u64::from_le_bytes(bytes).max(1))
 }
 
 #[cfg(test)]

@@ -23,10 +23,12 @@ use tonic::Request;
 use volley_proto::raft::v1 as wire;
 use volley_proto::raft::v1::raft_service_client::RaftServiceClient;
 use volley_types::NodeId;
+use volley_types::registry::CoordinatorMember;
 
+use crate::Cluster;
 use crate::config::MAX_RAFT_MULTIPLIER;
+use crate::lines::MAX_MESSAGE_BYTES;
 use crate::raft_types::LogId;
-use crate::{Cluster, network};
 
 /// Beyond the lease, for the grain of clocks.
 const MARGIN: Duration = Duration::from_millis(20);
@@ -94,7 +96,7 @@ impl Cluster {
         let patience = self.0.config.timing.canvass();
         let asked: FuturesUnordered<_> = others
             .map(|member| async {
-                let asked = tokio::time::timeout(patience, self.canvass(&member.address)).await;
+                let asked = tokio::time::timeout(patience, self.canvass(member)).await;
                 asked.ok().flatten().map(|standing| (member.id, standing))
             })
             .collect();
@@ -148,16 +150,23 @@ impl Cluster {
         }
     }
 
-    /// What the voter at `address` has to say; `None` when it does not answer.
-    async fn canvass(&self, address: &str) -> Option<Standing> {
+    /// What a voter has to say; `None` when it does not answer.
+    async fn canvass(&self, member: &CoordinatorMember) -> Option<Standing> {
+        let address = member.address.as_str();
         let line = self.peer(address).await?;
-        let mut client =
-            RaftServiceClient::new(line).max_decoding_message_size(network::MAX_MESSAGE_BYTES);
+        let mut client = RaftServiceClient::new(line).max_decoding_message_size(MAX_MESSAGE_BYTES);
         let mut request = Request::new(wire::CanvassRequest {});
         self.0.lineage.mark(request.metadata_mut());
+        let admission = &self.0.identity;
+        admission.address(member.id.0, request.metadata_mut());
         match client.canvass(request).await {
-            Ok(reply) => Some(Standing::from_wire(reply.into_inner())),
+            Ok(reply) => {
+                let checked = admission.check_answer(member.id.0, reply.metadata());
+                checked.await.ok()?;
+                Some(Standing::from_wire(reply.into_inner()))
+            }
             Err(status) => {
+                admission.heed(&status);
                 tracing::debug!(address, reason = status.message(), "no answer to a canvass");
                 self.0.peers.lock().await.remove(address);
                 None

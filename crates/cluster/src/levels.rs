@@ -14,12 +14,10 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::sync::{MutexGuard, watch};
 use tokio::time::Instant;
-use volley_proto::raft::v1 as wire;
 use volley_types::control::CoordinatorReport;
 use volley_types::registry::{CoordinatorMember, LEVEL, RegistryCommand};
 use volley_types::{ErrorCode, NodeId, PredictError};
 
-use crate::write::membership_client;
 use crate::{Cluster, RETRY_AFTER, no_leader};
 
 /// Between two times that the others are asked for what they are.
@@ -54,15 +52,6 @@ impl Cluster {
         self.0.streams.store(streams, Ordering::Relaxed);
     }
 
-    pub(crate) fn describe_here(&self) -> CoordinatorReport {
-        CoordinatorReport {
-            level: self.0.config.level,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            active_streams: self.0.streams.load(Ordering::Relaxed),
-            last_applied: self.0.status.borrow().last_applied,
-        }
-    }
-
     /// Asks everybody again and again.
     pub(crate) async fn ask_for_reports(self, publish: watch::Sender<Reports>) {
         let started = Instant::now();
@@ -71,6 +60,7 @@ impl Cluster {
                 () = self.0.stop.cancelled() => return,
                 reports = self.ask_all() => reports,
             };
+            self.record_members(&reports).await;
             let is_alone = reports.keys().all(|node| *node == self.0.config.node_id);
             publish.send_replace(reports);
             let wait = match is_alone && started.elapsed() < YOUNG {
@@ -102,44 +92,11 @@ impl Cluster {
         if member.id == self.0.config.node_id {
             return Ok(self.describe_here());
         }
-        self.ask_at(&member.address).await
-    }
-
-    /// Within the length of a lease, as a leader has to be heard.
-    async fn ask_at(&self, address: &str) -> Result<CoordinatorReport, PredictError> {
-        let asked = tokio::time::timeout(self.lease(), async {
-            let channel = self.peer(address).await?;
-            let request = wire::DescribeRequest {};
-            Some(membership_client(channel).describe(request).await)
-        });
-        match asked.await {
-            Ok(Some(Ok(reply))) => {
-                let reply = reply.into_inner();
-                Ok(CoordinatorReport {
-                    level: reply.level,
-                    version: reply.version,
-                    active_streams: reply.active_streams,
-                    last_applied: reply.last_applied,
-                })
-            }
-            // The versions before this one do not have the question.
-            Ok(Some(Err(status))) if status.code() == tonic::Code::Unimplemented => {
-                Ok(CoordinatorReport {
-                    level: 1,
-                    version: String::new(),
-                    active_streams: 0,
-                    last_applied: None,
-                })
-            }
-            failed => {
-                self.0.peers.lock().await.remove(address);
-                let error = silent();
-                Err(match failed {
-                    Ok(Some(Err(status))) => error.with_source(status),
-                    _ => error,
-                })
-            }
+        let described = self.ask_at(&member.address, Some(member.id)).await?;
+        if let Some((vote, committed)) = described.reach {
+            self.0.identity.raise(member.id.0, vote, committed);
         }
+        Ok(described.report)
     }
 
     /// Makes sure that every member takes `command`. What is returned must be held until it was
@@ -176,8 +133,9 @@ impl Cluster {
         Ok(Some(alone))
     }
 
-    /// Makes sure that a newcomer at `address` can read the registry. What is returned must be
-    /// held until it is a member.
+    /// Makes sure that a newcomer at `address` can read the registry. The guard that is returned
+    /// must be held until it is a member; beside it is the incarnation of its directory, 0 where
+    /// its version has none.
     ///
     /// # Errors
     /// `Conflict` when it cannot, `Unavailable` when it does not answer.
@@ -186,22 +144,23 @@ impl Cluster {
         node: NodeId,
         address: &str,
         by: Instant,
-    ) -> Result<MutexGuard<'_, ()>, PredictError> {
+    ) -> Result<(MutexGuard<'_, ()>, u64), PredictError> {
         let alone = tokio::time::timeout_at(by, self.0.admission.lock()).await;
         let alone = alone.map_err(|_| busy())?;
         let level = self.level();
-        if level <= 1 {
-            return Ok(alone);
-        }
-        let report = loop {
-            match self.ask_at(address).await {
-                Ok(report) => break report,
+        let described = loop {
+            match self.ask_at(address, None).await {
+                Ok(described) => break described,
                 Err(error) if by <= Instant::now() => return Err(error),
                 Err(_) => tokio::time::sleep(ASK_EVERY / 4).await,
             }
         };
-        if report.level < level {
-            let theirs = report.level;
+        if described.node.is_some_and(|found| found != node) {
+            let message = format!("the coordinator at {address} is not coordinator {node}");
+            return Err(PredictError::new(ErrorCode::Conflict, message));
+        }
+        if described.report.level < level {
+            let theirs = described.report.level;
             return Err(PredictError::new(
                 ErrorCode::Conflict,
                 format!(
@@ -211,7 +170,7 @@ impl Cluster {
                 ),
             ));
         }
-        Ok(alone)
+        Ok((alone, described.incarnation))
     }
 
     /// Refuses to forward what the leader would not understand.
@@ -228,12 +187,13 @@ impl Cluster {
         if level <= self.level() {
             return Ok(());
         }
-        let report = self.ask_at(address).await;
-        let report = report.map_err(|error| no_leader().with_source(error))?;
-        if level <= report.level {
+        let described = self.ask_at(address, Some(leader)).await;
+        let described = described.map_err(|error| no_leader().with_source(error))?;
+        let theirs = described.report.level;
+        if level <= theirs {
             return Ok(());
         }
-        Err(unfinished(leader, report.level, level))
+        Err(unfinished(leader, theirs, level))
     }
 }
 
@@ -280,7 +240,7 @@ fn unreached(node: NodeId) -> PredictError {
     .with_retry_after(RETRY_AFTER)
 }
 
-fn silent() -> PredictError {
+pub(crate) fn silent() -> PredictError {
     PredictError::new(ErrorCode::Unavailable, "a coordinator does not answer")
 }
 

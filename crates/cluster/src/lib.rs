@@ -1,25 +1,31 @@
-//! The registry on all coordinators: Raft, its store and network, and the pure decisions
-//! ([`apply`], [`placement`]) that are made of it. The only crate that names the consensus
-//! library; none of its types is in this crate's interface.
+//! The registry on all coordinators: Raft, its store and network. The only crate that names the
+//! consensus library; none of its types is in this crate's interface. What a command does to the
+//! registry is [`volley_registry::apply`].
 //!
-//! Reading order: [`apply`], [`placement`], [`Cluster`] (what others call), `write` (how a
-//! write finds the leader), `election` (who stands for it), `membership`, `levels`, `store`, `network`, `service`; [`backup`] for what
-//! is kept elsewhere, and `lineage` for what must not come back.
+//! Reading order: [`Cluster`] (what others call), `write` (how a
+//! write finds the leader), `election` (who stands for it), `founding` (how a cluster begins),
+//! `membership`, `levels`, `store`, `network`, `service`; [`backup`] for what is kept elsewhere,
+//! and `lineage`, `identity`, `witness` and `admission` for what must not come back.
 
-pub mod apply;
+mod admission;
 pub mod backup;
 mod config;
+mod describe;
 mod election;
+mod founding;
+mod identity;
 mod levels;
 mod lineage;
+mod lines;
 mod membership;
 mod network;
-pub mod placement;
 mod raft_types;
 pub mod service;
 #[cfg(test)]
 mod sim;
+mod status;
 mod store;
+mod witness;
 mod write;
 
 use std::collections::BTreeMap;
@@ -28,19 +34,20 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
 use openraft::ServerState;
-use openraft::error::{Fatal, InitializeError, RaftError};
+use openraft::error::Fatal;
 use tokio::sync::{Mutex, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use volley_proto::raft::v1::membership_service_server::MembershipServiceServer;
 use volley_proto::raft::v1::raft_service_server::RaftServiceServer;
 use volley_types::registry::{CoordinatorMember, RaftStatus, RegistryState};
-use volley_types::{ErrorCode, NodeId, PredictError};
+use volley_types::{ErrorCode, NodeId, NodeIdentity, PredictError};
 
+use crate::admission::Admission;
 pub use crate::config::{ClusterConfig, MAX_RAFT_MULTIPLIER, RaftTiming};
 use crate::levels::Reports;
 use crate::lineage::Lineage;
-use crate::network::{Line, Lines};
+use crate::lines::{Line, Lines};
 use crate::raft_types::{Node, Raft};
 use crate::service::{MembershipDoor, RaftDoor};
 use crate::store::Store;
@@ -76,8 +83,12 @@ struct Shared {
     /// Held while this node changes who is in the cluster.
     changing: Mutex<()>,
     lineage: Arc<Lineage>,
+    /// Who this node is to others, and they to it.
+    identity: Arc<Admission>,
+    /// The mark of a cluster that this node founds.
+    mark: u64,
     /// Until this node stops; the file is let go of with the last handle.
-    disk: parking_lot::Mutex<Option<Disk>>,
+    disk: Arc<parking_lot::Mutex<Option<Disk>>>,
     /// One at a time.
     hand_over: Mutex<()>,
     /// Proposes nothing: the log must not grow while another voter takes over.
@@ -106,7 +117,7 @@ impl Cluster {
         let opened = tokio::task::spawn_blocking(move || Disk::open(&directory, node)).await;
         let (disk, found) =
             opened.map_err(|error| PredictError::internal("opening the store failed", error))??;
-        let store = Store::open(disk, found, config.level)?;
+        let store = Store::open(disk, node, found, config.level)?;
         let lines = Arc::new(config.dialer.clone());
         Self::start_over(config, lines, store).await
     }
@@ -122,18 +133,28 @@ impl Cluster {
         })?;
         let lineage = Arc::new(Lineage::new(store.lineage));
         let registry = store.machine.registry();
+        let disk = Arc::new(parking_lot::Mutex::new(Some(store.disk)));
+        let admission = Arc::new(Admission::new(
+            store.identity,
+            (config.level, &config.advertise),
+            lines.clone(),
+            disk.clone(),
+            &store.witness,
+        ));
         let raft = Raft::new(
             config.node_id.0,
             Arc::new(raft_config),
             network::Peers {
                 lines: lines.clone(),
                 lineage: lineage.clone(),
+                admission: admission.clone(),
             },
             store.log.clone(),
             store.machine,
         )
         .await
         .map_err(|error| PredictError::internal("the Raft node did not start", error))?;
+        admission.watch(raft.metrics());
         let (publish, status) = watch::channel(raft_status(&raft.metrics().borrow()));
         let (publish_reports, reports) = watch::channel(Reports::new());
         let cluster = Self(Arc::new(Shared {
@@ -146,7 +167,9 @@ impl Cluster {
             peers: Mutex::default(),
             changing: Mutex::default(),
             lineage,
-            disk: parking_lot::Mutex::new(Some(store.disk)),
+            identity: admission,
+            mark: store.mark,
+            disk,
             hand_over: Mutex::default(),
             handing_over: AtomicBool::new(false),
             retiring: AtomicBool::new(false),
@@ -162,8 +185,10 @@ impl Cluster {
         cluster.0.tasks.spawn(publish_status(
             cluster.0.raft.metrics(),
             publish,
+            cluster.0.identity.clone(),
             cluster.0.stop.clone(),
         ));
+        cluster.0.tasks.spawn(cluster.clone().leave_service());
         let asking = cluster.clone().ask_for_reports(publish_reports);
         cluster.0.tasks.spawn(asking);
         cluster.0.tasks.spawn(cluster.clone().watch_the_leader());
@@ -179,37 +204,12 @@ impl Cluster {
         MembershipServiceServer<MembershipDoor>,
     ) {
         let raft = RaftServiceServer::new(RaftDoor(self.clone()))
-            .max_decoding_message_size(network::MAX_MESSAGE_BYTES)
-            .max_encoding_message_size(network::MAX_MESSAGE_BYTES);
+            .max_decoding_message_size(lines::MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(lines::MAX_MESSAGE_BYTES);
         (
             raft,
             MembershipServiceServer::new(MembershipDoor(self.clone())),
         )
-    }
-
-    /// Makes the first membership. Every one of the first members may call it, with the same
-    /// members; on a node that has a membership already it does nothing.
-    ///
-    /// # Errors
-    /// `InvalidInput` when this node is not among the members.
-    pub async fn bootstrap(&self, members: BTreeMap<NodeId, String>) -> Result<(), PredictError> {
-        if !members.contains_key(&self.0.config.node_id) {
-            return Err(PredictError::invalid(format!(
-                "node {} is not among the cluster's first members",
-                self.0.config.node_id
-            )));
-        }
-        if matches!(self.0.raft.is_initialized().await, Ok(true)) {
-            return Ok(());
-        }
-        let nodes: BTreeMap<u64, Node> = members
-            .into_iter()
-            .map(|(id, address)| (id.0, Node::new(address)))
-            .collect();
-        match self.0.raft.initialize(nodes).await {
-            Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
-            Err(error) => Err(PredictError::internal("the cluster was not made", error)),
-        }
     }
 
     /// The registry as this node has applied it, with a bell for changes.
@@ -230,11 +230,71 @@ impl Cluster {
         self.0.raft.metrics().borrow().state == ServerState::Leader
     }
 
-    /// Whether the Raft node runs; once it has failed (its disk, most likely) it stays failed
-    /// until the process is started again.
+    /// Whether a node's certificate is good for calls that only coordinators of the cluster make.
+    /// Before there is a membership every coordinator's is.
+    #[must_use]
+    pub fn is_member(&self, node: &NodeIdentity) -> bool {
+        let members = members(&self.0.raft.metrics().borrow());
+        let is_in = |id: NodeId| members.iter().any(|member| member.id == id);
+        match node {
+            NodeIdentity::Coordinator(id) => members.is_empty() || is_in(*id),
+            NodeIdentity::Worker(_) => false,
+        }
+    }
+
+    /// Whether a coordinator was a member of the cluster and is none any more. Its certificate is
+    /// good for nothing then, not even to be let in again: an id is used once.
+    #[must_use]
+    pub fn was_removed(&self, node: &NodeIdentity) -> bool {
+        match node {
+            NodeIdentity::Coordinator(id) => self.0.identity.was_removed(id.0),
+            NodeIdentity::Worker(_) => false,
+        }
+    }
+
+    /// The members' ids, and where in the log they stand; `None` while there are none.
+    #[must_use]
+    pub fn membership(&self) -> Option<(u64, Vec<NodeId>)> {
+        let metrics = self.0.raft.metrics();
+        let metrics = metrics.borrow();
+        let at = (*metrics.membership_config.log_id())?;
+        let members = members(&metrics).into_iter();
+        Some((at.index, members.map(|member| member.id).collect()))
+    }
+
+    /// Whether this node takes part in the cluster; once it has [failed](Cluster::failure) it
+    /// stays so until the process is started again.
     #[must_use]
     pub fn healthy(&self) -> bool {
-        self.0.raft.metrics().borrow().running_state.is_ok()
+        let metrics = self.0.raft.metrics();
+        // The core that ended without a word has dropped the other end.
+        let runs = metrics.has_changed().is_ok() && metrics.borrow().running_state.is_ok();
+        runs && !self.0.identity.has_failed()
+    }
+
+    /// Why this node takes no part in the cluster any more, once that is so: its disk failed,
+    /// consensus panicked, or the others do not take it for the member that its id names. What it
+    /// has of the registry is not to be believed from then on, and the process should end.
+    #[must_use]
+    pub fn failure(&self) -> watch::Receiver<Option<Arc<str>>> {
+        self.0.identity.failure()
+    }
+
+    /// Ends consensus here once this node has failed: it answers nobody any more.
+    async fn leave_service(self) {
+        let mut failure = self.failure();
+        let failed = tokio::select! {
+            failed = failure.wait_for(Option::is_some) => failed.is_ok(),
+            () = self.0.stop.cancelled() => false,
+        };
+        if failed && let Err(error) = self.0.raft.shutdown().await {
+            tracing::debug!(error = %error, "the Raft node had ended");
+        }
+    }
+
+    /// Whether it has voted, or has something in its log.
+    pub(crate) async fn is_initialised(&self) -> bool {
+        !matches!(self.0.raft.is_initialized().await, Ok(false))
     }
 
     /// Stops the Raft node. Writes in flight end with an error or their answer.
@@ -274,22 +334,19 @@ impl Cluster {
 async fn publish_status(
     mut metrics: watch::Receiver<Metrics>,
     publish: watch::Sender<RaftStatus>,
+    admission: Arc<Admission>,
     stop: CancellationToken,
 ) {
-    let mut failed = false;
     loop {
         let status = {
             let metrics = metrics.borrow_and_update();
             if let Err(fatal) = &metrics.running_state
-                && !failed
                 && !matches!(fatal, Fatal::Stopped)
             {
-                failed = true;
-                tracing::error!(
-                    error = %fatal,
-                    "the Raft node failed; this coordinator takes no part in the cluster until \
-                     it is started again"
-                );
+                admission.fail(&format!(
+                    "consensus has failed here and ends until the process is started again: \
+                     {fatal}"
+                ));
             }
             raft_status(&metrics)
         };
@@ -299,7 +356,12 @@ async fn publish_status(
             changed
         });
         tokio::select! {
-            changed = metrics.changed() => if changed.is_err() { return },
+            changed = metrics.changed() => if changed.is_err() {
+                if !stop.is_cancelled() {
+                    admission.fail("consensus has ended here without a word: it panicked");
+                }
+                return;
+            },
             () = stop.cancelled() => return,
         }
     }

@@ -3,8 +3,9 @@
 //! A registry that was [recovered or restored](crate::backup) begins a history of its own, with
 //! a random mark. Nodes of the history before it, should they come back, must not be taken for
 //! members: they may still agree among themselves on what was left behind. So consensus messages
-//! carry the mark, and a message of another history is refused. A cluster that was never
-//! recovered has the mark 0, which is not sent.
+//! carry the mark, and a message of another history is refused. A new cluster draws a mark as well:
+//! it is the cluster's identity. One that was founded before level 6 and never recovered has the
+//! mark 0, which is not sent.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,6 +21,15 @@ const HEADER: &str = "volley-lineage";
 pub(crate) struct Lineage {
     mark: AtomicU64,
     adopting: tokio::sync::Mutex<()>,
+}
+
+/// What the mark on a message means here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum History {
+    /// The same.
+    Own,
+    /// That of a cluster which this node may come to belong to.
+    ToAdopt(u64),
 }
 
 impl Lineage {
@@ -52,31 +62,53 @@ fn read(metadata: &MetadataMap) -> Option<u64> {
 }
 
 impl Cluster {
-    /// Refuses a consensus message of another history. A node that belongs to no cluster yet
-    /// takes over the history of the first that calls it.
-    pub(crate) async fn check_lineage(&self, metadata: &MetadataMap) -> Result<(), Status> {
-        let theirs = read(metadata).ok_or_else(|| Status::invalid_argument("malformed lineage"))?;
+    /// Checks a call of consensus: its history first, then [its sender](crate::admission).
+    ///
+    /// # Errors
+    /// The answer to what is not taken.
+    pub(crate) async fn check_call(&self, metadata: &MetadataMap) -> Result<(), Status> {
+        let history = self.history_of(metadata).await;
+        let history = history.inspect_err(|_| {
+            tracing::error!(
+                "a coordinator of another history of this registry called; after a recovery or a \
+                 restore, the old coordinators must not be started again"
+            );
+        })?;
+        self.0.identity.check_call(metadata).await?;
+        match history {
+            History::Own => Ok(()),
+            History::ToAdopt(mark) => self.adopt(mark).await,
+        }
+    }
+
+    /// Begins the history of a new cluster, or takes over that of the first that calls.
+    ///
+    /// # Errors
+    /// `Unavailable` when the mark cannot be kept.
+    pub(crate) async fn adopt(&self, mark: u64) -> Result<(), Status> {
         let lineage = &self.0.lineage;
-        if theirs == lineage.get() {
-            return Ok(());
-        }
         let _one = lineage.adopting.lock().await;
-        if theirs == lineage.get() {
+        if mark == lineage.get() {
             return Ok(());
         }
-        let is_new = matches!(self.0.raft.is_initialized().await, Ok(false));
-        if is_new && lineage.get() == 0 {
-            let disk = self.0.disk.lock().clone();
-            let disk = disk.ok_or_else(|| Status::unavailable("this coordinator is stopping"))?;
-            let kept = disk.lineage(theirs).await;
-            kept.map_err(|_| Status::unavailable("the disk refused a write"))?;
-            lineage.mark.store(theirs, Ordering::Release);
-            return Ok(());
+        let disk = self.0.disk.lock().clone();
+        let disk = disk.ok_or_else(|| Status::unavailable("this coordinator is stopping"))?;
+        let kept = disk.lineage(mark).await;
+        kept.map_err(|_| Status::unavailable("the disk refused a write"))?;
+        lineage.mark.store(mark, Ordering::Release);
+        Ok(())
+    }
+
+    /// Refuses a message of another history. A node that has promised nothing yet may take over
+    /// that of whoever calls it.
+    pub(crate) async fn history_of(&self, metadata: &MetadataMap) -> Result<History, Status> {
+        let theirs = read(metadata).ok_or_else(|| Status::invalid_argument("malformed lineage"))?;
+        if theirs == self.0.lineage.get() {
+            return Ok(History::Own);
         }
-        tracing::error!(
-            "a coordinator of another history of this registry called; after a recovery or a \
-             restore, the old coordinators must not be started again"
-        );
+        if !self.is_initialised().await {
+            return Ok(History::ToAdopt(theirs));
+        }
         Err(Status::permission_denied(
             "this coordinator belongs to another history of the registry",
         ))

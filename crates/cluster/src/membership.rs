@@ -2,7 +2,7 @@
 
 mod hand_over;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use openraft::ChangeMembers;
@@ -11,13 +11,15 @@ use tokio::time::Instant;
 use tonic::{Response, Status};
 use volley_proto::raft::v1 as wire;
 use volley_proto::raft::v1::membership_service_client::MembershipServiceClient;
-use volley_types::registry::CoordinatorMember;
+use volley_types::registry::{CoordinatorMember, MEMBER_LEVEL};
 use volley_types::{ErrorCode, NodeId, PredictError};
 
-use crate::network::Line;
+use crate::admission::reason;
+use crate::levels::Reports;
+use crate::lines::{Line, membership_client, was_not_sent};
 use crate::raft_types::Node;
-use crate::service::{from_reply, from_status, was_not_proposed};
-use crate::write::{membership_client, was_not_sent};
+use crate::status::{from_reply, from_status, was_not_proposed};
+use crate::witness::Refusal;
 use crate::{Cluster, no_leader};
 
 /// How long a new coordinator may take to catch up.
@@ -100,7 +102,9 @@ impl Cluster {
     }
 
     /// Asks the coordinators at `seeds` (`host:port`), one after the other and again and again,
-    /// to add this node. Returns once it is a voter. Dropping the future stops asking.
+    /// to add this node. Returns once it is a voter, or once this node has
+    /// [failed](Cluster::failure): its id is a member's whose disk was lost. Dropping the future
+    /// stops asking.
     pub async fn request_join(&self, seeds: &[String]) {
         let node = self.0.config.node_id;
         let is_member = |cluster: &Self| {
@@ -112,6 +116,9 @@ impl Cluster {
         };
         while !is_member(self) {
             for seed in seeds {
+                if !self.healthy() || self.check_not_lost(seed).await.is_err() {
+                    return;
+                }
                 let Some(channel) = self.peer(seed).await else {
                     continue;
                 };
@@ -143,7 +150,7 @@ impl Cluster {
         if !self.is_leader() {
             return Err(no_leader());
         }
-        if self.known_voter(node, &address)? {
+        if self.known_voter(node, &address).await? {
             return Ok(self.members());
         }
         let by = Instant::now() + CATCH_UP;
@@ -169,7 +176,7 @@ impl Cluster {
                 "a coordinator is replaced by one of another id; an id is never reused",
             ));
         }
-        let is_in = self.known_voter(node, &address)?;
+        let is_in = self.known_voter(node, &address).await?;
         let members = self.members();
         let Some(known) = members.iter().find(|member| member.id == old) else {
             if is_in {
@@ -233,8 +240,19 @@ impl Cluster {
     /// Whether `node` votes already.
     ///
     /// # Errors
-    /// `Conflict` when its id is known at another address.
-    fn known_voter(&self, node: NodeId, address: &str) -> Result<bool, PredictError> {
+    /// `Conflict` when its id is known at another address, or with another data directory.
+    async fn known_voter(&self, node: NodeId, address: &str) -> Result<bool, PredictError> {
+        let known = self.members();
+        if known
+            .iter()
+            .any(|member| member.id == node && member.address == address)
+            && let Ok(described) = self.ask_at(address, None).await
+            && self.0.identity.is_other(node.0, described.incarnation)
+        {
+            let highest = known.iter().map(|member| member.id.0).max();
+            let text = reason(Refusal::Lost, node.0, address, highest);
+            return Err(PredictError::new(ErrorCode::Conflict, text));
+        }
         match self.members().into_iter().find(|member| member.id == node) {
             Some(known) if known.address != address => Err(PredictError::new(
                 ErrorCode::Conflict,
@@ -254,12 +272,47 @@ impl Cluster {
         address: String,
         by: Instant,
     ) -> Result<(), PredictError> {
-        let _admitted = self.agree_to_admit(node, &address, by).await?;
-        let learner = Node::new(address);
+        let (_admitted, incarnation) = self.agree_to_admit(node, &address, by).await?;
+        let learner = Node {
+            addr: address,
+            incarnation,
+        };
         self.change(by, || {
             self.0.raft.add_learner(node.0, learner.clone(), true)
         })
         .await
+    }
+
+    /// Lets the membership have the incarnations of all members, once all of them show theirs: in a
+    /// cluster that was founded by a version that had none.
+    pub(crate) async fn record_members(&self, reports: &Reports) {
+        let members = crate::members(&self.0.raft.metrics().borrow());
+        let speaks = |member: &CoordinatorMember| {
+            let report = reports.get(&member.id);
+            report.is_some_and(|report| MEMBER_LEVEL <= report.level)
+        };
+        if !self.is_leader() || !members.iter().all(speaks) {
+            return;
+        }
+        let unrecorded = self.0.identity.unrecorded().unwrap_or_default();
+        let nodes: BTreeMap<u64, Node> = members
+            .into_iter()
+            .filter_map(|member| {
+                let incarnation = *unrecorded.get(&member.id.0)?;
+                let addr = member.address;
+                Some((member.id.0, Node { addr, incarnation }))
+            })
+            .collect();
+        if nodes.is_empty() {
+            return;
+        }
+        let nodes = ChangeMembers::SetNodes(nodes);
+        let by = Instant::now() + self.0.config.write_timeout;
+        let change = || self.0.raft.change_membership(nodes.clone(), true);
+        match self.change(by, change).await {
+            Ok(()) => tracing::info!("the membership has the incarnations of all coordinators"),
+            Err(error) => tracing::debug!(error = error.chain(), "incarnations not recorded yet"),
+        }
     }
 
     /// Makes one membership change, waiting while another is under way. A leader that let itself go

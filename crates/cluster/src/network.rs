@@ -1,10 +1,7 @@
 //! Raft's messages between coordinators, over gRPC.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
 use openraft::error::{
     Fatal, NetworkError, RPCError, RemoteError, ReplicationClosed, StreamingError, Unreachable,
 };
@@ -15,75 +12,24 @@ use openraft::raft::{
 use openraft::{AnyError, OptionalSend};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tonic::body::Body;
-use tonic::codegen::http;
-use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Request, Status};
-use tower::util::{BoxCloneSyncService, ServiceExt};
+use tonic::{Code, Request, Response, Status};
 use volley_proto::raft::v1 as wire;
 use volley_proto::raft::v1::raft_service_client::RaftServiceClient;
 use volley_proto::raft::v1::snapshot_part::Part;
-use volley_security::nodes::{Dialer, NodeKind};
 
+use crate::admission::Admission;
 use crate::lineage::Lineage;
+use crate::lines::{Line, Lines, MAX_MESSAGE_BYTES};
 use crate::raft_types::{Node, RaftError, Snapshot, TypeConfig, Vote};
 
-/// The largest message between coordinators.
-pub(crate) const MAX_MESSAGE_BYTES: usize = 64 << 20;
 /// How much of a snapshot one part carries.
 const PART_BYTES: usize = 1 << 20;
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// The way to call one other coordinator, whatever carries it. Cloning gives another handle.
-pub(crate) type Line = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, Status>;
-
-/// How other coordinators are reached, by their addresses (`host:port`).
-pub(crate) trait Lines: std::fmt::Debug + Send + Sync {
-    /// A line that connects when it is first used.
-    ///
-    /// # Errors
-    /// When the address is malformed.
-    fn lazy(&self, address: &str) -> Result<Line, tonic::transport::Error>;
-
-    /// A line that is connected, or `None` where nobody can be reached.
-    fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, Option<Line>>;
-}
-
-impl Lines for Dialer {
-    fn lazy(&self, address: &str) -> Result<Line, tonic::transport::Error> {
-        let channel = Self::lazy(self, &endpoint(address)?, NodeKind::Coordinator);
-        Ok(line(channel))
-    }
-
-    fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, Option<Line>> {
-        let connect = async move {
-            let endpoint = endpoint(address).ok()?;
-            let channel = Self::connect(self, &endpoint, NodeKind::Coordinator).await;
-            channel.ok().map(line)
-        };
-        connect.boxed()
-    }
-}
-
-fn line(channel: Channel) -> Line {
-    BoxCloneSyncService::new(channel.map_err(|error| Status::from_error(error.into())))
-}
-
-/// The endpoint of the coordinator at `address` (`host:port`).
-fn endpoint(address: &str) -> Result<Endpoint, tonic::transport::Error> {
-    Ok(Endpoint::from_shared(format!("http://{address}"))?
-        .connect_timeout(CONNECT_TIMEOUT)
-        .tcp_nodelay(true)
-        .http2_keep_alive_interval(Duration::from_secs(10))
-        .keep_alive_timeout(Duration::from_secs(5))
-        .keep_alive_while_idle(true))
-}
-
 /// Makes a [`Peer`] for each other coordinator.
 #[derive(Debug)]
 pub(crate) struct Peers {
     pub(crate) lines: Arc<dyn Lines>,
     pub(crate) lineage: Arc<Lineage>,
+    pub(crate) admission: Arc<Admission>,
 }
 
 /// The way to one other coordinator.
@@ -92,6 +38,7 @@ pub(crate) struct Peer {
     node: Node,
     client: Option<RaftServiceClient<Line>>,
     lineage: Arc<Lineage>,
+    admission: Arc<Admission>,
 }
 
 impl RaftNetworkFactory<TypeConfig> for Peers {
@@ -111,6 +58,7 @@ impl RaftNetworkFactory<TypeConfig> for Peers {
             node: node.clone(),
             client: client.ok(),
             lineage: self.lineage.clone(),
+            admission: self.admission.clone(),
         }
     }
 }
@@ -151,7 +99,19 @@ impl Peer {
         let mut request = Request::new(message);
         request.set_timeout(option.hard_ttl());
         self.lineage.mark(request.metadata_mut());
+        self.admission.address(self.target, request.metadata_mut());
         request
+    }
+
+    /// An answer, once it is known whose it is.
+    async fn answered<T: DeserializeOwned>(
+        &self,
+        answer: Result<Response<wire::Payload>, Status>,
+    ) -> Result<T, CallError> {
+        let answer = answer.inspect_err(|status| self.admission.heed(status))?;
+        let checked = self.admission.check_answer(self.target, answer.metadata());
+        checked.await?;
+        decode(answer.get_ref()).map_err(CallError::Failed)
     }
 
     fn remote<E: std::error::Error>(&self, error: E) -> RemoteError<u64, Node, E> {
@@ -186,11 +146,8 @@ impl RaftNetwork<TypeConfig> for Peer {
     ) -> Result<AppendEntriesResponse<u64>, RPCError<u64, Node, RaftError>> {
         let answer: Result<Result<AppendEntriesResponse<u64>, RaftError>, CallError> = async {
             let payload = encode(&rpc).map_err(CallError::Failed)?;
-            let answer = self
-                .client()?
-                .append(self.request(payload, &option))
-                .await?;
-            decode(answer.get_ref()).map_err(CallError::Failed)
+            let request = self.request(payload, &option);
+            self.answered(self.client()?.append(request).await).await
         }
         .await;
         answer
@@ -205,8 +162,8 @@ impl RaftNetwork<TypeConfig> for Peer {
     ) -> Result<VoteResponse<u64>, RPCError<u64, Node, RaftError>> {
         let answer: Result<Result<VoteResponse<u64>, RaftError>, CallError> = async {
             let payload = encode(&rpc).map_err(CallError::Failed)?;
-            let answer = self.client()?.vote(self.request(payload, &option)).await?;
-            decode(answer.get_ref()).map_err(CallError::Failed)
+            let request = self.request(payload, &option);
+            self.answered(self.client()?.vote(request).await).await
         }
         .await;
         answer
@@ -228,8 +185,8 @@ impl RaftNetwork<TypeConfig> for Peer {
             };
             let parts = std::iter::once(header).chain(data_parts(*snapshot.snapshot));
             let parts = self.request(futures::stream::iter(parts), &option);
-            let answer = self.client()?.install_snapshot(parts).await?;
-            decode(answer.get_ref()).map_err(CallError::Failed)
+            let answer = self.client()?.install_snapshot(parts).await;
+            self.answered(answer).await
         };
         let answer: Result<Result<SnapshotResponse<u64>, Fatal<u64>>, CallError> = tokio::select! {
             answer = send => answer,

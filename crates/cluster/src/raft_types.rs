@@ -24,6 +24,7 @@ openraft::declare_raft_types!(
     pub(crate) TypeConfig:
         D = LogCommand,
         R = LogReply,
+        Node = Node,
         SnapshotData = Vec<u8>,
         AsyncRuntime = Runtime,
 );
@@ -32,13 +33,27 @@ pub(crate) type Raft = openraft::Raft<TypeConfig>;
 pub(crate) type Entry = openraft::Entry<TypeConfig>;
 pub(crate) type LogId = openraft::LogId<u64>;
 pub(crate) type Vote = openraft::Vote<u64>;
-pub(crate) type Node = openraft::BasicNode;
 pub(crate) type StoredMembership = openraft::StoredMembership<u64, Node>;
 pub(crate) type SnapshotMeta = openraft::SnapshotMeta<u64, Node>;
 pub(crate) type Snapshot = openraft::Snapshot<TypeConfig>;
 pub(crate) type StorageError = openraft::StorageError<u64>;
 pub(crate) type StorageIoError = openraft::StorageIOError<u64>;
 pub(crate) type RaftError<E = openraft::error::Infallible> = openraft::error::RaftError<u64, E>;
+
+/// A member as the membership has it. Versions before level 6 read the address alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Node {
+    /// Where other coordinators reach it, `host:port`.
+    pub(crate) addr: String,
+    /// Of its data directory; 0 where that is not recorded.
+    #[serde(default, skip_serializing_if = "is_unknown")]
+    pub(crate) incarnation: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+fn is_unknown(incarnation: &u64) -> bool {
+    *incarnation == 0
+}
 
 /// A command as it stands in the log: protobuf in base64, so that the JSON around it stays
 /// small and a later version may add fields.

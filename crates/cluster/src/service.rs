@@ -2,7 +2,6 @@
 
 use openraft::error::Fatal;
 use openraft::raft::SnapshotResponse;
-use prost::Message;
 use tonic::{Request, Response, Status, Streaming};
 use volley_proto::raft::v1 as wire;
 use volley_proto::raft::v1::membership_service_server::MembershipService;
@@ -13,13 +12,16 @@ use volley_proto::registry_records::{command_from_wire, reply_to_wire};
 use volley_types::registry::CoordinatorMember;
 use volley_types::{ErrorCode, NodeId, PredictError};
 
+use crate::Cluster;
+use crate::identity::Identity;
+use crate::lineage::History;
 use crate::network::{decode, encode};
 use crate::raft_types::{Snapshot, SnapshotMeta, Vote};
+use crate::status::{not_proposed, to_status};
 use crate::write::Attempt;
-use crate::{Cluster, RETRY_AFTER, no_leader};
 
 /// The largest snapshot that is received: twice what the registry's limits allow.
-const MAX_SNAPSHOT_BYTES: usize = 2 * crate::apply::MAX_REGISTRY_BYTES;
+const MAX_SNAPSHOT_BYTES: usize = 2 * volley_registry::MAX_REGISTRY_BYTES;
 
 /// Serves `volley.raft.v1.RaftService`.
 pub struct RaftDoor(pub(crate) Cluster);
@@ -41,27 +43,30 @@ impl RaftService for RaftDoor {
         &self,
         request: Request<wire::Payload>,
     ) -> Result<Response<wire::Payload>, Status> {
-        self.0.check_lineage(request.metadata()).await?;
+        self.0.0.identity.check_certificate(&request)?;
+        self.0.check_call(request.metadata()).await?;
         let rpc = decode(request.get_ref()).map_err(malformed)?;
         let answer = self.0.raft_node().append_entries(rpc).await;
-        Ok(Response::new(encode(&answer).map_err(unanswered)?))
+        Ok(self.0.signed(encode(&answer).map_err(unanswered)?))
     }
 
     async fn vote(
         &self,
         request: Request<wire::Payload>,
     ) -> Result<Response<wire::Payload>, Status> {
-        self.0.check_lineage(request.metadata()).await?;
+        self.0.0.identity.check_certificate(&request)?;
+        self.0.check_call(request.metadata()).await?;
         let rpc = decode(request.get_ref()).map_err(malformed)?;
         let answer = self.0.raft_node().vote(rpc).await;
-        Ok(Response::new(encode(&answer).map_err(unanswered)?))
+        Ok(self.0.signed(encode(&answer).map_err(unanswered)?))
     }
 
     async fn install_snapshot(
         &self,
         request: Request<Streaming<wire::SnapshotPart>>,
     ) -> Result<Response<wire::Payload>, Status> {
-        self.0.check_lineage(request.metadata()).await?;
+        self.0.0.identity.check_certificate(&request)?;
+        self.0.check_call(request.metadata()).await?;
         let mut parts = request.into_inner();
         let mut header: Option<(Vote, SnapshotMeta)> = None;
         let mut data = Vec::new();
@@ -89,17 +94,18 @@ impl RaftService for RaftDoor {
             .raft_node()
             .install_full_snapshot(vote, snapshot)
             .await;
-        Ok(Response::new(encode(&answer).map_err(unanswered)?))
+        Ok(self.0.signed(encode(&answer).map_err(unanswered)?))
     }
 
     async fn canvass(
         &self,
         request: Request<wire::CanvassRequest>,
     ) -> Result<Response<wire::CanvassReply>, Status> {
-        self.0.check_lineage(request.metadata()).await?;
+        self.0.0.identity.check_certificate(&request)?;
+        self.0.check_call(request.metadata()).await?;
         let standing = self.0.standing().await;
         let stopped = || Status::unavailable("this coordinator's Raft node has stopped");
-        Ok(Response::new(standing.ok_or_else(stopped)?.to_wire()))
+        Ok(self.0.signed(standing.ok_or_else(stopped)?.to_wire()))
     }
 }
 
@@ -116,6 +122,7 @@ impl MembershipService for MembershipDoor {
         &self,
         request: Request<wire::WriteRequest>,
     ) -> Result<Response<registry::Reply>, Status> {
+        self.0.0.identity.check_member(&request)?;
         let request = request.into_inner();
         let command = request
             .command
@@ -140,6 +147,9 @@ impl MembershipService for MembershipDoor {
         &self,
         request: Request<wire::JoinRequest>,
     ) -> Result<Response<wire::MembershipReply>, Status> {
+        if request.get_ref().forwarded {
+            self.0.0.identity.check_member(&request)?;
+        }
         let request = request.into_inner();
         let node = NodeId(request.node_id);
         let members = if request.forwarded {
@@ -155,6 +165,7 @@ impl MembershipService for MembershipDoor {
         &self,
         request: Request<wire::LeaveRequest>,
     ) -> Result<Response<wire::MembershipReply>, Status> {
+        self.0.0.identity.check_member(&request)?;
         let request = request.into_inner();
         let node = NodeId(request.node_id);
         let members = if request.forwarded {
@@ -170,6 +181,7 @@ impl MembershipService for MembershipDoor {
         &self,
         request: Request<wire::ReplaceRequest>,
     ) -> Result<Response<wire::MembershipReply>, Status> {
+        self.0.0.identity.check_member(&request)?;
         let request = request.into_inner();
         let (old, node) = (NodeId(request.old_id), NodeId(request.node_id));
         let members = if request.forwarded {
@@ -185,6 +197,7 @@ impl MembershipService for MembershipDoor {
         &self,
         request: Request<wire::HandOverRequest>,
     ) -> Result<Response<wire::HandOverReply>, Status> {
+        self.0.0.identity.check_member(&request)?;
         let request = request.into_inner();
         let to = (request.node_id != 0).then_some(NodeId(request.node_id));
         let leader = if request.forwarded {
@@ -201,6 +214,7 @@ impl MembershipService for MembershipDoor {
         &self,
         request: Request<wire::TakeOverRequest>,
     ) -> Result<Response<wire::TakeOverReply>, Status> {
+        self.0.0.identity.check_member(&request)?;
         let taken = self.0.take_over_here(request.get_ref().term).await;
         let reply = |()| Response::new(wire::TakeOverReply {});
         taken.map(reply).map_err(|error| to_status(&error))
@@ -208,15 +222,24 @@ impl MembershipService for MembershipDoor {
 
     async fn describe(
         &self,
-        _: Request<wire::DescribeRequest>,
+        request: Request<wire::DescribeRequest>,
     ) -> Result<Response<wire::DescribeReply>, Status> {
-        let report = self.0.describe_here();
-        Ok(Response::new(wire::DescribeReply {
-            level: report.level,
-            version: report.version,
-            active_streams: report.active_streams,
-            last_applied: report.last_applied,
-        }))
+        // Whoever does not say who asks, or is of another history, sends no message of consensus.
+        let is_named = matches!(Identity::read(request.metadata()), Ok(Some(_)));
+        let history = self.0.history_of(request.metadata()).await;
+        if is_named && matches!(history, Ok(History::Own)) {
+            self.0.0.identity.check_call(request.metadata()).await?;
+        }
+        Ok(self.0.signed(self.0.describe_to_others().await))
+    }
+}
+
+impl Cluster {
+    /// An answer with this node's identity.
+    fn signed<T>(&self, answer: T) -> Response<T> {
+        let mut answer = Response::new(answer);
+        self.0.identity.sign(answer.metadata_mut());
+        answer
     }
 }
 
@@ -225,20 +248,11 @@ fn to_reply(members: Vec<CoordinatorMember>) -> Response<wire::MembershipReply> 
         node_id: member.id.0,
         address: member.address,
         voter: member.voter,
+        incarnation: 0,
     });
     Response::new(wire::MembershipReply {
         members: members.collect(),
     })
-}
-
-/// Members as a peer sent them.
-pub(crate) fn from_reply(reply: wire::MembershipReply) -> Vec<CoordinatorMember> {
-    let members = reply.members.into_iter().map(|member| CoordinatorMember {
-        id: NodeId(member.node_id),
-        address: member.address,
-        voter: member.voter,
-    });
-    members.collect()
 }
 
 /// Whether the registry itself gave this error: the command was decided on and changed nothing.
@@ -247,44 +261,4 @@ fn is_refusal(error: &PredictError) -> bool {
         error.code,
         ErrorCode::NotFound | ErrorCode::Conflict | ErrorCode::InvalidInput | ErrorCode::TooLarge
     )
-}
-
-/// The answer to a forwarded write or change that surely was not proposed: this node does not
-/// lead.
-fn not_proposed() -> Status {
-    let error = no_leader();
-    let details = to_status(&error).details().to_vec();
-    Status::with_details(tonic::Code::Unavailable, error.message, details.into())
-}
-
-/// Whether a peer said [`not_proposed`]; a failed call has that code too, and no details.
-pub(crate) fn was_not_proposed(status: &Status) -> bool {
-    status.code() == tonic::Code::Unavailable && !status.details().is_empty()
-}
-
-/// An error as a status that [`from_status`] reads back.
-pub(crate) fn to_status(error: &PredictError) -> Status {
-    let details = registry::Refused {
-        code: error.code.as_str().to_owned(),
-        message: error.message.clone(),
-    };
-    let details = details.encode_to_vec().into();
-    Status::with_details(
-        tonic::Code::FailedPrecondition,
-        error.message.clone(),
-        details,
-    )
-}
-
-/// The error that a peer gave, or `None` when the call itself failed.
-pub(crate) fn from_status(status: &Status) -> Option<PredictError> {
-    if status.details().is_empty() {
-        return None;
-    }
-    let refused = registry::Refused::decode(status.details()).ok()?;
-    let error = PredictError::new(ErrorCode::from_name(&refused.code)?, refused.message);
-    Some(match error.code {
-        ErrorCode::Unavailable | ErrorCode::Overloaded => error.with_retry_after(RETRY_AFTER),
-        _ => error,
-    })
 }

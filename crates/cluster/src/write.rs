@@ -8,15 +8,14 @@ use prost::Message;
 use tokio::sync::{OwnedSemaphorePermit, SemaphorePermit};
 use tokio::time::Instant;
 use volley_proto::raft::v1 as wire;
-use volley_proto::raft::v1::membership_service_client::MembershipServiceClient;
 use volley_proto::registry_records::{command_to_wire, reply_from_wire};
 use volley_types::registry::{RegistryCommand, RegistryReply};
 use volley_types::{ErrorCode, NodeId, PredictError, Revision};
 
-use crate::network::Line;
+use crate::lines::{Line, membership_client, was_not_sent};
 use crate::raft_types::{LogCommand, LogId};
-use crate::service::{from_status, was_not_proposed};
-use crate::{Cluster, RETRY_AFTER, network, no_leader};
+use crate::status::{from_status, was_not_proposed};
+use crate::{Cluster, RETRY_AFTER, no_leader};
 
 /// The largest command. As JSON in base64 it is a third larger, and an append holds 32.
 const MAX_COMMAND_BYTES: usize = 512 << 10;
@@ -219,24 +218,6 @@ impl Cluster {
         let applied = registry.wait_for(|state| revision <= state.revision);
         let _ = tokio::time::timeout_at(by, applied).await;
     }
-}
-
-pub(crate) fn membership_client(line: Line) -> MembershipServiceClient<Line> {
-    MembershipServiceClient::new(line)
-        .max_decoding_message_size(network::MAX_MESSAGE_BYTES)
-        .max_encoding_message_size(network::MAX_MESSAGE_BYTES)
-}
-
-/// Whether a call failed because there was no connection to make it on.
-pub(crate) fn was_not_sent(status: &tonic::Status) -> bool {
-    let mut cause = std::error::Error::source(status);
-    while let Some(error) = cause {
-        if error.is::<tonic::ConnectError>() {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
 }
 
 /// Refuses what could not be sent to the other coordinators.

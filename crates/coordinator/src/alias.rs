@@ -15,7 +15,6 @@ use volley_types::{
 };
 
 use crate::Coordinator;
-use crate::predict::Copies;
 
 /// Copies that run at a time; one more is not sent.
 pub(crate) const MAX_COPIES: usize = 64;
@@ -29,6 +28,14 @@ pub(crate) struct Aimed {
     pub(crate) model: ModelRef,
     /// Who gets a copy.
     pub(crate) copies: Vec<ModelRef>,
+}
+
+/// Whether the aliases that a request goes through have it copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copies {
+    Sent,
+    /// It is a copy itself.
+    None,
 }
 
 /// What decides for one request.
@@ -154,6 +161,7 @@ impl Coordinator {
         registry: &RegistryState,
         pipeline: &PipelineSpec,
     ) -> Result<(), PredictError> {
+        pipeline.check_loaded()?;
         for step in pipeline.names() {
             let mut refusal = None;
             for end in ends_of(registry, step) {

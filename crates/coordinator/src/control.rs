@@ -6,8 +6,10 @@ use std::time::{Instant, SystemTime};
 use async_trait::async_trait;
 use volley_cluster::backup;
 use volley_types::control::{ClusterStatus, ModelStatus};
-use volley_types::registry::{CoordinatorMember, RegistryCommand, RegistryReply, RegistryState};
-use volley_types::{Control, ModelName, NodeId, PredictError};
+use volley_types::registry::{
+    ConnectorSpec, CoordinatorMember, RegistryCommand, RegistryReply, RegistryState,
+};
+use volley_types::{ConnectorCheck, Control, ModelName, NodeId, PredictError};
 
 use crate::drain::{self, Coordinators};
 use crate::scaler::signal::signal;
@@ -27,6 +29,14 @@ impl Control for Coordinator {
             _ => {}
         }
         self.0.cluster.write(command).await
+    }
+
+    async fn check_connector(
+        &self,
+        connector: &ConnectorSpec,
+        test: bool,
+    ) -> Result<Vec<ConnectorCheck>, PredictError> {
+        Ok(self.ask_of_connector(connector, test).await)
     }
 
     fn model_status(&self, model: &ModelName) -> Option<ModelStatus> {

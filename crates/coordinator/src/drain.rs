@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use volley_types::control::{CoordinatorReport, DrainStatus, Liveness};
 use volley_types::registry::{CoordinatorMember, RegistryCommand, RegistryState};
-use volley_types::{ErrorCode, NodeId, NodeIdentity, PredictError, WorkerId};
+use volley_types::{ErrorCode, ModelName, NodeId, NodeIdentity, PredictError, WorkerId};
 
 use crate::Coordinator;
-use crate::live::LiveWorkers;
+use crate::live::{LiveWorker, LiveWorkers};
 
 /// How long a drained coordinator goes on taking requests while it says that it is not ready:
 /// load balancers look every few seconds.
@@ -129,9 +129,64 @@ fn worker(id: &WorkerId, force: bool, state: &RegistryState, live: &LiveWorkers)
         node: NodeIdentity::Worker(id.clone()),
         force,
         done: models.is_empty() && held == 0 && active == 0,
+        blocked: match force {
+            true => BTreeMap::new(),
+            false => models
+                .iter()
+                .filter_map(|model| Some((model.clone(), blocker(id, model, state, live)?)))
+                .collect(),
+        },
         models: models.into_iter().collect(),
         active,
     }
+}
+
+/// Why no other worker can take a drained worker's replica, as long as nobody changes the cluster;
+/// `None` where one can, or where what runs elsewhere suffices. Room in memory is left out: others
+/// may move to make some.
+fn blocker(
+    id: &WorkerId,
+    model: &ModelName,
+    state: &RegistryState,
+    live: &LiveWorkers,
+) -> Option<String> {
+    let entry = state.models.get(model)?;
+    let deployment = entry.deployment.as_ref()?;
+    let works = |other: &WorkerId, worker: &LiveWorker| {
+        other != id && worker.liveness != Liveness::Dead && state.worker_drain(other).is_none()
+    };
+    let others: Vec<_> = live.iter().filter(|(id, it)| works(id, it)).collect();
+    if others.is_empty() {
+        return Some("no other worker is there".to_owned());
+    }
+    let named =
+        |other: &WorkerId| deployment.workers.is_empty() || deployment.workers.contains(other);
+    let others: Vec<_> = others.into_iter().filter(|(id, _)| named(id)).collect();
+    if others.is_empty() {
+        return Some("its deployment names no other worker that is there (node_ids)".to_owned());
+    }
+    let labels = &deployment.options.labels;
+    let labelled = |worker: &LiveWorker| {
+        let given = &worker.report.labels;
+        labels
+            .iter()
+            .all(|(name, value)| given.get(name) == Some(value))
+    };
+    let others: Vec<_> = others.into_iter().filter(|(_, it)| labelled(it)).collect();
+    if others.is_empty() {
+        let labels = labels.iter().map(|(name, value)| format!("{name}={value}"));
+        let labels = labels.collect::<Vec<_>>().join(", ");
+        return Some(format!("no other worker has the labels {labels}"));
+    }
+    // Without a replica of it, a worker can take one; with one each, there are too many replicas.
+    let all_hold_it = others.iter().all(|(id, _)| entry.placement.contains(id));
+    (all_hold_it && others.len() < deployment.replicas as usize).then(|| {
+        format!(
+            "its {} replicas need a worker each, and only {} others can hold one",
+            deployment.replicas,
+            others.len()
+        )
+    })
 }
 
 fn coordinator(id: NodeId, all: &Coordinators<'_>) -> DrainStatus {
@@ -144,6 +199,7 @@ fn coordinator(id: NodeId, all: &Coordinators<'_>) -> DrainStatus {
         force: false,
         done: active == 0 && all.leader.is_some_and(|leader| leader != id),
         models: Vec::new(),
+        blocked: BTreeMap::new(),
         active,
     }
 }

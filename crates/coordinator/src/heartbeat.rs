@@ -47,6 +47,14 @@ impl Coordinator {
         }
     }
 
+    fn membership(&self) -> Option<wire::Membership> {
+        let (index, ids) = self.0.cluster.membership()?;
+        Some(wire::Membership {
+            index,
+            coordinator_ids: ids.into_iter().map(|id| id.0).collect(),
+        })
+    }
+
     /// Whether a worker that was told `sent` need not be told anything now.
     fn knows(&self, worker: &WorkerId, sent: &Orders) -> bool {
         let state = self.0.cluster.registry().borrow().clone();
@@ -178,7 +186,9 @@ fn converse(
                 continue;
             }
             let orders = coordinator.orders(&speaker.worker);
-            yield orders_to_wire(&orders);
+            let mut told = orders_to_wire(&orders);
+            told.membership = coordinator.membership();
+            yield told;
             sent = Some(orders);
         }
     }

@@ -3,22 +3,22 @@
 //!
 //! Reading order: `predict` (the six steps), `alias` (which model a name stands for),
 //! `pipeline` (graphs of models), `start` (who has just begun), `tries`, [`route`] (pure choice), [`live`]
-//! (which workers there are), [`heartbeat`] (how that is known), [`planner`] (where replicas
+//! (which workers there are), [`heartbeat`] (how that is known), `planner` (where replicas
 //! go), [`scaler`] (how many there are), [`status`] (what users see), [`streams`] (what clients
 //! take up again elsewhere), [`tasks`] (what they ask for elsewhere).
 
 mod alias;
 mod budget;
 mod config;
+mod connectors;
 mod control;
 mod drain;
 mod guard;
 pub mod heartbeat;
 pub mod live;
-pub mod orders;
 mod pipeline;
 mod places;
-pub mod planner;
+mod planner;
 mod predict;
 mod refusal;
 pub mod route;
@@ -39,14 +39,15 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use volley_cluster::Cluster;
+use volley_placement::orders::Book;
 use volley_telemetry::{Metrics, WorkerCounts};
 use volley_types::Predict;
 use volley_types::control::Liveness;
 
 use crate::budget::RetryBudget;
 pub use crate::config::{CoordinatorConfig, LivenessConfig, RoutingConfig};
+pub use crate::connectors::AskWorker;
 use crate::live::LiveWorkers;
-use crate::orders::Book;
 use crate::places::Places;
 
 /// Makes the client of the worker at an internal address, `host:port`. It connects lazily and
@@ -63,6 +64,7 @@ struct Shared {
     metrics: Metrics,
     live: RwLock<LiveWorkers>,
     connect: Connect,
+    ask_worker: std::sync::OnceLock<AskWorker>,
     places: Places,
     /// Places of requests' copies.
     copies: Arc<Semaphore>,
@@ -129,6 +131,7 @@ impl Coordinator {
             cluster,
             metrics,
             connect,
+            ask_worker: std::sync::OnceLock::new(),
         };
         let coordinator = Self(Arc::new(shared));
         coordinator.spawn(coordinator.clone().run_planner());

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use volley_placement::planner::{ObservedWorker, ObservedWorkers};
 use volley_types::control::Liveness;
 use volley_types::registry::ReplicaState;
 use volley_types::worker::{ReplicaReport, WorkerReport};
@@ -285,6 +286,16 @@ impl LiveWorkers {
         })
     }
 
+    /// Why a version could not be loaded, where a worker reports that.
+    #[must_use]
+    pub fn failure(&self, model: &ModelName, version: ModelVersion) -> Option<String> {
+        let mut replicas = self.replicas(model).map(|(_, replica)| replica);
+        replicas.find_map(|replica| match &replica.state {
+            ReplicaState::Failed(reason) if replica.version == version => Some(reason.clone()),
+            _ => None,
+        })
+    }
+
     /// The signature of a version, from any replica that knows it.
     #[must_use]
     pub fn signature(
@@ -348,6 +359,23 @@ impl LiveWorkers {
     fn awake(&self, now: Instant) -> Instant {
         let patience = self.config.tick * LATE_TICKS;
         self.ticked.map_or(now, |ticked| now.min(ticked + patience))
+    }
+
+    /// What placement looks at: everybody, at one moment.
+    #[must_use]
+    pub fn observed(&self, now: Instant) -> ObservedWorkers<'_> {
+        let workers = self.workers.iter().map(|(id, worker)| {
+            let observed = ObservedWorker {
+                report: &worker.report,
+                liveness: worker.liveness,
+                keep: self.keeps_replicas(worker, now),
+            };
+            (id, observed)
+        });
+        ObservedWorkers {
+            workers: workers.collect(),
+            settling: self.is_settling(now),
+        }
     }
 
     /// One worker.

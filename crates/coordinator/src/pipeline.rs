@@ -13,6 +13,7 @@ mod expression;
 mod pure;
 mod said;
 mod table;
+mod tensor;
 mod typed;
 mod wave;
 
@@ -28,6 +29,7 @@ use volley_types::control::ModelStatus;
 use volley_types::registry::{
     Branch, ModelState, PipelineSpec, PipelineStep, RegistryState, Shape, StepKind,
 };
+use volley_types::signature::SERVED_VERSION;
 use volley_types::{
     ChunkStream, ErrorCode, GenerationChunk, GenerationChunks, GenerationRow, Input, ModelRef,
     PredictError, PredictRequest, Signature, Task,
@@ -57,6 +59,7 @@ impl Coordinator {
         registry: &RegistryState,
         spec: &PipelineSpec,
     ) -> Result<Signature, PredictError> {
+        spec.check_loaded()?;
         let shape = spec.shape()?;
         let typed = self.typed(registry, spec, &shape)?;
         Ok(typed.signature)
@@ -119,14 +122,19 @@ impl Coordinator {
     pub(crate) fn answer_pipeline(
         &self,
         registry: &RegistryState,
-        request: PredictRequest,
+        mut request: PredictRequest,
         spec: &Arc<PipelineSpec>,
         permit: Option<Place>,
     ) -> Result<ChunkStream, PredictError> {
+        spec.check_loaded()?;
+        if spec.ensemble.is_some() {
+            // It has one.
+            request.parameters.remove(SERVED_VERSION);
+        }
         let shape = spec.shape()?;
         let typed = self.typed(registry, spec, &shape)?;
         self.check_fits(registry, &request.model, &typed.signature)?;
-        typed.signature.check_input(&request.input.schema())?;
+        request.input = typed.signature.conform(request.input)?;
         let head = Head::of(&request);
         let (deadline, task, schema) =
             (request.deadline, spec.task, typed.signature.output.clone());

@@ -1,31 +1,19 @@
 //! The leader's planner: looks at what should run and who is there, and commits where replicas
-//! go. The decision itself is pure ([`volley_cluster::placement::plan`]).
-
-mod failures;
-mod mover;
-mod situation;
+//! go. The decision itself is pure ([`volley_placement::planner::decide`]).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use volley_cluster::placement::moves::Move;
-use volley_cluster::placement::{self, Plan};
-use volley_types::registry::{
-    MOVING_LEVEL, Placing, RegistryCommand, RegistryState, RolloutAction,
-};
+use volley_placement::Plan;
+use volley_placement::planner::{Failures, Mover, decide, places};
+use volley_types::registry::{MOVING_LEVEL, RegistryCommand, RegistryState, RolloutAction};
 
-pub use self::failures::Failures;
-pub use self::mover::{Ended, Mover};
-pub use self::situation::situation;
 use crate::Coordinator;
-use crate::live::LiveWorkers;
 
 /// The planner looks again after this long even if nothing rang: a write may have failed.
 const PATROL: Duration = Duration::from_secs(2);
 /// What rings within this time is looked at together.
 const SETTLE: Duration = Duration::from_millis(20);
-/// Placements in one write.
-const BATCH: usize = 256;
 
 impl Coordinator {
     /// Runs for as long as the coordinator does; acts only while this node leads.
@@ -66,7 +54,9 @@ impl Coordinator {
     ) -> Plan {
         let now = Instant::now();
         let live = self.0.live.read();
-        let (plan, ended) = decide(state, &live, failures, mover, self.may_move(), now);
+        let observed = live.observed(now);
+        let (plan, ended) = decide(state, &observed, failures, mover, self.may_move(), now);
+        drop(observed);
         drop(live);
         for one in &plan.moves {
             self.0.metrics.moved(one.reason.as_str(), "begun");
@@ -87,40 +77,6 @@ impl Coordinator {
         MOVING_LEVEL <= cluster.level()
             || levels.all(|it| it.is_some_and(|report| MOVING_LEVEL <= report.level))
     }
-}
-
-/// One round: what shall change, and the moves that are over. Pure but for what is remembered
-/// between two rounds. Nothing begins to move unless it `may_move`.
-pub fn decide(
-    state: &Arc<RegistryState>,
-    live: &LiveWorkers,
-    failures: &mut Failures,
-    mover: &mut Mover,
-    may_move: bool,
-    now: Instant,
-) -> (Plan, Vec<(Move, Ended)>) {
-    failures.learn(state, live);
-    let ended = mover.learn(state, live, now);
-    // Workers find a new leader within moments; until then, who is not heard is not gone.
-    let settling = live.is_settling(now);
-    let moves = mover.moves(state, may_move && !settling, now);
-    let may_begin = moves.may_begin;
-    let situation = situation(state, live, failures, moves, settling, now);
-    let plan = placement::plan(state, &situation);
-    drop(situation);
-    mover.took(&plan, may_begin, now);
-    (plan, ended)
-}
-
-/// The writes that place replicas. What moves stands in writes of its own: they may be refused
-/// while coordinators of two versions run.
-pub fn places(placings: Vec<Placing>) -> impl Iterator<Item = RegistryCommand> {
-    let (moving, others): (Vec<_>, Vec<_>) = placings.into_iter().partition(|it| it.moving);
-    let batches = [others, moving].into_iter().flat_map(|placings| {
-        let batches = placings.chunks(BATCH).map(<[_]>::to_vec);
-        batches.collect::<Vec<_>>()
-    });
-    batches.map(RegistryCommand::Place)
 }
 
 fn commands(plan: Plan) -> impl Iterator<Item = RegistryCommand> {

@@ -20,7 +20,7 @@ use volley_types::{
     PredictRequest, Signature, TenantId,
 };
 
-use crate::alias::{self, Keys};
+use crate::alias::{self, Copies, Keys};
 use crate::places::Place;
 use crate::tries::Target;
 use crate::{Coordinator, guard, refusal, scaler};
@@ -62,14 +62,6 @@ impl Predict for Coordinator {
     }
 }
 
-/// Whether the aliases that a request goes through have it copied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Copies {
-    Sent,
-    /// It is a copy itself.
-    None,
-}
-
 impl Coordinator {
     /// Answers an admitted request; its `permit` is kept until the stream is dropped.
     pub(crate) fn answer(
@@ -108,6 +100,7 @@ impl Coordinator {
         match registry.pipelines.get(&aimed.model.name) {
             None => self.wake(&aimed.model.name, deadline).await,
             Some(pipeline) => {
+                pipeline.spec.check_loaded()?;
                 for model in pipeline.spec.names() {
                     // A step may be an alias; what leads nowhere is refused when it is called.
                     if let Ok(step) = alias::aim(&registry, model, keys) {
@@ -136,7 +129,7 @@ impl Coordinator {
         // 2. Resolve: which version of the model, and whether it takes such columns.
         let target = self.resolve(registry, &aimed)?;
         self.check_fits(registry, &request.model, &target.signature)?;
-        target.signature.check_input(&request.input.schema())?;
+        request.input = target.signature.conform(request.input)?;
         request.model = ModelRef {
             name: target.model.clone(),
             version: Some(target.version),
@@ -267,7 +260,9 @@ impl Coordinator {
             let goes = scaler::may_sleep(deployment);
             goes.then(|| live.last_signature(&model.name, version))?
         });
-        let signature = signature.ok_or_else(|| refusal::no_replica(&model.name))?;
+        let signature = signature.ok_or_else(|| {
+            refusal::no_replica(&model.name, live.failure(&model.name, version).as_deref())
+        })?;
         Ok(Target {
             model: model.name.clone(),
             version,

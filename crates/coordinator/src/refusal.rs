@@ -6,6 +6,8 @@ use volley_types::{ErrorCode, ModelName, ModelRef, ModelVersion, PredictError};
 
 /// When to come back while something is on its way up.
 const SOON: Duration = Duration::from_secs(1);
+/// When to come back where somebody must act first.
+const FAILED: Duration = Duration::from_secs(10);
 
 pub(crate) fn draining() -> PredictError {
     PredictError::new(
@@ -55,7 +57,14 @@ pub(crate) fn other_version(asked: &ModelRef, deployed: ModelVersion) -> Predict
     )
 }
 
-pub(crate) fn no_replica(model: &ModelName) -> PredictError {
+/// `failure` is why the model's replicas could not be loaded, where that is known.
+pub(crate) fn no_replica(model: &ModelName, failure: Option<&str>) -> PredictError {
+    if let Some(reason) = failure {
+        let message = format!(
+            "model '{model}' could not be loaded: {reason}; deploy it again once that is mended"
+        );
+        return PredictError::new(ErrorCode::Unavailable, message).with_retry_after(FAILED);
+    }
     PredictError::new(
         ErrorCode::Unavailable,
         format!("model '{model}' has no ready replica now; it is being deployed, or its workers are away"),

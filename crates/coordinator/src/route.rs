@@ -44,6 +44,9 @@ pub struct View<'a> {
 pub struct Wish {
     /// The hash of its session.
     pub session: Option<u64>,
+    /// The model holds a state for its session, so that no other replica than the session's own
+    /// can answer.
+    pub held: bool,
     /// The hash of the first blocks of its prompt.
     pub prefix: Option<u64>,
 }
@@ -100,7 +103,8 @@ impl View<'_> {
 
 /// The replica for a request, by its place in `views`; `None` when there is none.
 ///
-/// Late and ejected replicas are left out while there are others, then those whose model would
+/// A request of a session whose state the model holds goes to the session's own replica, however
+/// that fares. Else late and ejected replicas are left out while there are others, then those whose model would
 /// have to be loaded first, unless all others are full. A request with a session or a prompt
 /// prefix goes to that one's replica while it is not too loaded. Everything else: the cheaper of
 /// two (Mitzenmacher, 2001), in this zone while one there is not too loaded.
@@ -110,6 +114,10 @@ pub fn decide(
     random: &mut fastrand::Rng,
 ) -> Option<(usize, Reason)> {
     let mut pool: Vec<usize> = (0..views.len()).collect();
+    if let (true, Some(key)) = (wish.held, wish.session) {
+        let own = affinity::ranked(views, &pool, key).first().copied();
+        return own.map(|own| (own, Reason::Session));
+    }
     narrow(&mut pool, |index| !views[index].suspect);
     narrow(&mut pool, |index| !views[index].ejected);
     narrow(&mut pool, |index| {

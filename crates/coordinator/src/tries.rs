@@ -13,6 +13,7 @@ use async_stream::stream;
 use futures::future::{Either, select};
 use futures::{Stream, StreamExt};
 use volley_types::chunk::ChunkStream;
+use volley_types::signature::Served;
 use volley_types::{
     Deadline, ErrorCode, ErrorOrigin, ModelName, ModelVersion, PredictError, PredictRequest,
     Signature, Task, WorkerId,
@@ -36,6 +37,13 @@ impl Target {
     /// Whether its replicas draw the tokens of generations themselves.
     pub(crate) fn draws(&self) -> bool {
         self.signature.task == Task::Generate && self.keeps_prefixes
+    }
+
+    /// Whether its replicas hold a state for each sequence of requests.
+    fn holds_sequences(&self) -> bool {
+        let served = || Served::of(&self.signature).config;
+        let batches = |config: serde_json::Value| config.get("sequence_batching").is_some();
+        self.signature.task == Task::Tensors && served().is_some_and(batches)
     }
 }
 
@@ -169,7 +177,9 @@ fn was_refused(error: &PredictError) -> bool {
 /// does not, nor does a full queue.
 fn is_fault(error: &PredictError) -> bool {
     match error.code {
-        ErrorCode::Unavailable | ErrorCode::DeadlineExceeded | ErrorCode::Internal => true,
+        // Where it is a remote model's server that cannot answer, no other replica could.
+        ErrorCode::Unavailable => error.origin != ErrorOrigin::Model,
+        ErrorCode::DeadlineExceeded | ErrorCode::Internal => true,
         ErrorCode::InvalidInput
         | ErrorCode::Unauthenticated
         | ErrorCode::PermissionDenied
@@ -211,17 +221,20 @@ impl Coordinator {
         self.0.loss_budget.earn();
         let session = request.session.as_ref();
         let unary = target.signature.task != Task::Generate;
+        // Another replica knows nothing of the sequence, and a second call would be a second step.
+        let held = session.is_some() && target.holds_sequences();
         Tries {
             untried: self.0.live.read().candidates(&target.model, target.version),
             wish: Wish {
                 session: session.map(|name| affinity::hash(name.as_bytes())),
+                held,
                 prefix: target
                     .keeps_prefixes
                     .then(|| affinity::prefix(&request.input))
                     .flatten(),
             },
-            hedge_after: self.0.config.routing.hedge_after.filter(|_| unary),
-            left: self.0.config.max_tries,
+            hedge_after: self.0.config.routing.hedge_after.filter(|_| unary && !held),
+            left: if held { 1 } else { self.0.config.max_tries },
             tells_tokens: target.draws(),
             last_error: None,
             wakes: MAX_WAKES,
@@ -246,7 +259,11 @@ impl Tries {
             let error = self.last_error.take();
             let gone = error.as_ref().is_none_or(was_refused);
             if !gone || !self.may_wake() {
-                return Err(error.unwrap_or_else(|| refusal::no_replica(&self.model)));
+                return Err(error.unwrap_or_else(|| {
+                    let live = self.coordinator.0.live.read();
+                    let failure = live.failure(&self.model, self.version);
+                    refusal::no_replica(&self.model, failure.as_deref())
+                }));
             }
             self.wake().await?;
         }

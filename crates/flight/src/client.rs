@@ -13,6 +13,7 @@ use volley_types::{
     ChunkStream, ModelName, ModelRef, Predict, PredictError, PredictRequest, Signature,
 };
 
+mod connector;
 mod discovery;
 mod exchange;
 mod function;

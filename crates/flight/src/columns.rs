@@ -1,5 +1,5 @@
-//! Columns left out. Most messages of a generation say something in two of its eighteen columns; to
-//! write, send, check and read the other sixteen is most of what such a message costs. Where the
+//! Columns left out. Most messages of a generation say something in two of its 21 columns; to
+//! write, send, check and read the others is most of what such a message costs. Where the
 //! caller understands it, a message holds the columns that say something, and its application
 //! metadata says which of the schema's those are. Whoever reads it makes the others again.
 

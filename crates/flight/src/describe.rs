@@ -15,7 +15,9 @@ const TASK: &str = "volley.task";
 /// The schema that describes `signature`.
 pub(crate) fn describe(signature: &Signature) -> Schema {
     let (input, output) = (signature.input.fields(), signature.output.fields());
-    let metadata = HashMap::from([
+    // What the model's files say to callers is there.
+    let mut metadata = signature.input.metadata().clone();
+    metadata.extend([
         (INPUTS.to_owned(), input.len().to_string()),
         (TASK.to_owned(), signature.task.as_str().to_owned()),
     ]);
@@ -28,25 +30,35 @@ pub(crate) fn signature_of(schema: &Schema) -> Option<Signature> {
     let inputs: usize = schema.metadata().get(INPUTS)?.parse().ok()?;
     let task = Task::from_name(schema.metadata().get(TASK)?)?;
     let (input, output) = schema.fields().split_at_checked(inputs)?;
+    let mut metadata = schema.metadata().clone();
+    metadata.retain(|key, _| ![INPUTS, TASK].contains(&key.as_str()));
     Some(Signature {
         task,
-        input: side(input),
-        output: side(output),
+        input: side(input, metadata),
+        output: side(output, HashMap::new()),
     })
 }
 
-fn side(fields: &[arrow_schema::FieldRef]) -> SchemaRef {
-    Arc::new(Schema::new(Fields::from(fields)))
+fn side(fields: &[arrow_schema::FieldRef], metadata: HashMap<String, String>) -> SchemaRef {
+    Arc::new(Schema::new_with_metadata(Fields::from(fields), metadata))
 }
 
 #[cfg(test)]
 mod tests {
+    use volley_types::signature::Served;
+
     use super::*;
 
     #[test]
     fn a_described_signature_reads_back() {
         let signature = Signature::generation();
-        assert_eq!(signature_of(&describe(&signature)), Some(signature));
+        assert_eq!(signature_of(&describe(&signature)), Some(signature.clone()));
+        let served = Served {
+            versions: vec!["3".to_owned()],
+            config: None,
+        };
+        let served = served.on(signature);
+        assert_eq!(signature_of(&describe(&served)), Some(served));
         assert_eq!(signature_of(&Schema::empty()), None);
         let lying = Schema::new_with_metadata(
             Fields::empty(),

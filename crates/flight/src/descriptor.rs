@@ -178,7 +178,8 @@ mod tests {
             path(&[]),
             path(&["a", "b"]),
             path(&["a", "1", "2"]),
-            path(&["a/b"]),
+            path(&["a//b"]),
+            path(&["/a"]),
             FlightDescriptor::new_cmd(&b"no"[..]),
             FlightDescriptor::new_cmd(&b"VLY1\xff"[..]),
         ] {

@@ -18,8 +18,10 @@ use volley_types::arrow_messages::{ArrowMessage, ReadArrow};
 use volley_types::{ErrorCode, PredictError};
 
 mod check;
+mod forms;
 mod schema;
 
+use self::forms::Forms;
 use crate::columns::Columns;
 use crate::{END, MAX_MESSAGE_BYTES};
 
@@ -53,6 +55,8 @@ pub enum Ingress {
 #[derive(Debug, Default)]
 pub struct Decoder {
     schema: Option<SchemaRef>,
+    /// Of columns that do not come as plain values.
+    forms: Option<Forms>,
     fills: bool,
     /// The columns that the last message had, where it did not have all.
     said: Option<(Columns, SchemaRef)>,
@@ -106,8 +110,9 @@ impl Decoder {
                 if self.schema.is_some() {
                     return Err(malformed("a second schema"));
                 }
-                let schema = Arc::new(decode_schema(message)?);
+                let (schema, forms) = decode_schema(message)?;
                 self.schema = Some(schema.clone());
+                self.forms = forms;
                 Ok(Ingress::Schema { schema, end })
             }
             MessageHeader::RecordBatch => {
@@ -115,18 +120,22 @@ impl Decoder {
                     .schema
                     .clone()
                     .ok_or_else(|| malformed("a record batch before the schema"))?;
-                let batch = match said {
-                    None => decode_batch(message, body, schema)?,
-                    Some(said) => {
+                let batch = match (said, &self.forms) {
+                    (None, None) => decode_batch(message, body, schema)?,
+                    (_, Some(forms)) => {
+                        forms.plain(&decode_batch(message, body, forms.sent.clone())?)?
+                    }
+                    (Some(said), None) => {
                         let batch = decode_batch(message, body, self.part(said, &schema)?)?;
                         said.fill(&batch, &schema)?
                     }
                 };
                 Ok(Ingress::Batch { batch, end })
             }
-            MessageHeader::DictionaryBatch => Err(PredictError::invalid(
-                "dictionary-encoded columns are not accepted; send plain values",
-            )),
+            MessageHeader::DictionaryBatch => {
+                self.keep_dictionary(message, body)?;
+                Ok(Ingress::Empty)
+            }
             _ => Err(malformed(
                 "a message that is neither schema nor record batch",
             )),
@@ -135,6 +144,18 @@ impl Decoder {
 }
 
 impl Decoder {
+    fn keep_dictionary(&mut self, message: &Message<'_>, body: &Bytes) -> Result<(), PredictError> {
+        let none = || malformed("a dictionary that no column has");
+        let forms = self.forms.as_mut().ok_or_else(none)?;
+        let header = message.header_as_dictionary_batch().ok_or_else(none)?;
+        let rows = header
+            .data()
+            .ok_or_else(|| malformed("a dictionary without values"))?;
+        let schema = forms.values_of(header.id())?;
+        let batch = decode_rows(rows, body, schema, message.version())?;
+        forms.keep(header.id(), &batch, header.isDelta())
+    }
+
     /// The schema of those columns. Most messages have the same as the one before.
     fn part(&mut self, said: Columns, schema: &Schema) -> Result<SchemaRef, PredictError> {
         if let Some((known, part)) = &self.said
@@ -205,12 +226,16 @@ fn check_size(data: &FlightData) -> Result<(), PredictError> {
     Ok(())
 }
 
-fn decode_schema(message: &Message<'_>) -> Result<Schema, PredictError> {
+fn decode_schema(message: &Message<'_>) -> Result<(SchemaRef, Option<Forms>), PredictError> {
     let header = message
         .header_as_schema()
         .ok_or_else(|| malformed("a schema that is none"))?;
     schema::check(header)?;
-    Ok(arrow_ipc::convert::fb_to_schema(header))
+    let schema = arrow_ipc::convert::fb_to_schema(header);
+    Ok(match Forms::of(header, &schema)? {
+        Some(forms) => (forms.plain.clone(), Some(forms)),
+        None => (Arc::new(schema), None),
+    })
 }
 
 fn decode_batch(
@@ -221,6 +246,15 @@ fn decode_batch(
     let header = message
         .header_as_record_batch()
         .ok_or_else(|| malformed("a record batch that is none"))?;
+    decode_rows(header, body, schema, message.version())
+}
+
+fn decode_rows(
+    header: arrow_ipc::RecordBatch<'_>,
+    body: &Bytes,
+    schema: SchemaRef,
+    version: MetadataVersion,
+) -> Result<RecordBatch, PredictError> {
     check::check_batch(&header, body.len(), &schema)?;
     arrow_ipc::reader::read_record_batch(
         &Buffer::from(body.clone()),
@@ -228,7 +262,7 @@ fn decode_batch(
         schema,
         &HashMap::new(),
         None,
-        &message.version(),
+        &version,
     )
     .map_err(|error| malformed("a record batch that cannot be read").with_source(error))
 }

@@ -19,6 +19,7 @@ use tonic_prost::ProstCodec;
 use crate::MAX_MESSAGE_BYTES;
 use crate::client::Messages;
 use crate::server::FlightServer;
+use crate::server::counted::{Counted, Taken};
 
 const EXCHANGE: &str = "/arrow.flight.protocol.FlightService/DoExchange";
 /// What a buffer begins with; a chunk of text and its header fit.
@@ -102,9 +103,17 @@ where
     }
 
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        let taken = Taken::new(self.server.intake().share());
+        let mut request = request.map(|body| Counted::new(body, taken.clone()));
         if request.uri().path() != EXCHANGE {
-            return self.rest.call(request);
+            let answer = self.rest.call(request);
+            return Box::pin(async move {
+                let answer = answer.await;
+                drop(taken);
+                answer
+            });
         }
+        request.extensions_mut().insert(taken);
         let method = Exchanges(self.server.clone());
         Box::pin(async move {
             let mut grpc = tonic::server::Grpc::new(Lean)

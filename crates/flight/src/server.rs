@@ -15,16 +15,17 @@ use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status, Streaming};
 use volley_security::Gatekeeper;
 use volley_security::nodes::Peer;
-use volley_types::{ErrorCode, Predict, PredictError};
+use volley_types::{CheckConnector, ErrorCode, Intake, Predict, PredictError};
 
+pub(crate) mod counted;
 mod discovery;
 mod exchange;
 mod incoming;
 
-use crate::TOGETHER;
 pub use crate::lean::FlightGrpcService;
 use crate::status::to_status;
 use crate::udf::{self, caller::Caller};
+use crate::{CHECK_CONNECTOR, TOGETHER};
 
 /// Limits of a [`FlightServer`].
 #[derive(Clone, Debug)]
@@ -65,6 +66,8 @@ pub struct FlightServer {
     config: FlightServerConfig,
     places: Arc<Semaphore>,
     gate: Arc<Gatekeeper>,
+    intake: Intake,
+    connectors: Option<Arc<dyn CheckConnector>>,
 }
 
 impl FlightServer {
@@ -77,7 +80,29 @@ impl FlightServer {
             config,
             places: Arc::new(Semaphore::new(places)),
             gate: Arc::new(Gatekeeper::open()),
+            intake: Intake::default(),
+            connectors: None,
         }
+    }
+
+    /// Lets callers ask `connectors` whether a connector works from here. For nodes whose callers
+    /// are coordinators alone.
+    #[must_use]
+    pub fn checking(mut self, connectors: Arc<dyn CheckConnector>) -> Self {
+        self.connectors = Some(connectors);
+        self
+    }
+
+    /// Takes no more memory than `intake` has for the messages of all calls together, each from
+    /// its first byte until its rows are taken. What does not fit is refused as overloaded.
+    #[must_use]
+    pub fn taking_in(mut self, intake: Intake) -> Self {
+        self.intake = intake;
+        self
+    }
+
+    pub(crate) fn intake(&self) -> &Intake {
+        &self.intake
     }
 
     /// Answers only those whom `gate` lets in, by the `authorization` header (`Bearer` or
@@ -101,7 +126,8 @@ impl FlightServer {
         let headers = request.metadata().clone().into_headers();
         let peer = request.extensions().get::<Peer>();
         let node = peer.and_then(|peer| peer.identity.as_ref());
-        let principal = Arc::new(self.gate.identify_call(&headers, node)?);
+        let address = peer.and_then(|peer| Some(peer.address?.ip()));
+        let principal = Arc::new(self.gate.identify_call(&headers, node, address)?);
         Ok(self.gate.guard_predict(self.predict.clone(), principal))
     }
 
@@ -209,8 +235,14 @@ impl arrow_flight::flight_service_server::FlightService for FlightServer {
         request: Request<Action>,
     ) -> Result<Response<Self::DoActionStream>, Status> {
         let (predict, caller) = self.admit(&request)?;
-        discovery::act(predict.as_ref(), &request.into_inner())
-            .await
+        let action = request.into_inner();
+        let acted = match (&self.connectors, action.r#type.as_str()) {
+            (Some(connectors), CHECK_CONNECTOR) => {
+                discovery::check_connector(connectors.as_ref(), &action.body).await
+            }
+            _ => discovery::act(predict.as_ref(), &action).await,
+        };
+        acted
             .map(|body| {
                 let result = ActionResult { body };
                 Response::new(Box::pin(futures::stream::iter([Ok(result)])) as _)

@@ -1,8 +1,8 @@
 //! Models as functions of SQL engines: RisingWave (Arrow UDF, version 2), Databend, and DuckDB's
 //! Airport. One row of arguments gives one value.
 //!
-//! `docs/sql.md` says which arguments and result a model has as a function, and
-//! `docs/flight-protocol.md` how callers are told apart. Reading order: [`caller`] (who calls),
+//! `docs/reference/sql-functions.md` says which arguments and result a model has as a function, and
+//! `docs/reference/flight.md` how callers are told apart. Reading order: [`caller`] (who calls),
 //! [`function`] (what a model is as a function), [`gather`] (its answer as a column),
 //! [`airport`] (the catalogue that DuckDB reads).
 

@@ -2,6 +2,7 @@
 
 mod it {
     mod contract;
+    mod forms;
     mod functions;
     mod hostile;
     mod keys;

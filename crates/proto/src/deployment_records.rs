@@ -15,6 +15,7 @@ pub(crate) fn deployment_to_wire(deployment: &Deployment) -> wire::Deployment {
         options: Some(options_to_wire(&deployment.options)),
         rollout: deployment.rollout.as_ref().map(rollout_to_wire),
         replaced: deployment.replaced.map_or(0, |version| version.0),
+        replaced_replicas: deployment.replaced_replicas.unwrap_or(0),
     }
 }
 
@@ -30,6 +31,7 @@ pub(crate) fn deployment_from_wire(
         options: options_from_wire(deployment.options),
         rollout: deployment.rollout.map(rollout_from_wire).transpose()?,
         replaced: Some(ModelVersion(deployment.replaced)).filter(|version| version.0 != 0),
+        replaced_replicas: Some(deployment.replaced_replicas).filter(|replicas| *replicas != 0),
     })
 }
 
@@ -112,16 +114,17 @@ pub(crate) fn placing_from_wire(place: wire::Place) -> Result<Placing, PredictEr
 }
 
 pub(crate) fn rollout_step(model: &ModelName, action: &RolloutAction) -> wire::RolloutStep {
-    let (action, reason) = match action {
-        RolloutAction::Pause => ("pause", String::new()),
-        RolloutAction::Resume => ("resume", String::new()),
-        RolloutAction::Rollback => ("rollback", String::new()),
-        RolloutAction::Stop(reason) => ("stop", reason.clone()),
+    let (action, reason, replicas) = match action {
+        RolloutAction::Pause => ("pause", String::new(), None),
+        RolloutAction::Resume => ("resume", String::new(), None),
+        RolloutAction::Rollback { replicas } => ("rollback", String::new(), *replicas),
+        RolloutAction::Stop(reason) => ("stop", reason.clone(), None),
     };
     wire::RolloutStep {
         model: model.to_string(),
         action: action.to_owned(),
         reason,
+        replicas: replicas.unwrap_or(0),
     }
 }
 
@@ -129,7 +132,9 @@ pub(crate) fn rollout_action(step: wire::RolloutStep) -> Result<RolloutAction, P
     Ok(match step.action.as_str() {
         "pause" => RolloutAction::Pause,
         "resume" => RolloutAction::Resume,
-        "rollback" => RolloutAction::Rollback,
+        "rollback" => RolloutAction::Rollback {
+            replicas: Some(step.replicas).filter(|replicas| *replicas != 0),
+        },
         "stop" => RolloutAction::Stop(step.reason),
         _ => return Err(PredictError::invalid("a rollout's action is unknown")),
     })

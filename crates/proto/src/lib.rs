@@ -51,6 +51,12 @@ mod generated {
     }
 }
 
+/// How many bytes a message has on the wire.
+#[must_use]
+pub fn wire_bytes(message: &impl prost::Message) -> usize {
+    message.encoded_len()
+}
+
 /// The Open Inference Protocol over gRPC: Triton's service with the messages of both skins, and
 /// MLServer's service.
 pub use generated::inference;

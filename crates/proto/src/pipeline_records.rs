@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use volley_types::registry::{
-    Branch, ColumnType, Inputs, PipelineEntry, PipelineSpec, PipelineStep, StepKind,
+    Branch, ColumnType, Ensemble, Inputs, PipelineEntry, PipelineSpec, PipelineStep, StepKind,
 };
 use volley_types::{ModelName, PredictError, Revision, Task};
 
@@ -29,6 +29,10 @@ pub fn pipeline_to_wire(spec: &PipelineSpec) -> wire::Pipeline {
         steps: spec.steps.iter().map(step_to_wire).collect(),
         output: spec.output.clone(),
         description: spec.description.clone(),
+        ensemble: spec.ensemble.as_ref().map(|ensemble| wire::Ensemble {
+            config: ensemble.config.clone(),
+            loaded: ensemble.loaded,
+        }),
     }
 }
 
@@ -52,6 +56,10 @@ pub fn pipeline_from_wire(spec: wire::Pipeline) -> Result<PipelineSpec, PredictE
             .collect::<Result<_, _>>()?,
         output: spec.output,
         description: spec.description,
+        ensemble: spec.ensemble.map(|ensemble| Ensemble {
+            config: ensemble.config,
+            loaded: ensemble.loaded,
+        }),
     })
 }
 

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use prost::Message;
 use volley_types::registry::choice_hash;
 use volley_types::{
-    Continuation, Deadline, ErrorCode, ErrorOrigin, Input, ModelName, ModelRef, ModelVersion,
-    Parameters, PredictError, PredictRequest, Priority, RequestId, TenantId, TraceContext,
+    Continuation, Deadline, Dialect, ErrorCode, ErrorOrigin, ErrorReason, Input, ModelName,
+    ModelRef, ModelVersion, Parameters, PredictError, PredictRequest, Priority, RequestId,
+    TenantId, TraceContext,
 };
 
 use crate::predict::v1 as wire;
@@ -38,6 +39,10 @@ pub struct PredictHead {
     pub session: Option<String>,
     /// Sampling and other options.
     pub parameters: Parameters,
+    /// The interface that the request came by.
+    pub dialect: Dialect,
+    /// The caller takes the whole answer at once.
+    pub whole: bool,
     /// The client marks the end of its input; a half-close without the mark means it failed.
     pub end_marker: bool,
     /// The hash of what requests stick together by.
@@ -46,6 +51,8 @@ pub struct PredictHead {
     pub continuation: Continuation,
     /// The client understands messages without the columns in which they say nothing.
     pub columns_left_out: bool,
+    /// Columns that the model does not take come back beside the answer's.
+    pub pass_columns: bool,
 }
 
 impl PredictHead {
@@ -61,10 +68,13 @@ impl PredictHead {
             priority: Priority::default(),
             session: None,
             parameters: Parameters::default(),
+            dialect: Dialect::default(),
+            whole: false,
             end_marker: false,
             affinity: None,
             continuation: Continuation::default(),
             columns_left_out: false,
+            pass_columns: false,
         }
     }
 
@@ -80,6 +90,8 @@ impl PredictHead {
             priority: self.priority,
             session: self.session,
             parameters: self.parameters,
+            dialect: self.dialect,
+            whole: self.whole,
             affinity: self.affinity,
             continuation: self.continuation,
             input,
@@ -113,6 +125,9 @@ pub fn to_wire(request: &PredictRequest, now: Instant) -> wire::PredictCommand {
         affinity: String::new(),
         continuation: continuation::to_wire(&request.continuation),
         columns_left_out: true,
+        dialect: request.dialect.as_str().to_owned(),
+        whole: request.whole,
+        pass_columns: false,
     }
 }
 
@@ -167,6 +182,9 @@ pub fn from_wire(command: wire::PredictCommand, now: Instant) -> Result<PredictH
             .map(|text| choice_hash(text.as_bytes())),
         continuation: continuation::from_wire(command.continuation)?,
         columns_left_out: command.columns_left_out,
+        dialect: Dialect::from_name(&command.dialect),
+        whole: command.whole,
+        pass_columns: command.pass_columns,
     })
 }
 
@@ -226,6 +244,9 @@ pub fn error_to_wire(error: &PredictError, request_id: Option<&RequestId>) -> wi
         }
         .into(),
         request_id: request_id.map_or_else(String::new, ToString::to_string),
+        reason: error
+            .reason
+            .map_or_else(String::new, |reason| reason.as_str().to_owned()),
     }
 }
 
@@ -241,7 +262,9 @@ pub fn error_from_wire(
         wire::Origin::Worker => ErrorOrigin::Worker,
         wire::Origin::Model => ErrorOrigin::Model,
     };
-    let error = PredictError::new(ErrorCode::from_name(&detail.code)?, message).with_origin(origin);
+    let mut error =
+        PredictError::new(ErrorCode::from_name(&detail.code)?, message).with_origin(origin);
+    error.reason = ErrorReason::from_name(&detail.reason);
     Some(match detail.retry_after_ms {
         0 => error,
         after => error.with_retry_after(Duration::from_millis(after)),
@@ -267,6 +290,8 @@ mod tests {
         head.priority = Priority::High;
         head.parameters = parameters;
         head.continuation = Continuation::beginning(7);
+        head.dialect = Dialect::Anthropic;
+        head.whole = true;
         head.with_input(Input::Batch(GenerationChunks::single(
             &GenerationChunk::default(),
         )))
@@ -288,6 +313,7 @@ mod tests {
         assert_eq!(head.priority, request.priority);
         assert_eq!(head.parameters, request.parameters);
         assert_eq!(head.continuation, request.continuation);
+        assert_eq!((head.dialect, head.whole), (Dialect::Anthropic, true));
         let late = to_wire(&request, now + Duration::from_secs(60));
         assert_eq!(late.timeout_ms, 1, "a passed deadline stays a deadline");
     }
@@ -338,6 +364,7 @@ mod tests {
     fn errors_keep_what_a_caller_can_act_on() {
         for code in ErrorCode::ALL {
             let error = PredictError::new(code, "why")
+                .with_reason(ErrorReason::ContextLength)
                 .with_origin(ErrorOrigin::Model)
                 .with_retry_after(Duration::from_millis(1500));
             let id = RequestId::random();
@@ -347,6 +374,10 @@ mod tests {
             assert_eq!(
                 (back.code, back.message, back.origin, back.retry_after),
                 (error.code, error.message, error.origin, error.retry_after)
+            );
+            assert_eq!(
+                (back.reason, ErrorReason::from_name("newer")),
+                (error.reason, None)
             );
         }
         let unknown = wire::ErrorDetail {

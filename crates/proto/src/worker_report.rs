@@ -186,6 +186,7 @@ pub fn orders_to_wire(orders: &Orders) -> wire::Assignments {
         coordinators: orders.coordinators.clone(),
         overcommit: orders.overcommit.iter().map(ToString::to_string).collect(),
         takes_partial: true,
+        membership: None,
     }
 }
 

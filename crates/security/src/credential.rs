@@ -1,5 +1,5 @@
-//! Where a request carries its key. Every house has its own header; the first that is there
-//! counts, and one that is malformed is refused, never skipped.
+//! Where a request carries its key. Every house has its own header; several must agree, and one
+//! that is malformed is refused, never skipped.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -19,17 +19,30 @@ const API_KEY: HeaderName = HeaderName::from_static("api-key");
 /// `Authorization: Basic` (OpenSearch's clients), as `x-api-key` or as `api-key`.
 ///
 /// # Errors
-/// `Unauthenticated` when a header is there and is not of these forms.
+/// `Unauthenticated` when a header is there and is not of these forms, or when two headers carry
+/// different keys: nobody could say as whom the request comes.
 pub fn presented(headers: &HeaderMap) -> Result<Option<String>, PredictError> {
-    if let Some(value) = single(headers, &header::AUTHORIZATION)? {
-        return authorization(value).map(Some);
-    }
+    let bearer = single(headers, &header::AUTHORIZATION)?;
+    let mut found = bearer.map(authorization).transpose()?;
     for name in [X_API_KEY, API_KEY] {
-        if let Some(value) = single(headers, &name)? {
-            return key(value).map(Some);
+        let Some(value) = single(headers, &name)? else {
+            continue;
+        };
+        let value = key(value)?;
+        match &found {
+            Some(first) if *first != value => return Err(contradictory()),
+            _ => found = Some(value),
         }
     }
-    Ok(None)
+    Ok(found)
+}
+
+fn contradictory() -> PredictError {
+    PredictError::new(
+        ErrorCode::Unauthenticated,
+        "the request carries different keys in 'authorization', 'x-api-key' or 'api-key'; send \
+         one of these headers",
+    )
 }
 
 fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, PredictError> {
@@ -99,7 +112,7 @@ mod tests {
             (&[("authorization", basic.as_str())], "k:1"),
             (&[("x-api-key", "k1")], "k1"),
             (&[("api-key", "k1")], "k1"),
-            (&[("api-key", "k2"), ("authorization", "Bearer k1")], "k1"),
+            (&[("x-api-key", "k1"), ("authorization", "Bearer k1")], "k1"),
         ] {
             let found = presented(&headers(pairs)).unwrap();
             assert_eq!(found.as_deref(), Some(wanted), "{pairs:?}");
@@ -120,6 +133,8 @@ mod tests {
             &[("authorization", "Bearer a"), ("authorization", "Bearer b")],
             &[("x-api-key", "")],
             &[("authorization", "Digest a"), ("x-api-key", "k1")],
+            &[("authorization", "Bearer k1"), ("x-api-key", "k2")],
+            &[("x-api-key", "k1"), ("api-key", "k2")],
         ] {
             let refused = presented(&headers(pairs)).unwrap_err();
             assert_eq!(refused.code, ErrorCode::Unauthenticated, "{pairs:?}");

@@ -1,7 +1,9 @@
 //! From a request's headers to a [`Principal`].
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use http::HeaderMap;
 use volley_types::egress::EgressPolicy;
@@ -11,10 +13,12 @@ use volley_types::{Control, ErrorCode, KeyHash, NodeIdentity, Predict, PredictEr
 use crate::audit::{Action, AuditLog};
 use crate::guard::{GuardedControl, GuardedPredict, Share};
 use crate::key::{self, MIN_BOOTSTRAP_LEN};
+use crate::nodes::IsValid;
 use crate::principal::unauthenticated;
 use crate::quota::Meters;
 use crate::quota::shared::Usage;
 use crate::secrets::MasterKeys;
+use crate::throttle::{Throttle, ThrottleConfig};
 use crate::token::Issuers;
 use crate::{Principal, credential, now_ms};
 
@@ -26,10 +30,16 @@ const PATH_NOTED: usize = 256;
 /// Reads the registry as this node has applied it; cheap.
 pub type ReadRegistry = Arc<dyn Fn() -> Arc<RegistryState> + Send + Sync>;
 
+/// Whether what this node knows of keys may be believed; cheap.
+pub type InService = Arc<dyn Fn() -> bool + Send + Sync>;
+
 /// Knows callers by their keys. Shared by all edges of a node.
 pub struct Gatekeeper {
     policy: Policy,
+    in_service: Option<InService>,
+    members: Option<IsValid>,
     audit: Option<AuditLog>,
+    throttle: Throttle,
     refusals: Refusals,
     noted: Refusals,
     meters: Meters,
@@ -83,6 +93,21 @@ impl Gatekeeper {
         self
     }
 
+    /// Lets nobody in any more once `in_service` says no: keys that were revoked since could not be
+    /// told from those that are good.
+    #[must_use]
+    pub fn while_in_service(mut self, in_service: InService) -> Self {
+        self.in_service = Some(in_service);
+        self
+    }
+
+    /// Takes the certificates of those nodes alone that `is_valid` says yes to.
+    #[must_use]
+    pub fn with_members(mut self, is_valid: IsValid) -> Self {
+        self.members = Some(is_valid);
+        self
+    }
+
     /// Also keeps a trail of what is changed.
     #[must_use]
     pub fn with_audit(mut self, audit: AuditLog) -> Self {
@@ -111,6 +136,13 @@ impl Gatekeeper {
         self
     }
 
+    /// With this many failures for each address.
+    #[must_use]
+    pub fn with_throttle(mut self, config: ThrottleConfig) -> Self {
+        self.throttle = Throttle::new(config);
+        self
+    }
+
     /// What keys use at this node, to be shared with others.
     #[must_use]
     pub fn usage(&self) -> Usage {
@@ -132,7 +164,10 @@ impl Gatekeeper {
     fn new(policy: Policy) -> Self {
         Self {
             policy,
+            in_service: None,
+            members: None,
             audit: None,
+            throttle: Throttle::default(),
             refusals: Refusals::default(),
             noted: Refusals::default(),
             meters: Meters::default(),
@@ -151,8 +186,10 @@ impl Gatekeeper {
     /// Who sends a request with these headers.
     ///
     /// # Errors
-    /// `Unauthenticated` without a valid key. A wrong key is logged, without the key.
+    /// `Unauthenticated` without a valid key; `Unavailable` once the node has left service. A wrong
+    /// key is logged, without the key.
     pub fn identify(&self, headers: &HeaderMap) -> Result<Principal, PredictError> {
+        self.check_in_service()?;
         let Policy::Keys {
             registry,
             bootstrap,
@@ -181,23 +218,81 @@ impl Gatekeeper {
         })
     }
 
-    /// As [`Gatekeeper::identify`], for a call that may be from a node: a coordinator's
+    /// As [`Gatekeeper::identify`], for a request from `address`. An address from which many wrong
+    /// credentials came is not listened to for a while.
+    ///
+    /// # Errors
+    /// As [`Gatekeeper::identify`]; `Overloaded`, with when to come again.
+    pub fn identify_from(
+        &self,
+        headers: &HeaderMap,
+        address: Option<IpAddr>,
+    ) -> Result<Principal, PredictError> {
+        let (Some(address), true) = (address, self.needs_keys()) else {
+            return self.identify(headers);
+        };
+        // Who shows nothing guesses nothing.
+        let presented = match credential::presented(headers) {
+            Ok(None) => return self.identify(headers),
+            Ok(Some(presented)) => presented,
+            Err(_) => String::new(),
+        };
+        let now = Instant::now();
+        self.throttle.check(address, &presented, now)?;
+        let found = self.identify(headers);
+        match &found {
+            Ok(_) => self.throttle.succeeded(address, &presented, now),
+            Err(error) if error.code == ErrorCode::Unauthenticated => {
+                self.throttle.failed(address, now);
+            }
+            Err(_) => {}
+        }
+        found
+    }
+
+    fn check_in_service(&self) -> Result<(), PredictError> {
+        let in_service = self.in_service.as_ref();
+        match in_service.is_none_or(|in_service| in_service()) {
+            true => Ok(()),
+            false => Err(PredictError::new(
+                ErrorCode::Unavailable,
+                "this coordinator has left service, because its part in the registry has failed \
+                 (its log says why); ask another coordinator",
+            )),
+        }
+    }
+
+    /// As [`Gatekeeper::identify_from`], for a call that may be from a node: a coordinator's
     /// certificate is enough.
     ///
     /// # Errors
-    /// As [`Gatekeeper::identify`]; `PermissionDenied` for a worker, which calls no models.
+    /// As [`Gatekeeper::identify_from`]; `PermissionDenied` for a worker, which calls no models.
     pub fn identify_call(
         &self,
         headers: &HeaderMap,
         node: Option<&NodeIdentity>,
+        address: Option<IpAddr>,
     ) -> Result<Principal, PredictError> {
+        self.check_in_service()?;
         match node {
-            Some(identity @ NodeIdentity::Coordinator(_)) => Ok(Principal::node(identity)),
+            Some(identity @ NodeIdentity::Coordinator(_)) => {
+                let members = self.members.as_ref();
+                match members.is_none_or(|is_valid| is_valid(identity)) {
+                    true => Ok(Principal::node(identity)),
+                    false => Err(PredictError::new(
+                        ErrorCode::PermissionDenied,
+                        format!(
+                            "the certificate of {identity} is not valid for calls: it is not in \
+                             the cluster now"
+                        ),
+                    )),
+                }
+            }
             Some(NodeIdentity::Worker(_)) => Err(PredictError::new(
                 ErrorCode::PermissionDenied,
                 "a worker does not call models",
             )),
-            None => self.identify(headers),
+            None => self.identify_from(headers, address),
         }
     }
 

@@ -12,12 +12,12 @@ use async_trait::async_trait;
 use volley_types::control::{ClusterStatus, ModelStatus};
 use volley_types::egress::EgressPolicy;
 use volley_types::registry::{
-    CoordinatorMember, ModelSource, ModelUrlScheme, RegistryCommand, RegistryReply, RegistryState,
-    RolloutAction,
+    ConnectorSpec, CoordinatorMember, CredentialRef, ModelSource, ModelUrlScheme, RegistryCommand,
+    RegistryReply, RegistryState, RolloutAction,
 };
 use volley_types::{
-    ChunkStream, Control, ModelName, ModelRef, NodeId, Predict, PredictError, PredictRequest, Role,
-    Signature,
+    ChunkStream, ConnectorCheck, Control, ModelName, ModelRef, NodeId, Predict, PredictError,
+    PredictRequest, Role, Signature,
 };
 
 use crate::Principal;
@@ -201,6 +201,23 @@ impl Control for GuardedControl {
         self.note(action, outcome).await
     }
 
+    async fn check_connector(
+        &self,
+        connector: &ConnectorSpec,
+        test: bool,
+    ) -> Result<Vec<ConnectorCheck>, PredictError> {
+        let mut named = connector.clone();
+        for credential in named.credentials_mut() {
+            if let CredentialRef::Sealed(name, _) = credential {
+                *credential = CredentialRef::Secret(name.clone());
+            }
+        }
+        let command = RegistryCommand::CreateConnector(named);
+        rights::permit(&command, &self.principal, &self.inner.registry())?;
+        leads(&command, &self.egress)?;
+        self.inner.check_connector(connector, test).await
+    }
+
     fn model_status(&self, model: &ModelName) -> Option<ModelStatus> {
         if !self.sees(model) {
             return None;
@@ -361,7 +378,7 @@ fn action_of(command: &RegistryCommand) -> Action {
             let name = match action {
                 RolloutAction::Pause => "model.rollout.pause",
                 RolloutAction::Resume => "model.rollout.resume",
-                RolloutAction::Rollback => "model.rollout.rollback",
+                RolloutAction::Rollback { .. } => "model.rollout.rollback",
                 RolloutAction::Stop(_) => "model.rollout.stop",
             };
             (name, model.to_string())

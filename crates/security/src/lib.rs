@@ -16,12 +16,14 @@ pub mod nodes;
 mod principal;
 mod quota;
 pub mod secrets;
+mod throttle;
 pub mod tls;
 pub mod token;
 
-pub use crate::gate::{Gatekeeper, ReadRegistry};
+pub use crate::gate::{Gatekeeper, InService, ReadRegistry};
 pub use crate::principal::Principal;
 pub use crate::quota::shared as usage;
+pub use crate::throttle::{ThrottleConfig, network};
 
 /// The time now, in milliseconds since 1970.
 #[must_use]

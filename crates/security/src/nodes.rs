@@ -50,6 +50,9 @@ impl NodeKind {
     }
 }
 
+/// Whether a node's certificate is good for calls now; asked at each of them.
+pub type IsValid = Arc<dyn Fn(&NodeIdentity) -> bool + Send + Sync>;
+
 /// The other end of a connection; among the extensions of every gRPC request.
 #[derive(Clone, Debug)]
 pub struct Peer {
@@ -263,11 +266,13 @@ async fn greet(
     Ok(stream.into())
 }
 
-/// Refuses calls to a service that do not come from a node of `kind`, where the connection is
-/// under TLS; on a plain one there are no identities. Use it as an interceptor.
+/// Refuses calls to a service that do not come from a node of `kind` whose certificate `is_valid`,
+/// where the connection is under TLS; on a plain one there are no identities. Use it as an
+/// interceptor: it looks at each call, on connections that are open already too.
 pub fn only(
     kind: NodeKind,
     tls: bool,
+    is_valid: IsValid,
 ) -> impl Fn(Request<()>) -> Result<Request<()>, Status> + Clone {
     move |request| {
         if !tls {
@@ -275,7 +280,8 @@ pub fn only(
         }
         let peer = request.extensions().get::<Peer>();
         match peer.and_then(|peer| peer.identity.as_ref()) {
-            Some(identity) if kind.is_of(identity) => Ok(request),
+            Some(identity) if kind.is_of(identity) && is_valid(identity) => Ok(request),
+            Some(identity) if kind.is_of(identity) => Err(revoked(identity)),
             Some(_) => Err(Status::permission_denied(
                 "this service is not for nodes of this kind",
             )),
@@ -284,6 +290,12 @@ pub fn only(
             )),
         }
     }
+}
+
+fn revoked(identity: &NodeIdentity) -> Status {
+    Status::permission_denied(format!(
+        "the certificate of {identity} is not valid for calls: it is not in the cluster now"
+    ))
 }
 
 /// How a node calls others: plainly, or under TLS. Cloning is cheap.

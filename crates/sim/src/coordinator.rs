@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use prost::Message;
-use volley_cluster::placement::Plan;
 use volley_coordinator::LivenessConfig;
 use volley_coordinator::live::LiveWorkers;
-use volley_coordinator::orders::Book;
-use volley_coordinator::planner::{Ended, Failures, Mover, decide};
+use volley_placement::Plan;
+use volley_placement::orders::Book;
+use volley_placement::planner::{Ended, Failures, Mover, decide};
 use volley_proto::report_changes::changes_from_wire;
 use volley_proto::worker::v1 as wire;
 use volley_types::registry::RegistryState;
@@ -135,8 +135,9 @@ impl Coordinator {
 
     pub(crate) fn plan(&mut self, state: &Arc<RegistryState>, now: Instant) -> Plan {
         let meter = Meter::start();
+        let observed = self.live.observed(now);
         let (failures, mover) = (&mut self.failures, &mut self.mover);
-        let (plan, ended) = decide(state, &self.live, failures, mover, true, now);
+        let (plan, ended) = decide(state, &observed, failures, mover, true, now);
         let done = ended.iter().filter(|(_, end)| *end == Ended::Done);
         self.moved += done.count() as u64;
         let spent = meter.stop();

@@ -1,7 +1,7 @@
 //! A cluster in one thread: the real planner, registry, heartbeats and routing, on simulated
 //! time and a simulated network. The same seed gives the same run.
 //!
-//! Reading order: [`World`] (what there is, and the clock), `coordinator`, `worker`, [`cost`]
+//! Reading order: [`Simulation`] (what there is, and the clock), `coordinator`, `worker`, [`cost`]
 //! (what it counts), [`measure`] (the runs that are printed), [`story`] (faults, and the laws that
 //! hold whatever happens).
 
@@ -12,4 +12,4 @@ pub mod story;
 mod worker;
 mod world;
 
-pub use crate::world::{Settings, World};
+pub use crate::world::{Settings, Simulation};

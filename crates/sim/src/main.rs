@@ -4,7 +4,8 @@ use std::io::Write;
 
 use clap::Parser;
 use volley_sim::measure::{Figures, Size, run};
-use volley_sim::story::tell_all;
+use volley_sim::story::Drill;
+use volley_sim_kit::story::tell_all;
 
 /// Simulates clusters with the real planner, registry, heartbeats and routing. Consensus itself
 /// is `scripts/simulate.sh --raft STORIES [--seed SEED]`.
@@ -44,9 +45,9 @@ const HEAD: &str = "\
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     if let Some(stories) = arguments.stories {
-        let told = tell_all(arguments.seed..arguments.seed.saturating_add(stories));
-        let told = told.map_err(|why| anyhow::anyhow!(why))?;
-        let line = format!("{told} stories of faults: no law was broken");
+        let told = tell_all::<Drill>(arguments.seed..arguments.seed.saturating_add(stories));
+        let told = told.map_err(|broken| anyhow::anyhow!("{broken}"))?;
+        let line = format!("{} stories of faults: no law was broken", told.len());
         return Ok(writeln!(std::io::stdout(), "{line}")?);
     }
     let size = Size {

@@ -10,7 +10,7 @@ use volley_types::registry::{
 use volley_types::{ModelName, ModelVersion, Parameters};
 
 use crate::cost::Meter;
-use crate::{Settings, World};
+use crate::{Settings, Simulation};
 
 /// The longest simulated time that anything may take.
 const LIMIT_MS: u64 = 600_000;
@@ -82,12 +82,12 @@ pub fn run(size: &Size, seed: u64, whole_reports: bool) -> anyhow::Result<Figure
         seed,
         ..Settings::default()
     };
-    let mut world = World::new(settings);
+    let mut world = Simulation::new(settings);
     world.run(11_000);
     world.reset_costs();
     world.submit(filling(size));
     let all = size.models;
-    let served = move |world: &World| world.deployed() == all && world.is_served();
+    let served = move |world: &Simulation| world.deployed() == all && world.is_served();
     let stuck = || anyhow::anyhow!("the cluster did not come to rest");
     let filled_ms = world.run_until(100, LIMIT_MS, served).ok_or_else(stuck)?;
     let (filling, filling_writes) = (world.costs()[0].cpu, world.writes);
@@ -134,7 +134,7 @@ pub fn run(size: &Size, seed: u64, whole_reports: bool) -> anyhow::Result<Figure
 
 /// An empty worker joins: how long until it is within a tenth of its memory of the fullest and
 /// nothing moves any more, how many replicas were moved, and how many writes that took.
-fn join(world: &mut World, worker: usize) -> Option<(u64, u64, u64)> {
+fn join(world: &mut Simulation, worker: usize) -> Option<(u64, u64, u64)> {
     world.reset_costs();
     let (moved, budget) = (world.moved(), world.settings().budget_bytes);
     world.start(worker);
@@ -150,7 +150,7 @@ fn join(world: &mut World, worker: usize) -> Option<(u64, u64, u64)> {
 }
 
 /// Served again, and the lost worker holds nothing any more.
-fn lost(worker: usize) -> impl FnMut(&World) -> bool {
+fn lost(worker: usize) -> impl FnMut(&Simulation) -> bool {
     move |world| world.placed_bytes(worker) == 0 && world.is_served()
 }
 
@@ -190,7 +190,7 @@ pub fn filling(size: &Size) -> Vec<RegistryCommand> {
 }
 
 /// The time of one choice among the replicas of a model, as a request makes it.
-fn choice(world: &World) -> Duration {
+fn choice(world: &Simulation) -> Duration {
     let models: Vec<_> = world.state().models.keys().cloned().collect();
     let mut random = fastrand::Rng::with_seed(1);
     let (live, now) = (world.live(0), world.now());

@@ -1,15 +1,17 @@
-//! Small clusters under random faults. A story is made of its seed alone, so that one that ends
-//! badly can be told again, and be cut down to what it takes.
+//! Small clusters under random faults.
 
 use std::collections::BTreeSet;
-use std::fmt::Write;
+use std::ops::Range;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 
+use volley_sim_kit::{Story, World};
 use volley_types::registry::{
     BackendKind, DeployOptions, ModelSource, ModelVersionSpec, RegistryCommand,
 };
 use volley_types::{ModelName, ModelVersion, Parameters};
 
-use crate::{Settings, World};
+use crate::{Settings, Simulation};
 
 /// Workers of a story.
 pub const WORKERS: usize = 5;
@@ -20,6 +22,8 @@ const MODELS: usize = 5;
 const BUDGET: u64 = 6;
 /// How long a cluster may take to be well once all works again.
 const PATIENCE_MS: u64 = 60_000;
+/// From the start until the first act.
+const BEGINS_MS: u64 = 2_000;
 /// At rest nothing moves for this long.
 const REST_MS: u64 = 6_000;
 
@@ -62,37 +66,73 @@ pub enum Act {
     Undeploy(usize),
 }
 
-/// Acts, each with the time after it in milliseconds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Story {
-    /// Decides everything that chance does.
-    pub seed: u64,
-    /// What happens.
-    pub acts: Vec<(Act, u64)>,
+impl Act {
+    fn draw(random: &mut fastrand::Rng) -> Self {
+        let (worker, coordinator) = (random.usize(..WORKERS), random.usize(..COORDINATORS));
+        let model = random.usize(..MODELS);
+        match random.u8(..34) {
+            0..=3 => Self::Kill(worker),
+            4..=6 => Self::Start(worker),
+            7 | 8 => Self::FreezeWorker(worker, random.u64(500..20_000)),
+            9..=11 => Self::Freeze(coordinator, random.u64(500..20_000)),
+            12 | 13 => Self::Restart(coordinator, random.u64(200..6_000)),
+            14 | 15 => Self::Leap(coordinator, random.u64(1_000..40_000)),
+            16 => Self::Cut(worker, coordinator),
+            17 => Self::Mute(worker, coordinator),
+            18 => Self::Deafen(worker, coordinator),
+            19 | 20 => Self::Mend(worker, coordinator),
+            21 => Self::Reset(worker, coordinator),
+            22 => Self::Lose(worker, random.bool()),
+            23 => Self::Fail(worker, random.bool()),
+            24..=26 => {
+                let parted = random.u8(..3) != 0;
+                Self::Part(coordinator, random.usize(..COORDINATORS), parted)
+            }
+            27 => Self::Elect(coordinator),
+            // At most ten of the thirty places, so that there is room for both versions while one
+            // follows the other.
+            28..=31 => Self::Deploy(model, random.u32(1..=2), random.bool(), random.bool()),
+            _ => Self::Undeploy(model),
+        }
+    }
 }
 
-impl Story {
-    /// The story of that seed.
-    #[must_use]
-    pub fn new(seed: u64) -> Self {
-        let mut random = fastrand::Rng::with_seed(seed);
-        let count = random.usize(4..24);
-        let acts = (0..count).map(|_| {
-            let act = act(&mut random);
-            // Mostly one upon the other, at times after everything has come to rest.
-            let after = [400, 3_000, 14_000][random.usize(..3)];
-            (act, random.u64(..after))
-        });
-        let acts = acts.collect();
-        Self { seed, acts }
+/// A small cluster to which a story happens.
+pub struct Drill(Simulation);
+
+impl World for Drill {
+    type Setting = ();
+    type Act = Act;
+    type Summary = ();
+    type Trace = ();
+
+    const ACTS: Range<usize> = 4..24;
+    const PAUSES_MS: [u64; 3] = [400, 3_000, 14_000];
+    const BEGINS_MS: u64 = BEGINS_MS;
+
+    fn setting(_: &mut fastrand::Rng) {}
+
+    fn act(random: &mut fastrand::Rng) -> Act {
+        Act::draw(random)
     }
 
-    /// Tells it.
-    ///
-    /// # Errors
-    /// The first law that was broken.
-    pub fn tell(&self) -> Result<(), String> {
-        let mut world = World::new(Settings {
+    fn describe((): &()) -> String {
+        String::new()
+    }
+
+    fn no_trace() {}
+
+    /// Its clock is an agenda: nothing in it ever waits.
+    fn on_its_clock<T>(_: u64, work: impl Future<Output = T>) -> T {
+        let mut context = Context::from_waker(Waker::noop());
+        match pin!(work).poll(&mut context) {
+            Poll::Ready(done) => done,
+            Poll::Pending => unreachable!("nothing in a simulation waits"),
+        }
+    }
+
+    fn new(story: &Story<Self>, (): &()) -> Self {
+        Self(Simulation::new(Settings {
             coordinators: COORDINATORS,
             workers: WORKERS,
             budget_bytes: BUDGET,
@@ -100,126 +140,54 @@ impl Story {
             load_ms: 300,
             rebalance_ms: 2_000,
             drilled: true,
-            seed: self.seed,
+            seed: story.seed,
             ..Settings::default()
-        });
-        world.submit((0..MODELS).map(register));
-        world.submit((0..2).map(|model| deploy(model, 2, true)));
-        world.run(2_000);
-        for (act, after) in &self.acts {
-            perform(&mut world, *act);
-            world.run(*after);
-            check(&world)?;
-        }
-        world.heal();
-        let well = |world: &World| world.is_served() && world.agreed().is_ok();
-        let mut ended = None;
-        while ended.is_none() && world.now_ms() < self.length() + PATIENCE_MS {
+        }))
+    }
+
+    async fn begin(&mut self, _: &Story<Self>) -> Result<(), String> {
+        self.0.submit((0..MODELS).map(register));
+        self.0.submit((0..2).map(|model| deploy(model, 2, true)));
+        self.0.run(BEGINS_MS);
+        Ok(())
+    }
+
+    async fn perform(&mut self, act: Act) -> Result<(), String> {
+        perform(&mut self.0, act);
+        Ok(())
+    }
+
+    async fn run(&mut self, ms: u64) -> Result<(), String> {
+        self.0.run(ms);
+        check(&self.0)
+    }
+
+    async fn heal(&mut self) -> Result<(), String> {
+        self.0.heal();
+        Ok(())
+    }
+
+    async fn settle(&mut self, story: &Story<Self>) -> Result<(), String> {
+        let world = &mut self.0;
+        let is_well = |world: &Simulation| world.is_served() && world.agreed().is_ok();
+        let by_ms = BEGINS_MS + story.length_ms() + PATIENCE_MS;
+        let mut ended = false;
+        while !ended && world.now_ms() < by_ms {
             world.run(500);
-            check(&world)?;
-            ended = well(&world).then_some(());
+            check(world)?;
+            ended = is_well(world);
         }
         world.agreed()?;
-        if ended.is_none() {
+        if !ended {
             return Err("not everything serves again".to_owned());
         }
-        rests(&mut world)
+        rests(world)
     }
 
-    fn length(&self) -> u64 {
-        2_000 + self.acts.iter().map(|(_, after)| after).sum::<u64>()
-    }
-
-    /// The shortest story that ends badly too, as far as leaving out one act after the other
-    /// finds it, and how it ends.
-    #[must_use]
-    pub fn shrunk(&self, why: String) -> (Self, String) {
-        let (mut story, mut why) = (self.clone(), why);
-        let mut at = 0;
-        while at < story.acts.len() {
-            let mut shorter = story.clone();
-            shorter.acts.remove(at);
-            match shorter.tell() {
-                Err(still) => (story, why) = (shorter, still),
-                Ok(()) => at += 1,
-            }
-        }
-        (story, why)
-    }
-
-    /// The story, for people.
-    #[must_use]
-    pub fn text(&self) -> String {
-        let mut text = format!("seed {}\n", self.seed);
-        let mut at = 2_000;
-        for (act, after) in &self.acts {
-            let _ = writeln!(text, "{at:>7} ms  {act:?}");
-            at += after;
-        }
-        let _ = writeln!(text, "{at:>7} ms  all works again");
-        text
-    }
+    fn end(&mut self) {}
 }
 
-/// Tells the stories of these seeds on all processors.
-///
-/// # Errors
-/// The first that ended badly, cut down, and why.
-pub fn tell_all(seeds: std::ops::Range<u64>) -> Result<u64, String> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let told = |thread: usize| {
-        let mut own = seeds.clone().skip(thread).step_by(threads);
-        own.try_for_each(|seed| {
-            let story = Story::new(seed);
-            story.tell().map_err(|why| {
-                let (short, why) = story.shrunk(why);
-                format!("{why}\n{}", short.text())
-            })
-        })
-    };
-    let told = &told;
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads)
-            .map(|thread| scope.spawn(move || told(thread)))
-            .collect();
-        threads.into_iter().try_for_each(|thread| {
-            let panicked = || Err("a story panicked".to_owned());
-            thread.join().unwrap_or_else(|_| panicked())
-        })
-    })?;
-    Ok(seeds.end - seeds.start)
-}
-
-fn act(random: &mut fastrand::Rng) -> Act {
-    let (worker, coordinator) = (random.usize(..WORKERS), random.usize(..COORDINATORS));
-    let model = random.usize(..MODELS);
-    match random.u8(..34) {
-        0..=3 => Act::Kill(worker),
-        4..=6 => Act::Start(worker),
-        7 | 8 => Act::FreezeWorker(worker, random.u64(500..20_000)),
-        9..=11 => Act::Freeze(coordinator, random.u64(500..20_000)),
-        12 | 13 => Act::Restart(coordinator, random.u64(200..6_000)),
-        14 | 15 => Act::Leap(coordinator, random.u64(1_000..40_000)),
-        16 => Act::Cut(worker, coordinator),
-        17 => Act::Mute(worker, coordinator),
-        18 => Act::Deafen(worker, coordinator),
-        19 | 20 => Act::Mend(worker, coordinator),
-        21 => Act::Reset(worker, coordinator),
-        22 => Act::Lose(worker, random.bool()),
-        23 => Act::Fail(worker, random.bool()),
-        24..=26 => {
-            let parted = random.u8(..3) != 0;
-            Act::Part(coordinator, random.usize(..COORDINATORS), parted)
-        }
-        27 => Act::Elect(coordinator),
-        // At most ten of the thirty places, so that there is room for both versions while one
-        // follows the other.
-        28..=31 => Act::Deploy(model, random.u32(1..=2), random.bool(), random.bool()),
-        _ => Act::Undeploy(model),
-    }
-}
-
-fn perform(world: &mut World, act: Act) {
+fn perform(world: &mut Simulation, act: Act) {
     match act {
         Act::Kill(worker) => world.kill(worker),
         Act::Start(worker) => world.start(worker),
@@ -277,7 +245,7 @@ fn deploy(model: usize, replicas: u32, spread: bool) -> RegistryCommand {
 }
 
 /// What is not even is made even, and then nothing is written any more.
-fn rests(world: &mut World) -> Result<(), String> {
+fn rests(world: &mut Simulation) -> Result<(), String> {
     let begun = world.now_ms();
     loop {
         let writes = world.writes;
@@ -297,7 +265,7 @@ fn rests(world: &mut World) -> Result<(), String> {
 }
 
 /// What the registry must never say, and whatever the world found broken.
-fn check(world: &World) -> Result<(), String> {
+fn check(world: &Simulation) -> Result<(), String> {
     if let Some(broken) = world.broken() {
         return Err(broken.to_owned());
     }

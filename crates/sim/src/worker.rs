@@ -35,10 +35,6 @@ pub(crate) struct Worker {
     pub(crate) replicas: BTreeMap<(ModelName, ModelVersion), Replica>,
     pub(crate) followed: Revision,
     pub(crate) links: Vec<Link>,
-    /// Coordinators that do not hear it.
-    pub(crate) mute: BTreeSet<usize>,
-    /// Coordinators that it does not hear.
-    pub(crate) deaf: BTreeSet<usize>,
     /// It does nothing, and its connections stay.
     pub(crate) frozen: bool,
     /// Its packets get lost now and then, and are sent again.
@@ -66,21 +62,9 @@ impl Worker {
             replicas: BTreeMap::new(),
             followed: Revision::default(),
             links: (0..coordinators).map(|_| Link::default()).collect(),
-            mute: BTreeSet::new(),
-            deaf: BTreeSet::new(),
             frozen: false,
             lossy: false,
         }
-    }
-
-    /// Whether a coordinator gets what it sends.
-    pub(crate) fn speaks(&self, coordinator: usize) -> bool {
-        !self.mute.contains(&coordinator)
-    }
-
-    /// Whether it gets what a coordinator sends.
-    pub(crate) fn hears(&self, coordinator: usize) -> bool {
-        !self.deaf.contains(&coordinator)
     }
 
     /// The value of one of its labels.
@@ -170,21 +154,20 @@ impl Worker {
     }
 
     /// The next heartbeats, one for each coordinator that it is connected to: to whom, on which
-    /// stream, and the bytes. With `whole` every heartbeat says everything; those that are `down`
-    /// take no connection.
+    /// stream, and the bytes. With `whole` every heartbeat says everything. Only who `takes`
+    /// connections gets any, and a new one begins only where the coordinator is `reached`.
     pub(crate) fn beat(
         &mut self,
         now_ms: u64,
         next_stream: &mut u64,
         whole: bool,
-        down: &[usize],
+        takes: impl Fn(usize) -> bool,
+        reached: impl Fn(usize) -> bool,
     ) -> Vec<(usize, u64, Vec<u8>)> {
         let report = self.report(now_ms);
         let mut beats = Vec::new();
         for (index, link) in self.links.iter_mut().enumerate() {
-            // A connection needs both ways to begin; then what is sent waits in the one that is cut.
-            let reached = !self.mute.contains(&index) && !self.deaf.contains(&index);
-            if down.contains(&index) || (link.stream.is_none() && !reached) {
+            if !takes(index) || (link.stream.is_none() && !reached(index)) {
                 continue;
             }
             let stream = *link.stream.get_or_insert_with(|| {

@@ -6,15 +6,16 @@ mod laws;
 mod raft;
 mod traffic;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use volley_sim_kit::agenda::Agenda;
+use volley_sim_kit::network::Links;
 use volley_types::WorkerId;
 use volley_types::registry::{RegistryCommand, RegistryState};
 
-use self::events::{BEAT_MS, Due, Event, PATROL_MS, TICK_MS};
+use self::events::{BEAT_MS, Event, PATROL_MS, TICK_MS};
 use self::laws::Laws;
 use self::raft::Seat;
 use crate::coordinator::Coordinator;
@@ -75,14 +76,20 @@ impl Settings {
     }
 }
 
+/// Who sends and hears messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Node {
+    Coordinator(usize),
+    Worker(usize),
+}
+
 /// The whole cluster.
-pub struct World {
+pub struct Simulation {
     settings: Settings,
     start: Instant,
-    now_ms: u64,
+    agenda: Agenda<Event>,
+    links: Links<Node>,
     random: fastrand::Rng,
-    due: BinaryHeap<Reverse<Due>>,
-    order: u64,
     state: Arc<RegistryState>,
     coordinators: Vec<Coordinator>,
     workers: Vec<Worker>,
@@ -103,7 +110,7 @@ pub struct World {
     last_write: String,
 }
 
-impl World {
+impl Simulation {
     /// A cluster whose workers begin to report.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
@@ -123,10 +130,9 @@ impl World {
                 .collect(),
             workers,
             start: Instant::now(),
-            now_ms: 0,
+            agenda: Agenda::default(),
+            links: Links::default(),
             random: fastrand::Rng::with_seed(settings.seed),
-            due: BinaryHeap::new(),
-            order: 0,
             state: Arc::default(),
             seats: (0..settings.coordinators).map(Seat::new).collect(),
             leader: 0,
@@ -161,7 +167,7 @@ impl World {
     /// Simulated time since the start.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
-        self.now_ms
+        self.agenda.now_ms()
     }
 
     /// The registry.
@@ -196,7 +202,7 @@ impl World {
     /// The simulated instant, as clocks that were left alone show it.
     #[must_use]
     pub fn now(&self) -> Instant {
-        self.start + Duration::from_millis(self.now_ms)
+        self.start + Duration::from_millis(self.now_ms())
     }
 
     /// The write that was committed last, in words.
@@ -267,28 +273,21 @@ impl World {
         limit_ms: u64,
         mut done: impl FnMut(&Self) -> bool,
     ) -> Option<u64> {
-        let begun = self.now_ms;
-        while self.now_ms < begun + limit_ms {
+        let begun = self.now_ms();
+        while self.now_ms() < begun + limit_ms {
             if done(self) {
-                return Some(self.now_ms - begun);
+                return Some(self.now_ms() - begun);
             }
             self.run(every_ms);
         }
-        done(self).then(|| self.now_ms - begun)
+        done(self).then(|| self.now_ms() - begun)
     }
 
     /// Runs for a while.
     pub fn run(&mut self, ms: u64) {
-        let until = self.now_ms + ms;
-        while let Some(Reverse(due)) = self.due.peek()
-            && due.at_ms <= until
-        {
-            let Some(Reverse(due)) = self.due.pop() else {
-                break;
-            };
-            self.now_ms = due.at_ms;
-            self.happen(due.event);
+        let until_ms = self.now_ms() + ms;
+        while let Some(event) = self.agenda.next(until_ms) {
+            self.happen(event);
         }
-        self.now_ms = until;
     }
 }

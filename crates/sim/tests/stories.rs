@@ -4,19 +4,22 @@
 use std::io::Write;
 use std::time::Instant;
 
-use volley_sim::story::{Story, tell_all};
+use volley_sim::story::Drill;
+use volley_sim_kit::Story;
+use volley_sim_kit::seeds::from_env;
+use volley_sim_kit::story::tell_all;
 
 /// Stories in an ordinary run; `VOLLEY_SIM_SEEDS` asks for more.
 const SEEDS: u64 = 2_000;
 
 #[test]
 fn whatever_fails_the_cluster_keeps_its_promises_and_comes_to_rest() {
-    let asked = std::env::var("VOLLEY_SIM_SEEDS").ok();
-    let seeds = asked.and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS);
+    let seeds = from_env("VOLLEY_SIM_SEEDS").unwrap_or(SEEDS);
     let began = Instant::now();
-    let told = tell_all(0..seeds).unwrap_or_else(|why| panic!("{why}"));
+    let told = tell_all::<Drill>(0..seeds).unwrap_or_else(|broken| panic!("{broken}"));
     let line = format!(
-        "{told} stories of faults in {:.0} s: no law was broken\n",
+        "{} stories of faults in {:.0} s: no law was broken\n",
+        told.len(),
         began.elapsed().as_secs_f64()
     );
     // Shown with `--nocapture`; nothing depends on it.
@@ -26,7 +29,7 @@ fn whatever_fails_the_cluster_keeps_its_promises_and_comes_to_rest() {
 #[test]
 fn the_same_seed_gives_the_same_story_and_the_same_end() {
     for seed in 0..20 {
-        let story = Story::new(seed);
+        let story = Story::<Drill>::new(seed);
         assert_eq!(story, Story::new(seed));
         assert_eq!(story.tell(), story.tell());
     }

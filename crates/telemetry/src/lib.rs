@@ -1,5 +1,5 @@
 //! Logs, metrics and traces of every node. The only crate that names `prometheus-client`; the names
-//! that it exports are documented in `docs/metrics.md`, and a test holds the two together.
+//! that it exports are documented in `docs/reference/metrics.md`, and a test holds the two together.
 
 mod logging;
 mod metrics;

@@ -3,6 +3,9 @@
 mod artifacts;
 mod certificates;
 mod gpus;
+mod raft;
+#[cfg(test)]
+mod reference;
 mod replicas;
 mod routing;
 mod upstream;
@@ -18,7 +21,6 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use volley_types::registry::RaftStatus;
 use volley_types::{ErrorCode, ModelName};
 
 use self::upstream::Upstream;
@@ -73,12 +75,7 @@ pub(crate) struct Families {
     evictions: Family<ModelLabel, Counter>,
     reloads: Family<ModelLabel, Counter>,
     model_process_ends: Family<ModelLabel, Counter>,
-    raft_term: Gauge,
-    raft_leader: Gauge,
-    raft_leader_known: Gauge,
-    raft_log_index: Gauge,
-    raft_applied_index: Gauge,
-    raft_voters: Gauge,
+    raft: raft::Raft,
     artifact_bytes: Counter,
     artifact_fetches: Family<CodeLabel, Counter>,
     artifact_cache_bytes: Gauge,
@@ -158,12 +155,7 @@ impl Metrics {
             evictions: Family::default(),
             reloads: Family::default(),
             model_process_ends: Family::default(),
-            raft_term: Gauge::default(),
-            raft_leader: Gauge::default(),
-            raft_leader_known: Gauge::default(),
-            raft_log_index: Gauge::default(),
-            raft_applied_index: Gauge::default(),
-            raft_voters: Gauge::default(),
+            raft: raft::Raft::default(),
             artifact_bytes: Counter::default(),
             artifact_fetches: Family::default(),
             artifact_cache_bytes: Gauge::default(),
@@ -224,26 +216,6 @@ impl Metrics {
             .queue_wait
             .get_or_create(&label)
             .observe(wait.as_secs_f64());
-    }
-
-    /// Publishes this coordinator's view of Raft.
-    pub fn set_raft(&self, status: &RaftStatus) {
-        let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        self.0.raft_term.set(number(status.term));
-        self.0
-            .raft_leader
-            .set(i64::from(status.leader == Some(status.id)));
-        self.0
-            .raft_leader_known
-            .set(i64::from(status.leader.is_some()));
-        self.0
-            .raft_log_index
-            .set(number(status.last_log_index.unwrap_or(0)));
-        self.0
-            .raft_applied_index
-            .set(number(status.last_applied.unwrap_or(0)));
-        let voters = status.members.iter().filter(|member| member.voter).count();
-        self.0.raft_voters.set(number(voters as u64));
     }
 
     /// Publishes how many workers this coordinator sees.
@@ -312,28 +284,32 @@ impl Families {
         let registry = &mut self.registry;
         registry.register(
             "requests",
-            "Predictions that ended, by model and error code ('ok' when none)",
+            "Predictions that ended. A coordinator counts each request once, a worker counts each attempt",
             self.requests.clone(),
         );
-        registry.register("chunks", "Response rows passed on", self.chunks.clone());
+        registry.register(
+            "chunks",
+            "Response rows that were forwarded",
+            self.chunks.clone(),
+        );
         registry.register(
             "time_to_first_chunk_seconds",
-            "From acceptance to the first response row",
+            "Time from acceptance to the first response row",
             self.first_chunk.clone(),
         );
         registry.register(
             "request_duration_seconds",
-            "From acceptance to the end of the stream",
+            "Time from acceptance to the end of the stream",
             self.duration.clone(),
         );
         registry.register(
             "queue_wait_seconds",
-            "From acceptance by the worker to the permit to run",
+            "Time from acceptance by the worker to the permit to run",
             self.queue_wait.clone(),
         );
         registry.register(
             "active_streams",
-            "Streams that run now",
+            "Running streams, including those that wait for a permit",
             self.active.clone(),
         );
         registry.register(
@@ -341,10 +317,14 @@ impl Families {
             "Rows in each response batch",
             self.batch_rows.clone(),
         );
-        registry.register("retries", "Tries on another replica", self.retries.clone());
+        registry.register(
+            "retries",
+            "Attempts on another replica",
+            self.retries.clone(),
+        );
         registry.register(
             "ready_replicas",
-            "Replicas that take requests",
+            "Replicas that accept requests: on this worker, or in total as this coordinator sees them",
             self.replicas.clone(),
         );
     }
@@ -353,27 +333,27 @@ impl Families {
         let registry = &mut self.registry;
         registry.register(
             "memory_budget_bytes",
-            "What all models of this worker together may take",
+            "Memory that all models of this worker may use together",
             self.memory_budget.clone(),
         );
         registry.register(
             "memory_reserved_bytes",
-            "What the models that are loaded, or being loaded, take of it",
+            "Part of the budget that loaded and loading models use",
             self.memory_reserved.clone(),
         );
         registry.register(
             "model_memory_bytes",
-            "What each model takes",
+            "Memory that each model uses",
             self.model_memory.clone(),
         );
         registry.register(
             "lingering_loads",
-            "Loads that were given up and still hold a thread",
+            "Abandoned loads that still occupy a thread",
             self.lingering_loads.clone(),
         );
         registry.register(
             "evicted_replicas",
-            "Replicas that are unloaded for now, and loaded again for the next request",
+            "Replicas that are evicted and will be loaded for the next request",
             self.evicted_replicas.clone(),
         );
         registry.register(
@@ -383,12 +363,12 @@ impl Families {
         );
         registry.register(
             "reloads",
-            "Replicas that were loaded again for a request",
+            "Evicted replicas that were loaded for a request",
             self.reloads.clone(),
         );
         registry.register(
             "model_process_ends",
-            "Processes of models that ended by themselves",
+            "Processes of models that ended unexpectedly",
             self.model_process_ends.clone(),
         );
     }
@@ -398,94 +378,30 @@ impl Families {
         registry.register("workers", "Workers by liveness", self.workers.clone());
         registry.register(
             "held_streams",
-            "Streams that are held for clients that come back",
+            "Resumable streams that are kept, including ended ones",
             self.held_streams.clone(),
         );
         registry.register(
             "held_stream_bytes",
-            "Memory of held streams",
+            "Memory of the resumable streams that are kept",
             self.held_stream_bytes.clone(),
         );
         registry.register(
             "streams_taken_up",
-            "Streams that a client took up again",
+            "Resumable streams that a client resumed",
             self.streams_taken_up.clone(),
         );
         registry.register(
             "streams_abandoned",
-            "Streams cancelled because nobody took them up",
+            "Resumable streams that were canceled because no client resumed them",
             self.streams_abandoned.clone(),
         );
-        registry.register("raft_term", "The current term", self.raft_term.clone());
-        registry.register(
-            "raft_is_leader",
-            "1 on the coordinator that leads",
-            self.raft_leader.clone(),
-        );
-        registry.register(
-            "raft_leader_known",
-            "1 while a leader is known here",
-            self.raft_leader_known.clone(),
-        );
-        registry.register(
-            "raft_last_log_index",
-            "The last index in the log",
-            self.raft_log_index.clone(),
-        );
-        registry.register(
-            "raft_last_applied_index",
-            "The last index applied",
-            self.raft_applied_index.clone(),
-        );
-        registry.register(
-            "raft_voters",
-            "Coordinators that vote",
-            self.raft_voters.clone(),
-        );
+        self.raft.register(registry);
     }
 }
 
 impl std::fmt::Debug for Metrics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Metrics")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What operators read in the documentation is what they scrape.
-    #[test]
-    fn every_name_is_documented() {
-        let document = include_str!("../../../docs/metrics.md");
-        let metrics = Metrics::new();
-        let model = ModelName::new("m").unwrap();
-        let now = std::time::Instant::now();
-        let mut stream = crate::StreamRecord::begin(&metrics, &model, now);
-        stream.batch(1, now);
-        drop(stream);
-        metrics.retried(&model);
-        metrics.queue_wait(&model, Duration::ZERO);
-        metrics.set_workers(WorkerCounts::default());
-        metrics.set_memory(2, 1, &BTreeMap::from([(model.clone(), 1)]));
-        metrics.set_evicted_replicas(&BTreeMap::from([(model.clone(), 1)]));
-        metrics.evicted(&model);
-        metrics.reloaded(&model);
-        metrics.model_process_ended(&model);
-        metrics.set_ready_replicas(&BTreeMap::from([(model, 1)]));
-        let encoded = metrics.encode();
-        let names: Vec<_> = encoded
-            .lines()
-            .filter_map(|line| line.strip_prefix("# TYPE "))
-            .filter_map(|rest| rest.split(' ').next())
-            .collect();
-        assert!(names.len() >= 15, "{names:?}");
-        for name in names {
-            assert!(
-                document.contains(&format!("`{name}")),
-                "{name} is missing in docs/metrics.md"
-            );
-        }
     }
 }

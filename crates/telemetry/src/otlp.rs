@@ -3,6 +3,7 @@
 //! Nothing here waits on the way of a request: a span that ends goes into a bounded queue, or is
 //! dropped and counted when that is full. One task per node sends what has gathered.
 
+mod clock;
 mod exporter;
 mod gen_ai;
 mod span;
@@ -10,6 +11,7 @@ mod traced;
 mod wire;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::Metrics;
 
@@ -18,26 +20,92 @@ pub(crate) use gen_ai::Outcome;
 pub use span::{ActiveSpan, SpanKind, Tracer};
 pub use traced::Traced;
 
-/// Where telemetry goes, and how much of it.
+/// Where telemetry goes, and how much of it. The defaults are those of OpenTelemetry's
+/// specification of environment variables, except for the intervals, which are shorter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OtlpConfig {
-    /// The collector's gRPC address, `http://host:4317` or `https://…`.
-    pub endpoint: String,
-    /// The authority that an `https` collector's certificate is checked by, in PEM.
-    pub authority: Option<PathBuf>,
-    /// The share of traces that begin here that is recorded, from 0 to 1. Traces of callers
-    /// that record theirs are always recorded.
-    pub sample_ratio: f64,
+    /// Where spans go; `None` exports none.
+    pub traces: Option<Collector>,
+    /// Where metrics go; `None` exports none.
+    pub metrics: Option<Collector>,
+    /// Which new traces are recorded.
+    pub sampler: Sampler,
+    /// The service's name, in place of the node's own.
+    pub service_name: Option<String>,
+    /// Further attributes of the resource.
+    pub attributes: Vec<(String, String)>,
+    /// Spans that wait to be sent; more are dropped and counted.
+    pub span_queue: usize,
+    /// The most spans of one message.
+    pub span_batch: usize,
+    /// How often spans are sent.
+    pub span_interval: Duration,
+    /// How often metrics are sent.
+    pub metric_interval: Duration,
 }
 
 impl OtlpConfig {
-    /// Everything, to one address.
+    /// Everything, to one collector.
+    #[must_use]
+    pub fn new(collector: Collector) -> Self {
+        Self {
+            traces: Some(collector.clone()),
+            metrics: Some(collector),
+            sampler: Sampler::default(),
+            service_name: None,
+            attributes: Vec::new(),
+            span_queue: 8_192,
+            span_batch: 512,
+            span_interval: Duration::from_secs(1),
+            metric_interval: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A collector, called over gRPC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Collector {
+    /// Its address, `http://host:4317` or `https://…`.
+    pub endpoint: String,
+    /// The authority that verifies the certificate of an `https` collector, in PEM.
+    pub authority: Option<PathBuf>,
+    /// This node's certificate and key for the collector, in PEM.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// Headers of every call, such as an access token.
+    pub headers: Vec<(String, String)>,
+    /// How long one call may take.
+    pub timeout: Duration,
+}
+
+impl Collector {
+    /// One at this address.
     #[must_use]
     pub fn new(endpoint: impl Into<String>) -> Self {
         Self {
             endpoint: endpoint.into(),
             authority: None,
-            sample_ratio: 1.0,
+            identity: None,
+            headers: Vec::new(),
+            timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Which traces are recorded.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampler {
+    /// The share of traces that begin here that is recorded, from 0 to 1.
+    pub ratio: f64,
+    /// Whether a trace that the caller records is recorded here too, whatever the ratio.
+    pub parent_based: bool,
+}
+
+impl Default for Sampler {
+    /// Everything.
+    fn default() -> Self {
+        Self {
+            ratio: 1.0,
+            parent_based: true,
         }
     }
 }

@@ -94,7 +94,7 @@ impl FromStr for ModelPattern {
 
     fn from_str(text: &str) -> Result<Self, PredictError> {
         Ok(match text.strip_suffix('*') {
-            Some(start) => Self::Prefix(ModelName::new(start)?),
+            Some(start) => Self::Prefix(ModelName::beginning(start)?),
             None => Self::Name(ModelName::new(text)?),
         })
     }
@@ -195,10 +195,13 @@ impl ModelScope {
         let mut selected = BTreeMap::new();
         for pattern in &self.0 {
             let (ModelPattern::Name(start) | ModelPattern::Prefix(start)) = pattern;
-            let Ok(start) = start.as_str().parse::<K>() else {
+            let start = start.as_str();
+            // `Qwen/` is the beginning of names, and none itself.
+            let Ok(named) = start.trim_end_matches('/').parse::<K>() else {
                 continue;
             };
-            let from = all.range(start..);
+            let from = all.range(named..);
+            let from = from.skip_while(|(name, _)| text(name) < start);
             let inside = from.take_while(|(name, _)| pattern.covers(text(name)));
             selected.extend(inside.map(|(name, it)| (name.clone(), it.clone())));
         }

@@ -7,10 +7,12 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, StructArray};
 use arrow_schema::{DataType, Field, Fields};
 
+use crate::PredictError;
+
 /// One message of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChatMessage {
-    /// `system`, `user`, `assistant`, `tool` or whatever the model's template knows.
+    /// One of [`ROLES`].
     pub role: String,
     /// The text; empty where the sender gave none.
     pub content: String,
@@ -18,6 +20,11 @@ pub struct ChatMessage {
     pub tool_calls: Option<String>,
     /// The call that a tool's message answers.
     pub tool_call_id: Option<String>,
+    /// What else there is, as a JSON object: `thinking` (what an assistant reasoned: a list of
+    /// objects with `text`, and perhaps `signature`, `redacted`, and the `format` of the provider
+    /// that these are for), `is_error` (of a tool's message), and `parts` (the whole content in
+    /// OpenAI's form, where it is more than text).
+    pub details: Option<String>,
 }
 
 impl ChatMessage {
@@ -32,7 +39,7 @@ impl ChatMessage {
     }
 }
 
-/// The fields of one chat message. `tool_calls` and `tool_call_id` may be left out of a column.
+/// The fields of one chat message. All but `role` and `content` may be left out of a column.
 #[must_use]
 pub fn message_fields() -> Fields {
     Fields::from(vec![
@@ -40,13 +47,28 @@ pub fn message_fields() -> Fields {
         Field::new("content", DataType::Utf8, true),
         Field::new("tool_calls", DataType::Utf8, true),
         Field::new("tool_call_id", DataType::Utf8, true),
+        Field::new("details", DataType::Utf8, true),
     ])
 }
 
-/// The `messages` column with one conversation, or null, a row.
+/// The `messages` column with one conversation, or null, a row. The field `details`, which nodes
+/// of the version before do not know, is there where a message has it.
 #[must_use]
 pub fn conversations<'a>(rows: impl IntoIterator<Item = Option<&'a [ChatMessage]>>) -> ArrayRef {
+    let rows: Vec<_> = rows.into_iter().collect();
+    let mut messages = rows.iter().flatten().flat_map(|row| row.iter());
+    let detailed = messages.any(|message| message.details.is_some());
     let fields = message_fields();
+    let fields = fields.iter().take(4 + usize::from(detailed)).cloned();
+    conversations_of(&fields.collect(), rows)
+}
+
+/// The same with these fields of a message, all of them texts: the first of [`message_fields`].
+#[must_use]
+pub fn conversations_of<'a>(
+    fields: &Fields,
+    rows: impl IntoIterator<Item = Option<&'a [ChatMessage]>>,
+) -> ArrayRef {
     let texts = fields
         .iter()
         .map(|_| Box::new(StringBuilder::new()) as Box<dyn ArrayBuilder>);
@@ -61,9 +83,11 @@ pub fn conversations<'a>(rows: impl IntoIterator<Item = Option<&'a [ChatMessage]
                 content,
                 message.tool_calls.as_ref(),
                 message.tool_call_id.as_ref(),
+                message.details.as_ref(),
             ];
+            let values = values.into_iter().take(fields.len());
             let message = list.values();
-            for (index, value) in values.into_iter().enumerate() {
+            for (index, value) in values.enumerate() {
                 let column = message.field_builder::<StringBuilder>(index);
                 column
                     .expect("every field of a message is text")
@@ -94,6 +118,7 @@ pub fn conversation(column: &dyn Array, row: usize) -> Option<Vec<ChatMessage>> 
             content: text("content", index).unwrap_or_default(),
             tool_calls: text("tool_calls", index),
             tool_call_id: text("tool_call_id", index),
+            details: text("details", index),
         })
     };
     (0..messages.len()).map(read).collect()
@@ -116,6 +141,34 @@ pub fn text_at(column: &dyn Array, row: usize) -> Option<String> {
     }
 }
 
+/// The roles that a message may have.
+pub const ROLES: [&str; 6] = [
+    "system",
+    "developer",
+    "user",
+    "assistant",
+    "tool",
+    "function",
+];
+
+/// Refuses a conversation in which a message has a role that nobody knows: a template or a provider
+/// could pass over it.
+///
+/// # Errors
+/// `InvalidInput` naming the message's place and its role.
+pub fn check_roles(messages: &[ChatMessage]) -> Result<(), PredictError> {
+    let mut roles = messages.iter().map(|message| message.role.as_str());
+    let Some(place) = roles.position(|role| !ROLES.contains(&role)) else {
+        return Ok(());
+    };
+    let role = messages[place].role.chars().filter(|c| !c.is_control());
+    let role: String = role.take(64).collect();
+    Err(PredictError::invalid(format!(
+        "message {place} has the role '{role}', which is not known; the roles are {}",
+        ROLES.join(", ")
+    )))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,6 +178,7 @@ mod tests {
         let called = ChatMessage {
             role: "assistant".to_owned(),
             tool_calls: Some("[]".to_owned()),
+            details: Some("{}".to_owned()),
             ..ChatMessage::default()
         };
         let answered = ChatMessage {
@@ -136,6 +190,25 @@ mod tests {
         assert_eq!(column.null_count(), 0);
         for (index, row) in rows.iter().enumerate() {
             assert_eq!(conversation(&column, index).as_ref(), Some(row));
+        }
+        let plain = conversations([Some(&rows[0][..])]);
+        assert_ne!(
+            plain.data_type(),
+            column.data_type(),
+            "as the version before has it"
+        );
+        assert_eq!(conversation(&plain, 0).as_ref(), Some(&rows[0]));
+    }
+
+    #[test]
+    fn a_role_is_one_that_is_known() {
+        let chat = |role: &str| [ChatMessage::new("user", "a"), ChatMessage::new(role, "b")];
+        for role in ROLES {
+            assert!(check_roles(&chat(role)).is_ok(), "{role}");
+        }
+        for bad in ["", "User", "admin", "users"] {
+            let message = check_roles(&chat(bad)).unwrap_err().message;
+            assert!(message.contains(&format!("message 1 has the role '{bad}'")));
         }
     }
 }

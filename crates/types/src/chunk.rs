@@ -103,10 +103,17 @@ pub fn ends_generation(batch: &RecordBatch) -> bool {
 /// The tokens that a batch of a generation counts, over all its rows; `None` where none does.
 #[must_use]
 pub fn usage_of(batch: &RecordBatch) -> Option<Usage> {
-    let sum = |name: &str| {
+    let column = |name: &str| {
         let column = batch.column_by_name(name)?;
-        let counts = column.as_primitive_opt::<UInt32Type>()?;
-        let mut known = counts.iter().flatten().peekable();
+        column.as_primitive_opt::<UInt32Type>()
+    };
+    // What a first row says of its prompt alone is said again by the row that has the usage.
+    let completions = column("completion_tokens")?;
+    let sum = |name: &str| {
+        let counts = column(name)?;
+        let rows = (0..counts.len()).filter(|row| completions.is_valid(*row));
+        let known = rows.filter(|row| counts.is_valid(*row));
+        let mut known = known.map(|row| counts.value(row)).peekable();
         known.peek()?;
         Some(known.fold(0_u32, u32::saturating_add))
     };
@@ -114,6 +121,8 @@ pub fn usage_of(batch: &RecordBatch) -> Option<Usage> {
         prompt_tokens: sum("prompt_tokens")?,
         completion_tokens: sum("completion_tokens")?,
         cached_tokens: sum("cached_tokens").unwrap_or_default(),
+        cache_write_tokens: sum("cache_write_tokens").unwrap_or_default(),
+        reasoning_tokens: sum("reasoning_tokens").unwrap_or_default(),
     })
 }
 
@@ -200,14 +209,31 @@ pub struct Usage {
     /// Tokens of the prompt whose keys and values were there from an earlier prompt; part of
     /// `prompt_tokens`.
     pub cached_tokens: u32,
+    /// Tokens of the prompt that were written to a cache for later prompts; part of
+    /// `prompt_tokens`.
+    pub cache_write_tokens: u32,
+    /// Tokens generated as reasoning; part of `completion_tokens`.
+    pub reasoning_tokens: u32,
 }
 
 impl std::ops::AddAssign for Usage {
     fn add_assign(&mut self, other: Self) {
-        self.prompt_tokens += other.prompt_tokens;
-        self.completion_tokens += other.completion_tokens;
-        self.cached_tokens += other.cached_tokens;
+        let add = |to: &mut u32, more: u32| *to = to.saturating_add(more);
+        add(&mut self.prompt_tokens, other.prompt_tokens);
+        add(&mut self.completion_tokens, other.completion_tokens);
+        add(&mut self.cached_tokens, other.cached_tokens);
+        add(&mut self.cache_write_tokens, other.cache_write_tokens);
+        add(&mut self.reasoning_tokens, other.reasoning_tokens);
     }
+}
+
+/// What is known of a prompt before its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct PromptUsage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// As [`Usage::cached_tokens`].
+    pub cached_tokens: u32,
 }
 
 /// One row of a generation's response.
@@ -233,6 +259,9 @@ pub struct GenerationChunk {
     pub finish_reason: Option<FinishReason>,
     /// Set on the last row of a choice, where known.
     pub usage: Option<Usage>,
+    /// Set on the first row of each item's first choice, where it is known then. It stands in the
+    /// columns of the usage, with no `completion_tokens`; a row that has a usage says only that.
+    pub prompt: Option<PromptUsage>,
     /// Why the item failed: an error code's name and its public text.
     pub error: Option<(String, String)>,
     /// What the text refers to: a JSON array of [`Citation`](crate::Citation)s. An empty one says
@@ -247,6 +276,8 @@ pub struct GenerationChunk {
     /// it: several, or none. A replica that can go on with another's answer says one of both in
     /// every row.
     pub token_ids: Option<Vec<u32>>,
+    /// What only some dialects have a place for: a JSON object of [`Details`](crate::Details).
+    pub details: Option<String>,
 }
 
 static GENERATION_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
@@ -273,11 +304,16 @@ static GENERATION_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
             Field::new_list_field(DataType::UInt32, true),
             true,
         ),
+        Field::new("cache_write_tokens", DataType::UInt32, true),
+        Field::new("reasoning_tokens", DataType::UInt32, true),
+        Field::new("details", DataType::Utf8, true),
     ]))
 });
 
 /// Columns that a response has at least; nodes of the version before send these alone.
 const FIRST_COLUMNS: usize = 17;
+/// The place of the column `details`.
+const DETAILS: usize = 20;
 
 /// The schema of every generation's response.
 #[must_use]
@@ -321,6 +357,11 @@ impl<'a> GenerationRow<'a> {
     fn u32_at(&self, column: usize) -> Option<u32> {
         let array = self.batch.column(column).as_primitive::<UInt32Type>();
         array.is_valid(self.row).then(|| array.value(self.row))
+    }
+
+    /// The value of a column that nodes of versions before may leave out.
+    fn later_u32_at(&self, column: usize) -> Option<u32> {
+        (column < self.batch.num_columns()).then(|| self.u32_at(column))?
     }
 
     fn text_at(&self, column: usize) -> Option<&'a str> {
@@ -391,6 +432,17 @@ impl<'a> GenerationRow<'a> {
             prompt_tokens,
             completion_tokens,
             cached_tokens: self.u32_at(11).unwrap_or_default(),
+            cache_write_tokens: self.later_u32_at(18).unwrap_or_default(),
+            reasoning_tokens: self.later_u32_at(19).unwrap_or_default(),
+        })
+    }
+
+    /// See [`GenerationChunk::prompt`]; of a row with a usage, its part.
+    #[must_use]
+    pub fn prompt(&self) -> Option<PromptUsage> {
+        Some(PromptUsage {
+            prompt_tokens: self.u32_at(9)?,
+            cached_tokens: self.u32_at(11).unwrap_or_default(),
         })
     }
 
@@ -435,6 +487,12 @@ impl<'a> GenerationRow<'a> {
         let lists = column.as_list::<i32>();
         let ids = lists.is_valid(self.row).then(|| lists.value(self.row))?;
         ids.as_primitive_opt::<UInt32Type>().cloned()
+    }
+
+    /// See [`GenerationChunk::details`]. The column is passed over where it is absent.
+    #[must_use]
+    pub fn details(&self) -> Option<&'a str> {
+        (DETAILS < self.batch.num_columns()).then(|| self.text_at(DETAILS))?
     }
 }
 

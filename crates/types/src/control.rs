@@ -8,12 +8,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::access::NodeIdentity;
+use crate::connector_check::ConnectorCheck;
 use crate::error::PredictError;
 use crate::ids::{Incarnation, ModelName, ModelVersion, NodeId, WorkerId};
 use crate::predict::Predict;
 use crate::registry::{
-    CoordinatorMember, ModelState, RaftStatus, RegistryCommand, RegistryReply, RegistryState,
-    ReplicaState,
+    ConnectorSpec, CoordinatorMember, Deployment, ModelState, RaftStatus, RegistryCommand,
+    RegistryReply, RegistryState, ReplicaState,
 };
 use crate::scale::ScaleSignal;
 use crate::worker::{FetchProgress, GpuReport};
@@ -80,6 +81,20 @@ pub trait Control: Predict {
     /// Only refusals of who asks.
     async fn backup(&self) -> Result<Vec<u8>, PredictError>;
 
+    /// What each worker that is there says of a connector, which need not be in the registry; see
+    /// [`CheckConnector::check_connector`](crate::CheckConnector::check_connector). Empty where no
+    /// worker can be asked.
+    ///
+    /// # Errors
+    /// Refusals of who asks, as for creating the connector.
+    async fn check_connector(
+        &self,
+        _connector: &ConnectorSpec,
+        _test: bool,
+    ) -> Result<Vec<ConnectorCheck>, PredictError> {
+        Ok(Vec::new())
+    }
+
     /// Whether this node takes new requests: it is not draining and its Raft node runs.
     fn ready(&self) -> bool;
 }
@@ -95,6 +110,64 @@ pub struct ModelStatus {
     pub version: Option<ModelVersion>,
     /// Replicas on live workers.
     pub replicas: Vec<ReplicaStatus>,
+}
+
+/// A deployment that does not come up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeploymentFailure {
+    /// The version that could not be loaded.
+    pub version: ModelVersion,
+    /// Why, as its worker reports it. Public text.
+    pub reason: String,
+    /// The version before it, where that still serves.
+    pub serving: Option<ModelVersion>,
+}
+
+impl DeploymentFailure {
+    /// The failure of a model's deployment; `None` where none is known.
+    #[must_use]
+    pub fn find(deployment: Option<&Deployment>, status: &ModelStatus) -> Option<Self> {
+        let deployment = deployment?;
+        let rollout = deployment.rollout.as_ref();
+        let stopped = rollout.and_then(|rollout| rollout.stopped.clone());
+        let reported = || {
+            let failed = status.state == ModelState::DeployFailed;
+            let reasons = status.replicas.iter().filter_map(|it| it.failure());
+            reasons.map(ToOwned::to_owned).find(|_| failed)
+        };
+        Some(Self {
+            version: deployment.version,
+            reason: stopped.or_else(reported)?,
+            serving: rollout
+                .filter(|rollout| !rollout.previous.is_empty())
+                .map(|rollout| rollout.from),
+        })
+    }
+
+    /// One sentence for people.
+    #[must_use]
+    pub fn message(&self) -> String {
+        let Self {
+            version,
+            reason,
+            serving,
+        } = self;
+        match serving {
+            Some(serving) => format!(
+                "version {version} could not be loaded: {reason}; version {serving} still serves"
+            ),
+            None => format!("version {version} could not be loaded: {reason}"),
+        }
+    }
+
+    /// The command that an operator runs next.
+    #[must_use]
+    pub fn next_command(&self, model: &ModelName) -> String {
+        match self.serving {
+            Some(_) => format!("volley model roll back {model}"),
+            None => format!("volley model undeploy {model}"),
+        }
+    }
 }
 
 /// One replica, as last reported.
@@ -120,6 +193,17 @@ pub struct ReplicaStatus {
     pub memory_bytes: u64,
     /// How far its model has come to the worker, while it is fetched.
     pub fetch: Option<FetchProgress>,
+}
+
+impl ReplicaStatus {
+    /// Why it could not be loaded.
+    #[must_use]
+    pub fn failure(&self) -> Option<&str> {
+        match &self.state {
+            ReplicaState::Failed(reason) => Some(reason),
+            ReplicaState::Loading | ReplicaState::Ready | ReplicaState::Draining => None,
+        }
+    }
 }
 
 /// Whether a worker can be sent requests.
@@ -216,6 +300,8 @@ pub struct DrainStatus {
     pub done: bool,
     /// A worker's models that are not elsewhere yet, by name.
     pub models: Vec<ModelName>,
+    /// Those of them that no other worker can take as the cluster is now, and why. Public text.
+    pub blocked: BTreeMap<ModelName, String>,
     /// Streams that run on it, or through it, still.
     pub active: u32,
 }

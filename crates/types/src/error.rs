@@ -145,6 +145,47 @@ impl fmt::Display for ErrorCode {
     }
 }
 
+/// What an error's code means more closely, where some dialect has a name of its own for that.
+/// It adds to the code and never contradicts it: who does not know the reason goes by the code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorReason {
+    /// The prompt, with the answer asked for, exceeds the model's context (`InvalidInput`).
+    ContextLength,
+    /// A filter of contents refused the request (`InvalidInput`).
+    ContentFilter,
+    /// The remote model's server has no model of the connector's name (`UpstreamFailed`).
+    ModelMissing,
+    /// The remote model's account has no credit or quota left (`Unavailable`).
+    QuotaExhausted,
+}
+
+impl ErrorReason {
+    /// Every reason, for tables and tests.
+    pub const ALL: [Self; 4] = [
+        Self::ContextLength,
+        Self::ContentFilter,
+        Self::ModelMissing,
+        Self::QuotaExhausted,
+    ];
+
+    /// The stable name, used on the wire and in JSON.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ContextLength => "context_length_exceeded",
+            Self::ContentFilter => "content_filter",
+            Self::ModelMissing => "model_missing",
+            Self::QuotaExhausted => "quota_exhausted",
+        }
+    }
+
+    /// The reason of that name; `None` for a name that this version does not know.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| reason.as_str() == name)
+    }
+}
+
 /// Which part of the system an error comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum ErrorOrigin {
@@ -163,6 +204,8 @@ pub enum ErrorOrigin {
 pub struct PredictError {
     /// What went wrong.
     pub code: ErrorCode,
+    /// What the code means more closely, where that is known.
+    pub reason: Option<ErrorReason>,
     /// Public text: what was wrong and what to do.
     pub message: String,
     /// When the caller may try again, where that is known.
@@ -179,6 +222,7 @@ impl PredictError {
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self {
             code,
+            reason: None,
             message: message.into(),
             retry_after: None,
             origin: ErrorOrigin::default(),
@@ -191,6 +235,13 @@ impl PredictError {
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         self.source = Some(Arc::from(source.into()));
+        self
+    }
+
+    /// Says what the code means more closely.
+    #[must_use]
+    pub fn with_reason(mut self, reason: ErrorReason) -> Self {
+        self.reason = Some(reason);
         self
     }
 
@@ -226,6 +277,13 @@ impl PredictError {
     #[must_use]
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::InvalidInput, message)
+    }
+
+    /// Shorthand for a prompt that does not fit the model's context: [`ErrorCode::InvalidInput`]
+    /// with [`ErrorReason::ContextLength`].
+    #[must_use]
+    pub fn context_length(message: impl Into<String>) -> Self {
+        Self::invalid(message).with_reason(ErrorReason::ContextLength)
     }
 
     /// Shorthand for [`ErrorCode::Internal`] with a private cause.
@@ -276,6 +334,9 @@ mod tests {
             assert!(400 <= code.http_status() && code.http_status() < 600);
         }
         assert_eq!(ErrorCode::from_name("no_such_code"), None);
+        for reason in ErrorReason::ALL {
+            assert_eq!(ErrorReason::from_name(reason.as_str()), Some(reason));
+        }
     }
 
     #[test]

@@ -28,20 +28,48 @@ fn validate_id(kind: &str, value: &str) -> Result<(), PredictError> {
     ))
 }
 
+/// Checks a model's name: parts of which each has the form of an id, with a `/` between two of them,
+/// as names of models on hubs have. `open` takes a name that ends in a `/`, which is the beginning
+/// of others.
+fn validate_name(value: &str, open: bool) -> Result<(), PredictError> {
+    let whole = value.strip_suffix('/').filter(|_| open).unwrap_or(value);
+    let well_formed = value.len() <= MAX_ID_LEN
+        && whole
+            .split('/')
+            .all(|part| validate_id("model name", part).is_ok());
+    if well_formed {
+        return Ok(());
+    }
+    Err(PredictError::new(
+        ErrorCode::InvalidInput,
+        format!(
+            "model name must be 1 to {MAX_ID_LEN} characters of letters, digits, '-', '_' or '.', \
+             and not begin with '.'; it may have several such parts with a '/' between them"
+        ),
+    ))
+}
+
 macro_rules! string_id {
     ($(#[$doc:meta])* $name:ident, $kind:literal) => {
+        string_id!(
+            $(#[$doc])*
+            /// 1 to 128 characters of `[A-Za-z0-9._-]`, not starting with a dot.
+            $name, |value: &str| validate_id($kind, value)
+        );
+    };
+    ($(#[$doc:meta])* $name:ident, $check:expr) => {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct $name(String);
 
         impl $name {
-            /// Validates `value`: 1 to 128 characters of `[A-Za-z0-9._-]`, not starting with a dot.
+            /// Validates `value`.
             ///
             /// # Errors
             /// [`ErrorCode::InvalidInput`] when the value is not well formed.
             pub fn new(value: impl Into<String>) -> Result<Self, PredictError> {
                 let value = value.into();
-                validate_id($kind, &value)?;
+                ($check)(value.as_str())?;
                 Ok(Self(value))
             }
 
@@ -68,9 +96,29 @@ macro_rules! string_id {
 }
 
 string_id!(
-    /// The unique name of a model; in REST it is the `model_id`.
-    ModelName, "model name"
+    /// The unique name of a model; in REST it is the `model_id`. 1 to 128 characters: parts of
+    /// `[A-Za-z0-9._-]` that do not start with a dot, with a `/` between two of them.
+    ModelName, |value: &str| validate_name(value, false)
 );
+
+impl ModelName {
+    /// The beginning of several names, which may end in a `/`.
+    ///
+    /// # Errors
+    /// [`ErrorCode::InvalidInput`] when no name begins so.
+    pub fn beginning(value: impl Into<String>) -> Result<Self, PredictError> {
+        let value = value.into();
+        validate_name(&value, true)?;
+        Ok(Self(value))
+    }
+
+    /// Whether it has several parts, which versions below level 5 do not read.
+    #[must_use]
+    pub fn has_parts(&self) -> bool {
+        self.0.contains('/')
+    }
+}
+
 string_id!(
     /// The id of a connector (the definition of a remote model).
     ConnectorId, "connector id"
@@ -210,7 +258,13 @@ mod tests {
 
     #[test]
     fn model_refs_round_trip_and_reject_what_is_malformed() {
-        for text in ["storyteller", "storyteller:3", "a.b-c_d:12"] {
+        for text in [
+            "storyteller",
+            "storyteller:3",
+            "a.b-c_d:12",
+            "Qwen/Qwen3-8B",
+            "hub/org/model:2",
+        ] {
             assert_eq!(text.parse::<ModelRef>().unwrap().to_string(), text);
         }
         for text in [
@@ -218,7 +272,11 @@ mod tests {
             ":1",
             "a:",
             "a:x",
-            "a/b",
+            "/a",
+            "a/",
+            "a//b",
+            "a/.b",
+            "a/../b",
             ".a",
             "a b",
             "ä",
@@ -230,5 +288,8 @@ mod tests {
                 "{text}"
             );
         }
+        assert!(ModelName::new("Qwen/").is_err() && ConnectorId::new("a/b").is_err());
+        assert_eq!(ModelName::beginning("Qwen/").unwrap().as_str(), "Qwen/");
+        assert!(ModelName::beginning("/").is_err() && ModelName::beginning("a//").is_err());
     }
 }

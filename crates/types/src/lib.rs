@@ -13,12 +13,18 @@ pub mod arrow_messages;
 pub mod chat;
 pub mod chunk;
 pub mod citation;
+pub mod connector_check;
 pub mod continuation;
 pub mod control;
 pub mod deadline;
+pub mod details;
 pub mod egress;
 pub mod error;
 pub mod ids;
+pub mod intake;
+pub mod native;
+mod nearest;
+pub mod octets;
 pub mod params;
 pub mod predict;
 pub mod registry;
@@ -35,20 +41,25 @@ pub use access::{
 };
 pub use chat::ChatMessage;
 pub use chunk::{
-    ChunkStream, FinishReason, GenerationChunk, GenerationChunks, GenerationRow, Usage,
+    ChunkStream, FinishReason, GenerationChunk, GenerationChunks, GenerationRow, PromptUsage, Usage,
 };
 pub use citation::{Citation, Place, PlaceUnit};
+pub use connector_check::{CheckConnector, ConnectorCheck};
 pub use continuation::{AnswerEnd, Continuation, Sent, SentAnswer};
 pub use control::Control;
 pub use deadline::Deadline;
-pub use error::{ErrorCode, ErrorOrigin, PredictError};
+pub use details::Details;
+pub use error::{ErrorCode, ErrorOrigin, ErrorReason, PredictError};
 pub use ids::{
     ConnectorId, Incarnation, KeyId, ModelGroupId, ModelName, ModelRef, ModelVersion, NodeId,
     RequestId, Revision, SecretName, TenantId, WorkerId,
 };
+pub use intake::{Intake, Share};
+pub use native::Native;
+pub use nearest::nearest;
 pub use params::{ParamValue, Parameters};
 pub use predict::Predict;
-pub use request::{Input, PredictRequest, Priority};
+pub use request::{Dialect, Input, PredictRequest, Priority};
 pub use signature::{Signature, Task};
 pub use streams::{EventId, EventPieces, HeldStreams, StreamId, StreamOwner, TakenUp};
 pub use tasks::{HeldTask, HeldTasks};

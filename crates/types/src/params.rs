@@ -19,6 +19,23 @@ pub const MAX_PARAMETERS: usize = 128;
 /// nothing is generated, and the answer's usage has their number.
 pub const COUNT_TOKENS: &str = "count_tokens";
 
+/// The parameter that, when true, says that each text of a request's rows is a JSON array of token
+/// ids, which goes to the model without its tokenizer.
+pub const TOKEN_INPUTS: &str = "token_inputs";
+
+/// The parameter that, when true, asks a generation model for the tokens of its prompts alone: one
+/// row for each, with its `token_ids`. With `return_token_strs` it has their spelling in
+/// `token_logprobs`.
+pub const TOKENIZE: &str = "tokenize";
+
+/// The parameter that, when true, asks a generation model for the text of its prompts, which are
+/// JSON arrays of token ids: one row for each.
+pub const DETOKENIZE: &str = "detokenize";
+
+/// The parameter that, when true, has each answer begin with its prompt: its text and, with
+/// `logprobs`, the probability of each of its tokens.
+pub const ECHO: &str = "echo";
+
 /// One parameter: a scalar, or a piece of JSON (arrays and objects) kept as text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ParamValue {

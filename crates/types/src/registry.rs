@@ -35,13 +35,13 @@ use crate::params::Parameters;
 
 pub use self::drain::Drain;
 pub use self::group::ModelGroup;
-pub use self::level::{LEVEL, MOVING_LEVEL};
+pub use self::level::{ENSEMBLE_LEVEL, LEVEL, MEMBER_LEVEL, MOVING_LEVEL, PARTS_LEVEL};
 pub use self::members::{CoordinatorMember, RaftStatus};
 pub use self::names::no_versions;
 pub use self::pipeline::{
-    Branch, ColumnRef, ColumnType, Domain, DomainKind, Inputs, MAX_EXPRESSION, MAX_STEP_INPUTS,
-    MAX_STEP_TEMPLATE, MAX_STEPS, MAX_TOP_K, PARAMETERS, PipelineEntry, PipelineSpec, PipelineStep,
-    REQUEST, ROOT, Shape, StepKind,
+    Branch, ColumnRef, ColumnType, Domain, DomainKind, Ensemble, Inputs, MAX_EXPRESSION,
+    MAX_STEP_INPUTS, MAX_STEP_TEMPLATE, MAX_STEPS, MAX_TOP_K, PARAMETERS, PipelineEntry,
+    PipelineSpec, PipelineStep, REQUEST, ROOT, Shape, StepKind,
 };
 pub use self::secret::{OpenSecret, SealedSecret};
 pub use self::setting::{MAX_MODEL_ON_NODE, PLACEMENT_STRATEGY, PlacementStrategy, REBALANCE};
@@ -238,7 +238,8 @@ impl RegistryState {
     }
 
     /// `connector` as workers get it: with the sealed secrets that it names.
-    fn with_secrets(&self, connector: &ConnectorSpec) -> ConnectorSpec {
+    #[must_use]
+    pub fn with_secrets(&self, connector: &ConnectorSpec) -> ConnectorSpec {
         let mut connector = connector.clone();
         for credential in connector.credentials_mut() {
             if let CredentialRef::Secret(name) = credential

@@ -29,6 +29,57 @@ pub enum Priority {
     High,
 }
 
+/// The interface that a request came by. Its parameters may have that interface's own names, which
+/// a server of the same one understands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Dialect {
+    /// Volley's own, or Arrow Flight: parameters are meant for the model, whatever it is.
+    #[default]
+    Own,
+    /// OpenAI's chat and plain completions.
+    OpenAi,
+    /// OpenAI's responses.
+    OpenAiResponses,
+    /// Anthropic's messages.
+    Anthropic,
+    /// Cohere's chat.
+    Cohere,
+    /// Ollama's chat and generation.
+    Ollama,
+}
+
+impl Dialect {
+    /// Every dialect, for tables and tests.
+    pub const ALL: [Self; 6] = [
+        Self::Own,
+        Self::OpenAi,
+        Self::OpenAiResponses,
+        Self::Anthropic,
+        Self::Cohere,
+        Self::Ollama,
+    ];
+
+    /// The stable name, used on the wire; empty for [`Dialect::Own`].
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Own => "",
+            Self::OpenAi => "openai",
+            Self::OpenAiResponses => "openai_responses",
+            Self::Anthropic => "anthropic",
+            Self::Cohere => "cohere",
+            Self::Ollama => "ollama",
+        }
+    }
+
+    /// The dialect of that name; [`Dialect::Own`] for one that this version does not know.
+    #[must_use]
+    pub fn from_name(name: &str) -> Self {
+        let known = Self::ALL.into_iter().find(|it| it.as_str() == name);
+        known.unwrap_or_default()
+    }
+}
+
 /// The rows of a request: one row is one item.
 pub enum Input {
     /// All rows are here; the request can be sent again to another replica.
@@ -99,6 +150,10 @@ pub struct PredictRequest {
     pub session: Option<String>,
     /// Sampling and other options, by name.
     pub parameters: Parameters,
+    /// The interface that it came by.
+    pub dialect: Dialect,
+    /// The caller takes the whole answer at once: nobody reads its parts as they come.
+    pub whole: bool,
     /// The hash of what requests stick together by, where an alias looks at it; see
     /// [`crate::registry::choice_hash`].
     pub affinity: Option<u64>,
@@ -121,6 +176,8 @@ impl PredictRequest {
             priority: Priority::default(),
             session: None,
             parameters: Parameters::default(),
+            dialect: Dialect::default(),
+            whole: false,
             affinity: None,
             continuation: Continuation::default(),
             input,
@@ -139,6 +196,8 @@ impl PredictRequest {
             priority: self.priority,
             session: self.session.clone(),
             parameters: self.parameters.clone(),
+            dialect: self.dialect,
+            whole: self.whole,
             affinity: self.affinity,
             continuation: self.continuation.clone(),
             input: self.input.try_clone()?,

@@ -1,9 +1,12 @@
 //! What a model takes and gives.
 
+mod cast;
+
 use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
 
+pub use self::cast::cast_column;
 use crate::chat::message_fields;
 use crate::chunk;
 use crate::error::PredictError;
@@ -93,6 +96,9 @@ pub const TOKENS: &str = "tokens";
 /// The key in an embedding column's metadata that says how long the vectors are.
 pub const DIMENSIONS: &str = "volley.dimensions";
 
+/// The key in a text column's metadata that says how many tokens a model reads and writes at most.
+pub const CONTEXT: &str = "volley.context";
+
 /// The key in an output column's metadata that holds the names of its values, the first value's
 /// first: a list of texts in JSON. Answers do not have it.
 pub const LABELS: &str = "volley.labels";
@@ -111,6 +117,77 @@ pub fn labels(field: &Field) -> Vec<String> {
     let labels = field.metadata().get(LABELS);
     let labels = labels.and_then(|labels| serde_json::from_str(labels).ok());
     labels.unwrap_or_default()
+}
+
+/// The key in an input column's metadata that says that its texts may be any bytes, as
+/// [`octets`](crate::octets) has them.
+pub const OCTETS: &str = "volley.octets";
+
+/// `field`, whose texts may be any bytes.
+#[must_use]
+pub fn with_octets(field: Field) -> Field {
+    let mut metadata = field.metadata().clone();
+    metadata.insert(OCTETS.to_owned(), "true".to_owned());
+    field.with_metadata(metadata)
+}
+
+/// Whether the texts of `field` may be any bytes.
+#[must_use]
+pub fn takes_octets(field: &Field) -> bool {
+    field.metadata().contains_key(OCTETS)
+}
+
+/// The key in the metadata of a signature's input schema that holds a model's [`Served`] as JSON.
+pub const SERVED: &str = "volley.served";
+
+/// The parameter of a request that names one of the [`Served`] versions of a model.
+pub const SERVED_VERSION: &str = "volley.version";
+
+/// What a model's own files say of it to callers, beside its columns.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Served {
+    /// The versions that one replica serves, by the names that its files give them, the one that
+    /// answers where none is named last. Empty where the files name none.
+    pub versions: Vec<String>,
+    /// Its configuration, as an object in Triton's words.
+    pub config: Option<serde_json::Value>,
+}
+
+impl Served {
+    /// What `signature` says.
+    #[must_use]
+    pub fn of(signature: &Signature) -> Self {
+        let text = signature.input.metadata().get(SERVED);
+        let told = text.and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok());
+        let Some(mut told) = told else {
+            return Self::default();
+        };
+        let versions = told.get("versions").and_then(serde_json::Value::as_array);
+        let versions = versions.into_iter().flatten();
+        Self {
+            versions: versions
+                .filter_map(|version| version.as_str().map(str::to_owned))
+                .collect(),
+            config: told.get_mut("config").map(serde_json::Value::take),
+        }
+    }
+
+    /// `signature`, which says this.
+    #[must_use]
+    pub fn on(&self, mut signature: Signature) -> Signature {
+        if *self == Self::default() {
+            return signature;
+        }
+        let mut told = serde_json::json!({ "versions": self.versions });
+        if let Some(config) = &self.config {
+            told["config"] = config.clone();
+        }
+        let mut metadata = signature.input.metadata().clone();
+        metadata.insert(SERVED.to_owned(), told.to_string());
+        let input = signature.input.as_ref().clone().with_metadata(metadata);
+        signature.input = Arc::new(input);
+        signature
+    }
 }
 
 /// The extension name of a bfloat16. Arrow has no such type: its 16 bits stand as `UInt16`, with
@@ -139,6 +216,30 @@ impl Signature {
             input: Arc::new(input),
             output: chunk::generation_schema(),
         }
+    }
+
+    /// The same, of a model that reads and writes so many tokens at most.
+    #[must_use]
+    pub fn within(mut self, context: usize) -> Self {
+        let fields = self.input.fields().iter().map(|field| {
+            let field = field.as_ref().clone();
+            if field.name() != PROMPT && field.name() != TEXT {
+                return field;
+            }
+            let mut metadata = field.metadata().clone();
+            metadata.insert(CONTEXT.to_owned(), context.to_string());
+            field.with_metadata(metadata)
+        });
+        self.input = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        self
+    }
+
+    /// How many tokens the model reads and writes at most, where it says so.
+    #[must_use]
+    pub fn context(&self) -> Option<usize> {
+        let fields = self.input.fields().iter();
+        let mut told = fields.filter_map(|field| field.metadata().get(CONTEXT));
+        told.next()?.parse().ok()
     }
 
     /// The signature of an embedding model: `text` and perhaps `input_type` in; `embedding` (as
@@ -204,12 +305,14 @@ impl Signature {
     }
 
     /// Whether callers of one may be answered by the other: the same task, and columns of the same
-    /// names, types and sizes on both sides.
+    /// names, types and sizes on both sides. All generations have the same columns, of which nodes
+    /// of versions before lack the last ones.
     #[must_use]
     pub fn stands_for(&self, other: &Self) -> bool {
         self.task == other.task
-            && same_columns(&self.input, &other.input)
-            && same_columns(&self.output, &other.output)
+            && (self.task == Task::Generate
+                || same_columns(&self.input, &other.input)
+                    && same_columns(&self.output, &other.output))
     }
 
     /// Checks a request's schema against this signature by column name: every column must be
@@ -219,6 +322,16 @@ impl Signature {
     /// # Errors
     /// `InvalidInput` naming the column, what it is and what it should be.
     pub fn check_input(&self, schema: &Schema) -> Result<(), PredictError> {
+        self.check_columns(schema, |declared, given| {
+            same_type(declared.data_type(), given)
+        })
+    }
+
+    fn check_columns(
+        &self,
+        schema: &Schema,
+        takes: impl Fn(&Field, &DataType) -> bool,
+    ) -> Result<(), PredictError> {
         for field in schema.fields() {
             let Ok(declared) = self.input.field_with_name(field.name()) else {
                 return Err(PredictError::invalid(format!(
@@ -227,13 +340,8 @@ impl Signature {
                     names(&self.input)
                 )));
             };
-            if !same_type(declared.data_type(), field.data_type()) {
-                return Err(PredictError::invalid(format!(
-                    "input column '{}' has type {}, the model takes {}",
-                    field.name(),
-                    field.data_type(),
-                    declared.data_type()
-                )));
+            if !takes(declared, field.data_type()) {
+                return Err(other_type(declared, field.data_type()));
             }
         }
         for declared in self
@@ -286,6 +394,14 @@ fn same_columns(a: &Schema, b: &Schema) -> bool {
             && a.metadata().get(DIMENSIONS) == b.metadata().get(DIMENSIONS)
     };
     a.fields().len() == b.fields().len() && a.fields().iter().zip(b.fields()).all(same)
+}
+
+fn other_type(declared: &Field, given: &DataType) -> PredictError {
+    PredictError::invalid(format!(
+        "input column '{}' has type {given}, the model takes {}",
+        declared.name(),
+        declared.data_type()
+    ))
 }
 
 fn printable(name: &str) -> String {

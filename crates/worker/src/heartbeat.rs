@@ -1,6 +1,6 @@
 //! The stream to one coordinator: reports out, assignments in.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use volley_proto::worker::v1 as wire;
 use volley_proto::worker::v1::worker_service_client::WorkerServiceClient;
 use volley_proto::worker_report::orders_from_wire;
 use volley_security::nodes::NodeKind;
-use volley_types::{Orders, Revision, WorkerReport};
+use volley_types::{NodeIdentity, Orders, Revision, WorkerReport};
 
 use crate::Worker;
 
@@ -27,6 +27,9 @@ const MAX_ASSIGNMENTS_BYTES: usize = 64 << 20;
 
 /// More than any cluster has; bounds what a peer can make a worker do.
 const MAX_COORDINATORS: usize = 64;
+
+/// The ids of the coordinators that are in the cluster, and where in their log that stands.
+pub(crate) type Members = Option<(u64, BTreeSet<u64>)>;
 
 /// The streams that run, and the newest revision that said so.
 #[derive(Debug, Default)]
@@ -93,6 +96,29 @@ impl Worker {
         }
     }
 
+    /// Takes over who the coordinators are, unless it knows of a later membership.
+    fn learn_members(&self, told: &wire::Membership) {
+        let mut members = self.0.members.lock();
+        if members
+            .as_ref()
+            .is_none_or(|(index, _)| *index < told.index)
+        {
+            let ids = told.coordinator_ids.iter().take(MAX_COORDINATORS);
+            *members = Some((told.index, ids.copied().collect()));
+        }
+    }
+
+    /// Whether a node's certificate is good for calls here: it is a coordinator that is in the
+    /// cluster now. Until a coordinator has told which ones are, each is.
+    #[must_use]
+    pub fn takes_calls_of(&self, node: &NodeIdentity) -> bool {
+        let NodeIdentity::Coordinator(id) = node else {
+            return false;
+        };
+        let members = self.0.members.lock();
+        members.as_ref().is_none_or(|(_, ids)| ids.contains(&id.0))
+    }
+
     async fn converse(
         &self,
         address: &str,
@@ -117,6 +143,9 @@ impl Worker {
         while let Some(orders) = answers.next().await {
             let orders = orders?;
             takes_partial.store(orders.takes_partial, Ordering::Release);
+            if let Some(membership) = &orders.membership {
+                self.learn_members(membership);
+            }
             let orders = orders_from_wire(orders)?;
             self.report_to(&orders);
             self.assign(orders);

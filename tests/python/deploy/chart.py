@@ -30,6 +30,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "podMonitor": {"enabled": True},
         "networkPolicy": {"enabled": True},
     },
+    "a pod's volume was lost": {"coordinators": {"ids": {"0": 4}}},
     "everything off": {
         "coordinators": {"bootstrap": 1, "replicas": 1},
         "workers": {"replicas": 1},
@@ -56,6 +57,7 @@ def check_chart(problems: Problems) -> None:
             if manifest is not None
         ]
         check_manifests(manifests, name, problems)
+        check_ids(manifests, values.get("coordinators", {}).get("ids", {}), name, problems)
         print(f"{CHART}, {name}: {len(manifests)} manifests for Kubernetes {' and '.join(KUBERNETES)}")
 
 
@@ -87,6 +89,23 @@ def check_manifests(manifests: list[dict[str, Any]], name: str, problems: Proble
             check_files(manifest, manifests, name, problems)
     for pod in pods.values():
         check_pod(pod, manifests, name, problems)
+
+
+def check_ids(manifests: list[Any], ids: dict[str, int], name: str, problems: Problems) -> None:
+    """A pod whose volume was lost has its new id and a directory of that id, and waits to be let in."""
+    config = next(one for one in manifests if one["kind"] == "ConfigMap")
+    for file, text in config["data"].items():
+        read = tomllib.loads(text)
+        role, ordinal = file.removesuffix(".toml").split("-")[-2:]
+        if role != "coordinator":
+            continue
+        replaced = ids.get(ordinal)
+        wanted = replaced or int(ordinal) + 1
+        problems.expect(read["node"]["id"] == wanted, f"{name}: {file} has id {read['node']['id']}")
+        waits = read["cluster"].get("wait", False)
+        problems.expect(waits == bool(replaced), f"{name}: {file}: wait is {waits}")
+        own = read["node"]["data_dir"].endswith(f"coordinator-{replaced}")
+        problems.expect(own == bool(replaced), f"{name}: {file} keeps {read['node']['data_dir']}")
 
 
 def selectors(manifest: dict[str, Any]) -> Iterator[dict[str, str]]:

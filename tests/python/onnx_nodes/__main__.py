@@ -1,7 +1,7 @@
 """Runs the ONNX standard's node tests through a cluster's REST interface, and says how they went.
 
     python tests/python/onnx_nodes [--volley target/debug/volley | --url http://…] [--every N]
-        [--only NAME] [--write docs/parity.md] [--results FILE]
+        [--only NAME] [--write docs/evidence/parity.md] [--results FILE]
 """
 
 import argparse

@@ -16,28 +16,28 @@ def text(cases, verdicts, took, whole):
     lines = [
         "# Parity",
         "",
-        "The ONNX standard comes with tests of every operator: a small model, inputs, and the "
-        "outputs that they must give. Each is registered here as a local model, deployed, called "
-        "over the [Open Inference Protocol](open-inference.md) with binary tensors, compared "
-        "within the test's own tolerance, undeployed and deleted. The same models run in Python's "
-        "ONNX Runtime of the same version beside it.",
+        "The ONNX standard includes tests of every operator: a small model, inputs, and the "
+        "expected outputs. This command registers each model, deploys it, calls it over the "
+        "[Open Inference Protocol](../reference/open-inference.md) with binary tensors, compares "
+        "the outputs within the test's own tolerance, and deletes it. The same models also run in "
+        "Python's ONNX Runtime of the same version.",
         "",
         "```console",
-        "$ just onnx-node-tests --write docs/parity.md",
+        "$ just onnx-node-tests --write docs/evidence/parity.md",
         "```",
         "",
         f"`onnx` {onnx.__version__}, ONNX Runtime {onnxruntime.__version__} on the CPU; "
         f"{len(cases)} tests{asked} in {took:.0f} s.",
         "",
-        "| | tests |",
+        "| result | tests |",
         "|---|---|",
         f"| passed: the outputs are those of the standard | {kinds[PASSED]} |",
-        f"| as ONNX Runtime: Python's gives the same, and the standard another | {kinds[DEVIATING]} |",
-        f"| refused: a type that Arrow lacks, named below | {kinds[LACKING]} |",
-        f"| unsupported by ONNX Runtime: Python's fails too | {kinds[UNSUPPORTED]} |",
+        f"| as ONNX Runtime: Python returns the same outputs, and the standard expects others | {kinds[DEVIATING]} |",
+        f"| rejected: a type that Arrow lacks, listed below | {kinds[LACKING]} |",
+        f"| unsupported by ONNX Runtime: Python fails too | {kinds[UNSUPPORTED]} |",
         f"| failed | {kinds[FAILED]} |",
         "",
-        f"Of those that passed, {same} are equal to Python's within 1e-5 relative and 1e-7 "
+        f"Of the passed tests, {same} are equal to Python's outputs within 1e-5 relative and 1e-7 "
         "absolute.",
         "",
     ]
@@ -51,8 +51,8 @@ def text(cases, verdicts, took, whole):
     lines += grouped(
         verdicts,
         LACKING,
-        "## Refused",
-        "Refused when the model is deployed, with a message that names the input or output. Cast "
+        "## Rejected",
+        "Rejected when the model is deployed, with a message that names the input or output. Cast "
         "inside the model.",
         "type",
     )
@@ -60,7 +60,7 @@ def text(cases, verdicts, took, whole):
         verdicts,
         UNSUPPORTED,
         "## Unsupported by ONNX Runtime",
-        "By what Python's ONNX Runtime says, shortened.",
+        "By the message of Python's ONNX Runtime, shortened.",
         "reason",
     )
     return "\n".join(lines).rstrip() + "\n"

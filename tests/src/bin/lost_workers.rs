@@ -1,5 +1,5 @@
 //! `lost_workers`: kills and freezes workers under streams, again and again, and counts what the
-//! clients saw. `docs/cluster.md`, "How long a lost worker costs".
+//! clients saw. `docs/evidence/failover.md`, "Lost workers".
 
 use std::fmt::Write;
 use std::io::Write as _;

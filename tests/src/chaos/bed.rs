@@ -94,6 +94,40 @@ impl Bed {
         self.nodes[index].begin(&volley, skew)
     }
 
+    /// Starts a second process of a coordinator on its host, over `data` and at other ports. Gives
+    /// it, and where it writes.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn begin_second(&self, index: usize, data: &Path) -> Result<(Child, PathBuf), String> {
+        let node = &self.nodes[index];
+        let said = |error: std::io::Error| error.to_string();
+        let own = node.disk.as_ref().ok_or("a node with no disk")?;
+        let own = format!("{:?}", own.folder.join("data"));
+        let second = format!("{}:{}", node.host.address, INTERNAL + 10);
+        let text = std::fs::read_to_string(&node.config).map_err(said)?;
+        let text = text
+            .replace(&own, &format!("{data:?}"))
+            .replace(&node.internal(), &second)
+            .replace(&format!(":{PUBLIC}"), &format!(":{}", PUBLIC + 10));
+        let (config, log) = (
+            node.config.with_extension("second.toml"),
+            node.log.with_extension("second.log"),
+        );
+        std::fs::write(&config, text).map_err(said)?;
+        let out = std::fs::File::create(&log).map_err(said)?;
+        let child = Command::new("ip")
+            .args(["netns", "exec", &node.host.namespace])
+            .arg(&self.volley)
+            .args([node.role, "--config"])
+            .arg(&config)
+            .stdin(Stdio::null())
+            .stdout(out.try_clone().map_err(said)?)
+            .stderr(out)
+            .spawn();
+        Ok((child.map_err(said)?, log))
+    }
+
     /// A client of one coordinator.
     ///
     /// # Errors
@@ -223,6 +257,7 @@ impl Node {
             .args([self.role, "--config"])
             .arg(&self.config)
             .env("VOLLEY_LOG", "info,openraft=warn")
+            .env("VOLLEY_ALLOW_FAKE_BACKEND", "true")
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(second)

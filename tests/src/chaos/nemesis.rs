@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::bed::{Bed, COORDINATORS, WORKERS};
+use super::directories::{Wrong, clone, exchange};
 
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,6 +47,14 @@ pub enum Fault {
     FullDisk,
     /// A coordinator's disk stalls for most of the time.
     SlowDisk,
+    /// A coordinator comes back with an empty directory.
+    WipedDisk,
+    /// A coordinator comes back with the directory of an earlier start.
+    StaleDisk,
+    /// A coordinator comes back without the end of its log.
+    CutLog,
+    /// A second process runs over a copy of a coordinator's directory.
+    CopiedDisk,
     /// A coordinator is an hour ahead.
     ClockAhead,
     /// A coordinator is an hour behind.
@@ -54,7 +63,7 @@ pub enum Fault {
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 24] = [
         Self::KillLeader,
         Self::KillFollower,
         Self::KillWorker,
@@ -73,6 +82,10 @@ impl Fault {
         Self::Loss,
         Self::FullDisk,
         Self::SlowDisk,
+        Self::WipedDisk,
+        Self::StaleDisk,
+        Self::CutLog,
+        Self::CopiedDisk,
         Self::ClockAhead,
         Self::ClockBehind,
     ];
@@ -99,6 +112,10 @@ impl Fault {
             Self::Loss => "packets lost",
             Self::FullDisk => "disk full",
             Self::SlowDisk => "disk stalls",
+            Self::WipedDisk => "disk wiped",
+            Self::StaleDisk => "disk of before",
+            Self::CutLog => "log cut",
+            Self::CopiedDisk => "disk used twice",
             Self::ClockAhead => "clock an hour ahead",
             Self::ClockBehind => "clock an hour behind",
         }
@@ -209,6 +226,10 @@ pub async fn strike(
         Fault::Loss => lose(bed, dice.below(COORDINATORS + WORKERS), lasts).await?,
         Fault::SlowDisk => stall(bed, dice.below(COORDINATORS), lasts).await?,
         Fault::FullDisk => fill(bed, dice.below(COORDINATORS), lasts).await?,
+        Fault::WipedDisk => exchange(bed, follower, Wrong::Wiped, lasts).await?,
+        Fault::StaleDisk => exchange(bed, follower, Wrong::Stale, lasts).await?,
+        Fault::CutLog => exchange(bed, follower, Wrong::Cut, lasts).await?,
+        Fault::CopiedDisk => clone(bed, follower).await?,
         Fault::ClockAhead => skew(bed, follower, "+3600", lasts).await?,
         Fault::ClockBehind => skew(bed, follower, "-3600", lasts).await?,
     };

@@ -155,7 +155,12 @@ async fn drip(mut asked: Asked) -> Option<Duration> {
 /// When the first streams cannot be opened.
 pub async fn flood(scale: &Scale) -> Figure {
     const CAP: usize = 32;
-    let stage = Stage::set(1, &format!("max_connections = {CAP}\n"), "").await;
+    let stage = Stage::set(
+        1,
+        &format!("max_connections = {CAP}\nmax_connections_per_address = {CAP}\n"),
+        "",
+    )
+    .await;
     stage.deploy("quiet", CAP * 2).await;
     let script = json!({ "prompt": "x", "chunks": 2, "delay_ms": 3_600_000 });
     let mut held = Vec::new();

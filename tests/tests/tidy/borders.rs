@@ -1,4 +1,4 @@
-//! Which crate may name which: the table of `docs/architecture.md`.
+//! Which crate may name which: the table of `docs/explanation/architecture.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,52 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("flight", &["types", "proto", "security"]),
     ("backend", &["types"]),
     ("artifacts", &["types", "telemetry", "backend"]),
-    ("backend-onnx", &["types", "backend"]),
+    ("onnx-runtime", &["types"]),
+    ("tool-calls", &[]),
+    ("tokens", &["types", "tool-calls"]),
+    ("constraints", &["types", "tool-calls", "tokens"]),
+    ("chat-template", &["types", "tool-calls"]),
+    ("model-directory", &["types", "onnx-runtime", "tokens"]),
+    (
+        "onnx-tensors",
+        &["types", "backend", "onnx-runtime", "model-directory"],
+    ),
+    (
+        "onnx-text",
+        &[
+            "types",
+            "backend",
+            "onnx-runtime",
+            "model-directory",
+            "tokens",
+        ],
+    ),
+    (
+        "onnx-generate",
+        &[
+            "types",
+            "backend",
+            "onnx-runtime",
+            "model-directory",
+            "tokens",
+            "tool-calls",
+            "constraints",
+            "chat-template",
+        ],
+    ),
+    (
+        "backend-onnx",
+        &[
+            "types",
+            "backend",
+            "onnx-runtime",
+            "model-directory",
+            "tokens",
+            "onnx-tensors",
+            "onnx-text",
+            "onnx-generate",
+        ],
+    ),
     (
         "model-host",
         &["types", "proto", "telemetry", "flight", "backend"],
@@ -26,10 +71,19 @@ const MAY_NAME: &[(&str, &[&str])] = &[
         "worker",
         &["types", "proto", "telemetry", "backend", "security"],
     ),
-    ("cluster", &["types", "proto", "security"]),
+    ("registry", &["types"]),
+    ("placement", &["types"]),
+    ("cluster", &["types", "proto", "security", "registry"]),
     (
         "coordinator",
-        &["types", "proto", "telemetry", "cluster", "security"],
+        &[
+            "types",
+            "proto",
+            "telemetry",
+            "placement",
+            "cluster",
+            "security",
+        ],
     ),
     ("api", &["types", "proto", "security"]),
     ("client", &[]),
@@ -47,6 +101,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "backend-onnx",
             "backend-remote",
             "worker",
+            "registry",
             "cluster",
             "coordinator",
             "api",
@@ -56,7 +111,18 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ),
     // The decode loop is measured against a bare one over the same library.
     ("bench", &["types", "backend", "backend-onnx", "client"]),
-    ("sim", &["types", "proto", "cluster", "coordinator"]),
+    (
+        "sim",
+        &[
+            "types",
+            "proto",
+            "registry",
+            "placement",
+            "coordinator",
+            "sim-kit",
+        ],
+    ),
+    ("sim-kit", &[]),
     ("codegen", &[]),
 ];
 
@@ -69,7 +135,9 @@ const HEAVY: &[(&str, &[&str])] = &[
     ("object_store", &["artifacts"]),
     ("openraft", &["cluster"]),
     ("nvml-wrapper", &["worker"]),
-    ("ort", &["backend-onnx"]),
+    ("llguidance", &["constraints"]),
+    ("minijinja", &["chat-template", "coordinator"]),
+    ("ort", &["onnx-runtime"]),
     ("prometheus-client", &["telemetry"]),
     ("protox", &["codegen"]),
     ("redb", &["cluster"]),
@@ -79,7 +147,7 @@ const HEAVY: &[(&str, &[&str])] = &[
         &["artifacts", "backend-remote", "client", "tests"],
     ),
     ("tar", &["artifacts"]),
-    ("tokenizers", &["backend-onnx"]),
+    ("tokenizers", &["tokens"]),
     ("tonic-prost-build", &["codegen"]),
     ("x509-parser", &["security"]),
     ("zip", &["artifacts", "tests"]),
@@ -100,6 +168,10 @@ const NEVER: &[(&str, &[&str])] = &[
     ("worker", &["axum", "openraft"]),
     ("cluster", &["axum", "arrow-array", "arrow-schema"]),
     ("coordinator", &["axum", "ort", "reqwest"]),
+    (
+        "placement",
+        &["tokio", "futures", "tonic", "openraft", "redb"],
+    ),
     ("client", &["tonic", "axum", "openraft"]),
 ];
 
@@ -147,11 +219,24 @@ fn heavy_dependencies_are_named_in_one_place() {
     assert_none(&problems);
 }
 
+#[test]
+fn the_workspace_lists_only_dependencies_that_a_crate_has() {
+    let manifest = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let (_, listed) = manifest.split_once("[workspace.dependencies]\n").unwrap();
+    let listed = listed.lines().take_while(|line| !line.starts_with('['));
+    let listed = listed.filter_map(|line| Some(line.split_once(" = ")?.0));
+    let named: BTreeSet<_> = packages()
+        .into_iter()
+        .flat_map(|package| package.dependencies)
+        .map(|dependency| dependency.name)
+        .collect();
+    let unused = listed.filter(|name| !named.contains(*name));
+    let problems = unused.map(|name| format!("no crate has the dependency {name}"));
+    assert_none(&problems.collect::<Vec<_>>());
+}
+
 /// What each crate names, dev-dependencies aside.
 fn rooms() -> BTreeMap<String, BTreeSet<String>> {
-    let manifest = root().join("Cargo.toml");
-    let mut command = MetadataCommand::new();
-    let metadata = command.manifest_path(manifest).no_deps().exec().unwrap();
     let room = |package: &Package| {
         let name = package.name.to_string();
         let names = package.dependencies.iter();
@@ -159,5 +244,12 @@ fn rooms() -> BTreeMap<String, BTreeSet<String>> {
         let names = names.map(|dependency| dependency.name.clone()).collect();
         (name.trim_start_matches("volley-").to_owned(), names)
     };
-    metadata.packages.iter().map(room).collect()
+    packages().iter().map(room).collect()
+}
+
+fn packages() -> Vec<Package> {
+    let manifest = root().join("Cargo.toml");
+    let mut command = MetadataCommand::new();
+    let metadata = command.manifest_path(manifest).no_deps().exec();
+    metadata.unwrap().packages
 }

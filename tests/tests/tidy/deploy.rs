@@ -11,7 +11,7 @@ use crate::{assert_none, read};
 
 const RULES: &str = "deploy/prometheus/volley.rules.yaml";
 const DASHBOARD: &str = "deploy/grafana/volley.json";
-const RUNBOOKS: &str = "docs/operations.md";
+const RUNBOOKS: &str = "docs/how-to/operate/runbooks.md";
 
 /// The values of a key in a YAML file whose lines are plain.
 fn values<'a>(text: &'a str, key: &str) -> Vec<&'a str> {
@@ -37,7 +37,9 @@ fn every_alert_has_a_runbook_and_every_runbook_an_alert() {
     let mut problems = Vec::new();
     let mut linked = BTreeSet::new();
     for (alert, link) in alerts.iter().zip(links) {
-        let anchor = link.strip_prefix("docs/operations.md#").unwrap_or_default();
+        let anchor = link
+            .strip_prefix("docs/how-to/operate/runbooks.md#")
+            .unwrap_or_default();
         let told = runbooks.split("\n### ").find(|part| {
             let heading = part.lines().next().unwrap_or_default();
             heading.to_lowercase().replace(' ', "-") == anchor
@@ -79,7 +81,7 @@ fn every_alert_fires_in_the_tests_of_the_rules() {
 
 #[test]
 fn alerts_and_dashboard_name_metrics_that_are_documented() {
-    let documented = names(&read(Path::new("docs/metrics.md")));
+    let documented = names(&read(Path::new("docs/reference/metrics.md")));
     let mut problems = Vec::new();
     for file in [RULES, DASHBOARD] {
         let text = read(Path::new(file));
@@ -90,7 +92,9 @@ fn alerts_and_dashboard_name_metrics_that_are_documented() {
         };
         assert!(10 < used.len(), "{file} uses {used:?}");
         let unknown = used.difference(&documented);
-        problems.extend(unknown.map(|name| format!("{file}: {name} is not in docs/metrics.md")));
+        problems.extend(
+            unknown.map(|name| format!("{file}: {name} is not in docs/reference/metrics.md")),
+        );
     }
     assert_none(&problems);
 }

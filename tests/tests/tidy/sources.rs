@@ -1,14 +1,24 @@
-//! Sizes, and what sources may not contain.
+//! Sizes of crates, files and functions, and what sources may not contain.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::{assert_none, files, read};
 
+/// Of what is built outside tests, generated code aside.
+const MAX_CRATE_LINES: usize = 8_000;
+/// Crates that are larger still; the list only shrinks.
+const LARGE_CRATES: &[&str] = &["api", "backend-remote", "types"];
 const MAX_FILE_LINES: usize = 500;
 const MAX_FUNCTION_LINES: usize = 120;
 const MAX_MAIN_LINES: usize = 150;
-/// The one reasoned place with `unsafe` code: a cache that is read and written in place.
-const UNSAFE: &[&str] = &["crates/backend-onnx/src/generate/kv.rs"];
+/// The reasoned places with `unsafe` code: a cache that is read and written in place, an arena that
+/// only the library's own interface offers, and strings that are no text.
+const UNSAFE: &[&str] = &[
+    "crates/onnx-runtime/src/arena.rs",
+    "crates/onnx-runtime/src/kv.rs",
+    "crates/onnx-runtime/src/strings.rs",
+];
 
 #[test]
 fn files_and_functions_are_short() {
@@ -31,6 +41,64 @@ fn files_and_functions_are_short() {
         }
     }
     assert_none(&problems);
+}
+
+#[test]
+fn crates_are_small() {
+    let sources: Vec<_> = sources()
+        .into_iter()
+        .map(|path| (read(&path), path))
+        .collect();
+    let tests: Vec<_> = sources
+        .iter()
+        .flat_map(|(text, path)| test_modules(text, path))
+        .collect();
+    let mut lines: BTreeMap<&str, usize> = BTreeMap::new();
+    for (text, path) in &sources {
+        let parts: Vec<_> = path.iter().filter_map(|part| part.to_str()).collect();
+        let ["crates", name, "src", ..] = parts.as_slice() else {
+            continue;
+        };
+        if !tests.iter().any(|module| is_of(module, path)) {
+            *lines.entry(name).or_default() += text.lines().count();
+        }
+    }
+    let mut problems = Vec::new();
+    for (name, lines) in lines {
+        match (MAX_CRATE_LINES < lines, LARGE_CRATES.contains(&name)) {
+            (true, false) => problems.push(format!(
+                "crates/{name} has {lines} lines, more than {MAX_CRATE_LINES}; move a part of it \
+                 into a crate of its own"
+            )),
+            (false, true) => problems.push(format!(
+                "crates/{name} has {lines} lines; take it from LARGE_CRATES"
+            )),
+            _ => {}
+        }
+    }
+    assert_none(&problems);
+}
+
+/// The modules that a file has in tests only, as paths without an ending.
+fn test_modules(text: &str, path: &Path) -> Vec<PathBuf> {
+    let is_root = path.ends_with("src/lib.rs") || path.ends_with("src/main.rs");
+    let folder = if is_root {
+        path.with_file_name("")
+    } else {
+        path.with_extension("")
+    };
+    let lines: Vec<_> = text.lines().map(str::trim).collect();
+    let gated = lines.windows(2).filter(|two| two[0] == "#[cfg(test)]");
+    let names = gated.filter_map(|two| {
+        let (_, name) = two[1].strip_suffix(';')?.rsplit_once("mod ")?;
+        Some(folder.join(name))
+    });
+    names.collect()
+}
+
+/// Whether a file is that module, or one below it.
+fn is_of(module: &Path, path: &Path) -> bool {
+    path.with_extension("") == *module || path.starts_with(module)
 }
 
 #[test]

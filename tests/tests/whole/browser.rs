@@ -69,19 +69,19 @@ fetch(target + "/v1/models").then(() => report({ done: "an answer was read" }), 
 "#;
 
 /// Serves one page, and hears what it reports.
-struct Page {
-    address: String,
+pub(crate) struct Page {
+    pub(crate) address: String,
     heard: mpsc::Receiver<Value>,
     _server: JoinSet<()>,
 }
 
 impl Page {
-    async fn bind() -> TcpListener {
+    pub(crate) async fn bind() -> TcpListener {
         TcpListener::bind("127.0.0.1:0").await.unwrap()
     }
 
     /// A page that runs `script` with `target`.
-    fn serve(listener: TcpListener, script: &str, target: &str) -> Self {
+    pub(crate) fn serve(listener: TcpListener, script: &str, target: &str) -> Self {
         let address = listener.local_addr().unwrap().to_string();
         let page = format!(
             "<!doctype html><script>\nconst target = {};\nconst report = (what) => \
@@ -106,7 +106,7 @@ impl Page {
     }
 
     /// The next report in which there is this.
-    async fn reported(&mut self, what: &str) -> Value {
+    pub(crate) async fn reported(&mut self, what: &str) -> Value {
         let report = async {
             loop {
                 let report = self.heard.recv().await.expect("the page is served");
@@ -227,7 +227,7 @@ async fn pass(here: &mut TcpStream, there: &mut TcpStream, mut all: watch::Recei
 }
 
 /// A browser at a page; killed with all its processes when dropped.
-struct Browser {
+pub(crate) struct Browser {
     process: Child,
     _profile: TempDir,
 }
@@ -243,7 +243,7 @@ fn chromium() -> PathBuf {
 }
 
 impl Browser {
-    fn open(url: &str) -> Self {
+    pub(crate) fn open(url: &str) -> Self {
         let profile = tempfile::tempdir().unwrap();
         let process = Command::new(chromium())
             .args([
@@ -284,7 +284,7 @@ impl Drop for Browser {
 }
 
 /// Three coordinators that let pages of these origins in, with a model to drill.
-async fn cluster_of(origins: &[String]) -> Cluster {
+pub(crate) async fn cluster_of(origins: &[String]) -> Cluster {
     let mut cluster = Cluster::new(3, 1);
     for coordinator in 0..3 {
         cluster.configure(coordinator, |text| {

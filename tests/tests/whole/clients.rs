@@ -158,7 +158,7 @@ async fn the_official_clients_of_every_house_find_it() {
         "--reranker",
         "text-rerank",
     ]);
-    assert_eq!(steps(&mut command).await, 33);
+    assert_eq!(steps(&mut command).await, 35);
     nothing_runs(&up.rest, "storyteller").await;
 
     // Modules are looked for beside the program.

@@ -116,10 +116,11 @@ async fn a_model_without_room_elsewhere_keeps_its_worker_until_somebody_insists(
     let cluster = Cluster::start(1, 1).await;
     cluster.deploy(&slow_to_load("only"), 1).await;
     let client = cluster.client(0);
-    let wait = ["drain", "worker-1", "--wait", "--timeout", "1s"];
+    let wait = ["drain", "worker-1", "--wait", "--timeout", "1h"];
     let (text, ok) = volley(&cluster.coordinators[0], &wait).await;
     assert!(!ok && text.contains("holds only yet"), "{text}");
-    assert!(text.contains("add one, or give --force"), "{text}");
+    let reason = "only: no other worker is there";
+    assert!(text.contains(reason) && text.contains("--force"), "{text}");
     tell(&client, "only", "it serves on").await.unwrap();
     let force = ["drain", "worker-1", "--wait", "--force"];
     let (text, ok) = volley(&cluster.coordinators[0], &force).await;

@@ -13,14 +13,14 @@ const TEXT: &str = "text";
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_start_in_any_order_every_node_answers_and_a_restart_of_all_loses_nothing() {
     let mut cluster = Cluster::new(3, 2);
-    // Workers first, then two coordinators: a quorum. The third comes late.
+    // Workers first, then the coordinators one by one: they found the cluster once all are there.
     cluster.workers.iter_mut().for_each(|node| node.start());
     cluster.coordinators[2].start();
     cluster.coordinators[0].start();
+    cluster.coordinators[1].start();
     cluster.wait_for_leader().await;
     let body = json!({ "name": TEXT, "function_name": "text", "description": "splits words" });
     cluster.deploy(&body, 2).await;
-    cluster.coordinators[1].start();
     for index in 0..3 {
         cluster.wait_until_deployed(index, TEXT).await;
         let told = tell(&cluster.client(index), TEXT, "one two three")

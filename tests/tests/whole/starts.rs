@@ -64,3 +64,26 @@ async fn without_a_quorum_a_coordinator_that_was_restarted_begins_with_what_it_h
     let told = json!({ "prompt": "x", "text": "ok", "chunks": 2 });
     assert_eq!(tell_with(&client, "drill", &told).await.unwrap(), "okok");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_loads_scripted_models_when_it_was_told_that_it_may() {
+    let mut cluster = Cluster::new(1, 1);
+    let denied = vec![("VOLLEY_ALLOW_FAKE_BACKEND", "false".to_owned())];
+    cluster.workers[0].setting.env = denied;
+    cluster.run().await;
+    let client = cluster.client(0);
+    let body = json!({ "name": "drill", "function_name": "fake" });
+    let model = client.register(&body).await.unwrap().model_id;
+    client.deploy(&model, 1).await.unwrap();
+    let reason = until("it has failed to load", || async {
+        let status = client.status().await.ok()?;
+        let mut replicas = status.workers.iter().flat_map(|worker| &worker.replicas);
+        replicas.find_map(|replica| replica.reason.clone())
+    });
+    let reason = reason.await;
+    assert!(reason.contains("--allow-fake-backend"), "{reason}");
+    cluster.workers[0].stop().await;
+    cluster.workers[0].setting.env = vec![("VOLLEY_ALLOW_FAKE_BACKEND", "1".to_owned())];
+    cluster.workers[0].start();
+    cluster.wait_until_deployed(0, "drill").await;
+}

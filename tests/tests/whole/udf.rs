@@ -8,12 +8,13 @@ use volley_tests::process::run;
 
 use crate::clients::Up;
 
-const ENCODERS: [&str; 5] = [
+const MODELS: [&str; 6] = [
     "text-embed",
     "text-rerank",
     "text-classify",
     "text-tokens",
     "text-sparse",
+    "sklearn-columns",
 ];
 
 async fn encoders(client: &Client, names: &[&str]) {
@@ -33,16 +34,20 @@ async fn engines(arguments: &[&str]) -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn risingwave_databend_and_duckdb_call_models_as_functions() {
     let up = Up::start().await;
-    encoders(&up.client(), &ENCODERS).await;
-    assert_eq!(engines(&["--uri", &up.internal]).await, 12);
+    encoders(&up.client(), &MODELS).await;
+    assert_eq!(engines(&["--uri", &up.internal]).await, 13);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_databend_calls_models_over_its_tables() {
     let up = Up::start().await;
-    encoders(&up.client(), &["text-embed", "text-rerank"]).await;
+    encoders(
+        &up.client(),
+        &["text-embed", "text-rerank", "sklearn-columns"],
+    )
+    .await;
     let mut engine = python("venv-udf", "get-udf", "examples/udf/engine.py");
-    assert_eq!(steps(engine.args(["--uri", &up.internal])).await, 7);
+    assert_eq!(steps(engine.args(["--uri", &up.internal])).await, 8);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -56,9 +61,9 @@ async fn the_doors_of_functions_want_the_key_that_the_cluster_wants() {
     let file = file.to_string_lossy();
     let up = Up::with(&["--bootstrap-key-file", &file]).await;
     let with_key = client(&[&up.rest]).with_key(&key).unwrap();
-    encoders(&with_key, &ENCODERS).await;
+    encoders(&with_key, &MODELS).await;
     let arguments = ["--uri", &up.internal, "--key", &key];
-    assert_eq!(engines(&arguments).await, 8);
+    assert_eq!(engines(&arguments).await, 9);
 }
 
 #[tokio::test(flavor = "multi_thread")]

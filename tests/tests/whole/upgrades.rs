@@ -11,6 +11,8 @@ use volley_tests::overload::Scale;
 use volley_tests::overload::losses::restarts;
 use volley_tests::{process, until};
 
+/// What this version speaks.
+const LEVEL: u32 = 7;
 const HELD_BACK: &str = "compatibility_level = 1\n";
 
 async fn volley(cluster: &Cluster, at: usize, arguments: &[&str]) -> (String, bool) {
@@ -79,7 +81,7 @@ async fn coordinators_are_upgraded_one_by_one_and_new_commands_wait_for_the_last
                 .wait(index, "everybody sees it at its new level", |status| {
                     status.node.leader.is_some()
                         && status.coordinators.iter().all(|node| {
-                            let level = if node.id <= id { 4 } else { 1 };
+                            let level = if node.id <= id { LEVEL } else { 1 };
                             node.level == Some(level)
                         })
                 })

@@ -2,15 +2,16 @@
 
 use arrow_array::RecordBatch;
 use bytes::{BufMut, BytesMut};
-use serde::Deserialize;
 use serde_json::{Value, json};
-use volley_types::{Citation, FinishReason, GenerationRow, PredictError, Usage};
+use volley_types::{Citation, Details, FinishReason, GenerationRow, PredictError, Usage};
 
-use super::{stop_reason, usage};
+use super::{FORMAT, ending, usage};
 use crate::answer::failure;
-use crate::citations;
 use crate::error::anthropic_error;
+use crate::pieces::{self, CallPiece, Piece, Stretches};
 use crate::sse::{Events, json_string, named_event as event};
+use crate::supplement::supplement;
+use crate::{citations, envelope};
 
 /// The block that is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +25,7 @@ enum Block {
 /// Writes the events of one message.
 #[derive(Debug)]
 pub(crate) struct MessageEvents {
+    id: String,
     start: Value,
     started: bool,
     open: Option<Block>,
@@ -31,77 +33,158 @@ pub(crate) struct MessageEvents {
     cited: bool,
     /// Blocks that were begun.
     blocks: usize,
-    usage: Usage,
+    order: Stretches,
+    refused: bool,
+    usage: Option<Usage>,
     reason: Option<FinishReason>,
     finished: bool,
-}
-
-/// A tool call's delta in OpenAI's form.
-#[derive(Deserialize)]
-struct Delta {
-    index: Option<u64>,
-    id: Option<String>,
-    function: Option<Function>,
-}
-
-#[derive(Deserialize)]
-struct Function {
-    name: Option<String>,
-    arguments: Option<String>,
 }
 
 impl MessageEvents {
     pub(crate) fn new(id: &str, model: &str) -> Self {
         let message = json!({
             "id": id, "type": "message", "role": "assistant", "model": model, "content": [],
-            "stop_reason": null, "stop_sequence": null, "usage": usage(Usage::default()),
+            "stop_reason": null, "stop_sequence": null,
         });
         Self {
-            start: json!({ "type": "message_start", "message": message }),
+            id: id.to_owned(),
+            start: message,
             started: false,
             open: None,
             cited: false,
             blocks: 0,
-            usage: Usage::default(),
+            order: Stretches::default(),
+            refused: false,
+            usage: None,
             reason: None,
             finished: false,
         }
     }
 
-    fn row(&mut self, row: &GenerationRow<'_>, out: &mut BytesMut) {
-        if !self.started {
-            self.started = true;
-            event("message_start", &self.start, out);
+    fn start(&mut self, row: &GenerationRow<'_>, out: &mut BytesMut) {
+        if std::mem::replace(&mut self.started, true) {
+            return;
         }
-        if let Some(thinking) = row.thinking().filter(|text| !text.is_empty()) {
-            self.begin(
-                Block::Thinking,
-                out,
-                || json!({ "type": "thinking", "thinking": "", "signature": "" }),
-            );
-            self.delta(br#"{"type":"thinking_delta","thinking":"#, thinking, out);
-        }
-        if let Some(text) = row.text().filter(|text| !text.is_empty()) {
-            if self.cited {
-                self.close(out);
+        let mut message = std::mem::take(&mut self.start);
+        // A row that ends an answer tells of all of it.
+        let details = row.details().filter(|_| row.finish_reason().is_none());
+        let details = details.map(Details::from_json);
+        let native = details.filter(|details| details.format.as_deref() == Some(FORMAT));
+        let native = native.and_then(|details| details.usage);
+        message["usage"] = native.unwrap_or_else(|| usage(Some(prompt(row)), None));
+        let body = json!({ "type": "message_start", "message": message });
+        event("message_start", &body, out);
+    }
+
+    fn row(&mut self, row: &GenerationRow<'_>, out: &mut BytesMut) -> Result<(), PredictError> {
+        self.start(row, out);
+        let plain = row.tool_calls().is_none() && row.details().is_none();
+        if plain && self.order.is_clear() {
+            self.thinking(row.thinking().unwrap_or_default(), out);
+            self.text(row.text().unwrap_or_default(), out);
+            if row.citations().is_some() {
+                self.citations(&citations::of(row), out);
             }
-            self.begin(Block::Text, out, || json!({ "type": "text", "text": "" }));
-            self.delta(br#"{"type":"text_delta","text":"#, text, out);
-        }
-        if row.citations().is_some() {
-            self.citations(&citations::of(row), out);
-        }
-        let calls = row.tool_calls().map(serde_json::from_str::<Vec<Delta>>);
-        for call in calls.and_then(Result::ok).unwrap_or_default() {
-            self.call(call, out);
+        } else {
+            let mut ready = Vec::new();
+            for piece in pieces::of(row) {
+                self.order.add(piece, &mut ready)?;
+            }
+            ready.into_iter().for_each(|piece| self.piece(piece, out));
         }
         if let Some(told) = row.usage() {
-            self.usage += told;
+            *self.usage.get_or_insert_default() += told;
         }
         self.reason = row.finish_reason().or(self.reason);
         if row.last() {
-            self.end(out);
+            let details = row.details().map(Details::from_json);
+            self.end(&details.unwrap_or_default(), out);
         }
+        Ok(())
+    }
+
+    fn piece(&mut self, piece: Piece, out: &mut BytesMut) {
+        match piece {
+            Piece::Thinking(text) => self.thinking(&text, out),
+            Piece::Text { text, refusal, .. } => {
+                self.refused |= refusal;
+                self.text(&text, out);
+            }
+            Piece::Citations(cited) => self.citations(&cited, out),
+            Piece::Call(call) => self.call(call, out),
+            Piece::Details(details) => self.details(&details, out),
+        }
+    }
+
+    fn thinking(&mut self, thinking: &str, out: &mut BytesMut) {
+        if thinking.is_empty() {
+            return;
+        }
+        self.begin_thinking(out);
+        self.delta(br#"{"type":"thinking_delta","thinking":"#, thinking, out);
+    }
+
+    fn begin_thinking(&mut self, out: &mut BytesMut) {
+        let block = json!({ "type": "thinking", "thinking": "", "signature": "" });
+        self.begin(Block::Thinking, out, || block);
+    }
+
+    fn text(&mut self, text: &str, out: &mut BytesMut) {
+        if text.is_empty() {
+            return;
+        }
+        if self.cited {
+            self.close(out);
+        }
+        self.begin(Block::Text, out, || json!({ "type": "text", "text": "" }));
+        self.delta(br#"{"type":"text_delta","text":"#, text, out);
+    }
+
+    /// What is signed ends with its signature, and what is kept secret is a block of its own.
+    fn details(&mut self, details: &Details, out: &mut BytesMut) {
+        if details.begins && self.open == Some(Block::Text) {
+            self.close(out);
+        }
+        if let Some(signature) = envelope::signature(details, FORMAT) {
+            self.begin_thinking(out);
+            self.delta(
+                br#"{"type":"signature_delta","signature":"#,
+                &signature,
+                out,
+            );
+            self.close(out);
+        }
+        if let Some(data) = envelope::redacted(details, FORMAT) {
+            self.whole(&json!({ "type": "redacted_thinking", "data": data }), out);
+        }
+        if details.format.as_deref() == Some(FORMAT) {
+            for block in &details.blocks {
+                self.whole(block, out);
+            }
+        }
+    }
+
+    /// A block that comes whole.
+    fn whole(&mut self, block: &Value, out: &mut BytesMut) {
+        self.close(out);
+        let mut block = block.clone();
+        // Clients gather inputs from pieces.
+        let input = block.get_mut("input").filter(|input| input.is_object());
+        let input = input.map(|input| std::mem::replace(input, json!({})));
+        let body = json!({
+            "type": "content_block_start", "index": self.blocks, "content_block": block,
+        });
+        event("content_block_start", &body, out);
+        if let Some(input) = input.filter(|input| *input != json!({})) {
+            let delta = json!({ "type": "input_json_delta", "partial_json": input.to_string() });
+            let body = json!({
+                "type": "content_block_delta", "index": self.blocks, "delta": delta,
+            });
+            event("content_block_delta", &body, out);
+        }
+        let body = json!({ "type": "content_block_stop", "index": self.blocks });
+        event("content_block_stop", &body, out);
+        self.blocks += 1;
     }
 
     /// An empty list says that a passage begins of which citations come later.
@@ -123,21 +206,18 @@ impl MessageEvents {
         }
     }
 
-    fn call(&mut self, call: Delta, out: &mut BytesMut) {
-        let (name, arguments) = match call.function {
-            Some(function) => (function.name, function.arguments),
-            None => (None, None),
-        };
-        let block = Block::Tool(call.index.unwrap_or(0));
-        self.begin(
-            block,
-            out,
-            || json!({ "type": "tool_use", "id": call.id, "name": name, "input": {} }),
-        );
-        if let Some(arguments) = arguments.filter(|text| !text.is_empty()) {
+    fn call(&mut self, call: CallPiece, out: &mut BytesMut) {
+        let id = super::call_id(&call, &self.id);
+        let name = call.name.unwrap_or_default();
+        self.begin(Block::Tool(call.index), out, || {
+            let mut block = json!({ "type": "tool_use", "id": id, "name": name, "input": {} });
+            supplement(&mut block, call.more.as_ref().unwrap_or(&Value::Null));
+            block
+        });
+        if !call.arguments.is_empty() {
             self.delta(
                 br#"{"type":"input_json_delta","partial_json":"#,
-                &arguments,
+                &call.arguments,
                 out,
             );
         }
@@ -177,16 +257,36 @@ impl MessageEvents {
         out.put_slice(b"}}\n\n");
     }
 
-    fn end(&mut self, out: &mut BytesMut) {
+    fn end(&mut self, details: &Details, out: &mut BytesMut) {
+        let mut rest = Vec::new();
+        self.order.finish(&mut rest);
+        rest.into_iter().for_each(|piece| self.piece(piece, out));
         self.close(out);
-        let body = json!({
-            "type": "message_delta",
-            "delta": { "stop_reason": stop_reason(self.reason), "stop_sequence": null },
-            "usage": usage(self.usage),
+        let mut delta = ending(self.reason, details, self.refused);
+        // It stands beside what changes of the message.
+        let edits = delta.as_object_mut();
+        let edits = edits.and_then(|delta| delta.remove("context_management"));
+        let mut body = json!({
+            "type": "message_delta", "delta": delta,
+            "usage": usage(self.usage, Some(details)),
         });
+        if let Some(edits) = edits {
+            body["context_management"] = edits;
+        }
         event("message_delta", &body, out);
         event("message_stop", &json!({ "type": "message_stop" }), out);
         self.finished = true;
+    }
+}
+
+/// What is known of the prompt with the first row; zeros where nothing is, as clients want numbers
+/// there and take those at the end in their place.
+fn prompt(row: &GenerationRow<'_>) -> Usage {
+    let told = row.prompt().unwrap_or_default();
+    Usage {
+        prompt_tokens: told.prompt_tokens,
+        cached_tokens: told.cached_tokens,
+        ..Usage::default()
     }
 }
 
@@ -194,7 +294,7 @@ impl Events for MessageEvents {
     fn batch(&mut self, batch: &RecordBatch, out: &mut BytesMut) -> Result<(), PredictError> {
         for row in GenerationRow::rows(batch)? {
             failure(&row)?;
-            self.row(&row, out);
+            self.row(&row, out)?;
             if self.finished {
                 break;
             }

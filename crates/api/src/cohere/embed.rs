@@ -169,10 +169,22 @@ fn rows(texts: &[String], body: &mut Map<String, Value>) -> Result<RecordBatch, 
         .map_err(|error| PredictError::internal("the request's rows cannot be built", error))
 }
 
-/// Gives what is left its name here. A text that is too long is cut or refused as the model says.
+/// Gives what is left its name here. A text that is too long is cut at its end, unless it is to be
+/// refused.
 fn take_rest(body: &mut Map<String, Value>) -> Result<(), PredictError> {
-    for unused in ["truncate", "priority"] {
-        body.remove(unused);
+    body.remove("priority");
+    let truncate = body.text("truncate")?.map(str::to_ascii_uppercase);
+    body.remove("truncate");
+    match truncate.as_deref() {
+        None | Some("END") => {}
+        Some("NONE") => {
+            body.insert("truncate".to_owned(), false.into());
+        }
+        Some(_) => {
+            return Err(PredictError::invalid(
+                "field 'truncate' must be 'END' or 'NONE': texts are not cut at their start",
+            ));
+        }
     }
     if body.count("max_tokens")?.is_some() {
         return Err(PredictError::invalid(

@@ -4,11 +4,11 @@
 use arrow_array::RecordBatch;
 use bytes::{BufMut, BytesMut};
 use serde_json::{Value, json};
-use volley_types::{FinishReason, GenerationRow, PredictError, Usage};
+use volley_types::{Citation, Details, FinishReason, GenerationRow, PredictError, Usage};
 
-use super::{citation, finish_reason, logprob, usage};
-use crate::answer::{self, failure};
-use crate::citations;
+use super::{FORMAT, call_id, citation, finish_reason, is_plan, logprobs, usage};
+use crate::answer::failure;
+use crate::pieces::{self, CallPiece, Piece, Stretches};
 use crate::sse::{Events, json_string, named_event as event};
 
 /// How much of an answer's text is held, for citations to tell their passages.
@@ -33,7 +33,8 @@ pub(super) struct ChatEvents {
     parts: usize,
     cited: usize,
     text: String,
-    usage: Usage,
+    order: Stretches,
+    usage: Option<Usage>,
     reason: Option<FinishReason>,
     finished: bool,
 }
@@ -47,7 +48,8 @@ impl ChatEvents {
             parts: 0,
             cited: 0,
             text: String::new(),
-            usage: Usage::default(),
+            order: Stretches::default(),
+            usage: None,
             reason: None,
             finished: false,
         }
@@ -66,73 +68,110 @@ impl ChatEvents {
         }
     }
 
-    fn row(&mut self, row: &GenerationRow<'_>, out: &mut BytesMut) {
+    fn row(&mut self, row: &GenerationRow<'_>, out: &mut BytesMut) -> Result<(), PredictError> {
         self.start(out);
-        if let Some(thinking) = row.thinking().filter(|text| !text.is_empty()) {
-            self.begin(Part::Thinking, out);
-            self.delta("thinking", thinking, None, out);
+        let mut ready = Vec::new();
+        for piece in pieces::of(row) {
+            self.order.add(piece, &mut ready)?;
         }
-        if let Some(text) = row.text().filter(|text| !text.is_empty()) {
-            self.begin(Part::Text, out);
-            let told = answer::tokens(row);
-            self.delta("text", text, told.first(), out);
-            if self.text.len() < HELD_BYTES {
-                self.text.push_str(text);
-            }
-        }
-        if row.citations().is_some() {
-            self.citations(row, out);
-        }
-        let calls = row.tool_calls().map(serde_json::from_str::<Vec<Value>>);
-        for call in calls.and_then(Result::ok).unwrap_or_default() {
-            self.call(&call, out);
-        }
+        self.pieces(ready, out);
         if let Some(told) = row.usage() {
-            self.usage += told;
+            *self.usage.get_or_insert_default() += told;
         }
         self.reason = row.finish_reason().or(self.reason);
         if row.last() {
-            let reason = finish_reason(self.reason);
-            self.end(
-                json!({ "finish_reason": reason, "usage": usage(self.usage) }),
-                out,
-            );
+            let mut rest = Vec::new();
+            self.order.finish(&mut rest);
+            self.pieces(rest, out);
+            let details = row.details().map(Details::from_json).unwrap_or_default();
+            let mut delta = json!({ "finish_reason": finish_reason(self.reason, &details) });
+            if let Some(told) = self.usage {
+                delta["usage"] = usage(told, &details);
+            }
+            self.end(delta, out);
+        }
+        Ok(())
+    }
+
+    fn pieces(&mut self, pieces: Vec<Piece>, out: &mut BytesMut) {
+        let mut pieces = pieces.into_iter().peekable();
+        while let Some(piece) = pieces.next() {
+            match piece {
+                Piece::Thinking(text) => {
+                    let plan =
+                        |next: &Piece| matches!(next, Piece::Details(details) if is_plan(details));
+                    match pieces.next_if(plan) {
+                        Some(_) => self.plan(&text, out),
+                        None => {
+                            self.begin(Part::Thinking, out);
+                            self.delta("thinking", &text, &[], out);
+                        }
+                    }
+                }
+                Piece::Text { text, tokens, .. } => {
+                    self.begin(Part::Text, out);
+                    self.delta("text", &text, &tokens, out);
+                    if self.text.len() < HELD_BYTES {
+                        self.text.push_str(&text);
+                    }
+                }
+                Piece::Citations(cited) => self.citations(&cited, out),
+                Piece::Call(call) => self.call(call, out),
+                Piece::Details(details) => {
+                    let own = cited(&details);
+                    own.iter().for_each(|told| self.citation(told, out));
+                    if !own.is_empty() {
+                        // They are the same in the form that all dialects share.
+                        pieces.next_if(|next| matches!(next, Piece::Citations(_)));
+                    }
+                }
+            }
         }
     }
 
-    fn citations(&mut self, row: &GenerationRow<'_>, out: &mut BytesMut) {
+    /// What the model plans before its calls, where its server has a name for that.
+    fn plan(&mut self, text: &str, out: &mut BytesMut) {
+        self.close(out);
+        let body = json!({
+            "type": "tool-plan-delta", "delta": { "message": { "tool_plan": text } },
+        });
+        event("tool-plan-delta", &body, out);
+    }
+
+    fn citations(&mut self, cited: &[Citation], out: &mut BytesMut) {
         let place = self.parts.saturating_sub(1);
-        for cited in citations::of(row) {
-            let told = citation(&cited, &self.text, place);
-            let body = json!({
-                "type": "citation-start", "index": self.cited,
-                "delta": { "message": { "citations": told } },
-            });
-            event("citation-start", &body, out);
-            let body = json!({ "type": "citation-end", "index": self.cited });
-            event("citation-end", &body, out);
-            self.cited += 1;
+        for cited in cited {
+            self.citation(&citation(cited, &self.text, place), out);
         }
     }
 
-    /// A delta of a call in OpenAI's form.
-    fn call(&mut self, call: &Value, out: &mut BytesMut) {
-        let index = call["index"].as_u64().unwrap_or(0);
-        let arguments = call.pointer("/function/arguments").and_then(Value::as_str);
+    fn citation(&mut self, told: &Value, out: &mut BytesMut) {
+        let body = json!({
+            "type": "citation-start", "index": self.cited,
+            "delta": { "message": { "citations": told } },
+        });
+        event("citation-start", &body, out);
+        let body = json!({ "type": "citation-end", "index": self.cited });
+        event("citation-end", &body, out);
+        self.cited += 1;
+    }
+
+    fn call(&mut self, call: CallPiece, out: &mut BytesMut) {
+        let index = call.index;
         if self.open != Some(Part::Call(index)) {
             self.close(out);
             self.open = Some(Part::Call(index));
-            let name = call.pointer("/function/name");
-            let told = json!({ "id": call["id"], "type": "function",
-                               "function": { "name": name, "arguments": "" } });
+            let told = json!({ "id": call_id(&call, &self.id), "type": "function",
+                               "function": { "name": call.name.unwrap_or_default(),
+                                             "arguments": "" } });
             let body = json!({
                 "type": "tool-call-start", "index": index,
                 "delta": { "message": { "tool_calls": told } },
             });
             event("tool-call-start", &body, out);
         }
-        if let Some(arguments) = arguments.filter(|text| !text.is_empty()) {
-            let told = json!({ "function": { "arguments": arguments } });
+        if !call.arguments.is_empty() {
+            let told = json!({ "function": { "arguments": call.arguments } });
             let body = json!({
                 "type": "tool-call-delta", "index": index,
                 "delta": { "message": { "tool_calls": told } },
@@ -174,7 +213,7 @@ impl ChatEvents {
         }
     }
 
-    fn delta(&self, field: &str, text: &str, token: Option<&Value>, out: &mut BytesMut) {
+    fn delta(&self, field: &str, text: &str, tokens: &[Value], out: &mut BytesMut) {
         let index = self.parts.saturating_sub(1);
         let head = format!(
             "event: content-delta\ndata: {{\"type\":\"content-delta\",\"index\":{index},\
@@ -183,8 +222,8 @@ impl ChatEvents {
         out.put_slice(head.as_bytes());
         json_string(text, out);
         out.put_slice(b"}}}");
-        if let Some(token) = token {
-            out.put_slice(format!(",\"logprobs\":{}", logprob(token)).as_bytes());
+        if !tokens.is_empty() {
+            out.put_slice(format!(",\"logprobs\":{}", logprobs(tokens)).as_bytes());
         }
         out.put_slice(b"}\n\n");
     }
@@ -197,11 +236,18 @@ impl ChatEvents {
     }
 }
 
+/// The citations that a server of this form told.
+pub(super) fn cited(details: &Details) -> Vec<&Value> {
+    let native = details.format.as_deref() == Some(FORMAT);
+    let blocks = details.blocks.iter().filter(|_| native);
+    blocks.filter_map(|block| block.get("citation")).collect()
+}
+
 impl Events for ChatEvents {
     fn batch(&mut self, batch: &RecordBatch, out: &mut BytesMut) -> Result<(), PredictError> {
         for row in GenerationRow::rows(batch)? {
             failure(&row)?;
-            self.row(&row, out);
+            self.row(&row, out)?;
             if self.finished {
                 break;
             }

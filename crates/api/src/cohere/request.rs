@@ -1,7 +1,9 @@
 //! A body of `/v2/chat` in the pipeline's form. Pure.
 
 use serde_json::{Map, Value, json};
-use volley_types::{ChatMessage, PredictError};
+use volley_types::{ChatMessage, Native, PredictError};
+
+use super::FORMAT;
 
 use crate::body::take_flag;
 use crate::chat;
@@ -11,17 +13,25 @@ const NAMES: [(&str, &str); 3] = [("k", "top_k"), ("p", "top_p"), ("stop_sequenc
 
 /// What a body asks for.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct ChatRequest {
     pub(super) messages: Vec<ChatMessage>,
     pub(super) parameters: Map<String, Value>,
     pub(super) stream: bool,
+    /// The request as it is, for a server of this very form.
+    pub(super) native: Native,
 }
 
 /// Reads a body whose `model` is taken.
 ///
 /// # Errors
 /// `InvalidInput` naming the field.
-pub(super) fn read(mut body: Map<String, Value>) -> Result<Asked, PredictError> {
+pub(super) fn read(mut body: Map<String, Value>) -> Result<ChatRequest, PredictError> {
+    let mut native = Native {
+        format: FORMAT.to_owned(),
+        body: body.clone(),
+        ..Native::default()
+    };
+    native.body.remove("stream");
     let messages = match body.remove("messages") {
         Some(Value::Array(messages)) if !messages.is_empty() => messages,
         _ => {
@@ -30,12 +40,19 @@ pub(super) fn read(mut body: Map<String, Value>) -> Result<Asked, PredictError> 
             ));
         }
     };
-    let read = |(index, given)| message(given).ok_or_else(|| wrong_message(index));
-    let messages = messages
-        .iter()
-        .enumerate()
-        .map(read)
-        .collect::<Result<_, _>>()?;
+    let mut read = Vec::with_capacity(messages.len());
+    for (index, given) in messages.iter().enumerate() {
+        match (message(given), unheld(given)) {
+            (Some(message), _) => read.push(message),
+            (None, Some(kind)) => {
+                native.lost.get_or_insert_with(|| {
+                    format!("field 'messages' has content of the type '{kind}' at place {index}")
+                });
+            }
+            (None, None) => return Err(wrong_message(index)),
+        }
+    }
+    let messages = read;
     let stream = take_flag(&mut body, "stream")?;
     // Who waits for whom is said by keys here.
     body.remove("priority");
@@ -70,10 +87,11 @@ pub(super) fn read(mut body: Map<String, Value>) -> Result<Asked, PredictError> 
              that has a 'name'",
         ));
     }
-    Ok(Asked {
+    Ok(ChatRequest {
         messages,
         parameters: body,
         stream,
+        native,
     })
 }
 
@@ -88,6 +106,15 @@ fn wrong_message(index: usize) -> PredictError {
          'assistant', 'system' or 'tool', and a 'content' of text or of parts of the types text, \
          thinking and document"
     ))
+}
+
+/// The type of a part of content that rows do not hold, where there is one.
+fn unheld(given: &Value) -> Option<String> {
+    let role = given.get("role")?.as_str()?;
+    let parts = given.get("content")?.as_array()?;
+    let mut parts = parts.iter().filter(|each| part(each, role).is_none());
+    let kind = parts.next()?.get("type")?.as_str()?;
+    (kind != "text").then(|| kind.chars().filter(|c| !c.is_control()).take(64).collect())
 }
 
 fn message(given: &Value) -> Option<ChatMessage> {
@@ -111,7 +138,15 @@ fn message(given: &Value) -> Option<ChatMessage> {
     }
     let mut plain = given.as_object()?.clone();
     plain.insert("content".to_owned(), content.into());
-    chat::openai_message(&Value::Object(plain))
+    let mut read = chat::openai_message(&Value::Object(plain))?;
+    let thoughts = given["content"].as_array().into_iter().flatten();
+    let thoughts: String = thoughts
+        .filter_map(|part| part["thinking"].as_str())
+        .collect();
+    if !thoughts.is_empty() {
+        read.details = Some(json!({ "thinking": [{ "text": thoughts }] }).to_string());
+    }
+    Some(read)
 }
 
 /// The text of one part of a message's content.
@@ -164,7 +199,7 @@ fn response_format(form: &Value) -> Result<Option<Value>, PredictError> {
 mod tests {
     use super::*;
 
-    fn asked(body: Value) -> Result<Asked, PredictError> {
+    fn asked(body: Value) -> Result<ChatRequest, PredictError> {
         read(body.as_object().unwrap().clone())
     }
 
@@ -223,20 +258,17 @@ mod tests {
             body[field] = value;
             asked(body)
         };
+        for kind in ["image_url", "document"] {
+            let parts = json!([{ "role": "user", "content": [{ "type": kind }] }]);
+            let lost = with("messages", parts).unwrap().native.lost.unwrap();
+            assert!(lost.contains("'messages'") && lost.contains(kind), "{lost}");
+        }
         let plain = with("response_format", json!({ "type": "text" })).unwrap();
         assert!(plain.parameters.is_empty() && !plain.stream);
         for (field, value) in [
             ("messages", json!([])),
             ("messages", json!([{ "role": "user" }])),
             ("messages", json!([{ "role": "chatbot", "content": "a" }])),
-            (
-                "messages",
-                json!([{ "role": "user", "content": [{ "type": "image_url" }] }]),
-            ),
-            (
-                "messages",
-                json!([{ "role": "user", "content": [{ "type": "document" }] }]),
-            ),
             ("stream", json!("yes")),
             ("tools", json!([{ "type": "web" }])),
             ("tools", json!("f")),

@@ -167,6 +167,7 @@ pub(super) struct Inflated {
     taken: u64,
     given: u64,
     ended: bool,
+    scratch: Vec<u8>,
 }
 
 impl Inflated {
@@ -180,6 +181,7 @@ impl Inflated {
             taken: 0,
             given: 0,
             ended: false,
+            scratch: Vec::new(),
         }
     }
 
@@ -193,18 +195,22 @@ impl Inflated {
     /// What can be inflated of what has come: some bytes, `None` at the end, or an error, which
     /// may be that more must come.
     fn step(&mut self) -> io::Result<Option<Bytes>> {
-        let mut out = vec![0; STEP_BYTES];
-        let given = self.decoder()?.read(&mut out)?;
+        let mut out = std::mem::take(&mut self.scratch);
+        out.resize(STEP_BYTES, 0);
+        let read = self.decoder().and_then(|decoder| decoder.read(&mut out));
+        // A piece takes what is in it: there may be very many, of very little.
+        let piece = Bytes::copy_from_slice(&out[..read.as_ref().map_or(0, |given| *given)]);
+        self.scratch = out;
+        let given = read?;
         if given == 0 {
             return Ok(None);
         }
-        out.truncate(given);
         self.given += given as u64;
         let allowed = self.limit.saturating_add(MAX_RATIO * self.taken);
         if allowed < self.given {
             return Err(io::Error::other(TooMuch));
         }
-        Ok(Some(out.into()))
+        Ok(Some(piece))
     }
 
     fn push(&mut self, piece: Bytes) -> io::Result<()> {
@@ -215,7 +221,6 @@ impl Inflated {
 
     fn end(&mut self) -> io::Result<()> {
         // A body of nothing at all is an empty one, whatever its header says.
-        self.ended = self.taken == 0;
         self.ended = self.taken == 0;
         self.decoder()?.feed().ended = true;
         Ok(())

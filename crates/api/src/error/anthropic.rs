@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use serde_json::{Value, json};
-use volley_types::{ErrorCode, PredictError};
+use volley_types::{ErrorCode, ErrorReason, PredictError};
 
 fn kind(code: ErrorCode) -> &'static str {
     match code {
@@ -32,10 +32,37 @@ pub(super) fn status(error: &PredictError, status: StatusCode) -> StatusCode {
     }
 }
 
+/// By these words clients know that they have to shorten the conversation.
+const TOO_LONG: &str = "prompt is too long";
+
 /// The error as a body, and as an event of a stream.
 pub(crate) fn error(error: &PredictError) -> Value {
+    let told = &error.message;
+    let message = match error.reason {
+        Some(ErrorReason::ContextLength) if !told.contains(TOO_LONG) => {
+            format!("{TOO_LONG}: {told}")
+        }
+        _ => told.clone(),
+    };
     json!({
         "type": "error",
-        "error": { "type": kind(error.code), "message": error.message },
+        "error": { "type": kind(error.code), "message": message },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prompt_beyond_the_context_is_named_in_the_clients_words() {
+        let told = error(&PredictError::context_length("9 tokens, and 8 fit"));
+        assert_eq!(told["error"]["type"], "invalid_request_error");
+        assert_eq!(
+            told["error"]["message"],
+            "prompt is too long: 9 tokens, and 8 fit"
+        );
+        let own = PredictError::context_length("prompt is too long: 9 tokens > 8 maximum");
+        assert_eq!(error(&own)["error"]["message"], own.message);
+    }
 }

@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use serde_json::{Value, json};
-use volley_types::{ErrorCode, PredictError};
+use volley_types::{ErrorCode, ErrorReason, PredictError};
 
 /// OpenAI's `type` and `code` for a code.
 fn names(code: ErrorCode) -> (&'static str, &'static str) {
@@ -10,7 +10,7 @@ fn names(code: ErrorCode) -> (&'static str, &'static str) {
         ErrorCode::InvalidInput => ("invalid_request_error", "invalid_value"),
         ErrorCode::NotFound => ("invalid_request_error", "model_not_found"),
         ErrorCode::NotDeployed => ("invalid_request_error", "model_not_deployed"),
-        ErrorCode::TooLarge => ("invalid_request_error", "context_length_exceeded"),
+        ErrorCode::TooLarge => ("invalid_request_error", "request_too_large"),
         ErrorCode::Unauthenticated => ("authentication_error", "invalid_api_key"),
         ErrorCode::PermissionDenied => ("permission_error", "permission_denied"),
         ErrorCode::Overloaded => ("rate_limit_error", "rate_limit_exceeded"),
@@ -42,11 +42,21 @@ pub(super) fn body(error: &PredictError) -> Value {
 
 /// The error itself, as it stands in a body and in a stream.
 pub(crate) fn error(error: &PredictError) -> Value {
-    let (kind, code) = names(error.code);
+    let (mut kind, mut code) = names(error.code);
+    let mut param = parameter(&error.message);
+    match error.reason {
+        Some(ErrorReason::ContextLength) => {
+            (kind, code) = ("invalid_request_error", "context_length_exceeded");
+            param = param.or(Some("messages"));
+        }
+        Some(ErrorReason::ContentFilter) => code = "content_filter",
+        Some(ErrorReason::QuotaExhausted) => code = "insufficient_quota",
+        Some(ErrorReason::ModelMissing) | None => {}
+    }
     json!({
         "message": error.message,
         "type": kind,
-        "param": parameter(&error.message),
+        "param": param,
         "code": code,
     })
 }
@@ -74,6 +84,15 @@ mod tests {
                 "param": "top_p",
                 "code": "invalid_value",
             })
+        );
+        let long = error(&PredictError::context_length("8193 tokens do not fit"));
+        assert_eq!(
+            (&long["code"], &long["type"], &long["param"]),
+            (
+                &json!("context_length_exceeded"),
+                &json!("invalid_request_error"),
+                &json!("messages")
+            )
         );
         let busy = PredictError::new(ErrorCode::Overloaded, "busy");
         assert_eq!(error(&busy)["param"], Value::Null);

@@ -8,6 +8,7 @@ use serde_json::Value;
 /// `value:place:label` where that place has one of `labels`; fewer where the row has fewer. What is
 /// no number (NaN) comes last.
 pub(super) fn best(row: &[Value], count: usize, labels: &[String]) -> Vec<String> {
+    let count = count.min(row.len());
     let mut places: Vec<usize> = (0..row.len()).collect();
     // Of equal values the first one wins: the sorts are stable.
     match row.iter().map(whole).collect::<Option<Vec<i128>>>() {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use serde_json::{Value, json};
+use volley_types::Task;
 
 use super::describe::{self, TensorForm};
 use super::{Found, Named};
@@ -17,22 +18,37 @@ pub(crate) async fn config(
     Path(named): Path<Named>,
 ) -> Result<Json<Value>, ApiError> {
     let found = Found::find(&app, &named).await?;
+    Ok(Json(of(&found)))
+}
+
+/// The configuration: what the model's own `config.pbtxt` says, where it has one.
+pub(super) fn of(found: &Found) -> Value {
     let signature = &found.signature;
-    Ok(Json(json!({
-        "name": found.model.name.as_str(),
-        "platform": describe::platform(signature),
-        "backend": describe::SERVER,
-        // The rows are a dimension of every tensor, not one that the server adds.
-        "max_batch_size": 0,
-        "input": ports(describe::inputs(signature)),
-        "output": ports(describe::outputs(signature)),
-    })))
+    let mut config = found.served.config.clone().unwrap_or_else(|| {
+        json!({
+            "platform": describe::platform(found),
+            "backend": describe::SERVER,
+            // The rows are a dimension of every tensor, not one that the server adds.
+            "max_batch_size": 0,
+            "input": ports(describe::inputs(signature)),
+            "output": ports(describe::outputs(signature)),
+        })
+    });
+    config["name"] = found.model.name.as_str().into();
+    if signature.task == Task::Generate && config.get("model_transaction_policy").is_none() {
+        config["model_transaction_policy"] = json!({ "decoupled": true });
+    }
+    config
 }
 
 fn ports(forms: Vec<TensorForm>) -> Vec<Value> {
     let told = forms.into_iter().map(|form| {
         let data_type = describe::config_type(form.datatype);
-        json!({ "name": form.name, "data_type": data_type, "dims": form.shape })
+        let mut port = json!({ "name": form.name, "data_type": data_type, "dims": form.shape });
+        if form.optional {
+            port["optional"] = true.into();
+        }
+        port
     });
     told.collect()
 }

@@ -1,20 +1,25 @@
 //! What a server and its models are, in the protocol's words.
 
 use arrow_schema::Schema;
+use serde_json::Value;
 use volley_types::{Signature, Task};
 
-use super::tensors;
+use super::{Found, tensors};
 
 /// The server's name.
 pub(super) const SERVER: &str = "volley";
 
 /// What is there besides the protocol's core, over gRPC.
-pub(super) const GRPC_EXTENSIONS: [&str; 6] = [
+pub(super) const GRPC_EXTENSIONS: [&str; 10] = [
     "classification",
-    "model_configuration",
+    "sequence",
     "model_repository",
-    "parameters",
+    "model_repository(unload_dependents)",
     "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "binary_tensor_data",
+    "parameters",
     "statistics",
 ];
 
@@ -35,8 +40,34 @@ pub(super) struct TensorForm {
 }
 
 /// The name of a model's kind.
-pub(super) fn platform(signature: &Signature) -> String {
-    format!("volley_{}", signature.task.as_str())
+pub(super) fn platform(found: &Found) -> String {
+    let config = found.served.config.as_ref();
+    let own = config.and_then(|config| config.get("platform")?.as_str());
+    own.map_or_else(
+        || format!("volley_{}", found.signature.task.as_str()),
+        str::to_owned,
+    )
+}
+
+/// `forms` with the shapes that the model's own configuration declares, the batch in front where
+/// there is one.
+pub(super) fn declared(found: &Found, field: &str, mut forms: Vec<TensorForm>) -> Vec<TensorForm> {
+    let Some(config) = &found.served.config else {
+        return forms;
+    };
+    let most = config.get("max_batch_size").and_then(Value::as_i64);
+    let batch = (0 < most.unwrap_or(0)).then_some(-1);
+    let tensors = config.get(field).and_then(Value::as_array);
+    for tensor in tensors.into_iter().flatten() {
+        let named = |form: &&mut TensorForm| tensor["name"] == *form.name;
+        if let Some(form) = forms.iter_mut().find(named)
+            && let Some(dims) = tensor.get("dims").and_then(Value::as_array)
+        {
+            let dims = dims.iter().map(|dim| dim.as_i64().unwrap_or(-1));
+            form.shape = batch.into_iter().chain(dims).collect();
+        }
+    }
+    forms
 }
 
 /// Triton's name for a datatype in a configuration.

@@ -1,4 +1,4 @@
-//! `generate` and `generate_stream`: text in, text out.
+//! `generate` and `generate_stream`: text in, text out; or, of a model of tensors, flat objects.
 
 use std::sync::Arc;
 
@@ -9,8 +9,9 @@ use serde_json::{Map, Value, json};
 use volley_types::{GenerationRow, Input, PredictError, PredictRequest, Task};
 
 use super::events::GenerateEvents;
+use super::flat::{self, FlatAnswer, FlatEvents};
 use super::texts::has_tensors;
-use super::{Found, Named, answering_version, infer, infer_stream};
+use super::{Found, Named, infer, infer_stream, reserved};
 use crate::app::App;
 use crate::body::{Fields, Tensors, UntypedJsonObject};
 use crate::context::RequestContext;
@@ -30,9 +31,17 @@ pub(crate) async fn generate(
         return infer::infer(State(app), Path(named), context, body).await;
     }
     let work = async {
-        let asked = Asked::read(&app, &named, body, &context).await?;
-        let chunks = app.control.predict(asked.request).await?;
-        let version = answering_version(&chunks, asked.found.version);
+        let found = Found::find(&app, &named).await?;
+        if found.signature.task != Task::Generate {
+            let (request, mut answer) = flat_request(body, &found, &context)?;
+            let chunks = found.predict(&app, request).await?;
+            answer.version = found.answering(&app, &chunks);
+            return answer.object(&answer::collect(chunks).await?);
+        }
+        let mut asked = Asked::read(found, body, &context)?;
+        asked.request.whole = true;
+        let chunks = asked.found.predict(&app, asked.request).await?;
+        let version = asked.found.answering(&app, &chunks);
         let choices = answer::choices(&answer::collect(chunks).await?)?;
         let choice = choices.into_iter().next().ok_or_else(sse::silent_end)?;
         let mut told = json!({
@@ -63,21 +72,47 @@ pub(crate) async fn stream(
         let body = Tensors::Told(body, Bytes::new());
         return Ok(infer_stream::stream(&app, &named, &context, body).await?);
     }
+    let keep_alive = app.config.keep_alive;
     let begun = async {
-        let asked = Asked::read(&app, &named, body, &context).await?;
-        let mut chunks = app.control.predict(asked.request).await?;
-        let version = answering_version(&chunks, asked.found.version);
+        let found = Found::find(&app, &named).await?;
+        if found.signature.task != Task::Generate {
+            let (request, mut answer) = flat_request(body, &found, &context)?;
+            let mut chunks = found.predict(&app, request).await?;
+            answer.version = found.answering(&app, &chunks);
+            let first = infer_stream::first(&mut chunks, found.signature.task).await?;
+            let events = FlatEvents(answer);
+            return Ok(sse::response(first, chunks, events, keep_alive, &context));
+        }
+        let asked = Asked::read(found, body, &context)?;
+        let mut chunks = asked.found.predict(&app, asked.request).await?;
+        let version = asked.found.answering(&app, &chunks);
         let name = asked.found.model.name.as_str();
-        let events = GenerateEvents::new(name, &version, asked.id.as_deref());
+        let events = GenerateEvents::new(name, &version, asked.id.as_deref(), asked.details);
         let first = sse::first(&mut chunks).await?;
         GenerationRow::rows(&first)?
             .next()
             .map_or(Ok(()), |row| answer::failure(&row))?;
-        Ok((first, chunks, events))
+        Ok(sse::response(first, chunks, events, keep_alive, &context))
     };
-    let (first, chunks, events) = context.in_time(begun).await?;
-    let keep_alive = app.config.keep_alive;
-    Ok(sse::response(first, chunks, events, keep_alive, &context))
+    Ok(context.in_time(begun).await?)
+}
+
+/// What a flat body asks of a model of tensors, and how that is answered.
+fn flat_request(
+    body: Map<String, Value>,
+    found: &Found,
+    context: &RequestContext,
+) -> Result<(PredictRequest, FlatAnswer), PredictError> {
+    let body = flat::tensors(body, found)?;
+    let asked = infer::Asked::read(Tensors::Told(body, Bytes::new()), found)?;
+    let answer = FlatAnswer {
+        model: found.model.name.as_str().to_owned(),
+        version: found.version.clone(),
+        id: asked.id.clone(),
+        schema: found.signature.output.clone(),
+        batched: asked.batched,
+    };
+    Ok((asked.request(found, context)?, answer))
 }
 
 struct Asked {
@@ -89,20 +124,11 @@ struct Asked {
 
 impl Asked {
     /// The prompt is `text_input`. All else, beside `parameters` or in it, are parameters.
-    async fn read(
-        app: &App,
-        named: &Named,
+    fn read(
+        found: Found,
         mut body: Map<String, Value>,
         context: &RequestContext,
     ) -> Result<Self, PredictError> {
-        let found = Found::find(app, named).await?;
-        if found.signature.task != Task::Generate {
-            return Err(PredictError::invalid(format!(
-                "model '{}' has the task '{}', and this route needs 'generate'; use infer",
-                found.model.name,
-                found.signature.task.as_str()
-            )));
-        }
         let text = body.text("text_input")?;
         let text = text.ok_or_else(|| PredictError::invalid("field 'text_input' is missing"))?;
         let rows = chat::prompts(&[text])?;
@@ -118,8 +144,8 @@ impl Asked {
         request.request_id = context.request_id.clone();
         request.trace = context.trace;
         request.session = context.session.clone();
-        request.deadline = Some(context.deadline);
-        request.parameters = parameters::from_json(&given)?;
+        let given = parameters::from_json(&given)?;
+        reserved::put(&mut request, given, context.deadline, Task::Generate, false)?;
         Ok(Self {
             found,
             request,

@@ -4,6 +4,7 @@
 //! Reading order: `context` (around every call), `edge` (what the skins share), `request` and
 //! `reply` (messages ⇄ rows), `stream` (`ModelStreamInfer`), `triton` and `mlserver` (the skins).
 
+mod config;
 mod contents;
 mod context;
 mod edge;
@@ -47,7 +48,7 @@ pub enum GrpcSkin {
 /// The routes of one skin, for a router that has others too.
 pub(crate) fn routes(sealed: &Sealed, skin: GrpcSkin) -> Router {
     let edge = Edge { skin };
-    let receive = sealed.config().max_body_bytes;
+    let receive = sealed.config().max_tensor_bytes;
     let send = answer::MAX_BYTES + MESSAGE_SLACK_BYTES;
     // What is sent is compressed only where the call was: the layer below sees to that.
     let router = match skin {

@@ -13,13 +13,13 @@ use super::outputs::{self, Outputs, Wanted};
 use super::statistics::Run;
 use super::tensors::{self, Rows};
 use super::texts::Texts;
-use super::{Found, Named, answering_version, binary};
+use super::{Found, Named, binary, reserved};
+use crate::answer;
 use crate::app::App;
 use crate::body::{BINARY_TENSORS, Fields, Tensors};
 use crate::context::RequestContext;
 use crate::error::ApiError;
 use crate::extract::{Path, State};
-use crate::{answer, parameters};
 
 /// What stands in a request. KServe's client says `model_name` too, which the path has.
 pub(super) const FIELDS: [&str; 5] = ["id", "model_name", "parameters", "inputs", "outputs"];
@@ -33,6 +33,7 @@ pub(crate) async fn infer(
 ) -> Result<Response, ApiError> {
     let work = async {
         let found = Found::find(&app, &named).await?;
+        let body = body.filled(&app)?;
         let mut run = app.statistics.start(&found.model.name, &found.version);
         if found.signature.task == Task::Generate {
             let answer = texts(&app, &found, body, &context, &mut run).await?;
@@ -42,13 +43,16 @@ pub(crate) async fn infer(
         let asked = Asked::read(body, &found)?;
         run.is_read(asked.rows.num_rows());
         let (wanted, batched, id) = (asked.wanted.clone(), asked.batched, asked.id.clone());
-        let request = asked.request(&found, &context);
-        let chunks = app.control.predict(request).await?;
-        let version = answering_version(&chunks, found.version.clone());
+        let request = asked.request(&found, &context)?;
+        let chunks = found.predict(&app, request).await?;
+        let version = found.answering(&app, &chunks);
         let batches = answer::collect(chunks).await?;
         run.is_inferred();
         let schema = &found.signature.output;
         let outputs = outputs::outputs(&batches, schema, &wanted, batched)?;
+        for (slice, bytes) in &outputs.shared {
+            app.shared_memory.write(slice, bytes)?;
+        }
         let answer = respond(&found, &version, id, outputs)?;
         run.is_done();
         Ok(answer)
@@ -70,16 +74,29 @@ async fn texts(
     };
     let (texts, request) = Texts::request(&body, found, context)?;
     run.is_read(texts.count());
-    let chunks = app.control.predict(request).await?;
-    let version = answering_version(&chunks, found.version.clone());
+    let chunks = found.predict(app, request).await?;
+    let version = found.answering(app, &chunks);
     let batches = answer::collect(chunks).await?;
     run.is_inferred();
     let outputs = Outputs {
         told: vec![texts.outputs(&answer::choices(&batches)?)?],
-        bytes: None,
+        ..Outputs::default()
     };
     let id = body.text("id")?.map(str::to_owned);
     respond(found, &version, id, outputs)
+}
+
+impl Tensors {
+    /// The same with the tensors in it that lie in shared memory.
+    pub(super) fn filled(self, app: &App) -> Result<Self, PredictError> {
+        match self {
+            Self::Told(mut body, raw) => {
+                let raw = app.shared_memory.fill(&mut body, raw)?;
+                Ok(Self::Told(body, raw))
+            }
+            raw @ Self::Raw(_) => Ok(raw),
+        }
+    }
 }
 
 /// A request as the model takes it, and how it wants its answer.
@@ -87,7 +104,7 @@ pub(super) struct Asked {
     rows: RecordBatch,
     pub(super) batched: bool,
     wanted: Wanted,
-    id: Option<String>,
+    pub(super) id: Option<String>,
     parameters: Parameters,
 }
 
@@ -121,21 +138,29 @@ impl Asked {
             batched,
             wanted,
             id: body.text("id")?.map(str::to_owned),
-            parameters: parameters::from_json(&given)?,
+            parameters: reserved::from_json(given)?,
         })
     }
 }
 
 impl Asked {
     /// The request to the model.
-    pub(super) fn request(self, found: &Found, context: &RequestContext) -> PredictRequest {
+    ///
+    /// # Errors
+    /// `InvalidInput` for a parameter that is not what the protocol says.
+    pub(super) fn request(
+        self,
+        found: &Found,
+        context: &RequestContext,
+    ) -> Result<PredictRequest, PredictError> {
         let mut request = PredictRequest::new(found.model.clone(), Input::Batch(self.rows));
         request.request_id = context.request_id.clone();
         request.trace = context.trace;
         request.session = context.session.clone();
-        request.deadline = Some(context.deadline);
-        request.parameters = self.parameters;
-        request
+        let task = found.signature.task;
+        let waits = found.has_queues();
+        reserved::put(&mut request, self.parameters, context.deadline, task, waits)?;
+        Ok(request)
     }
 }
 

@@ -13,7 +13,7 @@ use volley_types::{ChunkStream, GenerationRow, PredictError, PredictRequest, Tas
 use super::infer::Asked;
 use super::outputs::{self, Wanted};
 use super::texts::{self, End, Texts};
-use super::{Found, Named, answering_version, binary};
+use super::{Found, Named, binary};
 use crate::answer::failure;
 use crate::app::App;
 use crate::body::{Fields, Tensors};
@@ -41,13 +41,14 @@ pub(super) async fn stream(
 ) -> Result<Response, PredictError> {
     let begun = async {
         let found = Found::find(app, named).await?;
+        let body = body.filled(app)?;
         let Tensors::Told(body, raw) = body else {
             let message = "a raw request has no answer in events; tell the inputs in JSON";
             return Err(PredictError::invalid(message));
         };
         let mut asked = Begun::read(&body, raw, &found, context)?;
-        let mut chunks = app.control.predict(asked.request).await?;
-        let version = answering_version(&chunks, found.version.clone());
+        let mut chunks = found.predict(app, asked.request).await?;
+        let version = found.answering(app, &chunks);
         asked.events.head["model_version"] = version.into();
         let first = first(&mut chunks, found.signature.task).await?;
         Ok((first, chunks, asked.events))
@@ -58,7 +59,10 @@ pub(super) async fn stream(
 }
 
 /// The first batch, so that its failure is a status. An answer of tensors may have no rows.
-async fn first(chunks: &mut ChunkStream, task: Task) -> Result<RecordBatch, PredictError> {
+pub(super) async fn first(
+    chunks: &mut ChunkStream,
+    task: Task,
+) -> Result<RecordBatch, PredictError> {
     if task != Task::Generate {
         let schema = chunks.schema();
         let first = futures::StreamExt::next(chunks).await.transpose()?;
@@ -124,7 +128,7 @@ fn tensors(
         wanted,
         batched: asked.batched,
     };
-    Ok((asked.request(found, context), form))
+    Ok((asked.request(found, context)?, form))
 }
 
 /// What an answer is made of.

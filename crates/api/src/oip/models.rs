@@ -20,13 +20,17 @@ pub(crate) async fn server() -> Json<Value> {
         "name": describe::SERVER,
         "version": env!("CARGO_PKG_VERSION"),
         "extensions": [
-            "binary_tensor_data",
             "classification",
-            "generate",
-            "model_configuration",
+            "sequence",
             "model_repository",
+            "model_repository(unload_dependents)",
+            "schedule_policy",
+            "model_configuration",
+            "system_shared_memory",
+            "binary_tensor_data",
             "parameters",
             "statistics",
+            "generate",
         ],
     }))
 }
@@ -57,9 +61,7 @@ pub(crate) async fn model_ready(
         Ok(found) => {
             Ok(Json(json!({ "name": found.model.name.as_str(), "ready": true })).into_response())
         }
-        Err(error) if matches!(error.code, ErrorCode::Unavailable | ErrorCode::NotDeployed) => {
-            Ok(readiness(false))
-        }
+        Err(error) if error.code == ErrorCode::Unavailable => Ok(readiness(false)),
         Err(error) => Err(error.into()),
     }
 }
@@ -70,6 +72,8 @@ pub(crate) async fn metadata(
     Path(named): Path<Named>,
 ) -> Result<Json<Value>, ApiError> {
     let found = Found::find(&app, &named).await?;
+    let inputs = describe::inputs(&found.signature);
+    let outputs = describe::outputs(&found.signature);
     let tensors = |forms: Vec<TensorForm>| -> Vec<Value> {
         let told = forms.into_iter().map(
             |form| json!({ "name": form.name, "datatype": form.datatype, "shape": form.shape }),
@@ -78,9 +82,9 @@ pub(crate) async fn metadata(
     };
     Ok(Json(json!({
         "name": found.model.name.as_str(),
-        "versions": [found.version],
-        "platform": describe::platform(&found.signature),
-        "inputs": tensors(describe::inputs(&found.signature)),
-        "outputs": tensors(describe::outputs(&found.signature)),
+        "versions": found.versions(),
+        "platform": describe::platform(&found),
+        "inputs": tensors(describe::declared(&found, "input", inputs)),
+        "outputs": tensors(describe::declared(&found, "output", outputs)),
     })))
 }

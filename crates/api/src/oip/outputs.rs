@@ -1,5 +1,6 @@
 //! Rows into tensors of the protocol, in JSON or behind it. Pure.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
@@ -9,12 +10,15 @@ use volley_types::signature::labels;
 use volley_types::{ErrorCode, PredictError};
 
 use super::classes::best;
+use super::coded::{is_base64, json_of_texts};
 use super::raw;
-use super::tensors::{RawTensor, datatype, described, printable};
+use super::shared_memory::{OFFSET, REGION, SIZE, Slice, slice};
+use super::tensors::{RawTensor, datatype, described, empty_shape, printable};
 use crate::tensors::append;
 use crate::tensors::columns::{self, different, flat, form};
 
-const SHARED_MEMORY: &str = "shared_memory_region";
+/// The most classes of all rows of an output together. Each is a text of its own.
+const MAX_CLASSES: usize = 65_536;
 
 /// Which outputs a request asks for, and in what form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,6 +35,29 @@ struct Named {
     binary: Option<bool>,
     /// How many of the best values of each row are told, in place of all.
     classes: Option<usize>,
+    /// Whether texts in JSON are base64.
+    base64: bool,
+    /// Where in shared memory it goes.
+    shared: Option<Slice>,
+}
+
+/// The form of one output.
+#[derive(Clone, Copy, Debug, Default)]
+struct FormOf<'w> {
+    binary: bool,
+    classes: Option<usize>,
+    base64: bool,
+    shared: Option<&'w Slice>,
+}
+
+/// An output that is asked for over gRPC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Requested {
+    pub(super) name: String,
+    /// How many of the best values of each row, in place of all.
+    pub(super) classes: Option<usize>,
+    /// Where in shared memory it goes.
+    pub(super) shared: Option<Slice>,
 }
 
 impl Wanted {
@@ -42,25 +69,28 @@ impl Wanted {
         }
     }
 
-    /// These outputs as binary data, or all of them; each with the number of classes that it is
-    /// asked for.
+    /// These outputs as binary data, or all of them.
     ///
     /// # Errors
     /// `InvalidInput` for an output that the model does not have.
     pub(super) fn binary(
-        outputs: Vec<(String, Option<usize>)>,
+        outputs: Vec<Requested>,
         schema: &SchemaRef,
     ) -> Result<Self, PredictError> {
-        let named = outputs.into_iter().map(|(name, classes)| {
-            check(&name, schema)?;
+        let named = outputs.into_iter().map(|output| {
+            check(&output.name, schema)?;
             Ok(Named {
-                name,
+                name: output.name,
                 binary: None,
-                classes,
+                classes: output.classes,
+                base64: false,
+                shared: output.shared,
             })
         });
+        let named: Vec<Named> = named.collect::<Result<_, PredictError>>()?;
+        once(named.iter().map(|named| named.name.as_str()))?;
         Ok(Self {
-            named: named.collect::<Result<_, PredictError>>()?,
+            named,
             binary: true,
         })
     }
@@ -97,13 +127,18 @@ impl Wanted {
                 .ok_or_else(wrong)?;
             check(name, schema)?;
             let parameters = output.get("parameters");
-            check_parameters(|name| parameters.is_some_and(|given| given.get(name).is_some()))?;
+            let shared = slice(|name| parameters.and_then(|given| given.get(name)));
             named.push(Named {
                 name: name.to_owned(),
                 binary: flag(parameters, "binary_data")?,
                 classes: count(parameters.and_then(|given| given.get("classification")))?,
+                base64: is_base64(parameters),
+                shared: shared.map_err(|what| {
+                    PredictError::invalid(format!("output '{}': {what}", printable(name)))
+                })?,
             });
         }
+        once(named.iter().map(|named| named.name.as_str()))?;
         Ok(Self { named, binary })
     }
 
@@ -116,16 +151,43 @@ impl Wanted {
             let message = "events have no binary tensors; leave 'binary_data' out, or use gRPC";
             return Err(PredictError::invalid(message));
         }
+        if self.named.iter().any(|named| named.shared.is_some()) {
+            let message = "the answers of a stream do not go to shared memory; use infer";
+            return Err(PredictError::invalid(message));
+        }
         Ok(self)
     }
 
-    /// Whether `output` is wanted, and if so whether it is to be binary, and how many classes.
-    fn form_of(&self, output: &str) -> Option<(bool, Option<usize>)> {
+    /// Whether `output` is wanted, and if so in what form.
+    fn form_of(&self, output: &str) -> Option<FormOf<'_>> {
         if self.named.is_empty() {
-            return Some((self.binary, None));
+            return Some(FormOf {
+                binary: self.binary,
+                ..FormOf::default()
+            });
         }
         let named = self.named.iter().find(|named| named.name == output)?;
-        Some((named.binary.unwrap_or(self.binary), named.classes))
+        Some(FormOf {
+            binary: named.binary.unwrap_or(self.binary),
+            classes: named.classes,
+            base64: named.base64,
+            shared: named.shared.as_ref(),
+        })
+    }
+}
+
+/// Refuses outputs that are asked for twice.
+///
+/// # Errors
+/// `InvalidInput` naming the output.
+pub(super) fn once<'n>(names: impl IntoIterator<Item = &'n str>) -> Result<(), PredictError> {
+    let mut seen = BTreeSet::new();
+    match names.into_iter().find(|name| !seen.insert(*name)) {
+        None => Ok(()),
+        Some(name) => Err(PredictError::invalid(format!(
+            "output '{}' is asked for twice; name each output once",
+            printable(name)
+        ))),
     }
 }
 
@@ -158,19 +220,6 @@ pub(super) fn no_output(name: &str) -> PredictError {
     PredictError::invalid(message)
 }
 
-/// Whether the parameters that an output has are served.
-///
-/// # Errors
-/// `InvalidInput` for one that is not.
-pub(super) fn check_parameters(given: impl Fn(&str) -> bool) -> Result<(), PredictError> {
-    if given(SHARED_MEMORY) {
-        return Err(PredictError::invalid(format!(
-            "output parameter '{SHARED_MEMORY}' is not served; leave it out"
-        )));
-    }
-    Ok(())
-}
-
 /// The outputs of an answer.
 #[derive(Debug, Default)]
 pub(super) struct Outputs {
@@ -178,6 +227,8 @@ pub(super) struct Outputs {
     pub(super) told: Vec<Value>,
     /// The bytes behind the JSON; `None` when no output is binary.
     pub(super) bytes: Option<Vec<u8>>,
+    /// What goes to shared memory, and where.
+    pub(super) shared: Vec<(Slice, Vec<u8>)>,
 }
 
 /// The wanted outputs, in the order of the model's own.
@@ -193,14 +244,14 @@ pub(super) fn outputs(
 ) -> Result<Outputs, PredictError> {
     let mut outputs = Outputs::default();
     for (index, field) in schema.fields().iter().enumerate() {
-        let Some((binary, classes)) = wanted.form_of(field.name()) else {
+        let Some(form) = wanted.form_of(field.name()) else {
             continue;
         };
         let columns = batches.iter().map(|batch| batch.column(index));
         let mut tensor = Tensor::read(field, &columns.collect::<Vec<_>>(), batched)?;
         let mut datatype = described(field);
         let texts = Field::new(field.name(), DataType::Utf8, false);
-        if let Some(count) = classes {
+        if let Some(count) = form.classes {
             tensor = tensor.classes(count, batched, &labels(field), &texts)?;
             datatype = described(&texts);
         }
@@ -209,13 +260,28 @@ pub(super) fn outputs(
             "datatype": datatype,
             "shape": tensor.shape,
         });
-        if binary {
+        if let Some(slice) = form.shared {
+            let mut bytes = Vec::new();
+            for part in &tensor.parts {
+                raw::encode(part, &mut bytes).ok_or_else(|| no_form(field))?;
+            }
+            told["parameters"] = json!({ REGION: slice.region, SIZE: bytes.len() });
+            if slice.offset != 0 {
+                told["parameters"][OFFSET] = slice.offset.into();
+            }
+            outputs.shared.push((slice.clone(), bytes));
+        } else if form.binary {
             let bytes = outputs.bytes.get_or_insert_default();
             let before = bytes.len();
             for part in &tensor.parts {
                 raw::encode(part, bytes).ok_or_else(|| no_form(field))?;
             }
             told["parameters"] = json!({ "binary_data_size": bytes.len() - before });
+        } else if let Some((data, coded)) = json_of_texts(&tensor.parts, form.base64) {
+            if coded {
+                told["parameters"] = json!({ "content_type": "base64" });
+            }
+            told["data"] = data.into();
         } else {
             told["data"] = tensor.json()?;
         }
@@ -224,7 +290,8 @@ pub(super) fn outputs(
     Ok(outputs)
 }
 
-/// The wanted outputs, all in binary, in the order of the model's own.
+/// The wanted outputs, all in binary, in the order of the model's own, and where in shared memory
+/// they go.
 ///
 /// # Errors
 /// As for [`outputs`].
@@ -233,10 +300,13 @@ pub(super) fn binary(
     schema: &SchemaRef,
     wanted: &Wanted,
     batched: bool,
-) -> Result<Vec<RawTensor>, PredictError> {
+) -> Result<Vec<(RawTensor, Option<Slice>)>, PredictError> {
     let mut outputs = Vec::new();
     for (index, field) in schema.fields().iter().enumerate() {
-        let Some((_, classes)) = wanted.form_of(field.name()) else {
+        let Some(FormOf {
+            classes, shared, ..
+        }) = wanted.form_of(field.name())
+        else {
             continue;
         };
         let columns = batches.iter().map(|batch| batch.column(index));
@@ -252,12 +322,13 @@ pub(super) fn binary(
             raw::encode(part, &mut bytes).ok_or_else(|| no_form(field))?;
         }
         let datatype = datatype.ok_or_else(|| no_form(field))?;
-        outputs.push(RawTensor {
+        let tensor = RawTensor {
             name: field.name().clone(),
             datatype: datatype.to_owned(),
             shape: tensor.shape,
             data: bytes.into(),
-        });
+        };
+        outputs.push((tensor, shared.cloned()));
     }
     Ok(outputs)
 }
@@ -286,7 +357,9 @@ impl<'f> Tensor<'f> {
             parts.push(values);
         }
         let rows = columns.iter().map(|column| column.len()).sum();
-        let row_shape = row_shape.unwrap_or_else(|| vec![0; form.rank()]);
+        // Without a row to tell them, open dimensions are nothing.
+        let row_shape = row_shape.unwrap_or_else(|| empty_shape(field));
+        debug_assert_eq!(row_shape.len(), form.rank());
         let alone = !batched && rows == 1;
         let shape = std::iter::once(rows)
             .chain(row_shape)
@@ -320,6 +393,15 @@ impl<'f> Tensor<'f> {
             1
         };
         let each = values.len().checked_div(rows).unwrap_or(0);
+        if MAX_CLASSES < rows.saturating_mul(count.min(each)) {
+            return Err(PredictError::new(
+                ErrorCode::TooLarge,
+                format!(
+                    "output parameter 'classification' asks for more than {MAX_CLASSES} classes in \
+                     one answer; ask for fewer, or send fewer rows"
+                ),
+            ));
+        }
         let rows_of = values.chunks(each.max(1));
         let best: Vec<String> = rows_of.flat_map(|row| best(row, count, labels)).collect();
         let best: ArrayRef = Arc::new(StringArray::from(best));

@@ -13,6 +13,7 @@ use arrow_array::{Array, ArrayRef, BooleanArray, OffsetSizeTrait, PrimitiveArray
 use arrow_buffer::{ArrowNativeType, Buffer, ScalarBuffer, ToByteSlice};
 use arrow_schema::{DataType, Field};
 use bytes::Bytes;
+use volley_types::octets;
 
 // The buffers of Arrow are the machine's own; the protocol's are these.
 const _: () = assert!(cfg!(target_endian = "little"));
@@ -26,11 +27,16 @@ pub(super) fn width(data_type: &DataType) -> Option<usize> {
 }
 
 /// The `count` values in `bytes`. Numbers are not copied where the bytes lie as the machine needs
-/// them.
+/// them. `any_bytes` says that texts need not be UTF-8.
 ///
 /// # Errors
 /// What is wrong with the bytes.
-pub(super) fn decode(item: &Field, count: usize, bytes: Bytes) -> Result<ArrayRef, String> {
+pub(super) fn decode(
+    item: &Field,
+    count: usize,
+    bytes: Bytes,
+    any_bytes: bool,
+) -> Result<ArrayRef, String> {
     match item.data_type() {
         DataType::Float16 => numbers::<Float16Type>(count, bytes),
         DataType::Float32 => numbers::<Float32Type>(count, bytes),
@@ -48,8 +54,8 @@ pub(super) fn decode(item: &Field, count: usize, bytes: Bytes) -> Result<ArrayRe
             let values: BooleanArray = bytes.iter().map(|byte| Some(*byte != 0)).collect();
             Ok(Arc::new(values))
         }
-        DataType::Utf8 => Ok(Arc::new(texts(count, &bytes)?)),
-        DataType::LargeUtf8 => large_texts(count, &bytes),
+        DataType::Utf8 => Ok(Arc::new(texts(count, &bytes, any_bytes)?)),
+        DataType::LargeUtf8 => large_texts(count, &bytes, any_bytes),
         _ => Err("it cannot be given in this protocol".to_owned()),
     }
 }
@@ -77,7 +83,11 @@ fn fits(count: usize, width: usize, found: usize) -> Result<(), String> {
     }
 }
 
-fn texts(count: usize, mut bytes: &[u8]) -> Result<arrow_array::StringArray, String> {
+fn texts(
+    count: usize,
+    mut bytes: &[u8],
+    any_bytes: bool,
+) -> Result<arrow_array::StringArray, String> {
     // What is claimed is not believed: each text needs its length at least.
     if bytes.len() / 4 < count || i32::try_from(bytes.len()).is_err() {
         return Err(format!(
@@ -91,9 +101,13 @@ fn texts(count: usize, mut bytes: &[u8]) -> Result<arrow_array::StringArray, Str
         let (length, rest) = bytes.split_first_chunk::<4>().ok_or_else(cut)?;
         let length = usize::try_from(u32::from_le_bytes(*length)).map_err(|_| cut())?;
         let (text, rest) = rest.split_at_checked(length).ok_or_else(cut)?;
-        let text = std::str::from_utf8(text)
-            .map_err(|_| format!("text {index} is not UTF-8; models take text"))?;
-        texts.append_value(text);
+        if any_bytes {
+            texts.append_value(octets::to_text(text));
+        } else {
+            let text = std::str::from_utf8(text)
+                .map_err(|_| format!("text {index} is not UTF-8; this model takes text"))?;
+            texts.append_value(text);
+        }
         bytes = rest;
     }
     if bytes.is_empty() {
@@ -106,8 +120,8 @@ fn texts(count: usize, mut bytes: &[u8]) -> Result<arrow_array::StringArray, Str
     }
 }
 
-fn large_texts(count: usize, bytes: &[u8]) -> Result<ArrayRef, String> {
-    let values: arrow_array::LargeStringArray = texts(count, bytes)?.iter().collect();
+fn large_texts(count: usize, bytes: &[u8], any_bytes: bool) -> Result<ArrayRef, String> {
+    let values: arrow_array::LargeStringArray = texts(count, bytes, any_bytes)?.iter().collect();
     Ok(Arc::new(values))
 }
 
@@ -146,9 +160,9 @@ where
 
 fn append_texts<O: OffsetSizeTrait>(values: &ArrayRef, out: &mut Vec<u8>) -> Option<()> {
     for text in values.as_string::<O>().iter() {
-        let text = text.unwrap_or_default();
-        out.extend_from_slice(&u32::try_from(text.len()).ok()?.to_le_bytes());
-        out.extend_from_slice(text.as_bytes());
+        let bytes = octets::to_bytes(text.unwrap_or_default());
+        out.extend_from_slice(&u32::try_from(bytes.len()).ok()?.to_le_bytes());
+        out.extend_from_slice(&bytes);
     }
     Some(())
 }
@@ -169,7 +183,7 @@ mod tests {
         let mut bytes = vec![0];
         bytes.extend([1.5_f32, -2.0].iter().flat_map(|value| value.to_le_bytes()));
         let askew = Bytes::from(bytes).slice(1..);
-        let values = decode(&item(DataType::Float32), 2, askew).unwrap();
+        let values = decode(&item(DataType::Float32), 2, askew, false).unwrap();
         assert_eq!(values.as_ref(), &Float32Array::from(vec![1.5, -2.0]));
     }
 
@@ -179,14 +193,15 @@ mod tests {
         let mut bytes = Vec::new();
         encode(&texts, &mut bytes).unwrap();
         assert_eq!(bytes, b"\x02\0\0\0hi\0\0\0\0\x02\0\0\0\xc3\xa9");
-        let read = decode(&item(DataType::Utf8), 3, bytes.clone().into()).unwrap();
+        let read = decode(&item(DataType::Utf8), 3, bytes.clone().into(), false).unwrap();
         assert_eq!(&read, &texts);
-        let short = decode(&item(DataType::Utf8), 2, bytes.into()).unwrap_err();
+        let short = decode(&item(DataType::Utf8), 2, bytes.into(), false).unwrap_err();
         assert!(short.contains("after its 2 texts"), "{short}");
         let broken = decode(
             &item(DataType::Utf8),
             1,
             Bytes::from_static(b"\x01\0\0\0\xff"),
+            false,
         );
         assert!(broken.unwrap_err().contains("UTF-8"));
     }
@@ -214,9 +229,10 @@ mod tests {
             which in 0..TYPES.len(),
             count in prop_oneof![0_usize..20, any::<usize>()],
             bytes in proptest::collection::vec(prop_oneof![Just(0_u8), 0..4_u8, any::<u8>()], 0..64),
+            any_bytes in any::<bool>(),
         ) {
             let data_type = TYPES[which].clone();
-            let Ok(values) = decode(&item(data_type.clone()), count, bytes.clone().into()) else {
+            let Ok(values) = decode(&item(data_type.clone()), count, bytes.clone().into(), any_bytes) else {
                 return Ok(());
             };
             prop_assert_eq!(values.len(), count);

@@ -1,123 +1,207 @@
-//! The repository of models: what there is, load, unload.
+//! The repository of models: load, unload.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use http::StatusCode;
-use serde_json::{Value, json};
-use volley_types::control::ModelStatus;
-use volley_types::registry::{DeployOptions, ModelState, RegistryCommand, ReplicaState};
-use volley_types::{ErrorCode, ModelName, PredictError};
+use serde_json::{Map, Value};
+use volley_types::control::{DeploymentFailure, ModelStatus};
+use volley_types::registry::{
+    Ensemble, ModelSource, ModelState, PipelineSpec, RegistryCommand, RegistryState, ReplicaState,
+};
+use volley_types::{ErrorCode, ModelName, ModelVersion, PredictError};
 
+use super::ensemble;
+use super::load::{self, Given, Load, Version};
+use super::tensors::printable;
 use crate::app::App;
-use crate::body::{Fields, OwnJsonObject};
+use crate::body::{Fields, JsonObject, UntypedJsonObject};
 use crate::context::RequestContext;
 use crate::error::ApiError;
 use crate::extract::{Path, State};
+use crate::models::ModelFile;
 
-/// Replicas of a model that is loaded through this protocol, which knows no such number.
-const REPLICAS: u32 = 1;
 /// Between two looks at a model that is being loaded or unloaded.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Every model, or with `{"ready": true}` those that answer.
-pub(crate) async fn index(
-    State(app): State<Arc<App>>,
-    OwnJsonObject(body): OwnJsonObject,
-) -> Json<Value> {
-    let only_ready = body.get("ready") == Some(&Value::Bool(true));
-    let told = |entry: Entry| {
-        json!({ "name": entry.name, "version": entry.version, "state": entry.state,
-                "reason": entry.reason })
-    };
-    Json(entries(&app, only_ready).into_iter().map(told).collect())
-}
-
-/// A model of the index.
-pub(super) struct Entry {
-    pub(super) name: String,
-    /// The deployed version.
-    pub(super) version: Option<String>,
-    pub(super) state: &'static str,
-    /// Why it does not answer, where that is known.
-    pub(super) reason: String,
-}
-
-/// Every model, or those that answer.
-pub(super) fn entries(app: &App, only_ready: bool) -> Vec<Entry> {
-    let registry = app.control.registry();
-    let others = registry.aliases.keys().chain(registry.pipelines.keys());
-    let models = registry.models.keys().chain(others).filter_map(|name| {
-        let status = app.control.model_status(name)?;
-        let state = match status.state {
-            ModelState::Deployed | ModelState::PartiallyDeployed => "READY",
-            ModelState::Deploying => "LOADING",
-            ModelState::Registered | ModelState::Undeployed | ModelState::DeployFailed => {
-                "UNAVAILABLE"
-            }
-        };
-        let entry = Entry {
-            name: name.as_str().to_owned(),
-            version: status.version.map(|version| version.0.to_string()),
-            state,
-            reason: failure(&status).unwrap_or_default().to_owned(),
-        };
-        (!only_ready || state == "READY").then_some(entry)
-    });
-    models.collect()
-}
-
-/// Deploys a model's newest version, and answers when it is there.
+/// Deploys a model's newest version, or one with what comes along, and answers when it is there.
 pub(crate) async fn load(
     State(app): State<Arc<App>>,
     Path(model): Path<String>,
     context: RequestContext,
-    OwnJsonObject(body): OwnJsonObject,
+    UntypedJsonObject(body): UntypedJsonObject,
 ) -> Result<StatusCode, ApiError> {
     body.only("a load", &["parameters"])?;
-    let given = body
-        .object("parameters")?
-        .is_some_and(|given| !given.is_empty());
-    context.in_time(deploy(&app, model, given)).await?;
+    let given = body.object("parameters")?.into_iter().flatten();
+    let given = given.map(|(name, value)| Ok((name.clone(), Given::json(name, value)?)));
+    let given: Vec<_> = given.collect::<Result<_, PredictError>>()?;
+    drop(body);
+    let load = Load::read(given)?;
+    context.in_time(deploy(&app, model, load)).await?;
     Ok(StatusCode::OK)
 }
 
-/// Deploys the newest version of the model of that name, and returns when it is there. `given` is
-/// whether the load has parameters.
+/// Deploys the newest version of the repository's, or one that has what comes with the load, and
+/// returns when it is there. An ensemble is there when its models are.
 ///
 /// # Errors
-/// `InvalidInput` for a malformed name, for parameters, or when the model cannot be loaded; the
-/// registry's own.
-pub(super) async fn deploy(app: &App, model: String, given: bool) -> Result<(), PredictError> {
-    if given {
-        return Err(PredictError::invalid(
-            "a load takes no configuration and no files; register the model with its path or \
-             connector, and load it by name",
-        ));
-    }
+/// `InvalidInput` for a malformed name, or when the model cannot be loaded; the registry's own.
+pub(super) async fn deploy(app: &App, model: String, load: Load) -> Result<(), PredictError> {
     let model = ModelName::new(model)?;
-    let deploy = RegistryCommand::Deploy {
-        model: model.clone(),
-        version: None,
-        replicas: REPLICAS,
-        overcommit: false,
-        options: DeployOptions::default(),
-        workers: Vec::new(),
+    if load.is_ensemble()
+        && let Some(config) = &load.config
+    {
+        let spec = ensemble::pipeline(app, model.clone(), config).await?;
+        return load_ensemble(app, spec).await;
+    }
+    if let Some(spec) = ensemble_of(&app.control.registry(), &model) {
+        if load.config.is_some() {
+            return Err(PredictError::invalid(format!(
+                "'{model}' is an ensemble: a configuration in a load must have \
+                 'ensemble_scheduling'"
+            )));
+        }
+        return load_ensemble(app, spec).await;
+    }
+    let version = match &load.config {
+        None => load::own_version(&app.control.registry(), &model)?,
+        Some(config) => register(app, &model, config, load.files).await?,
     };
-    app.control.write(deploy).await?;
-    loop {
-        let status = app
-            .control
-            .model_status(&model)
-            .ok_or_else(|| gone(&model))?;
-        match status.state {
-            ModelState::Deployed | ModelState::PartiallyDeployed => return Ok(()),
-            ModelState::DeployFailed => return Err(failed(&model, &status)),
-            ModelState::Undeployed => return Err(gone(&model)),
-            ModelState::Registered | ModelState::Deploying => tokio::time::sleep(LOOK).await,
+    deploy_version(app, &model, Some(version)).await?;
+    deployed(app, &model).await
+}
+
+/// The version of a model with this configuration and these files, registered where it is new.
+async fn register(
+    app: &App,
+    model: &ModelName,
+    config: &Map<String, Value>,
+    files: Vec<ModelFile>,
+) -> Result<ModelVersion, PredictError> {
+    let source = match files.is_empty() {
+        true => None,
+        // Nothing is kept for who may not register it.
+        false => {
+            app.principal.change(model)?;
+            let store = app.models.as_ref().ok_or_else(no_store)?;
+            let (url, sha256) = store.keep(files).await?;
+            let sha256 = Some(sha256);
+            Some(ModelSource::Url { url, sha256 })
+        }
+    };
+    match load::version(&app.control.registry(), model, config, source)? {
+        Version::There(version) => Ok(version),
+        Version::New(command) => {
+            let reply = app.control.write(*command).await?;
+            reply.version.ok_or_else(|| {
+                PredictError::internal("the model was not registered", "the reply has no version")
+            })
         }
     }
+}
+
+fn no_store() -> PredictError {
+    PredictError::new(
+        ErrorCode::Unimplemented,
+        "this cluster has no place for the files of a load: set 'uploads.store' in the \
+         coordinators' configuration to a bucket or a share that all workers reach, as \
+         \"s3://bucket/models/\" or \"file:///mnt/models/\"",
+    )
+}
+
+async fn deploy_version(
+    app: &App,
+    model: &ModelName,
+    version: Option<ModelVersion>,
+) -> Result<(), PredictError> {
+    let deploy = app.control.registry().deploy_again(model, version);
+    app.control.write(deploy).await?;
+    Ok(())
+}
+
+/// Waits until a model answers, and no version before its deployed one does.
+async fn deployed(app: &App, model: &ModelName) -> Result<(), PredictError> {
+    loop {
+        let status = app.control.model_status(model).ok_or_else(|| gone(model))?;
+        let registry = app.control.registry();
+        let entry = registry.models.get(model);
+        let deployment = entry.and_then(|entry| entry.deployment.as_ref());
+        if let Some(failure) = DeploymentFailure::find(deployment, &status) {
+            return Err(failed(model, &failure.reason));
+        }
+        // One that stays beside is no roll that ends.
+        let rolls = deployment.is_some_and(|it| it.rollout.is_some() && it.options.beside == 0);
+        match status.state {
+            ModelState::Deployed | ModelState::PartiallyDeployed if !rolls => return Ok(()),
+            ModelState::DeployFailed => return Err(failed(model, "its replicas failed")),
+            ModelState::Undeployed => return Err(gone(model)),
+            _ => tokio::time::sleep(LOOK).await,
+        }
+    }
+}
+
+/// The pipeline of that name, where it is an ensemble.
+fn ensemble_of(registry: &RegistryState, name: &ModelName) -> Option<PipelineSpec> {
+    let spec = &registry.pipelines.get(name)?.spec;
+    spec.ensemble.as_ref()?;
+    Some(PipelineSpec::clone(spec))
+}
+
+/// The models that an ensemble calls, those of ensembles in it too, and these ensembles.
+fn behind(registry: &RegistryState, spec: &PipelineSpec) -> (Vec<ModelName>, Vec<PipelineSpec>) {
+    let (mut models, mut ensembles) = (Vec::new(), Vec::new());
+    let mut open: Vec<ModelName> = spec.names().map(|model| model.name.clone()).collect();
+    while let Some(name) = open.pop() {
+        if models.contains(&name) {
+            continue;
+        }
+        if let Some(inner) = ensemble_of(registry, &name) {
+            open.extend(inner.names().map(|model| model.name.clone()));
+            ensembles.push(inner);
+        } else if registry.models.contains_key(&name) {
+            models.push(name);
+        }
+    }
+    (models, ensembles)
+}
+
+/// Writes an ensemble as one that answers, with those in it, and has its models deployed.
+async fn load_ensemble(app: &App, spec: PipelineSpec) -> Result<(), PredictError> {
+    let (models, inner) = behind(&app.control.registry(), &spec);
+    for model in &models {
+        let registry = app.control.registry();
+        let entry = registry.models.get(model);
+        if entry.is_some_and(|entry| entry.deployment.is_none()) {
+            let version = load::own_version(&registry, model).ok();
+            deploy_version(app, model, version).await?;
+        }
+    }
+    for model in &models {
+        deployed(app, model).await?;
+    }
+    let name = spec.name.clone();
+    for spec in inner.into_iter().chain([spec]) {
+        put(app, spec, true).await?;
+    }
+    // What its models take is known here once a worker has told it.
+    app.control
+        .signature(&volley_types::ModelRef::deployed(name))
+        .await?;
+    Ok(())
+}
+
+async fn put(app: &App, mut spec: PipelineSpec, loaded: bool) -> Result<(), PredictError> {
+    if let Some(ensemble) = &mut spec.ensemble {
+        *ensemble = Ensemble {
+            loaded,
+            config: std::mem::take(&mut ensemble.config),
+        };
+    }
+    let pipeline = Arc::new(spec);
+    let expected = None;
+    let put = RegistryCommand::PutPipeline { pipeline, expected };
+    app.control.write(put).await?;
+    Ok(())
 }
 
 fn gone(model: &ModelName) -> PredictError {
@@ -125,13 +209,12 @@ fn gone(model: &ModelName) -> PredictError {
     PredictError::new(ErrorCode::Conflict, message)
 }
 
-fn failed(model: &ModelName, status: &ModelStatus) -> PredictError {
-    let reason = failure(status).unwrap_or("its replicas failed");
+fn failed(model: &ModelName, reason: &str) -> PredictError {
     PredictError::invalid(format!("model '{model}' could not be loaded: {reason}"))
 }
 
 /// Why a replica could not be loaded.
-fn failure(status: &ModelStatus) -> Option<&str> {
+pub(super) fn failure(status: &ModelStatus) -> Option<&str> {
     status
         .replicas
         .iter()
@@ -145,19 +228,61 @@ fn failure(status: &ModelStatus) -> Option<&str> {
 pub(crate) async fn unload(
     State(app): State<Arc<App>>,
     Path(model): Path<String>,
-    OwnJsonObject(body): OwnJsonObject,
+    JsonObject(body): JsonObject,
 ) -> Result<StatusCode, ApiError> {
     body.only("an unload", &["parameters"])?;
-    undeploy(&app, model).await?;
+    let given = body.object("parameters")?.into_iter().flatten();
+    let given = given.map(|(name, value)| (name.clone(), value.as_bool()));
+    undeploy(&app, model, dependents(given)?).await?;
     Ok(StatusCode::OK)
 }
 
-/// Undeploys the model of that name.
+/// Whether an unload is of the models of an ensemble too.
+///
+/// # Errors
+/// `InvalidInput` naming the parameter that is not known, or not true or false.
+pub(super) fn dependents(
+    given: impl IntoIterator<Item = (String, Option<bool>)>,
+) -> Result<bool, PredictError> {
+    let mut dependents = false;
+    for (name, value) in given {
+        if name != "unload_dependents" {
+            return Err(PredictError::invalid(format!(
+                "unload parameter '{}' is not known; there is 'unload_dependents'",
+                printable(&name)
+            )));
+        }
+        dependents = value.ok_or_else(|| {
+            PredictError::invalid("unload parameter 'unload_dependents' must be true or false")
+        })?;
+    }
+    Ok(dependents)
+}
+
+/// Undeploys the model of that name; with its `dependents`, the models of an ensemble too.
 ///
 /// # Errors
 /// `InvalidInput` for a malformed name; the registry's own.
-pub(super) async fn undeploy(app: &App, model: String) -> Result<(), PredictError> {
-    let command = RegistryCommand::Undeploy(ModelName::new(model)?);
-    app.control.write(command).await?;
+pub(super) async fn undeploy(
+    app: &App,
+    model: String,
+    dependents: bool,
+) -> Result<(), PredictError> {
+    let model = ModelName::new(model)?;
+    let registry = app.control.registry();
+    let Some(spec) = ensemble_of(&registry, &model) else {
+        app.control.write(RegistryCommand::Undeploy(model)).await?;
+        return Ok(());
+    };
+    let (models, inner) = behind(&registry, &spec);
+    put(app, spec, false).await?;
+    if dependents {
+        for spec in inner {
+            put(app, spec, false).await?;
+        }
+        for model in models {
+            app.control.write(RegistryCommand::Undeploy(model)).await?;
+        }
+    }
     Ok(())
 }

@@ -1,8 +1,10 @@
 //! The routes of the protocol.
 
-use super::{config, generate, infer, infer_stream, models, repository, statistics};
+use super::shared_memory_routes as regions;
+use super::{config, generate, index, infer, infer_stream, models, repository, statistics};
 use crate::auth::{
-    MODEL_ADMIN, Methods, PREDICT, PUBLIC, Routes, Sealed, VIEWER, get, post, post_stream,
+    CLUSTER_ADMIN, MODEL_ADMIN, Methods, PREDICT, PUBLIC, Routes, Sealed, VIEWER, get, post,
+    post_stream,
 };
 
 /// All routes under `/v2`.
@@ -12,7 +14,7 @@ pub(crate) fn routes(sealed: &Sealed) -> Routes<Sealed> {
         .route("/health/live", get(PUBLIC, models::live))
         .route("/health/ready", get(PUBLIC, models::ready))
         .route("/models/stats", get(VIEWER, statistics::all))
-        .route("/repository/index", post(VIEWER, repository::index))
+        .route("/repository/index", post(VIEWER, index::index))
         .route(
             "/repository/models/{model}/load",
             post(MODEL_ADMIN, repository::load),
@@ -21,6 +23,7 @@ pub(crate) fn routes(sealed: &Sealed) -> Routes<Sealed> {
             "/repository/models/{model}/unload",
             post(MODEL_ADMIN, repository::unload),
         )
+        .merge(shared_memory())
         .merge(versioned("", get(VIEWER, models::metadata)))
         .merge(versioned("/ready", get(VIEWER, models::model_ready)))
         .merge(versioned("/config", get(VIEWER, config::config)))
@@ -35,6 +38,45 @@ pub(crate) fn routes(sealed: &Sealed) -> Routes<Sealed> {
             "/generate_stream",
             post_stream(PREDICT, sealed, generate::stream),
         ))
+}
+
+/// Regions of memory, which are this node's own. Whoever registers one has the node read what
+/// others on the machine have.
+fn shared_memory() -> Routes<Sealed> {
+    let each = |kind: &str, what: &str, handler: Methods<Sealed>| {
+        let all = Routes::new().route(&format!("/{kind}sharedmemory/{what}"), handler.clone());
+        let one = format!("/{kind}sharedmemory/region/{{region}}/{what}");
+        all.route(&one, handler)
+    };
+    Routes::new()
+        .merge(each(
+            "system",
+            "status",
+            get(CLUSTER_ADMIN, regions::status),
+        ))
+        .merge(each(
+            "system",
+            "unregister",
+            post(CLUSTER_ADMIN, regions::unregister),
+        ))
+        .route(
+            "/systemsharedmemory/region/{region}/register",
+            post(CLUSTER_ADMIN, regions::register),
+        )
+        .merge(each(
+            "cuda",
+            "status",
+            get(CLUSTER_ADMIN, regions::no_cuda_regions),
+        ))
+        .merge(each(
+            "cuda",
+            "unregister",
+            post(CLUSTER_ADMIN, regions::unregister_cuda),
+        ))
+        .route(
+            "/cudasharedmemory/region/{region}/register",
+            post(CLUSTER_ADMIN, regions::register_cuda),
+        )
 }
 
 /// A route of a model, with and without a version.

@@ -9,10 +9,12 @@ use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use bytes::Bytes;
 use serde_json::Value;
-use volley_types::PredictError;
-use volley_types::signature::is_bfloat16;
+use volley_types::signature::{is_bfloat16, takes_octets};
+use volley_types::{PredictError, octets};
 
+use super::coded::bytes_of_texts;
 use super::raw;
+use super::shared_memory::REGION;
 use crate::tensors::columns::{self, Form, form};
 use crate::tensors::{fixed_shape, flat_values};
 
@@ -80,7 +82,8 @@ pub(super) fn binary_rows(
         let (datatype, shape) = (Some(input.datatype.as_str()), input.shape);
         columns.add(&input.name, |field| {
             Tensor::of(field, datatype, shape, |item, size| {
-                Ok(Data::Raw(raw::decode(item, size, input.data)?))
+                let any_bytes = takes_octets(field);
+                Ok(Data::Raw(raw::decode(item, size, input.data, any_bytes)?))
             })
         })?;
     }
@@ -152,19 +155,25 @@ pub(super) fn raw_rows(bytes: Bytes, schema: &SchemaRef) -> Result<Rows, Predict
         None => {
             let one = raw_shape(field, 1).filter(|(rows, shape)| rows * elements(shape) == 1);
             let (rows, shape) = one.ok_or_else(none)?;
-            let text = std::str::from_utf8(&bytes)
-                .map_err(|_| wrong("is not UTF-8; models take text".to_owned()))?;
-            let text = Value::from(text);
+            let text = match std::str::from_utf8(&bytes) {
+                Err(_) if !takes_octets(field) => {
+                    return Err(wrong("is not UTF-8; this model takes text".to_owned()));
+                }
+                _ => Value::from(octets::to_text(&bytes)),
+            };
             let values = flat_values(field.name(), item, &[&text], 1)?;
             (rows, shape, values)
         }
         Some(width) => {
             let (rows, row_shape) = raw_shape(field, bytes.len() / width).ok_or_else(none)?;
             let count = rows * elements(&row_shape);
-            let values = raw::decode(item, count, bytes).map_err(wrong)?;
+            let values = raw::decode(item, count, bytes, false).map_err(wrong)?;
             (rows, row_shape, values)
         }
     };
+    if rows == 0 {
+        return Err(wrong("has no data; tell its shape in JSON".to_owned()));
+    }
     let mut given: Vec<Option<(ArrayRef, usize)>> = vec![None; schema.fields().len()];
     given[index] = Some((columns::column(field, values, rows, &row_shape)?, rows));
     let batch = together(given, schema)?;
@@ -216,9 +225,6 @@ fn together(
     }
     // A model without inputs is called once.
     let rows = first.map_or(1, |(_, rows)| rows);
-    if rows == 0 {
-        return Err(PredictError::invalid("'inputs' has no rows"));
-    }
     let options = RecordBatchOptions::new().with_row_count(Some(rows));
     let schema = Arc::new(Schema::new(fields));
     RecordBatch::try_new_with_options(schema, columns, &options).map_err(|error| {
@@ -239,8 +245,8 @@ fn unknown(name: &str, schema: &Schema) -> PredictError {
 /// Takes the bytes of an input from the front of `raw`, where it says that it has some.
 pub(super) fn bytes_of(input: &Value, raw: &mut Bytes) -> Result<Option<Bytes>, String> {
     let parameters = input.get("parameters");
-    if parameters.is_some_and(|given| given.get("shared_memory_region").is_some()) {
-        return Err("shared memory is not served; send the tensor".to_owned());
+    if parameters.is_some_and(|given| given.get(REGION).is_some()) {
+        return Err("shared memory is not for this route; use infer".to_owned());
     }
     let Some(size) = parameters.and_then(|given| given.get("binary_data_size")) else {
         return Ok(None);
@@ -281,12 +287,18 @@ impl<'v> Tensor<'v> {
         Self::of(field, datatype, shape, |item, size| {
             match (bytes, input.get("data")) {
                 (Some(_), Some(_)) => Err("has 'data' and binary data; give one".to_owned()),
-                (Some(bytes), None) => Ok(Data::Raw(raw::decode(item, size, bytes)?)),
+                (Some(bytes), None) => {
+                    let any_bytes = takes_octets(field);
+                    Ok(Data::Raw(raw::decode(item, size, bytes, any_bytes)?))
+                }
                 (None, Some(data)) => {
                     let mut flat = Vec::new();
                     flatten(data, &mut flat);
                     if size == flat.len() {
-                        return Ok(Data::Json(flat));
+                        return match bytes_of_texts(input, field, item, &flat)? {
+                            Some(raw) => Ok(Data::Raw(raw)),
+                            None => Ok(Data::Json(flat)),
+                        };
                     }
                     let found = flat.len();
                     Err(format!(
@@ -356,6 +368,12 @@ impl<'v> Tensor<'v> {
         };
         columns::column(field, values, self.rows, &self.row_shape)
     }
+}
+
+/// The shape of a row of `field` where there is none to tell it: 0 where it is open.
+pub(super) fn empty_shape(field: &Field) -> Vec<usize> {
+    let dims = known_shape(field).into_iter();
+    dims.map(Option::unwrap_or_default).collect()
 }
 
 /// The protocol's name for a column's type; `None` when it has no such form.

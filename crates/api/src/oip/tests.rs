@@ -184,7 +184,6 @@ fn what_does_not_fit_is_refused_by_name() {
         (told("x", "FP32", &[usize::MAX, 2], 8), 8, "too large"),
         (told("x", "FP16", &[1, 2], 8), 8, "FP16"),
         (told("y", "FP32", &[1, 2], 8), 8, "'y'"),
-        (told("x", "FP32", &[0, 2], 0), 0, "no rows"),
         (
             json!({ "name": "x", "datatype": "FP32", "shape": [1, 2] }),
             0,
@@ -224,7 +223,12 @@ proptest! {
             let answer =
                 outputs(&[rows.batch], &schema, &Wanted::all_binary(), rows.batched).unwrap();
             prop_assert_eq!(answer.bytes, Some(bytes.clone()));
-            prop_assert_eq!(&answer.told[0]["shape"], &json!(shape));
+            // Without a row, open dimensions are nothing.
+            let told = &answer.told[0]["shape"];
+            match shape.first() {
+                Some(0) => prop_assert_eq!(&told[0], &json!(0)),
+                _ => prop_assert_eq!(told, &json!(shape)),
+            }
         }
         if let Ok(rows) = tensors::raw_rows(bytes.into(), &schema) {
             prop_assert!(0 < rows.batch.num_rows());

@@ -3,13 +3,13 @@
 use arrow_array::RecordBatch;
 use serde_json::{Map, Value, json};
 use volley_types::signature::PROMPT;
-use volley_types::{FinishReason, GenerationRow, Input, PredictError, PredictRequest, Usage};
+use volley_types::{FinishReason, GenerationRow, Input, PredictError, PredictRequest, Task, Usage};
 
-use super::Found;
 use super::describe::{TEXT_INPUT, TEXT_OUTPUT};
 use super::infer::{FIELDS, inputs};
-use super::outputs::no_output;
+use super::outputs::{no_output, once};
 use super::tensors::printable;
+use super::{Found, reserved};
 use crate::answer::Choice;
 use crate::body::Fields;
 use crate::context::RequestContext;
@@ -59,8 +59,8 @@ impl Texts {
         request.request_id = context.request_id.clone();
         request.trace = context.trace;
         request.session = context.session.clone();
-        request.deadline = Some(context.deadline);
-        request.parameters = parameters::from_json(&given)?;
+        let given = parameters::from_json(&given)?;
+        reserved::put(&mut request, given, context.deadline, Task::Generate, false)?;
         Ok((texts, request))
     }
 
@@ -144,7 +144,11 @@ fn check_outputs(body: &Map<String, Value>) -> Result<(), PredictError> {
     };
     let other = |name: &Option<String>| name.as_deref() != Some(TEXT_OUTPUT);
     match outputs.iter().map(name).find(other) {
-        None => Ok(()),
+        None => once(
+            outputs
+                .iter()
+                .filter_map(|output| output.get("name")?.as_str()),
+        ),
         Some(name) => Err(no_output(&name.unwrap_or_default())),
     }
 }

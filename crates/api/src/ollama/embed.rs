@@ -49,11 +49,25 @@ pub(crate) async fn embed(
     if let Some(dimensions) = body.count("dimensions")? {
         parameters.insert("dimensions".to_owned(), dimensions.into());
     }
+    match body.get("truncate") {
+        None | Some(Value::Null | Value::Bool(true)) => {}
+        Some(Value::Bool(false)) => {
+            parameters.insert("truncate".to_owned(), false.into());
+        }
+        Some(_) => {
+            let message = "field 'truncate' must be true or false";
+            return Err(PredictError::invalid(message).into());
+        }
+    }
     let parameters = crate::parameters::from_json(&parameters)?;
     let work = vectors(&app, &name, model, &texts, parameters, &context);
     let (vectors, tokens) = context.in_time(work).await?;
     let mut told = json!({ "model": name, "embeddings": vectors });
-    times.tell(volley_types::Usage::default(), &mut told);
+    times.tell(
+        Some(volley_types::Usage::default()),
+        &volley_types::Details::default(),
+        &mut told,
+    );
     told["prompt_eval_count"] = tokens.into();
     for name in ["prompt_eval_duration", "eval_count", "eval_duration"] {
         told.as_object_mut().map(|told| told.remove(name));

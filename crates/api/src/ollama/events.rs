@@ -3,7 +3,7 @@
 use arrow_array::RecordBatch;
 use bytes::{BufMut, BytesMut};
 use serde_json::{Value, json};
-use volley_types::{FinishReason, GenerationRow, PredictError, Usage};
+use volley_types::{Details, FinishReason, GenerationRow, PredictError, Usage};
 
 use super::{Times, calls, done_reason, now};
 use crate::answer::{self, failure, merge_tool_calls};
@@ -85,7 +85,7 @@ impl Lines {
         write(&line, out);
     }
 
-    fn end(&mut self, out: &mut BytesMut) {
+    fn end(&mut self, details: &Details, out: &mut BytesMut) {
         if !self.calls.is_empty() && self.kind == Kind::Chat {
             let mut line = self.kind.object(&self.model, "", "", false);
             line["message"]["tool_calls"] = calls(&self.calls);
@@ -93,7 +93,7 @@ impl Lines {
         }
         let mut line = self.kind.object(&self.model, "", "", true);
         line["done_reason"] = done_reason(self.reason).into();
-        self.times.tell(self.usage.unwrap_or_default(), &mut line);
+        self.times.tell(self.usage, details, &mut line);
         write(&line, out);
         self.finished = true;
     }
@@ -110,7 +110,8 @@ impl Events for Lines {
             failure(&row)?;
             self.row(&row, out);
             if row.last() {
-                self.end(out);
+                let details = row.details().map(Details::from_json);
+                self.end(&details.unwrap_or_default(), out);
                 break;
             }
         }

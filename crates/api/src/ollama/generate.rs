@@ -5,18 +5,18 @@ use std::sync::Arc;
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value};
-use volley_types::{GenerationRow, Input, PredictError, PredictRequest, Task};
+use volley_types::{Dialect, GenerationRow, Input, PredictError, PredictRequest, Task};
 
 use super::events::{Kind, Lines};
 use super::request::{self, Read};
-use super::{Times, calls, done_reason, named};
+use super::{FORMAT, Times, calls, done_reason, named};
 use crate::answer;
 use crate::app::App;
 use crate::body::JsonObject;
 use crate::context::RequestContext;
 use crate::error::ApiError;
 use crate::extract::State;
-use crate::sse;
+use crate::{sse, supplement};
 
 /// A chat, streamed unless it is asked for whole.
 pub(crate) async fn chat(
@@ -59,7 +59,7 @@ async fn answer(
         parameters,
         stream,
     } = match kind {
-        Kind::Chat => request::chat(body)?,
+        Kind::Chat => request::chat(body, &signature)?,
         Kind::Generate => request::generate(body)?,
     };
     let Some(rows) = rows else {
@@ -70,6 +70,8 @@ async fn answer(
     request.trace = context.trace;
     request.deadline = Some(context.deadline);
     request.parameters = parameters;
+    request.dialect = Dialect::Ollama;
+    request.whole = !stream;
     if stream {
         let begun = async {
             let mut chunks = app.control.predict(request).await?;
@@ -108,7 +110,7 @@ fn whole(
     batches: &[arrow_array::RecordBatch],
 ) -> Result<Value, PredictError> {
     let mut choices = answer::choices(batches)?;
-    let usage = answer::usage(&choices).unwrap_or_default();
+    let usage = answer::usage(&choices);
     if choices.is_empty() {
         return Err(sse::silent_end());
     }
@@ -118,9 +120,16 @@ fn whole(
         object["message"]["tool_calls"] = calls(&choice.tool_calls);
     }
     if !choice.tokens.is_empty() {
-        object["logprobs"] = choice.tokens.into();
+        object["logprobs"] = choice.tokens.clone().into();
     }
     object["done_reason"] = done_reason(choice.finish_reason).into();
-    times.tell(usage, &mut object);
+    times.tell(usage, &choice.details, &mut object);
+    if let Some(Value::Object(given)) = supplement::of(&choice.details, FORMAT) {
+        let mut given = given.clone();
+        // A server may be asked by the other of the two interfaces.
+        given.retain(|name, _| kind == Kind::Generate || name != "response");
+        given.retain(|name, _| kind == Kind::Chat || name != "message");
+        supplement::supplement(&mut object, &given.into());
+    }
     Ok(object)
 }

@@ -2,8 +2,9 @@
 
 use arrow_array::RecordBatch;
 use serde_json::{Map, Value, json};
-use volley_types::{ChatMessage, Parameters, PredictError};
+use volley_types::{ChatMessage, Native, Parameters, PredictError, Signature};
 
+use super::FORMAT;
 use crate::body::Fields;
 use crate::{chat, parameters};
 
@@ -71,7 +72,11 @@ pub(super) struct Read {
 
 /// # Errors
 /// `InvalidInput` naming the field.
-pub(super) fn chat(body: &Map<String, Value>) -> Result<Read, PredictError> {
+pub(super) fn chat(body: &Map<String, Value>, signature: &Signature) -> Result<Read, PredictError> {
+    let messages = body.get("messages").and_then(Value::as_array);
+    if let Some(messages) = messages.filter(|it| signature.takes_native(FORMAT) && !it.is_empty()) {
+        return native(body, messages, signature);
+    }
     body.only("a chat", &[&COMMON[..], &CHAT[..]].concat())?;
     let mut given = options(body)?;
     match body.get("tools") {
@@ -85,10 +90,54 @@ pub(super) fn chat(body: &Map<String, Value>) -> Result<Read, PredictError> {
     let rows = match body.get("messages") {
         None | Some(Value::Null) => None,
         Some(Value::Array(messages)) if messages.is_empty() => None,
-        Some(Value::Array(messages)) => Some(chat::conversation(&conversation(messages)?)?),
+        Some(Value::Array(messages)) => {
+            Some(chat::native_rows(signature, &conversation(messages)?, None)?.0)
+        }
         Some(_) => return Err(no_messages()),
     };
     read(body, rows, &given)
+}
+
+/// A chat for a model whose server speaks this very dialect, and knows more of it.
+fn native(
+    body: &Map<String, Value>,
+    messages: &[Value],
+    signature: &Signature,
+) -> Result<Read, PredictError> {
+    let (messages, mut lost) = match conversation(messages) {
+        Ok(messages) => (messages, None),
+        Err(error) if messages.iter().all(Value::is_object) => (Vec::new(), Some(error.message)),
+        Err(error) => return Err(error),
+    };
+    // Servers of other houses are sent what can be said in their words.
+    let given = match options(body) {
+        Ok(mut given) => {
+            if let Some(tools @ Value::Array(_)) = body.get("tools") {
+                given.insert("tools".to_owned(), tools.clone());
+            }
+            given
+        }
+        Err(error) => {
+            lost = lost.or(Some(error.message));
+            Map::new()
+        }
+    };
+    let mut sent = body.clone();
+    for ours in ["model", "name", "stream"] {
+        sent.remove(ours);
+    }
+    let native = Native {
+        format: FORMAT.to_owned(),
+        body: sent,
+        lost,
+        ..Native::default()
+    };
+    let (rows, native) = chat::native_rows(signature, &messages, Some(native))?;
+    let mut read = read(body, Some(rows), &given)?;
+    if let Some(native) = native {
+        native.put(&mut read.parameters)?;
+    }
+    Ok(read)
 }
 
 /// # Errors
@@ -193,8 +242,11 @@ fn options(body: &Map<String, Value>) -> Result<Map<String, Value>, PredictError
         }
     }
     match body.get("think") {
-        // Whether a model thinks is told by what it is.
-        None | Some(Value::Null | Value::Bool(_)) => {}
+        None | Some(Value::Null) => {}
+        Some(Value::Bool(thinks)) => {
+            let kind = if *thinks { "enabled" } else { "disabled" };
+            given.insert("thinking".to_owned(), json!({ "type": kind }));
+        }
         Some(Value::String(level)) => {
             given.insert("reasoning_effort".to_owned(), level.as_str().into());
         }
@@ -256,8 +308,14 @@ fn conversation(messages: &[Value]) -> Result<Vec<ChatMessage>, PredictError> {
             message.insert("tool_call_id".to_owned(), id(answered).into());
             answered += 1;
         }
+        let thinking = message.get("thinking").and_then(Value::as_str);
+        let thinking = thinking.filter(|text| !text.is_empty()).map(str::to_owned);
         let read = chat::openai_message(&Value::Object(message));
-        conversation.push(read.ok_or_else(no_messages)?);
+        let mut read = read.ok_or_else(no_messages)?;
+        if let Some(thinking) = thinking {
+            read.details = Some(json!({ "thinking": [{ "text": thinking }] }).to_string());
+        }
+        conversation.push(read);
     }
     Ok(conversation)
 }
@@ -298,7 +356,7 @@ mod tests {
     use super::*;
 
     fn read(body: Value) -> Result<Read, PredictError> {
-        chat(body.as_object().unwrap())
+        chat(body.as_object().unwrap(), &Signature::generation())
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! `POST /v1/chat/completions`.
 
+mod legacy;
+mod messages;
+
 use std::sync::Arc;
 
 use axum::Json;
@@ -8,7 +11,9 @@ use serde_json::{Map, Value, json};
 use volley_types::{ChatMessage, GenerationRow, PredictError, PredictRequest, Task};
 
 use super::events::{CompletionEvents, Kind};
-use super::{finish_reason, logprobs, model, now, request, take_stream, usage};
+use super::{
+    FINGERPRINT, explanation, finish_reason, logprobs, model_for, now, request, take_stream, usage,
+};
 use crate::answer::{self, Choice};
 use crate::app::App;
 use crate::body::JsonObject;
@@ -16,7 +21,10 @@ use crate::context::RequestContext;
 use crate::error::ApiError;
 use crate::extract::State;
 use crate::sse::Events;
-use crate::{chat, citations, sse};
+use crate::{chat, citations, sse, supplement};
+
+/// The name of the provider whose form this is.
+const FORMAT: &str = "openai";
 
 /// A chat completion, whole or streamed.
 pub(crate) async fn complete(
@@ -30,7 +38,8 @@ pub(crate) async fn complete(
         let answer = whole(&app, read, &id);
         return Ok(Json(context.in_time(answer).await?).into_response());
     }
-    let events = CompletionEvents::new(Kind::Chat, &id, now(), &read.name, read.include_usage);
+    let events = CompletionEvents::new(Kind::Chat, &id, now(), &read.name, read.include_usage)
+        .of_functions(read.legacy);
     stream(&app, read.request, events, &context).await
 }
 
@@ -39,6 +48,8 @@ struct Read {
     request: PredictRequest,
     stream: bool,
     include_usage: bool,
+    /// Whether the caller knows functions, and no tools.
+    legacy: bool,
 }
 
 async fn read(
@@ -46,30 +57,29 @@ async fn read(
     body: &mut Map<String, Value>,
     context: &RequestContext,
 ) -> Result<Read, PredictError> {
-    let (name, model, signature) = model(app, body).await?;
-    super::expect(&name, &signature, Task::Generate)?;
+    let (name, model, signature) = model_for(app, body, Task::Generate).await?;
     refuse(body)?;
-    let messages = take_messages(body)?;
+    let legacy = legacy::take(body)?;
+    let talk = messages::take(body)?;
     let (stream, include_usage) = take_stream(body)?;
-    let rows = chat::conversation(&messages)?;
+    let (rows, native) = chat::native_rows(&signature, &talk.messages, talk.native)?;
+    let mut request = request(model, rows, body, context)?;
+    request.whole = !stream;
+    if let Some(native) = native {
+        native.put(&mut request.parameters)?;
+    }
     Ok(Read {
         name,
-        request: request(model, rows, body, context)?,
+        request,
         stream,
         include_usage,
+        legacy,
     })
 }
 
-/// Refuses what would otherwise be passed over: what came before tools, and sound.
+/// Refuses what would otherwise be passed over: sound.
 fn refuse(body: &Map<String, Value>) -> Result<(), PredictError> {
     let given = |name: &str| body.get(name).is_some_and(|value| !value.is_null());
-    for (name, instead) in [("functions", "tools"), ("function_call", "tool_choice")] {
-        if given(name) {
-            return Err(PredictError::invalid(format!(
-                "field '{name}' is not supported; give '{instead}'"
-            )));
-        }
-    }
     let text = |modalities: &Value| modalities == &json!(["text"]);
     if given("audio") || given("modalities") && !body.get("modalities").is_some_and(text) {
         return Err(PredictError::invalid(
@@ -79,28 +89,18 @@ fn refuse(body: &Map<String, Value>) -> Result<(), PredictError> {
     Ok(())
 }
 
-fn take_messages(body: &mut Map<String, Value>) -> Result<Vec<ChatMessage>, PredictError> {
-    let messages = match body.remove("messages") {
-        Some(Value::Array(messages)) if !messages.is_empty() => messages,
-        None | Some(Value::Null) => {
-            return Err(PredictError::invalid("field 'messages' is missing"));
-        }
-        Some(_) => {
-            return Err(PredictError::invalid(
-                "field 'messages' must be a list of at least one message",
-            ));
-        }
-    };
-    let read = |(index, message)| {
-        chat::openai_message(message).ok_or_else(|| {
-            PredictError::invalid(format!(
-                "field 'messages' has no message of text at place {index}: a message has a 'role', \
-                 a 'content' (a text, parts of text, or null), and perhaps 'tool_calls' or a \
-                 'tool_call_id'"
-            ))
-        })
-    };
-    messages.iter().enumerate().map(read).collect()
+/// The conversation of a body.
+///
+/// # Errors
+/// `InvalidInput` naming the field.
+pub(crate) fn take_messages(
+    body: &mut Map<String, Value>,
+) -> Result<Vec<ChatMessage>, PredictError> {
+    let talk = messages::take(body)?;
+    match talk.native.and_then(|native| native.lost) {
+        Some(lost) => Err(PredictError::invalid(lost)),
+        None => Ok(talk.messages),
+    }
 }
 
 /// Streams a generation. The status is 200 only once the first chunk is there.
@@ -126,23 +126,52 @@ pub(crate) async fn stream(
 async fn whole(app: &App, read: Read, id: &str) -> Result<Value, PredictError> {
     let chunks = app.control.predict(read.request).await?;
     let choices = answer::choices(&answer::collect(chunks).await?)?;
-    let told = answer::usage(&choices).unwrap_or_default();
-    Ok(json!({
+    let (told, details) = (answer::usage(&choices), answer::details(&choices));
+    let choices = choices
+        .into_iter()
+        .map(|choice| self::choice(choice, read.legacy));
+    let mut body = json!({
         "id": id,
         "object": "chat.completion",
         "created": now(),
         "model": read.name,
-        "choices": choices.into_iter().map(choice).collect::<Vec<_>>(),
-        "usage": usage(told),
-    }))
+        "system_fingerprint": FINGERPRINT,
+        "choices": choices.collect::<Vec<_>>(),
+    });
+    if let Some(told) = told {
+        body["usage"] = usage(told, &details);
+    }
+    if let (Some(FORMAT), Some(Value::Object(fields))) =
+        (details.format.as_deref(), &details.fields)
+    {
+        for (name, value) in fields {
+            body[name] = value.clone();
+        }
+    }
+    if let Some(Value::Object(given)) = supplement::of(&details, FORMAT) {
+        let mut given = given.clone();
+        // Those are of one choice alone, and the usage is that of all.
+        given.retain(|name, _| name != "choices" && name != "usage");
+        supplement::supplement(&mut body, &given.into());
+    }
+    Ok(body)
 }
 
-fn choice(choice: Choice) -> Value {
-    let logprobs = logprobs(choice.tokens);
+fn choice(choice: Choice, legacy: bool) -> Value {
     let calls = !choice.tool_calls.is_empty();
-    let content = (!choice.text.is_empty() || !calls).then_some(choice.text);
-    let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
-    if calls {
+    let said = choice.said();
+    let told = explanation(&choice.details).unwrap_or_default();
+    let refusal = format!("{}{told}", choice.refusal);
+    let refusal = Some(refusal).filter(|refusal| !refusal.is_empty());
+    let says = !said.is_empty() || !calls && refusal.is_none();
+    let content = says.then_some(said);
+    let logprobs = logprobs(choice.tokens);
+    let mut message = json!({ "role": "assistant", "content": content, "refusal": refusal });
+    let mut reason = finish_reason(choice.finish_reason);
+    if legacy && calls {
+        message["function_call"] = choice.tool_calls[0]["function"].clone();
+        reason = "function_call";
+    } else if calls {
         message["tool_calls"] = choice.tool_calls.into();
     }
     if !choice.citations.is_empty() {
@@ -151,10 +180,15 @@ fn choice(choice: Choice) -> Value {
     if !choice.thinking.is_empty() {
         message["reasoning_content"] = choice.thinking.into();
     }
-    json!({
+    let mut told = json!({
         "index": choice.choice,
         "message": message,
         "logprobs": logprobs,
-        "finish_reason": finish_reason(choice.finish_reason),
-    })
+        "finish_reason": reason,
+    });
+    let given = supplement::of(&choice.details, FORMAT).filter(|_| !legacy);
+    if let Some(given) = given.and_then(|given| given.pointer("/choices/0")) {
+        supplement::supplement(&mut told, given);
+    }
+    told
 }

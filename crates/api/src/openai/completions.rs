@@ -5,11 +5,12 @@ use std::sync::Arc;
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
+use volley_types::params::ECHO;
 use volley_types::{PredictError, PredictRequest, Task};
 
 use super::events::{CompletionEvents, Kind};
 use super::{
-    chat, finish_reason, model, now, request, take_stream, take_texts, unsupported, usage,
+    FINGERPRINT, chat, finish_reason, model_for, now, request, take_stream, unsupported, usage,
 };
 use crate::answer::{self, Choice};
 use crate::app::App;
@@ -17,6 +18,7 @@ use crate::body::{Fields, JsonObject, take_flag};
 use crate::context::RequestContext;
 use crate::error::ApiError;
 use crate::extract::State;
+use crate::inputs::Inputs;
 
 /// A completion, whole or streamed.
 pub(crate) async fn complete(
@@ -51,47 +53,66 @@ async fn read(
     body: &mut Map<String, Value>,
     context: &RequestContext,
 ) -> Result<Read, PredictError> {
-    let (name, model, signature) = model(app, body).await?;
-    super::expect(&name, &signature, Task::Generate)?;
-    let prompts = take_texts(body, "prompt")?;
+    let (name, model, _) = model_for(app, body, Task::Generate).await?;
+    let prompts = Inputs::take(body, "prompt")?.into_texts(body);
     let (stream, include_usage) = take_stream(body)?;
-    if take_flag(body, "echo")? {
-        return Err(unsupported("'echo'"));
-    }
-    for name in ["suffix", "best_of"] {
-        if body.remove(name).is_some_and(|value| !value.is_null()) {
-            return Err(unsupported(&format!("'{name}'")));
-        }
-    }
     take_logprobs(body)?;
     let answers = body.count("n")?.unwrap_or(1);
+    refuse(body, answers)?;
     // The model's own chat template has no place here.
     body.entry("raw").or_insert(Value::Bool(true));
     let rows = crate::chat::prompts(&prompts)?;
+    let mut request = request(model, rows, body, context)?;
+    request.whole = !stream;
     Ok(Read {
         name,
-        request: request(model, rows, body, context)?,
+        request,
         answers: u32::try_from(answers).unwrap_or(u32::MAX),
         stream,
         include_usage,
     })
 }
 
+/// Refuses what comes of nothing here, and would otherwise be passed over.
+fn refuse(body: &mut Map<String, Value>, answers: u64) -> Result<(), PredictError> {
+    if !take_flag(body, "echo")? {
+        body.remove("echo");
+    } else {
+        body.insert(ECHO.to_owned(), true.into());
+    }
+    if !body.text("suffix")?.unwrap_or_default().is_empty() {
+        return Err(unsupported("field 'suffix'"));
+    }
+    body.remove("suffix");
+    // The best of as many answers as are wanted are these.
+    if body.count("best_of")?.is_some_and(|best| best != answers) {
+        return Err(unsupported(
+            "field 'best_of', where it is another number than 'n',",
+        ));
+    }
+    body.remove("best_of");
+    Ok(())
+}
+
 async fn whole(app: &App, read: Read, id: &str) -> Result<Value, PredictError> {
     let chunks = app.control.predict(read.request).await?;
     let choices = answer::choices(&answer::collect(chunks).await?)?;
-    let told = answer::usage(&choices).unwrap_or_default();
+    let (told, details) = (answer::usage(&choices), answer::details(&choices));
     let choices = choices
         .into_iter()
         .map(|choice| self::choice(choice, read.answers));
-    Ok(json!({
+    let mut body = json!({
         "id": id,
         "object": "text_completion",
         "created": now(),
         "model": read.name,
+        "system_fingerprint": FINGERPRINT,
         "choices": choices.collect::<Vec<_>>(),
-        "usage": usage(told),
-    }))
+    });
+    if let Some(told) = told {
+        body["usage"] = usage(told, &details);
+    }
+    Ok(body)
 }
 
 fn choice(choice: Choice, answers: u32) -> Value {
@@ -115,10 +136,18 @@ pub(super) fn logprobs(tokens: &[Value], mut offset: usize) -> Option<Value> {
             let text = other["token"].as_str()?;
             Some((text.to_owned(), other["logprob"].clone()))
         });
-        let others: Map<_, _> = others.collect();
+        let mut others: Map<_, _> = others.collect();
+        // Of the first token of a prompt nothing is known; each other stands among the likeliest.
+        let others = match &token["logprob"] {
+            Value::Null => Value::Null,
+            own => {
+                others.entry(text).or_insert_with(|| own.clone());
+                others.into()
+            }
+        };
         told[0].push(text.into());
         told[1].push(token["logprob"].clone());
-        told[2].push(others.into());
+        told[2].push(others);
         told[3].push(offset.into());
         offset += text.chars().count();
     }

@@ -10,15 +10,17 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value, json};
 use volley_types::signature::{EMBEDDING, INPUT_TYPE, TEXT, TOKENS};
-use volley_types::{PredictError, Task};
+use volley_types::{ModelRef, PredictError, Task};
 
-use super::{expect, model, request, take_texts};
+use super::{model_for, request};
 use crate::answer;
 use crate::app::App;
 use crate::body::{Fields, JsonObject};
+use crate::catalogue;
 use crate::context::RequestContext;
 use crate::error::ApiError;
 use crate::extract::State;
+use crate::inputs::Inputs;
 
 /// Embeds texts.
 pub(crate) async fn embed(
@@ -27,9 +29,9 @@ pub(crate) async fn embed(
     JsonObject(mut body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let work = async {
-        let (name, model, signature) = model(&app, &mut body).await?;
-        expect(&name, &signature, Task::Embed)?;
+        let (name, model, _) = model_for(&app, &mut body, Task::Embed).await?;
         let base64 = take_format(&mut body)?;
+        take_truncation(&app, &model, &mut body)?;
         let rows = rows(&mut body)?;
         let request = request(model, rows, &body, &context)?;
         let batches = answer::collect(app.control.predict(request).await?).await?;
@@ -66,8 +68,30 @@ fn take_format(body: &mut Map<String, Value>) -> Result<bool, PredictError> {
     Ok(base64)
 }
 
+/// What is too long is refused, unless it may be cut: `truncate_prompt_tokens` of -1, as vLLM has
+/// it. Models of other servers cut or refuse as they do.
+fn take_truncation(
+    app: &App,
+    model: &ModelRef,
+    body: &mut Map<String, Value>,
+) -> Result<(), PredictError> {
+    let truncate = match body.remove("truncate_prompt_tokens") {
+        None | Some(Value::Null) => false,
+        Some(whole) if whole == json!(-1) => true,
+        Some(_) => {
+            return Err(PredictError::invalid(
+                "field 'truncate_prompt_tokens' may be -1 alone: the model's own length",
+            ));
+        }
+    };
+    if truncate || catalogue::runs_here(app, model) {
+        body.entry("truncate").or_insert(truncate.into());
+    }
+    Ok(())
+}
+
 fn rows(body: &mut Map<String, Value>) -> Result<RecordBatch, PredictError> {
-    let texts = take_texts(body, "input")?;
+    let texts = Inputs::take(body, "input")?.into_texts(body);
     // Not OpenAI's; others have it under this name.
     let kind = body.text("input_type")?.map(str::to_owned);
     body.remove("input_type");

@@ -6,14 +6,18 @@ use std::collections::BTreeMap;
 use arrow_array::RecordBatch;
 use bytes::{BufMut, BytesMut};
 use serde_json::{Value, json};
-use volley_types::{GenerationRow, PredictError, Usage};
+use volley_types::{Details, GenerationRow, PredictError, Usage};
 
-use super::{completions, finish_reason, logprobs};
+use super::{FINGERPRINT, completions, explanation, finish_reason, logprobs};
 use crate::answer::{self, failure};
 use crate::citations;
 use crate::error::openai_error;
+use crate::pieces;
 use crate::sse::{Events, json_string};
+use crate::supplement::supplement;
 
+/// The name of the provider whose form this is.
+const FORMAT: &str = "openai";
 const DONE: &[u8] = b"data: [DONE]\n\n";
 
 /// Which of the two interfaces.
@@ -42,10 +46,17 @@ pub(crate) struct CompletionEvents {
     /// Choices whose first event is written.
     begun: Vec<u32>,
     usage: Option<Usage>,
+    /// Whether the caller knows functions, and no tools.
+    legacy: bool,
     finished: bool,
 }
 
 impl CompletionEvents {
+    /// The same, for a caller that may know functions, and no tools.
+    pub(crate) fn of_functions(self, legacy: bool) -> Self {
+        Self { legacy, ..self }
+    }
+
     pub(crate) fn new(
         kind: Kind,
         id: &str,
@@ -62,7 +73,7 @@ impl CompletionEvents {
             kind,
             head: format!(
                 "data: {{\"id\":\"{id}\",\"object\":\"{object}\",\"created\":{created},\
-                 \"model\":{model},\"choices\":["
+                 \"model\":{model},\"system_fingerprint\":\"{FINGERPRINT}\",\"choices\":["
             ),
             tail: if include_usage {
                 "],\"usage\":null}\n\n"
@@ -73,6 +84,7 @@ impl CompletionEvents {
             written: BTreeMap::new(),
             begun: Vec::new(),
             usage: None,
+            legacy: false,
             finished: false,
         }
     }
@@ -98,8 +110,27 @@ impl CompletionEvents {
     }
 
     fn chat(&self, index: u32, row: &GenerationRow<'_>, out: &mut BytesMut) {
+        let details = row.details().map(Details::from_json).unwrap_or_default();
         let text = row.text().filter(|text| !text.is_empty());
+        let (text, refusal) = match details.refusal {
+            true => (None, text),
+            false => (text, None),
+        };
+        let refusal = refusal.or_else(|| explanation(&details));
         let told = answer::tokens(row);
+        if let Some(refusal) = refusal {
+            let logprobs = match told.is_empty() {
+                true => Value::Null,
+                false => json!({ "content": null, "refusal": told }),
+            };
+            self.event(out, |out| {
+                let choice = json!({
+                    "index": index, "delta": { "refusal": refusal },
+                    "logprobs": logprobs, "finish_reason": null,
+                });
+                out.put_slice(choice.to_string().as_bytes());
+            });
+        }
         if let (Some(text), false) = (text, told.is_empty()) {
             let told = logprobs(told);
             self.event(out, |out| {
@@ -123,7 +154,9 @@ impl CompletionEvents {
                 out.put_u8(b'}');
             });
         }
-        if let Some(calls) = row.tool_calls() {
+        if let Some(calls) = row.tool_calls().filter(|_| self.legacy) {
+            self.function_call(index, calls, out);
+        } else if let Some(calls) = row.tool_calls() {
             // They are in OpenAI's own form.
             self.choice(index, out, |out| {
                 out.put_slice(b"\"delta\":{\"tool_calls\":");
@@ -138,16 +171,46 @@ impl CompletionEvents {
                 out.put_slice(format!("\"delta\":{{\"annotations\":{told}}}").as_bytes());
             });
         }
-        if row.finish_reason().is_some() {
-            self.event(out, |out| {
-                let reason = finish_reason(row.finish_reason());
-                let choice = format!(
-                    "{{\"index\":{index},\"delta\":{{}},\"logprobs\":null,\
-                     \"finish_reason\":\"{reason}\"}}"
-                );
-                out.put_slice(choice.as_bytes());
-            });
+        let native = details.format.as_deref() == Some(FORMAT);
+        for block in details.blocks.iter().filter(|_| native) {
+            self.beside(index, block, out);
         }
+        if row.finish_reason().is_some() {
+            self.finish(index, row, &details, out);
+        }
+    }
+
+    /// What a server of this form says in a choice beside what rows hold.
+    fn beside(&self, index: u32, block: &Value, out: &mut BytesMut) {
+        let mut choice = json!({
+            "index": index, "delta": block["delta"], "logprobs": null, "finish_reason": null,
+        });
+        supplement(&mut choice, &block["choice"]);
+        self.event(out, |out| out.put_slice(choice.to_string().as_bytes()));
+    }
+
+    fn finish(&self, index: u32, row: &GenerationRow<'_>, details: &Details, out: &mut BytesMut) {
+        let reason = match finish_reason(row.finish_reason()) {
+            "tool_calls" if self.legacy => "function_call",
+            reason => reason,
+        };
+        let choice = format!(
+            "{{\"index\":{index},\"delta\":{{}},\"logprobs\":null,\
+             \"finish_reason\":\"{reason}\"}}"
+        );
+        out.put_slice(self.head.as_bytes());
+        out.put_slice(choice.as_bytes());
+        // What its server tells of itself, where that is of this form. The fingerprint stands in
+        // every event.
+        let native = details.format.as_deref() == Some(FORMAT);
+        let fields = details.fields.as_ref().filter(|_| native);
+        let fields = fields.and_then(Value::as_object).into_iter().flatten();
+        let mut beside = String::new();
+        for (name, value) in fields.filter(|(name, _)| *name != "system_fingerprint") {
+            beside += &format!(",{}:{value}", Value::from(name.as_str()));
+        }
+        let tail = self.tail.strip_prefix(']').unwrap_or_default();
+        out.put_slice(format!("]{beside}{tail}").as_bytes());
     }
 
     fn text(&mut self, index: u32, row: &GenerationRow<'_>, out: &mut BytesMut) {
@@ -155,19 +218,40 @@ impl CompletionEvents {
         let reason = row
             .finish_reason()
             .map(|reason| finish_reason(Some(reason)));
-        if text.is_empty() && reason.is_none() {
+        let tokens = answer::tokens(row);
+        if text.is_empty() && reason.is_none() && tokens.is_empty() {
             return;
         }
-        let told = answer::tokens(row);
         let offset = self.written.entry(index).or_default();
-        let told = completions::logprobs(&told, *offset);
-        *offset += text.chars().count();
+        let told = completions::logprobs(&tokens, *offset);
+        // A prompt that is echoed has its text in one row and its tokens in several.
+        let spelt = tokens.iter().filter_map(|token| token["token"].as_str());
+        *offset += match tokens.is_empty() {
+            true => text.chars().count(),
+            false => spelt.map(|text| text.chars().count()).sum(),
+        };
         self.event(out, |out| {
             let choice = json!({
                 "index": index, "text": text, "logprobs": told, "finish_reason": reason,
             });
             out.put_slice(choice.to_string().as_bytes());
         });
+    }
+
+    /// The first call as callers know it that know one alone.
+    fn function_call(&self, index: u32, calls: &str, out: &mut BytesMut) {
+        for call in pieces::calls(calls) {
+            if call.index == 0 {
+                let mut told = json!({ "arguments": call.arguments });
+                if let Some(name) = call.name {
+                    told["name"] = name.into();
+                }
+                self.choice(index, out, |out| {
+                    let delta = format!("\"delta\":{{\"function_call\":{told}}}");
+                    out.put_slice(delta.as_bytes());
+                });
+            }
+        }
     }
 
     /// An event of one choice that has not ended, with no probabilities.
@@ -187,10 +271,11 @@ impl CompletionEvents {
         out.put_slice(self.tail.as_bytes());
     }
 
-    fn end(&mut self, out: &mut BytesMut) {
-        if self.include_usage {
+    /// What a server did not count is not told.
+    fn end(&mut self, details: &Details, out: &mut BytesMut) {
+        if let Some(usage) = self.usage.filter(|_| self.include_usage) {
             out.put_slice(self.head.as_bytes());
-            let usage = super::usage(self.usage.unwrap_or_default());
+            let usage = super::usage(usage, details);
             out.put_slice(format!("],\"usage\":{usage}}}\n\n").as_bytes());
         }
         out.put_slice(DONE);
@@ -204,7 +289,8 @@ impl Events for CompletionEvents {
             failure(&row)?;
             self.row(&row, out);
             if row.last() {
-                self.end(out);
+                let details = row.details().map(Details::from_json);
+                self.end(&details.unwrap_or_default(), out);
                 break;
             }
         }
@@ -245,7 +331,7 @@ mod tests {
     }
 
     /// What the bytes of an upstream of the same format would spare, were they passed on: see
-    /// docs/connectors.md.
+    /// docs/evidence/remote-models.md.
     #[test]
     fn cost() {
         let chunk = GenerationChunk {

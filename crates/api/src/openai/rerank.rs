@@ -12,13 +12,14 @@ use volley_types::signature::{QUERY, SCORE, TEXT};
 use volley_types::{PredictError, Task};
 
 use super::embeddings::{count, malformed};
-use super::{expect, model, request};
+use super::{model_for, request};
 use crate::answer;
 use crate::app::App;
 use crate::body::{Fields, JsonObject, take_flag};
 use crate::context::RequestContext;
 use crate::error::ApiError;
 use crate::extract::State;
+use crate::huggingface::Chosen;
 
 /// Orders documents by how well they fit a query, the best first.
 pub(crate) async fn rerank(
@@ -27,43 +28,61 @@ pub(crate) async fn rerank(
     JsonObject(mut body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let work = async {
-        let (name, model, signature) = model(&app, &mut body).await?;
-        expect(&name, &signature, Task::Rerank)?;
-        let documents = take_documents(&mut body)?;
-        let query = body.required("query")?.to_owned();
-        body.remove("query");
-        let top_n = body.count("top_n")?;
-        body.remove("top_n");
-        refuse_fields(&mut body)?;
-        let with_documents = take_flag(&mut body, "return_documents")?;
-        let rows = rows(&query, &documents)?;
-        let request = request(model, rows, &body, &context)?;
-        let batches = answer::collect(app.control.predict(request).await?).await?;
-        let mut ranked = scores(&batches)?;
-        if ranked.len() != documents.len() {
-            return Err(malformed("another number of scores than of documents"));
-        }
-        ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
-        let wanted = top_n.map_or(ranked.len(), |top_n| {
-            usize::try_from(top_n).unwrap_or(usize::MAX)
-        });
-        let results = ranked.iter().take(wanted).map(|(index, score)| {
-            let mut result = json!({ "index": index, "relevance_score": score });
-            if with_documents {
-                result["document"] = json!({ "text": documents[*index] });
-            }
-            result
-        });
-        let tokens: u64 = batches.iter().map(count).sum();
-        Ok(json!({
-            "id": context.request_id.as_str(),
-            "model": name,
-            "results": results.collect::<Vec<_>>(),
-            "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
-            "meta": { "tokens": { "input_tokens": tokens, "output_tokens": 0 } },
-        }))
+        let (name, model, signature) = model_for(&app, &mut body, Task::Rerank).await?;
+        let chosen = Chosen {
+            name,
+            model,
+            signature,
+        };
+        ranked(&app, &context, chosen, body).await
     };
     Ok(Json(context.in_time(work).await?))
+}
+
+/// Documents by how well they fit a query, as a chosen model says.
+///
+/// # Errors
+/// `InvalidInput` naming a field; the model's own.
+pub(crate) async fn ranked(
+    app: &App,
+    context: &RequestContext,
+    chosen: Chosen,
+    mut body: Map<String, Value>,
+) -> Result<Value, PredictError> {
+    let Chosen { name, model, .. } = chosen;
+    let documents = take_documents(&mut body)?;
+    let query = body.required("query")?.to_owned();
+    body.remove("query");
+    let top_n = body.count("top_n")?;
+    body.remove("top_n");
+    refuse_fields(&mut body)?;
+    let with_documents = take_flag(&mut body, "return_documents")?;
+    let rows = rows(&query, &documents)?;
+    let request = request(model, rows, &body, context)?;
+    let batches = answer::collect(app.control.predict(request).await?).await?;
+    let mut ranked = scores(&batches)?;
+    if ranked.len() != documents.len() {
+        return Err(malformed("another number of scores than of documents"));
+    }
+    ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let wanted = top_n.map_or(ranked.len(), |top_n| {
+        usize::try_from(top_n).unwrap_or(usize::MAX)
+    });
+    let results = ranked.iter().take(wanted).map(|(index, score)| {
+        let mut result = json!({ "index": index, "relevance_score": score });
+        if with_documents {
+            result["document"] = json!({ "text": documents[*index] });
+        }
+        result
+    });
+    let tokens: u64 = batches.iter().map(count).sum();
+    Ok(json!({
+        "id": context.request_id.as_str(),
+        "model": name,
+        "results": results.collect::<Vec<_>>(),
+        "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
+        "meta": { "tokens": { "input_tokens": tokens, "output_tokens": 0 } },
+    }))
 }
 
 /// Takes what says something to Cohere's own servers alone, and refuses to rank by other fields.
@@ -110,7 +129,8 @@ fn rows(query: &str, documents: &[String]) -> Result<RecordBatch, PredictError> 
         .map_err(|error| PredictError::internal("the request's rows cannot be built", error))
 }
 
-fn scores(batches: &[RecordBatch]) -> Result<Vec<(usize, f32)>, PredictError> {
+/// The score of each row, with its place.
+pub(crate) fn scores(batches: &[RecordBatch]) -> Result<Vec<(usize, f32)>, PredictError> {
     let mut scores = Vec::new();
     for batch in batches {
         let column = batch.column_by_name(SCORE);

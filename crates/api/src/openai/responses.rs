@@ -1,11 +1,15 @@
 //! `POST /v1/responses`: what a chat completion does, in OpenAI's newer form.
 //!
 //! Items become the pipeline's messages ([`request`]); rows become items ([`output`]), whole or
-//! as a sequence of typed events ([`events`]). Nothing is stored.
+//! as a sequence of typed events ([`events`]). Responses are held for a while, so that a later
+//! request can go on behind one ([`store`], [`stored`]).
 
 mod events;
+mod items;
 mod output;
 mod request;
+pub(crate) mod store;
+pub(crate) mod stored;
 mod tools;
 
 use std::sync::Arc;
@@ -14,18 +18,21 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 use volley_types::params::COUNT_TOKENS;
-use volley_types::{PredictError, PredictRequest, Task};
+use volley_types::{Dialect, ErrorCode, PredictError, PredictRequest, Task};
 
 use self::events::ResponseEvents;
-use self::output::Draft;
-use super::{chat, model, now};
+use self::output::{Draft, Keeping};
+use super::{chat, model_for, now};
 use crate::answer;
 use crate::app::App;
-use crate::body::JsonObject;
+use crate::body::{Fields, JsonObject};
 use crate::context::RequestContext;
-use crate::error::ApiError;
+use crate::error::{ApiError, with_code};
 use crate::extract::State;
-use crate::sse;
+use crate::resume;
+
+/// The name of the provider whose form this is.
+const FORMAT: &str = "openai_responses";
 
 /// A response, whole or streamed.
 pub(crate) async fn create(
@@ -33,7 +40,12 @@ pub(crate) async fn create(
     context: RequestContext,
     JsonObject(mut body): JsonObject,
 ) -> Result<Response, ApiError> {
-    let begun = read(&app, &mut body, &context);
+    let earlier = match context.in_time(earlier(&app, &body)).await? {
+        Ok(earlier) => earlier,
+        Err(lost) => return Ok(lost),
+    };
+    let store = take_store(&mut body)?;
+    let begun = read(&app, &mut body, &context, earlier, store);
     let (request, draft, stream) = context.in_time(begun).await?;
     if stream {
         let events = ResponseEvents::new(draft);
@@ -41,9 +53,8 @@ pub(crate) async fn create(
     }
     let whole = async {
         let chunks = app.control.predict(request).await?;
-        let choices = answer::choices(&answer::collect(chunks).await?)?;
-        let choice = choices.into_iter().next().ok_or_else(sse::silent_end)?;
-        Ok(draft.whole(choice, now()))
+        let batches = answer::collect(chunks).await?;
+        ResponseEvents::new(draft).whole(&batches)
     };
     Ok(Json(context.in_time(whole).await?).into_response())
 }
@@ -55,8 +66,13 @@ pub(crate) async fn count(
     JsonObject(mut body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     body.insert(COUNT_TOKENS.to_owned(), true.into());
+    take_store(&mut body)?;
     let counted = async {
-        let (request, ..) = read(&app, &mut body, &context).await?;
+        let earlier = match earlier(&app, &body).await? {
+            Ok(earlier) => earlier,
+            Err(_) => return Err(stored::missing_previous()),
+        };
+        let (request, ..) = read(&app, &mut body, &context, earlier, false).await?;
         let chunks = app.control.predict(request).await?;
         answer::prompt_tokens(&answer::collect(chunks).await?)
     };
@@ -65,16 +81,63 @@ pub(crate) async fn count(
     Ok(Json(body))
 }
 
+/// Whether the response is to be held, which it is unless that is refused.
+fn take_store(body: &mut Map<String, Value>) -> Result<bool, PredictError> {
+    match body.remove("store") {
+        None | Some(Value::Null) => Ok(true),
+        Some(Value::Bool(store)) => Ok(store),
+        Some(_) => Err(PredictError::invalid("field 'store' must be true or false")),
+    }
+}
+
+/// The conversation of the response before this one, where one is named; else the refusal.
+async fn earlier(
+    app: &App,
+    body: &Map<String, Value>,
+) -> Result<Result<Vec<Value>, Response>, PredictError> {
+    let Some(id) = body.text("previous_response_id")? else {
+        return Ok(Ok(Vec::new()));
+    };
+    match stored::find(app, id).await {
+        Ok(held) => Ok(Ok(held.items)),
+        Err(error) if error.code == ErrorCode::NotFound => {
+            let refused = ApiError(stored::missing_previous()).into_response();
+            Ok(Err(with_code(refused, "previous_response_not_found")))
+        }
+        Err(error) => Err(error),
+    }
+}
+
 async fn read(
     app: &App,
     body: &mut Map<String, Value>,
     context: &RequestContext,
+    earlier: Vec<Value>,
+    store: bool,
 ) -> Result<(PredictRequest, Draft, bool), PredictError> {
-    let (name, model, signature) = model(app, body).await?;
-    super::expect(&name, &signature, Task::Generate)?;
-    let asked = request::read(std::mem::take(body))?;
-    let rows = crate::chat::conversation(&asked.messages)?;
-    let request = super::request(model, rows, &asked.parameters, context)?;
-    let draft = Draft::new(context.request_id.as_str(), &name, now(), asked.echo);
+    let (name, model, signature) = model_for(app, body, Task::Generate).await?;
+    let asked = request::read(std::mem::take(body), earlier)?;
+    let (rows, native) = crate::chat::native_rows(&signature, &asked.messages, Some(asked.native))?;
+    let mut request = super::request(model, rows, &asked.parameters, context)?;
+    request.dialect = Dialect::OpenAiResponses;
+    request.whole = !asked.stream;
+    if let Some(native) = native {
+        native.put(&mut request.parameters)?;
+    }
+    let responses = app.resume.responses();
+    let keeping = match store {
+        false => None,
+        true => Some(Keeping {
+            responses: responses.clone(),
+            id: responses.fresh_id()?,
+            owner: resume::owner(app),
+            items: asked.items,
+        }),
+    };
+    let id = match &keeping {
+        Some(keeping) => stored::written(&keeping.id),
+        None => context.request_id.to_string(),
+    };
+    let draft = Draft::new(&id, &name, now(), asked.echo, keeping);
     Ok((request, draft, asked.stream))
 }

@@ -1,8 +1,10 @@
 //! What each operation does, takes and gives.
 
 mod cohere;
+mod oip;
 mod ollama;
 mod opensearch;
+mod single;
 
 /// One method of one route.
 #[derive(Clone, Copy, Debug)]
@@ -116,6 +118,8 @@ pub(super) fn all() -> impl Iterator<Item = &'static Operation> {
         opensearch::OPERATIONS,
         ollama::OPERATIONS,
         cohere::OPERATIONS,
+        single::OPERATIONS,
+        oip::OPERATIONS,
         OPERATIONS,
     ];
     dialects.into_iter().flatten()
@@ -125,207 +129,108 @@ pub(super) fn all() -> impl Iterator<Item = &'static Operation> {
 const OPERATIONS: &[Operation] = &[
     post(
         "/v1/chat/completions",
-        "A chat completion, whole or streamed.",
+        "Creates a chat completion, complete or streamed.",
         "ChatRequest",
         "ChatCompletion",
     )
     .streamed(),
     post(
         "/v1/responses",
-        "A response, whole or as typed events. Nothing is stored.",
+        "Creates a response, complete or as typed events.",
         "ResponseRequest",
         "Response",
     )
     .streamed(),
     post(
         "/v1/responses/input_tokens",
-        "How many tokens a response's input has.",
+        "Counts the tokens of a response's input.",
         "ResponseRequest",
         "InputTokens",
     ),
+    get(
+        "/v1/responses/{id}",
+        "Returns a stored response.",
+        "Response",
+    )
+    .query(&[("stream", "boolean")]),
+    delete(
+        "/v1/responses/{id}",
+        "Deletes a stored response.",
+        "Anything",
+    ),
+    get(
+        "/v1/responses/{id}/input_items",
+        "Lists the input items of a stored response.",
+        "Anything",
+    )
+    .query(&[
+        ("limit", "integer"),
+        ("order", "string"),
+        ("after", "string"),
+    ]),
     post(
         "/v1/completions",
-        "A plain completion, whole or streamed.",
+        "Creates a text completion, complete or streamed.",
         "CompletionRequest",
         "Completion",
     )
     .streamed(),
     post(
         "/v1/embeddings",
-        "A vector for each text.",
+        "Embeds texts.",
         "EmbeddingRequest",
         "Embeddings",
     ),
     post(
         "/v1/messages",
-        "A message, whole or streamed.",
+        "Creates a message, complete or streamed.",
         "MessageRequest",
         "Message",
     )
     .streamed(),
     post(
         "/v1/messages/count_tokens",
-        "How many tokens a message's prompt has.",
+        "Counts the tokens of a message's prompt.",
         "CountRequest",
         "TokenCount",
     ),
-    get("/v1/models", "What is deployed.", "Models"),
-    get("/v1/models/{id}", "One deployed model.", "Model"),
-    get("/v1/streams/{id}", "The rest of a stream.", "").streamed(),
-    delete(
-        "/v1/streams/{id}",
-        "Ends a stream that is held.",
-        "Anything",
-    ),
-    get("/v2", "The server.", "Anything"),
-    get("/v2/health/live", "Whether the process runs.", "Live"),
-    get(
-        "/v2/health/ready",
-        "Whether the node takes requests.",
-        "Ready",
-    ),
-    post(
-        "/v2/repository/index",
-        "All models and their states.",
-        "IndexRequest",
-        "Index",
-    )
-    .body_if_any(),
-    post(
-        "/v2/repository/models/{model}/load",
-        "Deploys a model's newest version.",
-        "Nothing",
-        "",
-    )
-    .body_if_any(),
-    post(
-        "/v2/repository/models/{model}/unload",
-        "Undeploys a model.",
-        "Unload",
-        "",
-    )
-    .body_if_any(),
-    get(
-        "/v2/models/{model}",
-        "What a model takes and gives.",
-        "Metadata",
-    ),
-    get(
-        "/v2/models/{model}/versions/{version}",
-        "What a version takes and gives.",
-        "Metadata",
-    ),
-    get(
-        "/v2/models/{model}/ready",
-        "Whether a model answers.",
-        "Ready",
-    ),
-    get(
-        "/v2/models/{model}/versions/{version}/ready",
-        "Whether a version answers.",
-        "Ready",
-    ),
-    post(
-        "/v2/models/{model}/infer",
-        "Tensors in, tensors out.",
-        "InferRequest",
-        "InferResult",
-    ),
-    post(
-        "/v2/models/{model}/versions/{version}/infer",
-        "Tensors in, tensors out.",
-        "InferRequest",
-        "InferResult",
-    ),
-    post(
-        "/v2/models/{model}/generate",
-        "A text for a text.",
-        "GenerateRequest",
-        "Generated",
-    ),
-    post(
-        "/v2/models/{model}/versions/{version}/generate",
-        "A text for a text.",
-        "GenerateRequest",
-        "Generated",
-    ),
-    post(
-        "/v2/models/{model}/generate_stream",
-        "A text for a text, as a stream.",
-        "GenerateRequest",
-        "",
-    )
-    .streamed(),
-    post(
-        "/v2/models/{model}/versions/{version}/generate_stream",
-        "A text for a text, as a stream.",
-        "GenerateRequest",
-        "",
-    )
-    .streamed(),
-    post(
-        "/v2/models/{model}/infer_stream",
-        "Tensors for tensors, as a stream.",
-        "InferRequest",
-        "",
-    )
-    .streamed(),
-    post(
-        "/v2/models/{model}/versions/{version}/infer_stream",
-        "Tensors for tensors, as a stream.",
-        "InferRequest",
-        "",
-    )
-    .streamed(),
+    get("/v1/models", "Lists the models that are ready.", "Models").query(&[
+        ("all", "boolean"),
+        ("limit", "integer"),
+        ("before_id", "string"),
+        ("after_id", "string"),
+    ]),
+    get("/v1/models/{id}", "Returns one deployed model.", "Model"),
+    get("/v1/streams/{id}", "Resumes a stream.", "").streamed(),
+    delete("/v1/streams/{id}", "Ends a resumable stream.", "Anything"),
     get(
         "/_plugins/_ml/models/{id}/_predict/ws",
-        "A WebSocket to a model.",
+        "Opens a WebSocket to a model.",
         "",
-    ),
-    get(
-        "/v2/models/stats",
-        "Counts and times of all models.",
-        "Anything",
-    ),
-    get(
-        "/v2/models/{model}/config",
-        "A model's configuration.",
-        "Anything",
-    ),
-    get(
-        "/v2/models/{model}/versions/{version}/config",
-        "A version's configuration.",
-        "Anything",
-    ),
-    get(
-        "/v2/models/{model}/stats",
-        "Counts and times of a model.",
-        "Anything",
-    ),
-    get(
-        "/v2/models/{model}/versions/{version}/stats",
-        "Counts and times of a version.",
-        "Anything",
     ),
     get(
         "/_volley/metrics",
-        "Metrics of the models that the caller sees.",
+        "Returns the metrics of the models that the caller may see.",
         "application/openmetrics-text",
     ),
     get(
         "/_volley/scale",
-        "How many workers the cluster could use.",
+        "Returns the number of workers that the cluster could use.",
         "Anything",
     ),
     get(
         "/_volley/status",
-        "Nodes, roles, leader, replicas, load.",
+        "Returns nodes, roles, the leader, replicas and load.",
         "Anything",
     ),
-    get("/_volley/health/live", "Whether the process runs.", "Live"),
+    get(
+        "/_volley/health/live",
+        "Reports whether the process runs.",
+        "Live",
+    ),
     get(
         "/_volley/health/ready",
-        "Whether the node takes requests.",
+        "Reports whether the node accepts requests.",
         "Ready",
     ),
     post(
@@ -343,50 +248,58 @@ const OPERATIONS: &[Operation] = &[
     .body_if_any(),
     post(
         "/_volley/nodes/{id}/replace",
-        "Puts a new coordinator in the place of another.",
+        "Replaces a coordinator by a new one.",
         "Join",
         "Coordinators",
     ),
     post(
         "/_volley/nodes/{id}/drain",
-        "Takes a worker or a coordinator out of work.",
+        "Drains a worker or a coordinator.",
         "Drain",
         "Drained",
     )
     .body_if_any(),
     post(
         "/_volley/nodes/{id}/undrain",
-        "Puts a node to work again.",
+        "Returns a drained node to service.",
         "Drain",
         "Drained",
     )
     .body_if_any(),
     post(
         "/_volley/leader/hand_over",
-        "Makes another coordinator the leader.",
+        "Transfers leadership to another coordinator.",
         "Anything",
         "Anything",
     )
     .body_if_any(),
     get(
         "/_volley/backup",
-        "The registry as a file that a new cluster can be made of.",
+        "Returns a backup of the registry.",
         "application/octet-stream",
     ),
     get(
         "/_volley/whoami",
-        "What the caller's key allows.",
+        "Returns the caller's identity, role and limits.",
         "Anything",
     ),
-    get("/_volley/keys", "All keys, without their secrets.", "Keys"),
+    get(
+        "/_volley/keys",
+        "Lists all keys without their secrets.",
+        "Keys",
+    ),
     post(
         "/_volley/keys",
-        "Makes a key, which is shown this once.",
+        "Creates a key. Its secret is returned only here.",
         "KeyRequest",
         "Key",
     )
     .status(201),
-    get("/_volley/keys/{id}", "One key, without its secret.", "Key"),
+    get(
+        "/_volley/keys/{id}",
+        "Returns one key without its secret.",
+        "Key",
+    ),
     delete("/_volley/keys/{id}", "Revokes a key.", "Key"),
     post(
         "/_volley/keys/{id}/_rotate",
@@ -395,32 +308,28 @@ const OPERATIONS: &[Operation] = &[
         "Key",
     )
     .body_if_any(),
-    get("/_volley/secrets", "Secrets, by their names.", "Secrets"),
+    get("/_volley/secrets", "Lists the names of secrets.", "Secrets"),
     post(
         "/_volley/secrets/{name}",
-        "Stores a secret, sealed, in place of one of the same name.",
+        "Encrypts and stores a secret; replaces one with the same name.",
         "SecretRequest",
         "Secret",
     ),
     delete("/_volley/secrets/{name}", "Deletes a secret.", "Anything"),
     post(
         "/_volley/secrets/_rewrap",
-        "Puts all secrets under the newest master key.",
+        "Encrypts all secrets with the newest master key.",
         "Nothing",
         "Rewrapped",
     )
     .body_if_any(),
     post(
         "/_volley/keys/{id}/_limit",
-        "Sets what a key may use.",
+        "Sets the limits of a key.",
         "KeyLimits",
         "Key",
     ),
-    get(
-        "/_volley/aliases",
-        "All aliases: names that split requests over models.",
-        "Aliases",
-    ),
+    get("/_volley/aliases", "Lists all aliases.", "Aliases"),
     post(
         "/_volley/aliases",
         "Creates an alias.",
@@ -428,20 +337,16 @@ const OPERATIONS: &[Operation] = &[
         "Alias",
     )
     .status(201),
-    get("/_volley/aliases/{name}", "One alias.", "Alias"),
+    get("/_volley/aliases/{name}", "Returns one alias.", "Alias"),
     put(
         "/_volley/aliases/{name}",
-        "Creates or switches an alias, in one write.",
+        "Creates or replaces an alias in one write.",
         "AliasRequest",
         "Alias",
     )
     .query(REVISION),
     delete("/_volley/aliases/{name}", "Deletes an alias.", "Deleted").query(REVISION),
-    get(
-        "/_volley/pipelines",
-        "All pipelines: graphs of models behind one name.",
-        "Pipelines",
-    ),
+    get("/_volley/pipelines", "Lists all pipelines.", "Pipelines"),
     post(
         "/_volley/pipelines",
         "Creates a pipeline.",
@@ -449,10 +354,14 @@ const OPERATIONS: &[Operation] = &[
         "Pipeline",
     )
     .status(201),
-    get("/_volley/pipelines/{name}", "One pipeline.", "Pipeline"),
+    get(
+        "/_volley/pipelines/{name}",
+        "Returns one pipeline.",
+        "Pipeline",
+    ),
     put(
         "/_volley/pipelines/{name}",
-        "Creates or replaces a pipeline, in one write.",
+        "Creates or replaces a pipeline in one write.",
         "PipelineRequest",
         "Pipeline",
     )
@@ -465,10 +374,14 @@ const OPERATIONS: &[Operation] = &[
     .query(REVISION),
     get(
         "/metrics",
-        "Metrics of this node.",
+        "Returns the metrics of this node.",
         "application/openmetrics-text",
     ),
-    get("/", "The node, and where to go on.", "Anything"),
-    get("/openapi.json", "This document.", "Anything"),
-    get("/docs", "This document, to be read.", "text/html"),
+    get(
+        "/",
+        "Returns the name and version of the node, and links.",
+        "Anything",
+    ),
+    get("/openapi.json", "Returns this document.", "Anything"),
+    get("/docs", "Renders this document as a page.", "text/html"),
 ];

@@ -17,12 +17,12 @@ use volley_types::{Deadline, ErrorCode, HeldTask, HeldTasks, ModelRef, NodeId, P
 pub use self::held::Batches;
 use self::held::{EndGuard, HELD, millis, note};
 use crate::app::App;
-use crate::body::JsonObject;
 use crate::context::RequestContext;
 use crate::error::ApiError;
 use crate::extract::{Path, State};
 use crate::opensearch::forms::Form;
 use crate::opensearch::models::now_ms;
+use crate::opensearch::prediction::Prediction;
 use crate::opensearch::{predict, settings};
 
 const PREFIX: &str = "batch-";
@@ -250,7 +250,7 @@ pub(crate) async fn predict(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     context: RequestContext,
-    JsonObject(body): JsonObject,
+    body: Prediction,
 ) -> Result<Json<Value>, ApiError> {
     let model: ModelRef = id.parse()?;
     let registry = app.control.registry();
@@ -277,7 +277,7 @@ pub(crate) async fn predict(
             .saturating_add(millis(HELD)),
     };
     let (control, own) = (app.control.clone(), task.clone());
-    let form = Form::of(&body, &app.control.registry(), &request.model);
+    let form = Form::of(&body.fields, &app.control.registry(), &request.model);
     let begin = |ending: held::Ending| async move {
         let answer = predict::whole(&*control, &signature, request, form);
         let until = tokio::time::Instant::from_std(deadline.instant());

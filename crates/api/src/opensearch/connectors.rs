@@ -1,6 +1,8 @@
 //! Connectors: OpenSearch's body with `actions`, or the short one.
 
+mod address;
 mod blueprint;
+mod check;
 mod named;
 mod policy;
 pub(crate) mod sealing;
@@ -9,6 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use volley_security::Principal;
 use volley_types::registry::{
@@ -18,6 +21,7 @@ use volley_types::{ConnectorId, ErrorCode, PredictError, SecretName};
 
 use crate::app::App;
 use crate::body::{Fields, JsonObject};
+use crate::context::RequestContext;
 use crate::error::ApiError;
 use crate::extract::{Path, Query, State};
 use crate::opensearch::search::{Search, SearchQuery};
@@ -60,16 +64,34 @@ const FUNCTIONS: [&str; 2] = ["pre_process_function", "post_process_function"];
 /// Headers that providers set themselves, from the credential.
 const CREDENTIAL_HEADERS: [&str; 4] = ["authorization", "x-api-key", "api-key", "x-goog-api-key"];
 
+/// What a connector is created with besides its body.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Creation {
+    /// Whether its server is called once.
+    #[serde(default)]
+    test: bool,
+}
+
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
+    Query(creation): Query<Creation>,
+    context: RequestContext,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let registry = app.control.registry();
     let given = sealing::read(&app, &registry, &body)?;
     settings::trust_connector(&registry, &given.spec)?;
     let id = given.spec.id.to_string();
+    let sealed = given.sealed();
+    let checks = async { app.control.check_connector(&sealed, creation.test).await };
+    let warnings = check::verdict(&context.in_time(checks).await?, creation.test)?;
     sealing::write(&app, given).await?;
-    Ok(Json(json!({ "connector_id": id })))
+    let mut created = json!({ "connector_id": id });
+    if !warnings.is_empty() {
+        created["warnings"] = warnings.into();
+    }
+    Ok(Json(created))
 }
 
 pub(crate) async fn get(
@@ -254,6 +276,7 @@ pub(crate) fn read(body: &Map<String, Value>) -> Result<ConnectorSpec, PredictEr
     // What stands in the URL is no part of the body.
     parameters.retain(|name, _| !filled.contains(name) || name == "model");
     let provider = provider(body, &url)?;
+    address::check(&url, provider)?;
     let model = match body.text("model")? {
         Some(model) => model.to_owned(),
         None => match parameters.remove("model") {

@@ -32,19 +32,39 @@ pub(super) const FIELDS: [&str; 14] = [
     "idle_ms",
 ];
 
-/// What a body asks for besides a number of replicas.
-pub(super) fn options(body: &Map<String, Value>) -> Result<DeployOptions, PredictError> {
+/// What a body asks for besides a number of replicas. What it does not name stays as in `current`;
+/// a field that is null has its default again.
+pub(super) fn options(
+    body: &Map<String, Value>,
+    current: DeployOptions,
+) -> Result<DeployOptions, PredictError> {
     let defaults = DeployOptions::default();
-    let surge = number(body, "max_surge")?;
-    let unavailable = number(body, "max_unavailable")?;
+    let named = |name: &str| body.contains_key(name);
+    let numbered = |name: &str, current: u32, default: u32| match named(name) {
+        true => Ok(number(body, name)?.unwrap_or(default)),
+        false => Ok(current),
+    };
     Ok(DeployOptions {
-        labels: labels(body)?,
-        spread: body.text("spread")?.map(ToOwned::to_owned),
-        memory_bytes: body.count("memory_bytes")?.unwrap_or(0),
-        scaling: scaling(body)?,
-        max_surge: surge.unwrap_or(defaults.max_surge),
-        max_unavailable: unavailable.unwrap_or(defaults.max_unavailable),
-        beside: number(body, "beside")?.unwrap_or(defaults.beside),
+        labels: match named("labels") {
+            true => labels(body)?,
+            false => current.labels,
+        },
+        spread: match named("spread") {
+            true => body.text("spread")?.map(ToOwned::to_owned),
+            false => current.spread,
+        },
+        memory_bytes: match named("memory_bytes") {
+            true => body.count("memory_bytes")?.unwrap_or(0),
+            false => current.memory_bytes,
+        },
+        scaling: scaling(body, current.scaling)?,
+        max_surge: numbered("max_surge", current.max_surge, defaults.max_surge)?,
+        max_unavailable: numbered(
+            "max_unavailable",
+            current.max_unavailable,
+            defaults.max_unavailable,
+        )?,
+        beside: numbered("beside", current.beside, defaults.beside)?,
     })
 }
 
@@ -61,30 +81,38 @@ fn labels(body: &Map<String, Value>) -> Result<BTreeMap<String, String>, Predict
     labels.iter().map(label).collect()
 }
 
-/// There is scaling where there is a maximum.
-fn scaling(body: &Map<String, Value>) -> Result<Option<Scaling>, PredictError> {
-    let defaults = Scaling::default();
+/// There is scaling where there is a maximum. A number of replicas, or a maximum that is null, ends
+/// the scaling of now.
+fn scaling(
+    body: &Map<String, Value>,
+    current: Option<Scaling>,
+) -> Result<Option<Scaling>, PredictError> {
     let given = [
         number(body, "min_replicas")?,
         number(body, "target_percent")?,
         number(body, "queue_wait_ms")?,
         number(body, "idle_ms")?,
     ];
-    let Some(max_replicas) = number(body, "max_replicas")? else {
-        if given.iter().any(Option::is_some) {
+    let any = given.iter().any(Option::is_some);
+    let fixed = body.contains_key("max_replicas") || (body.contains_key("replicas") && !any);
+    let base = current.filter(|_| !fixed);
+    let max_replicas = number(body, "max_replicas")?.or(base.map(|base| base.max_replicas));
+    let Some(max_replicas) = max_replicas else {
+        if any {
             return Err(PredictError::invalid(
                 "replicas are scaled where 'max_replicas' is given; it is missing",
             ));
         }
         return Ok(None);
     };
+    let base = current.unwrap_or_default();
     let [min_replicas, target_percent, queue_wait_ms, idle_ms] = given;
     Ok(Some(Scaling {
-        min_replicas: min_replicas.unwrap_or(defaults.min_replicas),
+        min_replicas: min_replicas.unwrap_or(base.min_replicas),
         max_replicas,
-        target_percent: target_percent.unwrap_or(defaults.target_percent),
-        queue_wait_ms: queue_wait_ms.unwrap_or(defaults.queue_wait_ms),
-        idle_ms: idle_ms.unwrap_or(defaults.idle_ms),
+        target_percent: target_percent.unwrap_or(base.target_percent),
+        queue_wait_ms: queue_wait_ms.unwrap_or(base.queue_wait_ms),
+        idle_ms: idle_ms.unwrap_or(base.idle_ms),
     }))
 }
 
@@ -128,6 +156,7 @@ pub(super) fn shown(deployment: Option<&Deployment>) -> Value {
         "scaling": scaling,
         "rollout": rollout,
         "replaced_version": deployment.replaced.map(|version| version.0),
+        "replaced_replicas": deployment.replaced_replicas,
     })
 }
 
@@ -149,7 +178,29 @@ pub(crate) async fn roll_back(
     app: State<Arc<App>>,
     path: Path<String>,
 ) -> Result<Json<Value>, ApiError> {
-    roll(app, path, RolloutAction::Rollback).await
+    let replicas = replaced_replicas(&app.0, &path);
+    roll(app, path, RolloutAction::Rollback { replicas }).await
+}
+
+/// How many replicas the version had that a rollback goes back to; `None` where that changes
+/// nothing, or where a coordinator of an earlier version would not understand it.
+fn replaced_replicas(app: &App, Path(id): &Path<String>) -> Option<u32> {
+    let registry = app.control.registry();
+    let entry = registry.models.get(&ModelName::new(id.as_str()).ok()?)?;
+    let deployment = entry.deployment.as_ref()?;
+    let replicas = deployment.replaced_replicas?;
+    let action = RolloutAction::Rollback {
+        replicas: Some(replicas),
+    };
+    let model = entry.name.clone();
+    let level = RegistryCommand::Rollout { model, action }.level();
+    let status = app.control.status();
+    let understood = level <= status.level
+        || status.raft.members.iter().all(|member| {
+            let report = status.reports.get(&member.id);
+            report.is_some_and(|report| level <= report.level)
+        });
+    (understood && replicas != deployment.replicas).then_some(replicas)
 }
 
 async fn roll(
@@ -178,7 +229,26 @@ mod tests {
     use super::*;
 
     fn read(body: Value) -> Result<DeployOptions, PredictError> {
-        options(body.as_object().unwrap())
+        options(body.as_object().unwrap(), DeployOptions::default())
+    }
+
+    #[test]
+    fn what_a_body_does_not_name_stays() {
+        let current = read(json!({
+            "labels": { "zone": "a" }, "max_surge": 3, "min_replicas": 2, "max_replicas": 9,
+        }));
+        let current = current.unwrap();
+        let change = |body: Value| options(body.as_object().unwrap(), current.clone()).unwrap();
+        assert_eq!(change(json!({})), current);
+        let scaling = |body| change(body).scaling;
+        let fewer = scaling(json!({ "min_replicas": 1 })).unwrap();
+        assert_eq!((fewer.min_replicas, fewer.max_replicas), (1, 9));
+        assert_eq!(scaling(json!({ "replicas": 2 })), None, "a fixed number");
+        assert_eq!(scaling(json!({ "max_replicas": null })), None);
+        let cleared = change(json!({ "labels": {}, "max_surge": null }));
+        assert!(cleared.labels.is_empty());
+        assert_eq!(cleared.max_surge, DeployOptions::default().max_surge);
+        assert_eq!(cleared.scaling, current.scaling);
     }
 
     #[test]

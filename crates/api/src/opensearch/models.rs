@@ -9,9 +9,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use axum::Json;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use volley_types::control::ModelStatus;
+use volley_types::control::{DeploymentFailure, ModelStatus};
 use volley_types::registry::{
-    BackendKind, DeployOptions, ModelEntry, ModelSource, ModelUrl, ModelUrlKind, ModelVersionSpec,
+    BackendKind, ModelEntry, ModelSource, ModelUrl, ModelUrlKind, ModelVersionSpec,
     RegistryCommand, RegistryState, ReplicaState,
 };
 use volley_types::{
@@ -68,14 +68,17 @@ pub(crate) async fn register(
         app.control.write(update).await?;
     }
     if query.deploy {
-        let deploy = RegistryCommand::Deploy {
-            model: model.clone(),
-            version: Some(version),
-            replicas: replicas(&body)?,
-            overcommit: overcommit(&body)?,
-            workers: Vec::new(),
-            options: DeployOptions::default(),
-        };
+        let fields = ["replicas", "overcommit"].map(|name| (name, body.get(name)));
+        let fields = fields
+            .into_iter()
+            .filter_map(|(name, value)| Some((name.to_owned(), value?.clone())));
+        let deploy = life::deploy_command(
+            &app.control.registry(),
+            model.clone(),
+            Some(version),
+            &life::DeployQuery::default(),
+            &fields.collect(),
+        )?;
         app.control.write(deploy).await?;
     }
     Ok(Json(json!({
@@ -298,12 +301,7 @@ fn render(entry: &ModelEntry, status: &ModelStatus, version: Option<ModelVersion
     let failures: Map<String, Value> = status
         .replicas
         .iter()
-        .filter_map(|replica| match &replica.state {
-            ReplicaState::Failed(reason) => {
-                Some((replica.worker.to_string(), reason.clone().into()))
-            }
-            ReplicaState::Loading | ReplicaState::Ready | ReplicaState::Draining => None,
-        })
+        .filter_map(|replica| Some((replica.worker.to_string(), replica.failure()?.into())))
         .collect();
     let (mut path, mut url, mut hash, mut connector) = (None, None, None, None);
     match spec.map(|spec| &spec.source) {
@@ -347,5 +345,20 @@ fn render(entry: &ModelEntry, status: &ModelStatus, version: Option<ModelVersion
         "current_worker_node_count": ready.len(),
         "current_worker_nodes": ids(&ready),
         "failures": failures,
+        "failure": failure(entry, status),
+    })
+}
+
+/// Why a model's deployment does not come up, and what to do; null where nothing is known.
+pub(crate) fn failure(entry: &ModelEntry, status: &ModelStatus) -> Value {
+    let found = DeploymentFailure::find(entry.deployment.as_ref(), status);
+    found.map_or(Value::Null, |failure| {
+        json!({
+            "version": failure.version.0,
+            "reason": failure.reason,
+            "serving_version": failure.serving.map(|version| version.0),
+            "message": failure.message(),
+            "next_command": failure.next_command(&entry.name),
+        })
     })
 }

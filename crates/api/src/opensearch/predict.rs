@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use axum::Json;
+use axum::extract::{FromRequest, Request};
 use axum::response::Response;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use volley_types::{
     Citation, Control, GenerationRow, Input, ModelRef, PredictError, PredictRequest, Signature,
     Task,
@@ -13,27 +14,43 @@ use volley_types::{
 
 use crate::answer::Choice;
 use crate::app::App;
-use crate::body::JsonObject;
+use crate::auth::Sealed;
+use crate::body;
 use crate::context::RequestContext;
 use crate::error::ApiError;
 use crate::extract::{Path, State};
 use crate::opensearch::events::OpenSearchEvents;
 use crate::opensearch::forms::Form;
+use crate::opensearch::prediction::Prediction;
 use crate::opensearch::request;
 use crate::opensearch::{settings, texts};
 use crate::{answer, sse, tensors};
+
+impl FromRequest<Sealed> for Prediction {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, app: &Sealed) -> Result<Self, Response> {
+        let media = body::other_media(request.headers());
+        let held = body::held(&request);
+        let limit = app.config().max_body_bytes;
+        let (bytes, mut share) = body::read(request, app, limit).await?;
+        let read = Self::read(&bytes, &mut share);
+        held.keep(share, bytes.len());
+        read.map_err(|error| body::malformed(error, media))
+    }
+}
 
 /// Streams a generation. The status is 200 only once the first chunk is there.
 pub(crate) async fn stream(
     State(app): State<Arc<App>>,
     Path(model): Path<String>,
     context: RequestContext,
-    JsonObject(body): JsonObject,
+    body: Prediction,
 ) -> Result<Response, ApiError> {
     let begun = async {
         let registry = app.control.registry();
         settings::demand(&registry, settings::STREAM_ENABLED, "Streaming")?;
-        request::known_interface(&body)?;
+        request::known_interface(&body.fields)?;
         let (signature, request) = request(&app, &model, &context, &body).await?;
         if signature.task != Task::Generate {
             return Err(PredictError::invalid(
@@ -58,11 +75,11 @@ pub(crate) async fn predict(
     State(app): State<Arc<App>>,
     Path(model): Path<String>,
     context: RequestContext,
-    JsonObject(body): JsonObject,
+    body: Prediction,
 ) -> Result<Json<Value>, ApiError> {
     let whole = async {
         let (signature, request) = request(&app, &model, &context, &body).await?;
-        let form = Form::of(&body, &app.control.registry(), &request.model);
+        let form = Form::of(&body.fields, &app.control.registry(), &request.model);
         self::whole(&*app.control, &signature, request, form).await
     };
     Ok(Json(context.in_time(whole).await?))
@@ -75,9 +92,10 @@ pub(crate) async fn predict(
 pub(crate) async fn whole(
     control: &dyn Control,
     signature: &Signature,
-    request: PredictRequest,
+    mut request: PredictRequest,
     form: Option<Form>,
 ) -> Result<Value, PredictError> {
+    request.whole = true;
     let batches = answer::collect(control.predict(request).await?).await?;
     let whole = |output: Value| {
         let mut result = json!({ "output": null, "status_code": 200 });
@@ -100,7 +118,7 @@ pub(crate) async fn predict_as(
     app: State<Arc<App>>,
     Path((_algorithm, model)): Path<(String, String)>,
     context: RequestContext,
-    body: JsonObject,
+    body: Prediction,
 ) -> Result<Json<Value>, ApiError> {
     predict(app, Path(model), context, body).await
 }
@@ -109,7 +127,7 @@ pub(crate) async fn request(
     app: &App,
     model: &str,
     context: &RequestContext,
-    body: &Map<String, Value>,
+    body: &Prediction,
 ) -> Result<(Signature, PredictRequest), PredictError> {
     let model: ModelRef = model.parse()?;
     let signature = app.control.signature(&model).await?;

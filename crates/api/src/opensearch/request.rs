@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use volley_types::{Parameters, PredictError, Signature, Task};
 
 use crate::body::Fields;
+use crate::opensearch::prediction::{Json, Prediction};
 use crate::opensearch::texts;
 use crate::{chat, parameters, tensors};
 
@@ -47,31 +48,56 @@ pub(crate) fn known_interface(body: &Map<String, Value>) -> Result<(), PredictEr
 
 /// What a body holds: rows for the model, and parameters.
 pub(crate) fn read(
-    body: &Map<String, Value>,
+    body: &Prediction,
     signature: &Signature,
 ) -> Result<(RecordBatch, Parameters), PredictError> {
-    let text = !matches!(signature.task, Task::Generate | Task::Tensors);
-    let own: &[&str] = if text { &texts::FIELDS } else { &[] };
-    body.only("a prediction", &[&["parameters", "inputs"], own].concat())?;
-    let mut given = body.object("parameters")?.cloned().unwrap_or_default();
+    let own: &[&str] = match signature.task {
+        Task::Generate => &[],
+        Task::Tensors => &["inputs"],
+        _ => &[
+            "inputs",
+            "text_docs",
+            "query_text",
+            "return_number",
+            "return_bytes",
+            "target_response",
+        ],
+    };
+    let fields = &body.fields;
+    fields.only("a prediction", &[&["parameters"], own].concat())?;
+    let mut given = fields.object("parameters")?.cloned().unwrap_or_default();
     for hint in STREAM_HINTS {
         given.remove(hint);
     }
     let rows = match signature.task {
         Task::Generate => generation(&mut given)?,
         Task::Tensors => {
-            let inside = given.remove("inputs");
-            let inputs = body.get("inputs").or(inside.as_ref()).ok_or_else(|| {
+            given.remove("inputs");
+            let inputs = body.inputs()?.ok_or_else(|| {
                 PredictError::invalid(
                     "field 'inputs' is missing: an object with one array of rows for each input \
                      of the model",
                 )
             })?;
-            tensors::from_json(inputs, &signature.input)?
+            columns(inputs, signature)?
         }
         _ => texts::rows(body, &mut given, signature)?,
     };
     Ok((rows, parameters::from_json(&given)?))
+}
+
+/// The rows in `inputs`.
+///
+/// # Errors
+/// `InvalidInput` naming the input and the row.
+pub(crate) fn columns(
+    inputs: Json<'_>,
+    signature: &Signature,
+) -> Result<RecordBatch, PredictError> {
+    match inputs {
+        Json::Tree(inputs) => tensors::from_json(inputs, &signature.input),
+        Json::Text(inputs) => tensors::from_text(inputs, &signature.input),
+    }
 }
 
 /// One row from `prompt`, `inputs` or `messages`.

@@ -11,16 +11,9 @@ use volley_types::signature::{EMBEDDING, INPUT_TYPE, QUERY, SCORE, TEXT};
 use volley_types::{PredictError, Signature, Task};
 
 use crate::body::Fields;
+use crate::opensearch::prediction::{Json, Prediction};
+use crate::opensearch::request;
 use crate::{answer, tensors};
-
-/// Fields of a body besides `parameters` and `inputs`.
-pub(crate) const FIELDS: [&str; 5] = [
-    "text_docs",
-    "query_text",
-    "return_number",
-    "return_bytes",
-    "target_response",
-];
 
 /// What is given back without being asked for by another name.
 const EMBEDDING_NAME: &str = "sentence_embedding";
@@ -31,29 +24,35 @@ const EMBEDDING_NAME: &str = "sentence_embedding";
 /// # Errors
 /// `InvalidInput` naming the field.
 pub(crate) fn rows(
-    body: &Map<String, Value>,
+    body: &Prediction,
     parameters: &mut Map<String, Value>,
     signature: &Signature,
 ) -> Result<RecordBatch, PredictError> {
-    if body.get("return_bytes") == Some(&Value::Bool(true)) {
+    if body.fields.get("return_bytes") == Some(&Value::Bool(true)) {
         return Err(PredictError::invalid(
             "field 'return_bytes' must be false: numbers are returned; Arrow Flight carries bytes",
         ));
     }
-    let Some(documents) = body.get("text_docs") else {
-        let inputs = body.get("inputs").ok_or_else(|| {
-            PredictError::invalid(
+    parameters.remove("inputs");
+    let documents = match (body.documents(), body.inputs()?) {
+        (Some(documents), None) => texts(documents)?,
+        (None, Some(inputs)) => return request::columns(inputs, signature),
+        (Some(_), Some(_)) => {
+            return Err(PredictError::invalid(
+                "give either 'text_docs' or 'inputs', not both",
+            ));
+        }
+        (None, None) => {
+            return Err(PredictError::invalid(
                 "field 'text_docs' is missing: a list of texts (or 'inputs': an object with one \
                  array for each input of the model)",
-            )
-        })?;
-        return tensors::from_json(inputs, &signature.input);
+            ));
+        }
     };
-    let documents = texts(documents)?;
     let count = documents.len();
-    let mut columns: Vec<(&str, ArrayRef)> = vec![(TEXT, Arc::new(StringArray::from(documents)))];
+    let mut columns: Vec<(&str, ArrayRef)> = vec![(TEXT, documents)];
     if signature.task == Task::Rerank {
-        let query = body.required("query_text")?;
+        let query = body.fields.required("query_text")?;
         let queries = StringArray::from(vec![query; count]);
         columns.push((QUERY, Arc::new(queries)));
     }
@@ -70,12 +69,16 @@ pub(crate) fn rows(
         .map_err(|error| PredictError::internal("the request's rows cannot be built", error))
 }
 
-fn texts(documents: &Value) -> Result<Vec<&str>, PredictError> {
-    let documents = documents.as_array().filter(|list| !list.is_empty());
-    let texts = documents.map(|list| list.iter().map(Value::as_str));
-    texts
-        .and_then(Iterator::collect::<Option<_>>)
-        .ok_or_else(|| PredictError::invalid("field 'text_docs' must be a list of texts"))
+fn texts(documents: Json<'_>) -> Result<ArrayRef, PredictError> {
+    let read = match documents {
+        Json::Text(list) => tensors::texts(list),
+        Json::Tree(list) => list.as_array().and_then(|list| {
+            let texts: Option<Vec<_>> = list.iter().map(Value::as_str).collect();
+            Some(Arc::new(StringArray::from(texts?)) as ArrayRef)
+        }),
+    };
+    let read = read.filter(|texts| !texts.is_empty());
+    read.ok_or_else(|| PredictError::invalid("field 'text_docs' must be a list of texts"))
 }
 
 /// One inference result for each row.

@@ -56,6 +56,7 @@ pub(super) fn pipeline(body: &Object, name: ModelName) -> Result<PipelineSpec, P
         steps,
         output: output.unwrap_or_default(),
         description: body.text("description")?.unwrap_or_default().to_owned(),
+        ensemble: None,
     })
 }
 
@@ -67,7 +68,7 @@ fn types(body: &Object) -> Result<BTreeMap<String, ColumnType>, PredictError> {
         let kind = kind.as_str().and_then(ColumnType::from_name);
         let kind = kind.ok_or_else(|| {
             PredictError::invalid(format!(
-                "input '{name}' must be text, int, float, bool or floats"
+                "input '{name}' must be text, int, float, bool, floats or tensor"
             ))
         })?;
         Ok((name.clone(), kind))

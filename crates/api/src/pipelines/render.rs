@@ -11,7 +11,7 @@ pub(super) fn entry(entry: &PipelineEntry, status: Option<&ModelStatus>) -> Valu
     let inputs: Map<_, _> = inputs
         .map(|(name, kind)| (name.clone(), kind.as_str().into()))
         .collect();
-    json!({
+    let mut told = json!({
         "name": spec.name.as_str(),
         "task": spec.task.as_str(),
         "inputs": inputs,
@@ -20,7 +20,12 @@ pub(super) fn entry(entry: &PipelineEntry, status: Option<&ModelStatus>) -> Valu
         "description": spec.description,
         "revision": entry.revision.0,
         "state": status.map(|status| status.state.as_str()),
-    })
+    });
+    if let Some(ensemble) = &spec.ensemble {
+        told["ensemble"] = serde_json::from_str(&ensemble.config).unwrap_or_default();
+        told["loaded"] = ensemble.loaded.into();
+    }
+    told
 }
 
 fn columns(inputs: &Inputs) -> Value {

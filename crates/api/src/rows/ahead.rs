@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use volley_types::PredictError;
 
 use super::Given;
-use crate::body::broken;
+use crate::body::content::broken;
 
 /// Pieces of a body, as the socket gave them.
 const PIECES: usize = 4;
@@ -26,13 +26,13 @@ impl Ahead {
     pub(super) fn of(given: Given) -> (Self, Given) {
         match given {
             Given::Json(_) => (Self(None), given),
-            Given::Lines(body) => {
+            Given::Lines(body, share) => {
                 let (ahead, body) = Self::begin(body);
-                (ahead, Given::Lines(body))
+                (ahead, Given::Lines(body, share))
             }
-            Given::Arrow(body) => {
+            Given::Arrow(body, share) => {
                 let (ahead, body) = Self::begin(body);
-                (ahead, Given::Arrow(body))
+                (ahead, Given::Arrow(body, share))
             }
         }
     }

@@ -3,14 +3,13 @@
 
 use std::time::Duration;
 
-use axum::body::{Body, BodyDataStream};
 use bytes::{Buf, Bytes, BytesMut};
-use futures::{StreamExt, stream};
+use futures::stream;
 use volley_types::arrow_messages::{ArrowMessage, ReadArrow};
 use volley_types::{ErrorCode, Input, PredictError};
 
 use super::ndjson::late;
-use crate::body::broken;
+use super::pieces::Pieces;
 
 /// Stands before each message's length.
 const CONTINUATION: u32 = u32::MAX;
@@ -25,7 +24,7 @@ const MAX_BODY_BYTES: usize = 16 << 20;
 /// `InvalidInput`, `TooLarge`; `DeadlineExceeded` when no schema comes within `timeout`;
 /// `Unimplemented` without a reader.
 pub(super) async fn read(
-    body: Body,
+    body: Pieces,
     reader: Option<Box<dyn ReadArrow>>,
     timeout: Duration,
 ) -> Result<Input, PredictError> {
@@ -34,7 +33,7 @@ pub(super) async fn read(
         PredictError::new(ErrorCode::Unimplemented, message)
     })?;
     let mut messages = Messages {
-        body: body.into_data_stream(),
+        body,
         buffer: BytesMut::new(),
         reader,
     };
@@ -65,7 +64,7 @@ fn malformed(what: &str) -> PredictError {
 }
 
 struct Messages {
-    body: BodyDataStream,
+    body: Pieces,
     buffer: BytesMut,
     reader: Box<dyn ReadArrow>,
 }
@@ -73,6 +72,8 @@ struct Messages {
 impl Messages {
     /// The next message; `None` at the stream's end mark. A body that ends without one was cut.
     async fn next(&mut self) -> Result<Option<ArrowMessage>, PredictError> {
+        // Whoever comes for more has done with what came before.
+        self.body.taken(self.buffer.len());
         self.fill(8).await?;
         if self.buffer.get_u32_le() != CONTINUATION {
             return Err(malformed("a message does not begin as one"));
@@ -100,10 +101,8 @@ impl Messages {
 
     async fn fill(&mut self, bytes: usize) -> Result<(), PredictError> {
         while self.buffer.len() < bytes {
-            match self.body.next().await {
-                Some(Ok(piece)) => self.buffer.extend_from_slice(&piece),
-                Some(Err(error)) => return Err(broken(error.into())),
-                None => return Err(malformed("it ends without its end mark")),
+            if !self.body.append(&mut self.buffer).await? {
+                return Err(malformed("it ends without its end mark"));
             }
         }
         Ok(())

@@ -6,9 +6,9 @@ use std::time::Duration;
 use arrow_schema::{DataType, Field, Schema};
 use axum::body::Body;
 use volley_types::arrow_messages::ReadArrow;
-use volley_types::{Input, PredictError, Signature, Task};
+use volley_types::{Input, Intake, PredictError, Signature, Task};
 
-use super::{arrow, ndjson};
+use super::{Pieces, arrow, ndjson};
 
 /// The longest line, in bytes.
 const LIMIT: usize = 1 << 16;
@@ -33,7 +33,7 @@ pub(crate) async fn json_lines(
             }
         }
     };
-    let (_, input) = ndjson::read(body, signature, LIMIT, timeout).await?;
+    let (_, input) = ndjson::read(counted(body), signature, LIMIT, timeout).await?;
     Ok(input)
 }
 
@@ -43,5 +43,9 @@ pub(crate) async fn arrow(
     reader: Box<dyn ReadArrow>,
     timeout: Duration,
 ) -> Result<Input, PredictError> {
-    arrow::read(body, Some(reader), timeout).await
+    arrow::read(counted(body), Some(reader), timeout).await
+}
+
+fn counted(body: Body) -> Pieces {
+    Pieces::new(body, Intake::default().share())
 }

@@ -7,17 +7,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_array::{ArrayRef, RecordBatch, StringArray, new_null_array};
-use arrow_schema::SchemaRef;
-use axum::body::{Body, BodyDataStream};
+use arrow_schema::{DataType, Fields, SchemaRef};
 use bytes::{Buf, Bytes, BytesMut};
-use futures::{StreamExt, stream};
+use futures::stream;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use volley_types::chat::conversations;
+use volley_types::chat::{conversations, conversations_of};
 use volley_types::signature::{MESSAGES, PROMPT};
 use volley_types::{ChatMessage, ErrorCode, Input, Parameters, PredictError, Signature, Task};
 
-use crate::body::broken;
-use crate::{chat, parameters, tensors};
+use super::pieces::Pieces;
+use crate::intake::tree_room;
+use crate::{chat, compact, parameters, tensors};
 
 /// Lines of one batch.
 const MAX_LINES: usize = 1_024;
@@ -27,19 +28,19 @@ const MAX_LINES: usize = 1_024;
 /// # Errors
 /// `InvalidInput`, `TooLarge`, or `DeadlineExceeded` when no line comes within `timeout`.
 pub(super) async fn read(
-    body: Body,
+    body: Pieces,
     signature: Signature,
     limit: usize,
     timeout: Duration,
 ) -> Result<(Parameters, Input), PredictError> {
-    let mut lines = Lines::new(body.into_data_stream(), limit);
+    let mut lines = Lines::new(body, limit, signature.task != Task::Generate);
     let first = tokio::time::timeout(timeout, lines.next()).await;
     let first = first.map_err(|_| late())??;
     let (from, mut first) = first.ok_or_else(|| {
         PredictError::invalid("the request has no rows; send one JSON object a line")
     })?;
     let mut given = Parameters::default();
-    if let Some(line) = first.first().filter(|line| only_parameters(line)) {
+    if let Some(line) = first.first().and_then(Line::only_parameters) {
         let Some(Value::Object(object)) = line.get("parameters") else {
             return Err(PredictError::invalid(
                 "field 'parameters' of the first line must be an object",
@@ -76,9 +77,20 @@ pub(super) fn late() -> PredictError {
     )
 }
 
-fn only_parameters(line: &Value) -> bool {
-    line.as_object()
-        .is_some_and(|object| object.len() == 1 && object.contains_key("parameters"))
+/// A row, as a tree or, where it is large, as it came.
+#[derive(Debug)]
+enum Line {
+    Tree(Value),
+    Text(Bytes),
+}
+
+impl Line {
+    fn only_parameters(&self) -> Option<&Map<String, Value>> {
+        let Self::Tree(Value::Object(object)) = self else {
+            return None;
+        };
+        (object.len() == 1 && object.contains_key("parameters")).then_some(object)
+    }
 }
 
 fn in_lines(mut error: PredictError, from: usize, to: usize) -> PredictError {
@@ -90,19 +102,35 @@ fn in_lines(mut error: PredictError, from: usize, to: usize) -> PredictError {
     error
 }
 
+fn batch(lines: &[Line], signature: &Signature) -> Result<RecordBatch, PredictError> {
+    if signature.task == Task::Generate {
+        let rows = lines.iter().map(|line| match line {
+            Line::Tree(row) => item(row),
+            Line::Text(_) => item(&Value::Null),
+        });
+        return generation(rows, &signature.input);
+    }
+    let mut rows = tensors::Rows::new(&signature.input);
+    for line in lines {
+        match line {
+            Line::Tree(row) => rows.tree(row)?,
+            Line::Text(row) => rows.text(std::str::from_utf8(row).unwrap_or_default())?,
+        }
+    }
+    whole(&rows.finish()?, &signature.input)
+}
+
 /// Rows as a batch of the model's input schema.
 ///
 /// # Errors
 /// `InvalidInput`.
-pub(crate) fn batch(rows: &[Value], signature: &Signature) -> Result<RecordBatch, PredictError> {
+pub(crate) fn batch_of(rows: &[Value], signature: &Signature) -> Result<RecordBatch, PredictError> {
     if signature.task == Task::Generate {
-        return generation(rows, &signature.input);
+        return generation(rows.iter().map(item), &signature.input);
     }
-    let rows = Value::Array(rows.to_vec());
-    whole(
-        &tensors::from_json(&rows, &signature.input)?,
-        &signature.input,
-    )
+    let mut all = tensors::Rows::new(&signature.input);
+    rows.iter().try_for_each(|row| all.tree(row))?;
+    whole(&all.finish()?, &signature.input)
 }
 
 /// `batch` with the columns that no row has as nulls.
@@ -116,10 +144,18 @@ fn whole(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, Predict
         .map_err(|error| PredictError::invalid("the rows do not fit the model").with_source(error))
 }
 
-fn generation(rows: &[Value], schema: &SchemaRef) -> Result<RecordBatch, PredictError> {
-    let items: Vec<_> = rows.iter().map(item).collect::<Result<_, _>>()?;
+fn generation(
+    rows: impl Iterator<Item = Result<Item, PredictError>>,
+    schema: &SchemaRef,
+) -> Result<RecordBatch, PredictError> {
+    let items: Vec<_> = rows.collect::<Result<_, _>>()?;
     let prompts: StringArray = items.iter().map(|(prompt, _)| prompt.as_deref()).collect();
-    let messages = conversations(items.iter().map(|(_, messages)| messages.as_deref()));
+    let said = items.iter().map(|(_, messages)| messages.as_deref());
+    // All batches have the columns of the model's own version.
+    let messages = match message_fields(schema) {
+        Some(fields) => conversations_of(fields, said),
+        None => conversations(said),
+    };
     let columns = schema
         .fields()
         .iter()
@@ -129,6 +165,16 @@ fn generation(rows: &[Value], schema: &SchemaRef) -> Result<RecordBatch, Predict
         });
     RecordBatch::try_new(schema.clone(), columns.collect())
         .map_err(|error| PredictError::internal("the request's rows cannot be built", error))
+}
+
+fn message_fields(schema: &SchemaRef) -> Option<&Fields> {
+    match schema.field_with_name(MESSAGES).ok()?.data_type() {
+        DataType::List(item) => match item.data_type() {
+            DataType::Struct(fields) => Some(fields),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 type Item = (Option<String>, Option<Vec<ChatMessage>>);
@@ -160,31 +206,36 @@ fn item(row: &Value) -> Result<Item, PredictError> {
 
 /// The lines of a body.
 struct Lines {
-    body: BodyDataStream,
+    body: Pieces,
     /// What has come and is not given out.
     buffer: BytesMut,
     /// How much of the buffer has no line's end.
     seen: usize,
     limit: usize,
+    /// Whether large lines stay as they came.
+    keeps_text: bool,
     /// Lines that were given out.
     count: usize,
     ended: bool,
 }
 
 impl Lines {
-    fn new(body: BodyDataStream, limit: usize) -> Self {
+    fn new(body: Pieces, limit: usize, keeps_text: bool) -> Self {
         Self {
             body,
             buffer: BytesMut::new(),
             seen: 0,
             limit,
+            keeps_text,
             count: 0,
             ended: false,
         }
     }
 
     /// The next lines, all that are there, and the number of the first of them.
-    async fn next(&mut self) -> Result<Option<(usize, Vec<Value>)>, PredictError> {
+    async fn next(&mut self) -> Result<Option<(usize, Vec<Line>)>, PredictError> {
+        // Whoever comes for more has done with what came before.
+        self.body.taken(self.buffer.len());
         let mut rows = Vec::new();
         let mut from = None;
         loop {
@@ -192,13 +243,10 @@ impl Lines {
                 && let Some(line) = self.line()
             {
                 self.count += 1;
-                let line = line.trim_ascii();
-                if line.is_empty() {
+                if line.trim_ascii().is_empty() {
                     continue;
                 }
-                let row = serde_json::from_slice(line).map_err(|error| {
-                    PredictError::invalid(format!("line {}: not valid JSON: {error}", self.count))
-                })?;
+                let row = self.read(line)?;
                 from.get_or_insert(self.count);
                 rows.push(row);
             }
@@ -208,6 +256,22 @@ impl Lines {
                 None => self.fill().await?,
             }
         }
+    }
+
+    fn read(&mut self, line: Bytes) -> Result<Line, PredictError> {
+        let count = self.count;
+        let malformed = |error: serde_json::Error| {
+            PredictError::invalid(format!("line {count}: not valid JSON: {error}"))
+        };
+        if self.keeps_text && compact::LARGE <= line.len() {
+            self.body.read(compact::FACTOR * line.len())?;
+            serde_json::from_slice::<&RawValue>(&line).map_err(malformed)?;
+            return Ok(Line::Text(line));
+        }
+        self.body.read(tree_room(&line)?)?;
+        serde_json::from_slice(line.trim_ascii())
+            .map(Line::Tree)
+            .map_err(malformed)
     }
 
     fn line(&mut self) -> Option<Bytes> {
@@ -240,28 +304,37 @@ impl Lines {
                 ),
             ));
         }
-        match self.body.next().await {
-            Some(Ok(piece)) => self.buffer.extend_from_slice(&piece),
-            Some(Err(error)) => return Err(broken(error.into())),
-            None => self.ended = true,
-        }
+        self.ended = !self.body.append(&mut self.buffer).await?;
         Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Body;
     use proptest::prelude::*;
+    use volley_types::Intake;
 
     use super::*;
 
     async fn lines(pieces: Vec<Vec<u8>>, limit: usize) -> Result<Vec<Value>, PredictError> {
+        lines_of(pieces, limit, &Intake::default()).await
+    }
+
+    async fn lines_of(
+        pieces: Vec<Vec<u8>>,
+        limit: usize,
+        intake: &Intake,
+    ) -> Result<Vec<Value>, PredictError> {
         let pieces = pieces.into_iter().map(Ok::<_, std::io::Error>);
         let body = Body::from_stream(stream::iter(pieces));
-        let mut lines = Lines::new(body.into_data_stream(), limit);
+        let mut lines = Lines::new(Pieces::new(body, intake.share()), limit, false);
         let mut all = Vec::new();
         while let Some((_, rows)) = lines.next().await? {
-            all.extend(rows);
+            all.extend(rows.into_iter().map(|row| match row {
+                Line::Tree(row) => row,
+                Line::Text(row) => serde_json::from_slice(&row).unwrap(),
+            }));
         }
         Ok(all)
     }
@@ -300,6 +373,21 @@ mod tests {
         assert_eq!(refused.code, ErrorCode::TooLarge);
     }
 
+    #[tokio::test]
+    async fn lines_are_counted_while_they_are_held() {
+        let line = || b"{\"a\":\"0123456789012345678901234567890123456789\"}\n".to_vec();
+        let intake = Intake::new(2_000);
+        let many = std::iter::repeat_with(line).take(100).collect();
+        assert_eq!(lines_of(many, 4_096, &intake).await.unwrap().len(), 100);
+        let together = vec![line().repeat(100)];
+        let refused = lines_of(together, 8_192, &intake).await.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::TooLarge);
+        let mut other = intake.share();
+        other.grow(1_990).unwrap();
+        let refused = lines_of(vec![line()], 4_096, &intake).await.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Overloaded);
+    }
+
     #[test]
     fn prompts_and_conversations_may_be_mixed() {
         let signature = Signature::generation();
@@ -307,7 +395,7 @@ mod tests {
             serde_json::json!({ "prompt": "a" }),
             serde_json::json!({ "messages": [{ "role": "user", "content": "b" }] }),
         ];
-        let batch = batch(&rows, &signature).unwrap();
+        let batch = batch_of(&rows, &signature).unwrap();
         assert_eq!(batch.num_rows(), 2);
         assert_eq!(batch.schema(), signature.input);
         for bad in [
@@ -317,7 +405,7 @@ mod tests {
             serde_json::json!({ "prompt": "a", "temperature": 1 }),
             serde_json::json!({ "messages": [] }),
         ] {
-            assert!(super::batch(&[bad], &signature).is_err());
+            assert!(batch_of(&[bad], &signature).is_err());
         }
     }
 }

@@ -73,7 +73,9 @@ pub(crate) fn column(
     match field.data_type() {
         DataType::FixedSizeList(item, size) => {
             let shape = fixed_shape(field, *size);
-            if shape != row_shape {
+            // A value stands for a row of one.
+            let single = row_shape.is_empty() && *size == 1;
+            if shape != row_shape && !single {
                 return Err(wrong(format!(
                     "has rows of shape {row_shape:?}, the model takes {shape:?}"
                 )));

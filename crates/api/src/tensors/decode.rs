@@ -1,130 +1,413 @@
-//! JSON rows into a column.
+//! JSON rows into a column, value by value: out of a tree, or straight out of the text, which
+//! takes a small part of what its tree would.
 
+use std::fmt;
 use std::sync::Arc;
 
-use arrow_array::types::{
-    ArrowPrimitiveType, Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
-    Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
-};
-use arrow_array::{ArrayRef, BooleanArray, LargeStringArray, PrimitiveArray, StringArray};
+use arrow_array::ArrayRef;
 use arrow_schema::{DataType, Field, Fields};
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use volley_types::PredictError;
-use volley_types::signature::is_bfloat16;
 
 use super::columns::{self, Form};
 use super::fixed_shape;
+use super::leaf::{Leaf, Scalar, leaf};
 
 /// The deepest nesting of one tensor.
 const MAX_RANK: usize = 16;
 
-/// Where a value stands, for messages.
-struct Place<'a> {
-    input: &'a str,
-    row: usize,
+/// How the rows of a column lie in it.
+enum Kind<'f> {
+    Plain,
+    Fixed {
+        item: &'f Arc<Field>,
+        size: i32,
+        shape: Vec<usize>,
+    },
+    Variable {
+        fields: &'f Fields,
+        rank: usize,
+        lengths: Vec<usize>,
+        dims: Vec<i32>,
+    },
 }
 
-impl Place<'_> {
-    fn wrong(&self, what: &str) -> PredictError {
-        PredictError::invalid(format!("input '{}', row {}: {what}", self.input, self.row))
-    }
+/// A column on its way.
+pub(super) struct Column<'f> {
+    field: &'f Field,
+    kind: Kind<'f>,
+    leaf: Box<dyn Leaf>,
+    rows: usize,
+    row: Row,
 }
 
-/// The column that `field` describes.
-pub(super) fn column(field: &Field, rows: &[Value]) -> Result<ArrayRef, PredictError> {
-    match field.data_type() {
-        DataType::FixedSizeList(item, size) => fixed(field, item, *size, rows),
-        DataType::Struct(fields) => variable(field, fields, rows),
-        _ => {
-            let values = rows.iter().enumerate();
-            let placed = values.map(|(row, value)| {
-                (
-                    Place {
-                        input: field.name(),
-                        row,
-                    },
-                    value,
-                )
-            });
-            scalars(field, placed.collect())
-        }
-    }
+/// What is known of the row that is read.
+#[derive(Default)]
+struct Row {
+    /// How deep its values lie, once one was seen.
+    rank: Option<usize>,
+    shape: Vec<Option<usize>>,
+    /// Values before it.
+    start: usize,
+    /// Whether it is null, and whether it may be.
+    null: Option<bool>,
+    trouble: Option<String>,
 }
 
-fn fixed(
-    field: &Field,
-    item: &Arc<Field>,
-    size: i32,
-    rows: &[Value],
-) -> Result<ArrayRef, PredictError> {
-    let shape = fixed_shape(field, size);
-    let mut flat = Vec::new();
-    for (row, value) in rows.iter().enumerate() {
-        let place = Place {
-            input: field.name(),
-            row,
+impl<'f> Column<'f> {
+    /// A column that `field` describes, without rows.
+    ///
+    /// # Errors
+    /// `InvalidInput` where JSON has no such values.
+    pub(super) fn new(field: &'f Field) -> Result<Self, PredictError> {
+        let unsupported =
+            || PredictError::invalid(format!("input '{}' cannot be given as JSON", field.name()));
+        let (item, kind) = match field.data_type() {
+            DataType::FixedSizeList(item, size) => {
+                let shape = fixed_shape(field, *size);
+                let size = *size;
+                (item.as_ref(), Kind::Fixed { item, size, shape })
+            }
+            DataType::Struct(fields) => {
+                let Some((item, Form::Variable(rank))) = columns::form(field) else {
+                    return Err(unsupported());
+                };
+                let (lengths, dims) = (Vec::new(), Vec::new());
+                let kind = Kind::Variable {
+                    fields,
+                    rank,
+                    lengths,
+                    dims,
+                };
+                (item, kind)
+            }
+            _ => (field, Kind::Plain),
         };
-        let start = flat.len();
-        let found = flatten(&place, value, &mut flat)?;
-        // A flat list of the right length stands for any shape.
-        let fits = found == shape || (found.len() == 1 && flat.len() - start == size as usize);
-        if !fits {
-            return Err(place.wrong(&format!("has shape {found:?}, the model takes {shape:?}")));
+        let leaf = leaf(item).ok_or_else(|| {
+            PredictError::invalid(format!(
+                "inputs of type {} cannot be given as JSON; use Arrow Flight",
+                item.data_type()
+            ))
+        })?;
+        Ok(Self {
+            field,
+            kind,
+            leaf,
+            rows: 0,
+            row: Row::default(),
+        })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.rows
+    }
+
+    /// Makes room for so many more values, of so many bytes where they are texts.
+    pub(super) fn reserve(&mut self, values: usize, bytes: usize) {
+        self.leaf.reserve(values, bytes);
+    }
+
+    /// The refusal of the next row.
+    pub(super) fn wrong(&self, what: &str) -> PredictError {
+        wrong(self.field.name(), self.rows, what)
+    }
+
+    /// What each value must be.
+    pub(super) fn wanted(&self) -> String {
+        self.leaf.wanted()
+    }
+
+    /// Reads the next row from its text. Where it may be null, tells whether it was not.
+    pub(super) fn text(&mut self, text: &str, nullable: bool) -> Result<bool, PredictError> {
+        self.begin(nullable);
+        let mut deserializer = serde_json::Deserializer::from_str(text);
+        let read = self.walk(0).deserialize(&mut deserializer);
+        if let Err(error) = read {
+            let what = format!("is no value that JSON has: {error}");
+            let what = self.row.trouble.take().unwrap_or(what);
+            return Err(self.wrong(&what));
+        }
+        self.end()
+    }
+
+    /// As [`Column::text`], from a tree.
+    pub(super) fn tree(&mut self, value: &Value, nullable: bool) -> Result<bool, PredictError> {
+        self.begin(nullable);
+        let read = self.visit(value, 0);
+        read.map_err(|what| self.wrong(&what))?;
+        self.end()
+    }
+
+    fn begin(&mut self, nullable: bool) {
+        self.row.rank = None;
+        self.row.shape.clear();
+        self.row.start = self.leaf.len();
+        self.row.null = nullable.then_some(false);
+        self.row.trouble = None;
+    }
+
+    fn walk(&mut self, depth: usize) -> Walk<'_, 'f> {
+        let column = self;
+        Walk { column, depth }
+    }
+
+    fn visit(&mut self, value: &Value, depth: usize) -> Result<(), String> {
+        let Value::Array(items) = value else {
+            return match value {
+                Value::Null => self.null(depth),
+                value => self.value(Scalar::of(value), depth),
+            };
+        };
+        self.open(depth)?;
+        for item in items {
+            self.visit(item, depth + 1)?;
+        }
+        self.close(depth, items.len())
+    }
+
+    fn null(&mut self, depth: usize) -> Result<(), String> {
+        if depth == 0
+            && let Some(null) = &mut self.row.null
+        {
+            *null = true;
+            return Ok(());
+        }
+        self.value(Scalar::Other, depth)
+    }
+
+    fn value(&mut self, value: Scalar<'_>, depth: usize) -> Result<(), String> {
+        if *self.row.rank.get_or_insert(depth) != depth {
+            return Err(ragged());
+        }
+        self.leaf.push(value)
+    }
+
+    fn open(&mut self, depth: usize) -> Result<(), String> {
+        if matches!(self.kind, Kind::Plain) {
+            return Err(self.wanted());
+        }
+        if depth == MAX_RANK {
+            return Err("is nested too deep".to_owned());
+        }
+        if self.row.rank.is_some_and(|rank| rank <= depth) {
+            return Err(ragged());
+        }
+        if self.row.shape.len() == depth {
+            self.row.shape.push(None);
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, depth: usize, items: usize) -> Result<(), String> {
+        if items == 0 && *self.row.rank.get_or_insert(depth + 1) != depth + 1 {
+            return Err(ragged());
+        }
+        let dim = self.row.shape.get_mut(depth);
+        let same = dim.is_some_and(|dim| *dim.get_or_insert(items) == items);
+        same.then_some(()).ok_or_else(ragged)
+    }
+
+    fn end(&mut self) -> Result<bool, PredictError> {
+        if self.row.null == Some(true) {
+            return Ok(false);
+        }
+        let found = self.row.shape.iter().map(|dim| dim.unwrap_or(0));
+        let (found, count): (Vec<_>, _) = (found.collect(), self.leaf.len() - self.row.start);
+        let trouble = match &mut self.kind {
+            Kind::Plain => None,
+            Kind::Fixed { size, shape, .. } => {
+                // A flat list of the right length stands for any shape, and a value for a list of
+                // one.
+                let flat = found.len() <= 1 && Ok(count) == usize::try_from(*size);
+                let fits = flat || found == *shape;
+                (!fits).then(|| format!("has shape {found:?}, the model takes {shape:?}"))
+            }
+            Kind::Variable { rank, .. } if found.len() != *rank => Some(format!(
+                "has {} dimensions, the model takes {rank}",
+                found.len()
+            )),
+            Kind::Variable { lengths, dims, .. } => {
+                lengths.push(count);
+                let own = found.iter().map(|dim| i32::try_from(*dim));
+                match own.collect::<Result<Vec<_>, _>>() {
+                    Ok(own) => {
+                        dims.extend(own);
+                        None
+                    }
+                    Err(_) => Some("is too large".to_owned()),
+                }
+            }
+        };
+        if let Some(trouble) = trouble {
+            return Err(self.wrong(&trouble));
+        }
+        self.rows += 1;
+        Ok(true)
+    }
+
+    /// The whole column.
+    ///
+    /// # Errors
+    /// `InvalidInput` for more values than a column holds.
+    pub(super) fn finish(self) -> Result<ArrayRef, PredictError> {
+        let values = self.leaf.finish();
+        match self.kind {
+            Kind::Plain => Ok(values),
+            Kind::Fixed { item, size, .. } => columns::fixed(item, size, self.rows, values),
+            Kind::Variable {
+                fields,
+                lengths,
+                dims,
+                ..
+            } => columns::variable(fields, values, lengths, dims).ok_or_else(|| {
+                let name = self.field.name();
+                PredictError::invalid(format!("input '{name}' cannot be given as JSON"))
+            })?,
         }
     }
-    let placed = flat.iter().enumerate().map(|(index, value)| {
-        let row = index / usize::try_from(size).unwrap_or(1).max(1);
-        (
-            Place {
-                input: field.name(),
-                row,
-            },
-            *value,
-        )
-    });
-    let values = scalars(item, placed.collect())?;
-    columns::fixed(item, size, rows.len(), values)
+
+    /// A reader of the rows in a list of them.
+    pub(super) fn rows(&mut self) -> Rows<'_, 'f> {
+        let failed = None;
+        Rows {
+            column: self,
+            failed,
+        }
+    }
 }
 
-fn variable(field: &Field, fields: &Fields, rows: &[Value]) -> Result<ArrayRef, PredictError> {
-    let unsupported =
-        || PredictError::invalid(format!("input '{}' cannot be given as JSON", field.name()));
-    let Some((item, Form::Variable(rank))) = columns::form(field) else {
-        return Err(unsupported());
-    };
-    let (mut flat, mut lengths, mut dims) = (Vec::new(), Vec::new(), Vec::new());
-    for (row, value) in rows.iter().enumerate() {
-        let place = Place {
-            input: field.name(),
-            row,
-        };
-        let start = flat.len();
-        let shape = flatten(&place, value, &mut flat)?;
-        if shape.len() != rank {
-            let found = shape.len();
-            return Err(place.wrong(&format!("has {found} dimensions, the model takes {rank}")));
-        }
-        for dim in shape {
-            dims.push(i32::try_from(dim).map_err(|_| place.wrong("is too large"))?);
-        }
-        lengths.push(flat.len() - start);
+fn ragged() -> String {
+    "is a ragged array".to_owned()
+}
+
+fn wrong(input: &str, row: usize, what: &str) -> PredictError {
+    PredictError::invalid(format!("input '{input}', row {row}: {what}"))
+}
+
+/// Reads one value, with all that it holds, out of a text.
+struct Walk<'c, 'f> {
+    column: &'c mut Column<'f>,
+    depth: usize,
+}
+
+impl Walk<'_, '_> {
+    fn done<E: Error>(&mut self, done: Result<(), String>) -> Result<(), E> {
+        done.map_err(|trouble| {
+            let error = E::custom(&trouble);
+            self.column.row.trouble.get_or_insert(trouble);
+            error
+        })
     }
-    let row_of = lengths
-        .clone()
-        .into_iter()
-        .enumerate()
-        .flat_map(|(row, length)| std::iter::repeat_n(row, length));
-    let placed = row_of.zip(&flat).map(|(row, value)| {
-        (
-            Place {
-                input: field.name(),
-                row,
-            },
-            *value,
-        )
-    });
-    let values = scalars(item, placed.collect())?;
-    columns::variable(fields, values, lengths, dims).ok_or_else(unsupported)?
+
+    fn scalar<E: Error>(&mut self, value: Scalar<'_>) -> Result<(), E> {
+        let done = self.column.value(value, self.depth);
+        self.done(done)
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Walk<'_, '_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Walk<'_, '_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value or a list of values")
+    }
+
+    fn visit_unit<E: Error>(mut self) -> Result<(), E> {
+        let done = self.column.null(self.depth);
+        self.done(done)
+    }
+
+    fn visit_bool<E: Error>(mut self, value: bool) -> Result<(), E> {
+        self.scalar(Scalar::Bool(value))
+    }
+
+    fn visit_i64<E: Error>(mut self, value: i64) -> Result<(), E> {
+        self.scalar(Scalar::Signed(value))
+    }
+
+    fn visit_u64<E: Error>(mut self, value: u64) -> Result<(), E> {
+        self.scalar(Scalar::Unsigned(value))
+    }
+
+    fn visit_f64<E: Error>(mut self, value: f64) -> Result<(), E> {
+        self.scalar(Scalar::Float(value))
+    }
+
+    fn visit_str<E: Error>(mut self, value: &str) -> Result<(), E> {
+        self.scalar(Scalar::Text(value))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut items: A) -> Result<(), A::Error> {
+        let opened = self.column.open(self.depth);
+        self.done(opened)?;
+        let mut count = 0;
+        while items
+            .next_element_seed(self.column.walk(self.depth + 1))?
+            .is_some()
+        {
+            count += 1;
+        }
+        let closed = self.column.close(self.depth, count);
+        self.done(closed)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut members: A) -> Result<(), A::Error> {
+        self.scalar::<A::Error>(Scalar::Other)?;
+        while members.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(())
+    }
+}
+
+/// Reads the rows of a column out of the text of a list.
+pub(super) struct Rows<'c, 'f> {
+    column: &'c mut Column<'f>,
+    failed: Option<PredictError>,
+}
+
+impl Rows<'_, '_> {
+    /// Reads them all.
+    ///
+    /// # Errors
+    /// `InvalidInput` naming the row.
+    pub(super) fn read(mut self, text: &str) -> Result<(), PredictError> {
+        let mut deserializer = serde_json::Deserializer::from_str(text);
+        let read = deserializer.deserialize_seq(&mut self);
+        read.map_err(|error| {
+            let what = self.column.row.trouble.take();
+            let what = what.unwrap_or_else(|| format!("is no value that JSON has: {error}"));
+            self.failed.unwrap_or_else(|| self.column.wrong(&what))
+        })
+    }
+}
+
+impl<'de> Visitor<'de> for &mut Rows<'_, '_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array of rows")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        loop {
+            self.column.begin(false);
+            if items.next_element_seed(self.column.walk(0))?.is_none() {
+                return Ok(());
+            }
+            if let Err(error) = self.column.end() {
+                self.failed = Some(error);
+                return Err(A::Error::custom("a row does not fit"));
+            }
+        }
+    }
 }
 
 /// The values of a tensor whose rows have `each` values, as one array of the type of `item`.
@@ -137,134 +420,16 @@ pub(crate) fn flat_values(
     values: &[&Value],
     each: usize,
 ) -> Result<ArrayRef, PredictError> {
-    let place = |index: usize| Place {
-        input,
-        row: index / each.max(1),
-    };
-    let placed = values.iter().enumerate();
-    scalars(
-        item,
-        placed
-            .map(|(index, value)| (place(index), *value))
-            .collect(),
-    )
-}
-
-/// Appends the leaves of a nested array and returns its shape; a ragged one is refused.
-fn flatten<'a>(
-    place: &Place<'_>,
-    value: &'a Value,
-    out: &mut Vec<&'a Value>,
-) -> Result<Vec<usize>, PredictError> {
-    fn walk<'a>(
-        place: &Place<'_>,
-        value: &'a Value,
-        depth: usize,
-        shape: &mut Vec<usize>,
-        known: bool,
-        out: &mut Vec<&'a Value>,
-    ) -> Result<(), PredictError> {
-        let Value::Array(items) = value else {
-            if depth == shape.len() {
-                out.push(value);
-                return Ok(());
-            }
-            return Err(place.wrong("is a ragged array"));
-        };
-        if depth == MAX_RANK {
-            return Err(place.wrong("is nested too deep"));
-        }
-        if !known && depth == shape.len() {
-            shape.push(items.len());
-        }
-        if shape.get(depth) != Some(&items.len()) {
-            return Err(place.wrong("is a ragged array"));
-        }
-        for (index, item) in items.iter().enumerate() {
-            walk(place, item, depth + 1, shape, known || index != 0, out)?;
-        }
-        Ok(())
+    let mut leaf = leaf(item).ok_or_else(|| {
+        PredictError::invalid(format!(
+            "inputs of type {} cannot be given as JSON; use Arrow Flight",
+            item.data_type()
+        ))
+    })?;
+    leaf.reserve(values.len(), 0);
+    for (index, value) in values.iter().enumerate() {
+        let pushed = leaf.push(Scalar::of(value));
+        pushed.map_err(|what| wrong(input, index / each.max(1), &what))?;
     }
-    let mut shape = Vec::new();
-    walk(place, value, 0, &mut shape, false, out)?;
-    Ok(shape)
-}
-
-type Placed<'a> = Vec<(Place<'a>, &'a Value)>;
-
-fn scalars(item: &Field, values: Placed<'_>) -> Result<ArrayRef, PredictError> {
-    match item.data_type() {
-        DataType::UInt16 if is_bfloat16(item) => {
-            floats::<UInt16Type>(values, |v| Some(half::bf16::from_f64(v).to_bits()))
-        }
-        DataType::Float16 => floats::<Float16Type>(values, |v| Some(half::f16::from_f64(v))),
-        DataType::Float32 => floats::<Float32Type>(values, |v| Some(v as f32)),
-        DataType::Float64 => floats::<Float64Type>(values, Some),
-        DataType::Int8 => wholes::<Int8Type>(values),
-        DataType::Int16 => wholes::<Int16Type>(values),
-        DataType::Int32 => wholes::<Int32Type>(values),
-        DataType::Int64 => wholes::<Int64Type>(values),
-        DataType::UInt8 => wholes::<UInt8Type>(values),
-        DataType::UInt16 => wholes::<UInt16Type>(values),
-        DataType::UInt32 => wholes::<UInt32Type>(values),
-        DataType::UInt64 => wholes::<UInt64Type>(values),
-        DataType::Boolean => {
-            let read = |(place, value): (Place<'_>, &Value)| {
-                value
-                    .as_bool()
-                    .ok_or_else(|| place.wrong("must be true or false"))
-            };
-            Ok(Arc::new(BooleanArray::from(
-                values
-                    .into_iter()
-                    .map(read)
-                    .collect::<Result<Vec<_>, _>>()?,
-            )))
-        }
-        DataType::Utf8 => Ok(Arc::new(StringArray::from(texts(&values)?))),
-        DataType::LargeUtf8 => Ok(Arc::new(LargeStringArray::from(texts(&values)?))),
-        other => Err(PredictError::invalid(format!(
-            "inputs of type {other} cannot be given as JSON; use Arrow Flight"
-        ))),
-    }
-}
-
-fn texts<'a>(values: &'a Placed<'_>) -> Result<Vec<&'a str>, PredictError> {
-    let read = |(place, value): &'a (Place<'_>, &Value)| {
-        value
-            .as_str()
-            .ok_or_else(|| place.wrong("must be a string"))
-    };
-    values.iter().map(read).collect()
-}
-
-fn floats<T: ArrowPrimitiveType>(
-    values: Placed<'_>,
-    cast: fn(f64) -> Option<T::Native>,
-) -> Result<ArrayRef, PredictError> {
-    let read = |(place, value): (Place<'_>, &Value)| {
-        value
-            .as_f64()
-            .and_then(cast)
-            .ok_or_else(|| place.wrong("must be a number"))
-    };
-    let values: Vec<T::Native> = values.into_iter().map(read).collect::<Result<_, _>>()?;
-    Ok(Arc::new(PrimitiveArray::<T>::from_iter_values(values)))
-}
-
-fn wholes<T>(values: Placed<'_>) -> Result<ArrayRef, PredictError>
-where
-    T: ArrowPrimitiveType,
-    T::Native: TryFrom<i128>,
-{
-    let read = |(place, value): (Place<'_>, &Value)| {
-        let whole = value
-            .as_i64()
-            .map(i128::from)
-            .or_else(|| value.as_u64().map(i128::from));
-        let fits = whole.and_then(|whole| T::Native::try_from(whole).ok());
-        fits.ok_or_else(|| place.wrong(&format!("must be a whole number of type {}", T::DATA_TYPE)))
-    };
-    let values: Vec<T::Native> = values.into_iter().map(read).collect::<Result<_, _>>()?;
-    Ok(Arc::new(PrimitiveArray::<T>::from_iter_values(values)))
+    Ok(leaf.finish())
 }

@@ -1,7 +1,8 @@
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use arrow_array::Array;
-use arrow_schema::DataType;
+use arrow_schema::{DataType, Schema, SchemaRef};
 use proptest::prelude::*;
 use serde_json::json;
 use volley_types::ErrorCode;
@@ -42,6 +43,8 @@ fn schema(fields: Vec<Field>) -> SchemaRef {
 fn refused(inputs: Value, schema: &SchemaRef) -> String {
     let error = from_json(&inputs, schema).unwrap_err();
     assert_eq!(error.code, ErrorCode::InvalidInput);
+    let text = from_text(&inputs.to_string(), schema).unwrap_err();
+    assert_eq!(text.message, error.message);
     error.message
 }
 
@@ -87,6 +90,26 @@ fn rows_may_come_one_by_one() {
         (2, 1),
         "b may be left out"
     );
+    let nulls = json!([{ "a": 1, "b": null }, { "a": 2.5 }]);
+    assert_eq!(from_json(&nulls, &schema).unwrap(), batch);
+    assert_eq!(from_text(&nulls.to_string(), &schema).unwrap(), batch);
+    for (uneven, sign) in [
+        (
+            json!([{ "a": 1, "b": 1 }, { "a": 2 }]),
+            "'b', row 1: must be",
+        ),
+        (
+            json!([{ "a": 1 }, { "a": 2, "b": 1 }]),
+            "'b', row 0: must be",
+        ),
+        (json!([{ "a": 1 }, 7]), "row 1 must be an object"),
+        (json!([{ "a": 1 }, { "c": 1 }]), "'c' is not an input"),
+    ] {
+        let error = refused(uneven, &schema);
+        assert!(error.contains(sign), "{error}");
+    }
+    let twice = from_text(r#"[{"a":1,"a":2}]"#, &schema).unwrap_err();
+    assert!(twice.message.contains("row 0 has 'a' twice"), "{twice}");
 }
 
 #[test]
@@ -115,6 +138,28 @@ fn what_does_not_fit_is_named_with_its_row() {
     assert!(refused(json!("text"), &schema).contains("must be an object"));
 }
 
+#[test]
+fn a_value_stands_for_a_row_of_one_and_whole_numbers_may_have_a_point() {
+    let schema = schema(vec![
+        fixed("age", DataType::Float32, &[1]),
+        fixed("city", DataType::Utf8, &[1]),
+        Field::new("id", DataType::Int64, false),
+    ]);
+    let rows = json!({ "age": [22, 7.25], "city": ["Cork", "Ghent"], "id": [1.0, -2] });
+    let batch = from_json(&rows, &schema).unwrap();
+    let output = to_json(std::slice::from_ref(&batch)).unwrap();
+    assert_eq!(output[0]["shape"], json!([2, 1]));
+    assert_eq!(output[0]["data"], json!([22.0, 7.25]));
+    assert_eq!(output[2]["data"], json!([1, -2]));
+    let nested = json!({ "age": [[22], [7.25]], "city": [["Cork"], ["Ghent"]], "id": [1, -2] });
+    assert_eq!(from_json(&nested, &schema).unwrap(), batch);
+    let with = |age: Value, id: Value| json!({ "age": [age], "city": ["Cork"], "id": [id] });
+    assert!(refused(with(json!(1e300), json!(1)), &schema).contains("'age', row 0: 1e300"));
+    assert!(refused(with(json!([1, 2]), json!(1)), &schema).contains("shape [2]"));
+    assert!(refused(with(json!(1), json!(1.5)), &schema).contains("'id', row 0"));
+    assert!(refused(with(json!(1), json!(1e300)), &schema).contains("'id', row 0"));
+}
+
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -140,8 +185,13 @@ proptest! {
             variable("v", DataType::UInt64, 1),
             Field::new("a", DataType::Int32, true),
         ]);
-        if let Ok(batch) = from_json(&inputs, &schema) {
-            to_json(&[batch]).unwrap();
+        let text = from_text(&inputs.to_string(), &schema);
+        match from_json(&inputs, &schema) {
+            Ok(batch) => {
+                prop_assert_eq!(&text.unwrap(), &batch);
+                to_json(&[batch]).unwrap();
+            }
+            Err(error) => prop_assert_eq!(text.unwrap_err().code, error.code),
         }
     }
 

@@ -22,12 +22,13 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_util::sync::CancellationToken;
 use volley_types::{
-    Deadline, ErrorCode, Input, ModelRef, PredictError, PredictRequest, RequestId, Signature,
+    Deadline, ErrorCode, Input, ModelRef, PredictError, PredictRequest, RequestId, Share, Signature,
 };
 
 use super::message::{Ask, Said, Wrong};
 use crate::app::App;
 use crate::context::RequestContext;
+use crate::intake::tree_room;
 use crate::rows::{self, failure};
 use crate::sse;
 
@@ -199,6 +200,11 @@ impl Session {
     }
 
     fn hear(&self, text: &str, leaving: bool, running: &mut Running, outbox: &mut Outbox) {
+        let mut share = self.app.intake.share();
+        let room = tree_room(text.as_bytes());
+        if let Err(error) = room.and_then(|room| share.grow(text.len() + room)) {
+            return outbox.put(None, failure(&error));
+        }
         match Said::read(text) {
             Ok(Said::Cancel(id)) => {
                 // One that has ended meanwhile has said so.
@@ -210,7 +216,7 @@ impl Session {
             }
             Ok(Said::Ask(ask)) => {
                 let id = ask.id.clone();
-                if let Err(error) = self.ask(ask, leaving, running) {
+                if let Err(error) = self.ask(ask, leaving, running, share) {
                     outbox.put(Some(&id), failure(&error));
                 }
             }
@@ -218,7 +224,14 @@ impl Session {
         }
     }
 
-    fn ask(&self, ask: Ask, leaving: bool, running: &mut Running) -> Result<(), PredictError> {
+    /// Runs a request, whose message has this share of the memory for bodies.
+    fn ask(
+        &self,
+        ask: Ask,
+        leaving: bool,
+        running: &mut Running,
+        mut share: Share,
+    ) -> Result<(), PredictError> {
         let config = &self.app.config;
         if leaving {
             let message = "this socket is about to be closed; open another one";
@@ -244,14 +257,15 @@ impl Session {
             deadline: Deadline::after(Instant::now(), timeout),
             ..self.context.clone()
         };
-        let batch = rows::batch(&ask.rows, &self.signature)?;
+        let batch = rows::batch_of(&ask.rows, &self.signature)?;
+        share.shrink_to(batch.get_array_memory_size());
         let mut request = PredictRequest::new(self.model.clone(), Input::Batch(batch));
         request.request_id = context.request_id.clone();
         request.trace = context.trace;
         request.session = context.session.clone();
         request.deadline = Some(context.deadline);
         request.parameters = ask.parameters;
-        let answer = self.answer(ask.id.clone(), request, context);
+        let answer = self.answer(ask.id.clone(), request, context, share);
         let (answer, handle) = abortable(answer);
         running.streams.push(answer.boxed());
         running.by_id.insert(ask.id, handle);
@@ -264,11 +278,13 @@ impl Session {
         id: String,
         request: PredictRequest,
         context: RequestContext,
+        share: Share,
     ) -> impl Stream<Item = Told> + Send + 'static {
         let (app, task) = (self.app.clone(), self.signature.task);
         let span = tracing::info_span!(parent: &context.span, "request", id = %context.request_id);
         let over = id.clone();
         let told = stream! {
+            let _held = share;
             match context.in_time(app.control.predict(request)).await {
                 Ok(chunks) => {
                     let objects = rows::objects(task, chunks, &context);

@@ -23,9 +23,10 @@ use volley_types::registry::{
 };
 use volley_types::scale::ScaleSignal;
 use volley_types::{
-    ChunkStream, Control, ErrorCode, GenerationChunk, GenerationChunks, GpuReport, Incarnation,
-    Input, ModelName, ModelRef, ModelVersion, NodeId, Parameters, Predict, PredictError,
-    PredictRequest, Priority, RequestId, Revision, Signature, TenantId, TraceContext, WorkerId,
+    ChunkStream, Control, Dialect, ErrorCode, GenerationChunk, GenerationChunks, GpuReport,
+    Incarnation, Input, ModelName, ModelRef, ModelVersion, NodeId, Parameters, Predict,
+    PredictError, PredictRequest, Priority, RequestId, Revision, Signature, TenantId, TraceContext,
+    WorkerId,
 };
 
 type Answer = Box<dyn Fn(RecordBatch) -> Result<RecordBatch, PredictError> + Send + Sync>;
@@ -62,6 +63,8 @@ pub(crate) struct Call {
     pub(crate) rows: RecordBatch,
     pub(crate) tenant: TenantId,
     pub(crate) affinity: Option<u64>,
+    pub(crate) dialect: Dialect,
+    pub(crate) whole: bool,
 }
 
 #[derive(Default)]
@@ -181,6 +184,8 @@ impl Predict for Cluster {
             rows: rows.clone(),
             tenant: request.tenant,
             affinity: request.affinity,
+            dialect: request.dialect,
+            whole: request.whole,
         });
         match &*script {
             Script::Chunks(chunks) => {
@@ -401,6 +406,7 @@ fn drains(registry: &RegistryState) -> Vec<DrainStatus> {
             force: drain.force,
             done: false,
             models: vec![ModelName::new("m").unwrap()],
+            blocked: BTreeMap::new(),
             active: 2,
         })
         .collect()

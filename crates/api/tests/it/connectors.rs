@@ -278,8 +278,16 @@ async fn a_url_that_no_worker_may_call_is_refused_where_it_is_registered() {
         (&plain, "http://169.254.169.254/latest", "never called"),
         (&plain, "http://0xa9fea9fe/latest", "never called"),
         (&plain, "http://${parameters.host}/latest", "never called"),
-        (&plain, "http://[::ffff:169.254.169.254]/", "never called"),
-        (&plain, "http://metadata.google.internal./", "never called"),
+        (
+            &plain,
+            "http://[::ffff:169.254.169.254]/latest",
+            "never called",
+        ),
+        (
+            &plain,
+            "http://metadata.google.internal./latest",
+            "never called",
+        ),
         (&plain, "ftp://llm.example/", "http://"),
         (&plain, "https://me:sk-canary@llm.example/", "credential"),
         (
@@ -287,7 +295,7 @@ async fn a_url_that_no_worker_may_call_is_refused_where_it_is_registered() {
             "https://api.openai.com/v1/chat/completions",
             "allowed_hosts",
         ),
-        (&strict, "http://127.1/v1", "allowed_hosts"),
+        (&strict, "http://127.1/v1/chat/completions", "allowed_hosts"),
     ] {
         let fields = json!({ "url": url, "model": "m", "parameters": { "host": "2852039166" } });
         let reason = edge.post(path, &fields.to_string()).await.refused(400);
@@ -297,7 +305,7 @@ async fn a_url_that_no_worker_may_call_is_refused_where_it_is_registered() {
         );
         // Beside a server that may be called.
         let mut beside = json!({
-            "id": "c", "url": "https://eu.llm.example/v1", "model": "m",
+            "id": "c", "url": "https://eu.llm.example/v1/chat/completions", "model": "m",
             "endpoints": [{ "url": url }],
         });
         if !url.contains('$') {

@@ -12,7 +12,7 @@ async fn a_worker_or_a_coordinator_is_drained_and_put_back_and_the_status_tells(
     let drained = edge.post("/_volley/nodes/w1/drain", "").await.ok();
     let described = json!({
         "node": "w1", "kind": "worker", "state": "draining", "force": false,
-        "models": ["m"], "active": 2,
+        "models": ["m"], "blocked": [], "active": 2,
     });
     assert_eq!(drained, described);
     let force = r#"{"force":true,"kind":"worker"}"#;

@@ -29,6 +29,8 @@ fn body(path: &str) -> String {
     let messages = json!([{ "role": "user", "content": "tell" }]);
     let end = path.rsplit('/').next().unwrap();
     let body = match end {
+        _ if path == "/" || path == "/tgi/m" => json!({ "inputs": "tell", "stream": true }),
+        "generate_stream" if !path.starts_with("/v2/") => json!({ "inputs": "tell" }),
         "stream" => json!({ "parameters": { "prompt": "tell" } }),
         "completions" if path.contains("chat") => {
             json!({ "model": "m", "stream": true, "messages": messages })
@@ -217,6 +219,7 @@ fn post(path: &str, encoding: &str, media: &str, body: Vec<u8>) -> Request<Full<
 async fn bodies_may_be_compressed_on_every_route_and_bombs_are_refused() {
     let config = ApiConfig {
         max_body_bytes: 100_000,
+        max_tensor_bytes: 100_000,
         ..ApiConfig::default()
     };
     let edge = Edge::with(config).await;

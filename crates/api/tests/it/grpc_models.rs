@@ -28,7 +28,7 @@ async fn a_generation_answers_whole_and_takes_its_parameters_as_inputs_too() {
         usage: Some(Usage {
             prompt_tokens: 3,
             completion_tokens: 2,
-            cached_tokens: 0,
+            ..Usage::default()
         }),
         ..last()
     };

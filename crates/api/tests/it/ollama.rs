@@ -132,13 +132,7 @@ async fn what_goes_wrong_is_told_as_ollama_does() {
     let busy = PredictError::new(ErrorCode::Overloaded, "busy");
     edge.cluster.script("busy", Script::Refuses(busy));
     assert_eq!(edge.post("/api/chat", &chat("busy")).await.status, 429);
-    for body in [
-        "{}",
-        "[]",
-        "{",
-        r#"{"model":"busy","messages":7}"#,
-        r#"{"model":"a b"}"#,
-    ] {
+    for body in ["{}", "[]", "{", r#"{"model":"busy","messages":7}"#] {
         let reply = edge.post("/api/chat", body).await;
         assert_eq!(reply.status, 400, "{body}");
         assert!(reply.json()["error"].is_string());

@@ -259,8 +259,8 @@ async fn failures_have_openais_shape_and_a_stream_that_fails_is_not_done() {
         .insert("content-type", "text/plain".parse().unwrap());
     let plain = http::Request::from_parts(parts, http_body_util::Full::new("hello".into()));
     refused(edge.send(plain).await, 415, "invalid_value");
-    refused(edge.get("/v1/nothing").await, 404, "model_not_found");
-    refused(edge.get(CHAT).await, 405, "invalid_value");
+    refused(edge.get("/v1/nothing").await, 404, "unknown_url");
+    refused(edge.get(CHAT).await, 405, "method_not_allowed");
 
     let busy = PredictError::new(ErrorCode::Overloaded, "busy")
         .with_retry_after(std::time::Duration::from_millis(1_200));
@@ -336,8 +336,8 @@ async fn plain_completions_take_several_prompts() {
         (&json!(1), &json!("length"))
     );
     for bad in [
-        r#"{"model":"m","prompt":[[1,2]]}"#,
-        r#"{"model":"m","prompt":"x","echo":true}"#,
+        r#"{"model":"m","prompt":[[1,"a"]]}"#,
+        r#"{"model":"m","prompt":"x","echo":1}"#,
         r#"{"model":"m","prompt":"x","suffix":"y"}"#,
         r#"{"model":"m"}"#,
     ] {
@@ -394,7 +394,7 @@ async fn texts_are_embedded_as_numbers_or_as_their_bytes() {
         .await;
     assert!(wrong.refused_openai(400).contains("task 'generate'"));
     for bad in [
-        r#"{"model":"e","input":[[1]]}"#,
+        r#"{"model":"e","input":[["a"]]}"#,
         r#"{"model":"e","input":"x","encoding_format":"hex"}"#,
     ] {
         edge.post("/v1/embeddings", bad).await.refused_openai(400);

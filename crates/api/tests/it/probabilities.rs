@@ -35,7 +35,10 @@ async fn alternatives_are_told_token_by_token_in_every_form() {
     let body = edge.post("/v1/completions", &plain.to_string()).await.ok();
     let expected = json!({
         "tokens": ["é", "b", "c"], "token_logprobs": [-0.5, -0.5, -0.5],
-        "top_logprobs": [{ "x": -1.5 }, { "y": -1.5 }, { "z": -1.5 }], "text_offset": [0, 1, 2],
+        "top_logprobs": [
+            { "x": -1.5, "é": -0.5 }, { "y": -1.5, "b": -0.5 }, { "z": -1.5, "c": -0.5 },
+        ],
+        "text_offset": [0, 1, 2],
     });
     assert_eq!(body["choices"][0]["logprobs"], expected);
     let given = edge.cluster.last_call().parameters;
@@ -55,11 +58,11 @@ async fn alternatives_are_told_token_by_token_in_every_form() {
 }
 
 #[tokio::test]
-async fn what_came_before_tools_and_sound_are_refused_by_name() {
+async fn what_came_before_tools_is_read_and_sound_is_refused_by_name() {
     let edge = Edge::start().await;
     edge.cluster.script("m", Script::Chunks(vec![last()]));
     for (field, value) in [
-        ("functions", json!([{ "name": "f" }])),
+        ("functions", json!([{ "title": "f" }])),
         ("function_call", json!("auto")),
         ("modalities", json!(["text", "audio"])),
     ] {

@@ -118,7 +118,7 @@ async fn a_response_has_its_items_and_repeats_its_request() {
         ("max_output_tokens", json!(7)),
         ("temperature", json!(0.5)),
         ("metadata", json!({ "a": "b" })),
-        ("store", json!(false)),
+        ("store", json!(true)),
         ("tools", json!([])),
         ("tool_choice", json!("auto")),
         ("parallel_tool_calls", json!(true)),
@@ -243,7 +243,11 @@ async fn a_stream_that_fails_says_so_last_and_a_refusal_is_an_error_in_their_sha
 
     let stored = json!({ "model": "m", "input": "Hi", "previous_response_id": "resp_1" });
     let refused = edge.post(RESPONSES, &stored.to_string()).await;
-    assert!(refused.refused_openai(400).contains("not stored"));
+    assert!(
+        refused
+            .refused_openai(400)
+            .contains("names no response that is held")
+    );
     assert_eq!(refused.json()["error"]["param"], "previous_response_id");
     let unknown = json!({ "model": "nobody", "input": "Hi" }).to_string();
     edge.post(RESPONSES, &unknown).await.refused_openai(404);

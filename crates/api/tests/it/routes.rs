@@ -133,7 +133,7 @@ async fn a_connector_in_opensearchs_form_keeps_no_secret() {
         }],
     });
     let created = edge.post(&path, &body.to_string()).await.ok();
-    assert_eq!(created, json!({ "connector_id": "gpt" }));
+    assert_eq!(created["connector_id"], "gpt");
     let shown = edge.get(&format!("{ML}/connectors/gpt")).await.ok();
     assert_eq!(shown["url"], "https://llm.example/v1/chat/completions");
     assert_eq!(shown["provider"], "openai");
@@ -282,7 +282,7 @@ async fn malformed_registrations_say_what_is_wrong() {
     edge.post(&format!("{ML}/models/m/_deploy"), r#"{"replicas":-1}"#)
         .await
         .refused(400);
-    edge.post(&format!("{ML}/models/no%2Fname/_deploy"), "")
+    edge.post(&format!("{ML}/models/no%2F%2Fname/_deploy"), "")
         .await
         .refused(400);
     edge.get(&format!("{ML}/models/%FF")).await.refused(400);
@@ -340,7 +340,8 @@ async fn operators_see_the_cluster() {
     assert_eq!(worker["replicas"][0]["capacity"], 8);
     assert_eq!(
         status["models"],
-        json!([{ "id": "m", "version": 1, "state": "DEPLOYED", "wanted_replicas": 1, "ready_replicas": 1 }])
+        json!([{ "id": "m", "version": 1, "state": "DEPLOYED", "wanted_replicas": 1, "ready_replicas": 1,
+                 "failure": null }])
     );
     assert_eq!(status["active_streams"], 0);
 
@@ -470,10 +471,9 @@ async fn a_node_without_rest_has_health_and_metrics() {
         .unwrap();
 }
 
-/// Every route is in the documentation.
 #[test]
 fn routes_are_documented() {
-    let document = include_str!("../../../../docs/rest-api.md");
+    let document = include_str!("../../../../docs/reference/rest.md");
     for route in [
         "/connectors/_create",
         "/connectors/_search",
@@ -492,8 +492,8 @@ fn routes_are_documented() {
     ] {
         assert!(document.contains(&format!("{ML}{route}")), "{route}");
     }
+    let errors = include_str!("../../../../docs/reference/errors.md");
     for code in ErrorCode::ALL {
-        let documented = document.contains(&format!("`{}`", code.as_str()));
-        assert!(documented || code == ErrorCode::Cancelled, "{code}");
+        assert!(errors.contains(&format!("`{}`", code.as_str())), "{code}");
     }
 }

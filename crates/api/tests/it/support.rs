@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use volley_api::{ApiConfig, ApiServer, Origins, PeerStreams, Streams};
+use volley_api::{ApiConfig, ApiServer, HeldAll, ModelStore, Origins, PeerStreams, Streams};
 use volley_flight::ingress::Decoder;
 use volley_security::{Gatekeeper, ReadRegistry};
 use volley_types::{Control, GenerationChunk};
@@ -62,9 +62,24 @@ impl Edge {
         Self::serving(config, |_| Gatekeeper::open(), finish).await
     }
 
+    /// One that holds responses, and knows others that do.
+    pub(crate) async fn holding_responses(held: HeldAll, peers: PeerStreams) -> Self {
+        let finish = |server: ApiServer| {
+            let server = server.with_streams(held.streams, peers);
+            server.with_responses(held.responses)
+        };
+        Self::serving(ApiConfig::default(), |_| Gatekeeper::open(), finish).await
+    }
+
     /// One that pages of these origins may call.
     pub(crate) async fn allowing(origins: Origins) -> Self {
         let finish = |server: ApiServer| server.allowing(origins);
+        Self::serving(ApiConfig::default(), |_| Gatekeeper::open(), finish).await
+    }
+
+    /// One that keeps the files of models there.
+    pub(crate) async fn keeping(models: Arc<dyn ModelStore>) -> Self {
+        let finish = |server: ApiServer| server.keeping(Some(models));
         Self::serving(ApiConfig::default(), |_| Gatekeeper::open(), finish).await
     }
 

@@ -23,7 +23,7 @@ async fn a_tenants_key_makes_connectors_of_its_own_with_its_own_secrets() {
         let path = "/_plugins/_ml/connectors/_create";
         edge.send(keyed(&key, request(Method::POST, path, &body.to_string())))
     };
-    let url = "https://x.test/v1";
+    let url = "https://x.test/v1/chat/completions";
     let made = create(json!({ "url": url, "model": "m" })).await.ok();
     let id = made["connector_id"].as_str().unwrap();
     assert!(id.starts_with("team-a."), "{id}");
@@ -146,6 +146,12 @@ async fn no_grpc_call_tells_a_hidden_model_from_one_that_is_not_there() {
         "ServerReady",
         "ServerMetadata",
         "RepositoryIndex",
+        "SystemSharedMemoryStatus",
+        "SystemSharedMemoryRegister",
+        "SystemSharedMemoryUnregister",
+        "CudaSharedMemoryStatus",
+        "CudaSharedMemoryRegister",
+        "CudaSharedMemoryUnregister",
     ];
     let calls = include_str!("../../../../proto/inference/triton.proto").lines();
     for call in calls.filter_map(|line| line.trim().strip_prefix("rpc ")) {
@@ -186,9 +192,16 @@ async fn no_route_of_the_document_answers_without_a_key_but_health() {
     }
     let health = ["/_volley/health/live", "/_volley/health/ready"];
     let oip = ["/v2/health/live", "/v2/health/ready"];
+    let single = [
+        "/health",
+        "/ping",
+        "/ping",
+        "/tei/{model}/health",
+        "/tgi/{model}/health",
+    ];
     // What the interface is, and the page that shows it in the reader's name, tell nothing else.
     let interface = ["/docs", "/openapi.json"];
-    let mut wanted = [&health[..], &interface, &oip].concat();
+    let mut wanted = [&health[..], &interface, &oip, &single].concat();
     wanted.sort_unstable();
     open.sort_unstable();
     assert_eq!(open, wanted);

@@ -247,6 +247,26 @@ const DEEPSEEK: [&str; 5] = [
     "<｜tool▁calls▁end｜>",
 ];
 
+/// The calls that deltas make: a name and arguments each.
+fn joined(rows: &[String]) -> Vec<(String, String)> {
+    let mut calls = Vec::<(String, String)>::new();
+    for row in rows {
+        let deltas: Vec<Value> = serde_json::from_str(row).unwrap();
+        for delta in deltas {
+            let index = delta["index"].as_u64().unwrap() as usize;
+            let function = &delta["function"];
+            if index == calls.len() {
+                let name = function["name"].as_str().unwrap();
+                calls.push((name.to_owned(), String::new()));
+            }
+            calls[index]
+                .1
+                .push_str(function["arguments"].as_str().unwrap());
+        }
+    }
+    calls
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_is_required_is_made_with_arguments_of_its_schema() {
     let schema = json!({
@@ -276,17 +296,20 @@ async fn a_call_that_is_required_is_made_with_arguments_of_its_schema() {
         let template =
             format!("{{% for t in tools or [] %}}{taught}{{% endfor %}}{messages}<|assistant|>");
         let model = caller_with(folder.path(), &template, marks, special).await;
-        for (choice, names) in [
-            ("required", vec!["find", "feed", "rest"]),
-            (named.as_str(), vec!["feed"]),
+        for (choice, parallel, names) in [
+            ("required", false, vec!["find", "feed", "rest"]),
+            ("required", true, vec!["find", "feed", "rest"]),
+            (named.as_str(), true, vec!["feed"]),
         ] {
             // What is asked of its text is not asked of a call.
             let format = text("response_format", r#"{"type":"json_object"}"#);
             let options = [
                 tools.clone(),
                 text("tool_choice", choice),
+                ("parallel_tool_calls", ParamValue::Bool(parallel)),
                 format,
-                tokens(200),
+                // Long enough for all calls that there may be.
+                tokens(900),
             ];
             let asked = request(&[STORY], &options);
             let mut chunks = model.predict(asked).await.unwrap();
@@ -298,19 +321,25 @@ async fn a_call_that_is_required_is_made_with_arguments_of_its_schema() {
                     finish = row.finish_reason().or(finish);
                 }
             }
-            let ended = (calls.len(), finish);
-            assert_eq!(ended, (1, Some(FinishReason::ToolCalls)), "{taught}");
-            let calls: Value = serde_json::from_str(&calls[0]).unwrap();
-            let function = &calls[0]["function"];
-            let name = function["name"].as_str().unwrap();
-            assert!(names.contains(&name), "{name}");
-            let arguments: Value =
-                serde_json::from_str(function["arguments"].as_str().unwrap()).unwrap();
-            if name == "rest" {
-                assert_eq!(arguments, json!({}), "it has no parameters");
-            } else {
-                assert!(["fox", "crow"].contains(&arguments["animal"].as_str().unwrap()));
-                assert!(arguments["old"].is_boolean());
+            assert_eq!(finish, Some(FinishReason::ToolCalls), "{taught}");
+            assert!(1 < calls.len(), "arguments come as they are written");
+            let calls = joined(&calls);
+            if !parallel || choice != "required" {
+                assert_eq!(calls.len(), 1, "{taught}");
+            }
+            for (name, arguments) in calls {
+                assert!(names.contains(&name.as_str()), "{name}");
+                assert!(
+                    !arguments.contains([' ', '\n']),
+                    "it is compact: {arguments}"
+                );
+                let arguments: Value = serde_json::from_str(&arguments).unwrap();
+                if name == "rest" {
+                    assert_eq!(arguments, json!({}), "it has no parameters");
+                } else {
+                    assert!(["fox", "crow"].contains(&arguments["animal"].as_str().unwrap()));
+                    assert!(arguments["old"].is_boolean());
+                }
             }
         }
         let unknown = text("tool_choice", r#"{"function":{"name":"fly"}}"#);
@@ -380,4 +409,49 @@ async fn tools_are_refused_where_the_template_takes_none() {
     bad.input = Input::Batch(batch.unwrap());
     let error = read(model.predict(bad).await.unwrap()).await.unwrap_err();
     assert!(error.message.contains("tool_calls"), "{}", error.message);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forms_of_other_servers_are_followed() {
+    let model = storyteller().await;
+    let answer = async |name: &'static str, form: &str| {
+        let story = tell(&model, STORY, &[text(name, form), tokens(200)]).await;
+        let story = story.unwrap_or_else(|error| panic!("{name}: {}", error.chain()));
+        story.text()
+    };
+    let choices = r#"["a red fox", "a crow", "C++ (1.0)"]"#;
+    for (name, form) in [
+        ("guided_choice", choices.to_owned()),
+        ("structured_outputs", format!("{{\"choice\": {choices}}}")),
+        (
+            "grammar",
+            "root ::= \"a red fox\" | \"a crow\" | \"C++ (1.0)\"".to_owned(),
+        ),
+    ] {
+        let told = answer(name, &form).await;
+        assert!(choices.contains(&format!("\"{told}\"")), "{name}: {told}");
+    }
+    let nested = "root ::= list\nlist ::= \"[\" (item (\",\" item){0,2})? \"]\"\n\
+                  item ::= [0-9]{1,2} | \"fox\" | \"<\" item \">\"";
+    let told = answer("grammar", nested).await;
+    assert!(told.starts_with('[') && told.ends_with(']'), "{told}");
+    let inside = told.replace(['<', '>', '[', ']'], "");
+    let is_item = |item: &str| item == "fox" || item.is_empty() || item.parse::<u8>().is_ok();
+    assert!(inside.split(',').all(is_item), "{told}");
+    let schema = r#"{"type":"object","properties":{"a":{"type":"boolean"},
+        "b":{"type":"array","items":{"type":"boolean"},"minItems":2,"maxItems":2}},
+        "required":["a","b"]}"#;
+    for (name, form) in [
+        ("json_schema", schema.to_owned()),
+        ("structured_outputs", format!("{{\"json\": {schema}}}")),
+        (
+            "response_format",
+            format!("{{\"type\": \"json_object\", \"schema\": {schema}}}"),
+        ),
+    ] {
+        let told = answer(name, &form).await;
+        let value: Value = serde_json::from_str(&told).unwrap();
+        assert_eq!(value.to_string(), told, "it is compact");
+        assert_eq!(value.as_object().unwrap().len(), 2, "and closed");
+    }
 }

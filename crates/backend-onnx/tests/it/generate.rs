@@ -5,7 +5,7 @@ use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use futures::StreamExt;
 use volley_backend::Backend;
 use volley_backend_onnx::OnnxConfig;
-use volley_backend_onnx::bare::BareModel;
+use volley_onnx_generate::bare::BareModel;
 use volley_types::chat::conversations;
 use volley_types::*;
 
@@ -200,11 +200,14 @@ async fn an_item_that_cannot_be_generated_leaves_the_others_alone() {
             last += u32::from(row.last());
         }
     }
-    assert_eq!(errors, [(1, "too_large".to_owned())]);
+    assert_eq!(errors, [(1, "invalid_input".to_owned())]);
     assert_eq!(last, 1);
     assert!(!texts[0].is_empty() && texts[1].is_empty() && !texts[2].is_empty());
     let nothing = model.predict(request(&[&long, &long], &[])).await.unwrap();
-    assert_eq!(read(nothing).await.unwrap_err().code, ErrorCode::TooLarge);
+    assert_eq!(
+        read(nothing).await.unwrap_err().code,
+        ErrorCode::InvalidInput
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -256,7 +259,7 @@ async fn what_cannot_be_generated_is_refused() {
     let model = storyteller().await;
     let long = "word ".repeat(2_000);
     let error = tell(&model, &long, &[]).await.unwrap_err();
-    assert_eq!(error.code, ErrorCode::TooLarge);
+    assert_eq!(error.code, ErrorCode::InvalidInput);
     assert!(error.message.contains("1024"), "{}", error.message);
     let error = tell(&model, STORY, &[("top_p", ParamValue::Int(2))])
         .await
@@ -293,4 +296,183 @@ async fn a_step_that_takes_too_long_is_stopped_and_the_next_one_runs() {
             assert!(Instant::now() < until, "a stop stops all that follow");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_limit_a_story_goes_to_its_end_or_the_context_and_a_larger_one_is_clamped() {
+    let model = storyteller().await;
+    for parameters in [vec![endless()], vec![endless(), tokens(1_000_000)]] {
+        let story = tell(&model, STORY, &parameters).await.unwrap();
+        let usage = story.usage.unwrap();
+        assert_eq!(story.finish, Some(FinishReason::Length));
+        assert_eq!(usage.prompt_tokens + usage.completion_tokens, 1_024);
+    }
+}
+
+/// The rows of a request.
+async fn rows(
+    model: &Arc<dyn Backend>,
+    prompt: &str,
+    parameters: &[(&str, ParamValue)],
+) -> Vec<RecordBatch> {
+    let chunks = model.predict(request(&[prompt], parameters)).await.unwrap();
+    let batches: Vec<_> = chunks.collect().await;
+    batches.into_iter().map(Result::unwrap).collect()
+}
+
+fn each(batches: &[RecordBatch]) -> impl Iterator<Item = GenerationRow<'_>> {
+    batches
+        .iter()
+        .flat_map(|batch| GenerationRow::rows(batch).unwrap())
+}
+
+const fn yes(name: &str) -> (&str, ParamValue) {
+    (name, ParamValue::Bool(true))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn text_goes_to_tokens_and_back_and_tokens_are_a_prompt() {
+    let model = storyteller().await;
+    let name = ModelRef::deployed(ModelName::new("m").unwrap());
+    let signature = model.signature(&name).await.unwrap();
+    assert_eq!(signature.context(), Some(1_024));
+    let asked = [yes("tokenize"), yes("raw"), yes("return_token_strs")];
+    let batches = rows(&model, STORY, &asked).await;
+    let row = each(&batches).next().unwrap();
+    let ids = row.token_ids().unwrap().values().to_vec();
+    assert_eq!(row.usage().unwrap().prompt_tokens as usize, ids.len());
+    let told: serde_json::Value = serde_json::from_str(row.token_logprobs().unwrap()).unwrap();
+    assert_eq!(told.as_array().unwrap().len(), ids.len());
+    let ids = serde_json::to_string(&ids).unwrap();
+    let batches = rows(&model, &ids, &[yes("detokenize")]).await;
+    assert_eq!(each(&batches).next().unwrap().text(), Some(STORY));
+    let raw = tell(&model, STORY, &[tokens(8), yes("raw")]).await.unwrap();
+    let given = tell(&model, &ids, &[tokens(8), yes("token_inputs")]).await;
+    assert_eq!(raw.ids, given.unwrap().ids);
+    for bad in ["[99999999]", "[]", "[-1]", "fox"] {
+        let error = tell(&model, bad, &[tokens(8), yes("token_inputs")]).await;
+        assert_eq!(error.unwrap_err().code, ErrorCode::InvalidInput, "{bad}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_that_is_echoed_has_the_probability_of_each_of_its_tokens() {
+    let model = storyteller().await;
+    // Longer than is read at once.
+    let prompt = "Once upon a time there was a fox who lived in a wood. ".repeat(6);
+    let asked = [
+        yes("raw"),
+        yes("echo"),
+        ("logprobs", ParamValue::Int(2)),
+        tokens(4),
+    ];
+    let batches = rows(&model, &prompt, &asked).await;
+    let text: String = each(&batches).filter_map(|row| row.text()).collect();
+    assert!(text.starts_with(&prompt));
+    let told: Vec<serde_json::Value> = each(&batches)
+        .filter_map(|row| row.token_logprobs())
+        .flat_map(|told| serde_json::from_str::<Vec<serde_json::Value>>(told).unwrap())
+        .collect();
+    let usage = each(&batches).find_map(|row| row.usage()).unwrap();
+    assert_eq!(
+        told.len() as u32,
+        usage.prompt_tokens + usage.completion_tokens
+    );
+    assert!(told[0]["logprob"].is_null());
+    let likelier = |token: &&serde_json::Value| {
+        let (own, best) = (&token["logprob"], &token["top_logprobs"][0]["logprob"]);
+        own.as_f64().unwrap() <= best.as_f64().unwrap() + 1e-6
+    };
+    assert_eq!(told.iter().skip(1).filter(likelier).count(), told.len() - 1);
+    // What follows is as likely as it is when it is generated.
+    let plain = [yes("raw"), ("logprobs", ParamValue::Int(2)), tokens(4)];
+    let plain = rows(&model, &prompt, &plain).await;
+    let plain: Vec<serde_json::Value> = each(&plain)
+        .filter_map(|row| row.token_logprobs())
+        .flat_map(|told| serde_json::from_str::<Vec<serde_json::Value>>(told).unwrap())
+        .collect();
+    for (one, other) in plain.iter().zip(&told[usage.prompt_tokens as usize..]) {
+        assert_eq!(one["token"], other["token"]);
+        let apart = one["logprob"].as_f64().unwrap() - other["logprob"].as_f64().unwrap();
+        assert!(apart.abs() < 1e-3, "{one} {other}");
+    }
+    // And the same when all of it is a prompt that is only read.
+    let only = [
+        yes("raw"),
+        yes("echo"),
+        ("logprobs", ParamValue::Int(2)),
+        tokens(0),
+    ];
+    let only = rows(&model, &text, &only).await;
+    let last = each(&only).find_map(|row| row.usage()).unwrap();
+    assert_eq!(last.completion_tokens, 0);
+    let read: Vec<serde_json::Value> = each(&only)
+        .filter_map(|row| row.token_logprobs())
+        .flat_map(|told| serde_json::from_str::<Vec<serde_json::Value>>(told).unwrap())
+        .collect();
+    for (one, other) in read.iter().zip(&told).skip(1) {
+        let apart = one["logprob"].as_f64().unwrap() - other["logprob"].as_f64().unwrap();
+        assert!(apart.abs() < 1e-3, "{one} {other}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_row_says_how_long_the_prompt_is() {
+    let model = storyteller().await;
+    let batches = rows(&model, STORY, &[tokens(3)]).await;
+    let first = each(&batches).next().unwrap();
+    let last = each(&batches).find_map(|row| row.usage()).unwrap();
+    assert_eq!(first.prompt().unwrap().prompt_tokens, last.prompt_tokens);
+    let later = each(&batches).skip(1).filter(|row| !row.last());
+    assert_eq!(later.filter_map(|row| row.prompt()).count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_ends_at_its_tokens_and_not_before_its_least_length() {
+    let model = storyteller().await;
+    let plain = tell(&model, STORY, &[tokens(12)]).await.unwrap();
+    let stop = plain.ids[5];
+    let first = plain.ids.iter().position(|id| *id == stop).unwrap();
+    let ids = ParamValue::Json(format!("[{stop}]"));
+    let stops = [tokens(12), ("stop_token_ids", ids.clone())];
+    let ended = tell(&model, STORY, &stops).await.unwrap();
+    assert_eq!(ended.finish, Some(FinishReason::Stop));
+    assert_eq!(ended.usage.unwrap().completion_tokens as usize, first + 1);
+    assert_eq!(ended.text(), plain.texts[..first].concat());
+    let least = [
+        tokens(12),
+        ("stop_token_ids", ids),
+        ("min_tokens", ParamValue::Int(10)),
+    ];
+    let later = tell(&model, STORY, &least).await.unwrap();
+    assert!(10 <= later.usage.unwrap().completion_tokens);
+    let word = plain.texts[2].trim().to_owned();
+    let without = [tokens(12), ("bad_words", ParamValue::Text(word.clone()))];
+    let without = tell(&model, STORY, &without).await.unwrap();
+    assert!(
+        !without.ids.contains(&plain.ids[2]),
+        "{word}: {}",
+        without.text()
+    );
+    let stop = plain.texts[3].clone();
+    let included = [
+        tokens(12),
+        ("stop", ParamValue::Text(stop.clone())),
+        yes("include_stop_str_in_output"),
+    ];
+    let included = tell(&model, STORY, &included).await.unwrap();
+    assert!(included.text().ends_with(&stop), "{}", included.text());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_model_knows_is_refused_with_the_nearest_name() {
+    let model = storyteller().await;
+    let error = tell(&model, STORY, &[("temprature", ParamValue::Int(1))]).await;
+    let error = error.unwrap_err();
+    assert_eq!(error.code, ErrorCode::InvalidInput);
+    assert!(
+        error.message.contains("did you mean 'temperature'"),
+        "{}",
+        error.message
+    );
 }

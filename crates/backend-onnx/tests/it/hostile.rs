@@ -128,8 +128,8 @@ async fn a_run_that_never_ends_is_stopped_at_its_limit_and_others_run() {
     still_serves().await;
 }
 
-/// `VOLLEY_MUTANTS` says how many, `VOLLEY_SEED` which; `docs/worker.md` has the figures of a
-/// long run.
+/// `VOLLEY_MUTANTS` says how many, `VOLLEY_SEED` which; `docs/evidence/isolation.md` has the figures
+/// of a long run.
 #[tokio::test(flavor = "multi_thread")]
 async fn mutants_of_models_never_harm_the_process() {
     let (count, seed) = (mutants::count(400), mutants::seed());

@@ -1,16 +1,18 @@
 //! Anthropic messages: [`request`] writes them, and here is what answers mean.
 
+pub(super) mod claude;
 mod request;
 
 use std::borrow::Cow;
 
 use serde::Deserialize;
-use serde_json::Value;
-use volley_types::{Citation, ErrorCode, FinishReason, PlaceUnit};
+use serde_json::{Value, json};
+use volley_types::{Citation, FinishReason, PlaceUnit};
 
-use super::citations::{number, some, stretch, text};
-use super::openai::{error_text, place};
+use super::citations::{number, stretch, text};
+use super::openai::place;
 use super::{Calls, Delta, Ending, Format, Step, deltas};
+use crate::fault;
 use crate::sse::Framing;
 
 pub(super) const FORMAT: Format = Format {
@@ -20,8 +22,8 @@ pub(super) const FORMAT: Format = Format {
     headers: &[("anthropic-version", "2023-06-01")],
     stream_field: Some(true),
     ending: Ending::Event,
-    blames_request: false,
-    body: |model, item, fields| Ok(request::body(model, item, fields)),
+    takes: &request::TAKES,
+    body: request::body,
     read,
     read_whole,
 };
@@ -40,7 +42,7 @@ struct Body<'a> {
     #[serde(default)]
     content_block: Option<Value>,
     #[serde(default)]
-    usage: Option<Tokens>,
+    usage: Option<Value>,
     #[serde(default)]
     error: Option<Value>,
 }
@@ -52,9 +54,15 @@ struct Inner<'a> {
     #[serde(borrow, default)]
     thinking: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
+    signature: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
     partial_json: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     stop_reason: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    stop_sequence: Option<Cow<'a, str>>,
+    #[serde(default)]
+    stop_details: Option<Value>,
     #[serde(default)]
     citation: Option<Value>,
 }
@@ -62,12 +70,12 @@ struct Inner<'a> {
 #[derive(Deserialize)]
 struct Start<'a> {
     #[serde(default)]
-    usage: Option<Tokens>,
+    usage: Option<Value>,
     #[serde(borrow, default)]
     stop_reason: Option<Cow<'a, str>>,
 }
 
-#[derive(Clone, Copy, Deserialize)]
+#[derive(Default, Deserialize)]
 struct Tokens {
     #[serde(default)]
     input_tokens: Option<u32>,
@@ -77,6 +85,14 @@ struct Tokens {
     cache_read_input_tokens: Option<u32>,
     #[serde(default)]
     output_tokens: Option<u32>,
+    #[serde(default)]
+    output_tokens_details: Option<OutputTokens>,
+}
+
+#[derive(Deserialize)]
+struct OutputTokens {
+    #[serde(default, alias = "reasoning_tokens")]
+    thinking_tokens: Option<u32>,
 }
 
 fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
@@ -87,62 +103,186 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
         "error" => return Ok(failed(body.error)),
         "message_start" => {
             let start = body.message.as_ref();
-            tokens(&mut delta, start.and_then(|start| start.usage));
+            let usage = start.and_then(|start| start.usage.as_ref());
+            tokens(&mut delta, usage, calls);
             delta.finish_reason = start.and_then(|start| reason(start.stop_reason.as_deref()));
         }
         "content_block_start" => {
             let block = body.content_block.unwrap_or_default();
-            calls.passages.enter(body.index);
-            // It is a list where citations of this block may come.
-            let begun = block["citations"].as_array();
-            delta.citations = begun.map(|_| Vec::new());
-            for told in begun.into_iter().flatten() {
-                calls.passages.hold(citation(told));
-            }
-            delta.text = block["text"].as_str().map(str::to_owned);
-            if block["type"] == "tool_use" {
-                let name = block["name"].as_str().unwrap_or_default();
-                let call = calls.begin_in(body.index, block["id"].as_str(), name, "");
-                delta.tool_calls = deltas(vec![call]);
-            }
+            begin(&mut delta, body.index, block, calls);
         }
-        "content_block_delta" | "message_delta" => {
-            tokens(&mut delta, body.usage);
+        "content_block_delta" => {
             if let Some(inner) = body.delta {
-                delta.text = inner.text.map(Cow::into_owned);
-                delta.thinking = inner.thinking.map(Cow::into_owned);
-                if let Some(told) = inner.citation {
-                    calls.passages.enter(body.index);
-                    calls.passages.hold(citation(&told));
-                }
-                let json = inner.partial_json;
-                let more = json.and_then(|json| calls.more_in(body.index, &json));
-                delta.tool_calls = deltas(more.into_iter().collect());
-                delta.finish_reason = reason(inner.stop_reason.as_deref());
+                piece(&mut delta, body.index, inner, calls);
             }
         }
-        "content_block_stop" => delta.citations = calls.passages.leave(),
+        "message_delta" => {
+            tokens(&mut delta, body.usage.as_ref(), calls);
+            if let Some(inner) = body.delta {
+                stopped(&mut delta, &inner.end());
+                delta.end().fields = beside(data);
+                named(&mut delta);
+            }
+        }
+        "content_block_stop" => end(&mut delta, body.index, calls),
         // Pings, and what later versions add.
         _ => {}
     }
     Ok(Step::Delta(delta))
 }
 
-fn failed(error: Option<Value>) -> Step {
-    let error = error.unwrap_or(Value::Null);
-    let message = error_text(&error.to_string());
-    match error["type"].as_str() {
-        Some("overloaded_error" | "rate_limit_error") => {
-            Step::Refused(ErrorCode::Overloaded, message)
+/// A block begins; some come whole.
+fn begin(delta: &mut Delta, index: u64, block: Value, calls: &mut Calls) {
+    calls.passages.enter(index);
+    let after_text = std::mem::take(&mut calls.native.after_text);
+    let text = |name: &str| block[name].as_str().filter(|text| !text.is_empty());
+    match block["type"].as_str() {
+        Some("text") => {
+            calls.native.after_text = true;
+            delta.text = block["text"].as_str().map(str::to_owned);
+            // It is a list where citations of this block may come.
+            match block["citations"].as_array() {
+                Some(begun) => {
+                    delta.citations = Some(Vec::new());
+                    for told in begun {
+                        calls.passages.hold(citation(told));
+                    }
+                }
+                None if after_text => delta.details().begins = true,
+                None => {}
+            }
         }
-        Some("invalid_request_error") => Step::Refused(ErrorCode::InvalidInput, message),
-        _ => Step::Failed(message),
+        Some("thinking") => {
+            delta.thinking = text("thinking").map(str::to_owned);
+            if let Some(signature) = text("signature") {
+                delta.details().signature = Some(signature.to_owned());
+            }
+        }
+        Some("redacted_thinking") => {
+            delta.details().redacted = text("data").map(str::to_owned);
+        }
+        Some("tool_use") => {
+            let name = block["name"].as_str().unwrap_or_default();
+            let mut call = calls.begin_in(index, block["id"].as_str(), name, "");
+            if let Some(more) = of_call(&block) {
+                call["extra_content"] = json!({ "anthropic": more });
+            }
+            calls.native.keep_input(index, &block["input"]);
+            delta.tool_calls = deltas(vec![call]);
+        }
+        Some(_) => calls.native.begin(index, block),
+        // Some servers leave the type out.
+        None => delta.text = block["text"].as_str().map(str::to_owned),
+    }
+    named(delta);
+}
+
+fn piece(delta: &mut Delta, index: u64, inner: Inner<'_>, calls: &mut Calls) {
+    delta.text = inner.text.map(Cow::into_owned);
+    delta.thinking = inner.thinking.map(Cow::into_owned);
+    if let Some(signature) = inner.signature.filter(|it| !it.is_empty()) {
+        delta.details().signature = Some(signature.into_owned());
+    }
+    if let Some(told) = inner.citation {
+        calls.passages.enter(index);
+        calls.passages.hold(citation(&told));
+    }
+    if let Some(json) = inner.partial_json {
+        calls.native.more(index, &json);
+        let more = calls.more_in(index, &json).filter(|_| !json.is_empty());
+        delta.tool_calls = deltas(more.into_iter().collect());
+    }
+    named(delta);
+}
+
+/// What a call has beside its input, such as who called.
+fn of_call(block: &Value) -> Option<Value> {
+    let known = ["type", "id", "name", "input"];
+    let mut more = block.as_object()?.clone();
+    more.retain(|name, value| !known.contains(&name.as_str()) && !value.is_null());
+    (!more.is_empty()).then(|| more.into())
+}
+
+/// A block ends.
+fn end(delta: &mut Delta, index: u64, calls: &mut Calls) {
+    delta.citations = calls.passages.leave();
+    if let Some(block) = calls.native.end(index) {
+        delta.details().blocks.push(block);
+    }
+    let input = calls.native.take_input(index);
+    if let Some(input) = input.filter(|_| calls.is_unfilled(index)) {
+        let more = calls.more_in(index, &input);
+        delta.tool_calls = deltas(more.into_iter().collect());
+    }
+    named(delta);
+}
+
+/// Why an answer ends, in its own words.
+struct Stop<'a> {
+    reason: Option<&'a str>,
+    sequence: Option<&'a str>,
+    details: Option<Value>,
+}
+
+impl Inner<'_> {
+    fn end(&self) -> Stop<'_> {
+        Stop {
+            reason: self.stop_reason.as_deref(),
+            sequence: self.stop_sequence.as_deref(),
+            details: self.stop_details.clone(),
+        }
     }
 }
 
-/// What was read from a cache or written to one was part of the prompt as well.
-fn tokens(delta: &mut Delta, tokens: Option<Tokens>) {
-    let Some(tokens) = tokens else { return };
+fn stopped(delta: &mut Delta, stop: &Stop<'_>) {
+    let Some(why) = stop.reason else { return };
+    delta.finish_reason = reason(Some(why));
+    let end = delta.end();
+    end.stop_reason = Some(why.to_owned());
+    end.stop_sequence = stop.sequence.map(str::to_owned);
+    end.stop_details = stop.details.clone().filter(|it| !it.is_null());
+}
+
+/// What the end of a message has beside its reason and its usage: fields of the message as it has
+/// become.
+fn beside(data: &str) -> Option<Value> {
+    let mut event: Value = serde_json::from_str(data).ok()?;
+    let delta = event.get_mut("delta").map(Value::take);
+    let mut fields = event.as_object()?.clone();
+    if let Some(Value::Object(delta)) = delta {
+        fields.extend(delta);
+    }
+    let known = [
+        "type",
+        "delta",
+        "usage",
+        "stop_reason",
+        "stop_sequence",
+        "stop_details",
+    ];
+    fields.retain(|name, value| !known.contains(&name.as_str()) && !value.is_null());
+    (!fields.is_empty()).then(|| fields.into())
+}
+
+fn named(delta: &mut Delta) {
+    for details in [&mut delta.details, &mut delta.end].into_iter().flatten() {
+        details.format = Some("anthropic".to_owned());
+    }
+}
+
+fn failed(error: Option<Value>) -> Step {
+    fault::step(&error.unwrap_or(Value::Null).to_string())
+}
+
+/// What was read from a cache or written to one was part of the prompt as well. Numbers are those
+/// of the whole answer so far, and what is not told again stays.
+fn tokens(delta: &mut Delta, told: Option<&Value>, calls: &mut Calls) {
+    let Some(told) = told.filter(|told| told.is_object()) else {
+        return;
+    };
+    calls.native.count(told);
+    let usage = Value::Object(calls.native.usage.clone());
+    let tokens = Tokens::deserialize(&usage).unwrap_or_default();
     let cached = [
         tokens.cache_creation_input_tokens,
         tokens.cache_read_input_tokens,
@@ -153,11 +293,11 @@ fn tokens(delta: &mut Delta, tokens: Option<Tokens>) {
         .map(|tokens| tokens.saturating_add(cached));
     delta.completion_tokens = tokens.output_tokens;
     delta.cached_tokens = tokens.cache_read_input_tokens;
-}
-
-fn tool_call(block: &Value, calls: &mut Calls) -> Value {
-    let name = block["name"].as_str().unwrap_or_default();
-    calls.begin(block["id"].as_str(), name, &block["input"].to_string())
+    delta.cache_write_tokens = tokens.cache_creation_input_tokens;
+    let details = tokens.output_tokens_details;
+    delta.reasoning_tokens = details.and_then(|details| details.thinking_tokens);
+    delta.end().usage = Some(usage);
+    named(delta);
 }
 
 /// Its place in the answer is that of its block.
@@ -203,147 +343,50 @@ fn citation(told: &Value) -> Option<Citation> {
     })
 }
 
-/// Those of a whole message's blocks, each of which spans its block's text.
-fn citations(blocks: &[Value]) -> Option<Vec<Citation>> {
-    let (mut said, mut all) = (0, Vec::new());
-    for block in blocks {
-        let text = block["text"].as_str().unwrap_or_default();
-        let end = said + u32::try_from(text.chars().count()).unwrap_or(u32::MAX - said);
-        let told = block["citations"].as_array().into_iter().flatten();
-        all.extend(told.filter_map(citation).map(|citation| Citation {
-            start: Some(said),
-            end: Some(end),
-            ..citation
-        }));
-        said = end;
-    }
-    some(all)
-}
-
 fn reason(reason: Option<&str>) -> Option<FinishReason> {
     Some(match reason? {
-        "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
+        // A pause is an answer that is not whole yet.
+        "max_tokens" | "model_context_window_exceeded" | "pause_turn" => FinishReason::Length,
         "tool_use" => FinishReason::ToolCalls,
         "refusal" => FinishReason::ContentFilter,
         _ => FinishReason::Stop,
     })
 }
 
+/// A whole message is read as the events that would bring it, so that its blocks keep their order.
 fn read_whole(body: &[u8], calls: &mut Calls) -> Result<Step, String> {
     let mut body: Value = serde_json::from_slice(body).map_err(|error| place(&error))?;
     if body["type"] == "error" {
         return Ok(failed(body.get_mut("error").map(Value::take)));
     }
-    let mut delta = Delta {
-        finish_reason: reason(body["stop_reason"].as_str()),
-        ..Delta::default()
+    let Value::Array(blocks) = body["content"].take() else {
+        return Err("no content".to_owned());
     };
-    tokens(&mut delta, Tokens::deserialize(&body["usage"]).ok());
-    let blocks = body["content"].as_array().ok_or("no content")?;
-    let texts = |name: &str| -> String {
-        let texts = blocks.iter().filter_map(|block| block[name].as_str());
-        texts.collect()
+    let mut all = Vec::new();
+    for (index, block) in (0..).zip(blocks) {
+        let (mut begun, mut ended) = (Delta::default(), Delta::default());
+        begin(&mut begun, index, block, calls);
+        calls
+            .passages
+            .add(begun.text.as_deref().unwrap_or_default());
+        end(&mut ended, index, calls);
+        all.extend([begun, ended]);
+    }
+    let mut last = Delta::default();
+    let text = |name: &str| body[name].as_str();
+    let stop = Stop {
+        reason: text("stop_reason"),
+        sequence: text("stop_sequence"),
+        details: body.get("stop_details").cloned(),
     };
-    delta.text = Some(texts("text"));
-    delta.thinking = Some(texts("thinking"));
-    delta.citations = citations(blocks);
-    let uses = blocks.iter().filter(|block| block["type"] == "tool_use");
-    let uses = uses.map(|block| tool_call(block, calls));
-    delta.tool_calls = deltas(uses.collect());
-    Ok(Step::Delta(delta))
+    stopped(&mut last, &stop);
+    let container = body.get("container").filter(|it| !it.is_null());
+    last.end().fields = container.map(|container| json!({ "container": container }));
+    tokens(&mut last, body.get("usage"), calls);
+    named(&mut last);
+    all.push(last);
+    Ok(Step::All(all))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn step(data: &str) -> Step {
-        read(data, &mut Calls::default()).unwrap()
-    }
-
-    fn delta(data: &str) -> Delta {
-        let Step::Delta(delta) = step(data) else {
-            panic!("{data}")
-        };
-        delta
-    }
-
-    #[test]
-    fn events_of_every_kind() {
-        let start = delta(
-            r#"{"type":"message_start","message":{"usage":{"input_tokens":9,"output_tokens":1},"stop_reason":null}}"#,
-        );
-        assert_eq!(start.prompt_tokens, Some(9));
-        assert_eq!(delta(r#"{"type":"ping"}"#), Delta::default());
-        let text = delta(
-            r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"hi"}}"#,
-        );
-        assert_eq!(text.text.as_deref(), Some("hi"));
-        let thinking = delta(
-            r#"{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"hm"}}"#,
-        );
-        assert_eq!(thinking.thinking.as_deref(), Some("hm"));
-        let end = delta(
-            r#"{"type":"message_delta","delta":{"stop_reason":"max_tokens"},"usage":{"output_tokens":7}}"#,
-        );
-        assert_eq!(
-            (end.finish_reason, end.completion_tokens),
-            (Some(FinishReason::Length), Some(7))
-        );
-        assert_eq!(step(r#"{"type":"message_stop"}"#), Step::End);
-        assert_eq!(
-            step(r#"{"type":"error","error":{"type":"overloaded_error","message":"busy"}}"#),
-            Step::Refused(ErrorCode::Overloaded, "busy".to_owned())
-        );
-    }
-
-    #[test]
-    fn tool_calls_are_counted_from_zero_whatever_their_blocks_are() {
-        let mut begun = Calls::default();
-        let mut calls = |data: &str| {
-            let Ok(Step::Delta(delta)) = read(data, &mut begun) else {
-                panic!("{data}")
-            };
-            serde_json::from_str::<Value>(&delta.tool_calls.unwrap()).unwrap()[0].take()
-        };
-        for index in 0..2 {
-            let block = index + 1;
-            let start = calls(&format!(
-                r#"{{"type":"content_block_start","index":{block},"content_block":{{"type":"tool_use","id":"t","name":"f","input":{{}}}}}}"#
-            ));
-            assert_eq!(start["index"], index);
-            assert_eq!(start["function"]["name"], "f");
-            let piece = calls(&format!(
-                r#"{{"type":"content_block_delta","index":{block},"delta":{{"type":"input_json_delta","partial_json":"{{\"a\""}}}}"#
-            ));
-            assert_eq!(piece["index"], index);
-            assert_eq!(piece["function"]["arguments"], "{\"a\"");
-        }
-    }
-
-    #[test]
-    fn a_whole_message_has_its_text_thinking_tools_and_usage() {
-        let body = br#"{"type":"message","content":[{"type":"thinking","thinking":"hm"},{"type":"text","text":"hi"},{"type":"tool_use","id":"t","name":"f","input":{"a":1}}],"stop_reason":"tool_use","usage":{"input_tokens":1,"cache_read_input_tokens":8,"output_tokens":3}}"#;
-        let Step::Delta(delta) = read_whole(body, &mut Calls::default()).unwrap() else {
-            panic!()
-        };
-        assert_eq!(delta.text.as_deref(), Some("hi"));
-        assert_eq!(delta.thinking.as_deref(), Some("hm"));
-        assert!(
-            delta
-                .tool_calls
-                .unwrap()
-                .contains(r#""arguments":"{\"a\":1}""#)
-        );
-        assert_eq!(delta.finish_reason, Some(FinishReason::ToolCalls));
-        assert_eq!(delta.prompt_tokens, Some(9), "cached tokens are tokens");
-        assert_eq!(
-            read_whole(
-                br#"{"type":"error","error":{"message":"no"}}"#,
-                &mut Calls::default()
-            ),
-            Ok(Step::Failed("no".to_owned()))
-        );
-        assert!(read_whole(b"{}", &mut Calls::default()).is_err());
-    }
-}
+mod tests;

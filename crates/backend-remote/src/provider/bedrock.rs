@@ -1,6 +1,7 @@
 //! Amazon Bedrock's Converse: [`request`] writes it, `signing` signs it, `frames` cuts its stream,
 //! and here is what its events mean.
 
+mod model;
 mod request;
 
 use std::borrow::Cow;
@@ -13,6 +14,7 @@ use volley_types::{Citation, ErrorCode, FinishReason, PlaceUnit};
 use super::citations::{number, some, stretch, text};
 use super::openai::{error_text, place};
 use super::{Calls, Delta, Ending, Format, Step, deltas};
+use crate::fault;
 use crate::sse::Framing;
 
 pub(super) const FORMAT: Format = Format {
@@ -22,7 +24,7 @@ pub(super) const FORMAT: Format = Format {
     headers: &[],
     stream_field: Some(false),
     ending: Ending::Event,
-    blames_request: true,
+    takes: &request::TAKES,
     body: request::body,
     read,
     read_whole,
@@ -86,11 +88,15 @@ struct ToolPiece<'a> {
     input: Cow<'a, str>,
 }
 
-/// Its signature, and what is kept secret of it, are the server's own.
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Reasoning<'a> {
     #[serde(borrow, default)]
     text: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    signature: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    redacted_content: Option<Cow<'a, str>>,
 }
 
 #[derive(Deserialize)]
@@ -157,8 +163,11 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
             calls.passages.hold(Some(citation(&told)));
         }
         delta.text = piece.text.map(Cow::into_owned);
-        let thinking = piece.reasoning_content.and_then(|thinking| thinking.text);
-        delta.thinking = thinking.map(Cow::into_owned);
+        if let Some(reasoning) = piece.reasoning_content {
+            let signature = reasoning.signature.as_deref();
+            signed(&mut delta, signature, reasoning.redacted_content.as_deref());
+            delta.thinking = reasoning.text.map(Cow::into_owned);
+        }
         let input = piece.tool_use.map(|tool| tool.input);
         let more = input.and_then(|input| calls.more_in(block, &input));
         delta.tool_calls = deltas(more.into_iter().collect());
@@ -181,6 +190,34 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
     }
     // Beginnings of blocks, and what later versions add.
     Ok(Step::Delta(delta))
+}
+
+/// The signature of reasoning, or what is kept secret of it.
+fn signed(delta: &mut Delta, signature: Option<&str>, redacted: Option<&str>) {
+    if signature.is_some() || redacted.is_some() {
+        let details = delta.details();
+        details.format = Some("bedrock".to_owned());
+        details.signature = signature.map(str::to_owned);
+        details.redacted = redacted.map(str::to_owned);
+    }
+}
+
+/// The reasoning of a whole message, each stretch with its signature.
+fn reasoned(blocks: &[Value]) -> Vec<Delta> {
+    let stretches = blocks
+        .iter()
+        .filter_map(|block| block.get("reasoningContent"));
+    let made = stretches.map(|stretch| {
+        let text = |path: &str| stretch.pointer(path).and_then(Value::as_str);
+        let mut delta = Delta {
+            thinking: text("/reasoningText/text").map(str::to_owned),
+            ..Delta::default()
+        };
+        let signature = text("/reasoningText/signature");
+        signed(&mut delta, signature, text("/redactedContent"));
+        delta
+    });
+    made.collect()
 }
 
 /// Its place in the answer is that of its block.
@@ -240,10 +277,14 @@ fn failure(event: &Event<'_>) -> Option<Step> {
     let mut refused = refused.into_iter();
     let refused = refused.find_map(|(raw, code)| Some(Step::Refused(code, text(raw?))));
     refused.or_else(|| {
+        let timeout = event.model_timeout_exception;
+        if let Some(raw) = timeout {
+            return Some(Step::Refused(ErrorCode::UpstreamTimeout, text(raw)));
+        }
         let failed = event.error.or(event.internal_server_exception);
+        // It may have been the model that was throttled.
         let failed = failed.or(event.model_stream_error_exception);
-        let failed = failed.or(event.model_timeout_exception);
-        failed.map(|raw| Step::Failed(text(raw)))
+        failed.map(|raw| fault::step(raw.get()))
     })
 }
 
@@ -260,6 +301,7 @@ fn tokens(delta: &mut Delta, tokens: Option<Tokens>) {
         .map(|tokens| tokens.saturating_add(cached));
     delta.completion_tokens = tokens.output_tokens;
     delta.cached_tokens = tokens.cache_read_input_tokens;
+    delta.cache_write_tokens = tokens.cache_write_input_tokens;
 }
 
 fn reason(reason: Option<&str>) -> Option<FinishReason> {
@@ -275,10 +317,6 @@ fn read_whole(body: &[u8], calls: &mut Calls) -> Result<Step, String> {
     let body: Value = serde_json::from_slice(body).map_err(|error| place(&error))?;
     let blocks = body.pointer("/output/message/content");
     let blocks = blocks.and_then(Value::as_array).ok_or("no content")?;
-    let texts = |path: &str| -> String {
-        let texts = blocks.iter().filter_map(|block| block.pointer(path));
-        texts.filter_map(Value::as_str).collect()
-    };
     let uses = blocks.iter().filter_map(|block| block.get("toolUse"));
     let uses = uses.map(|tool| {
         let name = tool["name"].as_str().unwrap_or_default();
@@ -288,13 +326,14 @@ fn read_whole(body: &[u8], calls: &mut Calls) -> Result<Step, String> {
     let mut delta = Delta {
         text: Some(text),
         citations: some(cited),
-        thinking: Some(texts("/reasoningContent/reasoningText/text")),
         tool_calls: deltas(uses.collect()),
         finish_reason: reason(body["stopReason"].as_str()),
         ..Delta::default()
     };
     tokens(&mut delta, Tokens::deserialize(&body["usage"]).ok());
-    Ok(Step::Delta(delta))
+    let mut all = reasoned(blocks);
+    all.push(delta);
+    Ok(Step::All(all))
 }
 
 #[cfg(test)]
@@ -355,7 +394,7 @@ mod tests {
             ("validationException", Some(ErrorCode::InvalidInput)),
             ("modelStreamErrorException", None),
             ("internalServerException", None),
-            ("modelTimeoutException", None),
+            ("modelTimeoutException", Some(ErrorCode::UpstreamTimeout)),
             ("error", None),
         ] {
             let step = read(&format!(r#"{{"{name}":{{"message":"no"}}}}"#), calls).unwrap();

@@ -6,53 +6,124 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
-use volley_types::{Citation, FinishReason};
+use volley_types::{Citation, Dialect, FinishReason, PredictError};
 
 use super::citations::{number, some, text};
-use super::conversation::{calls as calls_of, message, messages};
+use super::conversation::{calls as calls_of, messages, openai_messages, parts, reasoning_text};
+use super::effort::{self, Thinking};
 use super::openai::{error_text, place};
-use super::tidy::{Choice, Form, only_tool, rename, take_choice, take_form, tidy};
+use super::takes::{Asked, Takes};
+use super::tidy::{Choice, Form, allowed_only, is_one_call, only_tool, take_choice, take_form};
 use super::{Calls, Delta, Format, Step, deltas, openai};
 
 pub(super) const FORMAT: Format = Format {
-    blames_request: true,
-    body: |model, item, fields| Ok(body(model, item, fields)),
+    takes: &TAKES,
+    body,
     read,
     read_whole,
     ..openai::FORMAT
 };
 
-fn body(model: &str, item: &Item, mut body: Map<String, Value>) -> Value {
-    tidy(&mut body);
-    let names = [
+static TAKES: Takes = Takes {
+    server: "Cohere's chat",
+    dialects: &[Dialect::Cohere, Dialect::Own],
+    names: &[
+        ("max_tokens", "max_tokens"),
         ("max_completion_tokens", "max_tokens"),
         ("max_new_tokens", "max_tokens"),
-        ("stop", "stop_sequences"),
+        ("temperature", "temperature"),
         ("top_k", "k"),
         ("top_p", "p"),
-    ];
-    rename(&mut body, &names);
-    match take_choice(&mut body) {
-        Some(Choice::None) => _ = body.insert("tool_choice".to_owned(), "NONE".into()),
-        Some(Choice::Required) => _ = body.insert("tool_choice".to_owned(), "REQUIRED".into()),
+        ("stop", "stop_sequences"),
+        ("stop_sequences", "stop_sequences"),
+        ("seed", "seed"),
+        ("presence_penalty", "presence_penalty"),
+        ("frequency_penalty", "frequency_penalty"),
+    ],
+    own: &[
+        "citation_options",
+        "documents",
+        "k",
+        "p",
+        "priority",
+        "raw_prompting",
+        "response_format",
+        "safety_mode",
+        "strict_tools",
+        "thinking",
+        "tool_choice",
+        "tools",
+    ],
+    ranges: &[
+        ("temperature", 0.0, f64::MAX),
+        ("top_p", 0.01, 0.99),
+        ("top_k", 0.0, 500.0),
+        ("presence_penalty", 0.0, 1.0),
+        ("frequency_penalty", 0.0, 1.0),
+    ],
+    stops: 5,
+};
+
+fn body(model: &str, item: &Item, mut asked: Asked<'_>) -> Result<Value, PredictError> {
+    let fields = &mut asked.fields;
+    allowed_only(fields);
+    if fields.get("parallel_tool_calls") == Some(&Value::Bool(false)) {
+        if !is_one_call(fields) {
+            let why = "name the tool in 'tool_choice', or give one tool";
+            return Err(asked.refused("parallel_tool_calls", why));
+        }
+        fields.remove("parallel_tool_calls");
+    }
+    strict(fields);
+    match take_choice(fields) {
+        Some(Choice::None) => _ = fields.insert("tool_choice".to_owned(), "NONE".into()),
+        Some(Choice::Required) => _ = fields.insert("tool_choice".to_owned(), "REQUIRED".into()),
         Some(Choice::Named(name)) => {
-            only_tool(&mut body, &name);
-            body.insert("tool_choice".to_owned(), "REQUIRED".into());
+            only_tool(fields, &name);
+            fields.insert("tool_choice".to_owned(), "REQUIRED".into());
         }
         Some(Choice::Auto) | None => {}
     }
-    let form = match take_form(&mut body) {
+    let form = match take_form(fields) {
         Some(Form::Object) => Some(json!({ "type": "json_object" })),
         Some(Form::Schema(schema)) => Some(json!({ "type": "json_object", "json_schema": schema })),
         Some(Form::Text) | None => None,
     };
     if let Some(form) = form {
-        body.insert("response_format".to_owned(), form);
+        fields.insert("response_format".to_owned(), form);
+    }
+    let thinking = match effort::take(&mut asked)? {
+        Some(Thinking::Off) => Some(json!({ "type": "disabled" })),
+        Some(thinking) => Some(match thinking.budget() {
+            Some(budget) => json!({ "type": "enabled", "token_budget": budget }),
+            None => json!({ "type": "enabled" }),
+        }),
+        None => None,
+    };
+    let mut body = asked.finish()?;
+    if let Some(thinking) = thinking {
+        body.insert("thinking".to_owned(), thinking);
     }
     body.insert("model".to_owned(), model.into());
     let messages = messages(item);
-    let turns = messages.iter().map(|sent| {
-        let mut turn = message(sent);
+    if messages
+        .iter()
+        .any(|sent| sent.role == "tool" && parts(sent).is_some())
+    {
+        return Err(PredictError::invalid(
+            "field 'messages' has an image in a tool's result: Cohere's chat takes text there alone",
+        ));
+    }
+    let turns = messages.iter().zip(openai_messages(&messages));
+    let turns = turns.map(|(sent, mut turn)| {
+        if let Some(thinking) = reasoning_text(sent) {
+            let mut parts = vec![json!({ "type": "thinking", "thinking": thinking })];
+            if !sent.content.is_empty() {
+                parts.push(json!({ "type": "text", "text": sent.content }));
+            }
+            turn["content"] = parts.into();
+            return turn;
+        }
         // What an assistant says beside its calls is its plan for them.
         if !calls_of(sent).is_empty() {
             let content = turn["content"].take();
@@ -64,7 +135,23 @@ fn body(model: &str, item: &Item, mut body: Map<String, Value>) -> Value {
         turn
     });
     body.insert("messages".to_owned(), turns.collect());
-    Value::Object(body)
+    Ok(Value::Object(body))
+}
+
+/// Whether tools are kept to strictly is said of all of them at once.
+fn strict(fields: &mut Map<String, Value>) {
+    let Some(Value::Array(tools)) = fields.get_mut("tools") else {
+        return;
+    };
+    let mut strict = false;
+    for tool in tools {
+        let function = tool.get_mut("function").and_then(Value::as_object_mut);
+        let given = function.and_then(|function| function.remove("strict"));
+        strict |= given == Some(Value::Bool(true));
+    }
+    if strict {
+        fields.entry("strict_tools").or_insert(true.into());
+    }
 }
 
 #[derive(Deserialize)]
@@ -76,6 +163,9 @@ struct Body<'a> {
     kind: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     delta: Option<Inner<'a>>,
+    /// The tokens of a piece of text.
+    #[serde(default)]
+    logprobs: Option<Value>,
     /// Of an error, which has no type.
     #[serde(borrow, default)]
     message: Option<Cow<'a, str>>,
@@ -87,8 +177,8 @@ struct Inner<'a> {
     message: Option<Message<'a>>,
     #[serde(borrow, default)]
     finish_reason: Option<Cow<'a, str>>,
-    #[serde(default)]
-    usage: Option<Tokens>,
+    #[serde(borrow, default)]
+    usage: Option<&'a RawValue>,
     #[serde(borrow, default)]
     error: Option<&'a RawValue>,
 }
@@ -164,10 +254,12 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
                 delta.text = content.text.map(Cow::into_owned);
                 delta.thinking = content.thinking.map(Cow::into_owned);
             }
+            delta.logprobs = body.logprobs.as_ref().and_then(probabilities);
         }
         (Some("tool-plan-delta"), _) => {
             let plan = inner.message.and_then(|message| message.tool_plan);
             delta.thinking = plan.map(Cow::into_owned);
+            planned(&mut delta);
         }
         (Some("tool-call-start" | "tool-call-delta"), _) => {
             if let Some(call) = inner.message.and_then(|message| message.tool_calls) {
@@ -177,7 +269,13 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
         }
         (Some("citation-start"), _) => {
             if let Some(cited) = inner.message.and_then(|message| message.citations) {
-                delta.citations = some(citations(&one(cited)?));
+                let told: Value = one(cited)?;
+                delta.citations = some(citations(&told));
+                if delta.citations.is_some() {
+                    let details = delta.details();
+                    details.format = Some("cohere".to_owned());
+                    details.blocks.push(json!({ "citation": told }));
+                }
             }
         }
         // Beginnings and ends of parts, and what later versions add.
@@ -190,6 +288,24 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
 
 fn one<'a, T: Deserialize<'a>>(raw: &'a RawValue) -> Result<T, String> {
     serde_json::from_str(raw.get()).map_err(|error| place(&error))
+}
+
+/// The probabilities of the tokens of one text in OpenAI's form, with their numbers.
+fn probabilities(told: &Value) -> Option<String> {
+    let text = told["text"].as_str().unwrap_or_default();
+    let numbers = told["token_ids"].as_array();
+    let known = told["logprobs"].as_array()?.iter().enumerate();
+    let tokens = known.map(|(at, logprob)| {
+        // The text is that of all of them.
+        let text = if at == 0 { text } else { "" };
+        let number = numbers.and_then(|numbers| numbers.get(at));
+        json!({
+            "token": text, "logprob": logprob, "bytes": text.as_bytes(), "top_logprobs": [],
+            "token_id": number,
+        })
+    });
+    let tokens: Vec<_> = tokens.collect();
+    (!tokens.is_empty()).then(|| Value::Array(tokens).to_string())
 }
 
 /// One for each source, or for each of a list.
@@ -230,9 +346,30 @@ fn tool_call(call: Call<'_>, index: Option<u64>, calls: &mut Calls) -> Option<Va
     }
 }
 
+/// The reasoning is a plan for calls, for which this format has a place of its own.
+fn planned(delta: &mut Delta) {
+    if delta.thinking.as_ref().is_some_and(|plan| !plan.is_empty()) {
+        let details = delta.details();
+        details.format = Some("cohere".to_owned());
+        details.item = Some("tool_plan".to_owned());
+    }
+}
+
+/// Why the answer ended and what it used, in the server's own words.
+fn told(delta: &mut Delta, reason: Option<&str>, usage: Option<Value>) {
+    let end = delta.end();
+    end.format = Some("cohere".to_owned());
+    end.stop_reason = reason.map(str::to_owned);
+    end.usage = usage.filter(Value::is_object);
+}
+
 fn end(inner: &Inner<'_>) -> Result<Step, String> {
     let mut delta = Delta::default();
-    tokens(&mut delta, inner.usage.as_ref());
+    let usage = inner.usage.map(RawValue::get);
+    let usage: Option<Value> = usage.and_then(|usage| serde_json::from_str(usage).ok());
+    let counts = usage.as_ref().and_then(|it| Tokens::deserialize(it).ok());
+    tokens(&mut delta, counts.as_ref());
+    told(&mut delta, inner.finish_reason.as_deref(), usage);
     Ok(match reason(inner.finish_reason.as_deref()) {
         Ok(reason) => {
             delta.finish_reason = reason;
@@ -279,12 +416,20 @@ fn read_whole(body: &[u8], calls: &mut Calls) -> Result<Step, String> {
         let parts = list("content").into_iter().flatten();
         parts.filter_map(|part| part[name].as_str()).collect()
     };
+    let thinking = Delta {
+        thinking: Some(texts("thinking")),
+        ..Delta::default()
+    };
+    let plan = message.get("tool_plan").and_then(Value::as_str);
+    let mut plan = Delta {
+        thinking: plan.map(str::to_owned),
+        ..Delta::default()
+    };
+    planned(&mut plan);
     let mut delta = Delta {
         text: Some(texts("text")),
         ..Delta::default()
     };
-    let plan = message.get("tool_plan").and_then(Value::as_str);
-    delta.thinking = Some(texts("thinking") + plan.unwrap_or_default());
     let made = list("tool_calls").into_iter().flatten().map(|call| {
         let function = &call["function"];
         let text = |name: &str| function[name].as_str().unwrap_or_default();
@@ -298,113 +443,16 @@ fn read_whole(body: &[u8], calls: &mut Calls) -> Result<Step, String> {
             .flat_map(citations)
             .collect(),
     );
-    tokens(
-        &mut delta,
-        Tokens::deserialize(&body["usage"]).ok().as_ref(),
-    );
-    match reason(body["finish_reason"].as_str()) {
+    let why = body["finish_reason"].as_str();
+    let counts = Tokens::deserialize(&body["usage"]).ok();
+    tokens(&mut delta, counts.as_ref());
+    told(&mut delta, why, body.get("usage").cloned());
+    match reason(why) {
         Ok(reason) => delta.finish_reason = reason,
         Err(reason) => return Ok(Step::Failed(reason.to_owned())),
     }
-    Ok(Step::Delta(delta))
+    Ok(Step::All(vec![thinking, plan, delta]))
 }
 
 #[cfg(test)]
-mod tests {
-    use volley_types::ChatMessage;
-
-    use super::*;
-
-    fn delta(data: &str, calls: &mut Calls) -> Delta {
-        match read(data, calls) {
-            Ok(Step::Delta(delta)) => delta,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn parameters_have_the_servers_names() {
-        let tool = |name: &str| json!({ "type": "function", "function": { "name": name } });
-        let fields = json!({
-            "top_k": 4, "top_p": 0.5, "stop": ["x"], "max_new_tokens": 9, "user": "u",
-            "tools": [tool("f"), tool("g")], "tool_choice": tool("g"),
-            "response_format": { "type": "json_schema", "json_schema": { "schema": { "a": 1 } } },
-        });
-        let called = ChatMessage {
-            tool_calls: Some(
-                json!([{ "id": "1", "type": "function",
-                "function": { "name": "g", "arguments": "{}" } }])
-                .to_string(),
-            ),
-            ..ChatMessage::new("assistant", "I look")
-        };
-        let item = Item::Chat(vec![ChatMessage::new("user", "hi"), called]);
-        let body = body("command", &item, fields.as_object().cloned().unwrap());
-        let expected = json!({
-            "model": "command", "k": 4, "p": 0.5, "stop_sequences": ["x"], "max_tokens": 9,
-            "tools": [tool("g")], "tool_choice": "REQUIRED",
-            "response_format": { "type": "json_object", "json_schema": { "a": 1 } },
-            "messages": [{ "role": "user", "content": "hi" }, {
-                "role": "assistant", "tool_plan": "I look", "tool_calls": [{ "id": "1",
-                "type": "function", "function": { "name": "g", "arguments": "{}" } }] }],
-        });
-        assert_eq!(body, expected);
-    }
-
-    #[test]
-    fn events_of_every_kind() {
-        let calls = &mut Calls::default();
-        let start = r#"{"type":"message-start","id":"x","delta":{"message":{"role":"assistant","content":[],"tool_plan":"","tool_calls":[],"citations":[]}}}"#;
-        assert_eq!(delta(start, calls), Delta::default());
-        let thinking = r#"{"type":"content-delta","index":0,"delta":{"message":{"content":{"thinking":"hm"}}}}"#;
-        assert_eq!(delta(thinking, calls).thinking.as_deref(), Some("hm"));
-        let plan = r#"{"type":"tool-plan-delta","delta":{"message":{"tool_plan":"I look"}}}"#;
-        assert_eq!(delta(plan, calls).thinking.as_deref(), Some("I look"));
-        let begun = r#"{"type":"tool-call-start","index":0,"delta":{"message":{"tool_calls":{"id":"c","type":"function","function":{"name":"f","arguments":""}}}}}"#;
-        let begun: Value = serde_json::from_str(&delta(begun, calls).tool_calls.unwrap()).unwrap();
-        assert_eq!(
-            (&begun[0]["id"], &begun[0]["index"]),
-            (&json!("c"), &json!(0))
-        );
-        let more = r#"{"type":"tool-call-delta","index":0,"delta":{"message":{"tool_calls":{"function":{"arguments":"{}"}}}}}"#;
-        let more: Value = serde_json::from_str(&delta(more, calls).tool_calls.unwrap()).unwrap();
-        assert_eq!(
-            more,
-            json!([{ "function": { "arguments": "{}" }, "index": 0 }])
-        );
-        let cited = r#"{"type":"citation-start","index":0,"delta":{"message":{"citations":{"start":0,"end":1,"text":"h"}}}}"#;
-        assert_eq!(
-            delta(cited, calls),
-            Delta::default(),
-            "a citation has sources"
-        );
-        let end = r#"{"type":"message-end","delta":{"finish_reason":"TOOL_CALL","usage":{"billed_units":{"input_tokens":1.0},"tokens":{"input_tokens":9.0,"output_tokens":4.0}}}}"#;
-        let Ok(Step::Last(end)) = read(end, calls) else {
-            panic!()
-        };
-        assert_eq!(end.finish_reason, Some(FinishReason::ToolCalls));
-        assert_eq!(
-            (end.prompt_tokens, end.completion_tokens),
-            (Some(9), Some(4))
-        );
-        for failed in [
-            r#"{"type":"message-end","delta":{"finish_reason":"ERROR","error":"no"}}"#,
-            r#"{"message":"no"}"#,
-        ] {
-            assert_eq!(read(failed, calls), Ok(Step::Failed("no".to_owned())));
-        }
-        assert!(read("{}", calls).is_err());
-    }
-
-    #[test]
-    fn a_whole_message_has_all_its_parts() {
-        let body = br#"{"id":"x","finish_reason":"MAX_TOKENS","message":{"role":"assistant","content":[{"type":"thinking","thinking":"hm"},{"type":"text","text":"hi"}]},"usage":{"tokens":{"input_tokens":2,"output_tokens":3}}}"#;
-        let Ok(Step::Delta(delta)) = read_whole(body, &mut Calls::default()) else {
-            panic!()
-        };
-        assert_eq!(delta.text.as_deref(), Some("hi"));
-        assert_eq!(delta.thinking.as_deref(), Some("hm"));
-        assert_eq!(delta.finish_reason, Some(FinishReason::Length));
-        assert_eq!(delta.completion_tokens, Some(3));
-    }
-}
+mod tests;

@@ -7,7 +7,8 @@ use volley_types::{Citation, FinishReason, ParamValue, Parameters, PredictError}
 
 use super::calls::numbered;
 use super::citations::annotation;
-use super::openai::{error_text, place};
+use super::openai::{self, error_text, place};
+use super::takes::Asked;
 use super::{Calls, Delta, Ending, Format, Step};
 use crate::paths::Path;
 use crate::sse::Framing;
@@ -20,13 +21,13 @@ pub(super) const FORMAT: Format = Format {
     headers: &[],
     stream_field: None,
     ending: Ending::Event,
-    blames_request: false,
+    takes: &openai::request::TAKES,
     body: without_template,
     read: |_, _| Err("no paths".to_owned()),
     read_whole: |_, _| Err("no paths".to_owned()),
 };
 
-fn without_template(_: &str, _: &Item, _: Map<String, Value>) -> Result<Value, PredictError> {
+fn without_template(_: &str, _: &Item, _: Asked<'_>) -> Result<Value, PredictError> {
     Err(no_template())
 }
 

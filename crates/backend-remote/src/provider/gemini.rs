@@ -4,6 +4,7 @@
 
 mod grounding;
 mod request;
+mod thinking;
 
 use std::borrow::Cow;
 
@@ -13,13 +14,15 @@ use serde_json::{Value, json};
 use volley_types::FinishReason;
 
 use super::citations::some;
-use super::openai::{error_text, place};
+use super::openai::place;
 use super::{Calls, Delta, Ending, Format, Step, deltas, openai};
+use crate::fault;
 
 pub(super) const FORMAT: Format = Format {
     key_prefix: "",
     stream_field: Some(false),
     ending: Ending::BodyAfterReason,
+    takes: &request::TAKES,
     body: request::body,
     read,
     read_whole,
@@ -154,6 +157,7 @@ fn read_whole(body: &[u8], calls: &mut Calls) -> Result<Step, String> {
         whole.prompt_tokens = delta.prompt_tokens.or(whole.prompt_tokens);
         whole.completion_tokens = delta.completion_tokens.or(whole.completion_tokens);
         whole.cached_tokens = delta.cached_tokens.or(whole.cached_tokens);
+        whole.reasoning_tokens = delta.reasoning_tokens.or(whole.reasoning_tokens);
     }
     whole.tool_calls = deltas(called);
     whole.citations = some(cited);
@@ -175,7 +179,7 @@ fn append(text: &mut Option<String>, more: Option<String>) {
 
 fn step(response: Response<'_>, calls: &mut Calls) -> Result<Step, String> {
     if let Some(error) = response.error {
-        return Ok(Step::Failed(error_text(error.get())));
+        return Ok(fault::step(error.get()));
     }
     let blocked = response.prompt_feedback.and_then(|told| told.block_reason);
     if response.candidates.is_none() && blocked.is_none() && response.usage_metadata.is_none() {
@@ -275,10 +279,13 @@ fn tokens(delta: &mut Delta, tokens: Option<Tokens>) {
     );
     delta.completion_tokens = sum(tokens.candidates_token_count, tokens.thoughts_token_count);
     delta.cached_tokens = tokens.cached_content_token_count;
+    delta.reasoning_tokens = tokens.thoughts_token_count;
 }
 
 #[cfg(test)]
 mod tests {
+    use volley_types::ErrorCode;
+
     use super::*;
 
     fn delta(data: &str, calls: &mut Calls) -> Delta {
@@ -315,7 +322,8 @@ mod tests {
         let blocked = delta(r#"{"promptFeedback":{"blockReason":"SAFETY"}}"#, calls);
         assert_eq!(blocked.finish_reason, Some(FinishReason::ContentFilter));
         let failed = read(r#"[{"error":{"code":503,"message":"busy"}}]"#, calls);
-        assert_eq!(failed, Ok(Step::Failed("busy".to_owned())));
+        let expected = Step::Refused(ErrorCode::Unavailable, "busy".to_owned());
+        assert_eq!(failed, Ok(expected));
         let failed = r#"{"candidates":[{"finishReason":"MALFORMED_FUNCTION_CALL"}]}"#;
         assert!(matches!(read(failed, calls), Ok(Step::Failed(_))));
         assert!(read("{}", calls).is_err());

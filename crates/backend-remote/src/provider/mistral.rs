@@ -1,40 +1,95 @@
 //! Mistral's chat completions: OpenAI's, less some fields and with tool calls of its own making.
 
-use serde_json::{Map, Value};
+use serde_json::{Value, json};
 use volley_backend::items::Item;
+use volley_types::{Dialect, PredictError};
 
 use super::calls::in_order;
-use super::tidy::{rename, tidy};
+use super::effort::{self, Effort, Thinking};
+use super::takes::{Asked, Takes};
+use super::tidy::{allowed_only, take_user};
 use super::{Format, openai};
 
 pub(super) const FORMAT: Format = Format {
-    body: |model, item, fields| Ok(body(model, item, fields)),
+    takes: &TAKES,
+    body,
     read: |data, calls| openai::read(data).and_then(|step| in_order(step, calls)),
     read_whole: |body, calls| openai::read_whole(body).and_then(|step| in_order(step, calls)),
     ..openai::FORMAT
 };
 
-fn body(model: &str, item: &Item, mut body: Map<String, Value>) -> Value {
-    tidy(&mut body);
-    let names = [
+static TAKES: Takes = Takes {
+    server: "Mistral's chat completions",
+    dialects: &[Dialect::Own],
+    names: &[
+        ("max_tokens", "max_tokens"),
         ("max_completion_tokens", "max_tokens"),
         ("max_new_tokens", "max_tokens"),
         ("seed", "random_seed"),
-    ];
-    rename(&mut body, &names);
+        ("random_seed", "random_seed"),
+    ],
+    own: &[
+        "frequency_penalty",
+        "guardrails",
+        "logprobs",
+        "metadata",
+        "parallel_tool_calls",
+        "prediction",
+        "presence_penalty",
+        "prompt_cache_key",
+        "prompt_mode",
+        "reasoning_effort",
+        "response_format",
+        "safe_prompt",
+        "service_tier",
+        "stop",
+        "temperature",
+        "tool_choice",
+        "tools",
+        "top_k",
+        "top_logprobs",
+        "top_p",
+    ],
+    ranges: &[
+        ("temperature", 0.0, 1.5),
+        ("top_p", 0.0, 1.0),
+        ("presence_penalty", -2.0, 2.0),
+        ("frequency_penalty", -2.0, 2.0),
+    ],
+    stops: usize::MAX,
+};
+
+fn body(model: &str, item: &Item, mut asked: Asked<'_>) -> Result<Value, PredictError> {
+    allowed_only(&mut asked.fields);
+    if asked.fields.contains_key("thinking") {
+        let level = match effort::take(&mut asked)? {
+            Some(Thinking::Off) => Some("none"),
+            Some(thinking) => Some(thinking.level().unwrap_or(Effort::Medium).as_str()),
+            None => None,
+        };
+        if let Some(level) = level {
+            asked
+                .fields
+                .insert("reasoning_effort".to_owned(), level.into());
+        }
+    }
+    if let Some(user) = take_user(&mut asked.fields) {
+        let metadata = asked.fields.entry("metadata").or_insert_with(|| json!({}));
+        metadata["user"] = user.into();
+    }
+    let mut body = asked.finish()?;
     if let Some(choice) = body.get_mut("tool_choice").filter(|c| **c == "required") {
         *choice = "any".into();
     }
-    openai::talk(model, item, &mut body);
-    Value::Object(body)
+    openai::request::talk(model, item, &mut body);
+    Ok(Value::Object(body))
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::super::{Calls, Step};
     use super::*;
+    use crate::provider::tests::asking;
 
     #[test]
     fn the_body_has_only_what_the_server_knows() {
@@ -43,10 +98,12 @@ mod tests {
             "tool_choice": "required", "safe_prompt": true,
         });
         let fields = fields.as_object().cloned().unwrap();
-        let body = body("small", &Item::Prompt("hi".to_owned()), fields);
+        let item = Item::Prompt("hi".to_owned());
+        let body = asking(&TAKES, fields, |asked| body("small", &item, asked)).unwrap();
         let expected = json!({
             "model": "small", "messages": [{ "role": "user", "content": "hi" }],
             "random_seed": 3, "max_tokens": 9, "tool_choice": "any", "safe_prompt": true,
+            "metadata": { "user": "u" },
         });
         assert_eq!(body, expected);
     }

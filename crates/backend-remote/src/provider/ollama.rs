@@ -6,18 +6,23 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
-use volley_types::{ChatMessage, FinishReason, PredictError};
+use volley_types::{ChatMessage, Dialect, FinishReason, PredictError};
 
-use super::conversation::{arguments, called, calls as calls_of, messages};
-use super::openai::{error_text, place, probabilities};
-use super::tidy::{Choice, Form, nest, take_choice, take_form, tidy};
+use super::conversation::{
+    Image, arguments, called, calls as calls_of, image, messages, no_address, parts, reasoning_text,
+};
+use super::effort::{self, Effort, Thinking};
+use super::openai::{place, probabilities};
+use super::takes::{Asked, Takes};
+use super::tidy::{Choice, Form, allowed_only, is_one_call, take_choice, take_form};
 use super::{Calls, Delta, Format, Step, deltas, openai};
+use crate::fault;
 use crate::sse::Framing;
 
 pub(super) const FORMAT: Format = Format {
     framing: Framing::Lines,
     media: "application/x-ndjson",
-    blames_request: true,
+    takes: &TAKES,
     body,
     read,
     read_whole: |body, calls| match std::str::from_utf8(body) {
@@ -30,38 +35,75 @@ pub(super) const FORMAT: Format = Format {
     ..openai::FORMAT
 };
 
-const OPTIONS: [(&str, &str); 15] = [
-    ("max_tokens", "num_predict"),
-    ("max_completion_tokens", "num_predict"),
-    ("max_new_tokens", "num_predict"),
-    ("num_predict", "num_predict"),
-    ("num_ctx", "num_ctx"),
-    ("temperature", "temperature"),
-    ("top_k", "top_k"),
-    ("top_p", "top_p"),
-    ("min_p", "min_p"),
-    ("seed", "seed"),
-    ("stop", "stop"),
-    ("repetition_penalty", "repeat_penalty"),
-    ("repeat_penalty", "repeat_penalty"),
-    ("presence_penalty", "presence_penalty"),
-    ("frequency_penalty", "frequency_penalty"),
-];
+static TAKES: Takes = Takes {
+    server: "Ollama's chat",
+    dialects: &[Dialect::Ollama, Dialect::Own],
+    names: &[
+        ("max_tokens", "options.num_predict"),
+        ("max_completion_tokens", "options.num_predict"),
+        ("max_new_tokens", "options.num_predict"),
+        ("num_predict", "options.num_predict"),
+        ("num_ctx", "options.num_ctx"),
+        ("temperature", "options.temperature"),
+        ("top_k", "options.top_k"),
+        ("top_p", "options.top_p"),
+        ("min_p", "options.min_p"),
+        ("seed", "options.seed"),
+        ("stop", "options.stop"),
+        ("repetition_penalty", "options.repeat_penalty"),
+        ("repeat_penalty", "options.repeat_penalty"),
+        ("presence_penalty", "options.presence_penalty"),
+        ("frequency_penalty", "options.frequency_penalty"),
+    ],
+    own: &[
+        "format",
+        "keep_alive",
+        "logprobs",
+        "options",
+        "think",
+        "tools",
+        "top_logprobs",
+        "truncate",
+    ],
+    ranges: &[],
+    stops: usize::MAX,
+};
 
-fn body(model: &str, item: &Item, mut body: Map<String, Value>) -> Result<Value, PredictError> {
-    tidy(&mut body);
-    nest(&mut body, "options", &OPTIONS)?;
-    match take_choice(&mut body) {
-        Some(Choice::None) => _ = body.remove("tools"),
+fn body(model: &str, item: &Item, mut asked: Asked<'_>) -> Result<Value, PredictError> {
+    allowed_only(&mut asked.fields);
+    if asked.fields.get("parallel_tool_calls") == Some(&Value::Bool(false)) {
+        if !is_one_call(&asked.fields) {
+            let why = "the server cannot be told; give one tool";
+            return Err(asked.refused("parallel_tool_calls", why));
+        }
+        asked.take("parallel_tool_calls");
+    }
+    match take_choice(&mut asked.fields) {
+        Some(Choice::None) => _ = asked.take("tools"),
         Some(Choice::Required | Choice::Named(_)) => {
-            return Err(PredictError::invalid(
-                "parameter 'tool_choice' must be 'auto' or 'none': the remote model's server \
-                 cannot be told to call a tool",
-            ));
+            let why = "the remote model's server cannot be told to call a tool; it may be 'auto' \
+                       or 'none'";
+            return Err(asked.refused("tool_choice", why));
         }
         Some(Choice::Auto) | None => {}
     }
-    match take_form(&mut body) {
+    let form = take_form(&mut asked.fields);
+    let think: Option<Value> = match effort::take(&mut asked)? {
+        Some(Thinking::Off) => Some(false.into()),
+        Some(Thinking::On) => Some(true.into()),
+        // The server knows three levels.
+        Some(thinking) => thinking.level().map(|level| match level {
+            Effort::Minimal | Effort::Low => "low".into(),
+            Effort::Medium => "medium".into(),
+            Effort::High | Effort::Xhigh | Effort::Max => "high".into(),
+        }),
+        None => None,
+    };
+    let mut body = asked.finish()?;
+    if let Some(think) = think {
+        body.entry("think").or_insert(think);
+    }
+    match form {
         Some(Form::Object) => _ = body.insert("format".to_owned(), "json".into()),
         Some(Form::Schema(schema)) => _ = body.insert("format".to_owned(), schema),
         Some(Form::Text) | None => {}
@@ -69,25 +111,39 @@ fn body(model: &str, item: &Item, mut body: Map<String, Value>) -> Result<Value,
     body.insert("model".to_owned(), model.into());
     let messages = messages(item);
     let turns = (0..messages.len()).map(|at| turn(&messages, at));
-    body.insert("messages".to_owned(), turns.collect());
+    let turns = turns.collect::<Result<Vec<_>, _>>()?;
+    body.insert("messages".to_owned(), turns.into());
     Ok(Value::Object(body))
 }
 
-fn turn(messages: &[ChatMessage], at: usize) -> Value {
+fn turn(messages: &[ChatMessage], at: usize) -> Result<Value, PredictError> {
     let message = &messages[at];
     let mut turn = json!({ "role": message.role, "content": message.content });
     let calls = calls_of(message);
     if !calls.is_empty() {
         let calls = calls.iter().map(|call| {
             let name = &call["function"]["name"];
-            json!({ "function": { "name": name, "arguments": arguments(call) } })
+            Ok(json!({ "function": { "name": name, "arguments": arguments(call)? } }))
         });
-        turn["tool_calls"] = calls.collect();
+        turn["tool_calls"] = calls.collect::<Result<Vec<_>, PredictError>>()?.into();
+    }
+    if let Some(thinking) = reasoning_text(message) {
+        turn["thinking"] = thinking.into();
+    }
+    for part in parts(message).iter().flatten() {
+        match image(part) {
+            None => {}
+            Some(Image::Data(_, data)) => match &mut turn["images"] {
+                Value::Array(images) => images.push(data.into()),
+                none => *none = json!([data]),
+            },
+            Some(Image::Address(_)) => return Err(no_address("Ollama's chat")),
+        }
     }
     if let Some(name) = called(messages[..at].iter(), message) {
         turn["tool_name"] = name.into();
     }
-    turn
+    Ok(turn)
 }
 
 #[derive(Deserialize)]
@@ -108,8 +164,31 @@ struct Line<'a> {
     prompt_eval_count: Option<u32>,
     #[serde(default)]
     eval_count: Option<u32>,
+    #[serde(default)]
+    total_duration: Option<u64>,
+    #[serde(default)]
+    load_duration: Option<u64>,
+    #[serde(default)]
+    prompt_eval_duration: Option<u64>,
+    #[serde(default)]
+    eval_duration: Option<u64>,
     #[serde(borrow, default)]
     error: Option<&'a RawValue>,
+}
+
+impl Line<'_> {
+    /// How long what took, in nanoseconds.
+    fn durations(&self) -> Map<String, Value> {
+        let told = [
+            ("total_duration", self.total_duration),
+            ("load_duration", self.load_duration),
+            ("prompt_eval_duration", self.prompt_eval_duration),
+            ("eval_duration", self.eval_duration),
+        ];
+        let told = told.into_iter();
+        told.filter_map(|(name, nanos)| Some((name.to_owned(), nanos?.into())))
+            .collect()
+    }
 }
 
 #[derive(Deserialize)]
@@ -125,11 +204,12 @@ struct Message<'a> {
 fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
     let line: Line<'_> = serde_json::from_str(data).map_err(|error| place(&error))?;
     if let Some(error) = line.error {
-        return Ok(Step::Failed(error_text(error.get())));
+        return Ok(fault::step(error.get()));
     }
     if line.message.is_none() && line.response.is_none() && line.done.is_none() {
         return Err("no message".to_owned());
     }
+    let durations = line.durations();
     let mut delta = Delta {
         text: line.response.map(Cow::into_owned),
         prompt_tokens: line.prompt_eval_count,
@@ -142,7 +222,11 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
         delta.thinking = message.thinking.map(Cow::into_owned);
         let made = message.tool_calls.into_iter().flatten().map(|call| {
             let name = call["function"]["name"].as_str().unwrap_or_default();
-            let arguments = arguments(&call).to_string();
+            let arguments = match &call["function"]["arguments"] {
+                Value::String(text) => text.clone(),
+                Value::Null => String::new(),
+                other => other.to_string(),
+            };
             calls.begin(call["id"].as_str(), name, &arguments)
         });
         delta.tool_calls = deltas(made.collect());
@@ -156,12 +240,18 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
         _ if calls.any() => FinishReason::ToolCalls,
         _ => FinishReason::Stop,
     });
+    if !durations.is_empty() {
+        let end = delta.end();
+        end.format = Some("ollama".to_owned());
+        end.fields = Some(durations.into());
+    }
     Ok(Step::Last(delta))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::provider::tests::asking;
 
     #[test]
     fn parameters_are_options_and_tools_are_called_by_name() {
@@ -180,7 +270,11 @@ mod tests {
                 ..ChatMessage::new("tool", "21")
             },
         ]);
-        let made = body("llama", &item, fields.as_object().cloned().unwrap()).unwrap();
+        let made = |fields: Value| {
+            let fields = fields.as_object().cloned().unwrap();
+            asking(&TAKES, fields, |asked| body("llama", &item, asked))
+        };
+        let sent = made(fields).unwrap();
         let expected = json!({
             "model": "llama", "keep_alive": "5m", "format": "json",
             "options": { "num_ctx": 64, "num_predict": 9, "temperature": 0.5 },
@@ -190,10 +284,19 @@ mod tests {
                 { "role": "tool", "content": "21", "tool_name": "f" },
             ],
         });
-        assert_eq!(made, expected);
-        let forced = json!({ "tool_choice": "required" });
-        let error = body("llama", &item, forced.as_object().cloned().unwrap()).unwrap_err();
-        assert!(error.message.contains("'tool_choice'"));
+        assert_eq!(sent, expected);
+        for (name, value) in [
+            ("tool_choice", json!("required")),
+            ("logit_bias", json!({ "1": 2 })),
+            ("service_tier", json!("flex")),
+        ] {
+            let error = made(json!({ name: value })).unwrap_err();
+            assert!(error.message.contains(&format!("'{name}'")));
+        }
+        let hard = made(json!({ "reasoning_effort": "xhigh" })).unwrap();
+        assert_eq!(hard["think"], "high");
+        let not = made(json!({ "thinking": { "type": "disabled" } })).unwrap();
+        assert_eq!(not["think"], false);
     }
 
     #[test]

@@ -6,32 +6,67 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use volley_backend::items::Item;
-use volley_types::{FinishReason, PredictError};
+use volley_types::{Dialect, FinishReason, PredictError};
 
 use super::conversation::prompt;
-use super::openai::{error_text, place};
-use super::tidy::{rename, tidy};
+use super::openai::place;
+use super::takes::{Asked, Takes};
 use super::{Delta, Ending, Format, Step, openai};
+use crate::fault;
 
 pub(super) const FORMAT: Format = Format {
     stream_field: Some(false),
     ending: Ending::WholeBody,
+    takes: &TAKES,
     body,
     read: |data, _| read(data.as_bytes()),
     read_whole: |body, _| read(body),
     ..openai::FORMAT
 };
 
-fn body(_: &str, item: &Item, mut fields: Map<String, Value>) -> Result<Value, PredictError> {
-    let prompt = prompt(item)?;
-    tidy(&mut fields);
-    let names = [
+/// Its parameters are the backend's own: any may be one, and the backend refuses what it does not
+/// know.
+static TAKES: Takes = Takes {
+    server: "the Open Inference Protocol",
+    dialects: &Dialect::ALL,
+    names: &[
+        ("max_tokens", "max_tokens"),
         ("max_completion_tokens", "max_tokens"),
         ("max_new_tokens", "max_tokens"),
-    ];
-    rename(&mut fields, &names);
+    ],
+    own: &[
+        "bad_words",
+        "best_of",
+        "frequency_penalty",
+        "guided_choice",
+        "guided_grammar",
+        "guided_json",
+        "guided_regex",
+        "ignore_eos",
+        "length_penalty",
+        "min_p",
+        "min_tokens",
+        "presence_penalty",
+        "repeat_penalty",
+        "repetition_penalty",
+        "seed",
+        "stop",
+        "stop_sequences",
+        "stop_token_ids",
+        "structured_outputs",
+        "temperature",
+        "top_k",
+        "top_p",
+    ],
+    ranges: &[],
+    stops: usize::MAX,
+};
+
+fn body(_: &str, item: &Item, asked: Asked<'_>) -> Result<Value, PredictError> {
+    let prompt = prompt(item)?;
+    let mut fields = asked.finish()?;
     // Some backends want to be told here as well.
     fields.insert("stream".to_owned(), true.into());
     Ok(json!({ "text_input": prompt, "parameters": fields }))
@@ -68,7 +103,7 @@ struct Details<'a> {
 fn read(data: &[u8]) -> Result<Step, String> {
     let event: Event<'_> = serde_json::from_slice(data).map_err(|error| place(&error))?;
     if let Some(error) = event.error {
-        return Ok(Step::Failed(error_text(error.get())));
+        return Ok(fault::step(error.get()));
     }
     let tensors = event.outputs.into_iter().flatten();
     let texts = tensors.filter(|output| output.datatype == "BYTES");

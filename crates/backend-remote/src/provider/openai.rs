@@ -1,18 +1,22 @@
-//! OpenAI chat completions, and the many servers that speak them.
+//! OpenAI chat completions, and the many servers that speak them: [`request`] writes them, and here
+//! is what answers mean.
+
+mod chunk;
+pub(super) mod request;
 
 use std::borrow::Cow;
-use std::fmt;
 
-use serde::de::{SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
-use volley_backend::items::Item;
+use serde_json::{Value, json};
 use volley_types::{Citation, FinishReason};
 
+use self::chunk::{Choice, Chunk, Content, Said};
 use super::calls::numbered;
 use super::citations::{annotations, some};
-use super::{Delta, Ending, Format, Step, message, messages};
+use super::{Delta, Ending, Format, Step};
+use crate::fault;
+pub(crate) use crate::fault::text as error_text;
 use crate::sse::Framing;
 
 pub(super) const FORMAT: Format = Format {
@@ -22,127 +26,11 @@ pub(super) const FORMAT: Format = Format {
     headers: &[],
     stream_field: Some(true),
     ending: Ending::Event,
-    blames_request: false,
-    body: |model, item, fields| Ok(body(model, item, fields)),
+    takes: &request::TAKES,
+    body: request::body,
     read: |data, calls| read(data).and_then(|step| numbered(step, calls)),
     read_whole: |body, calls| read_whole(body).and_then(|step| numbered(step, calls)),
 };
-
-fn body(model: &str, item: &Item, mut body: Map<String, Value>) -> Value {
-    talk(model, item, &mut body);
-    // `false` is for servers that know no such field.
-    if body.get("stream_options") == Some(&Value::Bool(false)) {
-        body.remove("stream_options");
-    } else {
-        body.entry("stream_options")
-            .or_insert_with(|| json!({ "include_usage": true }));
-    }
-    Value::Object(body)
-}
-
-/// The model and the messages.
-pub(super) fn talk(model: &str, item: &Item, body: &mut Map<String, Value>) {
-    body.insert("model".to_owned(), model.into());
-    let messages: Vec<_> = messages(item).iter().map(message).collect();
-    body.insert("messages".to_owned(), messages.into());
-}
-
-/// Servers differ in whether they leave a field out or send null; both read the same.
-#[derive(Deserialize)]
-struct Chunk<'a> {
-    #[serde(borrow, default)]
-    choices: Option<Vec<Choice<'a>>>,
-    #[serde(default)]
-    usage: Option<UsageField>,
-    #[serde(borrow, default)]
-    error: Option<&'a RawValue>,
-    /// `error` for one that is not in a field, but is the event.
-    #[serde(borrow, default)]
-    object: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    message: Option<&'a RawValue>,
-}
-
-impl<'a> Chunk<'a> {
-    fn failure(&self) -> Option<&'a RawValue> {
-        let bare = || {
-            self.message
-                .filter(|_| self.object.as_deref() == Some("error"))
-        };
-        self.error.or_else(bare)
-    }
-}
-
-#[derive(Deserialize)]
-struct Choice<'a> {
-    #[serde(borrow, default, alias = "message")]
-    delta: Option<Content<'a>>,
-    #[serde(borrow, default)]
-    finish_reason: Option<Cow<'a, str>>,
-    #[serde(default)]
-    index: Option<u32>,
-    #[serde(borrow, default)]
-    logprobs: Option<Logprobs<'a>>,
-}
-
-#[derive(Deserialize)]
-struct Logprobs<'a> {
-    #[serde(borrow, default)]
-    content: Option<&'a RawValue>,
-}
-
-#[derive(Default, Deserialize)]
-struct Content<'a> {
-    #[serde(borrow, default)]
-    content: Option<Said<'a>>,
-    #[serde(borrow, default)]
-    reasoning_content: Option<Cow<'a, str>>,
-    /// What newer servers call the former; some send both.
-    #[serde(borrow, default)]
-    reasoning: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    tool_calls: Option<&'a RawValue>,
-    #[serde(default)]
-    annotations: Option<Vec<Value>>,
-}
-
-/// Content is text or, with some servers, a list of typed parts.
-enum Said<'a> {
-    Text(Cow<'a, str>),
-    Parts(Vec<Value>),
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Said<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(SaidVisitor)
-    }
-}
-
-struct SaidVisitor;
-
-impl<'de> Visitor<'de> for SaidVisitor {
-    type Value = Said<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("text or a list of parts")
-    }
-
-    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-        Ok(Said::Text(Cow::Borrowed(text)))
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(Said::Text(Cow::Owned(text.to_owned())))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Self::Value, A::Error> {
-        let mut all = Vec::new();
-        while let Some(part) = parts.next_element()? {
-            all.push(part);
-        }
-        Ok(Said::Parts(all))
-    }
-}
 
 #[derive(Deserialize)]
 struct UsageField {
@@ -152,12 +40,56 @@ struct UsageField {
     completion_tokens: Option<u32>,
     #[serde(default)]
     prompt_tokens_details: Option<PromptTokens>,
+    #[serde(default)]
+    completion_tokens_details: Option<CompletionTokens>,
+    /// DeepSeek's name for the prompt's tokens that a cache had.
+    #[serde(default)]
+    prompt_cache_hit_tokens: Option<u32>,
+    /// What some servers call that of the details.
+    #[serde(default)]
+    reasoning_tokens: Option<u32>,
 }
 
 #[derive(Deserialize)]
 struct PromptTokens {
     #[serde(default)]
     cached_tokens: Option<u32>,
+    #[serde(default, alias = "cache_creation_tokens")]
+    cache_write_tokens: Option<u32>,
+}
+
+#[derive(Deserialize)]
+struct CompletionTokens {
+    #[serde(default)]
+    reasoning_tokens: Option<u32>,
+}
+
+fn tokens(delta: &mut Delta, told: &RawValue) {
+    // What is no usage is none; the answer is there all the same.
+    let Ok(usage) = serde_json::from_str::<UsageField>(told.get()) else {
+        return;
+    };
+    delta.prompt_tokens = usage.prompt_tokens;
+    delta.completion_tokens = usage.completion_tokens;
+    let details = usage.prompt_tokens_details;
+    let cached = details.as_ref().and_then(|details| details.cached_tokens);
+    delta.cached_tokens = cached.or(usage.prompt_cache_hit_tokens);
+    delta.cache_write_tokens = details.and_then(|details| details.cache_write_tokens);
+    let details = usage.completion_tokens_details;
+    let reasoned = details.and_then(|details| details.reasoning_tokens);
+    delta.reasoning_tokens = reasoned.or(usage.reasoning_tokens);
+    if delta.has_usage() {
+        delta.end().usage = serde_json::from_str(told.get()).ok();
+    }
+}
+
+/// What a server says in a choice that has no meaning in other dialects.
+fn beside(choice: &Choice<'_>, content: &Content<'_>) -> Option<Value> {
+    if choice.rest.is_empty() && content.rest.is_empty() {
+        return None;
+    }
+    let (choice, delta) = (chunk::values(&choice.rest), chunk::values(&content.rest));
+    Some(json!({ "choice": choice, "delta": delta }))
 }
 
 pub(super) fn read(data: &str) -> Result<Step, String> {
@@ -178,25 +110,37 @@ pub(super) fn read_whole(body: &[u8]) -> Result<Step, String> {
 
 fn step(chunk: Chunk<'_>) -> Result<Step, String> {
     if let Some(error) = chunk.failure() {
-        return Ok(Step::Failed(error_text(error.get())));
+        return Ok(fault::step(error.get()));
     }
     let mut delta = Delta::default();
+    let ended = |choice: &Choice<'_>| choice.finish_reason.is_some();
+    let choices = chunk.choices.iter().flatten();
+    // What a server tells of itself, it tells at the beginning or the end.
+    let ends = choices.clone().next().is_none() || choices.clone().any(ended);
     if let Some(usage) = chunk.usage {
-        delta.prompt_tokens = usage.prompt_tokens;
-        delta.completion_tokens = usage.completion_tokens;
-        let details = usage.prompt_tokens_details;
-        delta.cached_tokens = details.and_then(|details| details.cached_tokens);
+        tokens(&mut delta, usage);
+    }
+    if (ends || chunk.usage.is_some()) && !chunk.rest.is_empty() {
+        delta.end().fields = Some(chunk::values(&chunk.rest).into());
+    }
+    if let Some(end) = &mut delta.end {
+        end.format = Some("openai".to_owned());
     }
     // Only the first choice is asked for.
     let mut choices = chunk.choices.into_iter().flatten();
-    let Some(choice) = choices.find(|choice| choice.index.unwrap_or(0) == 0) else {
+    let Some(mut choice) = choices.find(|choice| choice.index.unwrap_or(0) == 0) else {
         return Ok(Step::Delta(delta));
     };
     if choice.finish_reason.as_deref() == Some("error") {
         let message = "it gave 'error' as the reason why the answer ends";
         return Ok(Step::Failed(message.to_owned()));
     }
-    let content = choice.delta.unwrap_or_default();
+    let content = choice.delta.take().unwrap_or_default();
+    if let Some(told) = beside(&choice, &content) {
+        let details = delta.details();
+        details.format = Some("openai".to_owned());
+        details.blocks.push(told);
+    }
     match content.content {
         Some(Said::Text(text)) => delta.text = Some(text.into_owned()),
         Some(Said::Parts(parts)) => split(&parts, &mut delta),
@@ -211,9 +155,19 @@ fn step(chunk: Chunk<'_>) -> Result<Step, String> {
         .map(RawValue::get)
         .filter(|calls| *calls != "[]")
         .map(str::to_owned);
+    let legacy = content.function_call.map(RawValue::get);
+    if let (None, Some(call)) = (&delta.tool_calls, legacy) {
+        delta.tool_calls = Some(format!("[{{\"index\":0,\"function\":{call}}}]"));
+    }
+    if let Some(refusal) = content.refusal.filter(|text| !text.is_empty()) {
+        delta.text.get_or_insert_default().push_str(&refusal);
+        delta.details().refusal = true;
+    }
     delta.finish_reason = choice.finish_reason.and_then(|reason| reason_of(&reason));
-    let told = choice.logprobs.and_then(|told| told.content);
-    delta.logprobs = told.map(RawValue::get).and_then(probabilities);
+    if let Some(told) = choice.logprobs {
+        let of = |list: Option<&RawValue>| list.map(RawValue::get).and_then(probabilities);
+        delta.logprobs = of(told.content).or_else(|| of(told.refusal));
+    }
     Ok(Step::Delta(delta))
 }
 
@@ -273,20 +227,10 @@ pub(crate) fn place(error: &serde_json::Error) -> String {
     format!("{kind:?} error in JSON at line {line}, column {column}")
 }
 
-/// The message of an error: an object with one, or text.
-pub(crate) fn error_text(json: &str) -> String {
-    match serde_json::from_str::<Value>(json) {
-        Ok(Value::String(text)) => text,
-        Ok(value) => match value.get("message").and_then(Value::as_str) {
-            Some(message) => message.to_owned(),
-            None => value.to_string(),
-        },
-        Err(_) => json.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn step(data: &str) -> Step {
@@ -325,6 +269,34 @@ mod tests {
             panic!()
         };
         assert!(tools.tool_calls.unwrap().starts_with("[{\"index\""));
+        let Step::Delta(refused) =
+            step(r#"{"choices":[{"delta":{"refusal":"No."},"finish_reason":"stop"}]}"#)
+        else {
+            panic!()
+        };
+        assert_eq!(refused.text.as_deref(), Some("No."));
+        assert!(refused.details.unwrap().refusal);
+        let legacy = r#"{"choices":[{"delta":{"function_call":{"name":"f","arguments":""}},"finish_reason":null}]}"#;
+        let Step::Delta(legacy) = step(legacy) else {
+            panic!()
+        };
+        assert!(legacy.tool_calls.unwrap().contains("\"name\":\"f\""));
+        let counted = r#"{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":4,"cache_write_tokens":2},"completion_tokens_details":{"reasoning_tokens":3}},"system_fingerprint":"fp"}"#;
+        let Step::Delta(counted) = step(counted) else {
+            panic!()
+        };
+        assert_eq!(
+            (
+                counted.cached_tokens,
+                counted.cache_write_tokens,
+                counted.reasoning_tokens
+            ),
+            (Some(4), Some(2), Some(3))
+        );
+        assert_eq!(
+            counted.end.unwrap().fields,
+            Some(json!({ "system_fingerprint": "fp" }))
+        );
         assert_eq!(step("[DONE]"), Step::End);
         let Step::Delta(told) = step(
             r#"{"choices":[{"delta":{"content":"a"},"logprobs":{"content":[{"token":"a","logprob":-0.5,"bytes":[97],"top_logprobs":[]}],"refusal":null}}]}"#,
@@ -369,21 +341,5 @@ mod tests {
         assert_eq!(sparse, Delta::default());
         let wrong = read(r#"{"choices":[{"index":"the caller's text"}]}"#);
         assert!(!wrong.unwrap_err().contains("caller"));
-    }
-
-    #[test]
-    fn the_body_has_the_parameters_and_asks_for_usage() {
-        let fields = |fields: Value| fields.as_object().cloned().unwrap();
-        let item = Item::Prompt("hi".into());
-        let body = body("gpt", &item, fields(json!({ "temperature": 0.5 })));
-        assert_eq!(
-            body["messages"],
-            json!([{ "role": "user", "content": "hi" }])
-        );
-        assert_eq!(body["temperature"], 0.5);
-        assert_eq!(body["stream_options"]["include_usage"], true);
-        assert_eq!(body["model"], "gpt");
-        let body = super::body("gpt", &item, fields(json!({ "stream_options": false })));
-        assert!(body.get("stream_options").is_none());
     }
 }

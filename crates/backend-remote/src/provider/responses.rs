@@ -5,15 +5,17 @@ mod request;
 use std::borrow::Cow;
 
 use serde::Deserialize;
-use serde_json::Value;
 use serde_json::value::RawValue;
-use volley_types::{ErrorCode, FinishReason};
+use serde_json::{Value, json};
+use volley_types::{Details, FinishReason};
 
 use super::citations::{annotation, some};
-use super::openai::{error_text, place, probabilities};
+use super::openai::{place, probabilities};
 use super::{Calls, Delta, Format, Step, deltas, openai};
+use crate::fault;
 
 pub(super) const FORMAT: Format = Format {
+    takes: &request::TAKES,
     body: request::body,
     read,
     read_whole,
@@ -36,7 +38,7 @@ struct Event<'a> {
     #[serde(borrow, default)]
     logprobs: Option<&'a RawValue>,
     #[serde(borrow, default)]
-    item: Option<Item<'a>>,
+    item: Option<&'a RawValue>,
     #[serde(borrow, default)]
     response: Option<Response<'a>>,
     #[serde(borrow, default)]
@@ -51,6 +53,8 @@ struct Event<'a> {
 struct Item<'a> {
     #[serde(borrow, default, rename = "type")]
     kind: Cow<'a, str>,
+    #[serde(borrow, default)]
+    id: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     call_id: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
@@ -84,12 +88,22 @@ struct Tokens {
     output_tokens: Option<u32>,
     #[serde(default)]
     input_tokens_details: Option<InputTokens>,
+    #[serde(default)]
+    output_tokens_details: Option<OutputTokens>,
 }
 
 #[derive(Clone, Copy, Deserialize)]
 struct InputTokens {
     #[serde(default)]
     cached_tokens: Option<u32>,
+    #[serde(default)]
+    cache_write_tokens: Option<u32>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+struct OutputTokens {
+    #[serde(default)]
+    reasoning_tokens: Option<u32>,
 }
 
 fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
@@ -111,16 +125,32 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
         }
         "response.refusal.delta" => {
             delta.text = event.delta.map(Cow::into_owned);
-            delta.finish_reason = Some(FinishReason::ContentFilter);
+            delta.details().refusal = true;
         }
-        "response.reasoning_text.delta" | "response.reasoning_summary_text.delta" => {
+        "response.reasoning_text.delta" => {
             delta.thinking = event.delta.map(Cow::into_owned);
+        }
+        "response.reasoning_summary_text.delta" => {
+            delta.thinking = event.delta.map(Cow::into_owned);
+            delta.details().summary = true;
         }
         "response.reasoning_summary_part.added" if 0 < event.summary_index => {
             delta.thinking = Some("\n\n".to_owned());
+            delta.details().summary = true;
+        }
+        "response.output_item.done" => {
+            if let Some(item) = event.item.and_then(done) {
+                delta.details = Some(Box::new(item));
+            }
         }
         "response.output_item.added" => {
-            let item = event.item.filter(|item| item.kind == "function_call");
+            let item = event.item.map(one).transpose()?;
+            if let Some(begun) = item.as_ref().filter(|item| item.kind == "reasoning") {
+                let details = delta.details();
+                details.format = Some("openai_responses".to_owned());
+                details.item = begun.id.as_deref().map(str::to_owned);
+            }
+            let item = item.filter(|item| item.kind == "function_call");
             let call = item.map(|item| {
                 let name = item.name.unwrap_or_default();
                 let arguments = item.arguments.unwrap_or_default();
@@ -139,23 +169,25 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
             delta.tool_calls = deltas(more.into_iter().collect());
         }
         "response.completed" | "response.incomplete" => {
-            return Ok(Step::Last(end(event.response, calls)));
+            let mut last = end(event.response, calls);
+            last.end = beside(data).map(Box::new);
+            return Ok(Step::Last(last));
         }
         "response.failed" => {
             let error = event.response.and_then(|response| response.error);
-            return Ok(failed(error.map_or("null", RawValue::get)));
+            return Ok(fault::step(error.map_or("null", RawValue::get)));
         }
         "error" => {
             return Ok(match event.error {
-                Some(error) => failed(error.get()),
-                None => fault(
-                    event.code.as_deref(),
-                    event.message.unwrap_or_default().into_owned(),
-                ),
+                Some(error) => fault::step(error.get()),
+                None => {
+                    let told = json!({ "code": event.code, "message": event.message });
+                    fault::step(&told.to_string())
+                }
             });
         }
         "" => match event.error {
-            Some(error) => return Ok(failed(error.get())),
+            Some(error) => return Ok(fault::step(error.get())),
             None => return Err("no type".to_owned()),
         },
         // Beginnings and ends of parts, tools that run at the provider, and what later versions
@@ -163,6 +195,28 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
         _ => {}
     }
     Ok(Step::Delta(delta))
+}
+
+fn one<'a>(item: &'a RawValue) -> Result<Item<'a>, String> {
+    serde_json::from_str(item.get()).map_err(|error| place(&error))
+}
+
+/// What a whole item has that was not read piece by piece.
+fn done(item: &RawValue) -> Option<Details> {
+    let item: Value = serde_json::from_str(item.get()).ok()?;
+    let mut details = Details {
+        format: Some("openai_responses".to_owned()),
+        ..Details::default()
+    };
+    match item["type"].as_str()? {
+        "message" | "function_call" => return None,
+        "reasoning" => {
+            let text = |name: &str| item[name].as_str().map(str::to_owned);
+            (details.signature, details.item) = (text("encrypted_content"), text("id"));
+        }
+        _ => details.blocks.push(item),
+    }
+    Some(details).filter(|details| !details.is_empty())
 }
 
 fn end(response: Option<Response<'_>>, calls: &Calls) -> Delta {
@@ -178,25 +232,25 @@ fn end(response: Option<Response<'_>>, calls: &Calls) -> Delta {
     delta
 }
 
+/// The whole response, but for what it repeats of the request.
+fn beside(data: &str) -> Option<Details> {
+    let mut event: Value = serde_json::from_str(data).ok()?;
+    let mut response = event.get_mut("response")?.take();
+    let fields = response.as_object_mut()?;
+    for name in ["instructions", "tools", "input"] {
+        fields.remove(name);
+    }
+    Some(Details {
+        format: Some("openai_responses".to_owned()),
+        answer: Some(response),
+        ..Details::default()
+    })
+}
+
 fn incomplete(reason: &str) -> FinishReason {
     match reason {
         "content_filter" => FinishReason::ContentFilter,
         _ => FinishReason::Length,
-    }
-}
-
-fn failed(error: &str) -> Step {
-    let told: Value = serde_json::from_str(error).unwrap_or_default();
-    fault(told["code"].as_str(), error_text(error))
-}
-
-fn fault(code: Option<&str>, message: String) -> Step {
-    match code {
-        Some("rate_limit_exceeded") => Step::Refused(ErrorCode::Overloaded, message),
-        Some("invalid_prompt" | "invalid_request_error") => {
-            Step::Refused(ErrorCode::InvalidInput, message)
-        }
-        _ => Step::Failed(message),
     }
 }
 
@@ -206,59 +260,103 @@ fn tokens(delta: &mut Delta, tokens: Option<Tokens>) {
     delta.completion_tokens = tokens.output_tokens;
     let details = tokens.input_tokens_details;
     delta.cached_tokens = details.and_then(|details| details.cached_tokens);
+    delta.cache_write_tokens = details.and_then(|details| details.cache_write_tokens);
+    let details = tokens.output_tokens_details;
+    delta.reasoning_tokens = details.and_then(|details| details.reasoning_tokens);
 }
 
+/// A whole response is read item by item, so that they keep their order.
 fn read_whole(body: &[u8], calls: &mut Calls) -> Result<Step, String> {
     let body: Value = serde_json::from_slice(body).map_err(|error| place(&error))?;
     if !body["error"].is_null() {
-        return Ok(failed(&body["error"].to_string()));
+        return Ok(fault::step(&body["error"].to_string()));
     }
     let items = body["output"].as_array().ok_or("no output")?;
-    let (mut delta, mut called, mut cited) = (Delta::default(), Vec::new(), Vec::new());
-    let (mut text, mut thinking, mut told) = (String::new(), String::new(), Vec::new());
+    let mut all = Vec::new();
     for item in items {
-        let parts = |name: &str| item[name].as_array().into_iter().flatten();
         match item["type"].as_str() {
             Some("function_call") => {
                 let name = item["name"].as_str().unwrap_or_default();
                 let arguments = item["arguments"].as_str().unwrap_or_default();
-                called.push(calls.begin(item["call_id"].as_str(), name, arguments));
+                let call = calls.begin(item["call_id"].as_str(), name, arguments);
+                all.push(Delta {
+                    tool_calls: deltas(vec![call]),
+                    ..Delta::default()
+                });
             }
             Some("message") => {
-                for part in parts("content") {
-                    let noted = part["annotations"].as_array().into_iter().flatten();
-                    cited.extend(noted.filter_map(annotation));
-                    text.push_str(part["text"].as_str().unwrap_or_default());
-                    told.extend(part["logprobs"].as_array().into_iter().flatten().cloned());
-                    if let Some(refusal) = part["refusal"].as_str() {
-                        text.push_str(refusal);
-                        delta.finish_reason = Some(FinishReason::ContentFilter);
-                    }
+                let parts = item["content"].as_array().into_iter().flatten();
+                all.extend(parts.map(said));
+            }
+            Some(kind) => {
+                if kind == "reasoning" {
+                    let mut begun = Delta::default();
+                    let details = begun.details();
+                    details.format = Some("openai_responses".to_owned());
+                    details.item = item["id"].as_str().map(str::to_owned);
+                    all.push(begun);
+                    all.extend(reasoned(item));
+                }
+                let raw = RawValue::from_string(item.to_string());
+                if let Some(details) = raw.ok().and_then(|raw| done(&raw)) {
+                    all.push(Delta {
+                        details: Some(Box::new(details)),
+                        ..Delta::default()
+                    });
                 }
             }
-            Some("reasoning") => {
-                let said = parts("summary").chain(parts("content"));
-                let said = said.filter_map(|part| part["text"].as_str());
-                thinking.push_str(&said.collect::<Vec<_>>().join("\n\n"));
-            }
-            _ => {}
+            None => {}
         }
     }
-    tokens(&mut delta, Tokens::deserialize(&body["usage"]).ok());
-    delta.citations = some(cited);
+    let mut last = Delta::default();
+    tokens(&mut last, Tokens::deserialize(&body["usage"]).ok());
     let why = body.pointer("/incomplete_details/reason");
     let why = why.and_then(Value::as_str).map(incomplete);
-    let why = why.or(calls.any().then_some(FinishReason::ToolCalls));
-    delta.finish_reason = delta.finish_reason.or(why);
-    delta.text = Some(text);
-    delta.thinking = Some(thinking);
-    delta.tool_calls = deltas(called);
-    delta.logprobs = (!told.is_empty()).then(|| Value::Array(told).to_string());
-    Ok(Step::Delta(delta))
+    last.finish_reason = why.or(calls.any().then_some(FinishReason::ToolCalls));
+    all.push(last);
+    Ok(Step::All(all))
+}
+
+/// A part of a message.
+fn said(part: &Value) -> Delta {
+    let noted = part["annotations"].as_array().into_iter().flatten();
+    let told = part["logprobs"].as_array().filter(|told| !told.is_empty());
+    let mut delta = Delta {
+        citations: some(noted.filter_map(annotation).collect()),
+        text: part["text"].as_str().map(str::to_owned),
+        logprobs: told.map(|told| Value::from(told.as_slice()).to_string()),
+        ..Delta::default()
+    };
+    if let Some(refusal) = part["refusal"].as_str() {
+        delta.text = Some(refusal.to_owned());
+        delta.details().refusal = true;
+    }
+    delta
+}
+
+/// What an item of reasoning says: its summary, or its own text.
+fn reasoned(item: &Value) -> Option<Delta> {
+    let texts = |name: &str| {
+        let parts = item[name].as_array().into_iter().flatten();
+        let texts: Vec<_> = parts.filter_map(|part| part["text"].as_str()).collect();
+        (!texts.is_empty()).then(|| texts.join("\n\n"))
+    };
+    let (summary, content) = (texts("summary"), texts("content"));
+    let mut delta = Delta::default();
+    if summary.is_some() && content.is_none() {
+        delta.details().summary = true;
+    }
+    delta.thinking = match (summary, content) {
+        (Some(summary), Some(content)) => Some(format!("{summary}\n\n{content}")),
+        (summary, content) => summary.or(content),
+    };
+    delta.thinking.is_some().then_some(delta)
 }
 
 #[cfg(test)]
 mod tests {
+    use volley_types::ErrorCode;
+
     use super::*;
 
     #[test]
@@ -280,14 +378,14 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_text_that_the_filter_ended_and_probabilities_come_along() {
+    fn a_refusal_is_text_that_says_so_and_probabilities_come_along() {
         let calls = &mut Calls::default();
         let refusal = r#"{"type":"response.refusal.delta","output_index":0,"delta":"I cannot"}"#;
         let Ok(Step::Delta(delta)) = read(refusal, calls) else {
             panic!()
         };
         assert_eq!(delta.text.as_deref(), Some("I cannot"));
-        assert_eq!(delta.finish_reason, Some(FinishReason::ContentFilter));
+        assert!(delta.details.unwrap().refusal && delta.finish_reason.is_none());
         let text = r#"{"type":"response.output_text.delta","delta":"a","logprobs":[{"token":"a","logprob":-0.1}]}"#;
         let Ok(Step::Delta(delta)) = read(text, calls) else {
             panic!()

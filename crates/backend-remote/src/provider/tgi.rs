@@ -4,31 +4,71 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use volley_backend::items::Item;
-use volley_types::{ErrorCode, FinishReason, PredictError};
+use volley_types::{Dialect, ErrorCode, FinishReason, PredictError};
 
 use super::conversation::prompt;
 use super::openai::{error_text, place};
-use super::tidy::{rename, tidy};
+use super::takes::{Asked, Takes};
+use super::tidy::{Form, take_form};
 use super::{Delta, Format, Step, openai};
 
 pub(super) const FORMAT: Format = Format {
+    takes: &TAKES,
     body,
     read: |data, _| read(data),
     read_whole: |body, _| read_whole(body),
     ..openai::FORMAT
 };
 
-fn body(_: &str, item: &Item, mut fields: Map<String, Value>) -> Result<Value, PredictError> {
-    let prompt = prompt(item)?;
-    tidy(&mut fields);
-    let names = [
+static TAKES: Takes = Takes {
+    server: "Text Generation Inference",
+    dialects: &[Dialect::Own],
+    names: &[
         ("max_tokens", "max_new_tokens"),
         ("max_completion_tokens", "max_new_tokens"),
-    ];
-    rename(&mut fields, &names);
-    fields.remove("stream");
+        ("max_new_tokens", "max_new_tokens"),
+        ("stop_sequences", "stop"),
+        ("typical_p", "typical_p"),
+        ("truncate_prompt_tokens", "truncate"),
+    ],
+    own: &[
+        "adapter_id",
+        "best_of",
+        "details",
+        "do_sample",
+        "frequency_penalty",
+        "grammar",
+        "repetition_penalty",
+        "return_full_text",
+        "seed",
+        "stop",
+        "temperature",
+        "top_k",
+        "top_n_tokens",
+        "top_p",
+        "truncate",
+        "watermark",
+    ],
+    ranges: &[],
+    stops: usize::MAX,
+};
+
+fn body(_: &str, item: &Item, mut asked: Asked<'_>) -> Result<Value, PredictError> {
+    let prompt = prompt(item)?;
+    let form = take_form(&mut asked.fields);
+    let mut fields = asked.finish()?;
+    let schema = match form {
+        Some(Form::Object) => Some(json!({ "type": "object" })),
+        Some(Form::Schema(schema)) => Some(schema),
+        Some(Form::Text) | None => None,
+    };
+    if let Some(schema) = schema {
+        fields
+            .entry("grammar")
+            .or_insert(json!({ "type": "json", "value": schema }));
+    }
     // These tell the number of tokens and why the answer ends.
     fields.entry("details").or_insert(true.into());
     Ok(json!({ "inputs": prompt, "parameters": fields }))
@@ -139,6 +179,7 @@ fn ending(details: Option<Details<'_>>) -> Delta {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::provider::tests::asking;
 
     #[test]
     fn events_of_every_kind() {
@@ -172,12 +213,15 @@ mod tests {
 
     #[test]
     fn a_prompt_is_sent_with_its_parameters_and_a_chat_is_not() {
-        let fields = json!({ "max_tokens": 9, "stream": true, "user": "u", "stop": ["x"] });
+        let fields = json!({ "max_tokens": 9, "stream": true, "n": 1, "stop": ["x"] });
         let fields = fields.as_object().cloned().unwrap();
-        let made = body("m", &Item::Prompt("hi".to_owned()), fields).unwrap();
+        let item = Item::Prompt("hi".to_owned());
+        let made = asking(&TAKES, fields, |asked| body("m", &item, asked)).unwrap();
         let parameters = json!({ "max_new_tokens": 9, "stop": ["x"], "details": true });
         assert_eq!(made, json!({ "inputs": "hi", "parameters": parameters }));
-        let error = body("m", &Item::Chat(Vec::new()), Map::new()).unwrap_err();
+        let talk = Item::Chat(Vec::new());
+        let none = serde_json::Map::new();
+        let error = asking(&TAKES, none, |asked| body("m", &talk, asked)).unwrap_err();
         assert!(error.message.contains("'messages'"), "{error:?}");
     }
 }

@@ -1,66 +1,49 @@
-//! Parameters that clients of OpenAI send, for servers that refuse what they do not know.
+//! Parameters that clients of OpenAI send, for servers with other words for them.
 
 use serde_json::{Map, Value};
-use volley_types::PredictError;
 
-/// These say nothing about the answer, or ask only for what comes anyway.
-const OF_NO_EFFECT: [&str; 8] = [
-    "stream_options",
-    "user",
-    "store",
-    "metadata",
-    "service_tier",
-    "safety_identifier",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-];
-
-/// Takes out what has no effect on the answer: some fields always, others where they say what
-/// the server does anyway.
-pub(super) fn tidy(body: &mut Map<String, Value>) {
-    body.retain(|name, value| match name.as_str() {
-        "n" => value != 1,
-        "logprobs" => value != false,
-        "parallel_tool_calls" => value != true,
-        name => !OF_NO_EFFECT.contains(&name),
-    });
+/// Takes out who the caller's own user is, by OpenAI's newer name or its older one.
+pub(super) fn take_user(body: &mut Map<String, Value>) -> Option<String> {
+    let both = [body.remove("safety_identifier"), body.remove("user")];
+    let given = both.into_iter().flatten();
+    given
+        .filter_map(|user| user.as_str().map(str::to_owned))
+        .next()
 }
 
-/// Gives parameters the server's names, from `.0` to `.1`; one that has that name already wins.
-pub(super) fn rename(body: &mut Map<String, Value>, names: &[(&str, &str)]) {
-    for (from, to) in names {
-        if let Some(value) = body.remove(*from) {
-            body.entry(*to).or_insert(value);
-        }
-    }
-}
-
-/// Moves parameters into an object of the body, from `.0` to `.1` in it; what is there wins.
-///
-/// # Errors
-/// `InvalidInput` when what is there is no object.
-pub(super) fn nest(
-    body: &mut Map<String, Value>,
-    object: &str,
-    names: &[(&str, &str)],
-) -> Result<(), PredictError> {
-    let mut moved = match body.remove(object) {
-        Some(Value::Object(given)) => given,
-        None => Map::new(),
-        Some(_) => {
-            let message = format!("parameter '{object}' must be an object");
-            return Err(PredictError::invalid(message));
-        }
+/// Where a choice is among some tools alone, leaves only those, for servers that cannot be told
+/// so.
+pub(super) fn allowed_only(body: &mut Map<String, Value>) {
+    let Some(choice) = body.get("tool_choice") else {
+        return;
     };
-    for (from, to) in names {
-        if let Some(value) = body.remove(*from) {
-            moved.entry(*to).or_insert(value);
-        }
+    if choice["type"] != "allowed_tools" {
+        return;
     }
-    if !moved.is_empty() {
-        body.insert(object.to_owned(), moved.into());
+    // OpenAI's chat completions have them one level deeper.
+    let allowed = match &choice["allowed_tools"] {
+        Value::Object(_) => &choice["allowed_tools"],
+        _ => choice,
+    };
+    let mode = allowed["mode"].as_str().unwrap_or("auto").to_owned();
+    let tools = allowed["tools"].as_array().into_iter().flatten();
+    let name = |tool: &Value| {
+        let name = tool.pointer("/function/name").or_else(|| tool.get("name"));
+        name.and_then(Value::as_str).map(str::to_owned)
+    };
+    let names: Vec<_> = tools.filter_map(name).collect();
+    if let Some(Value::Array(tools)) = body.get_mut("tools") {
+        tools.retain(|tool| name(tool).is_some_and(|name| names.contains(&name)));
     }
-    Ok(())
+    body.insert("tool_choice".to_owned(), mode.into());
+}
+
+/// Whether a request that wants one call at a time can have no more: its tool is named, or there
+/// is but one. That is checked of the answer where the server cannot be told.
+pub(super) fn is_one_call(body: &Map<String, Value>) -> bool {
+    let named = body.get("tool_choice").is_some_and(Value::is_object);
+    let tools = body.get("tools").and_then(Value::as_array);
+    named || tools.is_none_or(|tools| tools.len() <= 1)
 }
 
 /// What `tool_choice` asks for.
@@ -136,24 +119,19 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_effect_is_taken_out_and_all_else_stays() {
-        let mut body = object(json!({ "user": "u", "n": 1, "logprobs": true, "seed": 1 }));
-        tidy(&mut body);
-        assert_eq!(Value::from(body), json!({ "logprobs": true, "seed": 1 }));
-    }
-
-    #[test]
-    fn the_servers_own_names_win() {
-        let mut body = object(json!({ "a": 1, "b": 2, "o": { "y": 3 }, "x": 4, "z": 5 }));
-        rename(&mut body, &[("a", "b")]);
-        nest(&mut body, "o", &[("x", "y"), ("z", "z")]).unwrap();
-        let mut wrong = object(json!({ "o": "text", "x": 4 }));
-        let error = nest(&mut wrong, "o", &[("x", "y")]).unwrap_err();
-        assert!(error.message.contains("'o'"));
-        assert_eq!(
-            Value::from(body),
-            json!({ "b": 2, "o": { "y": 3, "z": 5 } })
-        );
+    fn a_choice_among_some_leaves_those() {
+        let tool = |name: &str| json!({ "type": "function", "function": { "name": name } });
+        let choice = json!({ "type": "allowed_tools", "allowed_tools": {
+            "mode": "required", "tools": [tool("g")] } });
+        let mut body = object(json!({ "tools": [tool("f"), tool("g")], "tool_choice": choice }));
+        allowed_only(&mut body);
+        let expected = json!({ "tools": [tool("g")], "tool_choice": "required" });
+        assert_eq!(Value::from(body.clone()), expected);
+        assert!(is_one_call(&body));
+        body.insert("tools".to_owned(), json!([tool("f"), tool("g")]));
+        assert!(!is_one_call(&body));
+        body.insert("tool_choice".to_owned(), tool("f"));
+        assert!(is_one_call(&body));
     }
 
     #[test]

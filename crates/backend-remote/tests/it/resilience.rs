@@ -151,7 +151,7 @@ async fn another_providers_server_answers_where_the_first_fails_before_its_first
         let (_, body) = request.split_once("\r\n\r\n").unwrap();
         let body: Value = serde_json::from_str(body).unwrap();
         assert_eq!(body["model"], "the-other");
-        assert_eq!(body["max_tokens"], 1_024, "it is asked in its own form");
+        assert_eq!(body["max_tokens"], 4_096, "it is asked in its own form");
     }
 }
 
@@ -285,8 +285,10 @@ async fn calls_tokens_and_cost_are_counted_for_each_connector() {
     let failing = vec![Act::Send(head("503 Busy", "text/plain"))];
     let end = r#"data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1000,"completion_tokens":500,"prompt_tokens_details":{"cached_tokens":400}}}"#;
     let good = || vec![Act::Send(events(&[end, "data: [DONE]"]))];
-    let cut = vec![Act::Send(events(&[end]))];
-    let server = serve_each([failing, good(), good(), cut]).await;
+    let text = r#"data: {"choices":[{"delta":{"content":"a"}}]}"#;
+    let cut = vec![Act::Send(events(&[text]))];
+    let unterminated = vec![Act::Send(events(&[end]))];
+    let server = serve_each([failing, good(), good(), cut, unterminated]).await;
     let mut spec = connector(&server.url, ProviderKind::OpenAi);
     spec.policy.max_retries = 1;
     spec.policy.retry_backoff_ms = 1;
@@ -296,18 +298,19 @@ async fn calls_tokens_and_cost_are_counted_for_each_connector() {
     let loader = RemoteLoader::new(config()).unwrap();
     let loader = loader.counted_by(metrics.clone());
     let model = loader.load(&assignment(spec)).await.unwrap();
-    for _ in 0..3 {
+    for _ in 0..4 {
         read(open(&model, &[]).await).await;
     }
     let told = metrics.encode();
     for line in [
         r#"volley_upstream_calls_total{connector="c",provider="openai",code="unavailable"} 1"#,
-        r#"volley_upstream_calls_total{connector="c",provider="openai",code="ok"} 2"#,
+        r#"volley_upstream_calls_total{connector="c",provider="openai",code="ok"} 3"#,
         r#"volley_upstream_calls_total{connector="c",provider="openai",code="upstream_incomplete"} 1"#,
         r#"volley_upstream_retries_total{connector="c"} 1"#,
-        r#"volley_upstream_tokens_total{connector="c",kind="prompt"} 2000"#,
-        r#"volley_upstream_tokens_total{connector="c",kind="cached"} 800"#,
-        r#"volley_upstream_tokens_total{connector="c",kind="completion"} 1000"#,
+        r#"volley_upstream_tokens_total{connector="c",kind="prompt"} 3000"#,
+        r#"volley_upstream_tokens_total{connector="c",kind="cached"} 1200"#,
+        r#"volley_upstream_tokens_total{connector="c",kind="completion"} 1500"#,
+        r#"volley_upstream_unterminated_total{connector="c"} 1"#,
     ] {
         assert!(told.contains(line), "{line}\n{told}");
     }
@@ -315,5 +318,5 @@ async fn calls_tokens_and_cost_are_counted_for_each_connector() {
         .lines()
         .find_map(|line| line.strip_prefix(r#"volley_upstream_cost_total{connector="c"} "#));
     let cost: f64 = cost.unwrap().parse().unwrap();
-    assert!((cost - 0.0108).abs() < 1e-9, "{cost}");
+    assert!((cost - 0.0162).abs() < 1e-9, "{cost}");
 }

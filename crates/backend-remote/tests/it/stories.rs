@@ -158,7 +158,8 @@ async fn statuses_become_errors_that_say_what_to_do() {
         r#"{"error":{"message":"no such model"}}"#,
     )
     .await;
-    assert!(wrong.message.contains("400") && wrong.message.contains("no such model"));
+    assert_eq!(wrong.code, ErrorCode::InvalidInput);
+    assert!(wrong.message.contains("refused") && wrong.message.contains("no such model"));
     let broken = refusal(
         "500 Internal Server Error",
         "text/html",

@@ -243,6 +243,20 @@ async fn an_event_of_8_mib_is_read_from_every_house_and_one_of_13_ends_the_answe
     }
 }
 
+/// Whether an event tells why the answer ends: nothing behind it need come.
+fn tells_reason(event: &str) -> bool {
+    let names = [
+        "finish_reason",
+        "stop_reason",
+        "stopReason",
+        "done_reason",
+        "why",
+    ];
+    let told = names.map(|name| format!("\"{name}\":\""));
+    // The first one is in a message that only begins.
+    !event.contains("message_start") && told.iter().any(|told| event.contains(told.as_str()))
+}
+
 #[tokio::test]
 async fn a_cut_answer_is_never_a_success_and_what_came_before_the_cut_is_kept() {
     for transcript in transcripts() {
@@ -256,6 +270,8 @@ async fn a_cut_answer_is_never_a_success_and_what_came_before_the_cut_is_kept() 
             _ => events.len().min(2),
         };
         let whole = |count: usize| transcript.wire(&events[..count].concat());
+        let told = |count: usize| events[..count].iter().any(|event| tells_reason(event));
+        let mut reasons: Vec<_> = (0..events.len()).map(told).collect();
         let mut scripts: Vec<_> = (0..events.len()).map(whole).collect();
         // And inside the last ones.
         for count in events.len() - last..events.len() {
@@ -263,21 +279,24 @@ async fn a_cut_answer_is_never_a_success_and_what_came_before_the_cut_is_kept() 
             let mut bytes = whole(count + 1);
             bytes.truncate(start + (end - start) / 2 - 1);
             scripts.push(bytes);
+            reasons.push(told(count));
         }
         let length = transcript.wire(&transcript.body).len();
         let acts = scripts
             .iter()
             .map(|body| vec![Act::Send(transcript.begun(body, length))]);
         let all = play(transcript.provider, acts.collect()).await;
-        for (script, read) in scripts.iter().zip(&all) {
+        for ((script, read), told) in scripts.iter().zip(&all).zip(&reasons) {
             let what = format!(
-                "{} {}: {}",
+                "{} {}: {} {read:?}",
                 transcript.provider.as_str(),
                 transcript.name,
                 String::from_utf8_lossy(script)
             );
             let code = read.error.as_ref().map(|error| error.code);
-            assert_eq!(code, Some(ErrorCode::UpstreamIncomplete), "{what}");
+            let expected = (!told).then_some(ErrorCode::UpstreamIncomplete);
+            assert_eq!(code, expected, "{what}");
+            assert_eq!(read.last, *told, "{what}");
             let text = transcript.expected["text"].as_str().unwrap();
             assert!(text.starts_with(&read.text), "{what}");
         }
@@ -297,7 +316,10 @@ async fn silence_in_the_middle_is_a_timeout_after_what_was_said() {
             continue;
         }
         let events = transcript.events();
-        let start = transcript.wire(&events[..events.len() - 1].concat());
+        // Once it has told why it ends, silence is none.
+        let told = events.iter().position(|event| tells_reason(event));
+        let before = told.unwrap_or(events.len() - 1);
+        let start = transcript.wire(&events[..before].concat());
         let start = transcript.begun(&start, transcript.wire(&transcript.body).len());
         let all = play(transcript.provider, vec![vec![Act::Send(start), Act::Hang]]).await;
         let code = all[0].error.as_ref().map(|error| error.code);

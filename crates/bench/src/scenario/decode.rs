@@ -73,7 +73,7 @@ pub(crate) async fn run(bed: &Bed) -> anyhow::Result<Table> {
         table.row(&format!("{requests} at once"), cells);
     }
     table.note(
-        "The bare loop has the machine to itself, with one thread; so has the engine, with its readers. Through \
+        "The bare loop has the machine to itself with one thread, and so does the engine with its readers. Through \
          the cluster, the coordinator, the network stack of three processes and the load generator share the two \
          cores with it."
             .to_owned(),

@@ -70,7 +70,7 @@ pub(crate) async fn run(bed: &Bed, streams: usize) -> anyhow::Result<Table> {
             .sum::<f64>()
     };
     table.note(format!(
-        "Every stream was complete and in order. First chunk counts from the start of connecting, with all \
+        "Every stream was complete and in order. The time to the first chunk begins with the connection, with all \
          streams opened at once, and includes the stand-in's own 20 ms. CPU used by all four processes \
          through Volley: {:.2} cores for {elapsed:.1} s; direct: {:.1} s of CPU in all.",
         cores(&cores_after, &cores_between) / elapsed,

@@ -49,6 +49,6 @@ pub(crate) async fn run(counts: &[usize]) -> anyhow::Result<Table> {
         table.row(&format!("{count} streams"), [per(0), per(1)]);
         drop(streams);
     }
-    table.note("Growth of VmRSS over the streams that caused it, on new processes. One HTTP connection for each stream, in and out.".to_owned());
+    table.note("Growth of VmRSS divided by the number of streams, on new processes. Each stream has one HTTP connection in and one out.".to_owned());
     Ok(table)
 }

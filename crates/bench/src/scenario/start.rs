@@ -29,7 +29,7 @@ pub(crate) async fn run(bed: &Bed, rounds: usize) -> anyhow::Result<Table> {
     );
     for (name, mut values) in [
         (
-            "`volley up`: process start to the first ready answer",
+            "`volley up`: process start to the first ready response",
             ready,
         ),
         (

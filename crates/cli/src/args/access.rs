@@ -4,59 +4,59 @@ use clap::{Args, Subcommand};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Secrets {
-    /// Store a secret, read from standard input; connectors name it as `secret:NAME`.
+    /// Store a secret from standard input. Connectors refer to it as `secret:NAME`.
     Put {
-        /// Its name.
+        /// Name of the secret.
         name: String,
     },
-    /// List all secrets by name; none is ever shown.
+    /// List the names of all secrets. Values are never shown.
     List {
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Delete a secret that no connector names.
+    /// Delete a secret that no connector uses.
     Delete {
-        /// Its name.
+        /// Name of the secret.
         name: String,
     },
-    /// Put all secrets under the newest master key.
+    /// Encrypt all secrets with the newest master key.
     Rewrap,
-    /// Print a fresh master key, without a cluster.
+    /// Print a new master key. Needs no cluster.
     MasterKey,
 }
 
 /// What a key may use.
 #[derive(Debug, Args)]
 pub(crate) struct KeyLimits {
-    /// Predictions that may begin in a minute [default: no limit].
+    /// Predictions per minute [default: no limit].
     #[arg(long)]
     pub(crate) requests_per_minute: Option<std::num::NonZeroU32>,
-    /// Tokens read and written in a minute [default: no limit].
+    /// Tokens per minute, prompts and completions together [default: no limit].
     #[arg(long)]
     pub(crate) tokens_per_minute: Option<std::num::NonZeroU32>,
-    /// Predictions that may run at a time [default: no limit].
+    /// Concurrent predictions [default: no limit].
     #[arg(long)]
     pub(crate) max_streams: Option<std::num::NonZeroU32>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Keys {
-    /// Make an API key; it is shown once.
+    /// Create an API key. Its secret is shown once.
     Create {
-        /// A name for people.
+        /// Descriptive name.
         name: String,
-        /// What its bearer may do.
+        /// Role of the key.
         #[arg(long, default_value = "predict", value_parser = ["viewer", "predict", "model-admin", "cluster-admin"])]
         role: String,
-        /// A model that it is for, the beginning of several (`team-a.*`), or `*` for all; may be
-        /// repeated [default: what begins with the tenant's name and a dot; all without a tenant].
+        /// Model that the key may use: a name, a prefix (`team-a.*`), or `*` for all. Repeatable
+        /// [default: names that begin with the tenant and a dot; without a tenant, all].
         #[arg(long = "model")]
         models: Vec<String>,
-        /// On whose behalf its bearer calls.
+        /// Tenant of the key.
         #[arg(long)]
         tenant: Option<String>,
-        /// When it ends, for example `90d` [default: never].
+        /// Time until the key expires, such as `90d` [default: never].
         #[arg(long, value_parser = humantime::parse_duration)]
         expires_in: Option<std::time::Duration>,
         #[command(flatten)]
@@ -71,26 +71,26 @@ pub(crate) enum Keys {
         #[arg(long)]
         json: bool,
     },
-    /// Give an API key a new secret; it is shown once.
+    /// Give an API key a new secret, which is shown once.
     Rotate {
-        /// Its id.
+        /// Id of the key.
         id: String,
-        /// For how long the old one is still taken.
+        /// How long the old secret stays valid.
         #[arg(long, default_value = "24h", value_parser = humantime::parse_duration)]
         grace: std::time::Duration,
     },
-    /// Set what an API key may use; limits that are not given end.
+    /// Replace the limits of an API key. Limits that you do not pass are removed.
     Limit {
-        /// Its id.
+        /// Id of the key.
         id: String,
         #[command(flatten)]
         limits: KeyLimits,
     },
-    /// End an API key at once.
+    /// Revoke an API key immediately.
     Revoke {
-        /// Its id.
+        /// Id of the key.
         id: String,
     },
-    /// Print a fresh key to bootstrap a cluster with, without a cluster.
+    /// Print a new bootstrap key. Needs no cluster.
     Bootstrap,
 }

@@ -6,35 +6,35 @@ use clap::Subcommand;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Aliases {
-    /// Create an alias, or switch one to other targets, in one write.
+    /// Create an alias, or replace its targets, in one write.
     Set {
-        /// Its name.
+        /// Name.
         name: String,
-        /// Where requests go: a model, `name` or `name:version`, with its weight behind `=`
-        /// [default weight: 1]; several split the requests.
+        /// Target models, `name` or `name:version`, each optionally with `=WEIGHT` [default
+        /// weight: 1]. Several targets split the requests by weight.
         #[arg(required = true, value_parser = parse_target)]
         targets: Vec<(String, u32)>,
-        /// A model that gets copies of requests; its answers are thrown away.
+        /// Model that receives copies of requests. Its responses are discarded.
         #[arg(long)]
         mirror: Option<String>,
-        /// How many of a hundred requests are copied.
+        /// Percentage of requests that are copied.
         #[arg(long, requires = "mirror", default_value_t = 100.0)]
         percent: f64,
-        /// Requests with the same value of this header go to the same target.
+        /// Send requests with the same value of this header to the same target.
         #[arg(long, value_name = "HEADER")]
         sticky: Option<String>,
-        /// A sentence for people.
+        /// Description for people.
         #[arg(long, default_value = "")]
         description: String,
-        /// Only if the alias is still at this revision; 0: only if there is none.
+        /// Write only if the alias is at this revision; 0 means it must not exist.
         #[arg(long)]
         revision: Option<u64>,
     },
     /// Delete an alias.
     Delete {
-        /// Its name.
+        /// Name.
         name: String,
-        /// Only if it is still at this revision.
+        /// Delete only at this revision.
         #[arg(long)]
         revision: Option<u64>,
     },
@@ -46,7 +46,7 @@ pub(crate) enum Aliases {
     },
     /// Show an alias, as JSON.
     Show {
-        /// Its name.
+        /// Name.
         name: String,
     },
 }
@@ -55,19 +55,19 @@ pub(crate) enum Aliases {
 pub(crate) enum Pipelines {
     /// Create a pipeline, or replace one, in one write.
     Set {
-        /// Its name.
+        /// Name.
         name: String,
-        /// Its definition: a file of TOML (`.toml`) or JSON; `-` reads JSON from standard input.
+        /// Definition: a TOML (`.toml`) or JSON file. `-` reads JSON from standard input.
         file: PathBuf,
-        /// Only if the pipeline is still at this revision; 0: only if there is none.
+        /// Write only if the pipeline is at this revision; 0 means it must not exist.
         #[arg(long)]
         revision: Option<u64>,
     },
     /// Delete a pipeline.
     Delete {
-        /// Its name.
+        /// Name.
         name: String,
-        /// Only if it is still at this revision.
+        /// Delete only at this revision.
         #[arg(long)]
         revision: Option<u64>,
     },
@@ -79,7 +79,7 @@ pub(crate) enum Pipelines {
     },
     /// Show a pipeline, as JSON.
     Show {
-        /// Its name.
+        /// Name.
         name: String,
     },
 }

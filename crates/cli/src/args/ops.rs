@@ -7,36 +7,36 @@ use clap::{Args, Subcommand};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Cluster {
-    /// List the coordinators: who leads, who votes, who still learns.
+    /// List the coordinators: leader, voters and learners.
     Members {
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Add a coordinator that is running: it catches up as a learner, and votes from then on.
+    /// Add a running coordinator. It catches up as a learner and then becomes a voter.
     Add {
-        /// Its id, which no coordinator has had before.
+        /// Id of the coordinator, which no coordinator has used before.
         id: u64,
-        /// Its internal address, host:port.
+        /// Internal address of the coordinator, host:port.
         address: String,
     },
-    /// Remove a coordinator, running or not. The leader hands over first.
+    /// Remove a coordinator, running or not. A leader transfers leadership first.
     Remove {
-        /// Its id.
+        /// Id of the coordinator.
         id: u64,
     },
-    /// Put a coordinator that is running in the place of one that may be dead.
+    /// Replace a coordinator, which may be dead, by a running one.
     Replace {
-        /// The id of the one that goes.
+        /// Id of the coordinator to remove.
         old: u64,
-        /// The id of the one that comes, which no coordinator has had before.
+        /// Id of the new coordinator, which no coordinator has used before.
         id: u64,
-        /// Its internal address, host:port.
+        /// Internal address of the coordinator, host:port.
         address: String,
     },
-    /// Make another coordinator the leader; writes wait for about a second.
+    /// Transfer leadership to another coordinator. Writes pause for about a second.
     HandOver {
-        /// Who shall lead [default: whoever has most of the log].
+        /// Id of the new leader [default: the coordinator with the most complete log].
         to: Option<u64>,
     },
 }
@@ -44,9 +44,9 @@ pub(crate) enum Cluster {
 /// What `drain` and `undrain` name.
 #[derive(Debug, Args)]
 pub(crate) struct Drained {
-    /// A worker's id, or a coordinator's number.
+    /// Id of a worker or a coordinator.
     pub(crate) node: String,
-    /// Which of them, where a worker and a coordinator have this id.
+    /// Kind of the node, if a worker and a coordinator share this id.
     #[arg(long, value_parser = ["worker", "coordinator"])]
     pub(crate) kind: Option<String>,
 }
@@ -55,68 +55,69 @@ pub(crate) struct Drained {
 pub(crate) struct Drain {
     #[command(flatten)]
     pub(crate) node: Drained,
-    /// Take a worker's replicas away even where no other worker can hold them: their models lose
-    /// them.
+    /// Unload replicas even if no other worker can hold them. Their models keep fewer replicas.
     #[arg(long)]
     pub(crate) force: bool,
-    /// Wait until it has nothing left to do.
+    /// Wait until the node is idle.
     #[arg(long)]
     pub(crate) wait: bool,
-    /// How long to wait.
+    /// Longest time to wait.
     #[arg(long, default_value = "10m", value_parser = humantime::parse_duration)]
     pub(crate) timeout: Duration,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Top {
-    /// Between two looks.
+    /// Refresh interval.
     #[arg(long, default_value = "2s", value_parser = humantime::parse_duration)]
     pub(crate) interval: Duration,
-    /// End after so many looks [default: when stopped].
+    /// Stop after this number of refreshes [default: run until interrupted].
     #[arg(long)]
     pub(crate) count: Option<u32>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
-    /// A node's configuration file to check, with what it names: certificates, ports, disks.
+    /// Configuration file to check, with the certificates, ports and disks that it names.
     #[arg(long, short)]
     pub(crate) config: Option<PathBuf>,
-    /// Call no coordinator.
+    /// Do not call any coordinator.
     #[arg(long)]
     pub(crate) offline: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Backup {
-    /// A file, `-` for standard output, or a URL (s3://, gs://, az://, https://, file://).
+    /// Destination: a file, `-` for standard output, or a URL (s3://, gs://, az://, https://,
+    /// file://).
     pub(crate) target: String,
-    /// Take the place of what is there already.
+    /// Overwrite an existing backup.
     #[arg(long)]
     pub(crate) overwrite: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Restore {
-    /// The backup: a file, `-` for standard input, or a URL.
+    /// Backup: a file, `-` for standard input, or a URL.
     pub(crate) source: String,
-    /// The configuration of the new cluster's first coordinator, which must not have any data.
+    /// Configuration of the new cluster's first coordinator. Its data directory must be empty.
     #[arg(long, short, required_unless_present = "check")]
     pub(crate) config: Option<PathBuf>,
-    /// Only tell whether the backup is whole and what is inside.
+    /// Only verify the backup and list its contents.
     #[arg(long, conflicts_with = "config")]
     pub(crate) check: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Recover {
-    /// The data directory of a coordinator that is not running; it stays as it is.
+    /// Data directory of a stopped coordinator. It is not modified.
     pub(crate) from: PathBuf,
-    /// The configuration of the new cluster's first coordinator: a new id, a new data directory.
+    /// Configuration of the new cluster's first coordinator, with a new id and a new data
+    /// directory.
     #[arg(long, short)]
     pub(crate) config: PathBuf,
-    /// Say that the other coordinators are lost and will never be started again. Without it,
-    /// only tells what would be recovered.
+    /// Confirm that the other coordinators are lost and will never be started again. Without this
+    /// flag, the command only reports what it would recover.
     #[arg(long)]
     pub(crate) the_others_are_lost: bool,
 }

@@ -17,6 +17,7 @@ pub(crate) async fn run(client: &Client, command: Connector) -> anyhow::Result<(
             model,
             credential,
             parameters,
+            test,
         } => {
             let body = json!({
                 "connector_id": id,
@@ -26,8 +27,11 @@ pub(crate) async fn run(client: &Client, command: Connector) -> anyhow::Result<(
                 "credential": credential,
                 "parameters": object(parameters),
             });
-            let id = client.create_connector(&body).await.map_err(explain)?;
-            out.line(&id)
+            let created = client.new_connector(&body, test).await.map_err(explain)?;
+            for warning in &created.warnings {
+                Terminal::stderr().line(&format!("warning: {warning}"))?;
+            }
+            out.line(&created.connector_id)
         }
         Connector::Delete { id } => {
             client.delete_connector(&id).await.map_err(explain)?;

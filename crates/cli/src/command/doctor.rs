@@ -55,18 +55,32 @@ impl Finding {
     }
 }
 
-/// Checks this machine and, with a file, a node's configuration; and the coordinators at `clients`.
+/// What is checked.
+pub(crate) struct Scope<'a> {
+    /// A node's file: that node is checked too.
+    pub(crate) config: Option<&'a Path>,
+    /// Nothing is called.
+    pub(crate) offline: bool,
+    /// The coordinators that somebody named, with their URLs.
+    pub(crate) clients: &'a [(String, Client)],
+    /// Makes a client of one URL, with the caller's key and authority.
+    pub(crate) connect: &'a dyn Fn(&str) -> anyhow::Result<Client>,
+}
+
+/// Checks this machine and, with a file, a node's configuration and that node itself; and the
+/// coordinators that are named.
 ///
 /// # Errors
 /// When anything is bad, so that the exit status tells.
-pub(crate) async fn run(clients: &[(String, Client)], config: Option<&Path>) -> anyhow::Result<()> {
+pub(crate) async fn run(scope: &Scope<'_>) -> anyhow::Result<()> {
     let mut findings = machine::limits();
     let mut library = None;
-    if let Some(config) = config {
+    if let Some(config) = scope.config {
         let node = NodeFile::read(config)?;
         findings.extend(node.check(config));
-        if !clients.is_empty() {
+        if !scope.offline {
             findings.extend(peers::check(&node).await);
+            findings.extend(itself(&node, scope).await);
         }
         library = node.path(&["onnx", "library"]);
         findings.extend(
@@ -81,8 +95,10 @@ pub(crate) async fn run(clients: &[(String, Client)], config: Option<&Path>) -> 
         );
     }
     findings.push(runtime(library.as_deref()));
-    for (url, client) in clients {
-        findings.extend(coordinator(url, client).await);
+    if !scope.offline {
+        for (url, client) in scope.clients {
+            findings.extend(coordinator(url, client).await);
+        }
     }
     let mut out = Terminal::stdout();
     for finding in &findings {
@@ -143,6 +159,46 @@ fn expiry(file: &Path, now: SystemTime) -> Finding {
         }
         Ok(_) => Finding::good(what, format!("{name} is valid until {until}")),
     }
+}
+
+/// The node that a file configures, called where the file says that it listens.
+async fn itself(node: &NodeFile, scope: &Scope<'_>) -> Vec<Finding> {
+    let Some(url) = node.url() else {
+        return Vec::new();
+    };
+    let client = match (scope.connect)(&url) {
+        Ok(client) => client,
+        Err(error) => {
+            let advice = "correct the address that the file listens on";
+            let detail = format!("{url}: {error:#}");
+            return vec![Finding::new(Verdict::Bad, "node", detail, advice)];
+        }
+    };
+    if node.is_coordinator {
+        return coordinator(&url, &client).await;
+    }
+    let ready = tokio::time::timeout(ANSWER, client.ready()).await;
+    vec![match ready {
+        Ok(Ok(true)) => Finding::good("worker", format!("{url} runs and is ready")),
+        Ok(Ok(false)) => Finding::new(
+            Verdict::Bad,
+            "worker",
+            format!("{url} runs and is not ready"),
+            "its log says why; it is ready once it has a coordinator",
+        ),
+        Ok(Err(error)) => Finding::new(
+            Verdict::Notice,
+            "worker",
+            format!("{url}: {error}"),
+            "start it, or look at its log",
+        ),
+        Err(_) => Finding::new(
+            Verdict::Bad,
+            "worker",
+            format!("{url} does not answer within {ANSWER:?}"),
+            "look at its log, and at what uses its port",
+        ),
+    }]
 }
 
 fn runtime(configured: Option<&Path>) -> Finding {
@@ -219,7 +275,7 @@ fn cluster(url: &str, status: &Status) -> Vec<Finding> {
             Verdict::Bad,
             "coordinator",
             format!("{url} is {id} ({role}) and knows no leader"),
-            "start the other coordinators; docs/operations.md#no-leader",
+            "start the other coordinators; docs/how-to/operate/runbooks.md#no-leader",
         ),
     }];
     if voters != 0 && voters.is_multiple_of(2) {
@@ -237,7 +293,7 @@ fn cluster(url: &str, status: &Status) -> Vec<Finding> {
             Verdict::Notice,
             "coordinator",
             format!("{} at {} does not answer {id}", node.id, node.address),
-            "start it, or look at the network between; docs/operations.md#too-few-coordinators",
+            "start it, or look at the network between; docs/how-to/operate/runbooks.md#too-few-coordinators",
         ));
     }
     for worker in status
@@ -249,7 +305,7 @@ fn cluster(url: &str, status: &Status) -> Vec<Finding> {
             Verdict::Notice,
             "worker",
             format!("{} is {}", worker.id, worker.liveness),
-            "docs/operations.md#worker-lost",
+            "docs/how-to/operate/runbooks.md#worker-lost",
         ));
     }
     if let Some(unfinished) = super::status::upgrade(status) {

@@ -12,6 +12,8 @@ use crate::terminal::Terminal;
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(500);
+/// Between two lines while nothing changes.
+const PRINT: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(client: &Client, drain: Drain) -> anyhow::Result<()> {
     let mut out = Terminal::stdout();
@@ -23,7 +25,11 @@ pub(crate) async fn run(client: &Client, drain: Drain) -> anyhow::Result<()> {
         return Ok(());
     }
     let by = Instant::now() + drain.timeout;
+    let mut printed = Instant::now();
     while now.state != "drained" {
+        if let Some(blocked) = blocked(&now) {
+            bail!("{blocked}");
+        }
         if by <= Instant::now() {
             bail!(
                 "{}; not drained within {}, and it goes on: {}",
@@ -39,11 +45,13 @@ pub(crate) async fn run(client: &Client, drain: Drain) -> anyhow::Result<()> {
         };
         let same = |other: &DrainInfo| (&other.kind, &other.node) == (&now.kind, &now.node);
         match status.drains.into_iter().find(same) {
-            Some(found) if found != now => {
-                out.line(&sentence(&found))?;
+            Some(found) => {
+                if found != now || PRINT <= printed.elapsed() {
+                    out.line(&sentence(&found))?;
+                    printed = Instant::now();
+                }
                 now = found;
             }
-            Some(_) => {}
             None => bail!("{} {} was put back to work by somebody", now.kind, now.node),
         }
     }
@@ -69,6 +77,26 @@ fn sentence(drain: &DrainInfo) -> String {
         false => format!(": {}", left.join(", ")),
     };
     format!("{} {} is {}{left}", drain.kind, drain.node, drain.state)
+}
+
+/// Why the drain cannot end as the cluster is now, and what to do; `None` where it can.
+fn blocked(drain: &DrainInfo) -> Option<String> {
+    if drain.blocked.is_empty() {
+        return None;
+    }
+    let reasons = drain.blocked.iter();
+    let reasons: Vec<_> = reasons
+        .map(|blocked| format!("  {}: {}", blocked.model, blocked.reason))
+        .collect();
+    Some(format!(
+        "{} {} cannot be drained now; it stays draining, and goes on once others can take:\n{}\n\
+         Add a worker that can hold them, undeploy them, give --force to do without them, or run \
+         `volley undrain {}`",
+        drain.kind,
+        drain.node,
+        reasons.join("\n"),
+        drain.node,
+    ))
 }
 
 fn advice(drain: &DrainInfo) -> &'static str {

@@ -1,5 +1,6 @@
 //! `volley model`.
 
+mod repository;
 mod waiting;
 
 use anyhow::{Context, bail};
@@ -89,7 +90,11 @@ fn list(out: &mut Terminal, models: &[ModelInfo]) -> anyhow::Result<()> {
 }
 
 /// The body of a deployment; what was not asked for is left to the cluster.
-fn deployment(replicas: u32, overcommit: bool, options: Placing) -> anyhow::Result<Value> {
+fn deployment(
+    replicas: Option<u32>,
+    overcommit: Option<bool>,
+    options: Placing,
+) -> anyhow::Result<Value> {
     let label = |label: &String| {
         let (name, value) = label
             .split_once('=')
@@ -98,11 +103,18 @@ fn deployment(replicas: u32, overcommit: bool, options: Placing) -> anyhow::Resu
     };
     let labels = options.labels.iter().map(label);
     let labels = labels.collect::<anyhow::Result<Map<_, _>>>()?;
-    let mut body = json!({ "replicas": replicas, "overcommit": overcommit, "labels": labels });
+    let mut body = json!({});
+    if let Some(overcommit) = overcommit {
+        body["overcommit"] = overcommit.into();
+    }
+    if !labels.is_empty() {
+        body["labels"] = labels.into();
+    }
     if let Some(spread) = options.spread {
         body["spread"] = spread.into();
     }
     let numbers = [
+        ("replicas", replicas.map(u64::from)),
         ("memory_bytes", options.memory_bytes),
         ("max_surge", options.max_surge.map(u64::from)),
         ("max_unavailable", options.max_unavailable.map(u64::from)),
@@ -122,6 +134,9 @@ fn deployment(replicas: u32, overcommit: bool, options: Placing) -> anyhow::Resu
 }
 
 async fn register(client: &Client, register: Register) -> anyhow::Result<()> {
+    if let Some(directory) = &register.repository {
+        return repository::register(client, directory, &register).await;
+    }
     let mut body = json!({
         "name": register.name,
         "description": register.description,
@@ -146,14 +161,26 @@ async fn register(client: &Client, register: Register) -> anyhow::Result<()> {
     }
     let registered = client.register(&body).await.map_err(explain)?;
     let reference = format!("{}:{}", registered.model_id, registered.model_version);
+    let mut deployed = false;
     if let Some(replicas) = register.deploy {
-        client.deploy(&reference, replicas).await.map_err(explain)?;
+        let body = replicas.map_or_else(|| json!({}), |replicas| json!({ "replicas": replicas }));
+        client
+            .deploy_with(&reference, &body)
+            .await
+            .map_err(explain)?;
+        deployed = match register.wait {
+            true => waiting::until_deployed(client, &reference)
+                .await
+                .map(|()| true)?,
+            false => waiting::fails_early(client, &reference).await?,
+        };
     }
     let mut out = Terminal::stdout();
     if register.json {
         return out.json(&registered);
     }
     match register.deploy {
+        Some(_) if deployed => out.line(&format!("{reference} is registered and deployed")),
         Some(_) => out.line(&format!("{reference} is registered and being deployed")),
         None => out.line(&format!(
             "{reference} is registered; deploy it with `volley model deploy {reference}`"
@@ -212,6 +239,10 @@ fn show(out: &mut Terminal, model: &ModelInfo, fetched: &[Fetched]) -> anyhow::R
         ("workers", model.current_worker_nodes.join(", ")),
         ("description", model.description.clone().unwrap_or_default()),
     ];
+    if let Some(failure) = &model.failure {
+        rows.push(("failure", failure.message.clone()));
+        rows.push(("next", format!("`{}`", failure.next_command)));
+    }
     rows.extend(fetched.iter().map(|fetch| ("fetching", fetch.told())));
     rows.extend(
         model

@@ -76,7 +76,15 @@ fn show(out: &mut Terminal, status: &Status) -> anyhow::Result<()> {
             ]
         })
         .collect();
-    out.table(&["MODEL", "VERSION", "STATE", "REPLICAS"], &models)
+    out.table(&["MODEL", "VERSION", "STATE", "REPLICAS"], &models)?;
+    for model in &status.models {
+        if let Some(failure) = &model.failure {
+            out.line("")?;
+            out.line(&format!("{}: {}", model.id, failure.message))?;
+            out.line(&format!("  next: `{}`", failure.next_command))?;
+        }
+    }
+    Ok(())
 }
 
 /// How replicas are placed, and what moves now.

@@ -1,132 +1,30 @@
 //! A coordinator's file.
 
+mod file;
+
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use serde::Deserialize;
 use volley_api::{ApiConfig, GrpcSkin, Origins};
-use volley_cluster::apply::{MAX_MODELS, MAX_REGISTRY_BYTES};
 use volley_cluster::{ClusterConfig, MAX_RAFT_MULTIPLIER};
 use volley_coordinator::CoordinatorConfig;
+use volley_registry::{MAX_MODELS, MAX_REGISTRY_BYTES};
 use volley_security::guard::Share;
 use volley_types::NodeId;
 use volley_types::registry::LEVEL;
 
-use super::otlp::OtlpSection;
-use super::security::{CoordinatorSection, SecurityPlan};
-use super::{Count, Span, hosts, read_toml, set, set_count, set_span};
+use self::file::{Cluster, File, Grpc, Limits, Listen};
+use super::otlp;
+use super::security::SecurityPlan;
+use super::{hosts, read_toml, set, set_count, set_span};
 use crate::node::coordinator::{CoordinatorPlan, Membership};
 
 /// How long a coordinator that is stopped goes on taking requests while it says that it is not
 /// ready.
 const DRAIN_GRACE: Duration = Duration::from_millis(500);
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    node: Node,
-    listen: Listen,
-    cluster: Cluster,
-    #[serde(default)]
-    grpc: Grpc,
-    #[serde(default)]
-    browser: Browser,
-    #[serde(default)]
-    limits: Limits,
-    #[serde(default)]
-    security: CoordinatorSection,
-    #[serde(default)]
-    egress: Egress,
-    otlp: Option<OtlpSection>,
-}
-
-/// Where connectors and models that are registered may lead.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Egress {
-    allow_private: Option<bool>,
-    allowed_hosts: Option<Vec<String>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Node {
-    id: u64,
-    data_dir: PathBuf,
-    zone: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Listen {
-    public: String,
-    #[serde(default)]
-    also: Vec<String>,
-    internal: String,
-    advertise: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Cluster {
-    #[serde(default)]
-    bootstrap: BTreeMap<String, String>,
-    #[serde(default)]
-    join: Vec<String>,
-    #[serde(default)]
-    wait: bool,
-    snapshot_every: Option<Count>,
-    write_timeout: Option<Span>,
-    raft_multiplier: Option<u32>,
-    compatibility_level: Option<u32>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Grpc {
-    triton: Option<String>,
-    mlserver: Option<String>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Browser {
-    origins: Vec<String>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Limits {
-    max_streams: Option<Count>,
-    max_connections: Option<Count>,
-    max_body_bytes: Option<Count>,
-    max_tries: Option<Count>,
-    slow_start: Option<Span>,
-    hedge_after: Option<Span>,
-    wake_timeout: Option<Span>,
-    max_waking: Option<Count>,
-    tenant_share: Option<usize>,
-    retry_ratio: Option<f64>,
-    request_timeout: Option<Span>,
-    max_request_timeout: Option<Span>,
-    header_timeout: Option<Span>,
-    body_timeout: Option<Span>,
-    keep_alive: Option<Span>,
-    write_stall: Option<Span>,
-    idle_timeout: Option<Span>,
-    resume_window: Option<Span>,
-    resume_stream_bytes: Option<Count>,
-    resume_tenant_bytes: Option<Count>,
-    resume_total_bytes: Option<Count>,
-    drain_timeout: Option<Span>,
-    drain_grace: Option<Span>,
-    suspect_after: Option<Span>,
-    dead_after: Option<Span>,
-    replace_after: Option<Span>,
-    rebalance_after: Option<Span>,
-}
 
 /// Reads and checks a coordinator's file.
 ///
@@ -135,6 +33,16 @@ struct Limits {
 pub(crate) fn read(path: &Path) -> anyhow::Result<CoordinatorPlan> {
     let file: File = read_toml(path)?;
     plan(file).with_context(|| format!("in the configuration {}", path.display()))
+}
+
+/// As [`read`], for pages of these origins too.
+///
+/// # Errors
+/// As [`read`]; or when one is no origin.
+pub(crate) fn read_with(path: &Path, origins: &[String]) -> anyhow::Result<CoordinatorPlan> {
+    let mut plan = read(path)?;
+    plan.origins = plan.origins.and(&super::cors_origins(origins)?);
+    Ok(plan)
 }
 
 fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
@@ -147,7 +55,8 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
         limits,
         security,
         egress,
-        otlp,
+        uploads,
+        otlp: telemetry,
     } = file;
     let origins = Origins::new(&browser.origins)
         .map_err(|error| anyhow::anyhow!("'browser.origins': {}", error.message))?;
@@ -155,6 +64,11 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
     set(&mut security.egress.allow_private, egress.allow_private);
     security.egress.allowed_hosts = hosts("egress.allowed_hosts", egress.allowed_hosts)?;
     set(&mut security.share, share_of(limits.tenant_share)?);
+    set_count(&mut security.throttle.burst, limits.failed_auth_burst);
+    set_count(
+        &mut security.throttle.per_minute,
+        limits.failed_auth_per_minute,
+    );
     let grpc = allow_listeners(&security, &listen, grpc)?;
     let advertise = listen.advertise.unwrap_or_else(|| listen.internal.clone());
     ensure!(
@@ -167,6 +81,12 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
     set_cluster(&mut cluster, &section)?;
     let membership = membership(section, NodeId(node.id), &advertise)?;
     let (mut coordinator, mut api) = (CoordinatorConfig::default(), ApiConfig::default());
+    // Who is on this machine alone, sees its shared memory alone.
+    let alone = std::iter::once(&listen.public).chain(&listen.also);
+    let is_loopback = |it: SocketAddr| it.ip().is_loopback();
+    let mut alone = alone.map(|address| address.parse().is_ok_and(is_loopback));
+    let alone = alone.all(|alone| alone);
+    api.shared_memory = listen.shared_memory.unwrap_or(alone);
     let mut drain_timeout = api.drain_timeout;
     let mut drain_grace = DRAIN_GRACE;
     set_span(&mut drain_grace, limits.drain_grace);
@@ -181,12 +101,14 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
         origins,
         public: listen.public,
         also: listen.also,
+        admin: listen.admin,
         grpc,
         internal: listen.internal,
+        uploads: uploads.store()?,
         drain_timeout,
         drain_grace,
         security,
-        otlp: otlp.map(OtlpSection::plan).transpose()?,
+        otlp: otlp::plan(telemetry)?,
     })
 }
 
@@ -201,6 +123,9 @@ fn allow_listeners(
     security.allow_callers("listen.public", &listen.public, key)?;
     for address in &listen.also {
         security.allow_callers("listen.also", address, key)?;
+    }
+    if let Some(address) = &listen.admin {
+        security.allow_callers("listen.admin", address, key)?;
     }
     let skins = [
         (GrpcSkin::Triton, "grpc.triton", grpc.triton),
@@ -337,7 +262,17 @@ fn apply(
     );
     set_span(&mut coordinator.rebalance_after, limits.rebalance_after);
     set_count(&mut api.max_connections, limits.max_connections);
+    // One address never takes all places, but where that is written.
+    api.max_connections_per_address = (api.max_connections / 2).max(1);
+    set_count(
+        &mut api.max_connections_per_address,
+        limits.max_connections_per_address,
+    );
+    if let Some(size) = limits.max_inflight_body_bytes {
+        api.max_inflight_body_bytes = usize::try_from(size.0).unwrap_or(usize::MAX);
+    }
     set_count(&mut api.max_body_bytes, limits.max_body_bytes);
+    set_count(&mut api.max_tensor_bytes, limits.max_tensor_bytes);
     set_span(&mut api.request_timeout, limits.request_timeout);
     set_span(&mut api.max_request_timeout, limits.max_request_timeout);
     set_span(&mut api.header_timeout, limits.header_timeout);
@@ -349,49 +284,18 @@ fn apply(
     set_count(&mut api.resume.stream_bytes, limits.resume_stream_bytes);
     set_count(&mut api.resume.tenant_bytes, limits.resume_tenant_bytes);
     set_count(&mut api.resume.total_bytes, limits.resume_total_bytes);
+    let responses = &mut api.responses;
+    set_span(&mut responses.age, limits.responses_age);
+    set_count(&mut responses.tenant_count, limits.responses_tenant_count);
+    set_count(
+        &mut responses.response_bytes,
+        limits.responses_response_bytes,
+    );
+    set_count(&mut responses.tenant_bytes, limits.responses_tenant_bytes);
+    set_count(&mut responses.total_bytes, limits.responses_total_bytes);
     set_span(&mut api.drain_timeout, limits.drain_timeout);
     *drain_timeout = api.drain_timeout;
 }
 
 #[cfg(test)]
-mod tests {
-    use volley_cluster::RaftTiming;
-
-    use super::*;
-
-    fn planned(cluster: &str) -> anyhow::Result<CoordinatorPlan> {
-        let text = format!(
-            "[node]\nid = 1\ndata_dir = \"data\"\n[listen]\npublic = \"127.0.0.1:1\"\n\
-             internal = \"127.0.0.1:2\"\n[cluster]\n{cluster}\n\
-             [cluster.bootstrap]\n1 = \"127.0.0.1:2\"\n"
-        );
-        plan(toml::from_str(&text)?)
-    }
-
-    #[test]
-    fn one_multiplier_slows_all_clocks_of_consensus_and_what_writes_may_take() {
-        let usual = planned("").unwrap().cluster;
-        assert_eq!(usual.timing, RaftTiming::default());
-        assert_eq!(usual.write_timeout, Duration::from_secs(2));
-        let slow = planned("raft_multiplier = 4").unwrap().cluster;
-        assert_eq!(slow.timing, RaftTiming::slowed(4));
-        assert_eq!(slow.write_timeout, Duration::from_secs(8));
-        let both = planned("raft_multiplier = 4\nwrite_timeout = \"5s\"").unwrap();
-        assert_eq!(both.cluster.write_timeout, Duration::from_secs(5));
-        // As before, where nobody says how slow the clocks are.
-        assert!(planned("write_timeout = \"500ms\"").is_ok());
-        for (bad, why) in [
-            ("raft_multiplier = 0", "must be 1 to 10"),
-            ("raft_multiplier = 11", "must be 1 to 10"),
-            ("raft_multiplier = -1", "raft_multiplier"),
-            ("raft_multiplier = 1.5", "raft_multiplier"),
-            (
-                "raft_multiplier = 4\nwrite_timeout = \"4s\"",
-                "must be longer than 4s",
-            ),
-        ] {
-            let error = format!("{:#}", planned(bad).unwrap_err());
-            assert!(error.contains(why), "{bad}: {error}");
-        }
-    }
-}
+mod tests;

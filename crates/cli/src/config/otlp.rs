@@ -1,31 +1,62 @@
-//! The section `otlp` of a node's file.
+//! The section `otlp` of a node's file, and OpenTelemetry's environment variables below it.
+
+mod environment;
 
 use std::path::PathBuf;
 
 use anyhow::ensure;
 use serde::Deserialize;
-use volley_telemetry::otlp::OtlpConfig;
+use volley_telemetry::otlp::{Collector, OtlpConfig};
 
 /// Where telemetry goes, as it is written.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct OtlpSection {
+    /// The collector's gRPC address, such as `"http://127.0.0.1:4317"`.
     endpoint: String,
+    /// PEM file that verifies the collector's certificate. Required for `https`.
     authority: Option<PathBuf>,
+    /// Share of new traces that is recorded, from 0 to 1. A trace that the caller records is always
+    /// recorded. Use the same value on all nodes.
+    /// Default: `1.0`
     sample_ratio: Option<f64>,
 }
 
-impl OtlpSection {
-    pub(crate) fn plan(self) -> anyhow::Result<OtlpConfig> {
-        let sample_ratio = self.sample_ratio.unwrap_or(1.0);
-        ensure!(
-            (0.0..=1.0).contains(&sample_ratio),
-            "'otlp.sample_ratio' must be between 0 and 1"
-        );
-        Ok(OtlpConfig {
-            endpoint: self.endpoint,
-            authority: self.authority,
-            sample_ratio,
-        })
-    }
+/// Where this process sends telemetry: what the file sets, and for everything else OpenTelemetry's
+/// environment variables. `None` exports nothing.
+///
+/// # Errors
+/// When a value is malformed or not supported, with the name of its key or variable.
+pub(crate) fn plan(section: Option<OtlpSection>) -> anyhow::Result<Option<OtlpConfig>> {
+    // A value that is not UTF-8 is no value that any variable may have.
+    let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into());
+    merge(section, &variable)
 }
+
+fn merge(
+    section: Option<OtlpSection>,
+    variable: &environment::Lookup<'_>,
+) -> anyhow::Result<Option<OtlpConfig>> {
+    if environment::is_disabled(variable)? {
+        return Ok(None);
+    }
+    let Some(section) = section else {
+        return environment::read(variable, None);
+    };
+    let ratio = section.sample_ratio;
+    ensure!(
+        ratio.is_none_or(|ratio| (0.0..=1.0).contains(&ratio)),
+        "'otlp.sample_ratio' must be between 0 and 1"
+    );
+    let mut collector = Collector::new(section.endpoint);
+    collector.authority = section.authority;
+    let mut config = environment::read(variable, Some(collector))?;
+    if let (Some(config), Some(ratio)) = (&mut config, ratio) {
+        config.sampler.ratio = ratio;
+        config.sampler.parent_based = true;
+    }
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests;

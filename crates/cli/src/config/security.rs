@@ -16,7 +16,7 @@ use volley_security::nodes::{Callers, Dialer};
 use volley_security::secrets::MasterKeys;
 use volley_security::tls::{CertificateFiles, EdgeTls, NodeFiles, NodeTls, RELOAD_INTERVAL};
 use volley_security::token::Issuers;
-use volley_security::{Gatekeeper, ReadRegistry};
+use volley_security::{Gatekeeper, ReadRegistry, ThrottleConfig};
 use volley_types::egress::EgressPolicy;
 use volley_types::registry::OpenSecret;
 use volley_types::{NodeId, NodeIdentity, PredictError, WorkerId};
@@ -30,12 +30,23 @@ const BOOTSTRAP_KEY: &str = "VOLLEY_BOOTSTRAP_KEY";
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct CoordinatorSection {
+    /// File with the first API key, which has the role `cluster-admin`. With a bootstrap key, every
+    /// caller needs a key. You can also set the key in `VOLLEY_BOOTSTRAP_KEY`.
     bootstrap_key_file: Option<PathBuf>,
+    /// Whether callers need a key.
+    /// Default: `true` if there is a bootstrap key, else `false`
     require_keys: Option<bool>,
+    /// Allow unauthenticated listeners on non-loopback addresses, and node listeners without
+    /// certificates. Use it only on an isolated network.
     insecure: bool,
+    /// TLS for callers of REST and gRPC.
     tls: Option<Certificate>,
+    /// TLS between nodes. Set it on all nodes or on none.
     nodes: Option<Nodes>,
+    /// Identity providers whose tokens are accepted.
     issuers: Vec<IssuerSection>,
+    /// Files with the master keys that seal and open secrets. The first key seals. Use the same
+    /// keys on coordinators and workers.
     master_key_files: Vec<PathBuf>,
 }
 
@@ -43,24 +54,37 @@ pub(crate) struct CoordinatorSection {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct WorkerSection {
+    /// File with the key that this worker's `/metrics` requires. Required if `listen.http` is not a
+    /// loopback address.
     metrics_key_file: Option<PathBuf>,
+    /// Allow unauthenticated listeners on non-loopback addresses, and node listeners without
+    /// certificates. Use it only on an isolated network.
     insecure: bool,
+    /// TLS between nodes. Set it on all nodes or on none.
     nodes: Option<Nodes>,
+    /// Files with the master keys that seal and open secrets. The first key seals. Use the same
+    /// keys on coordinators and workers.
     master_key_files: Vec<PathBuf>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Certificate {
+    /// PEM file with the certificate chain.
     certificate: PathBuf,
+    /// PEM file with its private key.
     key: PathBuf,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Nodes {
+    /// PEM file with this node's certificate chain. It names the node in a URI such as
+    /// `volley://coordinator/1`.
     certificate: PathBuf,
+    /// PEM file with its private key.
     key: PathBuf,
+    /// PEM file with the certificates of the authority that signs the nodes of this cluster.
     authority: PathBuf,
 }
 
@@ -116,6 +140,8 @@ pub(crate) struct SecurityPlan {
     pub(crate) egress: EgressPolicy,
     /// How much of the registry each tenant may fill.
     pub(crate) share: Share,
+    /// How many wrong credentials an address may show.
+    pub(crate) throttle: ThrottleConfig,
     /// It was said that this node may be reached without.
     insecure: bool,
 }
@@ -151,6 +177,7 @@ impl SecurityPlan {
             master_keys: load_master_keys(section.master_key_files)?,
             egress: EgressPolicy::default(),
             share: Share::default(),
+            throttle: ThrottleConfig::default(),
             tls: section.tls.map(Certificate::load).transpose()?,
             nodes: load_nodes(section.nodes, &NodeIdentity::Coordinator(id))?,
             insecure: section.insecure,
@@ -174,6 +201,7 @@ impl SecurityPlan {
             master_keys: load_master_keys(section.master_key_files)?,
             egress: EgressPolicy::default(),
             share: Share::default(),
+            throttle: ThrottleConfig::default(),
             tls: None,
             nodes: load_nodes(section.nodes, &NodeIdentity::Worker(id))?,
             insecure: section.insecure,
@@ -319,7 +347,10 @@ impl SecurityPlan {
         if let Some(keys) = &self.master_keys {
             gate = gate.with_master_keys(keys.clone());
         }
-        Ok(gate.with_egress(self.egress.clone()).with_share(self.share))
+        Ok(gate
+            .with_egress(self.egress.clone())
+            .with_share(self.share)
+            .with_throttle(self.throttle))
     }
 }
 

@@ -1,110 +1,24 @@
 //! A worker's file.
 
 mod artifacts;
+mod file;
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use serde::Deserialize;
 use volley_backend_onnx::{Device, OnnxConfig};
 use volley_backend_remote::RemoteConfig;
+use volley_flight::server::FlightServerConfig;
 use volley_types::WorkerId;
 use volley_worker::WorkerConfig;
 
-use super::otlp::OtlpSection;
-use super::security::{SecurityPlan, WorkerSection};
-use super::{Count, Size, Span, hosts, read_toml, set, set_count, set_span};
+use self::file::{File, Onnx, Remote};
+use super::otlp;
+use super::security::SecurityPlan;
+use super::{hosts, read_toml, set, set_count, set_span};
 use crate::backends::{Isolation, OnnxPlan};
 use crate::node::worker::WorkerPlan;
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    node: Node,
-    listen: Listen,
-    cluster: Cluster,
-    #[serde(default)]
-    limits: Limits,
-    #[serde(default)]
-    onnx: Onnx,
-    #[serde(default)]
-    remote: Remote,
-    #[serde(default)]
-    security: WorkerSection,
-    #[serde(default)]
-    artifacts: artifacts::Section,
-    otlp: Option<OtlpSection>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Node {
-    id: String,
-    #[serde(default)]
-    labels: BTreeMap<String, String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Listen {
-    flight: String,
-    http: String,
-    advertise: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Cluster {
-    coordinators: Vec<String>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Limits {
-    queue_per_replica: Option<Count>,
-    queue_timeout: Option<Span>,
-    concurrent_loads: Option<Count>,
-    memory_budget: Option<Size>,
-    load_timeout: Option<Span>,
-    max_exchanges: Option<Count>,
-    heartbeat_interval: Option<Span>,
-    drain_timeout: Option<Span>,
-    unload_timeout: Option<Span>,
-    write_stall: Option<Span>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Onnx {
-    library: Option<PathBuf>,
-    device: Option<String>,
-    gpu: Option<i32>,
-    gpus: Option<u16>,
-    threads: Option<usize>,
-    instances: Option<Count>,
-    slots: Option<Count>,
-    max_context: Option<Count>,
-    prefix_reuse: Option<bool>,
-    cuda_graphs: Option<bool>,
-    tensor_streams: Option<Count>,
-    max_rows: Option<Count>,
-    run_timeout: Option<Span>,
-    isolation: Option<String>,
-    process_memory: Option<Size>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Remote {
-    max_streams: Option<Count>,
-    connect_timeout: Option<Span>,
-    first_byte_timeout: Option<Span>,
-    stall_timeout: Option<Span>,
-    allow_private: Option<bool>,
-    allowed_hosts: Option<Vec<String>>,
-}
 
 /// Reads and checks a worker's file.
 ///
@@ -125,7 +39,7 @@ fn plan(file: File) -> anyhow::Result<WorkerPlan> {
         remote,
         security,
         artifacts,
-        otlp,
+        otlp: telemetry,
     } = file;
     ensure!(
         !cluster.coordinators.is_empty(),
@@ -154,19 +68,25 @@ fn plan(file: File) -> anyhow::Result<WorkerPlan> {
     set_span(&mut worker.queue_timeout, limits.queue_timeout);
     set_span(&mut worker.unload_timeout, limits.unload_timeout);
     set_span(&mut worker.write_stall, limits.write_stall);
+    let mut exchanges = FlightServerConfig::default();
+    set_count(&mut exchanges.max_exchanges, limits.max_exchanges);
+    let mut onnx = onnx_plan(onnx)?;
+    // What is loaded is counted against the budget; what runs is held to it.
+    onnx.config.memory_limit = worker.memory_budget;
     Ok(WorkerPlan {
         worker,
         flight: listen.flight,
         http: listen.http,
-        max_exchanges: limits.max_exchanges.map(|count| count.0),
+        exchanges,
         drain_timeout: limits
             .drain_timeout
             .map_or(Duration::from_secs(30), |span| span.0),
-        onnx: onnx_plan(onnx)?,
+        onnx,
         remote: remote_config(remote)?,
         security,
         artifacts: artifacts.config()?,
-        otlp: otlp.map(OtlpSection::plan).transpose()?,
+        allow_fake: false,
+        otlp: otlp::plan(telemetry)?,
     })
 }
 

@@ -1,7 +1,6 @@
 //! The coordinator role.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,9 +12,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::server::Router;
+use tonic::{Request, Status};
 use volley_api::{
-    ApiConfig, ApiServer, Batches, EncodeMetrics, GrpcSkin, Origins, PeerStreams, PeerTasks,
-    Streams,
+    ApiConfig, ApiServer, Batches, EncodeMetrics, GrpcSkin, HeldAll, Origins, PeerStreams,
+    PeerTasks, Responses, Streams,
 };
 use volley_cluster::{Cluster, ClusterConfig};
 use volley_coordinator::streams::OpenChannel;
@@ -25,21 +25,22 @@ use volley_flight::ingress::Decoder;
 use volley_flight::server::{FlightServer, FlightServerConfig};
 use volley_flight::transport;
 use volley_security::Gatekeeper;
-use volley_security::audit::AuditLog;
 use volley_security::nodes::{Dialer, NodeKind, only};
 use volley_telemetry::Metrics;
 use volley_telemetry::otlp::{Exporter, OtlpConfig, SpanKind, Traced, Tracer};
 use volley_types::{
-    ChunkStream, ErrorCode, ModelName, ModelRef, NodeId, Predict, PredictError, PredictRequest,
-    Signature,
+    ChunkStream, ErrorCode, Intake, ModelName, ModelRef, NodeId, NodeIdentity, Predict,
+    PredictError, PredictRequest, Signature,
 };
 
-use super::{LOOK, bind, export, serve_internal};
+use super::failures::Failures;
+use super::gate::{ask_workers, gate};
+use super::{LOOK, bind, export, serve_internal, uploads};
 use crate::config::security::SecurityPlan;
 use crate::signals;
 
-/// The audit trail, in the data directory.
-const AUDIT_TRAIL: &str = "audit.jsonl";
+/// What is left of streams once consensus has failed.
+const FAILURE_GRACE: Duration = Duration::from_secs(2);
 
 /// How a coordinator comes to its cluster.
 #[derive(Clone, Debug)]
@@ -64,9 +65,13 @@ pub(crate) struct CoordinatorPlan {
     pub(crate) public: String,
     /// Where the same is served, for clients that know another port.
     pub(crate) also: Vec<String>,
+    /// Where alone models and the cluster are administered; on all other listeners where absent.
+    pub(crate) admin: Option<String>,
     /// Listeners that speak gRPC alone.
     pub(crate) grpc: Vec<(GrpcSkin, String)>,
     pub(crate) internal: String,
+    /// Where models are kept that come with a request; such requests are refused where absent.
+    pub(crate) uploads: Option<volley_types::registry::ModelUrl>,
     pub(crate) drain_timeout: Duration,
     /// How long it goes on taking requests once it has said that it leaves.
     pub(crate) drain_grace: Duration,
@@ -81,6 +86,7 @@ pub(crate) struct RunningCoordinator {
     public: JoinSet<()>,
     internal: tokio::task::JoinHandle<anyhow::Result<()>>,
     joining: tokio::task::JoinHandle<()>,
+    failures: Failures,
     _renewal: AbortOnDropHandle<()>,
     exporter: Option<Exporter>,
     stop_public: CancellationToken,
@@ -96,11 +102,13 @@ pub(crate) async fn run_until_signal(plan: CoordinatorPlan) -> anyhow::Result<()
     let further = Further::bind(&plan).await?;
     let internal = bind("listen.internal, for Flight and Raft", &plan.internal).await?;
     let mut running = start(plan, public, further, internal).await?;
+    let failed = running.failed();
     tokio::select! {
         () = shutdown.cancelled() => {}
         ended = &mut running.internal => {
             ended.context("the internal listener")??;
         }
+        failed = failed => return running.abandon(&failed).await,
     }
     running.drain().await;
     running.stop().await;
@@ -111,6 +119,8 @@ pub(crate) async fn run_until_signal(plan: CoordinatorPlan) -> anyhow::Result<()
 pub(crate) struct Further {
     /// Of the same as the public one.
     also: Vec<TcpListener>,
+    /// Of the same, and of administration, which no other has then.
+    admin: Option<TcpListener>,
     /// Of gRPC alone, by skin.
     grpc: Vec<(GrpcSkin, TcpListener)>,
 }
@@ -132,7 +142,11 @@ impl Further {
             };
             grpc.push((*skin, bind(what, address).await?));
         }
-        Ok(Self { also, grpc })
+        let admin = match &plan.admin {
+            Some(address) => Some(bind("listen.admin, for administration", address).await?),
+            None => None,
+        };
+        Ok(Self { also, admin, grpc })
     }
 }
 
@@ -153,6 +167,7 @@ pub(crate) async fn start(
     let cluster = Cluster::start(plan.cluster)
         .await
         .with_context(|| format!("opening the registry in {}", data_dir.display()))?;
+    let failures = Failures::open(&data_dir);
     let coordinator = Coordinator::start(
         plan.coordinator,
         cluster.clone(),
@@ -160,18 +175,26 @@ pub(crate) async fn start(
         metrics.clone(),
     );
 
-    for address in plan.also.iter().chain([&plan.public]) {
+    coordinator.ask_workers(ask_workers(plan.security.dialer()));
+    for address in plan.also.iter().chain([&plan.public]).chain(&plan.admin) {
         plan.security.warn_of_clear_keys(address);
     }
     let gate = gate(&plan.security, &cluster, &data_dir)?;
+    let intake = Intake::new(plan.api.max_inflight_body_bytes);
     let flight = FlightServer::new(Arc::new(coordinator.clone()), FlightServerConfig::default())
+        .taking_in(intake.clone())
         .guarded(gate.clone());
     let streams = Streams::new(node, plan.api.resume);
+    let responses = Responses::new(node, plan.api.responses);
+    let held = HeldAll {
+        streams: streams.clone(),
+        responses: responses.clone(),
+    };
     let batches = Batches::default();
     coordinator.share_usage(gate.usage(), open_channel(plan.security.dialer()));
     let tasks = coordinator.task_service(Arc::new(batches.clone()));
-    let coordinators = only(NodeKind::Coordinator, plan.security.nodes.is_some());
-    let router = internal_router(&plan.security, &cluster, &coordinator, &gate, &streams)
+    let coordinators = members_only(&plan.security, &cluster);
+    let router = internal_router(&plan.security, &cluster, &coordinator, &gate, held)
         .add_service(InterceptedService::new(tasks, coordinators))
         .add_service(flight.into_service());
     let (stop_public, stop_internal) = (CancellationToken::new(), CancellationToken::new());
@@ -182,13 +205,21 @@ pub(crate) async fn start(
         stop_internal.clone(),
     ));
 
-    let encode = encode(metrics, streams.clone(), plan.security.clone());
+    let encode = encode(
+        metrics,
+        streams.clone(),
+        plan.security.clone(),
+        (cluster.clone(), failures.clone()),
+    );
     let dialer = || plan.security.dialer();
     let api = ApiServer::new(Arc::new(coordinator.clone()), encode, plan.api, gate)
         .with_streams(streams, peer_streams(coordinator.clone(), dialer()))
+        .with_responses(responses)
         .with_batches(batches, peer_tasks(coordinator.clone(), dialer()))
+        .taking_in(intake)
         .with_tls(plan.security.tls.clone())
         .allowing(plan.origins)
+        .keeping(plan.uploads.map(uploads::store))
         .reading_arrow(Arc::new(|| Box::new(Decoder::default())));
     let served = serve_public(api, public, further, &stop_public)?;
 
@@ -200,6 +231,7 @@ pub(crate) async fn start(
         public: served,
         internal,
         joining,
+        failures,
         _renewal: AbortOnDropHandle::new(tokio::spawn(plan.security.keep_fresh())),
         exporter,
         stop_public,
@@ -207,18 +239,6 @@ pub(crate) async fn start(
         drain_timeout: plan.drain_timeout,
         drain_grace: plan.drain_grace,
     })
-}
-
-/// Who may do what, by what the registry says; it writes down what was done.
-fn gate(
-    security: &SecurityPlan,
-    cluster: &Cluster,
-    data_dir: &Path,
-) -> anyhow::Result<Arc<Gatekeeper>> {
-    let registry = cluster.registry();
-    let gate = security.gatekeeper(Arc::new(move || registry.borrow().clone()))?;
-    let audit = AuditLog::open(&data_dir.join(AUDIT_TRAIL))?;
-    Ok(Arc::new(gate.with_audit(audit)))
 }
 
 /// Serves callers on every listener that is for them.
@@ -229,6 +249,14 @@ fn serve_public(
     stop: &CancellationToken,
 ) -> anyhow::Result<JoinSet<()>> {
     let mut served = JoinSet::new();
+    let api = match further.admin {
+        Some(listener) => {
+            tracing::info!(address = %listener.local_addr()?, "serving administration");
+            served.spawn(api.clone().serve_also(listener, stop.clone()));
+            api.without_administration()
+        }
+        None => api,
+    };
     for listener in further.also {
         tracing::info!(address = %listener.local_addr()?, "serving REST");
         served.spawn(api.clone().serve_also(listener, stop.clone()));
@@ -241,6 +269,16 @@ fn serve_public(
     Ok(served)
 }
 
+/// Lets in the coordinators that are in the cluster now.
+fn members_only(
+    security: &SecurityPlan,
+    cluster: &Cluster,
+) -> impl Fn(Request<()>) -> Result<Request<()>, Status> + Clone + use<> {
+    let cluster = cluster.clone();
+    let is_member = Arc::new(move |node: &NodeIdentity| cluster.is_member(node));
+    only(NodeKind::Coordinator, security.nodes.is_some(), is_member)
+}
+
 /// What other nodes call: Raft and its membership, held streams, quotas, and the heartbeats of
 /// workers. Each for its kind of node alone, where nodes have certificates.
 fn internal_router(
@@ -248,17 +286,22 @@ fn internal_router(
     cluster: &Cluster,
     coordinator: &Coordinator,
     gate: &Gatekeeper,
-    streams: &Streams,
+    held: HeldAll,
 ) -> Router {
     let (raft, membership) = cluster.services();
-    let held = coordinator.stream_service(Arc::new(streams.clone()));
+    let held = coordinator.stream_service(Arc::new(held));
     let quota = coordinator.quota_service(gate.usage());
     let has_tls = security.nodes.is_some();
-    let coordinators = only(NodeKind::Coordinator, has_tls);
-    let workers = only(NodeKind::Worker, has_tls);
+    // A coordinator that was removed is let in nowhere; these look themselves at who is a member.
+    let removed = cluster.clone();
+    let not_removed = Arc::new(move |node: &NodeIdentity| !removed.was_removed(node));
+    let consensus = only(NodeKind::Coordinator, has_tls, not_removed);
+    let coordinators = members_only(security, cluster);
+    // A worker registers by calling, each for itself.
+    let workers = only(NodeKind::Worker, has_tls, Arc::new(|_| true));
     transport::server_builder()
-        .add_service(InterceptedService::new(raft, coordinators.clone()))
-        .add_service(InterceptedService::new(membership, coordinators.clone()))
+        .add_service(InterceptedService::new(raft, consensus.clone()))
+        .add_service(InterceptedService::new(membership, consensus))
         .add_service(InterceptedService::new(held, coordinators.clone()))
         .add_service(InterceptedService::new(quota, coordinators))
         .add_service(InterceptedService::new(
@@ -267,9 +310,15 @@ fn internal_router(
         ))
 }
 
-/// The node's metrics with those of its held streams and its certificates.
-fn encode(metrics: Metrics, streams: Streams, security: SecurityPlan) -> EncodeMetrics {
+/// The node's metrics with those of its held streams, its certificates and its failures.
+fn encode(
+    metrics: Metrics,
+    streams: Streams,
+    security: SecurityPlan,
+    (cluster, failures): (Cluster, Failures),
+) -> EncodeMetrics {
     Arc::new(move || {
+        metrics.set_raft_failure(!cluster.healthy(), failures.last_s());
         let held = streams.counts();
         metrics.set_held_streams(volley_telemetry::HeldStreams {
             streams: held.streams,
@@ -306,6 +355,7 @@ async fn enter(cluster: Cluster, membership: Membership) {
     match membership {
         Membership::Bootstrap(members) => {
             if let Err(error) = cluster.bootstrap(members).await {
+                // Where that was for good, the process ends.
                 tracing::error!(
                     error = error.chain(),
                     "the cluster could not be bootstrapped"
@@ -341,6 +391,33 @@ impl RunningCoordinator {
             0 => {}
             streams => tracing::warn!(streams, "streams are cut at the drain timeout"),
         }
+    }
+
+    /// Waits until its part in the cluster has failed; gives the reason.
+    pub(crate) fn failed(&self) -> impl Future<Output = Arc<str>> + use<> {
+        let mut failure = self.cluster.failure();
+        async move {
+            let failed = failure.wait_for(Option::is_some).await;
+            let reason = failed.ok().and_then(|reason| reason.clone());
+            reason.unwrap_or_else(|| Arc::from("consensus has ended"))
+        }
+    }
+
+    /// Ends at once because its part in the cluster has failed: nobody is let in any more, and
+    /// streams that run get a moment.
+    pub(crate) async fn abandon(mut self, reason: &str) -> anyhow::Result<()> {
+        self.failures.note(reason);
+        self.joining.abort();
+        self.coordinator.announce_drain();
+        self.coordinator.begin_drain();
+        self.stop_public.cancel();
+        let served = async { while self.public.join_next().await.is_some() {} };
+        if tokio::time::timeout(FAILURE_GRACE, served).await.is_err() {
+            tracing::warn!("streams are cut");
+            self.public.abort_all();
+        }
+        self.stop().await;
+        Err(anyhow::anyhow!("{reason}"))
     }
 
     /// Leaves, after [`RunningCoordinator::drain`].

@@ -5,6 +5,7 @@ mod greeting;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,15 +16,18 @@ use volley_artifacts::ArtifactConfig;
 use volley_backend_remote::RemoteConfig;
 use volley_cluster::ClusterConfig;
 use volley_coordinator::CoordinatorConfig;
+use volley_flight::server::FlightServerConfig;
 use volley_types::{NodeId, WorkerId};
 use volley_worker::WorkerConfig;
 
 use super::bind;
 use super::coordinator::{self, CoordinatorPlan, Further, Membership};
+use super::uploads;
 use super::worker::{self, WorkerPlan};
 use crate::args::Up;
 use crate::backends::OnnxPlan;
-use crate::config::security::SecurityPlan;
+use crate::config::otlp;
+use crate::config::{self, security::SecurityPlan};
 use crate::signals;
 use crate::terminal::Terminal;
 
@@ -66,14 +70,28 @@ pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
     let addresses = doors.addresses()?;
     let (has_keys, own_worker) = (security.keys, security.for_own_worker());
 
-    let mut plan = coordinator_plan(&data_dir, &addresses, security);
+    let mut plan = coordinator_plan(&data_dir, &addresses, security)?;
     plan.grpc = grpc(&up);
+    plan.origins = config::cors_origins(&up.cors_origins)?;
+    // Who is on this machine alone, sees its shared memory alone.
+    plan.api.shared_memory = up.host.is_loopback();
+    let limits = [
+        (&mut plan.api.max_body_bytes, up.max_body_bytes),
+        (&mut plan.api.max_tensor_bytes, up.max_tensor_bytes),
+    ];
+    for (limit, given) in limits {
+        *limit = given.map_or(*limit, NonZeroUsize::get);
+    }
     let at = |port: &u16| SocketAddr::new(up.host, *port).to_string();
     plan.also = up.also_ports.iter().map(at).collect();
+    plan.admin = up.admin_port.as_ref().map(at);
     let further = Further::bind(&plan).await?;
     let mut coordinator = coordinator::start(plan, doors.rest, further, doors.internal).await?;
     let worker = worker::start(
-        worker_plan(&data_dir, &addresses, own_worker)?,
+        WorkerPlan {
+            allow_fake: up.fake.allow_fake_backend,
+            ..worker_plan(&data_dir, &addresses, own_worker)?
+        },
         doors.flight,
         doors.http,
     )?;
@@ -87,6 +105,10 @@ pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
     let served = tokio::select! {
         served = serve => served,
         () = shutdown.cancelled() => Ok(()),
+        failed = coordinator.failed() => {
+            worker.stop().await;
+            return coordinator.abandon(&failed).await;
+        }
     };
     coordinator.drain().await;
     worker.stop().await;
@@ -143,9 +165,9 @@ fn coordinator_plan(
     data_dir: &Path,
     addresses: &Addresses,
     security: SecurityPlan,
-) -> CoordinatorPlan {
+) -> anyhow::Result<CoordinatorPlan> {
     let (id, internal) = (NodeId(1), addresses.internal.to_string());
-    CoordinatorPlan {
+    Ok(CoordinatorPlan {
         cluster: ClusterConfig::new(id, data_dir.join("raft"), &internal),
         membership: Membership::Bootstrap(BTreeMap::from([(id, internal.clone())])),
         coordinator: CoordinatorConfig::default(),
@@ -156,14 +178,17 @@ fn coordinator_plan(
         origins: Origins::default(),
         public: addresses.rest.to_string(),
         also: Vec::new(),
+        admin: None,
         grpc: Vec::new(),
         internal,
+        // The worker is on this machine.
+        uploads: uploads::url_of(&data_dir.join("uploads")).ok(),
         drain_timeout: DRAIN_TIMEOUT,
         // Nobody else could answer.
         drain_grace: Duration::ZERO,
         security,
-        otlp: None,
-    }
+        otlp: otlp::plan(None)?,
+    })
 }
 
 /// Where gRPC is served beside the REST port.
@@ -193,15 +218,16 @@ fn worker_plan(
         worker,
         flight: addresses.flight.to_string(),
         http: addresses.http.to_string(),
-        max_exchanges: None,
+        exchanges: FlightServerConfig::default(),
         drain_timeout: DRAIN_TIMEOUT,
         onnx: OnnxPlan {
             brought: Some(data_dir.join("models")),
             ..OnnxPlan::default()
         },
         remote: RemoteConfig::default(),
+        allow_fake: false,
         security,
-        otlp: None,
+        otlp: otlp::plan(None)?,
         artifacts: ArtifactConfig {
             cache_dir: Some(data_dir.join("fetched")),
             ..ArtifactConfig::default()

@@ -16,6 +16,7 @@ use volley_flight::transport;
 use volley_security::nodes::{Callers, NodeKind, only};
 use volley_telemetry::Metrics;
 use volley_telemetry::otlp::{Exporter, OtlpConfig, SpanKind, Traced};
+use volley_types::{Intake, NodeIdentity};
 use volley_worker::{Worker, WorkerConfig};
 
 use super::{bind, export, serve_internal};
@@ -29,12 +30,14 @@ pub(crate) struct WorkerPlan {
     pub(crate) worker: WorkerConfig,
     pub(crate) flight: String,
     pub(crate) http: String,
-    pub(crate) max_exchanges: Option<usize>,
+    pub(crate) exchanges: FlightServerConfig,
     pub(crate) drain_timeout: Duration,
     pub(crate) onnx: OnnxPlan,
     pub(crate) remote: RemoteConfig,
     pub(crate) security: SecurityPlan,
     pub(crate) artifacts: ArtifactConfig,
+    /// Whether scripted models may be loaded.
+    pub(crate) allow_fake: bool,
     pub(crate) otlp: Option<OtlpConfig>,
 }
 
@@ -75,25 +78,33 @@ pub(crate) fn start(
     let metrics = Metrics::new();
     let instance = plan.worker.id.to_string();
     let (tracer, exporter) = export(plan.otlp.as_ref(), "volley-worker", instance)?;
-    let loaders = backends::loaders(
+    let (loaders, connectors) = backends::loaders(
         plan.onnx,
         plan.remote,
         plan.artifacts,
         plan.security.open_secrets(),
+        plan.allow_fake,
         metrics.clone(),
     )?;
     let loaders = traced::loaders(loaders, &tracer);
     let worker = Worker::start(plan.worker, loaders, metrics.clone());
 
-    let mut limits = FlightServerConfig::default();
-    limits.max_exchanges = plan.max_exchanges.unwrap_or(limits.max_exchanges);
     let told = Vec::new();
     let served = Arc::new(worker.clone());
     let served = Traced::around(served, &tracer, "predict", SpanKind::Server, told);
-    let server = FlightServer::new(served, limits);
+    let intake = Intake::new(ApiConfig::default().max_inflight_body_bytes);
+    let server = FlightServer::new(served, plan.exchanges)
+        .taking_in(intake)
+        .checking(connectors);
+    let members = worker.clone();
+    let is_member = Arc::new(move |node: &NodeIdentity| members.takes_calls_of(node));
     let router = transport::server_builder().add_service(InterceptedService::new(
         server.into_service(),
-        only(NodeKind::Coordinator, plan.security.nodes.is_some()),
+        only(
+            NodeKind::Coordinator,
+            plan.security.nodes.is_some(),
+            is_member,
+        ),
     ));
     // A key opens a worker's metrics; its models are for coordinators.
     let tls = plan.security.nodes.clone().map(|tls| (tls, Callers::Nodes));

@@ -17,10 +17,12 @@ pub(crate) struct Pair {
     worker: Node,
     pub(crate) client: Client,
     pub(crate) url: String,
+    /// The coordinator's internal address.
+    pub(crate) internal: String,
 }
 
 impl Pair {
-    async fn start(folder: &Path) -> Self {
+    pub(crate) async fn start(folder: &Path) -> Self {
         Self::start_with(folder, "").await
     }
 
@@ -57,6 +59,7 @@ impl Pair {
             worker,
             client,
             url,
+            internal: format!("127.0.0.1:{internal}"),
         }
     }
 

@@ -1,5 +1,5 @@
 //! Mutants of models, each in a process of its own: whatever they do there, this process lives on,
-//! and says what became of them. `docs/worker.md` has the figures of a long run.
+//! and says what became of them. `docs/evidence/isolation.md` has the figures of a long run.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

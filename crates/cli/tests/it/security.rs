@@ -234,3 +234,54 @@ async fn keys_are_managed_from_the_command_line() {
     let checked = text(&volley(&["audit", trail.to_str().unwrap()]).await);
     assert!(checked.contains("whole"), "{checked}");
 }
+
+/// A node's certificate is in the hands of who had it; what it opens ends with the membership.
+#[tokio::test]
+async fn a_coordinator_that_was_removed_opens_nothing_with_its_certificate() {
+    let cluster = Secured::start().await;
+    let admins = [0, 1].map(|index| cluster.client(index, &cluster.bootstrap));
+    for admin in &admins {
+        until("a leader and a worker at each coordinator", async || {
+            let status = admin.status().await.ok()?;
+            let alive = status.workers.iter().any(|w| w.liveness == "alive");
+            (alive && status.node.leader.is_some()).then_some(())
+        })
+        .await;
+    }
+    admins[0].register_text_model("words").await.unwrap();
+    admins[0].deploy("words", 1).await.unwrap();
+    let question = json!({ "parameters": { "prompt": "one two" } });
+    for admin in &admins {
+        until("both coordinators call the worker", async || {
+            admin.predict("words", &question).await.ok()
+        })
+        .await;
+    }
+    let ca = cluster.folder.path().join("ca.pem");
+    std::fs::write(&ca, &cluster.authority).unwrap();
+    let key = cluster.folder.path().join("bootstrap.key");
+    let key = std::fs::read_to_string(key).unwrap();
+    let arguments = ["--url", &cluster.urls[0], "--ca-file", ca.to_str().unwrap()];
+    let arguments = [
+        &arguments[..],
+        &["--api-key", key.trim(), "cluster", "remove", "2"],
+    ]
+    .concat();
+    until("it is removed", async || {
+        volley(&arguments).await.status.success().then_some(())
+    })
+    .await;
+    // Its connection to the worker is open still; calls on it are refused.
+    until("the worker refuses the removed one", async || {
+        admins[1].predict("words", &question).await.err()
+    })
+    .await;
+    admins[0].predict("words", &question).await.unwrap();
+    // Nor does another coordinator take writes from it.
+    let refused = admins[1].register_text_model("late").await.unwrap_err();
+    assert!(
+        matches!(refused, ClientError::Refused { status: 503, .. }),
+        "{refused:?}"
+    );
+    assert!(admins[0].register_text_model("on").await.is_ok());
+}

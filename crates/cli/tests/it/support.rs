@@ -16,6 +16,7 @@ pub(crate) const SOON: Duration = Duration::from_secs(60);
 pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_volley"));
     command.args(arguments).kill_on_drop(true);
+    command.env("VOLLEY_ALLOW_FAKE_BACKEND", "true");
     for name in [
         "VOLLEY_URL",
         "VOLLEY_LOG",

@@ -17,7 +17,7 @@ fn registry(models: usize) -> RegistryState {
         };
         let name = ModelName::new(format!("m{index}")).unwrap();
         let command = RegistryCommand::RegisterModel(name, spec);
-        crate::apply::apply(&mut state, &command).unwrap();
+        volley_registry::apply(&mut state, &command).unwrap();
     }
     state
 }

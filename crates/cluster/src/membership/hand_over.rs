@@ -14,7 +14,7 @@ use volley_proto::raft::v1 as wire;
 use volley_types::{ErrorCode, NodeId, PredictError};
 
 use super::Leader;
-use crate::write::membership_client;
+use crate::lines::membership_client;
 use crate::{Cluster, RETRY_AFTER, no_leader};
 
 /// Beyond the lease, for messages that were under way when heartbeats ended.

@@ -2,19 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
+use volley_sim_kit::network::Weather;
+use volley_sim_kit::process::on_simulated_time;
+use volley_sim_kit::seeds::{from_env, on_all_processors};
+use volley_sim_kit::trace::Trace;
 use volley_types::NodeId;
 
-use super::net::{Weather, address};
-use super::runtime::on_simulated_time;
-use super::trace::Trace;
+use super::net::address;
+use super::say;
 use super::users::Users;
-use super::world::{Running, World};
-use super::{asked, say};
+use super::world::{Coordinators, Running};
 
 /// Clusters in an ordinary run.
 const SEEDS: u64 = 25;
@@ -30,7 +30,7 @@ fn ms(ms: u64) -> Duration {
 }
 
 /// The leader, once all that run follow it.
-async fn leader(world: &World) -> Result<Running, String> {
+async fn leader(world: &Coordinators) -> Result<Running, String> {
     let by = Instant::now() + PATIENCE;
     while Instant::now() < by {
         let running = world.all_running();
@@ -65,7 +65,7 @@ async fn write(users: &Users, through: &Running, mark: &str) -> Result<(), Strin
 }
 
 /// Kills leaders of one cluster; gives how long each was missed.
-async fn kills(world: &World, seed: u64) -> Result<Vec<Duration>, String> {
+async fn kills(world: &Coordinators, seed: u64) -> Result<Vec<Duration>, String> {
     let mut random = fastrand::Rng::with_seed(seed);
     let count = [3, 3, 5][random.usize(..3)];
     // A slow machine's network beside a quick one's.
@@ -119,7 +119,7 @@ async fn kills(world: &World, seed: u64) -> Result<Vec<Duration>, String> {
 
 fn told(seed: u64) -> Result<Vec<Duration>, String> {
     on_simulated_time(seed ^ 3, async {
-        let world = World::new(seed, 1_000, Trace::new(false));
+        let world = Coordinators::new(seed, 1_000, Trace::new(false));
         let told = kills(&world, seed).await;
         world.end();
         told.map_err(|why| format!("seed {seed}: {why}"))
@@ -142,25 +142,9 @@ fn table(missed: &[Duration]) -> String {
 
 #[test]
 fn writes_go_on_within_three_seconds_of_a_leaders_death() {
-    let first = asked("VOLLEY_RAFT_SEED").unwrap_or(0);
-    let count = asked("VOLLEY_RAFT_SEEDS").unwrap_or(SEEDS);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let (next, all) = (AtomicU64::new(0), Mutex::new(Vec::new()));
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    if count <= at {
-                        return;
-                    }
-                    let missed = told(first + at);
-                    all.lock().push(missed);
-                }
-            });
-        }
-    });
-    let all: Result<Vec<_>, String> = all.into_inner().into_iter().collect();
+    let first = from_env("VOLLEY_RAFT_SEED").unwrap_or(0);
+    let count = from_env("VOLLEY_RAFT_SEEDS").unwrap_or(SEEDS);
+    let all = on_all_processors(first..first + count, told);
     let mut missed = all.unwrap_or_else(|why| panic!("{why}")).concat();
     missed.sort_unstable();
     let at = |percent: usize| missed[(missed.len() * percent / 100).min(missed.len() - 1)];

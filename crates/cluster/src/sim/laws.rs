@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use volley_sim_kit::laws::Verdict;
 use volley_types::registry::RegistryState;
 
 use crate::raft_types::Entry;
@@ -16,17 +17,20 @@ pub(super) struct Laws {
     registries: BTreeMap<u64, Arc<RegistryState>>,
     /// Who led in each term.
     leaders: BTreeMap<u64, BTreeSet<u64>>,
-    broken: Option<String>,
+    verdict: Verdict,
 }
 
 impl Laws {
+    /// Whether all hold.
+    ///
+    /// # Errors
     /// The first that was broken.
-    pub(super) fn broken(&self) -> Option<&str> {
-        self.broken.as_deref()
+    pub(super) fn check(&self) -> Result<(), String> {
+        self.verdict.check()
     }
 
     pub(super) fn breaks(&mut self, why: String) {
-        self.broken.get_or_insert(why);
+        self.verdict.breaks(why);
     }
 
     /// A node has applied these entries.

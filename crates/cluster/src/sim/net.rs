@@ -1,7 +1,7 @@
 //! The network between simulated coordinators: gRPC requests and answers, whole, that are late,
 //! get lost, come twice, wait before a cut or are refused.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -22,10 +22,11 @@ use tonic::{ConnectError, Status, TimeoutExpired};
 use tower::util::BoxCloneSyncService;
 use volley_proto::raft::v1::membership_service_server::MembershipServiceServer;
 use volley_proto::raft::v1::raft_service_server::RaftServiceServer;
+use volley_sim_kit::network::{Links, Weather};
+use volley_sim_kit::process::Life;
+use volley_sim_kit::trace::Trace;
 
-use super::runtime::Life;
-use super::trace::Trace;
-use crate::network::{Line, Lines};
+use crate::lines::{Line, Lines};
 use crate::service::{MembershipDoor, RaftDoor};
 
 /// After so long without a sign of life a connection is given up, and all calls on it fail.
@@ -34,25 +35,6 @@ const CONNECT: Duration = Duration::from_secs(2);
 const CONSENSUS: &str = "/volley.raft.v1.RaftService/";
 
 type Answer = Result<Response<Body>, Status>;
-
-/// How messages fare that nothing holds up.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Weather {
-    /// The shortest and the longest delay of a message in milliseconds.
-    pub(super) delay_ms: (u64, u64),
-    /// The part of them that gets lost.
-    pub(super) lost: f64,
-    /// The part of the consensus messages that comes twice.
-    pub(super) twice: f64,
-}
-
-impl Weather {
-    pub(super) const CALM: Self = Self {
-        delay_ms: (1, 8),
-        lost: 0.0,
-        twice: 0.0,
-    };
-}
 
 /// All links. Cloning gives another handle.
 #[derive(Clone)]
@@ -69,8 +51,7 @@ struct Shared {
 
 struct State {
     weather: Weather,
-    /// From whom to whom nothing comes.
-    cut: BTreeSet<(u64, u64)>,
+    links: Links<u64>,
     servers: BTreeMap<String, Server>,
 }
 
@@ -102,7 +83,7 @@ impl Net {
     pub(super) fn new(seed: u64, trace: Trace) -> Self {
         let state = State {
             weather: Weather::CALM,
-            cut: BTreeSet::new(),
+            links: Links::default(),
             servers: BTreeMap::new(),
         };
         Self(Arc::new(Shared {
@@ -120,18 +101,18 @@ impl Net {
 
     /// Nothing comes from one to the other any more.
     pub(super) fn cut(&self, from: u64, to: u64) {
-        self.0.state.lock().cut.insert((from, to));
+        self.0.state.lock().links.cut(from, to);
     }
 
     /// Something comes from one to the other again.
     pub(super) fn join(&self, from: u64, to: u64) {
-        self.0.state.lock().cut.remove(&(from, to));
+        self.0.state.lock().links.join(from, to);
         self.0.mended.notify_waiters();
     }
 
     /// Everything comes everywhere again.
     pub(super) fn mend(&self) {
-        self.0.state.lock().cut.clear();
+        self.0.state.lock().links.mend();
         self.0.mended.notify_waiters();
     }
 
@@ -178,20 +159,19 @@ impl Net {
 
     fn fate(&self, dice: &mut fastrand::Rng) -> Fate {
         let weather = self.0.state.lock().weather;
-        let delay = dice.u64(weather.delay_ms.0..=weather.delay_ms.1);
         Fate {
-            delay: Duration::from_millis(delay),
-            lost: dice.f64() < weather.lost,
+            delay: Duration::from_millis(weather.delay_ms(dice)),
+            lost: weather.loses(dice),
             waits: dice.u8(..3) != 0,
         }
     }
 
     fn comes_twice(&self, dice: &mut fastrand::Rng) -> bool {
-        dice.f64() < self.0.state.lock().weather.twice
+        self.0.state.lock().weather.doubles(dice)
     }
 
     fn is_cut(&self, from: u64, to: u64) -> bool {
-        self.0.state.lock().cut.contains(&(from, to))
+        self.0.state.lock().links.is_cut(from, to)
     }
 
     /// The way of one message.

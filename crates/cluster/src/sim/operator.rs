@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 use volley_types::{ErrorCode, NodeId, PredictError};
 
 use super::net::address;
-use super::world::World;
+use super::world::Coordinators;
 use crate::Cluster;
 
 /// The most coordinators that an operator wants.
@@ -30,13 +30,15 @@ pub(super) enum Change {
     Replace(usize),
     /// One is lost with its disk, and another comes.
     Lose(usize),
+    /// One loses its disk and comes back without it, and another comes.
+    Wipe(usize),
     /// Another one leads.
     HandOver(usize),
 }
 
 /// Works orders off.
 pub(super) struct Operator {
-    pub(super) world: World,
+    pub(super) world: Coordinators,
     pub(super) random: fastrand::Rng,
     /// The id of the next newcomer; none is used twice.
     pub(super) next: u64,
@@ -89,6 +91,14 @@ impl Operator {
                 self.world.give_up(lost);
                 self.replace(lost).await;
             }
+            Change::Wipe(which) if ENOUGH <= count => {
+                let lost = self.world.pick(which);
+                self.world.wipe(lost);
+                if let Err(why) = self.world.start(lost).await {
+                    self.world.laws(|laws| laws.breaks(why));
+                }
+                self.replace(lost).await;
+            }
             Change::HandOver(which) => {
                 let to = NodeId(self.world.pick(which));
                 let handed = self.once(move |cluster| async move {
@@ -98,7 +108,9 @@ impl Operator {
                 // It may be impossible now.
                 return handed.await.is_ok();
             }
-            Change::Join(_) | Change::Leave(_) | Change::Lose(_) => return false,
+            Change::Join(_) | Change::Leave(_) | Change::Lose(_) | Change::Wipe(_) => {
+                return false;
+            }
         }
         true
     }

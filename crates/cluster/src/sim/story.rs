@@ -1,12 +1,26 @@
-//! Stories: what goes wrong, and what is changed meanwhile.
-
-use std::fmt::Write;
+//! What stories of coordinators are made of: how they begin, and what goes wrong.
 
 use super::operator::Change;
-use super::runtime;
-use super::telling::{Summary, Telling};
-use super::trace::Trace;
 use crate::store::disk::platter::Fault;
+
+/// How a story begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Beginning {
+    /// How many coordinators there are.
+    pub(super) first: u64,
+    /// Entries between two snapshots.
+    pub(super) snapshot_every: u64,
+}
+
+impl Beginning {
+    pub(super) fn draw(random: &mut fastrand::Rng) -> Self {
+        Self {
+            first: [1, 3, 3, 3, 5, 5][random.usize(..6)],
+            snapshot_every: random.u64(8..80),
+        }
+    }
+}
+
 /// One thing that goes wrong, or that an operator does. Coordinators are counted among those that
 /// shall be in the cluster; times are milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,115 +59,35 @@ pub(super) enum Act {
     Change(Change),
 }
 
-/// Acts, each with the time after it in milliseconds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Story {
-    pub(super) seed: u64,
-    /// How many coordinators begin.
-    pub(super) first: u64,
-    pub(super) snapshot_every: u64,
-    pub(super) acts: Vec<(Act, u64)>,
-}
-
-impl Story {
-    /// The story of that seed.
-    pub(super) fn new(seed: u64) -> Self {
-        let mut random = fastrand::Rng::with_seed(seed);
-        let first = [1, 3, 3, 3, 5, 5][random.usize(..6)];
-        let snapshot_every = random.u64(8..80);
-        let count = random.usize(4..18);
-        let acts = (0..count).map(|_| {
-            let act = act(&mut random);
-            // Mostly one upon the other, at times after everything has come to rest.
-            let after = [300, 1_500, 6_000][random.usize(..3)];
-            (act, random.u64(..after))
-        });
-        Self {
-            seed,
-            first,
-            snapshot_every,
-            acts: acts.collect(),
-        }
-    }
-
-    /// Tells it.
-    ///
-    /// # Errors
-    /// The first law that was broken.
-    pub(super) fn tell(&self) -> Result<Summary, String> {
-        self.tell_to(&Trace::new(false))
-    }
-
-    /// Tells it, and gives its mark and what happened, whatever its end.
-    pub(super) fn traced(&self) -> (u64, Vec<String>) {
-        let trace = Trace::new(true);
-        if let Err(why) = self.tell_to(&trace) {
-            trace.line(format_args!("{why}"));
-        }
-        (trace.mark(), trace.lines())
-    }
-
-    fn tell_to(&self, trace: &Trace) -> Result<Summary, String> {
-        let told = async { Telling::new(self, trace.clone()).tell(self).await };
-        runtime::on_simulated_time(self.seed ^ 3, told)
-    }
-
-    /// The shortest story that ends badly too, as far as leaving out one act after the other
-    /// finds it, and how it ends.
-    pub(super) fn shrunk(&self, why: String) -> (Self, String) {
-        let (mut story, mut why) = (self.clone(), why);
-        let mut at = 0;
-        while at < story.acts.len() {
-            let mut shorter = story.clone();
-            shorter.acts.remove(at);
-            match shorter.tell() {
-                Err(still) => (story, why) = (shorter, still),
-                Ok(_) => at += 1,
+impl Act {
+    pub(super) fn draw(random: &mut fastrand::Rng) -> Self {
+        let (one, other) = (random.usize(..5), random.usize(..5));
+        let machine = random.bool();
+        match random.u8(..58) {
+            0..=6 => Self::Crash(one, machine, random.u64(100..8_000)),
+            7 => Self::CrashAll(random.u64(100..3_000)),
+            8 | 9 => Self::Stop(one, random.u64(100..4_000)),
+            10..=13 => Self::Freeze(one, random.u64(200..6_000)),
+            14..=16 => Self::CutLink(one, other),
+            17 | 18 => Self::Deafen(one),
+            19 | 20 => Self::Mute(one),
+            21..=23 => Self::Split(random.u8(1..31)),
+            24..=29 => Self::Mend,
+            30 | 31 => Self::Lose,
+            32 | 33 => Self::Delay(random.u64(20..400)),
+            34 | 35 => Self::Calm,
+            36 | 37 => Self::SlowDisk(one, random.u64(50..2_000), random.u64(500..6_000)),
+            38..=40 => {
+                let fault = Fault::ALL[random.usize(..Fault::ALL.len())];
+                Self::FailDisk(one, random.u64(..30), fault)
             }
+            41 | 42 => Self::Elect(one),
+            43..=46 => Self::Change(Change::Join(random.bool())),
+            47 | 48 => Self::Change(Change::Leave(one)),
+            49..=51 => Self::Change(Change::Replace(one)),
+            52 | 53 => Self::Change(Change::Lose(one)),
+            54 | 55 => Self::Change(Change::Wipe(one)),
+            _ => Self::Change(Change::HandOver(one)),
         }
-        (story, why)
-    }
-
-    /// The story, for people.
-    pub(super) fn text(&self) -> String {
-        let (seed, first, every) = (self.seed, self.first, self.snapshot_every);
-        let mut text = format!("seed {seed}, coordinators 1 to {first}, snapshots of {every}\n");
-        let mut at = 0;
-        for (act, after) in &self.acts {
-            let _ = writeln!(text, "{at:>7} ms  {act:?}");
-            at += after;
-        }
-        let _ = writeln!(text, "{at:>7} ms  all works again");
-        text
-    }
-}
-
-fn act(random: &mut fastrand::Rng) -> Act {
-    let (one, other) = (random.usize(..5), random.usize(..5));
-    let machine = random.bool();
-    match random.u8(..56) {
-        0..=6 => Act::Crash(one, machine, random.u64(100..8_000)),
-        7 => Act::CrashAll(random.u64(100..3_000)),
-        8 | 9 => Act::Stop(one, random.u64(100..4_000)),
-        10..=13 => Act::Freeze(one, random.u64(200..6_000)),
-        14..=16 => Act::CutLink(one, other),
-        17 | 18 => Act::Deafen(one),
-        19 | 20 => Act::Mute(one),
-        21..=23 => Act::Split(random.u8(1..31)),
-        24..=29 => Act::Mend,
-        30 | 31 => Act::Lose,
-        32 | 33 => Act::Delay(random.u64(20..400)),
-        34 | 35 => Act::Calm,
-        36 | 37 => Act::SlowDisk(one, random.u64(50..2_000), random.u64(500..6_000)),
-        38..=40 => {
-            let fault = Fault::ALL[random.usize(..Fault::ALL.len())];
-            Act::FailDisk(one, random.u64(..30), fault)
-        }
-        41 | 42 => Act::Elect(one),
-        43..=46 => Act::Change(Change::Join(random.bool())),
-        47 | 48 => Act::Change(Change::Leave(one)),
-        49..=51 => Act::Change(Change::Replace(one)),
-        52 | 53 => Act::Change(Change::Lose(one)),
-        _ => Act::Change(Change::HandOver(one)),
     }
 }

@@ -1,8 +1,8 @@
-//! How a story is told: all of it happens, users write and read meanwhile, and in the end
-//! everything must be well.
+//! The world of a story: coordinators, users who write and read meanwhile, and an operator.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,15 +10,18 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
+use volley_sim_kit::network::Weather;
+use volley_sim_kit::process::on_simulated_time;
+use volley_sim_kit::trace::Trace;
+use volley_sim_kit::{Story, World};
 use volley_types::NodeId;
 
 use super::history::Outcome;
-use super::net::{Weather, address};
+use super::net::address;
 use super::operator::{Change, Operator};
-use super::story::{Act, Story};
-use super::trace::Trace;
+use super::story::{Act, Beginning};
 use super::users::Users;
-use super::world::{Running, World};
+use super::world::{Coordinators, Running};
 
 const WRITERS: usize = 3;
 /// How long each change may take once all works: a call that was under way may wait for so long.
@@ -93,21 +96,54 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// A story while it is told.
-pub(super) struct Telling {
-    world: World,
+/// All that there is while a story is told.
+pub(super) struct Consensus {
+    world: Coordinators,
     users: Users,
     tasks: Vec<JoinHandle<()>>,
     orders: Option<mpsc::Sender<Change>>,
     operator: Option<JoinHandle<u64>>,
     doing: Arc<Mutex<String>>,
     began: Instant,
+    /// When all worked again.
+    healed: Instant,
 }
 
-impl Telling {
-    pub(super) fn new(story: &Story, trace: Trace) -> Self {
-        let world = World::new(story.seed, story.snapshot_every, trace);
-        let users = Users::new(&world);
+impl World for Consensus {
+    type Setting = Beginning;
+    type Act = Act;
+    type Summary = Summary;
+    type Trace = Trace;
+
+    const ACTS: Range<usize> = 4..18;
+    const PAUSES_MS: [u64; 3] = [300, 1_500, 6_000];
+    const BEGINS_MS: u64 = 0;
+
+    fn setting(random: &mut fastrand::Rng) -> Beginning {
+        Beginning::draw(random)
+    }
+
+    fn act(random: &mut fastrand::Rng) -> Act {
+        Act::draw(random)
+    }
+
+    fn describe(setting: &Beginning) -> String {
+        let (first, every) = (setting.first, setting.snapshot_every);
+        format!(", coordinators 1 to {first}, snapshots of {every}")
+    }
+
+    fn no_trace() -> Trace {
+        Trace::new(false)
+    }
+
+    fn on_its_clock<T>(seed: u64, work: impl Future<Output = T>) -> T {
+        on_simulated_time(seed ^ 3, work)
+    }
+
+    fn new(story: &Story<Self>, trace: &Trace) -> Self {
+        let every = story.setting.snapshot_every;
+        let world = Coordinators::new(story.seed, every, trace.clone());
+        let (users, now) = (Users::new(&world), Instant::now());
         Self {
             world,
             users,
@@ -115,71 +151,19 @@ impl Telling {
             orders: None,
             operator: None,
             doing: Arc::default(),
-            began: Instant::now(),
+            began: now,
+            healed: now,
         }
-    }
-
-    /// From its beginning to its end.
-    ///
-    /// # Errors
-    /// The first law that was broken.
-    pub(super) async fn tell(mut self, story: &Story) -> Result<Summary, String> {
-        let told = self.whole(story).await;
-        self.world.end();
-        told
-    }
-
-    async fn whole(&mut self, story: &Story) -> Result<Summary, String> {
-        self.begin(story).await?;
-        for (act, after) in &story.acts {
-            self.world.tell(format_args!("{act:?}"));
-            self.perform(*act).await?;
-            self.world.run(ms(*after)).await?;
-        }
-        let healed = Instant::now();
-        self.world.heal().await?;
-        let resumed = self.resumes().await?;
-        let changes = self.changes_end().await?;
-        self.users.stop.cancel();
-        for task in std::mem::take(&mut self.tasks) {
-            let ended = timeout(RESUME, task).await;
-            ended
-                .map_err(|_| "a user never came back")?
-                .map_err(|error| error.to_string())?;
-        }
-        let mut settled = healed.elapsed();
-        self.settles().await?;
-        settled = settled.max(healed.elapsed());
-        self.everybody_writes().await?;
-        let end = self.settles().await?;
-        let history = self.users.history.lock();
-        history.check(&end.cluster.registry().borrow().clone())?;
-        let (terms, shared_terms) = self.world.laws(|laws| laws.terms());
-        Ok(Summary {
-            stories: 1,
-            acknowledged: history.count(|outcome| matches!(outcome, Outcome::Acknowledged(..))),
-            refused: history.count(|outcome| *outcome == Outcome::Refused),
-            unknown: history.count(|outcome| *outcome == Outcome::Unknown),
-            reads: history.reads.len() as u64,
-            entries: self.world.laws(|laws| laws.entries()),
-            crashes: self.world.crashes(),
-            changes,
-            terms,
-            shared_terms,
-            resumed,
-            settled,
-            simulated: self.began.elapsed(),
-        })
     }
 
     /// The first coordinators, and all users.
-    async fn begin(&mut self, story: &Story) -> Result<(), String> {
+    async fn begin(&mut self, story: &Story<Self>) -> Result<(), String> {
         self.began = Instant::now();
-        for node in 1..=story.first {
+        for node in 1..=story.setting.first {
             self.world.start(node).await?;
             self.world.asked(|asked| asked.insert(node));
         }
-        let members: BTreeMap<_, _> = (1..=story.first)
+        let members: BTreeMap<_, _> = (1..=story.setting.first)
             .map(|node| (NodeId(node), address(node)))
             .collect();
         for running in self.world.all_running() {
@@ -198,7 +182,7 @@ impl Telling {
         let operator = Operator {
             world: self.world.clone(),
             random: random.fork(),
-            next: story.first + 1,
+            next: story.setting.first + 1,
             doing: self.doing.clone(),
         };
         self.orders = Some(orders);
@@ -206,7 +190,8 @@ impl Telling {
         self.world.run(ms(2_500)).await
     }
 
-    async fn perform(&self, act: Act) -> Result<(), String> {
+    async fn perform(&mut self, act: Act) -> Result<(), String> {
+        self.world.tell(format_args!("{act:?}"));
         let (world, net) = (&self.world, self.world.net());
         let all: Vec<u64> = world.asked(|asked| asked.iter().copied().collect());
         match act {
@@ -264,6 +249,56 @@ impl Telling {
         Ok(())
     }
 
+    async fn run(&mut self, time_ms: u64) -> Result<(), String> {
+        self.world.run(ms(time_ms)).await
+    }
+
+    async fn heal(&mut self) -> Result<(), String> {
+        self.healed = Instant::now();
+        self.world.heal().await
+    }
+
+    async fn settle(&mut self, _: &Story<Self>) -> Result<Summary, String> {
+        let resumed = self.resumes().await?;
+        let changes = self.changes_end().await?;
+        self.users.stop.cancel();
+        for task in std::mem::take(&mut self.tasks) {
+            let ended = timeout(RESUME, task).await;
+            ended
+                .map_err(|_| "a user never came back")?
+                .map_err(|error| error.to_string())?;
+        }
+        let mut settled = self.healed.elapsed();
+        self.settles().await?;
+        settled = settled.max(self.healed.elapsed());
+        self.everybody_writes().await?;
+        let end = self.settles().await?;
+        let history = self.users.history.lock();
+        history.check(&end.cluster.registry().borrow().clone())?;
+        let (terms, shared_terms) = self.world.laws(|laws| laws.terms());
+        Ok(Summary {
+            stories: 1,
+            acknowledged: history.count(|outcome| matches!(outcome, Outcome::Acknowledged(..))),
+            refused: history.count(|outcome| *outcome == Outcome::Refused),
+            unknown: history.count(|outcome| *outcome == Outcome::Unknown),
+            reads: history.reads.len() as u64,
+            entries: self.world.laws(|laws| laws.entries()),
+            crashes: self.world.crashes(),
+            changes,
+            terms,
+            shared_terms,
+            resumed,
+            settled,
+            simulated: self.began.elapsed(),
+        })
+    }
+
+    fn end(&mut self) {
+        self.world.end();
+    }
+}
+
+impl Consensus {
     /// Writes go on soon. Gives how long that took.
     async fn resumes(&self) -> Result<Duration, String> {
         let (healed, acknowledged) = (Instant::now(), |outcome: &Outcome| {

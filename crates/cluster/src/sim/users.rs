@@ -11,7 +11,7 @@ use volley_types::registry::{BackendKind, ModelSource, ModelVersionSpec, Registr
 use volley_types::{ErrorCode, ModelName, ModelVersion, Parameters, PredictError};
 
 use super::history::{History, Outcome, Read, Write};
-use super::world::{Running, World};
+use super::world::{Coordinators, Running};
 
 const MODELS: usize = 4;
 /// Beyond the time that a write may take, for the clock's grain.
@@ -20,7 +20,7 @@ const GRAIN: Duration = Duration::from_millis(20);
 /// All that users share.
 #[derive(Clone)]
 pub(super) struct Users {
-    pub(super) world: World,
+    pub(super) world: Coordinators,
     pub(super) history: Arc<Mutex<History>>,
     pub(super) stop: CancellationToken,
     /// Coordinators that have a write now.
@@ -50,7 +50,7 @@ fn outcome(error: &PredictError) -> Outcome {
 }
 
 impl Users {
-    pub(super) fn new(world: &World) -> Self {
+    pub(super) fn new(world: &Coordinators) -> Self {
         Self {
             world: world.clone(),
             history: Arc::default(),

@@ -1,5 +1,7 @@
 //! The coordinators of one story, with their disks.
 
+mod disks;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -8,18 +10,22 @@ use std::time::Duration;
 use openraft::ServerState;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout};
+use volley_sim_kit::network::Weather;
+use volley_sim_kit::process::Life;
+use volley_sim_kit::trace::Trace;
 use volley_types::NodeId;
 
 use super::laws::Laws;
 use super::net::{Net, address};
-use super::runtime::Life;
-use super::trace::Trace;
+use crate::identity::Draw;
 use crate::store::Store;
 use crate::store::disk::Disk;
 use crate::store::disk::platter::{Fault, Platter};
 use crate::store::log::LogStore;
 use crate::store::machine::Machine;
 use crate::{Cluster, ClusterConfig};
+
+pub(super) use self::disks::cut;
 
 /// How long starting may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -32,7 +38,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// Cloning gives another handle.
 #[derive(Clone)]
-pub(super) struct World(Arc<Shared>);
+pub(super) struct Coordinators(Arc<Shared>);
 
 struct Shared {
     net: Net,
@@ -59,6 +65,8 @@ struct Member {
     recovers_at: Option<Instant>,
     /// It never starts again.
     gone: bool,
+    /// Its disk is not what it left: the others shall not take it for itself.
+    is_not_itself: bool,
 }
 
 /// A process.
@@ -90,7 +98,7 @@ impl Running {
     }
 }
 
-impl World {
+impl Coordinators {
     pub(super) fn new(seed: u64, snapshot_every: u64, trace: Trace) -> Self {
         Self(Arc::new(Shared {
             net: Net::new(seed ^ 1, trace.clone()),
@@ -152,6 +160,11 @@ impl World {
 
     /// Starts a coordinator over what its disk holds.
     pub(super) async fn start(&self, node: u64) -> Result<(), String> {
+        self.start_as(node, node).await
+    }
+
+    /// The same at the place of `node`, with that id.
+    async fn start_as(&self, node: u64, id: u64) -> Result<(), String> {
         let (image, pace) = {
             let mut members = self.0.members.lock();
             let member = members.entry(node).or_default();
@@ -164,21 +177,27 @@ impl World {
         };
         let mut random = self.0.random.lock().fork();
         let platter = Platter::failing(image, None, random.u64(..));
+        let draw = Draw {
+            incarnation: random.u64(1..),
+            nonce: random.u64(1..),
+            cluster: random.u64(1..),
+        };
         let life = Life::new(node);
         let pace = move || Duration::from_millis(random.u64(0..=pace.load(Ordering::Relaxed)));
         let failed = |error: &dyn std::fmt::Debug| {
             format!("coordinator {node} does not start over its disk: {error:?}")
         };
-        let opened = Disk::simulated(platter.clone(), NodeId(node), pace);
+        let opened = Disk::simulated(platter.clone(), NodeId(id), draw, pace);
         let (disk, found, writer) = opened.map_err(|error| failed(&error))?;
         life.spawn(writer);
         let last = found.entries.last();
         let began_with = last.map_or(0, |entry| entry.log_id.index);
         let multiplier = self.0.multiplier.load(Ordering::Relaxed);
-        let config = ClusterConfig::new(NodeId(node), "", address(node));
+        let config = ClusterConfig::new(NodeId(id), "", address(node));
         let mut config = config.slowed(multiplier);
         config.snapshot_every = self.0.snapshot_every;
-        let store = Store::open(disk, found, config.level).map_err(|error| failed(&error))?;
+        let store = Store::open(disk, NodeId(id), found, config.level);
+        let store = store.map_err(|error| failed(&error))?;
         let (log, machine) = (store.log.clone(), store.machine.clone());
         let start = Cluster::start_over(config, self.0.net.lines_of(&life), store);
         let started = timeout(PATIENCE, life.part(start)).await;
@@ -190,13 +209,14 @@ impl World {
         self.tell(format_args!("{node} starts"));
         let mut members = self.0.members.lock();
         let member = members.entry(node).or_default();
+        let faulty = member.is_not_itself;
         member.running = Some(Running {
             life,
             cluster,
             platter,
             log,
             machine,
-            faulty: false,
+            faulty,
             compared: 0,
             began_with,
         });
@@ -296,7 +316,7 @@ impl World {
     /// Everything works again.
     pub(super) async fn heal(&self) -> Result<(), String> {
         self.tell(format_args!("all works again"));
-        self.0.net.set_weather(super::net::Weather::CALM);
+        self.0.net.set_weather(Weather::CALM);
         self.0.net.mend();
         for member in self.0.members.lock().values_mut() {
             let now = Instant::now();
@@ -348,7 +368,7 @@ impl World {
         for node in start {
             self.start(node).await?;
         }
-        self.laws(|laws| laws.broken().map_or(Ok(()), |why| Err(why.to_owned())))
+        self.laws(|laws| laws.check())
     }
 
     /// Ends everything.
@@ -380,7 +400,7 @@ fn compare(laws: &mut Laws, node: u64, running: &mut Running) {
 }
 
 /// Tells who leads.
-async fn watch(world: World, node: u64, cluster: Cluster) {
+async fn watch(world: Coordinators, node: u64, cluster: Cluster) {
     let mut metrics = cluster.raft_node().metrics();
     loop {
         let (state, term) = {

@@ -4,22 +4,21 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use openraft::storage::LogFlushed;
-use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Database, Durability, ReadableDatabase, ReadableTable};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, oneshot};
-use volley_types::{ErrorCode, NodeId, PredictError};
+use volley_types::{NodeId, PredictError};
 
+use super::claim::{Claim, claim};
+use super::tables::{DiskError, LOG, META, unavailable};
+use crate::identity::Draw;
 use crate::raft_types::{Entry, LogId, SnapshotMeta, TypeConfig, Vote};
-
-pub(super) const META: TableDefinition<&str, &[u8]> = TableDefinition::new("meta");
-pub(super) const LOG: TableDefinition<u64, &[u8]> = TableDefinition::new("log");
 
 /// Where a node keeps everything, in its data directory.
 pub(super) const FILE: &str = "raft.redb";
 /// Its name until it is whole: half a store is no store.
 pub(super) const DRAFT: &str = "raft.redb.new";
-pub(super) const FORMAT: &str = "1";
 /// Operations that may wait for the writer.
 const QUEUE: usize = 1_024;
 /// Operations that share one transaction.
@@ -27,7 +26,6 @@ const BATCH: usize = 256;
 /// An earlier life in this process may take a moment to let go of the file.
 const OPEN_PATIENCE: Duration = Duration::from_secs(5);
 
-pub(super) type DiskError = Box<dyn std::error::Error + Send + Sync>;
 type Done = oneshot::Sender<Result<(), String>>;
 
 enum Write {
@@ -39,6 +37,8 @@ enum Write {
     Purge(u64, Vec<u8>, Done),
     Snapshot(Vec<u8>, Vec<u8>, Done),
     Lineage(u64, Done),
+    /// What is known of other members. Not worth an fsync either: it goes with the next write.
+    Witness(Vec<u8>),
 }
 
 /// The way to the writer thread. It ends, and lets go of the file, when the last of these is
@@ -57,6 +57,12 @@ pub(crate) struct Found {
     pub(crate) entries: Vec<Entry>,
     pub(crate) snapshot: Option<(SnapshotMeta, Vec<u8>)>,
     pub(crate) lineage: u64,
+    /// What this node knew of other members.
+    pub(crate) witness: Vec<u8>,
+    /// Whose directory it is; set by [`Disk::open`].
+    pub(crate) claim: Claim,
+    /// Drawn at this start.
+    pub(crate) draw: Draw,
 }
 
 impl Disk {
@@ -67,11 +73,11 @@ impl Disk {
     pub(crate) fn open(directory: &Path, node: NodeId) -> Result<(Self, Found), PredictError> {
         let database = open_database(directory)
             .map_err(|error| unavailable("the data directory cannot be opened", error))?;
-        Self::over(database, node)
+        Self::over(database, node, Draw::random()?)
     }
 
-    fn over(database: Database, node: NodeId) -> Result<(Self, Found), PredictError> {
-        let (disk, found, mut writer) = Self::begin(database, node)?;
+    fn over(database: Database, node: NodeId, draw: Draw) -> Result<(Self, Found), PredictError> {
+        let (disk, found, mut writer) = Self::begin(database, node, draw)?;
         std::thread::Builder::new()
             .name("raft-disk".to_owned())
             .spawn(move || {
@@ -84,10 +90,15 @@ impl Disk {
     }
 
     /// The two ends of the queue, and what is there already.
-    fn begin(database: Database, node: NodeId) -> Result<(Self, Found, Writer), PredictError> {
-        claim(&database, node)?;
-        let found = read_all(&database)
+    fn begin(
+        database: Database,
+        node: NodeId,
+        draw: Draw,
+    ) -> Result<(Self, Found, Writer), PredictError> {
+        let claim = claim(&database, node, &draw)?;
+        let mut found = read_all(&database)
             .map_err(|error| unavailable("the data directory cannot be read", error))?;
+        (found.claim, found.draw) = (claim, draw);
         let (queue, writes) = mpsc::channel(QUEUE);
         let writer = Writer {
             database,
@@ -133,6 +144,10 @@ impl Disk {
         self.wait(|done| Write::Lineage(mark, done)).await
     }
 
+    pub(crate) fn witness(&self, known: Vec<u8>) -> Result<(), DiskError> {
+        self.send(Write::Witness(known))
+    }
+
     /// Few writes are ever in flight (consensus waits for each), so the queue does not fill.
     fn send(&self, write: Write) -> Result<(), DiskError> {
         self.queue.try_send(write).map_err(|error| match error {
@@ -149,10 +164,6 @@ impl Disk {
             .map_err(|_| DiskError::from("the disk thread has ended"))??;
         Ok(())
     }
-}
-
-pub(super) fn unavailable(message: &str, source: DiskError) -> PredictError {
-    PredictError::new(ErrorCode::Unavailable, message).with_source(source)
 }
 
 fn open_database(directory: &Path) -> Result<Database, DiskError> {
@@ -202,47 +213,6 @@ pub(super) fn patiently(
     }
 }
 
-/// Writes format and node id into a new store, or checks those of an old one.
-fn claim(database: &Database, node: NodeId) -> Result<(), PredictError> {
-    let claimed = (|| {
-        let transaction = database.begin_write()?;
-        let owner = {
-            let mut meta = transaction.open_table(META)?;
-            transaction.open_table(LOG)?;
-            let format = meta.get("format")?.map(|value| value.value().to_vec());
-            let owner = meta.get("node")?.map(|value| value.value().to_vec());
-            if format.is_none() {
-                meta.insert("format", FORMAT.as_bytes())?;
-                meta.insert("node", node.to_string().as_bytes())?;
-            }
-            (format, owner)
-        };
-        transaction.commit()?;
-        Ok::<_, DiskError>(owner)
-    })();
-    let (format, owner) =
-        claimed.map_err(|error| unavailable("the data directory cannot be written", error))?;
-    if format
-        .as_deref()
-        .is_some_and(|format| format != FORMAT.as_bytes())
-    {
-        return Err(PredictError::new(
-            ErrorCode::Conflict,
-            "the data directory was written by another version of Volley",
-        ));
-    }
-    match owner.as_deref().map(String::from_utf8_lossy) {
-        Some(owner) if owner != node.to_string() => Err(PredictError::new(
-            ErrorCode::Conflict,
-            format!(
-                "the data directory belongs to node {owner}, not {node}; a node id is never \
-                 reused: give each node its own directory, and a wiped node a new id"
-            ),
-        )),
-        _ => Ok(()),
-    }
-}
-
 pub(super) fn read_all(database: &Database) -> Result<Found, DiskError> {
     let transaction = database.begin_read()?;
     let meta = transaction.open_table(META)?;
@@ -263,6 +233,12 @@ pub(super) fn read_all(database: &Database) -> Result<Found, DiskError> {
         committed: read::<Option<LogId>>(&meta, "committed")?.flatten(),
         purged: read(&meta, "purged")?,
         lineage: read(&meta, "lineage")?.unwrap_or_default(),
+        witness: meta
+            .get("witness")?
+            .map(|value| value.value().to_vec())
+            .unwrap_or_default(),
+        claim: Claim::default(),
+        draw: Draw::default(),
         entries: entries.collect::<Result<_, DiskError>>()?,
         snapshot,
     })
@@ -311,7 +287,7 @@ impl Writer {
                 Write::Append(_, done) => {
                     done.log_io_completed(self.state.clone().map_err(std::io::Error::other));
                 }
-                Write::Committed(_) => {}
+                Write::Committed(_) | Write::Witness(_) => {}
                 Write::Vote(_, done)
                 | Write::Truncate(_, done)
                 | Write::Purge(_, _, done)
@@ -329,7 +305,7 @@ fn write_batch(database: &Database, batch: &[Write]) -> Result<(), DiskError> {
     let mut transaction = database.begin_write()?;
     if batch
         .iter()
-        .all(|write| matches!(write, Write::Committed(_)))
+        .all(|write| matches!(write, Write::Committed(_) | Write::Witness(_)))
     {
         transaction.set_durability(Durability::None)?;
     }
@@ -360,6 +336,9 @@ fn write_batch(database: &Database, batch: &[Write]) -> Result<(), DiskError> {
                 }
                 Write::Lineage(mark, _) => {
                     meta.insert("lineage", serde_json::to_vec(mark)?.as_slice())?;
+                }
+                Write::Witness(known) => {
+                    meta.insert("witness", known.as_slice())?;
                 }
             }
         }

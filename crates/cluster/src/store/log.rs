@@ -50,6 +50,13 @@ impl LogStore {
         tail.entries.get(&index).map(|entry| entry.log_id)
     }
 
+    /// The vote, as it is on disk, and the last index that is known to be committed.
+    pub(crate) fn reach(&self) -> (Option<Vote>, u64) {
+        let tail = self.tail.lock();
+        let committed = tail.committed.map_or(0, |committed| committed.index);
+        (tail.vote, committed)
+    }
+
     /// The last entry that there was, purged or not.
     pub(crate) fn last_id(&self) -> Option<LogId> {
         let tail = self.tail.lock();

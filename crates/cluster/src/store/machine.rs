@@ -9,9 +9,9 @@ use prost::Message;
 use tokio::sync::watch;
 use volley_proto::registry::v1 as wire;
 use volley_proto::registry_records::{state_from_wire, state_to_wire};
+use volley_registry::apply;
 use volley_types::registry::{LEVEL, RegistryCommand, RegistryState};
 
-use crate::apply::apply;
 use crate::levels;
 use crate::raft_types::{
     Entry, LogId, LogReply, Node, Snapshot, SnapshotMeta, StorageError, StorageIoError,

@@ -9,8 +9,9 @@ use volley_proto::registry_records::state_to_wire;
 use volley_types::registry::RegistryState;
 use volley_types::{ErrorCode, NodeId, PredictError};
 
-use super::disk::{self, DiskError, FILE, FORMAT, Found, LOG, META};
+use super::disk::{self, FILE, Found};
 use super::machine::replay;
+use super::tables::{DiskError, FORMAT, LOG, META, unavailable};
 use crate::raft_types::{LogId, Node, SnapshotMeta, StoredMembership, Vote};
 
 /// What is in the store of a node that is not running.
@@ -39,7 +40,7 @@ pub(crate) fn remains(directory: &Path) -> Result<Remains, PredictError> {
         return Err(PredictError::new(ErrorCode::NotFound, message));
     }
     let (owner, found) = read(&file).map_err(|error| {
-        disk::unavailable(
+        unavailable(
             "the coordinator's data cannot be read; does its process still run?",
             error,
         )
@@ -97,6 +98,8 @@ pub(crate) struct Seed<'a> {
     pub(crate) term: u64,
     /// The mark of the new history.
     pub(crate) lineage: u64,
+    /// Of the new directory.
+    pub(crate) incarnation: u64,
 }
 
 /// Makes a store in `directory`, in which `node` is the only voter.
@@ -104,8 +107,7 @@ pub(crate) struct Seed<'a> {
 /// # Errors
 /// `Conflict` when there is a store already, `Unavailable` when it cannot be written.
 pub(crate) fn sow(directory: &Path, seed: &Seed<'_>) -> Result<(), PredictError> {
-    let failed =
-        |error: DiskError| disk::unavailable("the data directory cannot be written", error);
+    let failed = |error: DiskError| unavailable("the data directory cannot be written", error);
     std::fs::create_dir_all(directory).map_err(|error| failed(error.into()))?;
     if directory.join(FILE).exists() {
         return Err(PredictError::new(
@@ -125,7 +127,11 @@ pub(crate) fn sow(directory: &Path, seed: &Seed<'_>) -> Result<(), PredictError>
 fn fill(file: &Path, seed: &Seed<'_>) -> Result<(), DiskError> {
     let (node, term) = (seed.node.0, seed.term + 1);
     let last = LogId::new(CommittedLeaderId::new(term, node), seed.last_index + 1);
-    let members = [(node, Node::new(seed.address.clone()))];
+    let first = Node {
+        addr: seed.address.clone(),
+        incarnation: seed.incarnation,
+    };
+    let members = [(node, first)];
     let membership = Membership::new(
         vec![[node].into()],
         std::collections::BTreeMap::from(members),
@@ -149,6 +155,8 @@ fn fill(file: &Path, seed: &Seed<'_>) -> Result<(), DiskError> {
         meta.insert("snapshot-meta", disk::encode(&about)?.as_slice())?;
         meta.insert("snapshot-data", data.as_slice())?;
         meta.insert("lineage", disk::encode(&seed.lineage)?.as_slice())?;
+        let incarnation = disk::encode(&seed.incarnation)?;
+        meta.insert("incarnation", incarnation.as_slice())?;
     }
     transaction.commit()?;
     Ok(())

@@ -16,7 +16,7 @@ impl StoreBuilder<TypeConfig, LogStore, Machine, TempDir> for Fresh {
     async fn build(&self) -> Result<(TempDir, LogStore, Machine), StorageError> {
         let directory = tempfile::tempdir().unwrap();
         let (disk, found) = Disk::open(directory.path(), NodeId(1)).unwrap();
-        let store = Store::open(disk, found, LEVEL).unwrap();
+        let store = Store::open(disk, volley_types::NodeId(1), found, LEVEL).unwrap();
         Ok((directory, store.log, store.machine))
     }
 }

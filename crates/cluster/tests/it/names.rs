@@ -7,8 +7,8 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 use volley_types::registry::{
-    AliasMirror, AliasSpec, AliasTarget, Branch, ColumnRef, ColumnType, Inputs, PipelineSpec,
-    PipelineStep, RegistryCommand, StepKind,
+    AliasMirror, AliasSpec, AliasTarget, Branch, ColumnRef, ColumnType, Ensemble, Inputs,
+    PipelineSpec, PipelineStep, RegistryCommand, StepKind,
 };
 use volley_types::{ModelRef, ModelVersion, Revision, Task};
 
@@ -104,11 +104,13 @@ prop_compose! {
     pub(crate) fn pipeline()(
         name in model(),
         task in select(vec![Task::Generate, Task::Tensors, Task::Rerank]),
-        types in btree_map("[a-z]{1,8}", select(vec![ColumnType::Text, ColumnType::Floats]), 0..3),
+        types in btree_map("[a-z]{1,8}", select(ColumnType::ALL.to_vec()), 0..3),
         steps in vec(step(), 0..4),
         (output, description) in ("[a-z]{0,8}", ".{0,20}"),
+        ensemble in option::of((".{0,20}", any::<bool>())),
     ) -> PipelineSpec {
-        PipelineSpec { name, task, inputs: types, steps, output, description }
+        let ensemble = ensemble.map(|(config, loaded)| Ensemble { config, loaded });
+        PipelineSpec { name, task, inputs: types, steps, output, description, ensemble }
     }
 }
 

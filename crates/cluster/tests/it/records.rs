@@ -202,7 +202,7 @@ fn action() -> impl Strategy<Value = RolloutAction> {
     prop_oneof![
         Just(RolloutAction::Pause),
         Just(RolloutAction::Resume),
-        Just(RolloutAction::Rollback),
+        prop::option::of(1..9_u32).prop_map(|replicas| RolloutAction::Rollback { replicas }),
         ".{1,9}".prop_map(RolloutAction::Stop),
     ]
 }
@@ -236,6 +236,7 @@ prop_compose! {
             options,
             rollout,
             replaced: None,
+            replaced_replicas: None,
             ..Deployment::new(ModelVersion(version), replicas, Revision(revision))
         });
         let versions = versions.into_iter().map(|version| (version.version, version));

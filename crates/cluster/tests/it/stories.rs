@@ -283,10 +283,15 @@ async fn a_single_node_cluster_grows_and_its_leader_can_leave() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_data_directory_belongs_to_one_node() {
     let directory = tempfile::tempdir().unwrap();
-    TestNode::start(1, directory.path(), None)
+    // Nothing was promised in it yet, so it may change its owner.
+    TestNode::start(7, directory.path(), None)
         .await
         .stop()
         .await;
+    let first = TestNode::start(1, directory.path(), None).await;
+    let alone = BTreeMap::from([(NodeId(1), first.address.clone())]);
+    first.cluster.bootstrap(alone).await.unwrap();
+    first.stop().await;
     let config = volley_cluster::ClusterConfig::new(NodeId(2), directory.path(), "127.0.0.1:1");
     let Err(error) = volley_cluster::Cluster::start(config).await else {
         panic!("another node took the directory");

@@ -16,8 +16,7 @@ use volley_types::{
 
 use super::typed::Typed;
 use crate::Coordinator;
-use crate::alias::Keys;
-use crate::predict::Copies;
+use crate::alias::{Copies, Keys};
 
 /// The most that a step's answer to one wave may hold, in bytes.
 const MAX_BYTES: usize = 64 << 20;
@@ -121,7 +120,9 @@ impl Run {
         request.priority = self.head.priority;
         request.affinity = self.head.affinity;
         request.session.clone_from(&self.head.session);
-        request.parameters = match self.answers(place) {
+        // The models of an ensemble all get what is said of sequences, as Triton's do.
+        let gets_all = self.spec.ensemble.is_some() || self.answers(place);
+        request.parameters = match gets_all {
             true => self.passed_on().or_defaults(parameters),
             false => parameters.clone(),
         };
@@ -250,10 +251,12 @@ pub(super) fn chunk(row: &GenerationRow<'_>) -> GenerationChunk {
         logprob: row.logprob(),
         finish_reason: row.finish_reason(),
         usage: row.usage(),
+        prompt: row.prompt(),
         error: error.map(|(code, message)| (code.to_owned(), message.to_owned())),
         citations: row.citations().map(owned),
         last: row.last(),
         token_logprobs: row.token_logprobs().map(owned),
         token_ids: None,
+        details: row.details().map(str::to_owned),
     }
 }

@@ -9,7 +9,7 @@ use arrow_array::types::UInt32Type;
 use arrow_array::{
     ArrayRef, Float32Array, RecordBatch, StringArray, UInt32Array, new_empty_array, new_null_array,
 };
-use arrow_schema::DataType;
+use arrow_schema::{DataType, Field};
 use futures::future::{BoxFuture, FutureExt, Shared, try_join_all};
 use minijinja::Value;
 use parking_lot::Mutex;
@@ -20,8 +20,8 @@ use volley_types::{ChunkStream, PredictError, Task, Usage};
 use super::call::{self, Run};
 use super::expression::{self, Known};
 use super::table::{Rows, Table, pick};
-use super::typed::{QUESTION, TEXT};
-use super::{of_step, pure, said};
+use super::typed::{QUESTION, TEXT, is_messages};
+use super::{of_step, pure, said, tensor};
 
 /// What steps have given, by their places.
 pub(super) type Given = BTreeMap<usize, Arc<Table>>;
@@ -386,23 +386,39 @@ impl Wave {
             return Err(lost(place));
         };
         let signature = self.run.typed.models[place].as_ref();
-        let columns = inputs.iter().map(|(name, column)| {
-            let mut column = self.column(column, rows, given)?;
+        let columns = inputs.iter().map(|(name, from)| {
+            let mut column = self.column(from, rows, given)?;
             if let Some(kept) = &kept {
                 column = pick(&column, kept.clone())?;
             }
             let declared = signature.and_then(|it| it.input.field_with_name(name).ok());
-            let wants_text = declared.is_none_or(|field| *field.data_type() == DataType::Utf8);
-            let is_text = *column.data_type() == DataType::Utf8;
-            let column = match is_text && !wants_text {
-                true => said::messages(&column),
-                false => column,
+            let column = match declared {
+                Some(declared) => self.fitted(from, column, declared)?,
+                None => column,
             };
             Ok((name.as_str(), column, true))
         });
         let columns: Vec<_> = columns.collect::<Result<_, PredictError>>()?;
         RecordBatch::try_from_iter_with_nullable(columns)
             .map_err(|error| PredictError::internal("the rows of a step cannot be built", error))
+    }
+
+    /// A column as a model takes it.
+    fn fitted(
+        &self,
+        from: &ColumnRef,
+        column: ArrayRef,
+        declared: &Field,
+    ) -> Result<ArrayRef, PredictError> {
+        if *column.data_type() == DataType::Utf8 && is_messages(declared.data_type()) {
+            return Ok(said::messages(&column));
+        }
+        match self.run.typed.field(&self.run.spec, from) {
+            Some(field) if tensor::adapts(field, declared) => {
+                tensor::adapt(&column, field, declared)
+            }
+            _ => Ok(column),
+        }
     }
 
     /// Calls a model and waits for its whole answer.
@@ -414,7 +430,8 @@ impl Wave {
     ) -> Result<Table, PredictError> {
         if rows.len == 0 {
             let gives = self.run.typed.gives[place].iter();
-            let columns = gives.map(|(name, kind)| (name.clone(), new_empty_array(kind)));
+            let columns =
+                gives.map(|(name, field)| (name.clone(), new_empty_array(field.data_type())));
             return Ok(Table::of(rows, columns.collect::<BTreeMap<_, _>>()));
         }
         let batch = self.model_rows(place, &rows, given, None)?;

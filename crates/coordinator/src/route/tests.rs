@@ -138,7 +138,7 @@ fn a_session_stays_until_its_replica_is_full_and_a_prefix_until_it_has_more_than
     let mut views: Vec<_> = ids.iter().map(view).collect();
     let session = Wish {
         session: Some(7),
-        prefix: None,
+        ..Wish::default()
     };
     let (home, reason) = chosen(&views, session);
     assert_eq!((home.len(), reason), (1, Reason::Session));
@@ -150,14 +150,33 @@ fn a_session_stays_until_its_replica_is_full_and_a_prefix_until_it_has_more_than
 
     views[home[0]].load = 0;
     let prefix = Wish {
-        session: None,
         prefix: Some(7),
+        ..Wish::default()
     };
     assert_eq!(chosen(&views, prefix), (home.clone(), Reason::Prefix));
     views[home[0]].load = 3;
     assert_eq!(chosen(&views, prefix).0, next, "the others are idle");
     views.iter_mut().for_each(|view| view.load = 3);
     assert_eq!(chosen(&views, prefix).0, home, "all are alike");
+}
+
+#[test]
+fn a_session_that_a_model_holds_goes_nowhere_else() {
+    let ids = ids(5);
+    let mut views: Vec<_> = ids.iter().map(view).collect();
+    let wish = Wish {
+        session: Some(7),
+        held: true,
+        ..Wish::default()
+    };
+    let (home, reason) = chosen(&views, wish);
+    assert_eq!((home.len(), reason), (1, Reason::Session));
+    let own = &mut views[home[0]];
+    (own.load, own.suspect, own.ejected) = (10, true, true);
+    // Another coordinator is in another zone.
+    let other = (home[0] + 1) % 5;
+    views[other].local = true;
+    assert_eq!(chosen(&views, wish).0, home);
 }
 
 proptest! {
@@ -177,7 +196,7 @@ proptest! {
         // All of one key, as many streams as there is room for: never beyond the bound.
         let mut views = views;
         for count in 1..=80_u32 {
-            let wish = Wish { session: None, prefix: Some(keys[0]) };
+            let wish = Wish { prefix: Some(keys[0]), ..Wish::default() };
             let (index, _) = decide(&views, &wish, &mut fastrand::Rng::with_seed(1)).unwrap();
             views[index].load += 1;
             let bound = (f64::from(count) * 1.25 / 8.0).ceil().max(2.5);
@@ -202,7 +221,7 @@ proptest! {
             load: loads[index],
             ..view(&ids[index])
         }).collect();
-        let wish = Wish { session, prefix };
+        let wish = Wish { session, prefix, held: false };
         let (index, _) = decide(&views, &wish, &mut fastrand::Rng::with_seed(seed)).unwrap();
         prop_assert!(!views[index].suspect || views.iter().all(|view| view.suspect));
         let trusted = |view: &&View<'_>| view.suspect == views[index].suspect;

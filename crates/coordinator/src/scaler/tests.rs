@@ -277,6 +277,7 @@ async fn a_step_whose_model_fell_asleep_during_the_steps_before_wakes_it() {
         ],
         output: "two".to_owned(),
         description: String::new(),
+        ensemble: None,
     };
     let put = RegistryCommand::PutPipeline {
         pipeline: Arc::new(pipeline),

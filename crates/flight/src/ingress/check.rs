@@ -33,8 +33,14 @@ pub(super) fn check_batch(
     let mut walk = Walk {
         nodes: header.nodes().into_iter().flatten().copied().collect(),
         buffers: buffers(header, body_bytes)?,
+        variadic: header
+            .variadicBufferCounts()
+            .into_iter()
+            .flatten()
+            .collect(),
         next_node: 0,
         next_buffer: 0,
+        next_variadic: 0,
     };
     for field in schema.fields() {
         let column = walk.column(field.data_type())?;
@@ -42,7 +48,8 @@ pub(super) fn check_batch(
             return Err(malformed("a column whose length is not the batch's"));
         }
     }
-    if walk.next_node != walk.nodes.len() || walk.next_buffer != walk.buffers.len() {
+    let all = walk.next_buffer == walk.buffers.len() && walk.next_variadic == walk.variadic.len();
+    if walk.next_node != walk.nodes.len() || !all {
         return Err(malformed("more columns or buffers than its schema has"));
     }
     Ok(())
@@ -67,8 +74,11 @@ fn buffers(header: &BatchHeader<'_>, body_bytes: usize) -> Result<Vec<usize>, Pr
 struct Walk {
     nodes: Vec<FieldNode>,
     buffers: Vec<usize>,
+    /// How many buffers of texts each column of views has.
+    variadic: Vec<i64>,
     next_node: usize,
     next_buffer: usize,
+    next_variadic: usize,
 }
 
 impl Walk {
@@ -90,6 +100,13 @@ impl Walk {
                 self.validity(length, nulls)?;
                 self.offsets(length, 8)?;
                 self.buffer(Some(0))?;
+            }
+            DataType::Utf8View => {
+                self.validity(length, nulls)?;
+                self.buffer(length.checked_mul(16))?;
+                for _ in 0..self.variadic()? {
+                    self.buffer(Some(0))?;
+                }
             }
             DataType::List(item) => {
                 self.validity(length, nulls)?;
@@ -151,6 +168,15 @@ impl Walk {
             Some(needed) if needed <= length => Ok(length),
             _ => Err(malformed("a buffer too short for its values")),
         }
+    }
+
+    /// How many buffers of texts the next column of views has.
+    fn variadic(&mut self) -> Result<usize, PredictError> {
+        let count = self.variadic.get(self.next_variadic).copied();
+        self.next_variadic += 1;
+        count
+            .and_then(|count| usize::try_from(count).ok())
+            .ok_or_else(|| malformed("views without the number of their buffers"))
     }
 
     fn validity(&mut self, length: usize, nulls: usize) -> Result<(), PredictError> {

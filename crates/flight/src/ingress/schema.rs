@@ -30,7 +30,7 @@ pub(super) fn check(schema: Schema<'_>) -> Result<(), PredictError> {
         .ok_or_else(|| malformed("a schema without columns"))?;
     let mut left = MAX_FIELDS;
     for field in fields {
-        check_field(field, MAX_DEPTH, &mut left).map_err(|what| {
+        check_column(field, &mut left).map_err(|what| {
             let name: String = field
                 .name()
                 .unwrap_or_default()
@@ -44,11 +44,28 @@ pub(super) fn check(schema: Schema<'_>) -> Result<(), PredictError> {
     Ok(())
 }
 
+/// A column itself may be of a dictionary's values, which are no lists.
+fn check_column(field: Field<'_>, left: &mut usize) -> Result<(), Refusal> {
+    let Some(dictionary) = field.dictionary() else {
+        return check_field(field, MAX_DEPTH, left);
+    };
+    *left = left.checked_sub(1).ok_or("too many columns before it")?;
+    let index = dictionary.indexType();
+    if index.is_some_and(|index| !matches!(index.bitWidth(), 8 | 16 | 32 | 64)) {
+        return Err(UNKNOWN);
+    }
+    match field.type_type() {
+        Type::Null => Err("a dictionary of nulls; send plain values"),
+        _ if known_flat_type(field) => Ok(()),
+        _ => Err("a dictionary of values that are not flat; send plain values"),
+    }
+}
+
 fn check_field(field: Field<'_>, depth: usize, left: &mut usize) -> Result<(), Refusal> {
     *left = left.checked_sub(1).ok_or("too many columns before it")?;
     let depth = depth.checked_sub(1).ok_or("a type nested too deeply")?;
     if field.dictionary().is_some() {
-        return Err("a dictionary-encoded type; send plain values");
+        return Err("a dictionary inside another type; send plain values");
     }
     match field.type_type() {
         Type::List => check_item(field, depth, left),
@@ -65,12 +82,12 @@ fn check_field(field: Field<'_>, depth: usize, left: &mut usize) -> Result<(), R
             .flatten()
             .try_for_each(|child| check_field(child, depth, left)),
         Type::LargeList => Err("the type large_list; use list"),
+        Type::Utf8View => Ok(()),
         Type::Union
         | Type::Map
         | Type::RunEndEncoded
         | Type::ListView
         | Type::LargeListView
-        | Type::Utf8View
         | Type::BinaryView => Err("a type that this service does not carry"),
         _ => known_flat_type(field).then_some(()).ok_or(UNKNOWN),
     }

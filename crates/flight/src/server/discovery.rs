@@ -7,9 +7,14 @@ use arrow_ipc::writer::IpcWriteOptions;
 use arrow_schema::{Fields, Schema};
 use bytes::Bytes;
 use futures::{Stream, StreamExt, stream};
+use prost::Message;
 use serde_json::{Value, json};
 use tonic::Status;
-use volley_types::{ErrorCode, ModelRef, Parameters, Predict, PredictError, Signature};
+use volley_proto::registry::v1::Connector;
+use volley_proto::registry_records::connector_from_wire;
+use volley_types::{
+    CheckConnector, ErrorCode, ModelRef, Parameters, Predict, PredictError, Signature,
+};
 
 use crate::describe::describe;
 use crate::descriptor::{self, Side};
@@ -200,6 +205,19 @@ pub(super) async fn act(predict: &dyn Predict, action: &Action) -> Result<Bytes,
                 )
             }),
     }
+}
+
+/// Whether a connector works from here.
+pub(super) async fn check_connector(
+    connectors: &dyn CheckConnector,
+    body: &[u8],
+) -> Result<Bytes, PredictError> {
+    let malformed = || PredictError::invalid("the action's body must be a connector");
+    let (test, connector) = body.split_first().ok_or_else(malformed)?;
+    let connector = Connector::decode(connector).map_err(|_| malformed())?;
+    let connector = connector_from_wire(connector)?;
+    connectors.check_connector(&connector, *test == 1).await?;
+    Ok(Bytes::new())
 }
 
 fn model_json(model: &ModelRef, signature: &Signature) -> Value {

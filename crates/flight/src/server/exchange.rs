@@ -17,12 +17,14 @@ use tonic::metadata::MetadataMap;
 use tonic::{Request, Status, Streaming};
 use tracing::Instrument;
 use volley_proto::predict_command::PredictHead;
+use volley_types::deadline::grpc_timeout;
 use volley_types::{
-    ChunkStream, Deadline, ErrorCode, Predict, PredictError, RequestId, Signature, Task,
+    ChunkStream, Deadline, ErrorCode, Intake, Predict, PredictError, RequestId, Signature, Task,
     TraceContext,
 };
 
 use super::FlightServerConfig;
+use super::counted::Taken;
 use super::incoming::{Incoming, read_descriptor};
 use crate::descriptor;
 use crate::egress::{Coalesce, Encoder, RESPONSE_MESSAGE_BYTES};
@@ -32,6 +34,10 @@ use crate::udf::function::Function;
 use crate::udf::{self, airport};
 
 mod function;
+mod passing;
+
+/// The header by which a plain call asks for what `pass_columns` of a command asks for.
+const PASS_COLUMNS: &str = "volley-pass-columns";
 
 /// Messages that wait for the connection to take them.
 const READY_MESSAGES: usize = 2;
@@ -49,12 +55,15 @@ pub(super) fn start(
     place: OwnedSemaphorePermit,
 ) -> Outgoing {
     let (replies, messages) = mpsc::channel(READY_MESSAGES);
-    let (metadata, _, requests) = request.into_parts();
+    let (metadata, extensions, requests) = request.into_parts();
+    let taken = extensions.get::<Taken>().cloned();
+    let taken = taken.unwrap_or_else(|| Taken::new(Intake::default().share()));
     let exchange = Exchange {
         predict,
         caller,
         config,
         replies,
+        taken,
     };
     let task = tokio::spawn(async move {
         let outcome = exchange.run(&metadata, requests).await;
@@ -134,6 +143,7 @@ struct Exchange {
     caller: Caller,
     config: FlightServerConfig,
     replies: mpsc::Sender<FlightData>,
+    taken: Taken,
 }
 
 /// What a descriptor and the headers with it ask for.
@@ -189,6 +199,14 @@ impl Exchange {
         let now = Instant::now();
         let mut head = descriptor::head(descriptor, now)?;
         adopt_headers(&mut head, descriptor, metadata);
+        // gRPC's own deadline holds for the whole stream, whatever the descriptor says.
+        if let Some(called) = metadata.get("grpc-timeout") {
+            let given = called.to_str().ok().and_then(grpc_timeout);
+            let given = given
+                .ok_or_else(|| PredictError::invalid("metadata 'grpc-timeout' is malformed"))?;
+            let given = Deadline::after(now, given);
+            head.deadline = Some(head.deadline.map_or(given, |it| it.earlier(given)));
+        }
         let longest = Deadline::after(now, self.config.max_exchange_time);
         head.deadline = Some(head.deadline.map_or(longest, |it| it.earlier(longest)));
         let name = descriptor::name(descriptor);
@@ -240,12 +258,14 @@ impl Exchange {
         } = *called;
         let marked = head.end_marker;
         if let (Door::Function(engine), Some(function)) = (door, Function::builtin(&name)) {
-            let incoming = Incoming::new(requests, first, function.args.clone(), marked);
+            let args = function.args.clone();
+            let incoming = Incoming::new(requests, first, args, marked, self.taken.clone());
             let answer = self.answer_function(head, function, incoming, None, engine);
             return Box::pin(answer).await;
         }
         let signature = self.predict.signature(&head.model).await?;
-        let mut incoming = Incoming::new(requests, first, signature.input.clone(), marked);
+        let input = signature.input.clone();
+        let mut incoming = Incoming::new(requests, first, input, marked, self.taken.clone());
         let (engine, schema) = match door {
             Door::Rows => (None, None),
             Door::Function(engine) => (Some(engine), None),
@@ -278,6 +298,10 @@ impl Exchange {
         mut incoming: Incoming,
         schema: Option<SchemaRef>,
     ) -> Result<(), PredictError> {
+        if head.pass_columns {
+            // Apart: other answers need no room for it.
+            return Box::pin(self.answer_passing(head, signature, incoming, schema)).await;
+        }
         let encoder = Encoder::new(RESPONSE_MESSAGE_BYTES);
         let mut encoder = encoder.leaving_out(head.columns_left_out);
         self.send(encoder.schema(&signature.output)).await?;
@@ -289,7 +313,7 @@ impl Exchange {
         let Some(schema) = schema else {
             return no_rows(signature.task);
         };
-        signature.check_input(&schema)?;
+        signature.check_castable(&schema)?;
         let grace = self.config.whole_request_grace;
         let Some((input, _incoming)) = incoming.rows(schema, grace).await? else {
             return no_rows(signature.task);
@@ -344,6 +368,7 @@ fn adopt_headers(head: &mut PredictHead, descriptor: &FlightDescriptor, metadata
     if let Some(trace) = text("traceparent").and_then(TraceContext::parse) {
         head.trace = trace;
     }
+    head.pass_columns = text(PASS_COLUMNS) == Some("true");
     if let Some(id) = text("x-request-id").and_then(|id| RequestId::new(id).ok()) {
         head.request_id = id;
     }

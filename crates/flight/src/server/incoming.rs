@@ -6,11 +6,14 @@ use arrow_array::{Array, RecordBatch};
 use arrow_flight::{FlightData, FlightDescriptor};
 use arrow_schema::SchemaRef;
 use futures::{Stream, StreamExt, stream};
+use prost::Message;
 use tokio::time::timeout;
 use tonic::Streaming;
 use volley_types::{ErrorCode, Input, PredictError};
 
+use super::counted::Taken;
 use crate::ingress::{Decoder, Ingress};
+use crate::status::from_status;
 
 /// One exchange's input.
 pub(super) struct Incoming {
@@ -21,6 +24,9 @@ pub(super) struct Incoming {
     input: SchemaRef,
     must_mark_end: bool,
     ended: bool,
+    taken: Taken,
+    /// Bytes of the messages whose rows may be held still.
+    held: usize,
 }
 
 /// Reads messages up to the one with the descriptor, and returns both.
@@ -44,6 +50,7 @@ impl Incoming {
         first: FlightData,
         input: SchemaRef,
         must_mark_end: bool,
+        taken: Taken,
     ) -> Self {
         Self {
             messages,
@@ -52,6 +59,8 @@ impl Incoming {
             input,
             must_mark_end,
             ended: false,
+            taken,
+            held: 0,
         }
     }
 
@@ -102,6 +111,7 @@ impl Incoming {
     fn rest(self) -> impl Stream<Item = Result<RecordBatch, PredictError>> + Send {
         stream::unfold(Some(self), |incoming| async move {
             let mut incoming = incoming?;
+            incoming.release();
             match incoming.next().await {
                 Ok(Some(batch)) => Some((Ok(batch), Some(incoming))),
                 Ok(None) => None,
@@ -124,6 +134,7 @@ impl Incoming {
     /// Every batch after [`Self::schema`] as it is, with nulls, and where it has no rows.
     pub(super) fn batches(self) -> impl Stream<Item = Result<RecordBatch, PredictError>> + Send {
         stream::try_unfold(self, |mut incoming| async move {
+            incoming.release();
             let batch = incoming.batch().await?;
             Ok(batch.map(|batch| (batch, incoming)))
         })
@@ -147,12 +158,19 @@ impl Incoming {
         Ok(None)
     }
 
+    /// Gives back what the messages took whose rows are taken: whoever comes for more has done
+    /// with them.
+    fn release(&mut self) {
+        self.taken.release(std::mem::take(&mut self.held));
+    }
+
     /// `None` is the end of a client that marks no end. Cancel-safe.
     async fn message(&mut self) -> Result<Option<Ingress>, PredictError> {
         let data = match self.first.take() {
             Some(first) => Some(first),
             None => self.messages.message().await.map_err(broken_off)?,
         };
+        self.held += data.as_ref().map_or(0, Message::encoded_len);
         match data {
             Some(data) => self.decoder.decode(&data).map(Some),
             None if self.must_mark_end => Err(PredictError::new(
@@ -180,9 +198,13 @@ fn check_nulls(batch: &RecordBatch, declared: &SchemaRef) -> Result<(), PredictE
     Ok(())
 }
 
-/// Too large a message is the client's mistake; everything else that ends the request stream
+/// Too large a message is the client's mistake, and what this node refused has its own error;
+/// everything else that ends the request stream
 /// is the client going away.
 fn broken_off(status: tonic::Status) -> PredictError {
+    if !status.details().is_empty() {
+        return from_status(status);
+    }
     if status.code() == tonic::Code::OutOfRange {
         return PredictError::new(
             ErrorCode::TooLarge,

@@ -9,6 +9,7 @@ use volley_types::{ErrorCode, ModelName, PredictError, Signature, Task};
 use super::caller::Caller;
 use super::function::Function;
 use super::msgpack::{Value, encode};
+use super::types::widest;
 
 /// The one schema of the catalogue. Not `main`: DuckDB looks for that one in itself.
 pub(crate) const SCHEMA: &str = "models";
@@ -87,11 +88,16 @@ pub(crate) fn info(
     Ok(info)
 }
 
-/// The arguments without metadata, which DuckDB would compare.
+/// The arguments without metadata, which DuckDB would compare, and as wide as they may be: DuckDB
+/// casts an INTEGER or a FLOAT to what is wider by itself, and never a DOUBLE to a FLOAT.
 fn named(function: &Function) -> Schema {
     let fields = function.args.fields().iter();
-    let bare = fields.map(|field| field.as_ref().clone().with_metadata(Default::default()));
-    Schema::new(bare.collect::<Vec<_>>())
+    let wide = fields.map(|field| {
+        let field = field.as_ref().clone().with_metadata(Default::default());
+        let kind = widest(field.data_type());
+        field.with_data_type(kind)
+    });
+    Schema::new(wide.collect::<Vec<_>>())
 }
 
 fn schema_bytes(schema: &Schema) -> Result<Vec<u8>, PredictError> {

@@ -10,12 +10,12 @@ use arrow_buffer::NullBuffer;
 use arrow_schema::{DataType, FieldRef, Fields, Schema, SchemaRef};
 use arrow_select::filter::filter_record_batch;
 use arrow_select::take::take;
-use volley_types::signature::PROMPT;
+use volley_types::signature::{PROMPT, cast_column};
 use volley_types::{ErrorCode, ModelRef, ParamValue, Parameters, PredictError, Signature, Task};
 
 use super::caller::argument;
 use super::gather::Answer;
-use super::types::{convert, engine_field, engine_type, fits};
+use super::types::{argument_type, convert, engine_field, fits};
 
 /// The functions that Databend expects of every server.
 const ECHO: &str = "builtin_echo";
@@ -152,12 +152,12 @@ impl Function {
             }
         };
         let args = columns.iter().enumerate().map(|(index, column)| {
-            let field = engine_field(&argument(index), engine_type(column)?);
+            let field = engine_field(&argument(index), argument_type(column)?);
             let named = [(COLUMN.to_owned(), column.name().clone())];
             Some(field.as_ref().clone().with_metadata(named.into()))
         });
         let args: Option<Vec<_>> = args.collect();
-        let answer = Answer::of(signature);
+        let answer = Answer::of(signature, options)?;
         let (Some(args), Some(result)) = (args, answer.engine_type(signature)) else {
             return Err(PredictError::new(
                 ErrorCode::Unimplemented,
@@ -268,8 +268,20 @@ impl Function {
         }
         let mut fields = model.columns.clone();
         let mut columns = Vec::with_capacity(fields.len());
-        for (field, column) in model.columns.iter().zip(args.columns()) {
-            columns.push(convert(column, field.data_type())?);
+        for (field, (kind, column)) in model
+            .columns
+            .iter()
+            .zip(fields.iter_mut().zip(args.columns()))
+        {
+            let column = cast_column(column, field)?;
+            // Large texts are texts, and keep their own type.
+            *kind = Arc::new(
+                field
+                    .as_ref()
+                    .clone()
+                    .with_data_type(column.data_type().clone()),
+            );
+            columns.push(column);
         }
         for (field, value) in &model.constants {
             let same = StringArray::from_iter_values(std::iter::repeat_n(value, rows));

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, UInt32Type};
-use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, StructArray};
-use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, StructArray, UInt32Array};
+use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
+use arrow_select::take::take;
 use serde_json::{Map, Value, json};
-use volley_types::signature::{EMBEDDING, SCORE};
-use volley_types::{ErrorCode, GenerationRow, PredictError, Signature, Task};
+use volley_types::signature::{EMBEDDING, SCORE, labels};
+use volley_types::{ErrorCode, GenerationRow, Parameters, PredictError, Signature, Task};
 
 use super::types::{convert, engine_type, items};
 
@@ -30,20 +31,83 @@ pub(crate) enum Answer {
     Terms,
     /// The output column, or all of them as a struct.
     Outputs(SchemaRef),
+    /// One of several output columns.
+    Output(FieldRef),
+    /// One value of an output column.
+    Class(FieldRef, usize),
 }
 
+/// The option that chooses one of a tensor model's outputs, and the one that chooses one of its
+/// values by name.
+const OUTPUT: &str = "output";
+const CLASS: &str = "class";
+
 impl Answer {
-    /// The value of a model of this signature.
-    pub(crate) fn of(signature: &Signature) -> Self {
-        match signature.task {
+    /// The value of a model of this signature. Takes `output` and `class`, which choose one of a
+    /// tensor model's, out of `options`.
+    ///
+    /// # Errors
+    /// `InvalidInput` where they choose what the model does not have.
+    pub(crate) fn of(
+        signature: &Signature,
+        options: &mut Parameters,
+    ) -> Result<Self, PredictError> {
+        Ok(match signature.task {
             Task::Generate => Self::Text,
             Task::Embed => Self::Column(EMBEDDING),
             Task::Rerank => Self::Column(SCORE),
             Task::Classify => Self::Label,
             Task::ClassifyTokens => Self::Entities,
             Task::EncodeSparse => Self::Terms,
-            Task::Tensors => Self::Outputs(signature.output.clone()),
-        }
+            Task::Tensors => Self::of_tensors(&signature.output, options)?,
+        })
+    }
+
+    fn of_tensors(outputs: &SchemaRef, options: &mut Parameters) -> Result<Self, PredictError> {
+        let mut option = |name| {
+            let value = options.text(name);
+            options.remove(name);
+            value
+        };
+        let (output, class) = (option(OUTPUT), option(CLASS));
+        let Some(output) = output else {
+            return match class {
+                None => Ok(Self::Outputs(outputs.clone())),
+                Some(_) => Err(PredictError::invalid(
+                    "the option 'class' of a function needs 'output', the name of the column that \
+                     has the classes",
+                )),
+            };
+        };
+        let field = outputs
+            .fields()
+            .iter()
+            .find(|field| *field.name() == output);
+        let field = field.ok_or_else(|| {
+            let names = outputs
+                .fields()
+                .iter()
+                .map(|field| format!("'{}'", field.name()));
+            PredictError::invalid(format!(
+                "the option 'output' of a function must be one of {}",
+                names.collect::<Vec<_>>().join(", ")
+            ))
+        })?;
+        let Some(class) = class else {
+            return Ok(Self::Output(field.clone()));
+        };
+        let classes = labels(field);
+        let place = classes.iter().position(|name| *name == class);
+        let place = place.ok_or_else(|| {
+            PredictError::invalid(match classes.is_empty() {
+                true => format!("the output '{output}' has no classes by name"),
+                false => format!(
+                    "the option 'class' of a function must be one of {}",
+                    classes.join(", ")
+                ),
+            })
+        })?;
+        Ok(Self::Class(field.clone(), place))
     }
 
     /// The type of the value; `None` where engines have none for it.
@@ -51,6 +115,11 @@ impl Answer {
         match self {
             Self::Text | Self::Label | Self::Entities | Self::Terms => Some(DataType::Utf8),
             Self::Column(name) => engine_type(signature.output.field_with_name(name).ok()?),
+            Self::Output(field) => engine_type(field),
+            Self::Class(field, _) => match field.data_type() {
+                DataType::FixedSizeList(item, _) => engine_type(item),
+                _ => None,
+            },
             Self::Outputs(schema) => match schema.fields().as_ref() {
                 [] => None,
                 [one] => engine_type(one),
@@ -198,6 +267,17 @@ fn values(answer: &Answer, rows: &RecordBatch) -> Result<ArrayRef, PredictError>
                     .map(|(term, weight)| (term.to_owned(), json!(weight)));
                 Some(Value::Object(pairs.collect::<Map<_, _>>()).to_string())
             })
+        }
+        Answer::Output(field) => column(field.name())?,
+        Answer::Class(field, place) => {
+            let lists = column(field.name())?;
+            let none = || broken("an output of classes is no list");
+            let lists = lists.as_fixed_size_list_opt().ok_or_else(none)?;
+            let size = u32::try_from(lists.value_length()).map_err(broken)?;
+            let place = u32::try_from(*place).map_err(broken)?;
+            let places = (0..).map(|row: u32| row * size + place).take(lists.len());
+            let places = UInt32Array::from_iter_values(places);
+            take(lists.values(), &places, None).map_err(broken)?
         }
         Answer::Outputs(schema) => match rows.columns() {
             [one] => one.clone(),

@@ -36,6 +36,25 @@ pub(crate) fn engine_type(field: &Field) -> Option<DataType> {
     })
 }
 
+/// The type that stands for a model's column in an engine's table: of a tensor of one value, that
+/// value's.
+pub(crate) fn argument_type(field: &Field) -> Option<DataType> {
+    match field.data_type() {
+        DataType::FixedSizeList(item, 1) => engine_type(item),
+        _ => engine_type(field),
+    }
+}
+
+/// The widest type of the same kind, to which engines cast all others of it by themselves.
+pub(crate) fn widest(kind: &DataType) -> DataType {
+    match kind {
+        kind if kind.is_integer() => DataType::Int64,
+        kind if kind.is_floating() => DataType::Float64,
+        DataType::List(item) => DataType::new_list(widest(item.data_type()), item.is_nullable()),
+        other => other.clone(),
+    }
+}
+
 /// Whether an argument of type `given` can be passed as `wanted`, an engine's type, without
 /// losing anything but by a value that does not fit, which is refused.
 pub(crate) fn fits(given: &DataType, wanted: &DataType) -> bool {
@@ -125,6 +144,19 @@ mod tests {
         ] {
             assert_eq!(engine_type(&Field::new("f", given, false)), wanted);
         }
+    }
+
+    #[test]
+    fn a_tensor_of_one_value_is_that_value_in_a_table() {
+        let one = DataType::new_fixed_size_list(DataType::Float32, 1, false);
+        let two = DataType::new_fixed_size_list(DataType::Int32, 2, false);
+        let argument = |kind: &DataType| argument_type(&Field::new("f", kind.clone(), false));
+        assert_eq!(argument(&one), Some(DataType::Float32));
+        let list = DataType::new_list(DataType::Int32, true);
+        assert_eq!(argument(&two), Some(list.clone()));
+        assert_eq!(widest(&list), DataType::new_list(DataType::Int64, true));
+        assert_eq!(widest(&DataType::Float32), DataType::Float64);
+        assert_eq!(widest(&DataType::Utf8), DataType::Utf8);
     }
 
     #[test]

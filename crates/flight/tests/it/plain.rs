@@ -1,5 +1,9 @@
 //! Clients that know only Arrow Flight.
 
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use arrow_flight::{Action, Empty, FlightData, FlightDescriptor, Ticket};
 use arrow_schema::Schema;
 use futures::channel::mpsc;
@@ -141,4 +145,61 @@ async fn what_is_not_offered_says_so() {
         assert_eq!(status.code(), Code::Unimplemented);
     }
     assert!(get.message().contains("DoExchange"), "{}", get.message());
+}
+
+/// Rows of a column that the model does not take beside its own.
+fn labelled(values: &[i64]) -> RecordBatch {
+    let ids = values.iter().map(|value| format!("row {value}"));
+    let ids: ArrayRef = Arc::new(StringArray::from_iter_values(ids));
+    let numbers = numbers(values).column(0).clone();
+    RecordBatch::try_from_iter([("id", ids), ("x", numbers)]).unwrap()
+}
+
+#[tokio::test]
+async fn columns_that_the_model_does_not_take_pass_where_they_are_asked_for() {
+    let node = Node::start().await;
+    let mut client = node.raw().await;
+    let messages = |descriptor: FlightDescriptor| {
+        let mut encoder = Encoder::new(1 << 20);
+        let schema = encoder.schema(&labelled(&[]).schema());
+        let mut messages = vec![schema.with_descriptor(descriptor)];
+        for values in [&[3, 4][..], &[5]] {
+            encoder.batch(&labelled(values), &mut messages).unwrap();
+        }
+        messages
+    };
+    let mut by_header = Request::new(stream::iter(messages(path(&["double"]))));
+    let value = MetadataValue::from_static("true");
+    by_header
+        .metadata_mut()
+        .insert("volley-pass-columns", value);
+    let command = volley_proto::predict::v1::PredictCommand {
+        model: "double".to_owned(),
+        pass_columns: true,
+        ..Default::default()
+    };
+    let command = volley_proto::predict_command::encode(&command);
+    let by_command = Request::new(stream::iter(messages(FlightDescriptor::new_cmd(command))));
+    for call in [by_header, by_command] {
+        let replies = soon("headers", client.do_exchange(call)).await.unwrap();
+        let replies = replies.into_inner();
+        let replies: Vec<_> = soon("the answer", replies.try_collect()).await.unwrap();
+        assert_eq!(answers(&replies), [6, 8, 10]);
+        let mut decoder = Decoder::default();
+        let mut ids = Vec::new();
+        for reply in &replies {
+            if let Ingress::Batch { batch, .. } = decoder.decode(reply).unwrap() {
+                let column = batch.column_by_name("id").unwrap().as_string::<i32>();
+                ids.extend(column.iter().flatten().map(str::to_owned));
+            }
+        }
+        assert_eq!(ids, ["row 3", "row 4", "row 5"]);
+    }
+    // Without being asked they are refused by name.
+    let call = client.do_exchange(stream::iter(messages(path(&["double"]))));
+    let replies = soon("headers", call).await.unwrap().into_inner();
+    let refused = soon("the end", replies.try_collect::<Vec<_>>()).await;
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("'id'"), "{}", refused.message());
 }

@@ -106,7 +106,9 @@ pub(crate) fn upstream_failed() -> PredictError {
 
 #[async_trait]
 impl Predict for Scripted {
-    async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
+    async fn predict(&self, mut request: PredictRequest) -> Result<ChunkStream, PredictError> {
+        // As a coordinator does.
+        request.input = signature().conform(request.input)?;
         match &request.input {
             Input::Batch(_) => self.whole.fetch_add(1, Ordering::SeqCst),
             Input::Stream { .. } => self.streamed.fetch_add(1, Ordering::SeqCst),

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use arrow_flight::FlightDescriptor;
+use arrow_flight::encode::FlightDataEncoderBuilder;
 use futures::{StreamExt, TryStreamExt, stream};
 use tokio::net::TcpListener;
 use volley_flight::client::{FlightClient, FlightClientConfig};
@@ -249,4 +251,32 @@ fn assert_same(error: &PredictError, expected: &PredictError) {
             expected.origin
         )
     );
+}
+
+#[tokio::test]
+async fn a_calls_own_timeout_ends_its_whole_stream() {
+    let node = Node::start().await;
+    let mut client = node.raw().await;
+    let descriptor = FlightDescriptor::new_path(vec!["drip".to_owned()]);
+    let messages = FlightDataEncoderBuilder::new()
+        .with_flight_descriptor(Some(descriptor))
+        .build(stream::iter([Ok(numbers(&[1]))]).chain(stream::pending()));
+    let messages = messages.filter_map(|message| async move { message.ok() });
+    let mut asked = tonic::Request::new(messages);
+    // Put there by hand, for the client must not end the stream by itself.
+    let timeout = "300m".parse().unwrap();
+    asked.metadata_mut().insert("grpc-timeout", timeout);
+    let mut answer = client.do_exchange(asked).await.unwrap().into_inner();
+    let end = async {
+        loop {
+            match answer.message().await {
+                Ok(Some(_)) => {}
+                Ok(None) => panic!("it ended well"),
+                Err(status) => return status,
+            }
+        }
+    };
+    let status = soon("the end", end).await;
+    assert_eq!(status.code(), tonic::Code::DeadlineExceeded, "{status:?}");
+    node.all_stopped().await;
 }

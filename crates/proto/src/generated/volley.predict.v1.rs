@@ -46,11 +46,22 @@ pub struct PredictCommand {
     #[prost(message, optional, tag = "12")]
     pub continuation: ::core::option::Option<Continuation>,
     /// The client understands answers that leave columns out of a message in which they say nothing.
-    /// See docs/flight-protocol.md, "Columns left out".
+    /// See docs/reference/flight.md, "Columns left out".
     #[prost(bool, tag = "13")]
     pub columns_left_out: bool,
+    /// The interface that the request came by: "openai", "openai_responses", "anthropic", "cohere",
+    /// "ollama"; empty means that the parameters are meant for the model as they are.
+    #[prost(string, tag = "14")]
+    pub dialect: ::prost::alloc::string::String,
+    /// The caller takes the whole answer at once: nobody reads its parts as they come.
+    #[prost(bool, tag = "15")]
+    pub whole: bool,
+    /// Columns of the request that the model does not take come back beside the answer's, row by row.
+    /// See docs/reference/flight.md, "Columns that pass through".
+    #[prost(bool, tag = "16")]
+    pub pass_columns: bool,
 }
-/// See docs/streaming.md, "When a worker dies".
+/// See docs/explanation/worker-failover.md.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Continuation {
     /// The seed of a sampled request that has none of its own.
@@ -119,6 +130,10 @@ pub struct ErrorDetail {
     pub origin: i32,
     #[prost(string, tag = "4")]
     pub request_id: ::prost::alloc::string::String,
+    /// What the code means more closely: "context_length_exceeded", "content_filter",
+    /// "model_missing", "quota_exhausted"; empty where nothing more is known.
+    #[prost(string, tag = "5")]
+    pub reason: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]

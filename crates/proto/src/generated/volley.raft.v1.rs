@@ -106,7 +106,7 @@ pub struct TakeOverRequest {
 pub struct TakeOverReply {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DescribeRequest {}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DescribeReply {
     /// The highest level of commands that it takes.
     #[prost(uint32, tag = "1")]
@@ -120,6 +120,32 @@ pub struct DescribeReply {
     /// The last index of the log that it has applied.
     #[prost(uint64, optional, tag = "4")]
     pub last_applied: ::core::option::Option<u64>,
+    /// Its id; 0 from versions that do not tell.
+    #[prost(uint64, tag = "5")]
+    pub node_id: u64,
+    /// It has voted, or has something in its log.
+    #[prost(bool, tag = "6")]
+    pub initialised: bool,
+    /// Of the membership that it knows.
+    #[prost(message, repeated, tag = "7")]
+    pub members: ::prost::alloc::vec::Vec<Member>,
+    /// What it has on disk, and goes back behind never.
+    #[prost(message, optional, tag = "8")]
+    pub reach: ::core::option::Option<Reach>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Reach {
+    /// Of its vote.
+    #[prost(uint64, tag = "1")]
+    pub term: u64,
+    #[prost(uint64, tag = "2")]
+    pub leader: u64,
+    /// That one was elected, as far as it knows.
+    #[prost(bool, tag = "3")]
+    pub elected: bool,
+    /// The last index of its log that it knows to be committed.
+    #[prost(uint64, tag = "4")]
+    pub committed: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct MembershipReply {
@@ -134,6 +160,9 @@ pub struct Member {
     pub address: ::prost::alloc::string::String,
     #[prost(bool, tag = "3")]
     pub voter: bool,
+    /// Of its data directory; 0 where that is not recorded.
+    #[prost(uint64, tag = "4")]
+    pub incarnation: u64,
 }
 /// Generated client implementations.
 pub mod raft_service_client {
@@ -146,7 +175,9 @@ pub mod raft_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Consensus. Payloads are the consensus library's own messages, serialised as JSON.
+    /// Consensus. Payloads are the consensus library's own messages, serialised as JSON. Every call and
+    /// every answer has the sender's identity in its metadata (`volley-member`), and every call the
+    /// incarnation that it expects the receiver to have (`volley-expects`).
     #[derive(Debug, Clone)]
     pub struct RaftServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -351,7 +382,9 @@ pub mod raft_service_server {
             request: tonic::Request<super::CanvassRequest>,
         ) -> std::result::Result<tonic::Response<super::CanvassReply>, tonic::Status>;
     }
-    /// Consensus. Payloads are the consensus library's own messages, serialised as JSON.
+    /// Consensus. Payloads are the consensus library's own messages, serialised as JSON. Every call and
+    /// every answer has the sender's identity in its metadata (`volley-member`), and every call the
+    /// incarnation that it expects the receiver to have (`volley-expects`).
     #[derive(Debug)]
     pub struct RaftServiceServer<T> {
         inner: Arc<T>,

@@ -142,6 +142,9 @@ pub struct Deployment {
     /// The version that this one has replaced; 0 means none.
     #[prost(uint32, tag = "8")]
     pub replaced: u32,
+    /// How many replicas that version had; 0 means unknown.
+    #[prost(uint32, tag = "9")]
+    pub replaced_replicas: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DeployOptions {
@@ -322,6 +325,19 @@ pub struct Pipeline {
     pub output: ::prost::alloc::string::String,
     #[prost(string, tag = "6")]
     pub description: ::prost::alloc::string::String,
+    /// From level 7 on.
+    #[prost(message, optional, tag = "7")]
+    pub ensemble: ::core::option::Option<Ensemble>,
+}
+/// What makes a pipeline an ensemble of a Triton repository.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Ensemble {
+    /// Its configuration: an object in JSON.
+    #[prost(string, tag = "1")]
+    pub config: ::prost::alloc::string::String,
+    /// Whether it answers.
+    #[prost(bool, tag = "2")]
+    pub loaded: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PipelineStep {
@@ -782,6 +798,9 @@ pub struct RolloutStep {
     /// Why it is stopped.
     #[prost(string, tag = "3")]
     pub reason: ::prost::alloc::string::String,
+    /// The number of replicas after a rollback; 0 means that it stays.
+    #[prost(uint32, tag = "4")]
+    pub replicas: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Scale {

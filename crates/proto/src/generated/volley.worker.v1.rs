@@ -128,6 +128,18 @@ pub struct Assignments {
     /// The coordinator takes partial reports on this stream from now on.
     #[prost(bool, tag = "5")]
     pub takes_partial: bool,
+    /// Which coordinators are members: a worker takes calls of others no more. Absent from versions
+    /// that do not tell, and while a coordinator knows no members.
+    #[prost(message, optional, tag = "6")]
+    pub membership: ::core::option::Option<Membership>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Membership {
+    /// Where it stands in the coordinators' log: the highest one that was seen counts.
+    #[prost(uint64, tag = "1")]
+    pub index: u64,
+    #[prost(uint64, repeated, tag = "2")]
+    pub coordinator_ids: ::prost::alloc::vec::Vec<u64>,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]

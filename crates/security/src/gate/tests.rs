@@ -68,3 +68,46 @@ fn an_expired_key_is_no_key() {
     assert!(decide(&state, None, key.reveal(), 9).is_some());
     assert!(decide(&state, None, key.reveal(), 10).is_none());
 }
+
+#[test]
+fn nobody_is_let_in_once_a_node_has_left_service() {
+    let (state, key) = state(Role::Predict, None);
+    let state = Arc::new(state);
+    let text = "b".repeat(MIN_BOOTSTRAP_LEN);
+    let failed = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let in_service: InService = {
+        let failed = failed.clone();
+        Arc::new(move || !failed.load(Ordering::Relaxed))
+    };
+    let keys = Gatekeeper::keys(Arc::new(move || state.clone()), Some(&text)).unwrap();
+    let keys = keys.while_in_service(in_service.clone());
+    let open = Gatekeeper::open().while_in_service(in_service);
+    let node = NodeIdentity::Coordinator(volley_types::NodeId(1));
+    let ask = |gate: &Gatekeeper| {
+        [
+            gate.identify(&bearer(key.reveal())),
+            gate.identify(&bearer(&text)),
+            gate.identify_call(&HeaderMap::new(), Some(&node), None),
+        ]
+    };
+    assert!(ask(&keys).iter().chain(&ask(&open)).all(Result::is_ok));
+    failed.store(true, Ordering::Relaxed);
+    for refused in ask(&keys).into_iter().chain(ask(&open)) {
+        assert_eq!(refused.unwrap_err().code, ErrorCode::Unavailable);
+    }
+}
+
+#[test]
+fn a_removed_coordinators_certificate_opens_nothing() {
+    let members: crate::nodes::IsValid =
+        Arc::new(|node| matches!(node, NodeIdentity::Coordinator(id) if id.0 == 1));
+    let gate = Gatekeeper::open().with_members(members);
+    let call = |id| {
+        let node = NodeIdentity::Coordinator(volley_types::NodeId(id));
+        gate.identify_call(&HeaderMap::new(), Some(&node), None)
+    };
+    assert!(call(1).is_ok());
+    let refused = call(2).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::PermissionDenied);
+    assert!(refused.message.contains("coordinator/2"), "{refused:?}");
+}

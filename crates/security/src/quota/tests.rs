@@ -68,7 +68,7 @@ async fn tokens_are_charged_by_usage_and_by_rows_to_those_who_leave() {
     let usage = Usage {
         prompt_tokens: 500,
         completion_tokens: 110,
-        cached_tokens: 0,
+        ..Usage::default()
     };
     let meters = Meters::default();
     let whole = meters.begin(&key(), quota, start).unwrap().unwrap();

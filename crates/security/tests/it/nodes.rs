@@ -1,5 +1,6 @@
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -245,7 +246,17 @@ fn services_for_nodes_take_only_nodes_of_their_kind() {
         });
         request
     };
-    let check = only(NodeKind::Coordinator, true);
+    let removed = Arc::new(AtomicBool::new(false));
+    let looked = removed.clone();
+    let is_valid = Arc::new(move |_: &NodeIdentity| !looked.load(Ordering::Relaxed));
+    let check = only(NodeKind::Coordinator, true, is_valid);
+    assert!(check(call(Some(COORDINATOR))).is_ok());
+    // It is looked at with each call.
+    removed.store(true, Ordering::Relaxed);
+    let refused = check(call(Some(COORDINATOR))).unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::PermissionDenied);
+    assert!(refused.message().contains("not in the cluster"));
+    removed.store(false, Ordering::Relaxed);
     assert!(check(call(Some(COORDINATOR))).is_ok());
     let worker = check(call(Some(WORKER))).unwrap_err();
     assert_eq!(worker.code(), tonic::Code::PermissionDenied);
@@ -253,5 +264,6 @@ fn services_for_nodes_take_only_nodes_of_their_kind() {
         let refused = check(request).unwrap_err();
         assert_eq!(refused.code(), tonic::Code::Unauthenticated);
     }
-    assert!(only(NodeKind::Coordinator, false)(call(None)).is_ok());
+    let plain = only(NodeKind::Coordinator, false, Arc::new(|_| false));
+    assert!(plain(call(None)).is_ok());
 }

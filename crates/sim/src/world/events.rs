@@ -1,17 +1,17 @@
 //! What happens, one thing after another.
 
-use std::cmp::Reverse;
 use std::sync::Arc;
 
 use prost::Message;
-use volley_cluster::apply::apply;
-use volley_coordinator::planner::places;
+use volley_placement::planner::places;
 use volley_proto::registry_records::command_to_wire;
 use volley_proto::worker_report::orders_to_wire;
+use volley_registry::apply;
+use volley_sim_kit::network::Weather;
 use volley_types::registry::{RegistryCommand, RegistryState, RolloutAction};
 use volley_types::{ModelName, ModelVersion, Orders, Revision, WorkerId};
 
-use super::World;
+use super::{Node, Simulation};
 use crate::cost::Meter;
 
 /// Between two looks at silence.
@@ -67,44 +67,14 @@ pub(super) enum Event {
     },
 }
 
-pub(super) struct Due {
-    pub(super) at_ms: u64,
-    order: u64,
-    pub(super) event: Event,
-}
-
-impl PartialEq for Due {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at_ms, self.order) == (other.at_ms, other.order)
-    }
-}
-
-impl Eq for Due {}
-
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Due {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at_ms, self.order).cmp(&(other.at_ms, other.order))
-    }
-}
-
-impl World {
+impl Simulation {
     pub(super) fn after(&mut self, ms: u64, event: Event) {
-        self.order += 1;
-        self.due.push(Reverse(Due {
-            at_ms: self.now_ms + ms,
-            order: self.order,
-            event,
-        }));
+        self.agenda.after(ms, event);
     }
 
     pub(super) fn delay(&mut self) -> u64 {
-        self.random.u64(0..=self.settings.network_ms)
+        let weather = Weather::within(0, self.settings.network_ms);
+        weather.delay_ms(&mut self.random)
     }
 
     /// Something that placement looks at is new to a coordinator.
@@ -180,11 +150,16 @@ impl World {
     }
 
     fn report(&mut self, worker: usize) {
-        let (now, whole) = (self.now_ms, self.settings.whole_reports);
-        let down: Vec<usize> = (0..self.seats.len())
-            .filter(|index| self.seats[*index].down)
-            .collect();
-        let beats = self.workers[worker].beat(now, &mut self.next_stream, whole, &down);
+        let (now, whole) = (self.now_ms(), self.settings.whole_reports);
+        let (seats, links) = (&self.seats, &self.links);
+        let takes = |index: usize| !seats[index].down;
+        // A connection needs both ways to begin; then what is sent waits in the one that is cut.
+        let reached = |index: usize| {
+            let other = Node::Coordinator(index);
+            links.are_joined(Node::Worker(worker), other)
+        };
+        let simulated = &mut self.workers[worker];
+        let beats = simulated.beat(now, &mut self.next_stream, whole, takes, reached);
         for (to, stream, bytes) in beats {
             let delay = self.travel(worker, to);
             self.after(
@@ -216,7 +191,7 @@ impl World {
 
     pub(super) fn order_worker(&mut self, from: usize, id: &WorkerId) {
         let worker = self.numbers[id];
-        if !self.workers[worker].hears(from) || self.workers[worker].links[from].stream.is_none() {
+        if !self.hears(worker, from) || self.workers[worker].links[from].stream.is_none() {
             return;
         }
         let coordinator = &mut self.coordinators[from];
@@ -234,7 +209,8 @@ impl World {
         let wanted = wanted.map(|assignment| (assignment.model, assignment.spec.version));
         let (life, revision) = (self.workers[worker].life, orders.revision);
         let wanted: Vec<_> = wanted.collect();
-        self.laws.ordered(self.now_ms, revision, worker, &wanted);
+        let now_ms = self.now_ms();
+        self.laws.ordered(now_ms, revision, worker, &wanted);
         let delay = self.delay();
         self.after(
             delay,
@@ -259,8 +235,8 @@ impl World {
         }
         let wanted = wanted.into_iter().collect();
         let bytes = self.settings.model_bytes;
-        self.laws
-            .obeyed(self.now_ms, &self.workers[worker], revision);
+        let now_ms = self.now_ms();
+        self.laws.obeyed(now_ms, &self.workers[worker], revision);
         let Some(begun) = self.workers[worker].follow(revision, &wanted, bytes) else {
             return;
         };
@@ -337,7 +313,7 @@ impl World {
         self.state = Arc::new(next);
         self.writes += commands.len() as u64;
         if self.settings.drilled {
-            self.last_write = format!("at {} ms: {:?}", self.now_ms, commands.last());
+            self.last_write = format!("at {} ms: {:?}", self.now_ms(), commands.last());
         }
         let followers = self.coordinators.len() as u64 - 1;
         for index in 0..self.coordinators.len() {

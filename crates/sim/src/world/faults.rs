@@ -1,7 +1,7 @@
 //! What goes wrong, and how it ends.
 
-use super::World;
 use super::events::Event;
+use super::{Node, Simulation};
 use crate::worker::Link;
 
 /// A packet that is lost is sent again after this long, and after twice as long each further time.
@@ -9,7 +9,7 @@ const RESEND_MS: u64 = 200;
 /// A side that is silent for this long closes the connection.
 const KEEP_ALIVE_MS: u64 = 15_000;
 
-impl World {
+impl Simulation {
     /// A worker's process dies: its connections are reset.
     pub fn kill(&mut self, worker: usize) {
         let coordinators = 0..self.coordinators.len();
@@ -20,7 +20,7 @@ impl World {
     /// A dead worker is started again.
     pub fn start(&mut self, worker: usize) {
         if !self.workers[worker].up {
-            let now = self.now_ms;
+            let now = self.now_ms();
             self.workers[worker].start(now);
         }
     }
@@ -96,18 +96,20 @@ impl World {
 
     /// A coordinator gets nothing of what a worker sends.
     pub fn mute(&mut self, worker: usize, coordinator: usize) {
-        self.workers[worker].mute.insert(coordinator);
+        self.links
+            .cut(Node::Worker(worker), Node::Coordinator(coordinator));
     }
 
     /// A worker gets nothing of what a coordinator sends.
     pub fn deafen(&mut self, worker: usize, coordinator: usize) {
-        self.workers[worker].deaf.insert(coordinator);
+        self.links
+            .cut(Node::Coordinator(coordinator), Node::Worker(worker));
     }
 
     /// The network between them works again; the old connection is lost.
     pub fn mend(&mut self, worker: usize, coordinator: usize) {
-        let muted = self.workers[worker].mute.remove(&coordinator);
-        let deafened = self.workers[worker].deaf.remove(&coordinator);
+        let (one, other) = (Node::Worker(worker), Node::Coordinator(coordinator));
+        let (muted, deafened) = (self.links.join(one, other), self.links.join(other, one));
         if muted || deafened {
             self.reset(worker, coordinator);
         }
@@ -138,11 +140,11 @@ impl World {
         if speaker == hearer {
             return;
         }
-        let unheard_by = &mut self.seats[speaker].unheard_by;
+        let (from, to) = (Node::Coordinator(speaker), Node::Coordinator(hearer));
         if parted {
-            unheard_by.insert(hearer);
+            self.links.cut(from, to);
         } else {
-            unheard_by.remove(&hearer);
+            self.links.join(from, to);
         }
     }
 
@@ -158,7 +160,9 @@ impl World {
     /// Everything works again; processes that do not run are started.
     pub fn heal(&mut self) {
         for coordinator in 0..self.coordinators.len() {
-            self.seats[coordinator].unheard_by.clear();
+            for hearer in 0..self.coordinators.len() {
+                self.part(coordinator, hearer, false);
+            }
             self.thaw(coordinator);
             self.begin_again(coordinator);
             for worker in 0..self.workers.len() {
@@ -175,11 +179,23 @@ impl World {
 
     fn hang_up(&mut self, worker: usize, to: usize) {
         if let Some(stream) = self.workers[worker].links[to].stream
-            && self.workers[worker].speaks(to)
+            && self.speaks(worker, to)
         {
             let delay = self.delay();
             self.after(delay, Event::HangUp { to, worker, stream });
         }
+    }
+
+    /// Whether a coordinator gets what a worker sends.
+    fn speaks(&self, worker: usize, to: usize) -> bool {
+        let to = Node::Coordinator(to);
+        !self.links.is_cut(Node::Worker(worker), to)
+    }
+
+    /// Whether a worker gets what a coordinator sends.
+    pub(super) fn hears(&self, worker: usize, from: usize) -> bool {
+        let from = Node::Coordinator(from);
+        !self.links.is_cut(from, Node::Worker(worker))
     }
 
     /// How long the next heartbeat on a connection is under way.
@@ -192,15 +208,16 @@ impl World {
                 resend *= 2;
             }
         }
+        let now_ms = self.now_ms();
         let link = &mut self.workers[worker].links[to];
-        link.busy_until_ms = link.busy_until_ms.max(self.now_ms + delay);
-        link.busy_until_ms - self.now_ms
+        link.busy_until_ms = link.busy_until_ms.max(now_ms + delay);
+        link.busy_until_ms - now_ms
     }
 
     /// Whether a heartbeat is of a connection that is open still, and gets through.
     pub(super) fn arrives(&self, worker: usize, to: usize, stream: u64) -> bool {
         let sender = &self.workers[worker];
-        sender.links[to].stream == Some(stream) && sender.speaks(to) && !self.seats[to].down
+        sender.links[to].stream == Some(stream) && self.speaks(worker, to) && !self.seats[to].down
     }
 
     /// Gives the event to be handled now, if it is one for now: who is down gets nothing, and
@@ -211,7 +228,8 @@ impl World {
                 to, worker, stream, ..
             } => {
                 if self.arrives(*worker, *to, *stream) {
-                    self.laws.arrived(self.now_ms, *to, *worker);
+                    let now_ms = self.now_ms();
+                    self.laws.arrived(now_ms, *to, *worker);
                 }
                 *to
             }

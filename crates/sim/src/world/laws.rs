@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use volley_cluster::placement::Plan;
+use volley_placement::Plan;
+use volley_sim_kit::laws::Verdict;
 use volley_types::control::Liveness;
 use volley_types::registry::{ModelEntry, Placing, RegistryState};
 use volley_types::{ModelName, ModelVersion, Revision, WorkerId};
 
-use super::{Settings, World};
+use super::{Settings, Simulation};
 use crate::worker::Worker;
 
 /// A worker that was heard within this time keeps what it has.
@@ -22,7 +23,7 @@ type Replicas = Vec<(ModelName, ModelVersion)>;
 /// The judge.
 pub(super) struct Laws {
     on: bool,
-    broken: Option<String>,
+    verdict: Verdict,
     /// By coordinator and worker: when a heartbeat last came to the coordinator's machine.
     arrived_ms: Vec<Vec<u64>>,
     /// What workers were told of each revision.
@@ -33,19 +34,18 @@ impl Laws {
     pub(super) fn new(settings: &Settings) -> Self {
         Self {
             on: settings.drilled,
-            broken: None,
+            verdict: Verdict::default(),
             arrived_ms: vec![vec![0; settings.workers]; settings.coordinators],
             told: HashMap::new(),
         }
     }
 
     pub(super) fn broken(&self) -> Option<&str> {
-        self.broken.as_deref()
+        self.verdict.broken()
     }
 
     pub(super) fn break_at(&mut self, now_ms: u64, what: &str) {
-        self.broken
-            .get_or_insert_with(|| format!("at {now_ms} ms: {what}"));
+        self.verdict.breaks(format!("at {now_ms} ms: {what}"));
     }
 
     pub(super) fn arrived(&mut self, now_ms: u64, to: usize, worker: usize) {
@@ -91,7 +91,7 @@ impl Laws {
     }
 }
 
-impl World {
+impl Simulation {
     /// A plan takes nothing from whoever is there, and spreads what it adds.
     pub(super) fn check_plan(&mut self, state: &RegistryState, plan: &Plan) {
         if !self.laws.on {
@@ -104,7 +104,7 @@ impl World {
             let wrong = self.moved_without_need(entry, placing);
             let wrong = wrong.or_else(|| self.spread_badly(state, plan, entry, placing));
             if let Some(what) = wrong {
-                self.laws.break_at(self.now_ms, &what);
+                self.laws.break_at(self.agenda.now_ms(), &what);
             }
         }
     }
@@ -127,7 +127,7 @@ impl World {
             });
             if again || !stays {
                 let what = format!("{one:?} begins, of {entry:?} with {placing:?}");
-                self.laws.break_at(self.now_ms, &what);
+                self.laws.break_at(self.agenda.now_ms(), &what);
             }
         }
         let models = state.models.values();
@@ -140,8 +140,10 @@ impl World {
         });
         let moving = moving.count() + plan.moves.len();
         if !plan.moves.is_empty() && MAX_MOVING < moving {
-            self.laws
-                .break_at(self.now_ms, &format!("{moving} replicas move at a time"));
+            self.laws.break_at(
+                self.agenda.now_ms(),
+                &format!("{moving} replicas move at a time"),
+            );
         }
     }
 
@@ -168,7 +170,7 @@ impl World {
         let worker = self.numbers[id];
         let heard = self.laws.arrived_ms[self.leader][worker];
         let since = heard.max(self.seats[self.leader].born_ms);
-        GRACE_MS <= self.now_ms - since + SLACK_MS
+        GRACE_MS <= self.now_ms() - since + SLACK_MS
     }
 
     /// No other value of the label had fewer replicas and a worker with room.

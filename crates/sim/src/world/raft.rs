@@ -3,14 +3,13 @@
 //! is not: coordinators lag, and one that was deposed believes that it leads until it hears
 //! otherwise.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use volley_types::registry::RegistryState;
 
-use super::World;
 use super::events::{Event, TICK_MS};
+use super::{Node, Simulation};
 
 /// How long a leader may do without the others before one of them takes over.
 const LEASE_MS: u64 = 1_500;
@@ -30,8 +29,6 @@ pub(super) struct Seat {
     pub(super) frozen: bool,
     /// Its process does not run.
     pub(super) down: bool,
-    /// Coordinators that do not hear it.
-    pub(super) unheard_by: BTreeSet<usize>,
     /// What came while it was frozen.
     pub(super) held: Vec<Event>,
 }
@@ -46,13 +43,12 @@ impl Seat {
             ahead_ms: 0,
             frozen: false,
             down: false,
-            unheard_by: BTreeSet::new(),
             held: Vec::new(),
         }
     }
 }
 
-impl World {
+impl Simulation {
     pub(super) fn begin_drill(&mut self) {
         self.after(TICK_MS, Event::Raft);
         self.after(TICK_MS, Event::Calls);
@@ -69,9 +65,8 @@ impl World {
     }
 
     fn is_linked(&self, one: usize, other: usize) -> bool {
-        self.acts(other)
-            && !self.seats[one].unheard_by.contains(&other)
-            && !self.seats[other].unheard_by.contains(&one)
+        let (one, hearer) = (Node::Coordinator(one), Node::Coordinator(other));
+        self.acts(other) && self.links.are_joined(one, hearer)
     }
 
     /// Whether a coordinator and those that it talks with are more than half.
@@ -113,9 +108,9 @@ impl World {
         if self.has_quorum() {
             self.leader_lost_ms = None;
         } else {
-            let since = *self.leader_lost_ms.get_or_insert(self.now_ms);
+            let since = *self.leader_lost_ms.get_or_insert(self.agenda.now_ms());
             let patience = LEASE_MS + self.random.u64(0..500);
-            if since + patience <= self.now_ms {
+            if since + patience <= self.now_ms() {
                 self.vote();
             }
         }
@@ -160,7 +155,7 @@ impl World {
         if !self.seats[at].down {
             return;
         }
-        let now_ms = self.now_ms;
+        let now_ms = self.now_ms();
         let seat = &mut self.seats[at];
         seat.down = false;
         seat.born_ms = now_ms;

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use volley_coordinator::route::{Wish, decide};
 
-use super::World;
+use super::Simulation;
 use super::events::{Event, TICK_MS};
 
 /// How long a call takes that succeeds.
 const ANSWER: Duration = Duration::from_millis(20);
 const SLOW_START: Duration = Duration::from_secs(10);
 
-impl World {
+impl Simulation {
     /// Each coordinator routes a request to one of the models.
     pub(super) fn call(&mut self) {
         self.after(TICK_MS, Event::Calls);
@@ -19,7 +19,7 @@ impl World {
             if self.acts(coordinator)
                 && let Err(what) = self.route_one(coordinator)
             {
-                self.laws.break_at(self.now_ms, &what);
+                self.laws.break_at(self.agenda.now_ms(), &what);
             }
         }
     }

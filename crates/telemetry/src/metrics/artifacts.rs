@@ -29,17 +29,17 @@ impl Families {
         let registry = &mut self.registry;
         registry.register(
             "artifact_bytes",
-            "Bytes of models that were fetched",
+            "Bytes of models that were fetched from URLs",
             self.artifact_bytes.clone(),
         );
         registry.register(
             "artifact_fetches",
-            "Fetches of models that ended, by error code ('ok' when none)",
+            "Fetches of models that ended. A model in the cache is not fetched",
             self.artifact_fetches.clone(),
         );
         registry.register(
             "artifact_cache_bytes",
-            "Bytes of fetched models that are kept",
+            "Bytes of fetched models in the cache at the last scan",
             self.artifact_cache_bytes.clone(),
         );
     }

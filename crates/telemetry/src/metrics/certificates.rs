@@ -22,7 +22,7 @@ impl Certificates {
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register(
             "certificate_expiry_timestamp_seconds",
-            "When the certificates that are in use end, in seconds since 1970",
+            "Time at which a certificate in use expires, since 1970; an issuer that expires earlier counts",
             self.0.clone(),
         );
     }

@@ -30,12 +30,12 @@ impl Gpus {
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register(
             "gpu_memory_bytes",
-            "Memory of each GPU, by whether it is used or free",
+            "Memory of each GPU, used (by any process) and free",
             self.memory.clone(),
         );
         registry.register(
             "gpu_utilisation_percent",
-            "The share of the last moment in which each GPU ran anything",
+            "Share of the last sampling period in which each GPU was busy",
             self.utilisation.clone(),
         );
     }

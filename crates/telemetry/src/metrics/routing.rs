@@ -96,37 +96,37 @@ impl Families {
         let registry = &mut self.registry;
         registry.register(
             "routing_decisions",
-            "Choices of a replica, by what decided",
+            "Choices of a replica, by the deciding reason",
             self.routing.decisions.clone(),
         );
         registry.register(
             "ejections",
-            "Replicas that were left alone for a while because they failed",
+            "Replicas that were ejected for a while because they failed",
             self.routing.ejections.clone(),
         );
         registry.register(
             "hedges",
-            "Requests that went to a second replica before the first had answered",
+            "Requests that were also sent to a second replica before the first one responded",
             self.routing.hedges.clone(),
         );
         registry.register(
             "stream_continuations",
-            "Streams whose worker was lost after their first row, by what came of it",
+            "Streams whose worker was lost after the first row, by outcome",
             self.routing.continuations.clone(),
         );
         registry.register(
             "replica_moves",
-            "Replicas that go from one worker to another although both are there",
+            "Replicas that move between available workers, counted by the leader",
             self.routing.moves.clone(),
         );
         registry.register(
             "moving_replicas",
-            "Replicas that this coordinator, which leads, moves now",
+            "Replicas that are moving now; 0 on coordinators that do not lead",
             self.routing.moving.clone(),
         );
         registry.register(
             "workers_wanted",
-            "Workers that would hold all that is deployed",
+            "Workers that would hold everything that is deployed",
             self.routing.workers_wanted.clone(),
         );
         registry.register(
@@ -136,12 +136,12 @@ impl Families {
         );
         registry.register(
             "utilisation_percent",
-            "Streams that run and wait over the places of all replicas",
+            "Running and queued streams, relative to the capacity of all replicas",
             self.routing.utilisation_percent.clone(),
         );
         registry.register(
             "longest_queue_wait_ms",
-            "The longest queue wait of any replica of late",
+            "Longest recent queue wait of any replica, in milliseconds",
             self.routing.queue_wait_ms.clone(),
         );
     }

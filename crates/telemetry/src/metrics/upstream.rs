@@ -38,6 +38,7 @@ pub(super) struct Upstream {
     left_alone: Family<ConnectorLabel, Counter>,
     tokens: Family<TokenLabel, Counter>,
     usage_missing: Family<ConnectorLabel, Counter>,
+    unterminated: Family<ConnectorLabel, Counter>,
     cost: Family<ConnectorLabel, Counter<f64, AtomicU64>>,
 }
 
@@ -77,8 +78,8 @@ impl Metrics {
         left_alone.get_or_create(&label(connector)).inc();
     }
 
-    /// Counts the tokens of an answer, of one kind: `prompt`, `cached` (part of the former) or
-    /// `completion`.
+    /// Counts the tokens of an answer, of one kind: `prompt`, `cached` and `cache_write` (parts of
+    /// the former), `completion` or `reasoning` (part of the former).
     pub fn upstream_tokens(&self, connector: &ConnectorId, kind: &'static str, tokens: u64) {
         let connector = connector.to_string();
         let label = TokenLabel { connector, kind };
@@ -89,6 +90,12 @@ impl Metrics {
     pub fn upstream_usage_missing(&self, connector: &ConnectorId) {
         let missing = &self.0.upstream.usage_missing;
         missing.get_or_create(&label(connector)).inc();
+    }
+
+    /// Counts an answer that told why it ends, and whose terminator never came.
+    pub fn upstream_unterminated(&self, connector: &ConnectorId) {
+        let unterminated = &self.0.upstream.unterminated;
+        unterminated.get_or_create(&label(connector)).inc();
     }
 
     /// Counts what an answer cost, in the currency of the connector's prices.
@@ -102,37 +109,42 @@ impl Upstream {
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register(
             "upstream_calls",
-            "Calls to remote models' servers that ended, by error code ('ok' when none)",
+            "Calls to the servers of remote models that ended. A retry counts again",
             self.calls.clone(),
         );
         registry.register(
             "upstream_retries",
-            "Calls that were made to a remote model's server again",
+            "Calls to the server of a remote model that were repeated",
             self.retries.clone(),
         );
         registry.register(
             "upstream_fallbacks",
-            "Calls to servers that are there for when the others fail",
+            "Calls to fallback servers of a connector",
             self.fallbacks.clone(),
         );
         registry.register(
             "upstream_left_alone",
-            "Calls that were not made because their server had failed too often",
+            "Calls rejected by an open circuit breaker",
             self.left_alone.clone(),
         );
         registry.register(
             "upstream_tokens",
-            "Tokens that remote models read and wrote, as their servers tell",
+            "Tokens of complete responses, as reported by the servers of remote models",
             self.tokens.clone(),
         );
         registry.register(
             "upstream_usage_missing",
-            "Whole answers whose server did not tell their tokens",
+            "Complete responses whose server did not report token counts",
             self.usage_missing.clone(),
         );
         registry.register(
+            "upstream_unterminated",
+            "Responses with a finish reason but without a terminal event. They are delivered",
+            self.unterminated.clone(),
+        );
+        registry.register(
             "upstream_cost",
-            "What remote models cost, by their connectors' prices",
+            "Cost of remote models, from the prices of their connectors",
             self.cost.clone(),
         );
     }

@@ -1,5 +1,6 @@
 //! The task that sends.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -9,23 +10,17 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::metadata::{MetadataKey, MetadataMap, MetadataValue};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use volley_types::{ErrorCode, PredictError};
 
 use super::span::{Shared, Tracer};
-use super::{OtlpConfig, Resource, wire};
+use super::{Collector, OtlpConfig, Resource, Sampler, wire};
 
-/// Spans that wait to be sent; more are dropped.
-const QUEUE: usize = 8_192;
-/// Spans in one message.
-const BATCH: usize = 512;
-const SPANS_EVERY: Duration = Duration::from_secs(1);
-const METRICS_EVERY: Duration = Duration::from_secs(10);
-const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 /// For what is left when a node stops.
 const LAST_TIMEOUT: Duration = Duration::from_secs(2);
-/// A collector that is away is told of this often.
-const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
+/// How often the log names a collector that fails.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 const TRACES: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 const METRICS: &str = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export";
@@ -42,21 +37,23 @@ impl Exporter {
     /// # Errors
     /// `InvalidInput` when the endpoint or the authority cannot be used.
     pub fn start(config: &OtlpConfig, resource: &Resource) -> Result<(Tracer, Self), PredictError> {
-        let channel = endpoint(config)?.connect_lazy();
-        let (queue, spans) = mpsc::channel(QUEUE);
-        let (tracer, shared) = Tracer::new(queue, config.sample_ratio);
+        let traces = config.traces.as_ref().map(Target::new).transpose()?;
+        let metrics = config.metrics.as_ref().map(Target::new).transpose()?;
+        let (queue, spans) = mpsc::channel(config.span_queue.max(1));
+        let none = Sampler {
+            ratio: 0.0,
+            parent_based: false,
+        };
+        let sampler = traces.as_ref().map_or(none, |_| config.sampler);
+        let (tracer, shared) = Tracer::new(queue, sampler);
         let stop = CancellationToken::new();
         let sender = Sender {
-            grpc: Grpc::new(channel),
-            resource: wire::Resource {
-                attributes: vec![
-                    wire::text("service.name", resource.service),
-                    wire::text("service.instance.id", resource.instance.clone()),
-                    wire::text("service.version", env!("CARGO_PKG_VERSION")),
-                ],
-            },
+            traces,
+            metrics,
+            resource: resource.message(config),
             shared,
-            complained: None,
+            span_batch: config.span_batch.max(1),
+            intervals: [config.span_interval, config.metric_interval],
         };
         let task = tokio::spawn(sender.run(spans, stop.clone()));
         Ok((tracer, Self { task, stop }))
@@ -72,48 +69,141 @@ impl Exporter {
     }
 }
 
-fn endpoint(config: &OtlpConfig) -> Result<Endpoint, PredictError> {
+impl Resource {
+    fn message(&self, config: &OtlpConfig) -> wire::Resource {
+        let service = config.service_name.as_deref().unwrap_or(self.service);
+        let own = [
+            wire::text("service.name", service),
+            wire::text("service.instance.id", self.instance.clone()),
+            wire::text("service.version", env!("CARGO_PKG_VERSION")),
+        ];
+        let further = config.attributes.iter();
+        let further = further.filter(|(key, _)| own.iter().all(|pair| pair.key != *key));
+        let further: Vec<_> = further
+            .map(|(key, value)| wire::text(key, value.clone()))
+            .collect();
+        wire::Resource {
+            attributes: own.into_iter().chain(further).collect(),
+        }
+    }
+}
+
+/// One signal's collector.
+struct Target {
+    grpc: Grpc<Channel>,
+    headers: MetadataMap,
+    timeout: Duration,
+    /// When its failure was last logged.
+    logged: Option<Instant>,
+}
+
+impl Target {
+    fn new(collector: &Collector) -> Result<Self, PredictError> {
+        let mut headers = MetadataMap::new();
+        for (name, value) in &collector.headers {
+            let wrong = || {
+                PredictError::invalid(format!(
+                    "the header '{name}' for the OTLP collector is malformed"
+                ))
+            };
+            let key = MetadataKey::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
+            let mut value = MetadataValue::try_from(value.as_str()).map_err(|_| wrong())?;
+            value.set_sensitive(true);
+            headers.insert(key, value);
+        }
+        Ok(Self {
+            grpc: Grpc::new(endpoint(collector)?.connect_lazy()),
+            headers,
+            timeout: collector.timeout,
+            logged: None,
+        })
+    }
+
+    /// Sends one message; whether the collector took it.
+    async fn send<M: prost::Message + 'static>(
+        &mut self,
+        path: &'static str,
+        message: M,
+        shared: &Shared,
+    ) -> bool {
+        let call = async {
+            self.grpc.ready().await.map_err(|error| error.to_string())?;
+            let codec = tonic_prost::ProstCodec::<M, wire::Exported>::default();
+            let mut request = tonic::Request::new(message);
+            *request.metadata_mut() = self.headers.clone();
+            let path = PathAndQuery::from_static(path);
+            let sent = self.grpc.unary(request, path, codec).await;
+            sent.map_err(|status| status.message().to_owned())
+        };
+        let cause = match tokio::time::timeout(self.timeout, call).await {
+            Ok(Ok(_)) => return true,
+            Ok(Err(cause)) => cause,
+            Err(_) => "no response before the timeout".to_owned(),
+        };
+        let is_due = |when: Instant| LOG_INTERVAL < when.elapsed();
+        if self.logged.is_none_or(is_due) {
+            self.logged = Some(Instant::now());
+            let dropped = shared.dropped.load(Ordering::Relaxed);
+            tracing::warn!(cause, dropped, "the OTLP collector rejects telemetry");
+        }
+        false
+    }
+}
+
+fn endpoint(collector: &Collector) -> Result<Endpoint, PredictError> {
     let wrong = |cause: String| {
         PredictError::invalid(
-            "'otlp.endpoint' must be the gRPC address of a collector, as http://host:4317",
+            "the OTLP endpoint must be the gRPC address of a collector, as http://host:4317",
         )
         .with_source(std::io::Error::other(cause))
     };
-    let endpoint = Endpoint::from_shared(config.endpoint.clone())
+    let endpoint = Endpoint::from_shared(collector.endpoint.clone())
         .map_err(|error| wrong(error.to_string()))?
-        .connect_timeout(SEND_TIMEOUT)
-        .timeout(SEND_TIMEOUT);
+        .connect_timeout(collector.timeout)
+        .timeout(collector.timeout);
     let scheme = endpoint.uri().scheme_str().unwrap_or_default();
-    let Some(authority) = &config.authority else {
+    let Some(authority) = &collector.authority else {
         return match scheme {
             "http" => Ok(endpoint),
             "https" => Err(PredictError::invalid(
-                "'otlp.authority' is missing: an https collector is checked by it",
+                "an https collector needs the certificate of its authority: set 'otlp.authority' \
+                 or OTEL_EXPORTER_OTLP_CERTIFICATE",
             )),
             other => Err(wrong(format!("unknown scheme {other}"))),
         };
     };
-    let pem = std::fs::read(authority).map_err(|error| {
-        PredictError::new(ErrorCode::InvalidInput, "'otlp.authority' cannot be read")
-            .with_source(error)
-    })?;
-    let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem));
+    let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(authority)?));
+    if let Some((certificate, key)) = &collector.identity {
+        tls = tls.identity(Identity::from_pem(read(certificate)?, read(key)?));
+    }
     endpoint
         .tls_config(tls)
         .map_err(|error| wrong(error.to_string()))
 }
 
+fn read(file: &Path) -> Result<Vec<u8>, PredictError> {
+    std::fs::read(file).map_err(|error| {
+        PredictError::new(
+            ErrorCode::InvalidInput,
+            "a certificate or key for the OTLP collector cannot be read",
+        )
+        .with_source(error)
+    })
+}
+
 struct Sender {
-    grpc: Grpc<Channel>,
+    traces: Option<Target>,
+    metrics: Option<Target>,
     resource: wire::Resource,
     shared: Arc<Shared>,
-    complained: Option<Instant>,
+    span_batch: usize,
+    /// Between two messages of spans, and of metrics.
+    intervals: [Duration; 2],
 }
 
 impl Sender {
     async fn run(mut self, mut spans: mpsc::Receiver<wire::Span>, stop: CancellationToken) {
-        let mut send_spans = tokio::time::interval(SPANS_EVERY);
-        let mut send_metrics = tokio::time::interval(METRICS_EVERY);
+        let [mut send_spans, mut send_metrics] = self.intervals.map(tokio::time::interval);
         send_spans.set_missed_tick_behavior(MissedTickBehavior::Delay);
         send_metrics.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -129,18 +219,18 @@ impl Sender {
         }
     }
 
-    /// Sends what has gathered. What a collector does not take is dropped: spans are no ledger.
+    /// Sends what has gathered. What a collector does not take is dropped and counted.
     async fn drain(&mut self, spans: &mut mpsc::Receiver<wire::Span>) {
         loop {
             let mut batch = Vec::new();
-            while batch.len() < BATCH
+            while batch.len() < self.span_batch
                 && let Ok(span) = spans.try_recv()
             {
                 batch.push(span);
             }
-            if batch.is_empty() {
+            let (false, Some(target)) = (batch.is_empty(), &mut self.traces) else {
                 return;
-            }
+            };
             let count = batch.len() as u64;
             let message = wire::ExportTraces {
                 resource_spans: vec![wire::ResourceSpans {
@@ -151,7 +241,7 @@ impl Sender {
                     }],
                 }],
             };
-            if !self.send(TRACES, message).await {
+            if !target.send(TRACES, message, &self.shared).await {
                 self.shared.dropped.fetch_add(count, Ordering::Relaxed);
                 return;
             }
@@ -160,9 +250,9 @@ impl Sender {
 
     async fn send_metrics(&mut self) {
         let metrics = self.shared.gen_ai.metrics();
-        if metrics.is_empty() {
+        let (false, Some(target)) = (metrics.is_empty(), &mut self.metrics) else {
             return;
-        }
+        };
         let message = wire::ExportMetrics {
             resource_metrics: vec![wire::ResourceMetrics {
                 resource: Some(self.resource.clone()),
@@ -172,33 +262,7 @@ impl Sender {
                 }],
             }],
         };
-        self.send(METRICS, message).await;
-    }
-
-    async fn send<M: prost::Message + 'static>(&mut self, path: &'static str, message: M) -> bool {
-        let call = async {
-            self.grpc.ready().await.map_err(|error| error.to_string())?;
-            let codec = tonic_prost::ProstCodec::<M, wire::Exported>::default();
-            let request = tonic::Request::new(message);
-            let path = PathAndQuery::from_static(path);
-            let sent = self.grpc.unary(request, path, codec).await;
-            sent.map_err(|status| status.message().to_owned())
-        };
-        let sent = tokio::time::timeout(SEND_TIMEOUT, call).await;
-        let cause = match sent {
-            Ok(Ok(_)) => return true,
-            Ok(Err(cause)) => cause,
-            Err(_) => "no answer in time".to_owned(),
-        };
-        if self
-            .complained
-            .is_none_or(|when| COMPLAIN_EVERY < when.elapsed())
-        {
-            self.complained = Some(Instant::now());
-            let dropped = self.shared.dropped.load(Ordering::Relaxed);
-            tracing::warn!(cause, dropped, "the collector takes no telemetry");
-        }
-        false
+        target.send(METRICS, message, &self.shared).await;
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use super::span::now;
+use super::clock::now;
 use volley_types::chunk::Usage;
 
 use super::wire;
@@ -250,7 +250,7 @@ mod tests {
             usage: Some(Usage {
                 prompt_tokens: 9,
                 completion_tokens: 300,
-                cached_tokens: 0,
+                ..Usage::default()
             }),
         };
         metrics.observe(outcome);

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::mpsc;
 use volley_types::{PredictError, TraceContext};
 
+use super::clock::now;
 use super::gen_ai::GenAi;
-use super::wire;
+use super::{Sampler, wire};
 
 /// Attributes and events of one span.
 const MOST: usize = 32;
@@ -33,6 +33,8 @@ pub(super) struct Shared {
     pub(super) dropped: AtomicU64,
     /// Trace ids whose lower half is below this are recorded.
     threshold: u64,
+    /// Whether traces that the caller records are recorded too.
+    parent_based: bool,
     pub(super) gen_ai: GenAi,
 }
 
@@ -43,12 +45,13 @@ impl Tracer {
         Self(None)
     }
 
-    pub(super) fn new(queue: mpsc::Sender<wire::Span>, ratio: f64) -> (Self, Arc<Shared>) {
+    pub(super) fn new(queue: mpsc::Sender<wire::Span>, sampler: Sampler) -> (Self, Arc<Shared>) {
         let shared = Arc::new(Shared {
             queue,
             dropped: AtomicU64::new(0),
             // Saturates: a ratio of 1 records all but one in 2^64.
-            threshold: (ratio.clamp(0.0, 1.0) * u64::MAX as f64) as u64,
+            threshold: (sampler.ratio.clamp(0.0, 1.0) * u64::MAX as f64) as u64,
+            parent_based: sampler.parent_based,
             gen_ai: GenAi::default(),
         });
         (Self(Some(shared.clone())), shared)
@@ -72,7 +75,8 @@ impl Tracer {
     ) -> Option<ActiveSpan> {
         let shared = self.0.as_ref()?;
         let chosen = (context.trace_id as u64) <= shared.threshold && 0 < shared.threshold;
-        if !context.sampled && !chosen {
+        let recorded = context.sampled && shared.parent_based;
+        if !recorded && !chosen {
             return None;
         }
         let parent = if parent == 0 {
@@ -150,11 +154,4 @@ impl Drop for ActiveSpan {
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
-}
-
-pub(super) fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| {
-        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-    })
 }

@@ -15,12 +15,20 @@ fn roles_are_ordered_and_keep_their_names() {
 
 #[test]
 fn a_scope_selects_what_it_contains() {
-    let all: BTreeMap<_, _> = ["a", "b.1", "b.2", "bc", "d"]
+    let all: BTreeMap<_, _> = ["a", "b.1", "b.2", "bc", "d", "q", "q-x", "q/a", "q/b", "q0"]
         .map(|text| (name(text), ()))
         .into();
     let scope =
         |texts: &[&str]| ModelScope::new(texts.iter().map(|text| text.parse().unwrap()).collect());
-    for texts in [&[][..], &["a"], &["b.*", "d"], &["b*"], &["nothing", "z*"]] {
+    for texts in [
+        &[][..],
+        &["a"],
+        &["b.*", "d"],
+        &["b*"],
+        &["nothing", "z*"],
+        &["q/*"],
+        &["q/a"],
+    ] {
         let scope = scope(texts);
         let wanted: Vec<_> = all.keys().filter(|name| scope.contains(name)).collect();
         let selected = scope.select(&all);

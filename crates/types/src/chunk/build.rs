@@ -47,6 +47,9 @@ pub struct GenerationChunks {
     last: Column<Flags>,
     token_logprobs: Column<Texts>,
     token_ids: Column<Lists>,
+    cache_write_tokens: Column<Numbers>,
+    reasoning_tokens: Column<Numbers>,
+    details: Column<Texts>,
 }
 
 impl GenerationChunks {
@@ -66,11 +69,15 @@ impl GenerationChunks {
         let reason = chunk.finish_reason.map(FinishReason::as_str);
         self.finish_reason.push(at, reason);
         let usage = chunk.usage;
+        let prompt = chunk.prompt.map(|of| (of.prompt_tokens, of.cached_tokens));
+        let prompt = usage
+            .map(|of| (of.prompt_tokens, of.cached_tokens))
+            .or(prompt);
         self.prompt_tokens
-            .push(at, usage.map(|usage| usage.prompt_tokens));
+            .push(at, prompt.map(|(tokens, _)| tokens));
         self.completion_tokens
             .push(at, usage.map(|usage| usage.completion_tokens));
-        let cached = usage.map(|usage| usage.cached_tokens);
+        let cached = prompt.map(|(_, cached)| cached);
         self.cached_tokens
             .push(at, cached.filter(|tokens| *tokens != 0));
         let error = chunk.error.as_ref();
@@ -83,6 +90,13 @@ impl GenerationChunks {
         self.token_logprobs
             .push(at, chunk.token_logprobs.as_deref());
         self.token_ids.push(at, chunk.token_ids.as_deref());
+        let written = usage.map(|usage| usage.cache_write_tokens);
+        self.cache_write_tokens
+            .push(at, written.filter(|tokens| *tokens != 0));
+        let reasoned = usage.map(|usage| usage.reasoning_tokens);
+        self.reasoning_tokens
+            .push(at, reasoned.filter(|tokens| *tokens != 0));
+        self.details.push(at, chunk.details.as_deref());
     }
 
     /// How many rows are collected.
@@ -119,6 +133,9 @@ impl GenerationChunks {
             self.last.finish(rows),
             self.token_logprobs.finish(rows),
             self.token_ids.finish(rows),
+            self.cache_write_tokens.finish(rows),
+            self.reasoning_tokens.finish(rows),
+            self.details.finish(rows),
         ];
         RecordBatch::try_new(generation_schema(), columns)
             .expect("columns are listed in the schema's order and have one row per push")
@@ -291,7 +308,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::chunk::{GenerationRow, Usage};
+    use crate::chunk::{GenerationRow, PromptUsage, Usage};
 
     fn chunk() -> impl Strategy<Value = GenerationChunk> {
         let numbers = (0..3_u32, 0..2_u32, any::<u32>(), any::<Option<u32>>());
@@ -307,7 +324,7 @@ mod tests {
             choice: numbers.1,
             sequence: numbers.2,
             text: texts.0,
-            thinking: texts.1,
+            thinking: texts.1.clone(),
             tool_calls: texts.2.clone(),
             token_id: numbers.3,
             logprob: ends.1.filter(|logprob| !logprob.is_nan()),
@@ -316,10 +333,17 @@ mod tests {
                 prompt_tokens: 7,
                 completion_tokens: numbers.2,
                 cached_tokens: numbers.0,
+                cache_write_tokens: numbers.1,
+                reasoning_tokens: numbers.0,
+            }),
+            prompt: (!ends.2 && ends.0).then_some(PromptUsage {
+                prompt_tokens: numbers.2,
+                cached_tokens: numbers.0,
             }),
             error: texts.2.clone().map(|text| (text.clone(), text)),
             token_logprobs: texts.2.clone(),
             token_ids: texts.3,
+            details: texts.1.clone(),
             citations: texts.2,
             last: ends.0,
         })
@@ -358,11 +382,13 @@ mod tests {
                 logprob: row.logprob(),
                 finish_reason: row.finish_reason(),
                 usage: row.usage(),
+                prompt: row.prompt().filter(|_| row.usage().is_none()),
                 error: row.error().map(|(code, message)| (code.to_owned(), message.to_owned())),
                 citations: row.citations().map(str::to_owned),
                 last: row.last(),
                 token_logprobs: row.token_logprobs().map(str::to_owned),
                 token_ids: row.token_ids().map(|ids| ids.values().to_vec()),
+                details: row.details().map(str::to_owned),
             }).collect();
             prop_assert_eq!(read, chunks);
         }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::ids::{ModelName, ModelVersion, Revision, WorkerId};
+use crate::registry::{RegistryCommand, RegistryState};
 
 /// What should run: a version, on this many workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +27,9 @@ pub struct Deployment {
     pub rollout: Option<Rollout>,
     /// The version that this one has replaced: where a rollback goes once a roll is over.
     pub replaced: Option<ModelVersion>,
+    /// How many replicas that version had; `None` where that is not known or the number followed
+    /// the load.
+    pub replaced_replicas: Option<u32>,
 }
 
 impl Deployment {
@@ -41,6 +45,36 @@ impl Deployment {
             options: DeployOptions::default(),
             rollout: None,
             replaced: None,
+            replaced_replicas: None,
+        }
+    }
+}
+
+impl RegistryState {
+    /// The command that deploys `version` of a model (the newest where none is named) as the model
+    /// is deployed now: on as many replicas, with the same options. A model that is not deployed
+    /// gets one replica and the default options. Replicas of another version
+    /// ([`DeployOptions::beside`]) end: whoever wants them names them again.
+    #[must_use]
+    pub fn deploy_again(
+        &self,
+        model: &ModelName,
+        version: Option<ModelVersion>,
+    ) -> RegistryCommand {
+        let entry = self.models.get(model);
+        let current = entry.and_then(|entry| entry.deployment.clone());
+        let current = current.unwrap_or_else(|| Deployment::new(ModelVersion(0), 1, Revision(0)));
+        let mut options = current.options;
+        options.beside = 0;
+        let least = options.scaling.map_or(1, |scaling| scaling.min_replicas);
+        RegistryCommand::Deploy {
+            model: model.clone(),
+            version,
+            // A deployment that was scaled to nothing has none.
+            replicas: current.replicas.max(least).max(1),
+            overcommit: current.overcommit,
+            workers: current.workers,
+            options,
         }
     }
 }
@@ -135,8 +169,12 @@ pub enum RolloutAction {
     Pause,
     /// Goes on after a pause; `Conflict` where it has stopped by itself.
     Resume,
-    /// Goes back to the version before, in the same careful way.
-    Rollback,
+    /// Goes back to the version before, in the same careful way, on this many replicas; on as
+    /// many as now where none are named.
+    Rollback {
+        /// [`Deployment::replaced_replicas`] of the deployment that is rolled back.
+        replicas: Option<u32>,
+    },
     /// The leader stops it: the new version cannot be loaded. The public reason.
     Stop(String),
 }

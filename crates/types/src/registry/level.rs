@@ -4,28 +4,122 @@
 //! level it speaks; a command of a higher level is refused until all of them speak it, and from
 //! the first such command on nobody of a lower level takes part any more.
 
-use crate::registry::RegistryCommand;
+use crate::access::{ModelPattern, ModelScope};
+use crate::ids::{ModelName, ModelRef};
+use crate::registry::{ColumnType, PipelineSpec, RegistryCommand, RolloutAction};
 
 /// The level that this version speaks: 1 was the first, 2 has [`RegistryCommand::Drain`] and
 /// [`DeployOptions::beside`](super::DeployOptions::beside), 3 has [`RegistryCommand::PutTask`], 4
-/// has [`Placing::moving`](super::Placing::moving). A
-/// version that adds a command, or a field to one, adds a level.
-pub const LEVEL: u32 = 4;
+/// has [`Placing::moving`](super::Placing::moving), 5 has names of models with a `/`, and rollbacks
+/// that name a number of replicas ([`RolloutAction::Rollback`]), 6 has the incarnations of coordinators,
+/// 7 has pipelines of tensors and ensembles. A version that adds a command, or a field to one, adds
+/// a level.
+pub const LEVEL: u32 = 7;
 
 /// The level from which on replicas move although their workers are there.
 pub const MOVING_LEVEL: u32 = 4;
+
+/// The level from which on names of models may have several parts.
+pub const PARTS_LEVEL: u32 = 5;
+
+/// The level from which on coordinators show who they are to each other, and the membership has the
+/// incarnations of their data directories.
+pub const MEMBER_LEVEL: u32 = 6;
+
+/// The level from which on pipelines take tensors of their models' types, and stand for ensembles.
+pub const ENSEMBLE_LEVEL: u32 = 7;
 
 impl RegistryCommand {
     /// The lowest level at which everything in this command is understood.
     #[must_use]
     pub fn level(&self) -> u32 {
         match self {
+            Self::PutPipeline { pipeline, .. } if takes_tensors(pipeline) => ENSEMBLE_LEVEL,
+            _ if self.names_parts() => PARTS_LEVEL,
             Self::Drain(..) | Self::Undrain(_) => 2,
             Self::PutTask { .. } | Self::ForgetTask(_) => 3,
             Self::Place(placings) if placings.iter().any(|it| it.moving) => MOVING_LEVEL,
+            Self::Rollout {
+                action: RolloutAction::Rollback { replicas: Some(_) },
+                ..
+            } => 5,
             // What replaces a version elsewhere must not do so here.
             Self::Deploy { options, .. } if options.beside != 0 => 2,
             _ => 1,
         }
+    }
+}
+
+impl RegistryCommand {
+    /// Whether a name in it has several parts. Versions that do not read those would not read the
+    /// command.
+    fn names_parts(&self) -> bool {
+        let refer = |mut names: Box<dyn Iterator<Item = &ModelRef> + '_>| {
+            names.any(|model| model.name.has_parts())
+        };
+        match self {
+            Self::RegisterModel(name, _)
+            | Self::Deploy { model: name, .. }
+            | Self::Rollout { model: name, .. }
+            | Self::Scale { model: name, .. }
+            | Self::UpdateModel { model: name, .. }
+            | Self::DeleteTask { model: name, .. }
+            | Self::Undeploy(name)
+            | Self::DeleteModel(name)
+            | Self::DeletePipeline { name, .. }
+            | Self::DeleteAlias { name, .. } => name.has_parts(),
+            Self::PutTask { record, .. } => record.model.has_parts(),
+            Self::Place(placings) => placings.iter().any(|it| it.model.has_parts()),
+            Self::CreateKey(key) => scope_has_parts(&key.models),
+            Self::PutAlias { alias, .. } => {
+                alias.name.has_parts() || refer(Box::new(alias.names()))
+            }
+            Self::PutPipeline { pipeline, .. } => {
+                pipeline.name.has_parts() || refer(Box::new(pipeline.names()))
+            }
+            _ => false,
+        }
+    }
+}
+
+fn takes_tensors(pipeline: &PipelineSpec) -> bool {
+    let mut kinds = pipeline.inputs.values();
+    pipeline.ensemble.is_some() || kinds.any(|kind| *kind == ColumnType::Tensor)
+}
+
+fn scope_has_parts(scope: &ModelScope) -> bool {
+    let of = |pattern: &ModelPattern| match pattern {
+        ModelPattern::Name(name) | ModelPattern::Prefix(name) => ModelName::has_parts(name),
+    };
+    scope.patterns().iter().any(of)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_a_slash_waits_for_the_level_that_reads_it() {
+        let delete = |name: &str| RegistryCommand::DeleteModel(ModelName::new(name).unwrap());
+        assert_eq!(delete("storyteller").level(), 1);
+        assert_eq!(delete("Qwen/Qwen3-8B").level(), PARTS_LEVEL);
+        let name = ModelName::new("chat").unwrap();
+        let target = super::super::AliasTarget {
+            model: "Qwen/Qwen3-8B".parse().unwrap(),
+            weight: 1,
+        };
+        let alias = super::super::AliasSpec {
+            name,
+            targets: vec![target],
+            mirror: None,
+            sticky_header: None,
+            description: String::new(),
+        };
+        let put = RegistryCommand::PutAlias {
+            alias,
+            expected: None,
+        };
+        assert_eq!(put.level(), PARTS_LEVEL);
+        assert!(scope_has_parts(&ModelScope::read(["Qwen/*"]).unwrap()));
     }
 }

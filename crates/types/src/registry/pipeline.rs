@@ -12,7 +12,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 pub use self::shape::{Domain, DomainKind, ROOT, Shape};
-use crate::error::PredictError;
+use crate::error::{ErrorCode, PredictError};
 use crate::ids::{MAX_ID_LEN, ModelName, ModelRef, Revision};
 use crate::params::Parameters;
 use crate::signature::Task;
@@ -87,10 +87,20 @@ pub enum ColumnType {
     Bool,
     /// Lists of 32-bit numbers with a fraction.
     Floats,
+    /// What the first model that takes it takes: a tensor of that model's element type and shape.
+    Tensor,
 }
 
 impl ColumnType {
-    const ALL: [Self; 5] = [Self::Text, Self::Int, Self::Float, Self::Bool, Self::Floats];
+    /// All types.
+    pub const ALL: [Self; 6] = [
+        Self::Text,
+        Self::Int,
+        Self::Float,
+        Self::Bool,
+        Self::Floats,
+        Self::Tensor,
+    ];
 
     /// The stable name.
     #[must_use]
@@ -101,6 +111,7 @@ impl ColumnType {
             Self::Float => "float",
             Self::Bool => "bool",
             Self::Floats => "floats",
+            Self::Tensor => "tensor",
         }
     }
 
@@ -202,6 +213,15 @@ pub struct PipelineStep {
     pub kind: StepKind,
 }
 
+/// What makes a pipeline an ensemble of a Triton repository.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ensemble {
+    /// Its configuration: an object in JSON, in Triton's words.
+    pub config: String,
+    /// Whether it answers. One that was unloaded does not, whatever its models do.
+    pub loaded: bool,
+}
+
 /// A pipeline as it is asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PipelineSpec {
@@ -217,6 +237,8 @@ pub struct PipelineSpec {
     pub output: String,
     /// A sentence for people.
     pub description: String,
+    /// What it was made of, where that is an ensemble.
+    pub ensemble: Option<Ensemble>,
 }
 
 /// A pipeline as it stands in the registry.
@@ -321,6 +343,19 @@ impl PipelineSpec {
             ));
         }
         self.shape()
+    }
+
+    /// Refuses an ensemble that was unloaded.
+    ///
+    /// # Errors
+    /// `NotDeployed`.
+    pub fn check_loaded(&self) -> Result<(), PredictError> {
+        let ensemble = self.ensemble.as_ref();
+        if ensemble.is_none_or(|ensemble| ensemble.loaded) {
+            return Ok(());
+        }
+        let message = format!("ensemble '{}' is not loaded", self.name);
+        Err(PredictError::new(ErrorCode::NotDeployed, message))
     }
 
     /// Every name that a step calls.

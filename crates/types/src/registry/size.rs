@@ -99,7 +99,8 @@ impl PipelineSpec {
     pub fn bytes(&self) -> usize {
         let inputs: usize = self.inputs.keys().map(String::len).sum();
         let steps: usize = self.steps.iter().map(step_bytes).sum();
-        RECORD + self.description.len() + self.output.len() + inputs + steps
+        let ensemble = self.ensemble.as_ref().map_or(0, |it| it.config.len());
+        RECORD + self.description.len() + self.output.len() + inputs + steps + ensemble
     }
 }
 

@@ -53,15 +53,21 @@ impl Named {
 pub(super) fn kind(path: &str) -> Kind {
     let parts: Vec<_> = path.split('/').collect();
     let of = |at: usize| match (parts[at - 1], parts[at]) {
-        ("models", "{id}" | "{model}") | ("{algorithm}", "{id}") => Some(Kind::Model),
+        // Whether the node takes requests, whatever the model.
+        ("tei" | "tgi", "{model}") if path.ends_with("/health") => Some(Kind::Cluster),
+        ("models" | "tei" | "tgi", "{id}" | "{model}") | ("{algorithm}", "{id}") => {
+            Some(Kind::Model)
+        }
         ("connectors", "{id}") => Some(Kind::Connector),
         ("model_groups", "{id}") => Some(Kind::Group),
         ("tasks", "{id}") => Some(Kind::Task),
         ("streams", "{id}") => Some(Kind::Stream),
+        // Its own tests show that a response is there for its caller alone.
+        ("responses", "{id}") => Some(Kind::Cluster),
         ("aliases", "{name}") => Some(Kind::Alias),
         ("pipelines", "{name}") => Some(Kind::Pipeline),
         ("secrets", "{name}") => Some(Kind::Secret),
-        ("_ml", "{node}") | ("stats", "{stat}") => Some(Kind::Cluster),
+        ("_ml", "{node}") | ("stats", "{stat}") | ("region", "{region}") => Some(Kind::Cluster),
         ("versions", "{version}") | ("_predict", "{algorithm}") => None,
         (before, variable) => panic!("{path}: say in this story what {before}/{variable} names"),
     };
@@ -124,6 +130,8 @@ pub(super) fn answer(method: &Method, path: &str) -> StatusCode {
         (_, Kind::Stream) => StatusCode::GONE,
         // It lists what there is of those that are asked for: none.
         ("GET", _) if path.ends_with("/profile/tasks/{id}") => StatusCode::OK,
+        // No model has it.
+        _ if path.ends_with("/embed_all") => StatusCode::UNPROCESSABLE_ENTITY,
         _ => StatusCode::NOT_FOUND,
     }
 }
@@ -143,6 +151,63 @@ const FORBIDDEN: StatusCode = StatusCode::FORBIDDEN;
 
 /// Routes whose body names a model or a connector, what they answer where there is none, and a body.
 pub(super) const NAMING: &[(&str, StatusCode, &str)] = &[
+    (
+        "/tokenize",
+        NOT_FOUND,
+        r#"{"model":"team-a.chat","prompt":"x"}"#,
+    ),
+    (
+        "/detokenize",
+        NOT_FOUND,
+        r#"{"model":"team-a.chat","tokens":[1]}"#,
+    ),
+    (
+        "/rerank",
+        NOT_FOUND,
+        r#"{"model":"team-a.chat","query":"x","texts":["y"]}"#,
+    ),
+    ("/", NOT_FOUND, r#"{"model":"team-a.chat","inputs":"x"}"#),
+    (
+        "/embed",
+        NOT_FOUND,
+        r#"{"model":"team-a.chat","inputs":"x"}"#,
+    ),
+    (
+        "/embed_sparse",
+        NOT_FOUND,
+        r#"{"model":"team-a.chat","inputs":"x"}"#,
+    ),
+    (
+        "/predict",
+        NOT_FOUND,
+        r#"{"model":"team-a.chat","inputs":"x"}"#,
+    ),
+    (
+        "/similarity",
+        NOT_FOUND,
+        r#"{"model":"team-a.chat","inputs":{"source_sentence":"x","sentences":["y"]}}"#,
+    ),
+    ("/decode", NOT_FOUND, r#"{"model":"team-a.chat","ids":[1]}"#),
+    (
+        "/generate",
+        NOT_FOUND,
+        r#"{"model":"team-a.chat","inputs":"x"}"#,
+    ),
+    (
+        "/generate_stream",
+        NOT_FOUND,
+        r#"{"model":"team-a.chat","inputs":"x"}"#,
+    ),
+    (
+        "/chat_tokenize",
+        NOT_FOUND,
+        r#"{"model":"team-a.chat","messages":[{"role":"user","content":"x"}]}"#,
+    ),
+    (
+        "/embed_all",
+        StatusCode::UNPROCESSABLE_ENTITY,
+        r#"{"model":"team-a.chat","inputs":"x"}"#,
+    ),
     (
         "/v1/chat/completions",
         NOT_FOUND,
@@ -238,7 +303,7 @@ pub(super) const NAMING: &[(&str, StatusCode, &str)] = &[
     (
         "/_plugins/_ml/connectors/_create",
         FORBIDDEN,
-        r#"{"id":"team-a.llm","url":"https://llm.example/v1","model":"m"}"#,
+        r#"{"id":"team-a.llm","url":"https://llm.example/v1/chat/completions","model":"m"}"#,
     ),
     (
         "/_plugins/_ml/model_groups/_register",

@@ -11,21 +11,28 @@ use axum::response::Response;
 use futures::{FutureExt, StreamExt, future};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, header};
 use hyper::body::Body as HttpBody;
+use parking_lot::Mutex;
 use tonic::Status;
 use tonic::metadata::MetadataValue;
 use tracing::Instrument;
+use volley_proto::inference::triton::ModelInferRequest;
 use volley_proto::status::{grpc_code, public_message};
+use volley_proto::wire_bytes;
 use volley_security::Principal;
-use volley_types::{Deadline, PredictError, Role};
+use volley_types::deadline::grpc_timeout;
+use volley_types::{Deadline, PredictError, Role, Share};
 
 use crate::answering::AnsweredBy;
 use crate::app::App;
-use crate::auth::Sealed;
+use crate::auth::{Sealed, served_here};
 use crate::context::{self, REQUEST_ID, RequestContext};
-use crate::serve::Draining;
+use crate::idle;
+use crate::serve::{Caller, Draining};
 
 const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
+const STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 /// Tells gRPC clients that repeat calls how long to wait.
 const RETRY_AFTER_MS: &str = "grpc-retry-pushback-ms";
@@ -42,6 +49,8 @@ pub(super) struct CallContext {
     /// The deadline that the client gave, which holds for a whole stream.
     pub(super) deadline: Option<Deadline>,
     pub(super) draining: Draining,
+    /// What has come and is no message yet.
+    taken: Arc<Mutex<Share>>,
 }
 
 impl CallContext {
@@ -49,6 +58,14 @@ impl CallContext {
     pub(super) fn of<T>(request: &tonic::Request<T>) -> Result<Self, Status> {
         let context = request.extensions().get::<Self>().cloned();
         context.ok_or_else(|| Status::internal("the request was lost"))
+    }
+
+    /// What a message takes of the memory for bodies.
+    ///
+    /// # Errors
+    /// `TooLarge` or `Overloaded` where there is not as much.
+    pub(super) fn share_of(&self, message: &ModelInferRequest) -> Result<Share, PredictError> {
+        self.taken.lock().split(wire_bytes(message))
     }
 }
 
@@ -72,11 +89,14 @@ pub(super) async fn middleware(
 ) -> Response {
     // Besides being clear, this keeps web pages of other origins from calling here.
     if !is_grpc(request.headers()) || request.method() != Method::POST {
-        return bare(StatusCode::UNSUPPORTED_MEDIA_TYPE);
+        let why = "this path is for gRPC: send a POST with 'content-type: application/grpc'";
+        return bare(StatusCode::UNSUPPORTED_MEDIA_TYPE, why);
     }
     if request.version() != Version::HTTP_2 {
-        return bare(StatusCode::HTTP_VERSION_NOT_SUPPORTED);
+        let why = "gRPC needs HTTP/2";
+        return bare(StatusCode::HTTP_VERSION_NOT_SUPPORTED, why);
     }
+    let call: Option<String> = request.uri().path().rsplit('/').next().map(printable);
     let request_id = context::request_id(request.headers());
     let trace = context::trace(request.headers());
     let span = tracing::info_span!(
@@ -112,10 +132,13 @@ pub(super) async fn middleware(
                 },
                 deadline: given,
                 draining: request.extensions().get().cloned().unwrap_or_default(),
+                taken: Arc::new(Mutex::new(sealed.intake().share())),
             };
+            let taken = context.taken.clone();
             let watches = context.request.watches.clone();
             request.extensions_mut().insert(context);
             same_compression(request.headers_mut());
+            request = request.map(|body| counted(body, taken.clone()));
             if !request.uri().path().ends_with(STREAM) {
                 request = request.map(|body| in_time(body, config.body_timeout));
             }
@@ -127,9 +150,11 @@ pub(super) async fn middleware(
                 status(&error).into_http()
             });
             let is_over = answered.body().is_end_stream();
-            answered.map(|body| if is_over { body } else { watches.watch(body) })
+            let answered = answered.map(|body| if is_over { body } else { watches.watch(body) });
+            idle::until_sent(answered, taken)
         }
     };
+    reasoned(&mut response, call.as_deref().unwrap_or_default());
     if let Ok(id) = HeaderValue::from_str(request_id.as_str()) {
         response.headers_mut().insert(REQUEST_ID, id);
     }
@@ -146,9 +171,12 @@ fn admit(sealed: &Sealed, request: &Request) -> Result<Arc<App>, PredictError> {
         | "RepositoryIndex" => Role::Viewer,
         "ModelInfer" | "ModelStreamInfer" => Role::Predict,
         "RepositoryModelLoad" | "RepositoryModelUnload" => Role::ModelAdmin,
+        // Regions of shared memory are the whole node's.
         _ => Role::ClusterAdmin,
     };
-    let principal = sealed.gate().identify(request.headers())?;
+    served_here(needed.into(), request.extensions())?;
+    let address = request.extensions().get::<Caller>().map(|caller| caller.0);
+    let principal = sealed.gate().identify_from(request.headers(), address)?;
     principal.allow(needed)?;
     Ok(open(sealed, request, principal))
 }
@@ -158,10 +186,32 @@ fn open(sealed: &Sealed, request: &Request, principal: Principal) -> Arc<App> {
     sealed.open(Arc::new(principal), request.headers(), answered_by)
 }
 
-fn bare(status: StatusCode) -> Response {
-    let mut response = Response::default();
+fn bare(status: StatusCode, why: &'static str) -> Response {
+    let mut response = Response::new(Body::from(why));
     *response.status_mut() = status;
+    let headers = response.headers_mut();
+    let media = HeaderValue::from_static("text/plain; charset=utf-8");
+    headers.insert(header::CONTENT_TYPE, media);
+    headers.insert(MESSAGE, HeaderValue::from_static(why));
     response
+}
+
+/// Gives a refusal that says nothing its reason. Only calls that are not there come out like this.
+fn reasoned(response: &mut Response, call: &str) {
+    let headers = response.headers_mut();
+    let unknown = headers.get(STATUS).is_some_and(|status| status == "12");
+    if !unknown || headers.contains_key(MESSAGE) {
+        return;
+    }
+    let why = format!("this server has no call '{call}'");
+    if let Ok(why) = HeaderValue::from_str(&why) {
+        headers.insert(MESSAGE, why);
+    }
+}
+
+fn printable(call: &str) -> String {
+    let plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
+    call.chars().filter(plain).take(64).collect()
 }
 
 fn is_grpc(headers: &HeaderMap) -> bool {
@@ -183,30 +233,24 @@ fn same_compression(headers: &mut HeaderMap) {
     }
 }
 
-/// `grpc-timeout`: up to eight digits and a unit.
+/// What `grpc-timeout` says.
 fn call_timeout(headers: &HeaderMap) -> Result<Option<Duration>, PredictError> {
     let Some(value) = headers.get(TIMEOUT) else {
         return Ok(None);
     };
-    let read = || {
-        let text = value.to_str().ok()?;
-        let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-        if digits.is_empty() || 8 < digits.len() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-            return None;
-        }
-        let count: u64 = digits.parse().ok()?;
-        match unit {
-            "H" => Some(Duration::from_secs(count * 3_600)),
-            "M" => Some(Duration::from_secs(count * 60)),
-            "S" => Some(Duration::from_secs(count)),
-            "m" => Some(Duration::from_millis(count)),
-            "u" => Some(Duration::from_micros(count)),
-            "n" => Some(Duration::from_nanos(count)),
-            _ => None,
-        }
-    };
     let malformed = || PredictError::invalid("metadata 'grpc-timeout' is malformed");
-    read().map(Some).ok_or_else(malformed)
+    let given = value.to_str().ok().and_then(grpc_timeout);
+    given.map(Some).ok_or_else(malformed)
+}
+
+/// `body`, of which `taken` counts every piece; it fails where there is no memory for one.
+fn counted(body: Body, taken: Arc<Mutex<Share>>) -> Body {
+    Body::from_stream(body.into_data_stream().map(move |piece| {
+        let piece = piece?;
+        let grown = taken.lock().grow(piece.len());
+        grown.map_err(|error| axum::Error::new(status(&error)))?;
+        Ok::<_, axum::Error>(piece)
+    }))
 }
 
 /// `body`, which fails when it has not ended in time.

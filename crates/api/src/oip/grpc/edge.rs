@@ -1,6 +1,7 @@
 //! The calls that both skins have.
 
 use tonic::{Request, Response, Status};
+use volley_proto::inference::triton::model_repository_parameter::ParameterChoice;
 use volley_proto::inference::triton::{
     ModelInferRequest, ModelInferResponse, ModelMetadataRequest, ModelMetadataResponse,
     ModelReadyRequest, ModelReadyResponse, RepositoryIndexRequest, RepositoryIndexResponse,
@@ -15,7 +16,8 @@ use super::GrpcSkin;
 use super::context::{CallContext, status};
 use super::request::Asked;
 use crate::oip::describe::{self, TensorForm};
-use crate::oip::{Found, Named, repository};
+use crate::oip::load::{Given, Load};
+use crate::oip::{Found, Named, index, repository};
 
 /// What a call answers.
 pub(super) type Answer<T> = Result<Response<T>, Status>;
@@ -83,7 +85,7 @@ impl Edge {
             let ready = match Found::find(&context.app, &named).await {
                 Ok(_) => true,
                 Err(error) => match error.code {
-                    ErrorCode::Unavailable | ErrorCode::NotDeployed => false,
+                    ErrorCode::Unavailable => false,
                     // Triton's clients ask in this way whether a model is there.
                     ErrorCode::NotFound if self.skin == GrpcSkin::Triton => false,
                     _ => return Err(error),
@@ -103,6 +105,8 @@ impl Edge {
         let named = named(asked.name, asked.version);
         let work = async {
             let found = Found::find(&context.app, &named).await?;
+            let inputs = describe::inputs(&found.signature);
+            let outputs = describe::outputs(&found.signature);
             let tensors = |forms: Vec<TensorForm>| {
                 let tensor = |form: TensorForm| TensorMetadata {
                     name: form.name,
@@ -112,11 +116,11 @@ impl Edge {
                 forms.into_iter().map(tensor).collect()
             };
             Ok(ModelMetadataResponse {
-                inputs: tensors(describe::inputs(&found.signature)),
-                outputs: tensors(describe::outputs(&found.signature)),
-                platform: describe::platform(&found.signature),
+                inputs: tensors(describe::declared(&found, "input", inputs)),
+                outputs: tensors(describe::declared(&found, "output", outputs)),
+                platform: describe::platform(&found),
                 name: found.model.name.as_str().to_owned(),
-                versions: vec![found.version],
+                versions: found.versions(),
             })
         };
         finish(&context, work).await
@@ -129,19 +133,24 @@ impl Edge {
         let context = CallContext::of(&request)?;
         let work = async {
             let given = request.into_inner();
-            let asked = Asked::read(&context.app, self.skin, given, &context.request).await?;
+            let share = context.share_of(&given)?;
+            let asked =
+                Asked::read(&context.app, self.skin, given, &context.request, share).await?;
             asked.answer(&context.app).await
         };
         finish(&context, work).await
     }
 
-    pub(super) fn repository_index(
+    pub(super) async fn repository_index(
         &self,
         request: Request<RepositoryIndexRequest>,
     ) -> Answer<RepositoryIndexResponse> {
         let context = CallContext::of(&request)?;
-        let entries = repository::entries(&context.app, request.into_inner().ready);
-        let entry = |entry: repository::Entry| ModelIndex {
+        let asked = request.into_inner();
+        let work = async { Ok(index::entries(&context.app, asked.ready).await) };
+        let entries = context.request.in_time(work).await;
+        let entries = entries.map_err(|error| status(&error))?;
+        let entry = |entry: index::Entry| ModelIndex {
             name: entry.name,
             version: entry.version.unwrap_or_default(),
             state: entry.state.to_owned(),
@@ -159,8 +168,16 @@ impl Edge {
         let asked = request.into_inner();
         let work = async {
             let model_name = repository_model(asked.repository_name, asked.model_name);
-            let given = !asked.parameters.is_empty();
-            repository::deploy(&context.app, model_name.clone(), given).await?;
+            let given = asked.parameters.into_iter().map(|(name, value)| {
+                let value = match value.parameter_choice {
+                    Some(ParameterChoice::StringParam(text)) => Given::Text(text),
+                    Some(ParameterChoice::BytesParam(bytes)) => Given::Bytes(bytes),
+                    _ => Given::Other,
+                };
+                (name, value)
+            });
+            let load = Load::read(given)?;
+            repository::deploy(&context.app, model_name.clone(), load).await?;
             Ok(RepositoryModelLoadResponse {
                 model_name,
                 is_loaded: true,
@@ -177,7 +194,15 @@ impl Edge {
         let asked = request.into_inner();
         let work = async {
             let model_name = repository_model(asked.repository_name, asked.model_name);
-            repository::undeploy(&context.app, model_name.clone()).await?;
+            let given = asked.parameters.into_iter().map(|(name, value)| {
+                let value = match value.parameter_choice {
+                    Some(ParameterChoice::BoolParam(value)) => Some(value),
+                    _ => None,
+                };
+                (name, value)
+            });
+            let dependents = repository::dependents(given)?;
+            repository::undeploy(&context.app, model_name.clone(), dependents).await?;
             Ok(RepositoryModelUnloadResponse {
                 model_name,
                 is_unloaded: true,

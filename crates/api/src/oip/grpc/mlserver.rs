@@ -71,7 +71,7 @@ impl GrpcInferenceService for MlServer {
         &self,
         request: Request<RepositoryIndexRequest>,
     ) -> Answer<RepositoryIndexResponse> {
-        self.0.repository_index(request)
+        self.0.repository_index(request).await
     }
 
     async fn repository_model_load(

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use volley_proto::inference::triton::infer_parameter::ParameterChoice;
 use volley_proto::inference::triton::model_infer_response::InferOutputTensor;
 use volley_proto::inference::triton::{InferParameter, ModelInferResponse};
@@ -14,6 +14,7 @@ use super::contents::{put_element, to_typed};
 use crate::answer;
 use crate::oip::describe::TEXT_OUTPUT;
 use crate::oip::outputs::{self, Wanted};
+use crate::oip::shared_memory::{OFFSET, REGION, SIZE, Slice};
 use crate::oip::tensors::RawTensor;
 
 /// How one request is answered.
@@ -58,13 +59,16 @@ impl Reply {
     pub(super) fn whole(
         &self,
         batches: &[RecordBatch],
-    ) -> Result<ModelInferResponse, PredictError> {
+    ) -> Result<(ModelInferResponse, Vec<(Slice, Bytes)>), PredictError> {
         match &self.form {
             Form::Tensors {
                 schema,
                 wanted,
                 batched,
-            } => Ok(self.response(outputs::binary(batches, schema, wanted, *batched)?)),
+            } => {
+                let outputs = outputs::binary(batches, schema, wanted, *batched)?;
+                Ok(self.shared_response(outputs))
+            }
             Form::Texts(shape) => {
                 let choices = answer::choices(batches)?;
                 let mut end = End {
@@ -78,9 +82,49 @@ impl Reply {
                 }
                 let mut response = self.response(vec![text_tensor(shape.clone(), &texts)?]);
                 response.parameters = end.parameters();
-                Ok(response)
+                Ok((response, Vec::new()))
             }
         }
+    }
+
+    /// An answer of these tensors, and what of them goes to shared memory instead.
+    fn shared_response(
+        &self,
+        outputs: Vec<(RawTensor, Option<Slice>)>,
+    ) -> (ModelInferResponse, Vec<(Slice, Bytes)>) {
+        let (mut tensors, mut places) = (Vec::new(), Vec::new());
+        for (tensor, slice) in outputs {
+            tensors.push(tensor);
+            places.push(slice);
+        }
+        let data: Vec<Bytes> = tensors.iter().map(|tensor| tensor.data.clone()).collect();
+        let mut response = self.response(tensors);
+        let mut shared = Vec::new();
+        for (index, (slice, data)) in places.into_iter().zip(data).enumerate() {
+            let Some(slice) = slice else {
+                continue;
+            };
+            // Its place among the contents stays, so that clients find the others.
+            if let Some(raw) = response.raw_output_contents.get_mut(index) {
+                *raw = Bytes::new();
+            }
+            if let Some(output) = response.outputs.get_mut(index) {
+                output.contents = None;
+                let size = i64::try_from(data.len()).unwrap_or(i64::MAX);
+                let offset = i64::try_from(slice.offset).unwrap_or(i64::MAX);
+                let region = ParameterChoice::StringParam(slice.region.clone());
+                let parameters = [
+                    (REGION, region),
+                    (SIZE, ParameterChoice::Int64Param(size)),
+                    (OFFSET, ParameterChoice::Int64Param(offset)),
+                ];
+                output.parameters = parameters
+                    .map(|(name, value)| (name.to_owned(), parameter(value)))
+                    .into();
+            }
+            shared.push((slice, data));
+        }
+        (response, shared)
     }
 
     /// A piece of a generated text.

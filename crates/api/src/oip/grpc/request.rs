@@ -1,19 +1,14 @@
 //! `ModelInferRequest` into a [`PredictRequest`].
 
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
-
 use bytes::Bytes;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use volley_proto::inference::triton::infer_parameter::ParameterChoice;
 use volley_proto::inference::triton::model_infer_request::{
     InferInputTensor, InferRequestedOutputTensor,
 };
 use volley_proto::inference::triton::{InferParameter, ModelInferRequest, ModelInferResponse};
-use volley_types::{
-    Deadline, ErrorCode, Input, ParamValue, Parameters, PredictError, PredictRequest, Priority,
-    Task,
-};
+use volley_types::{Input, ParamValue, Parameters, PredictError, PredictRequest, Share, Task};
 
 use super::GrpcSkin;
 use super::contents::{self, to_raw};
@@ -22,9 +17,10 @@ use super::reply::{Form, Reply};
 use crate::app::App;
 use crate::context::RequestContext;
 use crate::oip::describe::{TEXT_INPUT, TEXT_OUTPUT};
-use crate::oip::outputs::{self, Wanted};
+use crate::oip::outputs::{self, Requested, Wanted};
+use crate::oip::shared_memory::{self, REGION, Slice};
 use crate::oip::tensors::{RawTensor, Rows, binary_rows, printable};
-use crate::oip::{Found, answering_version};
+use crate::oip::{Found, reserved};
 use crate::{answer, chat};
 
 /// The chat of a generation, in place of its text: a JSON list of messages.
@@ -34,10 +30,13 @@ const EMPTY_FINAL: &str = "triton_enable_empty_final_response";
 
 /// A request that was understood.
 pub(super) struct Asked {
+    pub(super) found: Found,
     pub(super) request: PredictRequest,
     pub(super) reply: Reply,
     /// Whether the answer comes in pieces.
     pub(super) streams: bool,
+    /// What its message takes of the memory for bodies.
+    pub(super) share: Share,
 }
 
 impl Asked {
@@ -50,6 +49,7 @@ impl Asked {
         skin: GrpcSkin,
         mut given: ModelInferRequest,
         context: &RequestContext,
+        share: Share,
     ) -> Result<Self, PredictError> {
         let named = named(
             std::mem::take(&mut given.model_name),
@@ -58,20 +58,12 @@ impl Asked {
         let found = Found::find(app, &named).await?;
         let streams = found.signature.task == Task::Generate;
         let raw = skin == GrpcSkin::Triton || !given.raw_input_contents.is_empty();
-        let inputs = inputs(given.inputs, given.raw_input_contents)?;
+        let inputs = inputs(given.inputs, given.raw_input_contents, app)?;
         let mut parameters = parameters(given.parameters)?;
         let empty_final = parameters.remove(EMPTY_FINAL) == Some(ParamValue::Bool(true));
-        let priority = priority(&mut parameters)?;
-        let deadline = deadline(&mut parameters, context.deadline)?;
         let wanted = wanted(given.outputs)?;
         let (rows, form) = if streams {
-            if let Some((other, _)) = wanted.iter().find(|(name, _)| name != TEXT_OUTPUT) {
-                return Err(outputs::no_output(other));
-            }
-            if wanted.iter().any(|(_, classes)| classes.is_some()) {
-                let message = "texts have no classes; leave 'classification' out";
-                return Err(PredictError::invalid(message));
-            }
+            only_text(&wanted)?;
             let (rows, shape) = prompts(&inputs, &mut parameters)?;
             (rows, Form::Texts(shape))
         } else {
@@ -89,21 +81,23 @@ impl Asked {
         request.request_id = context.request_id.clone();
         request.trace = context.trace;
         request.session = context.session.clone();
-        request.deadline = Some(deadline);
-        request.priority = priority;
-        request.parameters = parameters;
+        let task = found.signature.task;
+        let waits = found.has_queues();
+        reserved::put(&mut request, parameters, context.deadline, task, waits)?;
         let reply = Reply {
-            model_name: found.model.name,
-            model_version: found.version,
+            model_name: found.model.name.clone(),
+            model_version: found.version.clone(),
             id: given.id,
             raw,
             form,
             empty_final,
         };
         Ok(Self {
+            found,
             request,
             reply,
             streams,
+            share,
         })
     }
 
@@ -113,17 +107,24 @@ impl Asked {
     /// The model's own, and those of [`Reply::whole`].
     pub(super) async fn answer(self, app: &App) -> Result<ModelInferResponse, PredictError> {
         let Self {
-            request, mut reply, ..
+            found,
+            request,
+            mut reply,
+            share: _share,
+            ..
         } = self;
         let mut run = app
             .statistics
             .start(&reply.model_name, &reply.model_version);
         run.is_read(rows(&request));
-        let chunks = app.control.predict(request).await?;
-        reply.model_version = answering_version(&chunks, reply.model_version);
+        let chunks = found.predict(app, request).await?;
+        reply.model_version = found.answering(app, &chunks);
         let batches = answer::collect(chunks).await?;
         run.is_inferred();
-        let response = reply.whole(&batches)?;
+        let (response, shared) = reply.whole(&batches)?;
+        for (slice, bytes) in &shared {
+            app.shared_memory.write(slice, bytes)?;
+        }
         run.is_done();
         Ok(response)
     }
@@ -137,17 +138,38 @@ pub(super) fn rows(request: &PredictRequest) -> usize {
     }
 }
 
-/// The outputs that are asked for, each with a number of classes where these are.
-fn wanted(
-    given: Vec<InferRequestedOutputTensor>,
-) -> Result<Vec<(String, Option<usize>)>, PredictError> {
+/// Refuses outputs that a generation does not have.
+fn only_text(wanted: &[Requested]) -> Result<(), PredictError> {
+    if let Some(other) = wanted.iter().find(|output| output.name != TEXT_OUTPUT) {
+        return Err(outputs::no_output(&other.name));
+    }
+    outputs::once(wanted.iter().map(|output| output.name.as_str()))?;
+    if wanted.iter().any(|output| output.classes.is_some()) {
+        let message = "texts have no classes; leave 'classification' out";
+        return Err(PredictError::invalid(message));
+    }
+    if wanted.iter().any(|output| output.shared.is_some()) {
+        let message = "texts do not go to shared memory; leave its parameters out";
+        return Err(PredictError::invalid(message));
+    }
+    Ok(())
+}
+
+/// The outputs that are asked for.
+fn wanted(given: Vec<InferRequestedOutputTensor>) -> Result<Vec<Requested>, PredictError> {
     let names = given.into_iter().map(|output| {
-        outputs::check_parameters(|name| output.parameters.contains_key(name))?;
+        let shared = slice(&output.parameters).map_err(|what| {
+            PredictError::invalid(format!("output '{}': {what}", printable(&output.name)))
+        })?;
         let classes = match output.parameters.get("classification") {
             None => None,
             Some(given) => classes(given)?,
         };
-        Ok((output.name, classes))
+        Ok(Requested {
+            name: output.name,
+            classes,
+            shared,
+        })
     });
     names.collect()
 }
@@ -166,37 +188,57 @@ fn classes(given: &InferParameter) -> Result<Option<usize>, PredictError> {
 }
 
 /// The inputs, wherever their elements are.
-fn inputs(given: Vec<InferInputTensor>, raw: Vec<Bytes>) -> Result<Vec<RawTensor>, PredictError> {
+fn inputs(
+    given: Vec<InferInputTensor>,
+    raw: Vec<Bytes>,
+    app: &App,
+) -> Result<Vec<RawTensor>, PredictError> {
     if given.is_empty() {
         return Err(PredictError::invalid(
             "'inputs' must have at least one tensor",
         ));
     }
-    if !raw.is_empty() && raw.len() != given.len() {
+    let is_shared = |input: &InferInputTensor| input.parameters.contains_key(REGION);
+    let own = given.iter().filter(|input| !is_shared(input)).count();
+    if !raw.is_empty() && raw.len() != own {
         return Err(PredictError::invalid(format!(
-            "there are {} inputs and {} raw_input_contents; each input needs its own",
-            given.len(),
+            "there are {own} inputs and {} raw_input_contents; each input that is not in shared \
+             memory needs its own",
             raw.len()
         )));
     }
     let mut raw = raw.into_iter();
-    given
-        .into_iter()
-        .map(|input| tensor(input, raw.next()))
-        .collect()
+    let read = |input: InferInputTensor| {
+        let shared = slice(&input.parameters).map_err(|what| {
+            PredictError::invalid(format!("input '{}': {what}", printable(&input.name)))
+        })?;
+        let raw = match shared {
+            Some(slice) => Some(app.shared_memory.read(&slice)?),
+            None => raw.next(),
+        };
+        tensor(input, raw)
+    };
+    given.into_iter().map(read).collect()
+}
+
+/// The place in shared memory that parameters name, where they do.
+fn slice(parameters: &BTreeMap<String, InferParameter>) -> Result<Option<Slice>, String> {
+    let told = parameters.iter().filter_map(|(name, value)| {
+        let value: Value = match value.parameter_choice.as_ref()? {
+            ParameterChoice::StringParam(text) => text.as_str().into(),
+            ParameterChoice::Int64Param(number) => (*number).into(),
+            ParameterChoice::Uint64Param(number) => (*number).into(),
+            ParameterChoice::BoolParam(_) | ParameterChoice::DoubleParam(_) => Value::Null,
+        };
+        Some((name.as_str(), value))
+    });
+    let told: BTreeMap<&str, Value> = told.collect();
+    shared_memory::slice(|name| told.get(name))
 }
 
 fn tensor(input: InferInputTensor, raw: Option<Bytes>) -> Result<RawTensor, PredictError> {
     let name = printable(&input.name);
     let wrong = |what: &str| PredictError::invalid(format!("input '{name}': {what}"));
-    if input
-        .parameters
-        .keys()
-        .any(|name| name.starts_with("shared_memory_"))
-    {
-        let message = "shared memory is not offered; send the elements in the message";
-        return Err(PredictError::new(ErrorCode::Unimplemented, message));
-    }
     let dims = input.shape.iter().map(|dim| usize::try_from(*dim));
     let shape = dims.collect::<Result<Vec<_>, _>>();
     let shape = shape.map_err(|_| wrong("'shape' must be a list of sizes"))?;
@@ -229,9 +271,12 @@ fn parameters(given: BTreeMap<String, InferParameter>) -> Result<Parameters, Pre
             Some(ParameterChoice::Int64Param(value)) => ParamValue::Int(value),
             Some(ParameterChoice::StringParam(value)) => ParamValue::Text(value),
             Some(ParameterChoice::DoubleParam(value)) => ParamValue::Float(value),
-            Some(ParameterChoice::Uint64Param(value)) => {
-                ParamValue::Int(i64::try_from(value).map_err(|_| wrong("is too large"))?)
-            }
+            Some(ParameterChoice::Uint64Param(value)) => match i64::try_from(value) {
+                Ok(value) => ParamValue::Int(value),
+                // Ids of sequences have all 64 bits.
+                Err(_) if name == "sequence_id" => ParamValue::Text(value.to_string()),
+                Err(_) => return Err(wrong("is too large")),
+            },
         };
         // What MLServer's clients say of codecs and HTTP headers is not for the model.
         if !matches!(
@@ -242,27 +287,6 @@ fn parameters(given: BTreeMap<String, InferParameter>) -> Result<Parameters, Pre
         }
     }
     Ok(parameters)
-}
-
-/// Triton's levels: 1 is the most urgent, 0 or none the default.
-fn priority(parameters: &mut Parameters) -> Result<Priority, PredictError> {
-    let level = parameters.unsigned("priority")?;
-    parameters.remove("priority");
-    Ok(match level {
-        None | Some(0) => Priority::Normal,
-        Some(1) => Priority::High,
-        Some(_) => Priority::Low,
-    })
-}
-
-/// Triton's timeout in microseconds; 0 or none means the call's own deadline.
-fn deadline(parameters: &mut Parameters, call: Deadline) -> Result<Deadline, PredictError> {
-    let timeout_us = parameters.unsigned("timeout")?;
-    parameters.remove("timeout");
-    Ok(match timeout_us {
-        None | Some(0) => call,
-        Some(us) => call.earlier(Deadline::after(Instant::now(), Duration::from_micros(us))),
-    })
 }
 
 /// The rows of a generation, and the shape of its texts. Inputs beside the text that have one

@@ -24,7 +24,6 @@ use super::reply::{End, Reply};
 use super::request::{Asked, rows};
 use crate::app::App;
 use crate::context::{RequestContext, too_late};
-use crate::oip::answering_version;
 use crate::{answer, sse};
 
 /// Requests of one stream that run at a time; the next is read when one has ended.
@@ -131,9 +130,10 @@ fn read(edge: Edge, call: &CallContext, given: ModelInferRequest) -> BoxFuture<'
     };
     let span = tracing::info_span!(parent: &context.span, "request", id = %context.request_id);
     let app = call.app.clone();
+    let share = call.share_of(&given);
     let work = async move {
         let id = given.id.clone();
-        let asked = Asked::read(&app, edge.skin, given, &context);
+        let asked = async { Asked::read(&app, edge.skin, given, &context, share?).await };
         let asked = context
             .in_time(asked)
             .await
@@ -169,13 +169,18 @@ fn at_once(app: &Arc<App>, asked: Asked) -> BoxFuture<'static, Message> {
 fn generation(app: &Arc<App>, asked: Asked) -> impl Stream<Item = Message> + Send + 'static {
     let app = app.clone();
     let Asked {
-        request, mut reply, ..
+        found,
+        request,
+        mut reply,
+        share,
+        ..
     } = asked;
     let until = until(request.deadline);
     stream! {
+        let _held = share;
         let mut run = app.statistics.start(&reply.model_name, &reply.model_version);
         run.is_read(rows(&request));
-        let begun = tokio::time::timeout_at(until, app.control.predict(request)).await;
+        let begun = tokio::time::timeout_at(until, found.predict(&app, request)).await;
         let mut chunks = match begun.unwrap_or_else(|_| Err(too_late())) {
             Ok(chunks) => chunks,
             Err(error) => {
@@ -183,7 +188,7 @@ fn generation(app: &Arc<App>, asked: Asked) -> impl Stream<Item = Message> + Sen
                 return;
             }
         };
-        reply.model_version = answering_version(&chunks, reply.model_version);
+        reply.model_version = found.answering(&app, &chunks);
         let mut end = End::default();
         loop {
             match next(&mut chunks, until, &reply, &mut end).await {

@@ -4,25 +4,33 @@ use futures::StreamExt;
 use tonic::{Request, Response, Status, Streaming};
 use volley_proto::inference::triton::grpc_inference_service_server::GrpcInferenceService;
 use volley_proto::inference::triton::infer_parameter::ParameterChoice;
+use volley_proto::inference::triton::system_shared_memory_status_response::RegionStatus;
 use volley_proto::inference::triton::{
-    DataType, InferStatistics, ModelConfig, ModelConfigRequest, ModelConfigResponse,
-    ModelInferRequest, ModelInferResponse, ModelInput, ModelMetadataRequest, ModelMetadataResponse,
-    ModelOutput, ModelReadyRequest, ModelReadyResponse, ModelStatistics, ModelStatisticsRequest,
-    ModelStatisticsResponse, ModelStreamInferResponse, ModelTransactionPolicy,
+    CudaSharedMemoryRegisterRequest, CudaSharedMemoryRegisterResponse,
+    CudaSharedMemoryStatusRequest, CudaSharedMemoryStatusResponse,
+    CudaSharedMemoryUnregisterRequest, CudaSharedMemoryUnregisterResponse, InferStatistics,
+    ModelConfigRequest, ModelConfigResponse, ModelInferRequest, ModelInferResponse,
+    ModelMetadataRequest, ModelMetadataResponse, ModelReadyRequest, ModelReadyResponse,
+    ModelStatistics, ModelStatisticsRequest, ModelStatisticsResponse, ModelStreamInferResponse,
     RepositoryIndexRequest, RepositoryIndexResponse, RepositoryModelLoadRequest,
     RepositoryModelLoadResponse, RepositoryModelUnloadRequest, RepositoryModelUnloadResponse,
     ServerLiveRequest, ServerLiveResponse, ServerMetadataRequest, ServerMetadataResponse,
-    ServerReadyRequest, ServerReadyResponse, StatisticDuration,
+    ServerReadyRequest, ServerReadyResponse, StatisticDuration, SystemSharedMemoryRegisterRequest,
+    SystemSharedMemoryRegisterResponse, SystemSharedMemoryStatusRequest,
+    SystemSharedMemoryStatusResponse, SystemSharedMemoryUnregisterRequest,
+    SystemSharedMemoryUnregisterResponse,
 };
 use volley_proto::status::public_message;
-use volley_types::{ModelName, Task};
+use volley_types::ModelName;
 
+use super::config::message;
 use super::context::{CallContext, status};
 use super::edge::{Answer, Edge, finish, named};
 use super::reply::parameter;
 use super::stream::{self, Message, Responses};
+use crate::oip::shared_memory::Region;
 use crate::oip::statistics::{Counts, Total};
-use crate::oip::{Found, describe};
+use crate::oip::{Found, config, shared_memory};
 
 /// A response parameter: whether it is the last one to its request.
 const FINAL: &str = "triton_final_response";
@@ -92,7 +100,7 @@ impl GrpcInferenceService for Triton {
         let work = async {
             let found = Found::find(&context.app, &named).await?;
             Ok(ModelConfigResponse {
-                config: Some(config(&found)),
+                config: Some(message(&config::of(&found))),
             })
         };
         finish(&context, work).await
@@ -123,7 +131,7 @@ impl GrpcInferenceService for Triton {
         &self,
         request: Request<RepositoryIndexRequest>,
     ) -> Answer<RepositoryIndexResponse> {
-        self.0.repository_index(request)
+        self.0.repository_index(request).await
     }
 
     async fn repository_model_load(
@@ -138,6 +146,74 @@ impl GrpcInferenceService for Triton {
         request: Request<RepositoryModelUnloadRequest>,
     ) -> Answer<RepositoryModelUnloadResponse> {
         self.0.unload(request).await
+    }
+
+    async fn system_shared_memory_status(
+        &self,
+        request: Request<SystemSharedMemoryStatusRequest>,
+    ) -> Answer<SystemSharedMemoryStatusResponse> {
+        let context = CallContext::of(&request)?;
+        let name = request.into_inner().name;
+        let regions = context.app.shared_memory.regions(&name);
+        let regions = regions.map_err(|error| status(&error))?.into_iter();
+        let told = |(name, region): (String, Region)| {
+            let told = RegionStatus {
+                name: name.clone(),
+                key: region.key,
+                offset: region.offset,
+                byte_size: region.byte_size,
+            };
+            (name, told)
+        };
+        let regions = regions.map(told).collect();
+        Ok(Response::new(SystemSharedMemoryStatusResponse { regions }))
+    }
+
+    async fn system_shared_memory_register(
+        &self,
+        request: Request<SystemSharedMemoryRegisterRequest>,
+    ) -> Answer<SystemSharedMemoryRegisterResponse> {
+        let context = CallContext::of(&request)?;
+        let asked = request.into_inner();
+        let region = Region {
+            key: asked.key,
+            offset: asked.offset,
+            byte_size: asked.byte_size,
+        };
+        let registered = context.app.shared_memory.register(asked.name, region);
+        registered.map_err(|error| status(&error))?;
+        Ok(Response::new(SystemSharedMemoryRegisterResponse {}))
+    }
+
+    async fn system_shared_memory_unregister(
+        &self,
+        request: Request<SystemSharedMemoryUnregisterRequest>,
+    ) -> Answer<SystemSharedMemoryUnregisterResponse> {
+        let context = CallContext::of(&request)?;
+        let name = request.into_inner().name;
+        context.app.shared_memory.unregister(&name);
+        Ok(Response::new(SystemSharedMemoryUnregisterResponse {}))
+    }
+
+    async fn cuda_shared_memory_status(
+        &self,
+        _: Request<CudaSharedMemoryStatusRequest>,
+    ) -> Answer<CudaSharedMemoryStatusResponse> {
+        Ok(Response::new(CudaSharedMemoryStatusResponse::default()))
+    }
+
+    async fn cuda_shared_memory_register(
+        &self,
+        _: Request<CudaSharedMemoryRegisterRequest>,
+    ) -> Answer<CudaSharedMemoryRegisterResponse> {
+        Err(status(&shared_memory::no_cuda()))
+    }
+
+    async fn cuda_shared_memory_unregister(
+        &self,
+        _: Request<CudaSharedMemoryUnregisterRequest>,
+    ) -> Answer<CudaSharedMemoryUnregisterResponse> {
+        Ok(Response::new(CudaSharedMemoryUnregisterResponse {}))
     }
 }
 
@@ -183,42 +259,6 @@ fn statistics(((name, version), counts): ((ModelName, String), Counts)) -> Model
             compute_input: told(counts.input),
             compute_infer: told(counts.infer),
             compute_output: told(counts.output),
-        }),
-    }
-}
-
-fn config(found: &Found) -> ModelConfig {
-    let signature = &found.signature;
-    let data_type = |datatype: &str| {
-        DataType::from_str_name(&describe::config_type(datatype))
-            .unwrap_or(DataType::TypeInvalid)
-            .into()
-    };
-    let input = describe::inputs(signature)
-        .into_iter()
-        .map(|form| ModelInput {
-            data_type: data_type(form.datatype),
-            name: form.name,
-            dims: form.shape,
-            optional: form.optional,
-        });
-    let output = describe::outputs(signature)
-        .into_iter()
-        .map(|form| ModelOutput {
-            data_type: data_type(form.datatype),
-            name: form.name,
-            dims: form.shape,
-        });
-    ModelConfig {
-        name: found.model.name.as_str().to_owned(),
-        platform: describe::platform(signature),
-        backend: describe::SERVER.to_owned(),
-        max_batch_size: 0,
-        input: input.collect(),
-        output: output.collect(),
-        version_policy: None,
-        model_transaction_policy: Some(ModelTransactionPolicy {
-            decoupled: signature.task == Task::Generate,
         }),
     }
 }

@@ -3,15 +3,17 @@
 
 use arrow_array::RecordBatch;
 use bytes::{BufMut, BytesMut};
-use serde::Deserialize;
 use serde_json::{Value, json};
-use volley_types::{Citation, ErrorCode, FinishReason, GenerationRow, PredictError, Usage};
+use volley_types::{
+    Citation, Details, ErrorCode, FinishReason, GenerationRow, PredictError, Usage,
+};
 
-use super::output::{self, Beside, Draft, FunctionCall};
+use super::FORMAT;
+use super::output::{self, Beside, Draft, FunctionCall, Reasoning, merged};
 use crate::answer::{self, failure};
-use crate::citations;
-use crate::openai::now;
-use crate::sse::{Events, json_string, named_event};
+use crate::pieces::{self, CallPiece};
+use crate::sse::{self, Events, json_string, named_event};
+use crate::{chat, citations, envelope, supplement};
 
 /// The most text of one response, which its last event says once more.
 const MAX_BYTES: usize = 64 << 20;
@@ -32,8 +34,10 @@ pub(super) struct ResponseEvents {
     /// The places of the calls, by their index among calls.
     calls: Vec<usize>,
     bytes: usize,
-    usage: Usage,
+    usage: Option<Usage>,
     reason: Option<FinishReason>,
+    /// The response that ended, where it was read whole.
+    response: Option<Value>,
     finished: bool,
 }
 
@@ -42,6 +46,8 @@ struct Item {
     id: String,
     kind: Kind,
     text: String,
+    /// Whether its part was told to begin.
+    parted: bool,
     /// `in_progress` until it is done.
     status: &'static str,
 }
@@ -49,22 +55,13 @@ struct Item {
 #[derive(Debug)]
 enum Kind {
     Message(Beside),
-    Reasoning,
-    Call { call_id: String, name: String },
-}
-
-/// A tool call's delta in the form of a chat completion.
-#[derive(Deserialize)]
-struct Delta {
-    index: Option<usize>,
-    id: Option<String>,
-    function: Option<Function>,
-}
-
-#[derive(Default, Deserialize)]
-struct Function {
-    name: Option<String>,
-    arguments: Option<String>,
+    Reasoning(Reasoning),
+    Call {
+        call_id: String,
+        name: String,
+    },
+    /// Of a kind that only its provider knows, whole.
+    Other(Value),
 }
 
 impl ResponseEvents {
@@ -77,8 +74,9 @@ impl ResponseEvents {
             open: None,
             calls: Vec::new(),
             bytes: 0,
-            usage: Usage::default(),
+            usage: None,
             reason: None,
+            response: None,
             finished: false,
         }
     }
@@ -93,33 +91,117 @@ impl ResponseEvents {
         }
     }
 
+    /// The response of an answer that nobody reads in parts.
+    ///
+    /// # Errors
+    /// The first item's that failed; `Internal` when there is no last row.
+    pub(super) fn whole(mut self, batches: &[RecordBatch]) -> Result<Value, PredictError> {
+        let mut written = BytesMut::new();
+        for batch in batches {
+            self.batch(batch, &mut written)?;
+            written.clear();
+        }
+        self.response.ok_or_else(sse::silent_end)
+    }
+
     fn row(&mut self, row: &GenerationRow<'_>, out: &mut BytesMut) -> Result<(), PredictError> {
         self.start(out);
-        if let Some(thinking) = row.thinking().filter(|text| !text.is_empty()) {
-            let place = self.continued(|kind| matches!(kind, Kind::Reasoning), out);
-            let place = place.unwrap_or_else(|| self.begin(Kind::Reasoning, out));
-            self.delta("response.reasoning_text.delta", place, thinking, None, out)?;
+        let details = row.details().map(Details::from_json).unwrap_or_default();
+        let own = details.format.as_deref() == Some(FORMAT);
+        if let (Some(id), None, true) = (&details.item, &details.signature, own) {
+            self.continued(|_| false, out);
+            self.begin_as(Kind::Reasoning(Reasoning::default()), id.clone(), out);
         }
+        if let Some(thinking) = row.thinking().filter(|text| !text.is_empty()) {
+            self.reasoning(thinking, details.summary, out)?;
+        }
+        self.details(&details, own, out);
         if let Some(text) = row.text().filter(|text| !text.is_empty()) {
-            let place = self.message(out);
-            let told = Some(answer::tokens(row));
-            self.delta("response.output_text.delta", place, text, told, out)?;
+            let place = self.message(details.refusal, out);
+            let (name, told) = match details.refusal {
+                true => ("response.refusal.delta", None),
+                false => ("response.output_text.delta", Some(answer::tokens(row))),
+            };
+            self.delta(name, place, text, told, out)?;
         }
         for citation in citations::of(row) {
             self.citation(&citation, out);
         }
-        let calls = row.tool_calls().map(serde_json::from_str::<Vec<Delta>>);
-        for call in calls.and_then(Result::ok).unwrap_or_default() {
+        let calls = row.tool_calls().map(pieces::calls);
+        for call in calls.unwrap_or_default() {
             self.call(call, out)?;
         }
         if let Some(told) = row.usage() {
-            self.usage += told;
+            *self.usage.get_or_insert_default() += told;
         }
         self.reason = row.finish_reason().or(self.reason);
         if row.last() {
-            self.end(out);
+            self.end(&details, out);
         }
         Ok(())
+    }
+
+    fn reasoning(
+        &mut self,
+        text: &str,
+        summary: bool,
+        out: &mut BytesMut,
+    ) -> Result<(), PredictError> {
+        let place = self.continued(|kind| matches!(kind, Kind::Reasoning(_)), out);
+        let begun = Kind::Reasoning(Reasoning::default());
+        let place = place.unwrap_or_else(|| self.begin(begun, out));
+        let item = &mut self.items[place];
+        if let (Kind::Reasoning(told), false) = (&mut item.kind, item.parted) {
+            told.summary = summary;
+            item.parted = true;
+            let id = item.id.clone();
+            let (name, index, kind) = match summary {
+                true => (
+                    "response.reasoning_summary_part.added",
+                    "summary_index",
+                    "summary_text",
+                ),
+                false => (
+                    "response.content_part.added",
+                    "content_index",
+                    "reasoning_text",
+                ),
+            };
+            let mut body = json!({
+                "item_id": id, "output_index": place, "part": { "type": kind, "text": "" },
+            });
+            body[index] = 0.into();
+            self.event(name, body, out);
+        }
+        let summed = matches!(&self.items[place].kind, Kind::Reasoning(told) if told.summary);
+        let name = match summed {
+            true => "response.reasoning_summary_text.delta",
+            false => "response.reasoning_text.delta",
+        };
+        self.delta(name, place, text, None, out)
+    }
+
+    /// What is signed, kept secret or of a kind of its provider's own.
+    fn details(&mut self, details: &Details, own: bool, out: &mut BytesMut) {
+        let sealed = envelope::signature(details, FORMAT);
+        if let Some(sealed) = sealed.or_else(|| envelope::redacted(details, FORMAT)) {
+            let place = self.continued(|kind| matches!(kind, Kind::Reasoning(_)), out);
+            let place = place.filter(|_| details.redacted.is_none());
+            let begun = Kind::Reasoning(Reasoning::default());
+            let place = place.unwrap_or_else(|| self.begin(begun, out));
+            if let Kind::Reasoning(told) = &mut self.items[place].kind {
+                told.encrypted = Some(sealed);
+            }
+            self.continued(|_| false, out);
+        }
+        for block in details.blocks.iter().filter(|_| own) {
+            self.continued(|_| false, out);
+            let place = self.items.len();
+            let id = block["id"].as_str().map(str::to_owned);
+            let id = id.unwrap_or_else(|| self.draft.item_id("item", place));
+            self.begin_as(Kind::Other(block.clone()), id, out);
+            self.done(place, "completed", out);
+        }
     }
 
     /// The item that goes on, where it is of that kind; one of another kind is closed.
@@ -134,13 +216,19 @@ impl ResponseEvents {
     }
 
     /// The message that goes on, or a new one.
-    fn message(&mut self, out: &mut BytesMut) -> usize {
-        let place = self.continued(|kind| matches!(kind, Kind::Message(_)), out);
-        place.unwrap_or_else(|| self.begin_message(out))
+    fn message(&mut self, refusal: bool, out: &mut BytesMut) -> usize {
+        let same = |kind: &Kind| {
+            let Kind::Message(beside) = kind else {
+                return false;
+            };
+            beside.refusal == refusal
+        };
+        let place = self.continued(same, out);
+        place.unwrap_or_else(|| self.begin_message(refusal, out))
     }
 
     fn citation(&mut self, citation: &Citation, out: &mut BytesMut) {
-        let place = self.message(out);
+        let place = self.message(false, out);
         // Its place is told within its own item.
         let before = self.items[..place].iter();
         let before = before.filter(|item| matches!(item.kind, Kind::Message(_)));
@@ -158,33 +246,50 @@ impl ResponseEvents {
         self.event("response.output_text.annotation.added", body, out);
     }
 
-    fn begin_message(&mut self, out: &mut BytesMut) -> usize {
-        self.begin(Kind::Message(Beside::default()), out)
+    fn begin_message(&mut self, refusal: bool, out: &mut BytesMut) -> usize {
+        let beside = Beside {
+            refusal,
+            ..Beside::default()
+        };
+        self.begin(Kind::Message(beside), out)
     }
 
     /// Adds an item; one of text is the one that goes on.
     fn begin(&mut self, kind: Kind, out: &mut BytesMut) -> usize {
-        let place = self.items.len();
-        let (name, part) = match &kind {
-            Kind::Message(_) => ("msg", Some(output::text_part("", Beside::default()))),
-            Kind::Reasoning => ("rs", Some(json!({ "type": "reasoning_text", "text": "" }))),
-            Kind::Call { .. } => ("fc", None),
+        let name = match &kind {
+            Kind::Message(_) => "msg",
+            Kind::Reasoning(_) => "rs",
+            Kind::Call { .. } => "fc",
+            Kind::Other(_) => "item",
         };
+        let id = self.draft.item_id(name, self.items.len());
+        self.begin_as(kind, id, out)
+    }
+
+    /// Adds an item of that id.
+    fn begin_as(&mut self, kind: Kind, id: String, out: &mut BytesMut) -> usize {
+        let place = self.items.len();
+        let part = match &kind {
+            Kind::Message(beside) => Some(output::text_part("", beside.clone())),
+            _ => None,
+        };
+        let goes_on = matches!(kind, Kind::Message(_) | Kind::Reasoning(_));
         let item = Item {
-            id: self.draft.item_id(name, place),
+            id: id.clone(),
             kind,
             text: String::new(),
+            parted: part.is_some(),
             status: OPEN,
         };
-        let (id, mut shown) = (item.id.clone(), item.show());
-        if part.is_some() {
+        let mut shown = item.show();
+        if goes_on {
             shown["content"] = json!([]);
         }
         self.items.push(item);
         let body = json!({ "output_index": place, "item": shown });
         self.event("response.output_item.added", body, out);
+        self.open = goes_on.then_some(place).or(self.open);
         if let Some(part) = part {
-            self.open = Some(place);
             let body = json!({
                 "item_id": id, "output_index": place, "content_index": 0, "part": part,
             });
@@ -194,32 +299,29 @@ impl ResponseEvents {
     }
 
     /// Deltas of one index are one call. Calls stay open to the end, as they may interleave.
-    fn call(&mut self, delta: Delta, out: &mut BytesMut) -> Result<(), PredictError> {
-        let function = delta.function.unwrap_or_default();
-        let index = match delta.index {
-            // No more than one ahead: a hole would be a call that nobody made.
-            Some(index) => index.min(self.calls.len()),
-            None if delta.id.is_some() => self.calls.len(),
-            None => self.calls.len().saturating_sub(1),
-        };
-        let place = match self.calls.get(index) {
+    fn call(&mut self, call: CallPiece, out: &mut BytesMut) -> Result<(), PredictError> {
+        // No more than one ahead: a hole would be a call that nobody made.
+        let index = usize::try_from(call.index).unwrap_or(usize::MAX);
+        let place = match self.calls.get(index.min(self.calls.len())) {
             Some(place) => *place,
             None => {
                 self.continued(|_| false, out);
                 let place = self.items.len();
-                let call_id = delta.id.unwrap_or_else(|| self.draft.call_id(place));
-                let name = function.name.unwrap_or_default();
+                let call_id = call.id.unwrap_or_else(|| self.draft.call_id(place));
+                let call_id = match &call.signature {
+                    Some(signature) => chat::signed_id(&call_id, signature),
+                    None => call_id,
+                };
+                let name = call.name.unwrap_or_default();
                 self.calls.push(place);
                 self.begin(Kind::Call { call_id, name }, out)
             }
         };
-        match function.arguments.filter(|text| !text.is_empty()) {
-            Some(arguments) => {
-                let name = "response.function_call_arguments.delta";
-                self.delta(name, place, &arguments, None, out)
-            }
-            None => Ok(()),
+        if call.arguments.is_empty() {
+            return Ok(());
         }
+        let name = "response.function_call_arguments.delta";
+        self.delta(name, place, &call.arguments, None, out)
     }
 
     /// More text of an item. `told` is there for text alone.
@@ -247,8 +349,10 @@ impl ResponseEvents {
         );
         self.sequence += 1;
         out.put_slice(head.as_bytes());
-        if !matches!(item.kind, Kind::Call { .. }) {
-            out.put_slice(b"\"content_index\":0,");
+        match &item.kind {
+            Kind::Reasoning(told) if told.summary => out.put_slice(b"\"summary_index\":0,"),
+            Kind::Message(_) | Kind::Reasoning(_) => out.put_slice(b"\"content_index\":0,"),
+            Kind::Call { .. } | Kind::Other(_) => {}
         }
         out.put_slice(b"\"delta\":");
         json_string(text, out);
@@ -272,43 +376,64 @@ impl ResponseEvents {
             return;
         }
         item.status = status;
+        if let (Kind::Call { .. }, true) = (&item.kind, item.text.trim().is_empty()) {
+            // A call without arguments has none.
+            item.text = "{}".to_owned();
+        }
         let shown = item.show();
         let at = json!({ "item_id": item.id, "output_index": place });
-        let (name, body) = match &item.kind {
-            Kind::Message(beside) => (
+        let told = match &item.kind {
+            Kind::Message(beside) if beside.refusal => Some((
+                "response.refusal.done",
+                json!({ "content_index": 0, "refusal": item.text }),
+            )),
+            Kind::Message(beside) => Some((
                 "response.output_text.done",
                 json!({
                     "content_index": 0, "text": item.text, "logprobs": beside.logprobs,
                 }),
-            ),
-            Kind::Reasoning => (
+            )),
+            Kind::Reasoning(told) if told.summary && item.parted => Some((
+                "response.reasoning_summary_text.done",
+                json!({ "summary_index": 0, "text": item.text }),
+            )),
+            Kind::Reasoning(_) if item.parted => Some((
                 "response.reasoning_text.done",
                 json!({ "content_index": 0, "text": item.text }),
-            ),
-            Kind::Call { name, .. } => (
+            )),
+            Kind::Reasoning(_) | Kind::Other(_) => None,
+            Kind::Call { name, .. } => Some((
                 "response.function_call_arguments.done",
                 json!({ "name": name, "arguments": item.text }),
-            ),
+            )),
         };
-        self.event(name, merged(at.clone(), body), out);
-        if let Some(part) = shown.pointer("/content/0") {
+        let parted = item.parted;
+        if let Some((name, body)) = told {
+            self.event(name, merged(at.clone(), body), out);
+        }
+        if let Some(part) = shown.pointer("/content/0").filter(|_| parted) {
             let body = merged(at, json!({ "content_index": 0, "part": part }));
             self.event("response.content_part.done", body, out);
+        } else if let Some(part) = shown.pointer("/summary/0").filter(|_| parted) {
+            let body = merged(at, json!({ "summary_index": 0, "part": part }));
+            self.event("response.reasoning_summary_part.done", body, out);
         }
         let body = json!({ "output_index": place, "item": shown });
         self.event("response.output_item.done", body, out);
     }
 
-    fn end(&mut self, out: &mut BytesMut) {
+    fn end(&mut self, details: &Details, out: &mut BytesMut) {
         if self.items.is_empty() {
-            self.begin_message(out);
+            self.begin_message(false, out);
         }
         let status = output::status(self.reason);
         for place in 0..self.items.len() {
             self.done(place, status, out);
         }
         let output = self.items.iter().map(Item::show).collect();
-        let response = self.draft.ended(output, self.reason, self.usage, now());
+        let given = supplement::of(details, FORMAT);
+        let response = self.draft.ended(output, self.reason, self.usage, given);
+        self.response = Some(response.clone());
         let name = match status {
             "completed" => "response.completed",
             _ => "response.incomplete",
@@ -325,23 +450,13 @@ impl ResponseEvents {
     }
 }
 
-/// Both objects' fields.
-fn merged(one: Value, other: Value) -> Value {
-    match (one, other) {
-        (Value::Object(mut one), Value::Object(other)) => {
-            one.extend(other);
-            Value::Object(one)
-        }
-        (one, _) => one,
-    }
-}
-
 impl Item {
     fn show(&self) -> Value {
         let status = self.status;
         match &self.kind {
             Kind::Message(beside) => output::message(&self.id, status, &self.text, beside.clone()),
-            Kind::Reasoning => output::reasoning(&self.id, &self.text),
+            Kind::Reasoning(told) => output::reasoning(&self.id, &self.text, told),
+            Kind::Other(item) => item.clone(),
             Kind::Call { call_id, name } => output::function_call(&FunctionCall {
                 id: &self.id,
                 call_id,

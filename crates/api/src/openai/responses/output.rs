@@ -1,21 +1,51 @@
 //! Answers as a response and its items.
 
 use serde_json::{Map, Value, json};
-use volley_types::{ErrorCode, FinishReason, PredictError, Usage};
+use volley_types::{ErrorCode, FinishReason, PredictError, StreamId, StreamOwner, Usage};
 
-use crate::answer::Choice;
-use crate::citations;
+use super::store::Responses;
+use crate::openai::now;
+use crate::supplement::supplement;
 
 /// A response whose output is not there yet.
 #[derive(Clone, Debug)]
 pub(super) struct Draft {
-    /// The id of its request, of which all ids are made.
+    /// Of which all ids are made.
     id: String,
     fields: Map<String, Value>,
+    /// Where it is held once it has ended.
+    keeping: Option<Keeping>,
+}
+
+/// Where a response is held, and with what.
+#[derive(Clone, Debug)]
+pub(super) struct Keeping {
+    pub(super) responses: Responses,
+    pub(super) id: StreamId,
+    pub(super) owner: StreamOwner,
+    /// The whole conversation in front of it.
+    pub(super) items: Vec<Value>,
+}
+
+impl Keeping {
+    /// Holds `response`; returns whether it is held.
+    fn keep(&self, response: &Value) -> bool {
+        let items = response["output"].as_array().into_iter().flatten();
+        let items: Vec<_> = self.items.iter().chain(items).collect();
+        let text = json!({ "response": response, "items": items }).to_string();
+        self.responses
+            .keep(self.id.clone(), self.owner.clone(), text.into())
+    }
 }
 
 impl Draft {
-    pub(super) fn new(id: &str, model: &str, created: u64, echo: Map<String, Value>) -> Self {
+    pub(super) fn new(
+        id: &str,
+        model: &str,
+        created: u64,
+        echo: Map<String, Value>,
+        keeping: Option<Keeping>,
+    ) -> Self {
         let mut fields = echo;
         let known = json!({
             "id": format!("resp_{id}"),
@@ -24,9 +54,8 @@ impl Draft {
             "model": model,
             "background": false,
             "max_tool_calls": null,
-            "previous_response_id": null,
             "service_tier": "default",
-            "store": false,
+            "store": keeping.is_some(),
             "truncation": "disabled",
         });
         if let Value::Object(known) = known {
@@ -35,6 +64,7 @@ impl Draft {
         Self {
             id: id.to_owned(),
             fields,
+            keeping,
         }
     }
 
@@ -57,23 +87,43 @@ impl Draft {
         self.with(more)
     }
 
-    /// The response that ended in this way.
+    /// The response that ended in this way; a server of this form has perhaps `given` more of it.
     pub(super) fn ended(
         &self,
         output: Vec<Value>,
         reason: Option<FinishReason>,
-        usage: Usage,
-        at: u64,
+        usage: Option<Usage>,
+        given: Option<&Value>,
     ) -> Value {
+        let at = now();
         let incomplete = cut_off(reason);
-        self.with(json!({
+        let mut response = self.with(json!({
             "status": status(reason),
             "completed_at": incomplete.is_none().then_some(at),
             "error": null,
             "incomplete_details": incomplete.map(|reason| json!({ "reason": reason })),
             "output": output,
-            "usage": self::usage(usage),
-        }))
+            "usage": usage.map(self::usage),
+        }));
+        if let Some(given) = given {
+            // The tier is the server's matter.
+            if !given["service_tier"].is_null() {
+                response["service_tier"] = Value::Null;
+            }
+            let mut given = given.clone();
+            let items = |response: &Value| response["output"].as_array().map(Vec::len);
+            // Items were told one by one, and are what they were told to be.
+            if items(&given) != items(&response) {
+                given["output"] = Value::Null;
+            }
+            supplement(&mut response, &given);
+        }
+        if let Some(keeping) = &self.keeping
+            && !keeping.keep(&response)
+        {
+            response["store"] = false.into();
+        }
+        response
     }
 
     /// The response that failed after this much output.
@@ -86,40 +136,6 @@ impl Draft {
             "output": output,
             "usage": null,
         }))
-    }
-
-    /// The response of a whole answer.
-    pub(super) fn whole(&self, choice: Choice, at: u64) -> Value {
-        let mut output = Vec::new();
-        let status = status(choice.finish_reason);
-        if !choice.thinking.is_empty() {
-            let id = self.item_id("rs", 0);
-            output.push(reasoning(&id, &choice.thinking));
-        }
-        if !choice.text.is_empty() || choice.tool_calls.is_empty() {
-            let id = self.item_id("msg", output.len());
-            let annotations = choice.citations.iter();
-            let annotations = annotations.map(|cited| citations::of_response(cited, 0));
-            let beside = Beside {
-                annotations: annotations.collect(),
-                logprobs: choice.tokens,
-            };
-            output.push(message(&id, status, &choice.text, beside));
-        }
-        for call in &choice.tool_calls {
-            let text = |path| call.pointer(path).and_then(Value::as_str);
-            let place = output.len();
-            let given = text("/id").map(str::to_owned);
-            output.push(function_call(&FunctionCall {
-                id: &self.item_id("fc", place),
-                call_id: &given.unwrap_or_else(|| self.call_id(place)),
-                name: text("/function/name").unwrap_or_default(),
-                arguments: text("/function/arguments").unwrap_or_default(),
-                status,
-            }));
-        }
-        let usage = choice.usage.unwrap_or_default();
-        self.ended(output, choice.finish_reason, usage, at)
     }
 
     fn with(&self, more: Value) -> Value {
@@ -149,6 +165,8 @@ pub(super) fn status(reason: Option<FinishReason>) -> &'static str {
 pub(super) struct Beside {
     pub(super) logprobs: Vec<Value>,
     pub(super) annotations: Vec<Value>,
+    /// The text is a refusal.
+    pub(super) refusal: bool,
 }
 
 pub(super) fn message(id: &str, status: &str, text: &str, beside: Beside) -> Value {
@@ -159,17 +177,35 @@ pub(super) fn message(id: &str, status: &str, text: &str, beside: Beside) -> Val
 }
 
 pub(super) fn text_part(text: &str, beside: Beside) -> Value {
+    if beside.refusal {
+        return json!({ "type": "refusal", "refusal": text });
+    }
     json!({
         "type": "output_text", "text": text, "annotations": beside.annotations,
         "logprobs": beside.logprobs,
     })
 }
 
-pub(super) fn reasoning(id: &str, text: &str) -> Value {
-    json!({
-        "id": id, "type": "reasoning", "summary": [],
-        "content": [{ "type": "reasoning_text", "text": text }],
-    })
+/// What is told of reasoning.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reasoning {
+    /// It is a summary.
+    pub(super) summary: bool,
+    /// What its provider signed or keeps secret, for the next request.
+    pub(super) encrypted: Option<String>,
+}
+
+pub(super) fn reasoning(id: &str, text: &str, told: &Reasoning) -> Value {
+    let mut item = json!({ "id": id, "type": "reasoning", "summary": [] });
+    if told.summary && !text.is_empty() {
+        item["summary"] = json!([{ "type": "summary_text", "text": text }]);
+    } else if !text.is_empty() || told.encrypted.is_none() {
+        item["content"] = json!([{ "type": "reasoning_text", "text": text }]);
+    }
+    if let Some(encrypted) = &told.encrypted {
+        item["encrypted_content"] = encrypted.as_str().into();
+    }
+    item
 }
 
 /// A call of a function as an item.
@@ -192,12 +228,24 @@ fn usage(usage: Usage) -> Value {
     json!({
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {
-            "cached_tokens": usage.cached_tokens, "cache_write_tokens": 0,
+            "cached_tokens": usage.cached_tokens,
+            "cache_write_tokens": usage.cache_write_tokens,
         },
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": { "reasoning_tokens": 0 },
+        "output_tokens_details": { "reasoning_tokens": usage.reasoning_tokens },
         "total_tokens": u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens),
     })
+}
+
+/// Both objects' fields.
+pub(super) fn merged(one: Value, other: Value) -> Value {
+    match (one, other) {
+        (Value::Object(mut one), Value::Object(other)) => {
+            one.extend(other);
+            Value::Object(one)
+        }
+        (one, _) => one,
+    }
 }
 
 /// The codes that a response's error may have are theirs.

@@ -1,10 +1,11 @@
 //! A body of `/v1/responses` in the pipeline's form. Pure.
 
 use serde_json::{Map, Value, json};
-use volley_types::{ChatMessage, PredictError};
+use volley_types::{ChatMessage, Native, PredictError};
 
-use super::tools;
+use super::{FORMAT, items, tools};
 use crate::body::{Fields, take_flag};
+use crate::envelope;
 
 /// What a body asks for, its model aside.
 #[derive(Debug)]
@@ -15,17 +16,18 @@ pub(super) struct Asked {
     /// Fields of the request that its response repeats.
     pub(super) echo: Map<String, Value>,
     pub(super) stream: bool,
+    /// The items of the conversation: the earlier ones, and those of this request.
+    pub(super) items: Vec<Value>,
+    /// The request as it is, for a server of this very form.
+    pub(super) native: Native,
 }
 
 /// What needs something that was stored, or work after the answer.
-const REFUSED: [(&str, &str); 5] = [
-    (
-        "previous_response_id",
-        "responses are not stored here; send the whole conversation in 'input'",
-    ),
+const REFUSED: [(&str, &str); 4] = [
     (
         "conversation",
-        "conversations are not stored here; send the whole conversation in 'input'",
+        "conversations are not stored here; name the response before this one in \
+         'previous_response_id', or send the whole conversation in 'input'",
     ),
     (
         "prompt",
@@ -41,24 +43,23 @@ const REFUSED: [(&str, &str); 5] = [
     ),
 ];
 
-/// What says something to OpenAI's own servers alone.
-const UNUSED: [&str; 9] = [
+/// What is done here, or is of tools that run at a provider.
+const UNUSED: [&str; 5] = [
     "store",
     "stream_options",
     "max_tool_calls",
-    "prompt_cache_retention",
-    "prompt_cache_options",
-    "access_programs",
-    "image",
     "metadata",
     "truncation",
 ];
 
-/// Reads a body.
+/// Reads a body, which goes on behind the `earlier` items.
 ///
 /// # Errors
 /// `InvalidInput` naming the field.
-pub(super) fn read(mut body: Map<String, Value>) -> Result<Asked, PredictError> {
+pub(super) fn read(
+    mut body: Map<String, Value>,
+    earlier: Vec<Value>,
+) -> Result<Asked, PredictError> {
     for (name, reason) in REFUSED {
         if body.remove(name).is_some_and(|value| !value.is_null()) {
             return Err(refused(name, reason));
@@ -78,7 +79,13 @@ pub(super) fn read(mut body: Map<String, Value>) -> Result<Asked, PredictError> 
     }
     body.object("metadata")?;
     let echo = echo(&body);
-    let messages = take_messages(&mut body)?;
+    body.remove("previous_response_id");
+    let given = body.clone();
+    let talk = items::take(&mut body, earlier)?;
+    let mut native = native(given, &talk.items);
+    let hosted = tools::of_provider(&body);
+    native.in_parts = talk.in_parts && hosted.is_none();
+    native.lost = talk.lost.or(hosted);
     let stream = take_flag(&mut body, "stream")?;
     for name in UNUSED {
         body.remove(name);
@@ -87,13 +94,41 @@ pub(super) fn read(mut body: Map<String, Value>) -> Result<Asked, PredictError> 
     take_text(&mut body)?;
     take_reasoning(&mut body)?;
     take_logprobs(&mut body)?;
-    tools::take(&mut body)?;
+    match &native.lost {
+        // The request itself has them.
+        Some(_) if !native.in_parts => {
+            body.retain(|name, _| name != "tools" && name != "tool_choice")
+        }
+        _ => tools::take(&mut body)?,
+    }
     Ok(Asked {
-        messages,
+        messages: talk.messages,
         parameters: body,
         echo,
         stream,
+        items: talk.items,
+        native,
     })
+}
+
+/// What is ours to say, or of no use to a server that stores nothing.
+const OURS: [&str; 5] = ["model", "stream", "store", "background", "n"];
+
+/// The request for a server of this very form. Reasoning of other houses is not for it to read.
+fn native(mut body: Map<String, Value>, items: &[Value]) -> Native {
+    body.insert("input".to_owned(), items.into());
+    body.retain(|name, value| !OURS.contains(&name.as_str()) && !value.is_null());
+    if let Some(Value::Array(items)) = body.get_mut("input") {
+        items.retain(|item| {
+            let encrypted = item["encrypted_content"].as_str();
+            !encrypted.is_some_and(envelope::is_sealed)
+        });
+    }
+    Native {
+        format: FORMAT.to_owned(),
+        body,
+        ..Native::default()
+    }
 }
 
 fn refused(name: &str, reason: &str) -> PredictError {
@@ -107,6 +142,7 @@ fn echo(body: &Map<String, Value>) -> Map<String, Value> {
         ("max_output_tokens", Value::Null),
         ("metadata", json!({})),
         ("parallel_tool_calls", true.into()),
+        ("previous_response_id", Value::Null),
         ("prompt_cache_key", Value::Null),
         ("reasoning", json!({ "effort": null, "summary": null })),
         ("safety_identifier", Value::Null),
@@ -123,111 +159,6 @@ fn echo(body: &Map<String, Value>) -> Map<String, Value> {
         (name.to_owned(), given.cloned().unwrap_or(default))
     });
     said.collect()
-}
-
-fn take_messages(body: &mut Map<String, Value>) -> Result<Vec<ChatMessage>, PredictError> {
-    let mut messages = Vec::new();
-    match body.remove("instructions") {
-        None | Some(Value::Null) => {}
-        Some(Value::String(text)) => messages.push(ChatMessage::new("system", text)),
-        Some(_) => return Err(PredictError::invalid("field 'instructions' must be a text")),
-    }
-    match body.remove("input") {
-        Some(Value::String(text)) => messages.push(ChatMessage::new("user", text)),
-        Some(Value::Array(items)) if !items.is_empty() => {
-            for (index, item) in items.iter().enumerate() {
-                add(&mut messages, item).map_err(|what| {
-                    PredictError::invalid(format!(
-                        "field 'input' has {what} at place {index}; an item is a message of text, \
-                         a 'function_call', a 'function_call_output' or a 'reasoning'"
-                    ))
-                })?;
-            }
-        }
-        None | Some(Value::Null) => return Err(PredictError::invalid("field 'input' is missing")),
-        Some(_) => {
-            return Err(PredictError::invalid(
-                "field 'input' must be a text or a list of at least one item",
-            ));
-        }
-    }
-    Ok(messages)
-}
-
-/// Adds one item. Calls belong to the turn of the assistant in front of them.
-fn add(messages: &mut Vec<ChatMessage>, item: &Value) -> Result<(), String> {
-    let text = |name: &str| {
-        let text = item.get(name).and_then(Value::as_str);
-        text.ok_or_else(|| format!("an item without a text '{name}'"))
-    };
-    match item.get("type").map(Value::as_str) {
-        None | Some(Some("message")) => {
-            let role = match text("role")? {
-                "developer" => "system",
-                role @ ("user" | "assistant" | "system") => role,
-                _ => return Err("a message with an unknown 'role'".to_owned()),
-            };
-            let content = item.get("content").and_then(text_of);
-            let content = content.ok_or("a message whose 'content' is no text")?;
-            messages.push(ChatMessage::new(role, content));
-        }
-        Some(Some("function_call")) => {
-            let call = json!({
-                "id": text("call_id")?,
-                "type": "function",
-                "function": { "name": text("name")?, "arguments": text("arguments")? },
-            });
-            add_call(messages, call);
-        }
-        Some(Some("function_call_output")) => {
-            let output = item.get("output").and_then(text_of);
-            let output = output.ok_or("a 'function_call_output' whose 'output' is no text")?;
-            messages.push(ChatMessage {
-                tool_call_id: Some(text("call_id")?.to_owned()),
-                ..ChatMessage::new("tool", output)
-            });
-        }
-        // What the model thought before is not for it to read again.
-        Some(Some("reasoning")) => {}
-        Some(Some("item_reference")) => {
-            return Err("a reference to an item that is not stored".to_owned());
-        }
-        Some(_) => return Err("an item of another type".to_owned()),
-    }
-    Ok(())
-}
-
-fn add_call(messages: &mut Vec<ChatMessage>, call: Value) {
-    if messages.last().is_none_or(|last| last.role != "assistant") {
-        messages.push(ChatMessage::new("assistant", ""));
-    }
-    let Some(turn) = messages.last_mut() else {
-        return;
-    };
-    let calls = turn.tool_calls.take();
-    let calls = calls.and_then(|calls| serde_json::from_str(&calls).ok());
-    let mut calls: Vec<Value> = calls.unwrap_or_default();
-    calls.push(call);
-    turn.tool_calls = Some(Value::Array(calls).to_string());
-}
-
-/// The text of a text, or of a list of parts that are all text.
-fn text_of(content: &Value) -> Option<String> {
-    match content {
-        Value::String(text) => Some(text.clone()),
-        Value::Array(parts) => {
-            let texts = parts.iter().map(|part| {
-                let name = match part.get("type")?.as_str()? {
-                    "input_text" | "output_text" | "text" => "text",
-                    "refusal" => "refusal",
-                    _ => return None,
-                };
-                part.get(name)?.as_str()
-            });
-            texts.collect()
-        }
-        _ => None,
-    }
 }
 
 fn take_limit(body: &mut Map<String, Value>) -> Result<(), PredictError> {
@@ -323,7 +254,7 @@ mod tests {
     use super::*;
 
     fn asked(body: &Value) -> Result<Asked, PredictError> {
-        read(body.as_object().unwrap().clone())
+        read(body.as_object().unwrap().clone(), Vec::new())
     }
 
     #[test]
@@ -383,14 +314,9 @@ mod tests {
             ("input", Value::Null),
             ("input", json!([])),
             ("input", json!([{ "type": "item_reference", "id": "x" }])),
-            (
-                "input",
-                json!([{ "role": "user", "content": [{ "type": "input_image" }] }]),
-            ),
             ("input", json!([{ "role": "tool", "content": "a" }])),
             ("input", json!([{ "type": "function_call", "name": "f" }])),
             ("instructions", json!(1)),
-            ("previous_response_id", json!("resp_1")),
             ("conversation", json!("conv_1")),
             ("prompt", json!({ "id": "p" })),
             ("background", json!(true)),
@@ -404,7 +330,6 @@ mod tests {
                 json!({ "format": { "type": "json_schema" } }),
             ),
             ("include", json!("all")),
-            ("tools", json!([{ "type": "web_search" }])),
             ("tool_choice", json!("required")),
             ("tool_choice", json!({ "type": "mcp" })),
         ] {
@@ -419,5 +344,60 @@ mod tests {
         }
         let with_null = json!({ "input": "Hi", "previous_response_id": null, "tools": null });
         assert!(asked(&with_null).unwrap().parameters.is_empty());
+    }
+
+    #[test]
+    fn what_rows_cannot_hold_is_in_the_request_itself_and_named() {
+        let image = json!([{ "role": "user", "content": [{ "type": "input_image" }] }]);
+        let call = json!([{ "type": "custom_tool_call", "call_id": "c", "input": "x" }]);
+        for (field, value, name) in [
+            ("input", image, "'input_image' at place 0"),
+            ("input", call, "'custom_tool_call' at place 0"),
+            ("tools", json!([{ "type": "web_search" }]), "'web_search'"),
+        ] {
+            let mut body = json!({ "input": "Hi", "store": true });
+            body[field] = value;
+            let native = asked(&body).unwrap().native;
+            assert!(native.lost.as_ref().unwrap().contains(name), "{native:?}");
+            assert_eq!(native.body[field], body[field]);
+            assert!(!native.body.contains_key("store"));
+        }
+    }
+
+    #[test]
+    fn reasoning_goes_back_to_who_keeps_it() {
+        let details = volley_types::Details {
+            format: Some("anthropic".to_owned()),
+            signature: Some("c2ln".to_owned()),
+            ..Default::default()
+        };
+        let sealed = envelope::signature(&details, FORMAT).unwrap();
+        let reasoning = |encrypted: &str| {
+            json!({ "type": "reasoning", "id": "rs_1", "encrypted_content": encrypted,
+                    "summary": [{ "type": "summary_text", "text": "hm" }] })
+        };
+        let call = json!({ "type": "function_call", "call_id": "c", "name": "f", "arguments": "" });
+        let of =
+            |encrypted: &str| asked(&json!({ "input": [reasoning(encrypted), call] })).unwrap();
+        let thinking = |asked: &Asked| {
+            let details = asked.messages[0].details.as_deref().unwrap_or("{}");
+            serde_json::from_str::<Value>(details).unwrap()["thinking"].clone()
+        };
+        let foreign = of(&sealed);
+        assert_eq!(thinking(&foreign)[0]["signature"], "c2ln");
+        assert_eq!(thinking(&foreign)[0]["format"], "anthropic");
+        assert!(
+            foreign.messages[0]
+                .tool_calls
+                .as_deref()
+                .unwrap()
+                .contains("{}")
+        );
+        assert_eq!(foreign.native.body["input"].as_array().unwrap().len(), 1);
+        let own = of("gAAA");
+        assert_eq!(thinking(&own)[0]["item"], "rs_1");
+        assert_eq!(own.native.body["input"].as_array().unwrap().len(), 2);
+        let changed = of(&sealed.replace('.', ".A"));
+        assert_eq!(thinking(&changed), Value::Null, "it is left out whole");
     }
 }

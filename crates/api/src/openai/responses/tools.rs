@@ -5,6 +5,16 @@ use volley_types::PredictError;
 
 use crate::body::Fields;
 
+/// A tool that runs at a provider, where there is one.
+pub(super) fn of_provider(body: &Map<String, Value>) -> Option<String> {
+    let mut tools = body.get("tools")?.as_array()?.iter();
+    let kind = tools.find_map(|tool| tool["type"].as_str().filter(|kind| *kind != "function"))?;
+    let kind: String = kind.chars().filter(|c| !c.is_control()).take(64).collect();
+    Some(format!(
+        "field 'tools' has a tool of the type '{kind}', which runs at its provider"
+    ))
+}
+
 /// Brings functions and the choice among them into the form of a chat completion.
 ///
 /// # Errors

@@ -5,32 +5,32 @@ use super::{Operation, post};
 pub(super) const OPERATIONS: &[Operation] = &[
     post(
         "/v2/chat",
-        "A chat, whole or as typed events.",
+        "Creates a chat response, complete or as typed events.",
         "CohereChat",
         "CohereMessage",
     )
     .streamed(),
     post(
         "/v2/embed",
-        "A vector for each text, by type.",
+        "Embeds texts; the response groups the vectors by type.",
         "CohereEmbed",
         "CohereVectors",
     ),
     post(
         "/v1/embed",
-        "A vector for each text, as Cohere's first version has it.",
+        "Embeds texts in the format of Cohere's version 1.",
         "CohereEmbed",
         "CohereVectors",
     ),
     post(
         "/v1/rerank",
-        "Documents by how well they fit a query.",
+        "Ranks documents by their relevance to a query.",
         "RerankRequest",
         "Ranking",
     ),
     post(
         "/v2/rerank",
-        "Documents by how well they fit a query.",
+        "Ranks documents by their relevance to a query.",
         "RerankRequest",
         "Ranking",
     ),

@@ -5,39 +5,48 @@ use super::{Operation, get, post};
 pub(super) const OPERATIONS: &[Operation] = &[
     post(
         "/api/chat",
-        "A chat, as lines of JSON or whole.",
+        "Creates a chat response, as lines of JSON or complete.",
         "OllamaChat",
         "OllamaAnswer",
     )
     .lines(),
     post(
         "/api/generate",
-        "A generation, as lines of JSON or whole.",
+        "Generates text, as lines of JSON or complete.",
         "OllamaGenerate",
         "OllamaAnswer",
     )
     .lines(),
     post(
         "/api/embed",
-        "A vector for each text.",
+        "Embeds texts.",
         "OllamaEmbed",
         "OllamaVectors",
     ),
     post(
         "/api/embeddings",
-        "A vector for one text.",
+        "Embeds one text.",
         "OllamaEmbedding",
         "Anything",
     ),
-    get("/api/tags", "What is deployed.", "OllamaModels"),
-    get("/api/ps", "What is loaded.", "OllamaModels"),
-    post("/api/show", "One deployed model.", "OllamaName", "Anything"),
+    get("/api/tags", "Lists the deployed models.", "OllamaModels"),
+    get("/api/ps", "Lists the loaded models.", "OllamaModels"),
+    post(
+        "/api/show",
+        "Returns one deployed model.",
+        "OllamaName",
+        "Anything",
+    ),
     post(
         "/api/pull",
-        "Tells that a deployed model is there.",
+        "Reports success for a deployed model; pulls nothing.",
         "OllamaPull",
         "Anything",
     )
     .lines(),
-    get("/api/version", "The version of this server.", "Anything"),
+    get(
+        "/api/version",
+        "Returns the version of this server.",
+        "Anything",
+    ),
 ];

@@ -22,21 +22,20 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "ConnectorRequest",
         "ConnectorId",
     ),
-    get(
-        ml!("/connectors/_search"),
-        "Connectors that fit a query.",
-        "Hits",
-    )
-    .query(PAGE),
+    get(ml!("/connectors/_search"), "Searches connectors.", "Hits").query(PAGE),
     post(
         ml!("/connectors/_search"),
-        "Connectors that fit a query.",
+        "Searches connectors.",
         "Search",
         "Hits",
     )
     .body_if_any()
     .query(PAGE),
-    get(ml!("/connectors/{id}"), "One connector.", "Connector"),
+    get(
+        ml!("/connectors/{id}"),
+        "Returns one connector.",
+        "Connector",
+    ),
     put(
         ml!("/connectors/{id}"),
         "Changes fields of a connector that no deployed model uses.",
@@ -46,25 +45,29 @@ pub(super) const OPERATIONS: &[Operation] = &[
     delete(ml!("/connectors/{id}"), "Deletes a connector.", "Changed"),
     post(
         ml!("/model_groups/_register"),
-        "Makes a model group.",
+        "Creates a model group.",
         "ModelGroupRequest",
         "ModelGroupId",
     ),
     get(
         ml!("/model_groups/_search"),
-        "Model groups that fit a query.",
+        "Searches model groups.",
         "Hits",
     )
     .query(PAGE),
     post(
         ml!("/model_groups/_search"),
-        "Model groups that fit a query.",
+        "Searches model groups.",
         "Search",
         "Hits",
     )
     .body_if_any()
     .query(PAGE),
-    get(ml!("/model_groups/{id}"), "One model group.", "ModelGroup"),
+    get(
+        ml!("/model_groups/{id}"),
+        "Returns one model group.",
+        "ModelGroup",
+    ),
     put(
         ml!("/model_groups/{id}"),
         "Changes a model group.",
@@ -73,7 +76,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
     ),
     delete(
         ml!("/model_groups/{id}"),
-        "Deletes a model group that no model is in.",
+        "Deletes an empty model group.",
         "Changed",
     ),
     post(
@@ -83,18 +86,13 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "Registered",
     )
     .query(&[("deploy", "boolean")]),
-    get(ml!("/models/_search"), "Models that fit a query.", "Hits").query(PAGE),
-    post(
-        ml!("/models/_search"),
-        "Models that fit a query.",
-        "Search",
-        "Hits",
-    )
-    .body_if_any()
-    .query(PAGE),
+    get(ml!("/models/_search"), "Searches models.", "Hits").query(PAGE),
+    post(ml!("/models/_search"), "Searches models.", "Search", "Hits")
+        .body_if_any()
+        .query(PAGE),
     get(
         ml!("/models/{id}"),
-        "One model, its state and where it runs.",
+        "Returns a model, its state and its workers.",
         "RegisteredModel",
     ),
     put(
@@ -118,7 +116,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
     .query(DEPLOY),
     post(
         ml!("/models/{id}/_load"),
-        "The old name of _deploy.",
+        "Alias of `_deploy`.",
         "Deployment",
         "Deploying",
     )
@@ -126,150 +124,149 @@ pub(super) const OPERATIONS: &[Operation] = &[
     .query(DEPLOY),
     post(
         ml!("/models/{id}/_undeploy"),
-        "Takes a model from all workers, or from some.",
+        "Undeploys a model from all workers or from some.",
         "Undeployment",
         "Anything",
     )
     .body_if_any(),
     post(
         ml!("/models/{id}/_unload"),
-        "The old name of _undeploy.",
+        "Alias of `_undeploy`.",
         "Undeployment",
         "Anything",
     )
     .body_if_any(),
     post(
         ml!("/models/_undeploy"),
-        "Takes models from all workers, or from some.",
+        "Undeploys models from all workers or from some.",
         "Undeployments",
         "Anything",
     )
     .body_if_any(),
     post(
         ml!("/models/{id}/_pause"),
-        "Halts the roll to a new version.",
+        "Pauses a rollout.",
         "Anything",
         "Anything",
     )
     .body_if_any(),
     post(
         ml!("/models/{id}/_resume"),
-        "Goes on with a roll that was paused.",
+        "Resumes a paused rollout.",
         "Anything",
         "Anything",
     )
     .body_if_any(),
     post(
         ml!("/models/{id}/_rollback"),
-        "Rolls back to the version before.",
+        "Rolls back to the previous version.",
         "Anything",
         "Anything",
     )
     .body_if_any(),
     post(
         ml!("/models/{id}/_predict"),
-        "Predicts: tensors, texts or a generation.",
+        "Runs a prediction: tensors, texts or a generation.",
         "Prediction",
         "PredictionResult",
     ),
     post(
         ml!("/models/{id}/_batch_predict"),
-        "Predicts while nobody waits; the task holds the answer.",
+        "Starts a prediction in the background. The task holds the response.",
         "Prediction",
         "BatchTask",
     ),
     post(
         ml!("/tasks/{id}/_cancel"),
-        "Ends a batch that runs.",
+        "Cancels a running batch.",
         "Nothing",
         "Anything",
     )
     .body_if_any(),
     post(
         ml!("/tasks/{id}/_cancel_batch"),
-        "Ends a batch that runs.",
+        "Cancels a running batch.",
         "Nothing",
         "Anything",
     )
     .body_if_any(),
     post(
         ml!("/models/{id}/_predict/stream"),
-        "Generates as a stream.",
+        "Generates text as a stream.",
         "Prediction",
         "",
     )
     .streamed(),
     post(
         ml!("/_predict/{algorithm}/{id}"),
-        "The old name of _predict.",
+        "Alias of `_predict`.",
         "Prediction",
         "PredictionResult",
     ),
     get(
         ml!("/tasks/{id}"),
-        "How far a registration or a deployment is.",
+        "Returns the state of a registration, deployment or batch.",
         "Task",
     ),
     delete(
         ml!("/tasks/{id}"),
-        "Forgets a task that does not run.",
+        "Deletes a task that is not running.",
         "Changed",
     ),
-    get(ml!("/tasks/_search"), "Tasks that fit a query.", "Hits").query(PAGE),
-    post(
-        ml!("/tasks/_search"),
-        "Tasks that fit a query.",
-        "Search",
-        "Hits",
-    )
-    .body_if_any()
-    .query(PAGE),
+    get(ml!("/tasks/_search"), "Searches tasks.", "Hits").query(PAGE),
+    post(ml!("/tasks/_search"), "Searches tasks.", "Search", "Hits")
+        .body_if_any()
+        .query(PAGE),
     get(
         ml!("/stats"),
-        "Figures of the cluster and its nodes.",
+        "Returns statistics of the cluster and its nodes.",
         "Anything",
     ),
     get(
         ml!("/stats/{stat}"),
-        "Some figures of the cluster and its nodes.",
+        "Returns selected statistics of the cluster and its nodes.",
         "Anything",
     ),
-    get(ml!("/{node}/stats"), "Figures of some nodes.", "Anything"),
+    get(
+        ml!("/{node}/stats"),
+        "Returns statistics of selected nodes.",
+        "Anything",
+    ),
     get(
         ml!("/{node}/stats/{stat}"),
-        "Some figures of some nodes.",
+        "Returns selected statistics of selected nodes.",
         "Anything",
     ),
     get(
         ml!("/profile"),
-        "Where models are, how they do, and which tasks run.",
+        "Returns the placement and latency of models, and the running tasks.",
         "Profile",
     ),
     get(
         ml!("/profile/models"),
-        "Where models are and how they do.",
+        "Returns the placement and latency of models.",
         "Profile",
     ),
     get(
         ml!("/profile/models/{id}"),
-        "Where some models are and how they do.",
+        "Returns the placement and latency of selected models.",
         "Profile",
     ),
-    get(ml!("/profile/tasks"), "Which tasks run.", "Profile"),
+    get(
+        ml!("/profile/tasks"),
+        "Returns the running tasks.",
+        "Profile",
+    ),
     get(
         ml!("/profile/tasks/{id}"),
-        "Some tasks, by node.",
+        "Returns selected tasks by node.",
         "Profile",
     ),
-    get(ml!("/streams/{id}"), "The rest of a stream.", "").streamed(),
-    delete(
-        ml!("/streams/{id}"),
-        "Ends a stream that is held.",
-        "Anything",
-    ),
+    get(ml!("/streams/{id}"), "Resumes a stream.", "").streamed(),
+    delete(ml!("/streams/{id}"), "Ends a resumable stream.", "Anything"),
     get(
         "/_cluster/settings",
-        "The cluster settings that somebody has set.",
+        "Returns the cluster settings.",
         "ClusterSettings",
     )
     .query(SETTINGS),

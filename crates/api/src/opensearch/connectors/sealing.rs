@@ -21,6 +21,20 @@ pub(crate) struct Given {
     secret: Option<(SecretName, SealedSecret)>,
 }
 
+impl Given {
+    /// The connector as workers would get it, with the secret that stood in its body.
+    pub(super) fn sealed(&self) -> ConnectorSpec {
+        let mut spec = self.spec.clone();
+        if let Some((name, sealed)) = &self.secret {
+            spec.credential = Some(CredentialRef::Sealed(
+                name.clone(),
+                Box::new(sealed.clone()),
+            ));
+        }
+        spec
+    }
+}
+
 /// Reads the connector that a caller makes; a secret in it is sealed and written nowhere yet.
 ///
 /// # Errors

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use axum::Json;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use volley_types::control::DeploymentFailure;
 use volley_types::registry::{
-    BackendKind, ModelSource, ModelVersionSpec, RegistryCommand, RegistryState,
+    BackendKind, ModelSource, ModelState, ModelVersionSpec, RegistryCommand, RegistryState,
 };
 use volley_types::{
     ErrorCode, ModelGroupId, ModelName, ModelRef, ModelVersion, PredictError, WorkerId,
 };
 
-use super::{INDEX, overcommit, replicas, unknown};
+use super::{INDEX, unknown};
 use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::error::ApiError;
@@ -22,7 +23,7 @@ use crate::opensearch::{deployment, settings, tasks};
 /// The most nodes or models of one request.
 const MAX_NAMED: usize = 1_000;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DeployQuery {
     replicas: Option<u32>,
@@ -37,32 +38,17 @@ pub(crate) async fn deploy(
 ) -> Result<Json<Value>, ApiError> {
     let ModelRef { name, version } = id.parse()?;
     body.only("a deployment", &deployment::FIELDS)?;
-    let overcommit = match query.overcommit {
-        Some(overcommit) => overcommit,
-        None => overcommit(&body)?,
-    };
-    let workers = workers(&body)?.unwrap_or_default();
     let registry = app.control.registry();
-    if !workers.is_empty() {
+    let command = deploy_command(&registry, name.clone(), version, &query, &body)?;
+    if let RegistryCommand::Deploy { workers, .. } = &command
+        && !workers.is_empty()
+        && body.contains_key("node_ids")
+    {
         settings::demand(&registry, settings::CUSTOM_PLAN, "A custom deployment plan")?;
-        known(&app, &registry, &workers)?;
+        known(&app, &registry, workers)?;
     }
-    let replicas = match (query.replicas, body.contains_key("replicas")) {
-        (Some(replicas), _) => replicas,
-        (None, true) => replicas(&body)?,
-        (None, false) => u32::try_from(workers.len().max(1)).unwrap_or(u32::MAX),
-    };
     may_run(&registry, &name, version)?;
-    app.control
-        .write(RegistryCommand::Deploy {
-            model: name.clone(),
-            version,
-            replicas,
-            overcommit,
-            workers,
-            options: deployment::options(&body)?,
-        })
-        .await?;
+    app.control.write(command).await?;
     let registry = app.control.registry();
     let deployment = registry
         .models
@@ -72,6 +58,59 @@ pub(crate) async fn deploy(
     Ok(Json(
         json!({ "task_id": task, "task_type": "DEPLOY_MODEL", "status": "CREATED" }),
     ))
+}
+
+/// What is deployed: as the body says, and for the rest as the model is deployed now.
+pub(super) fn deploy_command(
+    registry: &RegistryState,
+    name: ModelName,
+    version: Option<ModelVersion>,
+    query: &DeployQuery,
+    body: &Map<String, Value>,
+) -> Result<RegistryCommand, PredictError> {
+    let mut command = registry.deploy_again(&name, version);
+    let RegistryCommand::Deploy {
+        replicas,
+        overcommit,
+        workers,
+        options,
+        ..
+    } = &mut command
+    else {
+        return Ok(command);
+    };
+    let number = match query.replicas {
+        Some(number) => Some(number),
+        None if body.contains_key("replicas") => Some(super::replicas(body)?),
+        None => None,
+    };
+    let fixed = match number {
+        Some(_) => Map::from_iter([("replicas".to_owned(), Value::Null)]),
+        None => Map::new(),
+    };
+    let fields: Map<String, Value> = body.clone().into_iter().chain(fixed).collect();
+    *options = deployment::options(&fields, std::mem::take(options))?;
+    if let Some(flag) = query.overcommit {
+        *overcommit = flag;
+    } else if body.contains_key("overcommit") {
+        *overcommit = super::overcommit(body)?;
+    }
+    match (self::workers(body)?, number) {
+        (Some(named), number) => {
+            let each = u32::try_from(named.len().max(1)).unwrap_or(u32::MAX);
+            *replicas = number.unwrap_or(if named.is_empty() { *replicas } else { each });
+            *workers = named;
+        }
+        (None, Some(number)) => {
+            *replicas = number;
+            // A list that is too short for them was made for another number.
+            if workers.len() < number as usize {
+                workers.clear();
+            }
+        }
+        (None, None) => {}
+    }
+    Ok(command)
 }
 
 /// The workers that a body names in `node_ids`; `None` where it does not.
@@ -295,11 +334,28 @@ pub(crate) async fn update(
     ))
 }
 
+/// Whether a model is deployed and its deployment failed on every worker, so that deleting it
+/// takes nothing from anybody.
+fn serves_nothing(app: &App, model: &ModelName) -> bool {
+    let registry = app.control.registry();
+    let deployment = registry.models.get(model).map(|entry| &entry.deployment);
+    let Some((Some(deployment), status)) = deployment.zip(app.control.model_status(model)) else {
+        return false;
+    };
+    let failure = DeploymentFailure::find(Some(deployment), &status);
+    status.state == ModelState::DeployFailed && failure.is_some_and(|it| it.serving.is_none())
+}
+
 pub(crate) async fn delete(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let model = ModelName::new(id)?;
+    if serves_nothing(&app, &model) {
+        app.control
+            .write(RegistryCommand::Undeploy(model.clone()))
+            .await?;
+    }
     app.control
         .write(RegistryCommand::DeleteModel(model.clone()))
         .await?;

@@ -2,86 +2,329 @@
 
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
-use volley_types::ChatMessage;
+use volley_types::{ChatMessage, Dialect, PredictError};
 
-use crate::provider::conversation::{arguments, calls, messages, without_system};
+use super::claude::{self, Claude};
+use crate::provider::ANSWER_TOOL;
+use crate::provider::conversation::{
+    Image, arguments, calls, image, is_error, messages, parts, reasoned, without_system,
+};
+use crate::provider::effort::{self, Thinking};
+use crate::provider::takes::{Asked, Takes};
+use crate::provider::tidy::{Form, allowed_only, take_form, take_user};
 
-/// The server demands a limit; this is where the caller gives none.
-const DEFAULT_MAX_TOKENS: u32 = 1_024;
+/// The server demands a limit; this is where the caller gives none. All its models have this much.
+const DEFAULT_MAX_TOKENS: u64 = 4_096;
+/// The least that it lets a model think, in tokens.
+const LEAST_BUDGET: u64 = 1_024;
+/// Since this version sampling is the server's alone.
+const WITHOUT_SAMPLING: &str = "2026-10-21";
 
-/// OpenAI's fields that say nothing about the answer, or ask only for what comes anyway.
-const OF_NO_EFFECT: [&str; 5] = [
-    "stream_options",
-    "store",
-    "safety_identifier",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-];
+pub(super) static TAKES: Takes = Takes {
+    server: "Anthropic's messages",
+    dialects: &[Dialect::Anthropic, Dialect::Own],
+    names: &[
+        ("max_tokens", "max_tokens"),
+        ("max_completion_tokens", "max_tokens"),
+        ("max_new_tokens", "max_tokens"),
+        ("temperature", "temperature"),
+        ("top_p", "top_p"),
+        ("top_k", "top_k"),
+        ("stop", "stop_sequences"),
+        ("stop_sequences", "stop_sequences"),
+    ],
+    own: &[
+        "anthropic_beta",
+        "anthropic_version",
+        "cache_control",
+        "container",
+        "context_management",
+        "mcp_servers",
+        "metadata",
+        "output_config",
+        "output_format",
+        "service_tier",
+        "speed",
+        "system",
+        "thinking",
+        "tool_choice",
+        "tools",
+    ],
+    ranges: &[("temperature", 0.0, 1.0), ("top_p", 0.0, 1.0)],
+    stops: usize::MAX,
+};
 
 /// The body of a request: parameters under their names there, messages as blocks.
-pub(super) fn body(model: &str, item: &Item, mut body: Map<String, Value>) -> Value {
-    tidy_for_anthropic(&mut body);
-    body.insert("model".to_owned(), model.into());
-    for name in ["max_completion_tokens", "max_new_tokens"] {
-        if let Some(limit) = body.remove(name) {
-            body.entry("max_tokens").or_insert(limit);
-        }
+///
+/// # Errors
+/// `InvalidInput` naming a parameter that the server does not take.
+pub(super) fn body(model: &str, item: &Item, mut asked: Asked<'_>) -> Result<Value, PredictError> {
+    let claude = Claude::of(model);
+    let is_own = asked.dialect() == Dialect::Anthropic;
+    sampling(&mut asked)?;
+    named(&mut asked, is_own)?;
+    allowed_only(&mut asked.fields);
+    let form = take_form(&mut asked.fields);
+    let parallel = asked.take("parallel_tool_calls");
+    let thinking = match is_own {
+        // What the house's own clients say of it is said as it is.
+        true => own_effort(&mut asked)?,
+        false => foreign_thinking(&mut asked)?,
+    };
+    let mut body = asked.finish()?;
+    if let Some(Value::Array(given)) = body.get_mut("tools") {
+        given.iter_mut().try_for_each(|given| tool(given, claude))?;
     }
+    if let Some(choice) = body.get_mut("tool_choice") {
+        tool_choice(choice);
+    }
+    if let Some(form) = form {
+        answer_in(&mut body, form, claude, is_own)?;
+    }
+    if parallel == Some(Value::Bool(false)) {
+        one_at_a_time(&mut body);
+    }
+    if let Some(thinking) = thinking {
+        think(&mut body, thinking, claude, is_own)?;
+    }
+    body.insert("model".to_owned(), model.into());
     body.entry("max_tokens")
         .or_insert_with(|| DEFAULT_MAX_TOKENS.into());
-    if let Some(stop) = body.remove("stop") {
-        body.insert("stop_sequences".to_owned(), stop);
-    }
-    if let Some(Value::Array(given)) = body.get_mut("tools") {
-        given.iter_mut().for_each(tool);
-    }
     // System messages have a place of their own in this format.
     let (system, rest) = without_system(messages(item));
     if let Some(system) = system {
         body.entry("system").or_insert_with(|| system.into());
     }
-    body.insert("messages".to_owned(), turns(&rest).into());
-    Value::Object(body)
+    body.insert("messages".to_owned(), turns(&rest)?.into());
+    Ok(Value::Object(body))
 }
 
-/// The server refuses fields that it does not know. Those of OpenAI's that change nothing in the
-/// answer go; the caller's name, and whether tools may be called together, have a place of their
-/// own. All else is for the server to take or to refuse.
-fn tidy_for_anthropic(body: &mut Map<String, Value>) {
-    body.retain(|name, value| match name.as_str() {
-        "n" => value != 1,
-        "logprobs" => value != false,
-        "parallel_tool_calls" => value == false,
-        name => !OF_NO_EFFECT.contains(&name),
-    });
-    if let Some(user) = body.remove("user").filter(Value::is_string) {
-        body.entry("metadata")
-            .or_insert_with(|| json!({ "user_id": user }));
-    }
-    if let Some(choice) = body.get_mut("tool_choice") {
-        tool_choice(choice);
-    }
-    if body.remove("parallel_tool_calls").is_some() && body.contains_key("tools") {
-        let choice = body.entry("tool_choice");
-        let choice = choice.or_insert_with(|| json!({ "type": "auto" }));
-        if let Value::Object(choice) = choice {
-            choice.insert("disable_parallel_tool_use".to_owned(), true.into());
+/// Newer versions of the interface refuse what is about sampling, and the server refuses stops
+/// that are blank.
+fn sampling(asked: &mut Asked<'_>) -> Result<(), PredictError> {
+    let version = asked.header("anthropic-version").unwrap_or_default();
+    if WITHOUT_SAMPLING <= version {
+        if asked.fields.get("temperature").and_then(Value::as_f64) == Some(1.0) {
+            asked.take("temperature");
         }
+        for name in ["temperature", "top_p", "top_k"] {
+            if asked.fields.contains_key(name) {
+                let why = "this version of the interface has no sampling parameters";
+                return Err(asked.refused(name, why));
+            }
+        }
+    }
+    let stops = asked.fields.get("stop").and_then(Value::as_array);
+    let mut stops = stops.into_iter().flatten().filter_map(Value::as_str);
+    if stops.any(|stop| stop.trim().is_empty()) {
+        return Err(asked.refused(
+            "stop",
+            "a stop text needs a character that is no white space",
+        ));
+    }
+    Ok(())
+}
+
+/// Who asks, and in which tier.
+fn named(asked: &mut Asked<'_>, is_own: bool) -> Result<(), PredictError> {
+    if is_own {
+        return Ok(());
+    }
+    let user = take_user(&mut asked.fields);
+    match asked.take("metadata") {
+        None => {}
+        Some(Value::Object(given)) if given.keys().all(|name| name == "user_id") => {
+            asked.fields.insert("metadata".to_owned(), given.into());
+        }
+        Some(_) => return Err(asked.refused("metadata", "it may have a 'user_id' alone")),
+    }
+    if let Some(user) = user {
+        let metadata = asked.fields.entry("metadata");
+        metadata.or_insert_with(|| json!({ "user_id": user }));
+    }
+    let tier = match asked.fields.get("service_tier").and_then(Value::as_str) {
+        None | Some("standard_only") => return Ok(()),
+        Some("default" | "standard") => "standard_only",
+        Some(_) => {
+            return Err(asked.refused("service_tier", "it may be 'auto' or 'default'"));
+        }
+    };
+    asked.fields.insert("service_tier".to_owned(), tier.into());
+    Ok(())
+}
+
+/// The level that a client of the house names, which stands beside the form of the answer.
+fn own_effort(asked: &mut Asked<'_>) -> Result<Option<Thinking>, PredictError> {
+    let thinking = asked.take("thinking");
+    let effort = effort::take(asked)?;
+    if let Some(thinking) = thinking {
+        asked.fields.insert("thinking".to_owned(), thinking);
+    }
+    Ok(effort)
+}
+
+/// `thinking` as the server has it stays as it is; a level becomes it.
+fn foreign_thinking(asked: &mut Asked<'_>) -> Result<Option<Thinking>, PredictError> {
+    let is_ours = matches!(asked.dialect(), Dialect::Own | Dialect::OpenAi);
+    if is_ours && !asked.fields.contains_key("reasoning_effort") {
+        return Ok(None);
+    }
+    effort::take(asked)
+}
+
+/// Has the model think as much as the caller says.
+fn think(
+    body: &mut Map<String, Value>,
+    thinking: Thinking,
+    claude: Claude,
+    is_own: bool,
+) -> Result<(), PredictError> {
+    if let (Some(level), true) = (thinking.level(), claude.adapts || is_own) {
+        let config = body.entry("output_config").or_insert_with(|| json!({}));
+        config["effort"] = claude::level(level).into();
+    }
+    let forced = matches!(body.get("tool_choice"), Some(choice) if matches!(
+        choice["type"].as_str(),
+        Some("any" | "tool")
+    ));
+    match thinking {
+        Thinking::Off => {
+            let thinking = body.entry("thinking");
+            thinking.or_insert_with(|| json!({ "type": "disabled" }));
+        }
+        _ if is_own => {}
+        // A tool that must be called leaves no room to think; the level holds without it.
+        _ if claude.adapts && forced => {}
+        _ if claude.adapts => {
+            let adaptive = json!({ "type": "adaptive", "display": "summarized" });
+            body.insert("thinking".to_owned(), adaptive);
+        }
+        _ if forced => {
+            return Err(PredictError::invalid(
+                "parameter 'reasoning_effort' does not go with a tool that must be called, or an \
+                 answer of a schema, at this model: leave one of them out",
+            ));
+        }
+        thinking => {
+            let budget = thinking.budget().unwrap_or(LEAST_BUDGET).max(LEAST_BUDGET);
+            let limit = body.get("max_tokens").and_then(Value::as_u64);
+            let budget = match limit {
+                Some(limit) if limit <= LEAST_BUDGET => {
+                    return Err(PredictError::invalid(format!(
+                        "parameter 'reasoning_effort' needs a 'max_tokens' over {LEAST_BUDGET} at \
+                         this model, which includes what is thought"
+                    )));
+                }
+                Some(limit) => budget.min(limit - 1),
+                None => {
+                    let room = (budget + DEFAULT_MAX_TOKENS).into();
+                    body.insert("max_tokens".to_owned(), room);
+                    budget
+                }
+            };
+            let enabled = json!({ "type": "enabled", "budget_tokens": budget });
+            body.insert("thinking".to_owned(), enabled);
+        }
+    }
+    Ok(())
+}
+
+/// Has the model answer in that form: by the server's own means where it has them for the form,
+/// else by a tool that it must call, whose input is the answer.
+fn answer_in(
+    body: &mut Map<String, Value>,
+    form: Form,
+    claude: Claude,
+    is_own: bool,
+) -> Result<(), PredictError> {
+    let schema = match form {
+        Form::Text => return Ok(()),
+        Form::Object => json!({ "type": "object" }),
+        Form::Schema(schema) => {
+            let fitted = match is_own {
+                true => Some(schema.clone()),
+                false => claude.has_forms.then(|| claude::fitted(&schema)).flatten(),
+            };
+            if let Some(schema) = fitted {
+                let config = body.entry("output_config").or_insert_with(|| json!({}));
+                config["format"] = json!({ "type": "json_schema", "schema": schema });
+                return Ok(());
+            }
+            schema
+        }
+    };
+    let tools = body.entry("tools").or_insert_with(|| json!([]));
+    let Value::Array(tools) = tools else {
+        return Err(PredictError::invalid("parameter 'tools' must be a list"));
+    };
+    let alone = tools.is_empty();
+    tools.push(json!({
+        "name": ANSWER_TOOL,
+        "description": "Gives the answer. Call this tool once, with the whole answer as its input.",
+        "input_schema": claude::object(schema)?,
+    }));
+    let choice = match alone {
+        true => json!({ "type": "tool", "name": ANSWER_TOOL }),
+        false => json!({ "type": "any" }),
+    };
+    let given = body
+        .get("tool_choice")
+        .and_then(|choice| choice["type"].as_str());
+    let choice = match given {
+        // That tool's call comes first, and the answer in a later turn.
+        Some("tool") => return Ok(()),
+        Some("none") => json!({ "type": "tool", "name": ANSWER_TOOL }),
+        _ => choice,
+    };
+    body.insert("tool_choice".to_owned(), choice);
+    Ok(())
+}
+
+fn one_at_a_time(body: &mut Map<String, Value>) {
+    if !body.contains_key("tools") {
+        return;
+    }
+    let choice = body.entry("tool_choice");
+    let choice = choice.or_insert_with(|| json!({ "type": "auto" }));
+    if let Value::Object(choice) = choice {
+        choice.insert("disable_parallel_tool_use".to_owned(), true.into());
     }
 }
 
 /// A tool in OpenAI's form becomes one in Anthropic's; one that is already stays.
-fn tool(tool: &mut Value) {
+///
+/// # Errors
+/// `InvalidInput` where a tool is to be called strictly, and the server cannot do that with its
+/// schema.
+fn tool(tool: &mut Value, claude: Claude) -> Result<(), PredictError> {
     let Some(function) = tool.get_mut("function").map(Value::take) else {
-        return;
+        return Ok(());
     };
     let schema = function.get("parameters").cloned();
-    let schema = schema.unwrap_or_else(|| json!({ "type": "object" }));
-    let mut made = json!({ "name": function["name"], "input_schema": schema });
-    if let Some(description) = function.get("description") {
-        made["description"] = description.clone();
+    let schema = schema.filter(|schema| !schema.is_null());
+    let mut schema = schema.unwrap_or_else(|| json!({ "type": "object" }));
+    let mut made = json!({ "name": function["name"] });
+    if let Some(said) = function.get("description").filter(|said| !said.is_null()) {
+        made["description"] = said.clone();
+    }
+    if function.get("strict") == Some(&Value::Bool(true)) {
+        let fitted = claude.has_forms.then(|| claude::fitted(&schema)).flatten();
+        schema = fitted.ok_or_else(|| {
+            let name = function["name"].as_str().unwrap_or_default();
+            let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
+            PredictError::invalid(format!(
+                "parameter 'tools' has 'strict' for the tool '{name}', whose schema this model \
+                 cannot keep to strictly; leave 'strict' out"
+            ))
+        })?;
+        made["strict"] = true.into();
+    }
+    made["input_schema"] = schema;
+    if let Some(cache) = tool.get("cache_control") {
+        made["cache_control"] = cache.clone();
     }
     *tool = made;
+    Ok(())
 }
 
 fn tool_choice(choice: &mut Value) {
@@ -96,17 +339,20 @@ fn tool_choice(choice: &mut Value) {
 }
 
 /// Messages as Anthropic has them: the results of tools are blocks of one message of the user.
-fn turns(messages: &[ChatMessage]) -> Vec<Value> {
+fn turns(messages: &[ChatMessage]) -> Result<Vec<Value>, PredictError> {
     let mut turns: Vec<Value> = Vec::new();
     let mut after_result = false;
     for message in messages {
         let result = message.role == "tool";
         if result {
-            let block = json!({
+            let mut block = json!({
                 "type": "tool_result",
                 "tool_use_id": message.tool_call_id,
-                "content": message.content,
+                "content": blocks(message).unwrap_or_else(|| message.content.clone().into()),
             });
+            if is_error(message) {
+                block["is_error"] = true.into();
+            }
             match turns
                 .last_mut()
                 .and_then(|turn| turn["content"].as_array_mut())
@@ -115,110 +361,57 @@ fn turns(messages: &[ChatMessage]) -> Vec<Value> {
                 _ => turns.push(json!({ "role": "user", "content": [block] })),
             }
         } else {
-            turns.push(turn(message));
+            turns.push(turn(message)?);
         }
         after_result = result;
     }
-    turns
+    Ok(turns)
 }
 
-fn turn(message: &ChatMessage) -> Value {
-    let calls = calls(message);
-    if calls.is_empty() {
-        return json!({ "role": message.role, "content": message.content });
+fn turn(message: &ChatMessage) -> Result<Value, PredictError> {
+    if let Some(blocks) = blocks(message) {
+        return Ok(json!({ "role": message.role, "content": blocks }));
     }
-    let text =
-        (!message.content.is_empty()).then(|| json!({ "type": "text", "text": message.content }));
-    let uses = calls.iter().map(|call| {
+    let (calls, reasoned) = (calls(message), reasoned(message, "anthropic"));
+    if calls.is_empty() && reasoned.is_empty() {
+        return Ok(json!({ "role": message.role, "content": message.content }));
+    }
+    // Signed reasoning goes back as it came, in front of all else.
+    let mut blocks: Vec<_> = reasoned.iter().map(thinking).collect();
+    if !message.content.is_empty() {
+        blocks.push(json!({ "type": "text", "text": message.content }));
+    }
+    for call in &calls {
         let (id, name) = (&call["id"], &call["function"]["name"]);
-        json!({ "type": "tool_use", "id": id, "name": name, "input": arguments(call) })
+        let input = arguments(call)?;
+        blocks.push(json!({ "type": "tool_use", "id": id, "name": name, "input": input }));
+    }
+    Ok(json!({ "role": message.role, "content": blocks }))
+}
+
+/// The blocks of content with images.
+fn blocks(message: &ChatMessage) -> Option<Value> {
+    let blocks = parts(message)?.into_iter().map(|part| {
+        let source = match image(&part) {
+            None => return json!({ "type": "text", "text": part["text"] }),
+            Some(Image::Address(url)) => json!({ "type": "url", "url": url }),
+            Some(Image::Data(media, data)) => {
+                json!({ "type": "base64", "media_type": media, "data": data })
+            }
+        };
+        json!({ "type": "image", "source": source })
     });
-    let blocks: Vec<_> = text.into_iter().chain(uses).collect();
-    json!({ "role": message.role, "content": blocks })
+    Some(blocks.collect())
+}
+
+fn thinking(stretch: &Value) -> Value {
+    match stretch.get("redacted") {
+        Some(data) => json!({ "type": "redacted_thinking", "data": data }),
+        None => json!({
+            "type": "thinking", "thinking": stretch["text"], "signature": stretch["signature"],
+        }),
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn system_messages_and_stops_have_their_own_fields() {
-        let item = Item::Chat(vec![
-            ChatMessage::new("system", "be brief"),
-            ChatMessage::new("user", "hi"),
-        ]);
-        let fields = json!({ "stop": ["x"], "max_new_tokens": 9 });
-        let body = body("claude", &item, fields.as_object().cloned().unwrap());
-        assert_eq!(body["system"], "be brief");
-        assert_eq!(
-            body["messages"],
-            json!([{ "role": "user", "content": "hi" }])
-        );
-        assert_eq!(body["stop_sequences"], json!(["x"]));
-        assert_eq!(body["max_tokens"], 9);
-        let plain = super::body("claude", &item, Map::new());
-        assert_eq!(plain["max_tokens"], DEFAULT_MAX_TOKENS);
-    }
-
-    #[test]
-    fn what_clients_of_openai_add_is_brought_to_this_form() {
-        let tool = json!({ "name": "f", "input_schema": { "type": "object" } });
-        let fields = json!({
-            "n": 1, "logprobs": false, "store": false, "stream_options": {}, "user": "u-1",
-            "parallel_tool_calls": false, "tools": [tool], "top_k": 5,
-        });
-        let item = Item::Prompt("hi".to_owned());
-        let made = body("claude", &item, fields.as_object().cloned().unwrap());
-        let expected = json!({
-            "model": "claude", "max_tokens": DEFAULT_MAX_TOKENS, "top_k": 5, "tools": [tool],
-            "messages": [{ "role": "user", "content": "hi" }],
-            "metadata": { "user_id": "u-1" },
-            "tool_choice": { "type": "auto", "disable_parallel_tool_use": true },
-        });
-        assert_eq!(made, expected);
-    }
-
-    #[test]
-    fn tools_their_calls_and_their_results_are_blocks() {
-        let call = |id: &str| {
-            json!({ "id": id, "type": "function",
-                    "function": { "name": "f", "arguments": "{\"a\":1}" } })
-        };
-        let result = |id: &str| ChatMessage {
-            tool_call_id: Some(id.to_owned()),
-            ..ChatMessage::new("tool", "21")
-        };
-        let item = Item::Chat(vec![
-            ChatMessage::new("user", "hi"),
-            ChatMessage {
-                tool_calls: Some(json!([call("x"), call("y")]).to_string()),
-                ..ChatMessage::new("assistant", "wait")
-            },
-            result("x"),
-            result("y"),
-            ChatMessage::new("user", "so?"),
-        ]);
-        let fields = json!({
-            "tools": [{ "type": "function", "function": {
-                "name": "f", "description": "d", "parameters": { "type": "object" } } }],
-            "tool_choice": "required",
-        });
-        let body = body("claude", &item, fields.as_object().cloned().unwrap());
-        let tool = json!({ "name": "f", "description": "d", "input_schema": { "type": "object" } });
-        assert_eq!(body["tools"], json!([tool]));
-        assert_eq!(body["tool_choice"], json!({ "type": "any" }));
-        let used =
-            |id: &str| json!({ "type": "tool_use", "id": id, "name": "f", "input": { "a": 1 } });
-        let told = |id: &str| json!({ "type": "tool_result", "tool_use_id": id, "content": "21" });
-        assert_eq!(
-            body["messages"],
-            json!([
-                { "role": "user", "content": "hi" },
-                { "role": "assistant", "content": [
-                    { "type": "text", "text": "wait" }, used("x"), used("y") ] },
-                { "role": "user", "content": [told("x"), told("y")] },
-                { "role": "user", "content": "so?" },
-            ])
-        );
-    }
-}
+mod tests;

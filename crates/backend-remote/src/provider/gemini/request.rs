@@ -2,41 +2,94 @@
 
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
-use volley_types::{ChatMessage, PredictError};
+use volley_types::{ChatMessage, Dialect, PredictError};
 
-use crate::provider::conversation::{arguments, called, calls, messages, without_system};
-use crate::provider::tidy::{Choice, Form, nest, take_choice, take_form, tidy};
+use super::thinking;
+use crate::provider::conversation::{
+    self, Image, arguments, called, calls, is_error, messages, without_system,
+};
+use crate::provider::takes::{Asked, Takes};
+use crate::provider::tidy::{Choice, Form, allowed_only, is_one_call, take_choice, take_form};
 
-const SETTINGS: [(&str, &str); 12] = [
-    ("responseMimeType", "responseMimeType"),
-    ("responseJsonSchema", "responseJsonSchema"),
-    ("max_tokens", "maxOutputTokens"),
-    ("max_completion_tokens", "maxOutputTokens"),
-    ("max_new_tokens", "maxOutputTokens"),
-    ("temperature", "temperature"),
-    ("top_p", "topP"),
-    ("top_k", "topK"),
-    ("stop", "stopSequences"),
-    ("seed", "seed"),
-    ("presence_penalty", "presencePenalty"),
-    ("frequency_penalty", "frequencyPenalty"),
-];
+pub(super) static TAKES: Takes = Takes {
+    server: "Gemini",
+    dialects: &[Dialect::Own],
+    names: &[
+        ("responseMimeType", "generationConfig.responseMimeType"),
+        ("responseJsonSchema", "generationConfig.responseJsonSchema"),
+        ("responseModalities", "generationConfig.responseModalities"),
+        ("thinkingConfig", "generationConfig.thinkingConfig"),
+        ("maxOutputTokens", "generationConfig.maxOutputTokens"),
+        ("topP", "generationConfig.topP"),
+        ("topK", "generationConfig.topK"),
+        ("stopSequences", "generationConfig.stopSequences"),
+        ("max_tokens", "generationConfig.maxOutputTokens"),
+        ("max_completion_tokens", "generationConfig.maxOutputTokens"),
+        ("max_new_tokens", "generationConfig.maxOutputTokens"),
+        ("temperature", "generationConfig.temperature"),
+        ("top_p", "generationConfig.topP"),
+        ("top_k", "generationConfig.topK"),
+        ("stop", "generationConfig.stopSequences"),
+        ("stop_sequences", "generationConfig.stopSequences"),
+        ("seed", "generationConfig.seed"),
+        ("presence_penalty", "generationConfig.presencePenalty"),
+        ("frequency_penalty", "generationConfig.frequencyPenalty"),
+        ("metadata", "labels"),
+    ],
+    own: &[
+        "cachedContent",
+        "generationConfig",
+        "labels",
+        "safetySettings",
+        "serviceTier",
+        "systemInstruction",
+        "toolConfig",
+        "tools",
+    ],
+    ranges: &[
+        ("temperature", 0.0, 2.0),
+        ("top_p", 0.0, 1.0),
+        ("presence_penalty", -2.0, 2.0),
+        ("frequency_penalty", -2.0, 2.0),
+    ],
+    stops: 5,
+};
 
 /// The body of a request. The model is in the URL.
-pub(super) fn body(
-    _: &str,
-    item: &Item,
-    mut body: Map<String, Value>,
-) -> Result<Value, PredictError> {
-    tidy(&mut body);
-    let form = form(&mut body);
-    body.extend(form);
-    nest(&mut body, "generationConfig", &SETTINGS)?;
+///
+/// # Errors
+/// `InvalidInput` naming a parameter that the server does not take.
+pub(super) fn body(model: &str, item: &Item, mut asked: Asked<'_>) -> Result<Value, PredictError> {
+    allowed_only(&mut asked.fields);
+    if asked.fields.get("parallel_tool_calls") == Some(&Value::Bool(false)) {
+        if !is_one_call(&asked.fields) {
+            let why = "name the tool in 'tool_choice', or give one tool";
+            return Err(asked.refused("parallel_tool_calls", why));
+        }
+        asked.take("parallel_tool_calls");
+    }
+    let tier = tier(&mut asked)?;
+    let form = form(&mut asked.fields);
+    asked.fields.extend(form);
+    let thinking = thinking::of(model, &mut asked)?;
+    let choice = take_choice(&mut asked.fields);
+    let mut body = asked.finish()?;
+    if let Some(tier) = tier {
+        body.insert("serviceTier".to_owned(), tier.into());
+    }
+    if let Some(thinking) = thinking {
+        let config = body.entry("generationConfig").or_insert_with(|| json!({}));
+        if config["thinkingConfig"].is_null() {
+            config["thinkingConfig"] = thinking;
+        }
+    }
+    let mut strict = false;
     if let Some(Value::Array(given)) = body.remove("tools") {
+        strict = given.iter().any(|tool| tool["function"]["strict"] == true);
         body.insert("tools".to_owned(), tools(given));
     }
-    if let Some(choice) = take_choice(&mut body) {
-        let config = json!({ "functionCallingConfig": calling(choice) });
+    if choice.is_some() || strict {
+        let config = json!({ "functionCallingConfig": calling(choice, strict) });
         body.entry("toolConfig").or_insert(config);
     }
     let (system, rest) = without_system(messages(item));
@@ -48,6 +101,22 @@ pub(super) fn body(
     Ok(Value::Object(body))
 }
 
+/// The server's names of the tiers that it has.
+fn tier(asked: &mut Asked<'_>) -> Result<Option<&'static str>, PredictError> {
+    let Some(tier) = asked.take("service_tier") else {
+        return Ok(None);
+    };
+    Ok(Some(match tier.as_str() {
+        Some("default" | "standard") => "STANDARD",
+        Some("flex") => "FLEX",
+        Some("priority") => "PRIORITY",
+        _ => {
+            let why = "it may be 'auto', 'default', 'flex' or 'priority'";
+            return Err(asked.refused("service_tier", why));
+        }
+    }))
+}
+
 /// What the answer's form is called among the settings.
 fn form(body: &mut Map<String, Value>) -> Map<String, Value> {
     let (schema, is_json) = match take_form(body) {
@@ -56,8 +125,16 @@ fn form(body: &mut Map<String, Value>) -> Map<String, Value> {
         Some(Form::Text) | None => (None, false),
     };
     let media = is_json.then(|| ("responseMimeType".to_owned(), "application/json".into()));
-    let schema = schema.map(|schema| ("responseJsonSchema".to_owned(), schema));
+    let schema = schema.map(|schema| ("responseJsonSchema".to_owned(), undated(schema)));
     media.into_iter().chain(schema).collect()
+}
+
+/// A schema without the name of its dialect, which says nothing about values.
+fn undated(mut schema: Value) -> Value {
+    if let Some(fields) = schema.as_object_mut() {
+        fields.remove("$schema");
+    }
+    schema
 }
 
 /// Functions are declared together; tools in the server's own form stay.
@@ -73,7 +150,7 @@ fn tools(given: Vec<Value>) -> Value {
             ("parameters", "parametersJsonSchema"),
         ] {
             if let Some(value) = function.get(from) {
-                made[to] = value.clone();
+                made[to] = undated(value.clone());
             }
         }
         made
@@ -85,12 +162,14 @@ fn tools(given: Vec<Value>) -> Value {
     tools.into()
 }
 
-fn calling(choice: Choice) -> Value {
+fn calling(choice: Option<Choice>, strict: bool) -> Value {
     match choice {
-        Choice::Auto => json!({ "mode": "AUTO" }),
-        Choice::None => json!({ "mode": "NONE" }),
-        Choice::Required => json!({ "mode": "ANY" }),
-        Choice::Named(name) => json!({ "mode": "ANY", "allowedFunctionNames": [name] }),
+        // The model decides, and calls only by the schemas.
+        Some(Choice::Auto) | None if strict => json!({ "mode": "VALIDATED" }),
+        Some(Choice::Auto) | None => json!({ "mode": "AUTO" }),
+        Some(Choice::None) => json!({ "mode": "NONE" }),
+        Some(Choice::Required) => json!({ "mode": "ANY" }),
+        Some(Choice::Named(name)) => json!({ "mode": "ANY", "allowedFunctionNames": [name] }),
     }
 }
 
@@ -101,37 +180,57 @@ fn contents(messages: &[ChatMessage]) -> Result<Vec<Value>, PredictError> {
     for (at, message) in messages.iter().enumerate() {
         let result = message.role == "tool";
         if result {
-            let part = result_part(&messages[..at], message)?;
+            let mut shown = vec![result_part(&messages[..at], message)?];
+            let images = shown_parts(message)?.unwrap_or_default().into_iter();
+            shown.extend(images.filter(|part| part.get("text").is_none()));
             let open = turns.last_mut().filter(|_| after_result);
             match open.and_then(|turn| turn["parts"].as_array_mut()) {
-                Some(parts) => parts.push(part),
-                None => turns.push(json!({ "role": "user", "parts": [part] })),
+                Some(parts) => parts.extend(shown),
+                None => turns.push(json!({ "role": "user", "parts": shown })),
             }
         } else {
             let role = match message.role.as_str() {
                 "assistant" => "model",
                 role => role,
             };
-            turns.push(json!({ "role": role, "parts": parts(message) }));
+            turns.push(json!({ "role": role, "parts": parts(message)? }));
         }
         after_result = result;
     }
     Ok(turns)
 }
 
-fn parts(message: &ChatMessage) -> Vec<Value> {
+/// Text and images as parts.
+fn shown_parts(message: &ChatMessage) -> Result<Option<Vec<Value>>, PredictError> {
+    let Some(parts) = conversation::parts(message) else {
+        return Ok(None);
+    };
+    let made = parts.iter().map(|part| match conversation::image(part) {
+        None => Ok(json!({ "text": part["text"] })),
+        Some(Image::Data(media, data)) => {
+            Ok(json!({ "inlineData": { "mimeType": media, "data": data } }))
+        }
+        Some(Image::Address(_)) => Err(conversation::no_address("Gemini")),
+    });
+    made.collect::<Result<_, _>>().map(Some)
+}
+
+fn parts(message: &ChatMessage) -> Result<Vec<Value>, PredictError> {
+    if let Some(parts) = shown_parts(message)? {
+        return Ok(parts);
+    }
     let calls = calls(message);
     let says = calls.is_empty() || !message.content.is_empty();
     let text = says.then(|| json!({ "text": message.content }));
     let called = calls.iter().map(|call| {
         let name = &call["function"]["name"];
-        let mut part = json!({ "functionCall": { "name": name, "args": arguments(call) } });
+        let mut part = json!({ "functionCall": { "name": name, "args": arguments(call)? } });
         if let Some(signature) = call.pointer("/extra_content/google/thought_signature") {
             part["thoughtSignature"] = signature.clone();
         }
-        part
+        Ok(part)
     });
-    text.into_iter().chain(called).collect()
+    text.map(Ok).into_iter().chain(called).collect()
 }
 
 fn result_part(before: &[ChatMessage], message: &ChatMessage) -> Result<Value, PredictError> {
@@ -143,6 +242,7 @@ fn result_part(before: &[ChatMessage], message: &ChatMessage) -> Result<Value, P
     })?;
     let content = serde_json::from_str(&message.content).unwrap_or_default();
     let response = match content {
+        _ if is_error(message) => json!({ "error": message.content }),
         Value::Object(_) => content,
         _ => json!({ "result": message.content }),
     };
@@ -152,9 +252,13 @@ fn result_part(before: &[ChatMessage], message: &ChatMessage) -> Result<Value, P
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::provider::tests::{asking, asking_in};
 
     fn made(item: &Item, fields: &Value) -> Result<Value, PredictError> {
-        body("m", item, fields.as_object().cloned().unwrap())
+        let fields = fields.as_object().cloned().unwrap();
+        asking(&TAKES, fields, |asked| {
+            body("gemini-2.5-flash", item, asked)
+        })
     }
 
     #[test]
@@ -165,7 +269,7 @@ mod tests {
             ChatMessage::new("assistant", "ho"),
         ]);
         let fields = json!({
-            "max_tokens": 9, "top_k": 3, "stop": ["x"], "user": "u",
+            "max_tokens": 9, "top_k": 3, "stop": ["x"], "n": 1,
             "generationConfig": { "thinkingConfig": { "thinkingBudget": 0 } },
             "response_format": { "type": "json_schema", "json_schema": { "schema": { "a": 1 } } },
         });
@@ -237,5 +341,39 @@ mod tests {
         );
         let error = made(&Item::Chat(talk[1..].to_vec()), &json!({})).unwrap_err();
         assert!(error.message.contains("'tool_call_id'"));
+    }
+
+    #[test]
+    fn what_the_server_cannot_do_is_refused_by_name() {
+        let item = Item::Prompt("hi".to_owned());
+        let six = json!(["a", "b", "c", "d", "e", "f"]);
+        for (name, value) in [
+            ("stop", six),
+            ("temperature", json!(2.5)),
+            ("logit_bias", json!({ "1": 2 })),
+            ("logprobs", json!(true)),
+            ("user", json!("u-1")),
+            ("service_tier", json!("scale")),
+            ("temprature", json!(1)),
+        ] {
+            let fields = json!({ name: value });
+            let made = match name {
+                // Who speaks of the model's own fields may mean a newer one.
+                "temprature" => {
+                    let fields = fields.as_object().cloned().unwrap();
+                    let dialect = Dialect::OpenAi;
+                    asking_in(dialect, &TAKES, fields, |asked| body("m", &item, asked))
+                }
+                _ => made(&item, &fields),
+            };
+            let error = made.unwrap_err();
+            assert!(error.message.contains(&format!("'{name}'")), "{error}");
+        }
+        let tools = json!([{ "function": { "name": "f" } }, { "function": { "name": "g" } }]);
+        let both = json!({ "tools": tools, "parallel_tool_calls": false });
+        assert!(made(&item, &both).is_err());
+        let mut one = both;
+        one["tool_choice"] = json!({ "type": "function", "function": { "name": "f" } });
+        assert!(made(&item, &one).is_ok(), "it has one call, or fails");
     }
 }

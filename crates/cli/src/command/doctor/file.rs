@@ -1,5 +1,6 @@
 //! A node's file, and what it names on this machine: certificates, keys, ports.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -47,6 +48,31 @@ impl NodeFile {
         list.into_iter().flatten().filter_map(toml::Value::as_str)
     }
 
+    /// Where this machine reaches the node: a coordinator's public listener, or a worker's listener
+    /// for health. An address of all interfaces is called on loopback.
+    pub(super) fn url(&self) -> Option<String> {
+        let listener = if self.is_coordinator {
+            "public"
+        } else {
+            "http"
+        };
+        let address = self.text(&["listen", listener])?;
+        let address = match address.parse::<SocketAddr>() {
+            Ok(address) if address.ip().is_unspecified() => {
+                let host = if address.is_ipv4() {
+                    "127.0.0.1"
+                } else {
+                    "[::1]"
+                };
+                format!("{host}:{}", address.port())
+            }
+            _ => address.to_owned(),
+        };
+        let tls = self.value(&["security", "tls", "certificate"]).is_some();
+        let scheme = if tls { "https" } else { "http" };
+        Some(format!("{scheme}://{address}"))
+    }
+
     pub(super) fn path(&self, keys: &[&str]) -> Option<PathBuf> {
         self.text(keys).map(PathBuf::from)
     }
@@ -69,7 +95,7 @@ impl NodeFile {
                 Verdict::Bad,
                 "configuration",
                 format!("{error:#}"),
-                "correct the file; docs/configuration.md explains every key",
+                "correct the file; docs/reference/configuration.md explains every key",
             ),
         }];
         let certificates = [

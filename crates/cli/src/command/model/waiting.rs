@@ -14,6 +14,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const TELL: Duration = Duration::from_secs(5);
 /// How long nothing may come of it.
 const PATIENCE: Duration = Duration::from_secs(600);
+/// How long a registration that deploys waits for a failure to report.
+const MOMENT: Duration = Duration::from_secs(2);
 
 /// What workers have fetched of one version, and what there is of it in all.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +80,8 @@ pub(super) async fn until_deployed(client: &Client, model: &str) -> anyhow::Resu
         let info = client.model(model).await.map_err(explain)?;
         match info.model_state.as_str() {
             "DEPLOYED" => return Ok(()),
-            "DEPLOY_FAILED" => bail!("{model} could not be loaded: {}", reasons(&info)),
+            "DEPLOY_FAILED" => bail!("{}", failed(model, &info)),
+            _ if stopped(&info) => bail!("{}", failed(model, &info)),
             _ if moved.elapsed() < PATIENCE => tokio::time::sleep(LOOK).await,
             _ => bail!("the model was not ready in time"),
         }
@@ -97,53 +100,44 @@ pub(super) async fn until_deployed(client: &Client, model: &str) -> anyhow::Resu
     }
 }
 
-fn reasons(info: &ModelInfo) -> String {
+/// Whether the roll to this version has stopped by itself.
+fn stopped(info: &ModelInfo) -> bool {
+    let failure = info.failure.as_ref();
+    failure.is_some_and(|failure| failure.version.to_string() == info.model_version)
+}
+
+fn failed(model: &str, info: &ModelInfo) -> String {
+    if let Some(failure) = info.failure.as_ref() {
+        let next = &failure.next_command;
+        return format!(
+            "{model} could not be deployed: {}. Next: `{next}`",
+            failure.message
+        );
+    }
     let reasons = info.failures.iter();
     let reasons: Vec<_> = reasons
         .map(|(worker, reason)| format!("{worker}: {reason}"))
         .collect();
-    reasons.join("; ")
+    format!("{model} could not be loaded: {}", reasons.join("; "))
+}
+
+/// Looks for a moment whether `model` loads; returns whether it is deployed by then.
+///
+/// # Errors
+/// What its workers report where they cannot load it.
+pub(super) async fn fails_early(client: &Client, model: &str) -> anyhow::Result<bool> {
+    let by = Instant::now() + MOMENT;
+    loop {
+        let info = client.model(model).await.map_err(explain)?;
+        match info.model_state.as_str() {
+            "DEPLOYED" => return Ok(true),
+            "DEPLOY_FAILED" => bail!("{}", failed(model, &info)),
+            _ if stopped(&info) => bail!("{}", failed(model, &info)),
+            _ if by <= Instant::now() => return Ok(false),
+            _ => tokio::time::sleep(LOOK).await,
+        }
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn replica(model: &str, version: u32, fetch: serde_json::Value) -> serde_json::Value {
-        json!({
-            "model": model, "version": version, "state": "loading", "active": 0, "queued": 0,
-            "capacity": 1, "fetch": fetch,
-        })
-    }
-
-    #[test]
-    fn what_is_fetched_of_a_version_is_told_by_worker() {
-        let fetch = |bytes: u64| json!({ "bytes": bytes, "total_bytes": 64 << 20 });
-        let worker = |id: &str, replicas: Vec<serde_json::Value>| {
-            json!({
-                "id": id, "address": "127.0.0.1:1", "liveness": "alive", "last_heard_ms": 1,
-                "memory_bytes": 1, "memory_budget_bytes": 1, "replicas": replicas,
-            })
-        };
-        let status = json!({
-            "node": { "id": 1, "role": "leader", "leader": 1, "term": 1 },
-            "registry_revision": 1, "coordinators": [], "models": [], "active_streams": 0,
-            "workers": [
-                worker("a", vec![replica("m", 1, fetch(1 << 20)), replica("m", 2, fetch(3 << 19))]),
-                worker("b", vec![replica("n", 2, fetch(5)), replica("m", 2, json!(null))]),
-                worker("c", vec![replica("m", 2, fetch(64 << 20))]),
-            ],
-        });
-        let model = json!({
-            "model_id": "m", "model_version": "2", "model_state": "DEPLOYING", "name": "m",
-            "wanted_replicas": 3, "current_worker_nodes": [], "versions": [1, 2],
-        });
-        let status: Status = serde_json::from_value(status).unwrap();
-        let model: ModelInfo = serde_json::from_value(model).unwrap();
-        let told = Fetched::of(&status, &model);
-        let told: Vec<_> = told.iter().map(Fetched::told).collect();
-        assert_eq!(told, ["a: 1.5 of 64.0 MiB", "c: 64.0 of 64.0 MiB"]);
-    }
-}
+mod tests;

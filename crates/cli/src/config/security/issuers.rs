@@ -17,17 +17,31 @@ const MAX_KEYS_BYTES: usize = 1 << 20;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct IssuerSection {
+    /// The `iss` of its tokens, compared exactly.
     issuer: String,
+    /// A value that must be in the tokens' `aud`.
     audience: String,
+    /// URL of the provider's keys: HTTPS, or HTTP on a loopback address. Set either this or
+    /// `jwks_file`.
     jwks_url: Option<String>,
+    /// File with the provider's keys.
     jwks_file: Option<PathBuf>,
+    /// Accepted signature algorithms: `RS256`, `PS256`, `ES256` and their longer variants, or
+    /// `EdDSA`.
+    /// Default: `["RS256", "ES256"]`
     #[serde(default = "algorithms")]
     algorithms: Vec<String>,
+    /// Claim with the caller's roles; the strongest one counts. Dots separate nested names.
+    /// Default: `"volley_role"`
     #[serde(default = "roles_claim")]
     roles_claim: String,
+    /// Table from values of that claim to roles. Without it, the values are the names of roles.
     #[serde(default)]
     roles: BTreeMap<String, String>,
+    /// Claim with the caller's tenant.
     tenant_claim: Option<String>,
+    /// Claim with the models that the caller may use: names, or prefixes such as `team-a.*`.
+    /// Default: the models of the tenant
     models_claim: Option<String>,
 }
 

@@ -14,18 +14,46 @@ use crate::config::{Count, Size, Span, set, set_count, set_span};
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Section {
+    /// Directory for fetched models. Workers on one machine may share it. Without it, no URL can be
+    /// fetched. `volley up` uses a directory in its data directory.
     cache_dir: Option<PathBuf>,
+    /// URLs that end in `/`: the only places to fetch from, redirects included. `file:` URLs need
+    /// no entry.
+    /// Default: every place
     allow: Option<Vec<String>>,
+    /// Whether HTTP servers at private and loopback addresses may be called. Link-local addresses,
+    /// at which clouds serve machine credentials, are always blocked.
+    /// Default: `true`
     allow_private: Option<bool>,
+    /// Settings of the bucket stores, named like their environment variables in lower case, such as
+    /// `aws_endpoint`. They override the environment.
     options: BTreeMap<String, String>,
+    /// Table from URLs that end in `/` to the bearer tokens for everything below them: `"env:NAME"`
+    /// or `"file:/path"`.
     tokens: BTreeMap<String, String>,
+    /// Largest model. An archive and its contents are counted separately.
+    /// Default: `"64GiB"`
     max_model_bytes: Option<Size>,
+    /// Size of the cache. The least recently used models without a replica are deleted first.
+    /// Default: `"256GiB"`
     cache_bytes: Option<Size>,
+    /// Space that stays free on the cache's file system.
+    /// Default: `"1GiB"`
     min_free_bytes: Option<Size>,
+    /// Files that are fetched at the same time, over all models.
+    /// Default: `4`
     concurrent_files: Option<Count>,
+    /// Time to connect to a server.
+    /// Default: `"10s"`
     connect_timeout: Option<Span>,
+    /// How long a server may send nothing.
+    /// Default: `"30s"`
     stall_timeout: Option<Span>,
+    /// Time for one model to arrive. The next attempt continues where this one stopped.
+    /// Default: `"2h"`
     timeout: Option<Span>,
+    /// Retries of one request after a transient error.
+    /// Default: `8`
     retries: Option<Count>,
 }
 

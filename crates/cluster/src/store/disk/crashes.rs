@@ -183,11 +183,13 @@ impl Life {
     fn begin(platter: &Platter) -> Result<(Self, Kept), String> {
         let database = Database::builder().create_with_backend(platter.clone());
         let database = database.map_err(|error| error.to_string())?;
-        let opened = Disk::over(database, NodeId(1)).map_err(|error| error.chain())?;
+        let opened =
+            Disk::over(database, NodeId(1), Draw::default()).map_err(|error| error.chain())?;
         let (disk, found) = opened;
         let whole = Found {
             entries: found.entries.clone(),
             snapshot: found.snapshot.clone(),
+            witness: found.witness.clone(),
             ..found
         };
         let mut found = found;

@@ -117,6 +117,11 @@ impl Platter {
         std::mem::take(&mut state.seen)
     }
 
+    /// What no power loss takes away.
+    pub(crate) fn kept(&self) -> Vec<u8> {
+        self.0.state.lock().kept.clone()
+    }
+
     /// From now on, the call after so many others goes wrong.
     pub(crate) fn arm(&self, after: u64, fault: Fault) {
         let mut state = self.0.state.lock();

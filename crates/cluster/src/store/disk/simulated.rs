@@ -12,12 +12,13 @@ impl Disk {
     pub(crate) fn simulated(
         platter: Platter,
         node: NodeId,
+        draw: Draw,
         mut pace: impl FnMut() -> Duration,
     ) -> Result<(Self, Found, impl Future<Output = ()>), PredictError> {
         let database = Database::builder()
             .create_with_backend(platter)
             .map_err(|error| unavailable("the simulated disk cannot be opened", error.into()))?;
-        let (disk, found, mut writer) = Self::begin(database, node)?;
+        let (disk, found, mut writer) = Self::begin(database, node, draw)?;
         let work = async move {
             while let Some(write) = writer.queue.recv().await {
                 tokio::time::sleep(pace()).await;

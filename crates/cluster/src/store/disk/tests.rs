@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use redb::backends::InMemoryBackend;
 use redb::{BackendError, StorageBackend};
 use volley_types::registry::RegistryCommand;
-use volley_types::{ConnectorId, ModelName};
+use volley_types::{ConnectorId, ErrorCode, ModelName};
 
 use super::*;
 use crate::store::Store;
@@ -65,7 +65,7 @@ fn fallible() -> (Disk, Found, Arc<AtomicBool>) {
         full: full.clone(),
     };
     let database = Database::builder().create_with_backend(backend).unwrap();
-    let (disk, found) = Disk::over(database, NodeId(1)).unwrap();
+    let (disk, found) = Disk::over(database, NodeId(1), Draw::default()).unwrap();
     (disk, found, full)
 }
 
@@ -84,7 +84,7 @@ async fn after_one_failed_write_none_succeeds() {
 async fn a_node_whose_disk_is_full_acknowledges_nothing_and_says_that_it_is_unhealthy() {
     let (disk, found, full) = fallible();
     let config = ClusterConfig::new(NodeId(1), "", "127.0.0.1:1");
-    let store = Store::open(disk, found, config.level).unwrap();
+    let store = Store::open(disk, NodeId(1), found, config.level).unwrap();
     let lines = Arc::new(config.dialer.clone());
     let cluster = Cluster::start_over(config, lines, store).await.unwrap();
     let members = BTreeMap::from([(NodeId(1), "127.0.0.1:1".to_owned())]);

@@ -164,3 +164,102 @@ proptest! {
         let _ = parse_name(&name);
     }
 }
+
+/// A table's model: a column for each input of one value, and a label with its probabilities.
+fn table() -> Signature {
+    let one = |name: &str, kind| {
+        let list = DataType::new_fixed_size_list(kind, 1, false);
+        Field::new(name, list, false)
+    };
+    let input = vec![
+        one("age", DataType::Float32),
+        one("fare", DataType::Float32),
+        one("city", DataType::Utf8),
+    ];
+    let probability = DataType::new_fixed_size_list(DataType::Float32, 2, false);
+    let classes = ["no".to_owned(), "1".to_owned()];
+    let output = vec![
+        Field::new("label", DataType::Int64, false),
+        volley_types::signature::with_labels(Field::new("p", probability, false), &classes),
+    ];
+    Signature {
+        task: Task::Tensors,
+        input: Arc::new(Schema::new(input)),
+        output: Arc::new(Schema::new(output)),
+    }
+}
+
+fn columns(columns: &[ArrayRef]) -> RecordBatch {
+    let columns = columns.iter().enumerate();
+    let columns = columns.map(|(index, column)| (argument(index), column.clone(), true));
+    RecordBatch::try_from_iter_with_nullable(columns).unwrap()
+}
+
+#[test]
+fn a_function_over_the_columns_of_a_table_takes_their_values() {
+    let (function, _) = function(&table(), "survive");
+    let kinds: Vec<_> = function
+        .args
+        .fields()
+        .iter()
+        .map(|it| it.data_type().clone())
+        .collect();
+    assert_eq!(
+        kinds,
+        [DataType::Float32, DataType::Float32, DataType::Utf8]
+    );
+    let ages: ArrayRef = Arc::new(Int64Array::from(vec![Some(22), None, Some(38)]));
+    let fares: ArrayRef = Arc::new(arrow_array::Float64Array::from(vec![7.25, 1.0, 71.2833]));
+    let cities: ArrayRef = Arc::new(StringArray::from(vec!["Cork", "Cork", "Ghent"]));
+    let args = columns(&[ages, fares.clone(), cities.clone()]);
+    function.check(&args.schema()).unwrap();
+    let asked = function.ask(&args).unwrap();
+    let input = asked.input.as_ref().unwrap();
+    table().check_input(&input.schema()).unwrap();
+    assert_eq!(input.num_rows(), 2);
+    let ages = input.column_by_name("age").unwrap().as_fixed_size_list();
+    let ages = ages.values().as_primitive::<Float32Type>();
+    assert_eq!(ages.values(), &[22.0, 38.0]);
+    let large: ArrayRef = Arc::new(Int64Array::from(vec![0, 1, 16_777_217]));
+    let error = function.ask(&columns(&[large, fares, cities])).unwrap_err();
+    assert_eq!(error.code, ErrorCode::InvalidInput);
+    assert!(error.message.contains("'age', row 2"), "{}", error.message);
+}
+
+#[test]
+fn one_output_or_one_class_of_it_can_be_chosen() {
+    let values = Arc::new(Float32Array::from(vec![0.25, 0.75, 0.5, 0.5]));
+    let item = Arc::new(Field::new("item", DataType::Float32, false));
+    let lists = arrow_array::FixedSizeListArray::new(item, 2, values, None);
+    let label: ArrayRef = Arc::new(Int64Array::from(vec![1, 0]));
+    let answer = RecordBatch::try_from_iter([("label", label), ("p", Arc::new(lists) as ArrayRef)]);
+    let answer = answer.unwrap();
+    let given = |name: &str| {
+        let (function, options) = function(&table(), name);
+        assert!(options.is_empty(), "{name}");
+        let mut gather = Gather::new(function.answer().unwrap(), 2);
+        gather.add(answer.clone()).unwrap();
+        gather.finish(function.result_type()).unwrap()
+    };
+    assert!(matches!(given("m").data_type(), DataType::Struct(_)));
+    assert_eq!(
+        given("m?output=label")
+            .as_primitive::<arrow_array::types::Int64Type>()
+            .values(),
+        &[1, 0]
+    );
+    assert_eq!(given("m?output=p").as_list::<i32>().value(0).len(), 2);
+    let ones = given("m?output=p&class=1");
+    assert_eq!(ones.as_primitive::<Float32Type>().values(), &[0.75, 0.5]);
+    for (name, text) in [
+        ("m?output=q", "'label', 'p'"),
+        ("m?output=p&class=yes", "no, 1"),
+        ("m?output=label&class=1", "no classes"),
+        ("m?class=1", "'output'"),
+    ] {
+        let (model, mut options) = parse_name(name).unwrap();
+        let error = Function::of_model(&model, &table(), &mut options).unwrap_err();
+        assert_eq!(error.code, ErrorCode::InvalidInput, "{name}");
+        assert!(error.message.contains(text), "{name}: {}", error.message);
+    }
+}

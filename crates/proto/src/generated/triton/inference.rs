@@ -300,6 +300,101 @@ pub struct RepositoryModelUnloadResponse {
     #[prost(bool, tag = "2")]
     pub is_unloaded: bool,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SystemSharedMemoryStatusRequest {
+    /// Empty means all regions.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SystemSharedMemoryStatusResponse {
+    #[prost(btree_map = "string, message", tag = "1")]
+    pub regions: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        system_shared_memory_status_response::RegionStatus,
+    >,
+}
+/// Nested message and enum types in `SystemSharedMemoryStatusResponse`.
+pub mod system_shared_memory_status_response {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct RegionStatus {
+        #[prost(string, tag = "1")]
+        pub name: ::prost::alloc::string::String,
+        #[prost(string, tag = "2")]
+        pub key: ::prost::alloc::string::String,
+        #[prost(uint64, tag = "3")]
+        pub offset: u64,
+        #[prost(uint64, tag = "4")]
+        pub byte_size: u64,
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SystemSharedMemoryRegisterRequest {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// The name of the POSIX object.
+    #[prost(string, tag = "2")]
+    pub key: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "3")]
+    pub offset: u64,
+    #[prost(uint64, tag = "4")]
+    pub byte_size: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SystemSharedMemoryRegisterResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SystemSharedMemoryUnregisterRequest {
+    /// Empty means all regions.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SystemSharedMemoryUnregisterResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CudaSharedMemoryStatusRequest {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CudaSharedMemoryStatusResponse {
+    #[prost(btree_map = "string, message", tag = "1")]
+    pub regions: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        cuda_shared_memory_status_response::RegionStatus,
+    >,
+}
+/// Nested message and enum types in `CudaSharedMemoryStatusResponse`.
+pub mod cuda_shared_memory_status_response {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct RegionStatus {
+        #[prost(string, tag = "1")]
+        pub name: ::prost::alloc::string::String,
+        #[prost(uint64, tag = "2")]
+        pub device_id: u64,
+        #[prost(uint64, tag = "3")]
+        pub byte_size: u64,
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CudaSharedMemoryRegisterRequest {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub raw_handle: ::prost::bytes::Bytes,
+    #[prost(int64, tag = "3")]
+    pub device_id: i64,
+    #[prost(uint64, tag = "4")]
+    pub byte_size: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CudaSharedMemoryRegisterResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CudaSharedMemoryUnregisterRequest {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CudaSharedMemoryUnregisterResponse {}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ModelStreamInferResponse {
     /// Empty for a success.
@@ -337,18 +432,237 @@ pub struct ModelConfig {
     pub input: ::prost::alloc::vec::Vec<ModelInput>,
     #[prost(message, repeated, tag = "6")]
     pub output: ::prost::alloc::vec::Vec<ModelOutput>,
+    #[prost(message, repeated, tag = "7")]
+    pub instance_group: ::prost::alloc::vec::Vec<ModelInstanceGroup>,
+    #[prost(string, tag = "8")]
+    pub default_model_filename: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "11")]
+    pub dynamic_batching: ::core::option::Option<ModelDynamicBatching>,
+    #[prost(message, optional, tag = "13")]
+    pub sequence_batching: ::core::option::Option<ModelSequenceBatching>,
+    #[prost(message, optional, tag = "15")]
+    pub ensemble_scheduling: ::core::option::Option<ModelEnsembling>,
+    #[prost(btree_map = "string, message", tag = "14")]
+    pub parameters: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        ModelParameter,
+    >,
     #[prost(string, tag = "17")]
     pub backend: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "19")]
     pub model_transaction_policy: ::core::option::Option<ModelTransactionPolicy>,
 }
+/// The models that an ensemble calls.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ModelEnsembling {
+    #[prost(message, repeated, tag = "1")]
+    pub step: ::prost::alloc::vec::Vec<model_ensembling::Step>,
+}
+/// Nested message and enum types in `ModelEnsembling`.
+pub mod model_ensembling {
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct Step {
+        #[prost(string, tag = "1")]
+        pub model_name: ::prost::alloc::string::String,
+        /// -1: the newest.
+        #[prost(int64, tag = "2")]
+        pub model_version: i64,
+        /// By the names of the model's inputs, the ensemble's tensors.
+        #[prost(btree_map = "string, string", tag = "3")]
+        pub input_map: ::prost::alloc::collections::BTreeMap<
+            ::prost::alloc::string::String,
+            ::prost::alloc::string::String,
+        >,
+        /// By the names of the model's outputs, the ensemble's tensors.
+        #[prost(btree_map = "string, string", tag = "4")]
+        pub output_map: ::prost::alloc::collections::BTreeMap<
+            ::prost::alloc::string::String,
+            ::prost::alloc::string::String,
+        >,
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ModelParameter {
+    #[prost(string, tag = "1")]
+    pub string_value: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ModelInstanceGroup {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(int32, tag = "2")]
+    pub count: i32,
+    #[prost(int32, repeated, tag = "3")]
+    pub gpus: ::prost::alloc::vec::Vec<i32>,
+    #[prost(enumeration = "model_instance_group::Kind", tag = "4")]
+    pub kind: i32,
+}
+/// Nested message and enum types in `ModelInstanceGroup`.
+pub mod model_instance_group {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Kind {
+        Auto = 0,
+        Gpu = 1,
+        Cpu = 2,
+        Model = 3,
+    }
+    impl Kind {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Auto => "KIND_AUTO",
+                Self::Gpu => "KIND_GPU",
+                Self::Cpu => "KIND_CPU",
+                Self::Model => "KIND_MODEL",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "KIND_AUTO" => Some(Self::Auto),
+                "KIND_GPU" => Some(Self::Gpu),
+                "KIND_CPU" => Some(Self::Cpu),
+                "KIND_MODEL" => Some(Self::Model),
+                _ => None,
+            }
+        }
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ModelQueuePolicy {
+    #[prost(enumeration = "model_queue_policy::TimeoutAction", tag = "1")]
+    pub timeout_action: i32,
+    #[prost(uint64, tag = "2")]
+    pub default_timeout_microseconds: u64,
+    #[prost(bool, tag = "3")]
+    pub allow_timeout_override: bool,
+    #[prost(uint32, tag = "4")]
+    pub max_queue_size: u32,
+}
+/// Nested message and enum types in `ModelQueuePolicy`.
+pub mod model_queue_policy {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum TimeoutAction {
+        Reject = 0,
+        Delay = 1,
+    }
+    impl TimeoutAction {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Reject => "REJECT",
+                Self::Delay => "DELAY",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "REJECT" => Some(Self::Reject),
+                "DELAY" => Some(Self::Delay),
+                _ => None,
+            }
+        }
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ModelDynamicBatching {
+    #[prost(int32, repeated, tag = "1")]
+    pub preferred_batch_size: ::prost::alloc::vec::Vec<i32>,
+    #[prost(uint64, tag = "2")]
+    pub max_queue_delay_microseconds: u64,
+    #[prost(bool, tag = "3")]
+    pub preserve_ordering: bool,
+    #[prost(uint64, tag = "4")]
+    pub priority_levels: u64,
+    #[prost(uint64, tag = "5")]
+    pub default_priority_level: u64,
+    #[prost(message, optional, tag = "6")]
+    pub default_queue_policy: ::core::option::Option<ModelQueuePolicy>,
+    #[prost(btree_map = "uint64, message", tag = "7")]
+    pub priority_queue_policy: ::prost::alloc::collections::BTreeMap<
+        u64,
+        ModelQueuePolicy,
+    >,
+}
+/// Clients look at whether it is there, and at its strategy.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ModelSequenceBatching {
+    #[prost(uint64, tag = "1")]
+    pub max_sequence_idle_microseconds: u64,
+    #[prost(oneof = "model_sequence_batching::StrategyChoice", tags = "3, 4")]
+    pub strategy_choice: ::core::option::Option<model_sequence_batching::StrategyChoice>,
+}
+/// Nested message and enum types in `ModelSequenceBatching`.
+pub mod model_sequence_batching {
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct StrategyDirect {
+        #[prost(uint64, tag = "1")]
+        pub max_queue_delay_microseconds: u64,
+    }
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct StrategyOldest {
+        #[prost(int32, tag = "1")]
+        pub max_candidate_sequences: i32,
+        #[prost(int32, repeated, tag = "2")]
+        pub preferred_batch_size: ::prost::alloc::vec::Vec<i32>,
+        #[prost(uint64, tag = "3")]
+        pub max_queue_delay_microseconds: u64,
+    }
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum StrategyChoice {
+        #[prost(message, tag = "3")]
+        Direct(StrategyDirect),
+        #[prost(message, tag = "4")]
+        Oldest(StrategyOldest),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ModelTensorReshape {
+    #[prost(int64, repeated, tag = "1")]
+    pub shape: ::prost::alloc::vec::Vec<i64>,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ModelVersionPolicy {
-    #[prost(oneof = "model_version_policy::PolicyChoice", tags = "3")]
+    #[prost(oneof = "model_version_policy::PolicyChoice", tags = "1, 2, 3")]
     pub policy_choice: ::core::option::Option<model_version_policy::PolicyChoice>,
 }
 /// Nested message and enum types in `ModelVersionPolicy`.
 pub mod model_version_policy {
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Latest {
+        #[prost(uint32, tag = "1")]
+        pub num_versions: u32,
+    }
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct All {}
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct Specific {
         #[prost(int64, repeated, tag = "1")]
@@ -356,6 +670,10 @@ pub mod model_version_policy {
     }
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum PolicyChoice {
+        #[prost(message, tag = "1")]
+        Latest(Latest),
+        #[prost(message, tag = "2")]
+        All(All),
         #[prost(message, tag = "3")]
         Specific(Specific),
     }
@@ -372,10 +690,56 @@ pub struct ModelInput {
     pub name: ::prost::alloc::string::String,
     #[prost(enumeration = "DataType", tag = "2")]
     pub data_type: i32,
+    #[prost(enumeration = "model_input::Format", tag = "3")]
+    pub format: i32,
     #[prost(int64, repeated, tag = "4")]
     pub dims: ::prost::alloc::vec::Vec<i64>,
+    #[prost(message, optional, tag = "5")]
+    pub reshape: ::core::option::Option<ModelTensorReshape>,
     #[prost(bool, tag = "8")]
     pub optional: bool,
+}
+/// Nested message and enum types in `ModelInput`.
+pub mod model_input {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Format {
+        None = 0,
+        Nhwc = 1,
+        Nchw = 2,
+    }
+    impl Format {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::None => "FORMAT_NONE",
+                Self::Nhwc => "FORMAT_NHWC",
+                Self::Nchw => "FORMAT_NCHW",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "FORMAT_NONE" => Some(Self::None),
+                "FORMAT_NHWC" => Some(Self::Nhwc),
+                "FORMAT_NCHW" => Some(Self::Nchw),
+                _ => None,
+            }
+        }
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ModelOutput {
@@ -385,6 +749,10 @@ pub struct ModelOutput {
     pub data_type: i32,
     #[prost(int64, repeated, tag = "3")]
     pub dims: ::prost::alloc::vec::Vec<i64>,
+    #[prost(string, tag = "4")]
+    pub label_filename: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "5")]
+    pub reshape: ::core::option::Option<ModelTensorReshape>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ModelStatisticsRequest {
@@ -909,6 +1277,181 @@ pub mod grpc_inference_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
+        pub async fn system_shared_memory_status(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SystemSharedMemoryStatusRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SystemSharedMemoryStatusResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/inference.GRPCInferenceService/SystemSharedMemoryStatus",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new(
+                        "inference.GRPCInferenceService",
+                        "SystemSharedMemoryStatus",
+                    ),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn system_shared_memory_register(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SystemSharedMemoryRegisterRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SystemSharedMemoryRegisterResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/inference.GRPCInferenceService/SystemSharedMemoryRegister",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new(
+                        "inference.GRPCInferenceService",
+                        "SystemSharedMemoryRegister",
+                    ),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn system_shared_memory_unregister(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SystemSharedMemoryUnregisterRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SystemSharedMemoryUnregisterResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/inference.GRPCInferenceService/SystemSharedMemoryUnregister",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new(
+                        "inference.GRPCInferenceService",
+                        "SystemSharedMemoryUnregister",
+                    ),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        /// There is never a region: registering one is refused.
+        pub async fn cuda_shared_memory_status(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CudaSharedMemoryStatusRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CudaSharedMemoryStatusResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/inference.GRPCInferenceService/CudaSharedMemoryStatus",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new(
+                        "inference.GRPCInferenceService",
+                        "CudaSharedMemoryStatus",
+                    ),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn cuda_shared_memory_register(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CudaSharedMemoryRegisterRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CudaSharedMemoryRegisterResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/inference.GRPCInferenceService/CudaSharedMemoryRegister",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new(
+                        "inference.GRPCInferenceService",
+                        "CudaSharedMemoryRegister",
+                    ),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn cuda_shared_memory_unregister(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CudaSharedMemoryUnregisterRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CudaSharedMemoryUnregisterResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/inference.GRPCInferenceService/CudaSharedMemoryUnregister",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new(
+                        "inference.GRPCInferenceService",
+                        "CudaSharedMemoryUnregister",
+                    ),
+                );
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1017,6 +1560,49 @@ pub mod grpc_inference_service_server {
             request: tonic::Request<super::RepositoryModelUnloadRequest>,
         ) -> std::result::Result<
             tonic::Response<super::RepositoryModelUnloadResponse>,
+            tonic::Status,
+        >;
+        async fn system_shared_memory_status(
+            &self,
+            request: tonic::Request<super::SystemSharedMemoryStatusRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SystemSharedMemoryStatusResponse>,
+            tonic::Status,
+        >;
+        async fn system_shared_memory_register(
+            &self,
+            request: tonic::Request<super::SystemSharedMemoryRegisterRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SystemSharedMemoryRegisterResponse>,
+            tonic::Status,
+        >;
+        async fn system_shared_memory_unregister(
+            &self,
+            request: tonic::Request<super::SystemSharedMemoryUnregisterRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SystemSharedMemoryUnregisterResponse>,
+            tonic::Status,
+        >;
+        /// There is never a region: registering one is refused.
+        async fn cuda_shared_memory_status(
+            &self,
+            request: tonic::Request<super::CudaSharedMemoryStatusRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CudaSharedMemoryStatusResponse>,
+            tonic::Status,
+        >;
+        async fn cuda_shared_memory_register(
+            &self,
+            request: tonic::Request<super::CudaSharedMemoryRegisterRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CudaSharedMemoryRegisterResponse>,
+            tonic::Status,
+        >;
+        async fn cuda_shared_memory_unregister(
+            &self,
+            request: tonic::Request<super::CudaSharedMemoryUnregisterRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CudaSharedMemoryUnregisterResponse>,
             tonic::Status,
         >;
     }
@@ -1655,6 +2241,325 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RepositoryModelUnloadSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/inference.GRPCInferenceService/SystemSharedMemoryStatus" => {
+                    #[allow(non_camel_case_types)]
+                    struct SystemSharedMemoryStatusSvc<T: GrpcInferenceService>(
+                        pub Arc<T>,
+                    );
+                    impl<
+                        T: GrpcInferenceService,
+                    > tonic::server::UnaryService<super::SystemSharedMemoryStatusRequest>
+                    for SystemSharedMemoryStatusSvc<T> {
+                        type Response = super::SystemSharedMemoryStatusResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                super::SystemSharedMemoryStatusRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as GrpcInferenceService>::system_shared_memory_status(
+                                        &inner,
+                                        request,
+                                    )
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SystemSharedMemoryStatusSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/inference.GRPCInferenceService/SystemSharedMemoryRegister" => {
+                    #[allow(non_camel_case_types)]
+                    struct SystemSharedMemoryRegisterSvc<T: GrpcInferenceService>(
+                        pub Arc<T>,
+                    );
+                    impl<
+                        T: GrpcInferenceService,
+                    > tonic::server::UnaryService<
+                        super::SystemSharedMemoryRegisterRequest,
+                    > for SystemSharedMemoryRegisterSvc<T> {
+                        type Response = super::SystemSharedMemoryRegisterResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                super::SystemSharedMemoryRegisterRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as GrpcInferenceService>::system_shared_memory_register(
+                                        &inner,
+                                        request,
+                                    )
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SystemSharedMemoryRegisterSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/inference.GRPCInferenceService/SystemSharedMemoryUnregister" => {
+                    #[allow(non_camel_case_types)]
+                    struct SystemSharedMemoryUnregisterSvc<T: GrpcInferenceService>(
+                        pub Arc<T>,
+                    );
+                    impl<
+                        T: GrpcInferenceService,
+                    > tonic::server::UnaryService<
+                        super::SystemSharedMemoryUnregisterRequest,
+                    > for SystemSharedMemoryUnregisterSvc<T> {
+                        type Response = super::SystemSharedMemoryUnregisterResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                super::SystemSharedMemoryUnregisterRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as GrpcInferenceService>::system_shared_memory_unregister(
+                                        &inner,
+                                        request,
+                                    )
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SystemSharedMemoryUnregisterSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/inference.GRPCInferenceService/CudaSharedMemoryStatus" => {
+                    #[allow(non_camel_case_types)]
+                    struct CudaSharedMemoryStatusSvc<T: GrpcInferenceService>(
+                        pub Arc<T>,
+                    );
+                    impl<
+                        T: GrpcInferenceService,
+                    > tonic::server::UnaryService<super::CudaSharedMemoryStatusRequest>
+                    for CudaSharedMemoryStatusSvc<T> {
+                        type Response = super::CudaSharedMemoryStatusResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CudaSharedMemoryStatusRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as GrpcInferenceService>::cuda_shared_memory_status(
+                                        &inner,
+                                        request,
+                                    )
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CudaSharedMemoryStatusSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/inference.GRPCInferenceService/CudaSharedMemoryRegister" => {
+                    #[allow(non_camel_case_types)]
+                    struct CudaSharedMemoryRegisterSvc<T: GrpcInferenceService>(
+                        pub Arc<T>,
+                    );
+                    impl<
+                        T: GrpcInferenceService,
+                    > tonic::server::UnaryService<super::CudaSharedMemoryRegisterRequest>
+                    for CudaSharedMemoryRegisterSvc<T> {
+                        type Response = super::CudaSharedMemoryRegisterResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                super::CudaSharedMemoryRegisterRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as GrpcInferenceService>::cuda_shared_memory_register(
+                                        &inner,
+                                        request,
+                                    )
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CudaSharedMemoryRegisterSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/inference.GRPCInferenceService/CudaSharedMemoryUnregister" => {
+                    #[allow(non_camel_case_types)]
+                    struct CudaSharedMemoryUnregisterSvc<T: GrpcInferenceService>(
+                        pub Arc<T>,
+                    );
+                    impl<
+                        T: GrpcInferenceService,
+                    > tonic::server::UnaryService<
+                        super::CudaSharedMemoryUnregisterRequest,
+                    > for CudaSharedMemoryUnregisterSvc<T> {
+                        type Response = super::CudaSharedMemoryUnregisterResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                super::CudaSharedMemoryUnregisterRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as GrpcInferenceService>::cuda_shared_memory_unregister(
+                                        &inner,
+                                        request,
+                                    )
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CudaSharedMemoryUnregisterSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -77,6 +77,7 @@ fn pipeline(steps: Vec<PipelineStep>) -> PipelineSpec {
             .map_or_else(String::new, |step| step.name.clone()),
         steps,
         description: String::new(),
+        ensemble: None,
     }
 }
 

@@ -1,0 +1,136 @@
+//! BYTES in JSON that are more than their text: base64, as MLServer's clients have it. Pure.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::{ArrayRef, StringArray};
+use arrow_schema::{DataType, Field};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+use volley_types::octets;
+use volley_types::signature::takes_octets;
+
+/// The elements of a BYTES tensor of JSON texts that are more than those: base64, as MLServer's
+/// clients say in `content_type`, or a text that begins with the mark of other bytes. `None` where
+/// each element is its text.
+pub(super) fn bytes_of_texts(
+    input: &Value,
+    field: &Field,
+    item: &Field,
+    texts: &[&Value],
+) -> Result<Option<ArrayRef>, String> {
+    if !matches!(item.data_type(), DataType::Utf8) {
+        return Ok(None);
+    }
+    let coded = is_base64(input.get("parameters"));
+    let marked = |text: &&Value| text.as_str().is_some_and(|it| it.starts_with(octets::MARK));
+    if !coded && !texts.iter().any(marked) {
+        return Ok(None);
+    }
+    let any_bytes = takes_octets(field);
+    let read = |(index, text): (usize, &&Value)| {
+        let text = text
+            .as_str()
+            .ok_or_else(|| format!("element {index} must be a string"))?;
+        if !coded {
+            let bytes = octets::to_text(text.as_bytes()).into_owned();
+            return Ok(if any_bytes { bytes } else { text.to_owned() });
+        }
+        let bytes = STANDARD.decode(text);
+        let bytes = bytes.map_err(|_| format!("element {index} is not base64"))?;
+        match String::from_utf8(bytes) {
+            Ok(text) if !any_bytes => Ok(text),
+            Ok(text) => Ok(octets::to_text(text.as_bytes()).into_owned()),
+            Err(other) if any_bytes => Ok(octets::to_text(other.as_bytes()).into_owned()),
+            Err(_) => Err(format!(
+                "element {index} is not UTF-8; this model takes text"
+            )),
+        }
+    };
+    let read: Result<Vec<String>, String> = texts.iter().enumerate().map(read).collect();
+    Ok(Some(Arc::new(StringArray::from(read?))))
+}
+
+/// Whether the parameters of a tensor say that its texts are base64.
+pub(super) fn is_base64(parameters: Option<&Value>) -> bool {
+    let told = parameters.and_then(|given| given.get("content_type"));
+    told.and_then(Value::as_str) == Some("base64")
+}
+
+/// The texts of `parts` as JSON, where they are more than their texts or are wanted as base64; and
+/// whether they are base64. `None` where each text stands for itself.
+pub(super) fn json_of_texts(parts: &[ArrayRef], wanted: bool) -> Option<(Vec<Value>, bool)> {
+    let are_texts = |part: &ArrayRef| *part.data_type() == DataType::Utf8;
+    if parts.is_empty() || !parts.iter().all(are_texts) {
+        return None;
+    }
+    let texts = || {
+        let texts = parts.iter().filter_map(|part| part.as_string_opt::<i32>());
+        texts.flat_map(|part| part.iter().map(Option::unwrap_or_default))
+    };
+    if !wanted && !texts().any(|text| text.starts_with(octets::MARK)) {
+        return None;
+    }
+    let bytes: Vec<_> = texts().map(octets::to_bytes).collect();
+    if !wanted {
+        let plain = bytes.iter().map(|bytes| std::str::from_utf8(bytes).ok());
+        if let Some(plain) = plain.collect::<Option<Vec<&str>>>() {
+            return Some((plain.into_iter().map(Value::from).collect(), false));
+        }
+    }
+    let coded = bytes.iter().map(|bytes| STANDARD.encode(bytes).into());
+    Some((coded.collect(), true))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use volley_types::signature::with_octets;
+
+    use super::*;
+
+    fn read(field: &Field, input: &Value) -> Result<Option<ArrayRef>, String> {
+        let texts: Vec<&Value> = input["data"].as_array().unwrap().iter().collect();
+        bytes_of_texts(input, field, field, &texts)
+    }
+
+    #[test]
+    fn base64_is_any_bytes_where_the_model_takes_them() {
+        let text = Field::new("x", DataType::Utf8, false);
+        let any = with_octets(text.clone());
+        let coded =
+            |data: Value| json!({ "parameters": { "content_type": "base64" }, "data": data });
+        let told = coded(json!(["/wA=", "aGk="]));
+        let values = read(&any, &told).unwrap().unwrap();
+        let (back, is_coded) = json_of_texts(&[values], false).unwrap();
+        assert_eq!((json!(back), is_coded), (told["data"].clone(), true));
+        assert!(
+            read(&text, &told)
+                .unwrap_err()
+                .contains("element 0 is not UTF-8")
+        );
+        assert!(
+            read(&any, &coded(json!(["?"])))
+                .unwrap_err()
+                .contains("not base64")
+        );
+        assert!(
+            read(&any, &coded(json!([1])))
+                .unwrap_err()
+                .contains("string")
+        );
+        let plain = read(&text, &coded(json!(["aGk="]))).unwrap().unwrap();
+        assert!(json_of_texts(std::slice::from_ref(&plain), false).is_none());
+        assert_eq!(
+            json_of_texts(&[plain], true).unwrap(),
+            (vec![json!("aGk=")], true)
+        );
+        // What begins with the mark is a text like any other.
+        let marked = json!({ "data": ["\u{10FFFE}a"] });
+        let values = read(&any, &marked).unwrap().unwrap();
+        let (back, is_coded) = json_of_texts(&[values], false).unwrap();
+        assert_eq!((json!(back), is_coded), (marked["data"].clone(), false));
+        assert!(read(&any, &json!({ "data": ["hi"] })).unwrap().is_none());
+    }
+}

@@ -1,0 +1,97 @@
+//! What a connector's URL must be before anybody calls it.
+
+use url::Url;
+use volley_types::PredictError;
+use volley_types::registry::ProviderKind;
+
+/// Paths under which servers have no route for requests: what SDKs take as a base URL.
+const BASES: [&str; 6] = ["", "/v1", "/v2", "/api", "/api/v1", "/openai/v1"];
+
+/// Checks that `url` names a route of a server, and not the server.
+///
+/// # Errors
+/// `InvalidInput` where it is no HTTP URL, or the base URL of an SDK, with the URL that is meant.
+pub(super) fn check(url: &str, provider: ProviderKind) -> Result<(), PredictError> {
+    let shown: String = url
+        .chars()
+        .filter(|it| !it.is_control())
+        .take(200)
+        .collect();
+    let parsed = Url::parse(url).ok();
+    let parsed = parsed.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    let Some(parsed) = parsed else {
+        return Err(PredictError::invalid(
+            "field 'url' must be a whole http:// or https:// URL with a host, as \
+             https://host/v1/chat/completions",
+        ));
+    };
+    let path = parsed.path().trim_end_matches('/');
+    // Where a URL holds a credential, the rules of egress refuse it without repeating it.
+    let has_user = !parsed.username().is_empty() || parsed.password().is_some();
+    if !BASES.contains(&path) || parsed.query().is_some() || has_user {
+        return Ok(());
+    }
+    let route = match provider {
+        ProviderKind::OpenAi | ProviderKind::Mistral => "/v1/chat/completions",
+        ProviderKind::Anthropic => "/v1/messages",
+        ProviderKind::Ollama => "/api/chat",
+        ProviderKind::Cohere => "/v2/chat",
+        // Both may be for servers whose only route is the root.
+        ProviderKind::Http | ProviderKind::Tgi => return Ok(()),
+        _ => {
+            return Err(PredictError::invalid(format!(
+                "field 'url' names a server and no route of it: requests are sent to '{shown}' as \
+                 it is, so write the whole URL of the route"
+            )));
+        }
+    };
+    let meant = parsed.join(route).map(|url| url.to_string());
+    Err(PredictError::invalid(format!(
+        "field 'url' names a server and no route of it: requests are sent to '{shown}' as it is; \
+         is '{}' meant?",
+        meant.unwrap_or_else(|_| route.to_owned())
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_base_url_is_rejected_with_the_route_that_is_meant() {
+        let refused = |url: &str, provider| check(url, provider).unwrap_err().message;
+        let openai = refused("https://api.openai.com/v1", ProviderKind::OpenAi);
+        assert!(
+            openai.contains("https://api.openai.com/v1/chat/completions"),
+            "{openai}"
+        );
+        let ollama = refused("http://127.0.0.1:11434/", ProviderKind::Ollama);
+        assert!(
+            ollama.contains("http://127.0.0.1:11434/api/chat"),
+            "{ollama}"
+        );
+        let claude = refused("https://api.anthropic.com", ProviderKind::Anthropic);
+        assert!(
+            claude.contains("https://api.anthropic.com/v1/messages"),
+            "{claude}"
+        );
+        for no_url in [
+            "llm.example/v1/chat",
+            "ftp://host/v1/x",
+            "/v1/chat/completions",
+            "http:///x",
+        ] {
+            assert!(check(no_url, ProviderKind::OpenAi).is_err(), "{no_url}");
+        }
+        for (url, provider) in [
+            (
+                "https://llm.example/v1/chat/completions",
+                ProviderKind::OpenAi,
+            ),
+            ("http://gateway.example/team/llm", ProviderKind::OpenAi),
+            ("http://127.0.0.1:9000/", ProviderKind::Http),
+        ] {
+            assert_eq!(check(url, provider).map_err(|error| error.message), Ok(()));
+        }
+    }
+}

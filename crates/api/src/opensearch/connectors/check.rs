@@ -1,0 +1,93 @@
+//! What the workers say of a connector, before it is made. Pure.
+
+use volley_types::{ConnectorCheck, ErrorCode, PredictError};
+
+/// Workers that are named in one message.
+const NAMED: usize = 5;
+
+/// What to warn of.
+///
+/// # Errors
+/// `InvalidInput` where no worker could use it, with the reason of the first and the workers that
+/// lack what it needs.
+pub(super) fn verdict(checks: &[ConnectorCheck], test: bool) -> Result<Vec<String>, PredictError> {
+    if checks.is_empty() {
+        let untested = if test { " and was not tested" } else { "" };
+        return Ok(vec![format!(
+            "no worker is up that could be asked: the connector's credential was not checked\
+             {untested}"
+        )]);
+    }
+    let failed = checks.iter().filter_map(|it| {
+        let error = it.outcome.as_ref().err()?;
+        Some((it.worker.as_str(), error))
+    });
+    let failed: Vec<_> = failed.collect();
+    // Whoever was called for the test says whether the server answers.
+    let tested = checks.first().and_then(|it| it.outcome.as_ref().err());
+    let (Some((_, first)), Some(count)) = (failed.first(), std::num::NonZero::new(failed.len()))
+    else {
+        return Ok(Vec::new());
+    };
+    let names: Vec<_> = failed.iter().map(|(worker, _)| *worker).collect();
+    let more = count.get().saturating_sub(NAMED);
+    let names = names[..count.get().min(NAMED)].join(", ");
+    let names = match more {
+        0 => names,
+        more => format!("{names} and {more} more"),
+    };
+    if failed.len() == checks.len() || (test && tested.is_some()) {
+        let reason = tested.filter(|_| test).unwrap_or(first);
+        let mut error = PredictError::invalid(format!(
+            "{}; it fails on worker {names}; mend it, and create the connector again",
+            reason.message
+        ));
+        error.code = match reason.code {
+            ErrorCode::DeadlineExceeded => ErrorCode::DeadlineExceeded,
+            _ => ErrorCode::InvalidInput,
+        };
+        return Err(error);
+    }
+    Ok(vec![format!("{}; on worker {names}", first.message)])
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_types::WorkerId;
+
+    use super::*;
+
+    fn check(worker: &str, outcome: Result<(), &str>) -> ConnectorCheck {
+        let outcome = outcome.map_err(|message| PredictError::new(ErrorCode::Unavailable, message));
+        ConnectorCheck {
+            worker: WorkerId::new(worker).unwrap(),
+            outcome,
+        }
+    }
+
+    #[test]
+    fn what_no_worker_has_is_refused_and_what_some_lack_is_warned_of() {
+        let lacks = |worker| check(worker, Err("its environment variable is missing"));
+        let has = |worker| check(worker, Ok(()));
+        assert!(verdict(&[has("a"), has("b")], true).unwrap().is_empty());
+        assert!(verdict(&[], false).unwrap()[0].contains("no worker is up"));
+        assert!(verdict(&[], true).unwrap()[0].contains("not tested"));
+        let refused = verdict(&[lacks("a"), lacks("b")], false).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::InvalidInput);
+        for part in ["variable is missing", "worker a, b"] {
+            assert!(refused.message.contains(part), "{refused}");
+        }
+        let warned = verdict(&[has("a"), lacks("b")], false).unwrap();
+        assert!(warned[0].ends_with("on worker b"), "{warned:?}");
+        // The first one was called for the test.
+        assert!(verdict(&[lacks("a"), has("b")], true).is_err());
+        let many: Vec<_> = (0..8)
+            .map(|n| lacks(["a", "b", "c", "d", "e", "f", "g", "h"][n]))
+            .collect();
+        let refused = verdict(&many, false).unwrap_err();
+        assert!(
+            refused.message.contains("a, b, c, d, e and 3 more"),
+            "{refused}"
+        );
+    }
+}

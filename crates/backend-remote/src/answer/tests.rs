@@ -1,0 +1,170 @@
+use proptest::prelude::*;
+use volley_types::ErrorCode;
+
+use super::*;
+
+const OPENAI: &str = concat!(
+    "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n",
+    ": ping\n\n",
+    "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Gr\u{fc}\u{df}e \"}}]}\r\n\r\n",
+    "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"\u{1f98a}\"},\"finish_reason\":\"length\"}]}\n\n",
+    "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":3}}\n\n",
+    "data: [DONE]\n\n",
+);
+const ANTHROPIC: &str = concat!(
+    "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":2,\"output_tokens\":1}}}\n\n",
+    "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"Gr\u{fc}\u{df}e \u{1f98a}\"}}\n\n",
+    "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"max_tokens\"},\"usage\":{\"output_tokens\":3}}\n\n",
+    "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+);
+const COHERE: &str = concat!(
+    "event: message-start\ndata: {\"type\":\"message-start\",\"delta\":{\"message\":{\"content\":[]}}}\n\n",
+    "event: content-delta\ndata: {\"type\":\"content-delta\",\"index\":0,\"delta\":{\"message\":{\"content\":{\"text\":\"Gr\u{fc}\u{df}e \u{1f98a}\"}}}}\n\n",
+    "event: message-end\ndata: {\"type\":\"message-end\",\"delta\":{\"finish_reason\":\"MAX_TOKENS\"}}\n\n",
+);
+const OLLAMA: &str = concat!(
+    "{\"model\":\"m\",\"message\":{\"role\":\"assistant\",\"content\":\"Gr\u{fc}\u{df}e \"},\"done\":false}\n",
+    "{\"model\":\"m\",\"message\":{\"role\":\"assistant\",\"content\":\"\u{1f98a}\"},\"done\":false}\n",
+    "{\"model\":\"m\",\"message\":{\"content\":\"\"},\"done\":true,\"done_reason\":\"length\",\"eval_count\":3}\n",
+);
+const GEMINI: &str = concat!(
+    "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"Gr\u{fc}\u{df}e \"}]}}]}\r\n\r\n",
+    "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"\u{1f98a}\"}]},\"finishReason\":\"MAX_TOKENS\"}]}\r\n\r\n",
+);
+const STREAMS: [(ProviderKind, &str); 5] = [
+    (ProviderKind::OpenAi, OPENAI),
+    (ProviderKind::Anthropic, ANTHROPIC),
+    (ProviderKind::Cohere, COHERE),
+    (ProviderKind::Ollama, OLLAMA),
+    (ProviderKind::Gemini, GEMINI),
+];
+
+/// The text, whether there was an end, and the failure, of an answer in these pieces.
+fn play(provider: ProviderKind, pieces: &[&[u8]]) -> (String, bool, Option<ErrorCode>) {
+    let (mut answer, mut text, mut ended) = (Answer::new(provider, 0), String::new(), false);
+    let pieces = pieces
+        .iter()
+        .map(|piece| Some(Bytes::copy_from_slice(piece)));
+    for piece in pieces.chain([None]) {
+        let part = answer.read(piece, str::to_owned);
+        for delta in part.deltas {
+            text.push_str(&delta.text.unwrap_or_default());
+        }
+        ended |= part.end.is_some();
+        let failure = answer.take_failure();
+        if failure.is_some() || answer.has_ended() {
+            assert_eq!(ended, answer.has_ended());
+            return (text, ended, failure.map(|failure| failure.code));
+        }
+    }
+    panic!("an answer ends, well or badly");
+}
+
+/// Where each stream has told why it ends: nothing behind that need come.
+fn enough(stream: &str) -> usize {
+    let reason = ["\"length\"", "\"max_tokens\"", "\"MAX_TOKENS\""];
+    let at = reason.iter().find_map(|reason| stream.find(reason));
+    let at = at.expect("every stream has a reason");
+    // With the line that it stands in.
+    at + stream[at..].find(['\r', '\n']).unwrap()
+}
+
+#[test]
+fn cut_in_front_of_its_reason_a_stream_is_incomplete_and_never_a_success() {
+    for (provider, stream) in STREAMS {
+        let enough = enough(stream);
+        for length in 0..stream.len() {
+            let (text, ended, failure) = play(provider, &[&stream.as_bytes()[..length]]);
+            assert!("Gr\u{fc}\u{df}e \u{1f98a}".starts_with(&text));
+            let expected = (length < enough).then_some(ErrorCode::UpstreamIncomplete);
+            assert_eq!(
+                (ended, failure),
+                (enough <= length, expected),
+                "at {length}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_comes_in_one_piece_is_one_part() {
+    let mut answer = Answer::new(ProviderKind::OpenAi, 0);
+    let part = answer.read(Some(Bytes::from_static(OPENAI.as_bytes())), str::to_owned);
+    assert_eq!(part.deltas.len(), 2);
+    let end = part.end.unwrap();
+    assert!(!end.details.unterminated);
+    assert_eq!(end.finish_reason, FinishReason::Length);
+    assert_eq!(end.usage.unwrap().completion_tokens, 3);
+    assert!(answer.has_ended() && answer.take_failure().is_none());
+}
+
+#[test]
+fn a_bare_error_among_events_is_the_servers() {
+    let error = "{\n  \"error\": {\n    \"message\": \"busy\"\n  }\n}\n";
+    let mut answer = Answer::new(ProviderKind::Gemini, 0);
+    let begun = format!("{}{error}", &GEMINI[..GEMINI.find("\r\n\r\n").unwrap() + 4]);
+    let part = answer.read(Some(Bytes::from(begun)), str::to_owned);
+    assert_eq!(part.deltas.len(), 1);
+    assert!(answer.take_failure().unwrap().message.contains("busy"));
+}
+
+#[test]
+fn a_reason_without_a_terminator_is_an_end_that_is_told() {
+    let cut = &OPENAI[..OPENAI.find("data: {\"choices\":[],").unwrap()];
+    for broken in [false, true] {
+        let mut answer = Answer::new(ProviderKind::OpenAi, 0);
+        let read = answer.read(Some(Bytes::from_static(cut.as_bytes())), str::to_owned);
+        assert!(read.end.is_none() && answer.has_reason());
+        let part = match broken {
+            true => answer.break_off(upstream::incomplete()),
+            false => answer.read(None, str::to_owned),
+        };
+        let end = part.end.unwrap();
+        assert!(end.details.unterminated && answer.take_failure().is_none());
+        assert_eq!((end.finish_reason, end.usage), (FinishReason::Length, None));
+    }
+}
+
+#[test]
+fn a_stop_behind_calls_is_theirs_and_calls_without_arguments_have_an_object() {
+    let stream = concat!(
+        "data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"a\",\"function\":{\"name\":\"f\",\"arguments\":\"\"}}]}}]}\n\n",
+        "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n",
+    );
+    let mut answer = Answer::new(ProviderKind::OpenAi, 0);
+    let part = answer.read(Some(Bytes::from_static(stream.as_bytes())), str::to_owned);
+    assert_eq!(part.end.unwrap().finish_reason, FinishReason::ToolCalls);
+    let rest = part.deltas.last().unwrap().tool_calls.as_deref().unwrap();
+    assert!(rest.contains(r#""arguments":"{}""#), "{rest}");
+}
+
+#[test]
+fn a_connection_that_breaks_after_the_end_has_not_failed() {
+    let mut answer = Answer::new(ProviderKind::OpenAi, 0);
+    let unended = OPENAI.trim_end().as_bytes();
+    answer.read(Some(Bytes::from_static(unended)), str::to_owned);
+    assert!(!answer.has_ended());
+    assert!(answer.break_off(upstream::incomplete()).end.is_some());
+    assert!(answer.has_ended() && answer.take_failure().is_none());
+}
+
+proptest! {
+    #[test]
+    fn mutated_streams_end_in_one_way_and_alike_wherever_they_are_cut(
+        which in 0..STREAMS.len(),
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        removed in any::<prop::sample::Index>(),
+        place in any::<prop::sample::Index>(),
+    ) {
+        let (provider, stream) = STREAMS[which];
+        let mut bytes = stream.as_bytes().to_vec();
+        for (index, byte) in changes {
+            let index = index.index(bytes.len());
+            bytes[index] = byte;
+        }
+        bytes.remove(removed.index(bytes.len()));
+        let whole = play(provider, &[&bytes]);
+        let (a, b) = bytes.split_at(place.index(bytes.len()));
+        prop_assert_eq!(play(provider, &[a, b]), whole);
+    }
+}

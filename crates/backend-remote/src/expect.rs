@@ -1,0 +1,256 @@
+//! What a request leads one to expect of its answer, where the server could not be told: that it is
+//! the input of one tool, or calls no more than one. Pure.
+
+use serde_json::{Map, Value};
+use volley_types::registry::ProviderKind;
+use volley_types::{ErrorCode, FinishReason, PredictError};
+
+use crate::provider::{ANSWER_TOOL, Delta};
+use crate::schema;
+use crate::upstream::error;
+
+/// The longest answer that is checked by a schema, in bytes.
+const MAX_FORM_BYTES: usize = 8 << 20;
+
+/// What an answer is checked for and made of.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Expect {
+    /// The input of a tool of ours is the answer.
+    answer_tool: bool,
+    /// More than one call would be against the caller's word.
+    one_call: bool,
+    /// The server's place of the tool of ours, once it was called.
+    answer: Option<u64>,
+    /// The caller's tools that were called, by their places.
+    called: Vec<u64>,
+    /// What the answer has to keep to, and the text so far.
+    form: Option<Box<Form>>,
+}
+
+/// A schema that the server may enforce in part alone.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Form {
+    schema: Value,
+    text: String,
+}
+
+impl Expect {
+    /// What `body`, made for a request with these parameters, leads to.
+    pub(crate) fn of(provider: ProviderKind, body: &Value, fields: &Map<String, Value>) -> Self {
+        let tools = body
+            .pointer("/toolConfig/tools")
+            .or_else(|| body.get("tools"));
+        let tools = tools.and_then(Value::as_array).into_iter().flatten();
+        let names = tools.filter_map(|tool| {
+            let name = tool.pointer("/toolSpec/name").or_else(|| tool.get("name"));
+            name.and_then(Value::as_str)
+        });
+        let answer_tool = names.into_iter().any(|name| name == ANSWER_TOOL);
+        let untold = matches!(
+            provider,
+            ProviderKind::Gemini
+                | ProviderKind::Vertex
+                | ProviderKind::Cohere
+                | ProviderKind::Ollama
+                | ProviderKind::Bedrock
+        );
+        let alone = fields.get("parallel_tool_calls") == Some(&Value::Bool(false));
+        let form = form(provider, fields).map(|schema| {
+            let text = String::new();
+            Box::new(Form { schema, text })
+        });
+        Self {
+            form,
+            answer_tool,
+            one_call: untold && alone,
+            ..Self::default()
+        }
+    }
+
+    /// Whether the answer is passed on as it is.
+    pub(crate) fn is_plain(&self) -> bool {
+        !self.answer_tool
+    }
+
+    /// Makes of a delta what was expected of the answer.
+    ///
+    /// # Errors
+    /// `UpstreamFailed` where the server did what it was not to do.
+    pub(crate) fn check(&mut self, delta: &mut Delta) -> Result<(), PredictError> {
+        if self.answer_tool || self.one_call {
+            self.check_calls(delta)?;
+        }
+        delta.text.as_deref().map_or(Ok(()), |text| self.said(text))
+    }
+
+    /// Takes in more of the answer's text.
+    ///
+    /// # Errors
+    /// `TooLarge` where it is too long to be checked.
+    pub(crate) fn said(&mut self, text: &str) -> Result<(), PredictError> {
+        if let Some(form) = &mut self.form {
+            if MAX_FORM_BYTES < form.text.len() + text.len() {
+                return Err(error(
+                    ErrorCode::TooLarge,
+                    "the remote model's answer is too long to be checked by its schema",
+                ));
+            }
+            form.text.push_str(text);
+        }
+        Ok(())
+    }
+
+    /// Checks an answer that has ended.
+    ///
+    /// # Errors
+    /// `UpstreamFailed` where it does not keep to the caller's schema.
+    pub(crate) fn finish(&self, reason: FinishReason) -> Result<(), PredictError> {
+        let form = self.form.as_ref().filter(|_| reason == FinishReason::Stop);
+        let Some(form) = form else {
+            return Ok(());
+        };
+        let wrong = match serde_json::from_str(&form.text) {
+            Ok(answer) => schema::fault(&form.schema, &answer),
+            Err(_) => Some("it is no JSON".to_owned()),
+        };
+        wrong.map_or(Ok(()), |wrong| {
+            Err(error(
+                ErrorCode::UpstreamFailed,
+                format!(
+                    "the remote model's answer does not fit the schema of 'response_format': \
+                     {wrong}"
+                ),
+            ))
+        })
+    }
+
+    fn check_calls(&mut self, delta: &mut Delta) -> Result<(), PredictError> {
+        if let Some(calls) = delta.tool_calls.take() {
+            let calls: Vec<Value> = serde_json::from_str(&calls).unwrap_or_default();
+            let left: Vec<_> = calls
+                .into_iter()
+                .filter_map(|call| self.call(call, delta))
+                .collect();
+            delta.tool_calls = (!left.is_empty()).then(|| Value::Array(left).to_string());
+        }
+        if self.one_call && 1 < self.called.len() {
+            return Err(error(
+                ErrorCode::UpstreamFailed,
+                "the remote model called several tools, and parameter 'parallel_tool_calls' is \
+                 false",
+            ));
+        }
+        let answered = self.answer.is_some() && self.called.is_empty();
+        if answered && delta.finish_reason == Some(FinishReason::ToolCalls) {
+            delta.finish_reason = Some(FinishReason::Stop);
+        }
+        Ok(())
+    }
+
+    /// A call that is the caller's; what is of the tool of ours becomes text.
+    fn call(&mut self, mut call: Value, delta: &mut Delta) -> Option<Value> {
+        let place = call["index"].as_u64().unwrap_or(0);
+        let name = call["function"]["name"].as_str();
+        if self.answer_tool && name == Some(ANSWER_TOOL) {
+            self.answer = Some(place);
+        }
+        if self.answer == Some(place) {
+            let piece = call["function"]["arguments"].as_str().unwrap_or_default();
+            delta.text.get_or_insert_default().push_str(piece);
+            return None;
+        }
+        if !self.called.contains(&place) {
+            self.called.push(place);
+        }
+        let number = self.called.iter().position(|known| *known == place)?;
+        if self.answer.is_some() {
+            call["index"] = number.into();
+        }
+        Some(call)
+    }
+}
+
+/// The schema that an answer is checked by: that of a request to a server which may enforce less
+/// than it says. Where the caller wants no more than the server's best, there is none.
+fn form(provider: ProviderKind, fields: &Map<String, Value>) -> Option<Value> {
+    let partial = matches!(
+        provider,
+        ProviderKind::Anthropic
+            | ProviderKind::Bedrock
+            | ProviderKind::Gemini
+            | ProviderKind::Vertex
+    );
+    let form = fields.get("response_format").filter(|_| partial)?;
+    let form = form.get("json_schema")?;
+    let schema = form.get("schema")?;
+    (form.get("strict") != Some(&Value::Bool(false))).then(|| schema.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn delta(calls: &Value, finish: Option<FinishReason>) -> Delta {
+        Delta {
+            tool_calls: Some(calls.to_string()),
+            finish_reason: finish,
+            ..Delta::default()
+        }
+    }
+
+    #[test]
+    fn the_input_of_the_tool_is_the_answer() {
+        let body = json!({ "tools": [{ "name": ANSWER_TOOL }] });
+        let mut expect = Expect::of(ProviderKind::Anthropic, &body, &Map::new());
+        let begun = json!([{ "index": 0, "id": "a", "function": {
+            "name": ANSWER_TOOL, "arguments": "" } }]);
+        let mut first = delta(&begun, None);
+        expect.check(&mut first).unwrap();
+        assert_eq!(first.tool_calls, None);
+        let more = json!([{ "index": 0, "function": { "arguments": "{\"a\":1}" } }]);
+        let mut more = delta(&more, None);
+        expect.check(&mut more).unwrap();
+        assert_eq!(more.text.as_deref(), Some("{\"a\":1}"));
+        let mut end = Delta {
+            finish_reason: Some(FinishReason::ToolCalls),
+            ..Delta::default()
+        };
+        expect.check(&mut end).unwrap();
+        assert_eq!(end.finish_reason, Some(FinishReason::Stop));
+    }
+
+    #[test]
+    fn the_callers_tools_are_called_as_ever() {
+        let body = json!({ "toolConfig": { "tools": [
+            { "toolSpec": { "name": ANSWER_TOOL } }, { "toolSpec": { "name": "f" } }] } });
+        let mut expect = Expect::of(ProviderKind::Bedrock, &body, &Map::new());
+        let call =
+            json!([{ "index": 0, "id": "a", "function": { "name": "f", "arguments": "{}" } }]);
+        let mut called = delta(&call, Some(FinishReason::ToolCalls));
+        let before = called.clone();
+        expect.check(&mut called).unwrap();
+        assert_eq!(called.finish_reason, before.finish_reason);
+        let call: Value = serde_json::from_str(&called.tool_calls.unwrap()).unwrap();
+        assert_eq!(
+            (&call[0]["index"], &call[0]["id"]),
+            (&json!(0), &json!("a"))
+        );
+    }
+
+    #[test]
+    fn a_second_call_against_the_callers_word_is_an_error() {
+        let fields = json!({ "parallel_tool_calls": false })
+            .as_object()
+            .cloned()
+            .unwrap();
+        let mut expect = Expect::of(ProviderKind::Gemini, &json!({}), &fields);
+        let call = |index: u32| json!([{ "index": index, "id": "a", "function": { "name": "f", "arguments": "{}" } }]);
+        assert!(expect.check(&mut delta(&call(0), None)).is_ok());
+        let error = expect.check(&mut delta(&call(1), None)).unwrap_err();
+        assert_eq!(error.code, ErrorCode::UpstreamFailed);
+        let mut told = Expect::of(ProviderKind::OpenAi, &json!({}), &fields);
+        assert!(told.check(&mut delta(&call(1), None)).is_ok());
+    }
+}

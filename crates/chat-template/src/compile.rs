@@ -1,0 +1,172 @@
+//! Templates into programs that pay for what they make.
+//!
+//! The engine counts steps and not what a step makes. So its program is written anew: operators
+//! that make or compare something become calls of [`operators`](super::operators), which are
+//! charged for it, and plain text is written as a value is, which is charged too.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+
+use minijinja::machinery::{CodeGenerator, Instruction, Instructions, Token, parse, tokenize};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{Error, ErrorKind, Value};
+
+use super::operators::{CHECK, HELD, operator};
+
+/// The longest template, in bytes.
+const MAX_SOURCE: usize = 512 << 10;
+/// The longest text that a constant expression may repeat to.
+const MAX_CONSTANT: i128 = 4_096;
+
+/// A template's program.
+pub(super) struct Program {
+    pub instructions: Instructions<'static>,
+    pub(super) blocks: BTreeMap<&'static str, Instructions<'static>>,
+    pub source: &'static str,
+}
+
+impl Program {
+    /// The program of a template.
+    ///
+    /// # Errors
+    /// When it is malformed, or too long.
+    pub(crate) fn of(source: String) -> Result<Self, Error> {
+        if MAX_SOURCE < source.len() {
+            let told = format!("a template may have {MAX_SOURCE} bytes");
+            return Err(Error::new(ErrorKind::SyntaxError, told));
+        }
+        // As the templates' own library sets it up.
+        let syntax = SyntaxConfig::builder()
+            .trim_blocks(true)
+            .lstrip_blocks(true)
+            .build()?;
+        let source = kept(source);
+        constants(source, &syntax)?;
+        let template = parse(source, "chat", syntax)?;
+        let mut generator = CodeGenerator::new("chat", source);
+        generator.compile_stmt(&template);
+        let (instructions, blocks) = generator.finish();
+        let blocks = blocks.into_iter();
+        Ok(Self {
+            instructions: charged(&instructions),
+            blocks: blocks
+                .map(|(name, block)| (name, charged(&block)))
+                .collect(),
+            source,
+        })
+    }
+}
+
+/// The source for as long as the process lives, each of them once: programs refer to it, and a
+/// process sees few of them.
+fn kept(source: String) -> &'static str {
+    static SOURCES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let mut sources = match SOURCES.lock() {
+        Ok(sources) => sources,
+        Err(poisoned) => poisoned.into_inner(),
+    };
+    if let Some(source) = sources.get(source.as_str()) {
+        return source;
+    }
+    let source = &*Box::leak(source.into_boxed_str());
+    sources.insert(source);
+    source
+}
+
+/// Refuses what would be large before it is rendered: constants are worked out as a template is
+/// compiled.
+fn constants(source: &str, syntax: &SyntaxConfig) -> Result<(), Error> {
+    // Within one pair of braces: the product of all numbers, and whether something is multiplied.
+    let (mut product, mut multiplies, mut texts) = (1_i128, false, 0_i128);
+    for token in tokenize(source, false, syntax.clone()) {
+        match token?.0 {
+            Token::VariableStart | Token::BlockStart => {
+                (product, multiplies, texts) = (1, false, 0);
+            }
+            Token::Int(number) => {
+                product = product.saturating_mul(i128::from(number).max(1));
+            }
+            Token::Int128(_) | Token::Pow => product = i128::MAX,
+            Token::Str(text) => texts += text.len() as i128,
+            Token::String(text) => texts += text.len() as i128,
+            Token::Mul => multiplies = true,
+            _ => {}
+        }
+        if multiplies && 0 < texts && MAX_CONSTANT < product.saturating_mul(texts) {
+            let told = "a text is repeated too often";
+            return Err(Error::new(ErrorKind::SyntaxError, told));
+        }
+    }
+    Ok(())
+}
+
+/// The same program, charged for what it makes.
+fn charged(program: &Instructions<'static>) -> Instructions<'static> {
+    let mut out = Instructions::new(program.name(), program.source());
+    let mut places = Vec::new();
+    for at in 0.. {
+        let Some(instruction) = program.get(at) else {
+            break;
+        };
+        let line = program.get_line(at);
+        let mut add = |instruction| match line.and_then(|line| u16::try_from(line).ok()) {
+            Some(line) => out.add_with_line(instruction, line),
+            None => out.add(instruction),
+        };
+        let first = match instruction {
+            Instruction::EmitRaw(text) => {
+                let first = add(Instruction::LoadConst(Value::from_safe_string(
+                    (*text).to_owned(),
+                )));
+                add(Instruction::Emit);
+                first
+            }
+            Instruction::BuildList(_)
+            | Instruction::BuildTuple(_)
+            | Instruction::BuildMap(_)
+            | Instruction::Slice => {
+                let first = add(instruction.clone());
+                add(Instruction::CallFunction(CHECK, Some(1)));
+                first
+            }
+            Instruction::SetAttr(_) => {
+                // The value is below the namespace.
+                let first = add(Instruction::Swap);
+                add(Instruction::CallFunction(HELD, Some(1)));
+                add(Instruction::Swap);
+                add(instruction.clone());
+                first
+            }
+            other => match operator(other) {
+                Some(name) => add(Instruction::CallFunction(name, Some(2))),
+                None => add(other.clone()),
+            },
+        };
+        places.push(first);
+    }
+    // Where a jump goes to the end.
+    let end = (0..).find(|at| out.get(*at).is_none()).unwrap_or(0);
+    places.push(end);
+    for at in 0..end {
+        if let Some(instruction) = out.get_mut(at) {
+            moved(instruction, &places);
+        }
+    }
+    out
+}
+
+/// Has a jump go where its aim is now.
+fn moved(instruction: &mut Instruction<'_>, places: &[u32]) {
+    let aim = match instruction {
+        Instruction::Iterate(aim)
+        | Instruction::Jump(aim)
+        | Instruction::JumpIfFalse(aim)
+        | Instruction::JumpIfFalseOrPop(aim)
+        | Instruction::JumpIfTrueOrPop(aim)
+        | Instruction::BuildMacro(_, aim, _) => aim,
+        _ => return,
+    };
+    if let Some(place) = places.get(*aim as usize) {
+        *aim = *place;
+    }
+}

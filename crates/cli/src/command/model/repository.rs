@@ -1,0 +1,212 @@
+//! `volley model register --repository`: every model of a Triton repository.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+use volley_backend_onnx::{OnnxConfig, describe, ensemble};
+use volley_client::Client;
+use volley_types::Parameters;
+
+use super::waiting;
+use crate::args::Register;
+use crate::command::{explain, object};
+use crate::terminal::Terminal;
+
+/// What became of one model.
+struct Outcome {
+    name: String,
+    /// Its reference, or why it was not registered.
+    registered: Result<String, String>,
+    stage: Stage,
+}
+
+/// How far it came.
+enum Stage {
+    Registered,
+    /// It answers as soon as its models do.
+    Ensemble,
+    BeingDeployed,
+    Deployed,
+}
+
+impl Outcome {
+    fn line(&self) -> String {
+        let Self {
+            name,
+            registered,
+            stage,
+        } = self;
+        match (registered, stage) {
+            (Ok(reference), Stage::Registered) => format!("{reference} is registered"),
+            (Ok(name), Stage::Ensemble) => format!("{name} is registered as an ensemble"),
+            (Ok(reference), Stage::BeingDeployed) => {
+                format!("{reference} is registered and being deployed")
+            }
+            (Ok(reference), Stage::Deployed) => format!("{reference} is registered and deployed"),
+            (Err(reason), Stage::Registered | Stage::Ensemble) => {
+                format!("{name} is not registered: {reason}")
+            }
+            (Err(reason), _) => format!("{name} is registered, and not deployed: {reason}"),
+        }
+    }
+
+    fn json(&self) -> Value {
+        match &self.registered {
+            Ok(reference) => json!({ "name": self.name, "model_id": reference }),
+            Err(reason) => json!({ "name": self.name, "error": reason }),
+        }
+    }
+}
+
+/// Registers the models of `directory`, and prints a line for each as it is done. One that fails
+/// does not keep the others from being registered.
+///
+/// # Errors
+/// When there are none, or any of them failed.
+pub(super) async fn register(
+    client: &Client,
+    directory: &Path,
+    options: &Register,
+) -> anyhow::Result<()> {
+    let directory = std::path::absolute(directory).context("the repository's path")?;
+    let models = models(&directory)?;
+    if models.is_empty() {
+        bail!(
+            "{} holds no directory; a repository has one for each model, with numbered versions \
+             inside",
+            directory.display()
+        );
+    }
+    let mut out = Terminal::stdout();
+    let mut outcomes = Vec::with_capacity(models.len());
+    let (mut waiting, mut plain) = (Vec::new(), Vec::new());
+    for (name, path) in models {
+        match ensemble(&path) {
+            Ok(Some(config)) => waiting.push((name, Value::Object(config))),
+            Ok(None) | Err(_) => plain.push((name, path)),
+        }
+    }
+    let mut tell = |outcome: Outcome, out: &mut Terminal| {
+        if !options.json {
+            out.line(&outcome.line())?;
+        }
+        outcomes.push(outcome);
+        anyhow::Ok(())
+    };
+    for (name, path) in plain {
+        tell(one(client, name, &path, options).await, &mut out)?;
+    }
+    for (name, config) in in_order(waiting) {
+        tell(one_ensemble(client, name, config, options).await, &mut out)?;
+    }
+    if options.json {
+        out.json(&outcomes.iter().map(Outcome::json).collect::<Vec<_>>())?;
+    }
+    let failed = outcomes.iter().filter(|it| it.registered.is_err()).count();
+    if failed != 0 {
+        bail!(
+            "{failed} of {} models could not be registered or deployed",
+            outcomes.len()
+        );
+    }
+    Ok(())
+}
+
+async fn one(client: &Client, name: String, path: &Path, options: &Register) -> Outcome {
+    let mut outcome = Outcome {
+        name,
+        registered: Err(String::new()),
+        stage: Stage::Registered,
+    };
+    // What cannot be served is known from its files.
+    if let Err(error) = describe(path, &Parameters::default(), &OnnxConfig::default()) {
+        outcome.registered = Err(error.message.to_string());
+        return outcome;
+    }
+    let body = json!({
+        "name": outcome.name,
+        "description": options.description,
+        "parameters": object(options.parameters.clone()),
+        "function_name": "onnx",
+        "path": path.to_string_lossy(),
+    });
+    let reference = match client.register(&body).await.map_err(explain) {
+        Ok(registered) => format!("{}:{}", registered.model_id, registered.model_version),
+        Err(error) => {
+            outcome.registered = Err(format!("{error:#}"));
+            return outcome;
+        }
+    };
+    if let Some(replicas) = options.deploy {
+        let body = replicas.map_or_else(|| json!({}), |replicas| json!({ "replicas": replicas }));
+        let deployed = client.deploy_with(&reference, &body).await;
+        outcome.stage = Stage::BeingDeployed;
+        let mut deployed = deployed.map_err(explain);
+        if options.wait && deployed.is_ok() {
+            deployed = waiting::until_deployed(client, &reference).await;
+            outcome.stage = Stage::Deployed;
+        }
+        if let Err(error) = deployed {
+            outcome.registered = Err(format!("{error:#}"));
+            return outcome;
+        }
+    }
+    outcome.registered = Ok(reference);
+    outcome
+}
+
+async fn one_ensemble(client: &Client, name: String, config: Value, options: &Register) -> Outcome {
+    let body = json!({ "ensemble": config, "description": options.description });
+    let put = client.put_pipeline(&name, &body, None).await;
+    let registered = match put.map_err(explain) {
+        Ok(_) => Ok(name.clone()),
+        Err(error) => Err(format!("{error:#}")),
+    };
+    Outcome {
+        name,
+        registered,
+        stage: Stage::Ensemble,
+    }
+}
+
+/// Ensembles behind those that they call. What calls each other in a circle comes last, and is
+/// refused by the cluster.
+fn in_order(mut ensembles: Vec<(String, Value)>) -> Vec<(String, Value)> {
+    let mut ordered = Vec::with_capacity(ensembles.len());
+    while !ensembles.is_empty() {
+        let names: Vec<_> = ensembles.iter().map(|(name, _)| name.clone()).collect();
+        let calls_none = |(own, config): &(String, Value)| {
+            let steps = config["ensemble_scheduling"]["step"].as_array();
+            let mut called = steps.into_iter().flatten().map(|step| &step["model_name"]);
+            !called.any(|called| names.iter().any(|name| name != own && *called == **name))
+        };
+        let (now, later): (Vec<_>, Vec<_>) = ensembles.into_iter().partition(calls_none);
+        if now.is_empty() {
+            ordered.extend(later);
+            return ordered;
+        }
+        ordered.extend(now);
+        ensembles = later;
+    }
+    ordered
+}
+
+/// The directories of a repository with their names, in the order of these.
+fn models(directory: &Path) -> anyhow::Result<Vec<(String, PathBuf)>> {
+    let entries =
+        std::fs::read_dir(directory).with_context(|| format!("{}", directory.display()))?;
+    let mut models = Vec::new();
+    for entry in entries {
+        let entry = entry.with_context(|| format!("{}", directory.display()))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if entry.path().is_dir() && !name.starts_with('.') {
+            models.push((name, entry.path()));
+        }
+    }
+    models.sort();
+    Ok(models)
+}
+
+#[cfg(test)]
+mod tests;

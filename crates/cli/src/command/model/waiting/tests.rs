@@ -1,0 +1,39 @@
+use serde_json::json;
+
+use super::*;
+
+fn replica(model: &str, version: u32, fetch: serde_json::Value) -> serde_json::Value {
+    json!({
+        "model": model, "version": version, "state": "loading", "active": 0, "queued": 0,
+        "capacity": 1, "fetch": fetch,
+    })
+}
+
+#[test]
+fn what_is_fetched_of_a_version_is_told_by_worker() {
+    let fetch = |bytes: u64| json!({ "bytes": bytes, "total_bytes": 64 << 20 });
+    let worker = |id: &str, replicas: Vec<serde_json::Value>| {
+        json!({
+            "id": id, "address": "127.0.0.1:1", "liveness": "alive", "last_heard_ms": 1,
+            "memory_bytes": 1, "memory_budget_bytes": 1, "replicas": replicas,
+        })
+    };
+    let status = json!({
+        "node": { "id": 1, "role": "leader", "leader": 1, "term": 1 },
+        "registry_revision": 1, "coordinators": [], "models": [], "active_streams": 0,
+        "workers": [
+            worker("a", vec![replica("m", 1, fetch(1 << 20)), replica("m", 2, fetch(3 << 19))]),
+            worker("b", vec![replica("n", 2, fetch(5)), replica("m", 2, json!(null))]),
+            worker("c", vec![replica("m", 2, fetch(64 << 20))]),
+        ],
+    });
+    let model = json!({
+        "model_id": "m", "model_version": "2", "model_state": "DEPLOYING", "name": "m",
+        "wanted_replicas": 3, "current_worker_nodes": [], "versions": [1, 2],
+    });
+    let status: Status = serde_json::from_value(status).unwrap();
+    let model: ModelInfo = serde_json::from_value(model).unwrap();
+    let told = Fetched::of(&status, &model);
+    let told: Vec<_> = told.iter().map(Fetched::told).collect();
+    assert_eq!(told, ["a: 1.5 of 64.0 MiB", "c: 64.0 of 64.0 MiB"]);
+}

@@ -1,0 +1,47 @@
+//! Who may do what on a coordinator, and whom it asks about it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use volley_cluster::Cluster;
+use volley_coordinator::AskWorker;
+use volley_flight::client::{FlightClient, FlightClientConfig};
+use volley_security::Gatekeeper;
+use volley_security::audit::AuditLog;
+use volley_security::nodes::Dialer;
+use volley_types::CheckConnector;
+
+use crate::config::security::SecurityPlan;
+
+/// The audit trail, in the data directory.
+const AUDIT_TRAIL: &str = "audit.jsonl";
+
+/// Who may do what, by what the registry says; it writes down what was done.
+pub(super) fn gate(
+    security: &SecurityPlan,
+    cluster: &Cluster,
+    data_dir: &Path,
+) -> anyhow::Result<Arc<Gatekeeper>> {
+    let registry = cluster.registry();
+    let gate = security.gatekeeper(Arc::new(move || registry.borrow().clone()))?;
+    let audit = AuditLog::open(&data_dir.join(AUDIT_TRAIL))?;
+    let cluster = cluster.clone();
+    let members = cluster.clone();
+    let gate = gate
+        .while_in_service(Arc::new(move || cluster.healthy()))
+        .with_members(Arc::new(move |node| members.is_member(node)));
+    Ok(Arc::new(gate.with_audit(audit)))
+}
+
+/// The way to ask workers about connectors.
+pub(super) fn ask_workers(dialer: Dialer) -> AskWorker {
+    let config = FlightClientConfig {
+        connections: 1,
+        dialer,
+        ..FlightClientConfig::default()
+    };
+    Arc::new(move |address| {
+        let client = FlightClient::new(address, config.clone()).ok()?;
+        Some(Arc::new(client) as Arc<dyn CheckConnector>)
+    })
+}

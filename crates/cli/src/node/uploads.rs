@@ -1,0 +1,53 @@
+//! Where the files of models are kept that come with a request.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use volley_api::{ModelFile, ModelStore};
+use volley_artifacts::upload;
+use volley_types::PredictError;
+use volley_types::registry::{ModelUrl, Sha256};
+
+/// The directories below a URL.
+struct Uploads(ModelUrl);
+
+/// A store below `url`.
+pub(crate) fn store(url: ModelUrl) -> Arc<dyn ModelStore> {
+    Arc::new(Uploads(url))
+}
+
+#[async_trait]
+impl ModelStore for Uploads {
+    async fn keep(&self, files: Vec<ModelFile>) -> Result<(ModelUrl, Sha256), PredictError> {
+        upload::put(&self.0, &files).await
+    }
+}
+
+/// The URL of a directory on this machine.
+///
+/// # Errors
+/// `InvalidInput` when it is no absolute path.
+pub(crate) fn url_of(directory: &Path) -> Result<ModelUrl, PredictError> {
+    let mut url = "file://".to_owned();
+    for byte in directory.as_os_str().as_encoded_bytes() {
+        match byte {
+            b'/' | b'.' | b'_' | b'-' | b'~' => url.push(char::from(*byte)),
+            byte if byte.is_ascii_alphanumeric() => url.push(char::from(*byte)),
+            byte => url.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    ModelUrl::parse(&(url + "/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_of_any_name_has_a_url() {
+        let url = url_of(Path::new("/home/a b/vol%ley")).unwrap();
+        assert_eq!(url.as_str(), "file:///home/a%20b/vol%25ley/");
+        assert!(url_of(Path::new("here")).is_err());
+    }
+}

@@ -1,0 +1,471 @@
+//! Whether a message comes from the member that it names, and whether this node is still that
+//! member itself.
+//!
+//! Every consensus call is checked before consensus sees it, and every answer before it counts:
+//! what [`crate::witness`] says of the sender decides. A caller that is refused is told why, and
+//! ends its own part in the cluster for good: it [fails](Admission::fail). A node that is called
+//! by the name of another incarnation fails as well: its members know another directory.
+//!
+//! Members of versions before level 6 say nothing of themselves. They are taken until the
+//! membership has the incarnations of all members, which a leader records once all speak level 6.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tonic::metadata::{MetadataMap, MetadataValue};
+use tonic::{Request, Status};
+use volley_proto::raft::v1 as wire;
+use volley_security::nodes::Peer;
+use volley_types::NodeIdentity;
+use volley_types::registry::MEMBER_LEVEL;
+
+use crate::Metrics;
+use crate::identity::{Ballot, Expected, Identity};
+use crate::lines::{Lines, membership_client};
+use crate::store::disk::Disk;
+use crate::witness::{Record, Records, Refusal, Verdict, judge};
+
+/// Why a call was refused: a [`Refusal`]'s name.
+const REFUSED: &str = "volley-refused";
+/// How long a process that may still run has to answer.
+const PROBE: Duration = Duration::from_millis(700);
+
+/// What this node is to others, and they to it.
+pub(crate) struct Admission {
+    own: Identity,
+    level: u32,
+    advertise: String,
+    lines: Arc<dyn Lines>,
+    disk: Arc<Mutex<Option<Disk>>>,
+    metrics: OnceLock<watch::Receiver<Metrics>>,
+    records: Mutex<Records>,
+    /// Members of which a new process is being looked at.
+    admitting: Mutex<BTreeMap<u64, Arc<tokio::sync::Mutex<()>>>>,
+    failure: watch::Sender<Option<Arc<str>>>,
+}
+
+impl std::fmt::Debug for Admission {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let own = &self.own;
+        formatter
+            .debug_struct("Admission")
+            .field("own", own)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Admission {
+    pub(crate) fn new(
+        own: Identity,
+        (level, advertise): (u32, &str),
+        lines: Arc<dyn Lines>,
+        disk: Arc<Mutex<Option<Disk>>>,
+        known: &[u8],
+    ) -> Self {
+        Self {
+            own,
+            level,
+            advertise: advertise.to_owned(),
+            lines,
+            disk,
+            metrics: OnceLock::new(),
+            // Of another version it says nothing here.
+            records: Mutex::new(serde_json::from_slice(known).unwrap_or_default()),
+            admitting: Mutex::default(),
+            failure: watch::Sender::new(None),
+        }
+    }
+
+    /// From now on it knows the membership.
+    pub(crate) fn watch(&self, metrics: watch::Receiver<Metrics>) {
+        self.metrics.get_or_init(|| metrics);
+    }
+
+    pub(crate) fn own(&self) -> Identity {
+        self.own
+    }
+
+    /// Why this node takes no part any more, once it does not.
+    pub(crate) fn failure(&self) -> watch::Receiver<Option<Arc<str>>> {
+        self.failure.subscribe()
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failure.borrow().is_some()
+    }
+
+    /// Ends this node's part in the cluster; the first reason stands.
+    pub(crate) fn fail(&self, reason: &str) {
+        self.failure.send_if_modified(|failure| {
+            let is_first = failure.is_none();
+            if is_first {
+                tracing::error!(reason, "this coordinator leaves service");
+                *failure = Some(reason.into());
+            }
+            is_first
+        });
+    }
+
+    /// As [`Admission::fail`], because the cluster does not take this node for its member.
+    fn refused_here(&self, refusal: Refusal, highest: Option<u64>) {
+        let highest = self.highest().max(highest);
+        self.fail(&reason(refusal, self.own.node, &self.advertise, highest));
+    }
+
+    /// The highest id among the members.
+    fn highest(&self) -> Option<u64> {
+        self.members(|id, _| id).into_iter().max()
+    }
+
+    /// Puts this node's identity on an answer.
+    pub(crate) fn sign(&self, metadata: &mut MetadataMap) {
+        self.own.mark(metadata);
+    }
+
+    /// The same on a call to `target`, with what is expected of it.
+    pub(crate) fn address(&self, target: u64, metadata: &mut MetadataMap) {
+        self.own.mark(metadata);
+        let recorded = self.records.lock();
+        let recorded = recorded.get(&target).map(|record| record.incarnation);
+        let expected = Expected {
+            node: target,
+            incarnation: self.incarnation(target).or(recorded),
+            highest: self.highest().unwrap_or_default(),
+        };
+        expected.mark(metadata);
+    }
+
+    /// Checks a call. Its sender, where that says who it is and this node knows a membership.
+    ///
+    /// # Errors
+    /// The answer to a sender that is not taken.
+    pub(crate) async fn check_call(&self, metadata: &MetadataMap) -> Result<(), Status> {
+        if self.has_failed() {
+            return Err(Status::unavailable("this coordinator has left service"));
+        }
+        let malformed = |_| Status::invalid_argument("a malformed identity");
+        if let Some(expected) = Expected::read(metadata).map_err(malformed)? {
+            if expected.node != self.own.node {
+                return Err(Status::unavailable(
+                    "another coordinator is at this address",
+                ));
+            }
+            let own = self.own.incarnation;
+            if expected.incarnation.is_some_and(|expected| expected != own) {
+                let highest = (expected.highest != 0).then_some(expected.highest);
+                self.refused_here(Refusal::Lost, highest);
+                return Err(Status::unavailable("this coordinator's data was lost"));
+            }
+        }
+        match Identity::read(metadata).map_err(malformed)? {
+            Some(sender) => self.admit(&sender).await.map_err(refused),
+            None => self.check_silent(),
+        }
+    }
+
+    /// Checks an answer of `target`.
+    ///
+    /// # Errors
+    /// When it is not of that member as it is known here.
+    pub(crate) async fn check_answer(
+        &self,
+        target: u64,
+        metadata: &MetadataMap,
+    ) -> Result<(), Status> {
+        let malformed = |_| Status::unavailable("a malformed identity");
+        match Identity::read(metadata).map_err(malformed)? {
+            Some(sender) if sender.node != target => {
+                Err(Status::unavailable("another coordinator answered"))
+            }
+            Some(sender) => self.admit(&sender).await.map_err(|refusal| {
+                tracing::warn!(
+                    node = target,
+                    reason = refusal.name(),
+                    "a coordinator's answers are not taken: it is not the member that it was"
+                );
+                Status::unavailable("the coordinator that answered is not the member that it was")
+            }),
+            None => self.check_silent(),
+        }
+    }
+
+    /// Learns from the answer to a call of this node that others refuse it.
+    pub(crate) fn heed(&self, status: &Status) {
+        let name = status.metadata().get(REFUSED);
+        let refusal = name.and_then(|name| Refusal::from_name(name.to_str().ok()?));
+        if let Some(refusal) = refusal {
+            self.refused_here(refusal, None);
+        }
+    }
+
+    /// A member has shown how far it has come.
+    pub(crate) fn raise(&self, node: u64, vote: Ballot, committed: u64) {
+        let mut records = self.records.lock();
+        let raised = records
+            .get_mut(&node)
+            .is_some_and(|record| record.raise(vote, committed));
+        if raised {
+            self.keep(&mut records);
+        }
+    }
+
+    /// Whether a node has been a member and is none any more.
+    pub(crate) fn was_removed(&self, node: u64) -> bool {
+        let was_member = {
+            let records = self.records.lock();
+            records.get(&node).is_some_and(|record| record.was_member)
+        };
+        let members = self.members(|id, _| id);
+        was_member && !members.is_empty() && !members.contains(&node)
+    }
+
+    /// Checks the certificate of a call of consensus, where there is one: it is that of the node
+    /// that the call names. A member's is good. So is one of a node that this one does not know
+    /// yet and that knows this one: it may have been let in while this one was away.
+    ///
+    /// # Errors
+    /// The answer to other callers.
+    pub(crate) fn check_certificate<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        let Some(node) = certified(request) else {
+            return Ok(());
+        };
+        let named = Identity::read(request.metadata()).ok().flatten();
+        if named.is_some_and(|named| named.node != node) {
+            return Err(Status::permission_denied(
+                "the certificate is another coordinator's",
+            ));
+        }
+        let members = self.members(|id, _| id);
+        let expected = Expected::read(request.metadata()).ok().flatten();
+        let expected = expected.and_then(|expected| expected.incarnation);
+        let knows_this_one = expected == Some(self.own.incarnation) && !self.was_removed(node);
+        match members.is_empty() || members.contains(&node) || knows_this_one {
+            true => Ok(()),
+            false => Err(Status::permission_denied(
+                "the certificate is of no coordinator that is in the cluster now",
+            )),
+        }
+    }
+
+    /// Checks the certificate of a call that only members make, where there is one.
+    ///
+    /// # Errors
+    /// The answer to other callers.
+    pub(crate) fn check_member<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        let members = self.members(|id, _| id);
+        match certified(request) {
+            Some(node) if !members.is_empty() && !members.contains(&node) => {
+                Err(Status::permission_denied(
+                    "the certificate is of no coordinator that is in the cluster now",
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a data directory of this incarnation (0: it did not say) is not the member's.
+    pub(crate) fn is_other(&self, node: u64, incarnation: u64) -> bool {
+        let known = self.incarnation(node);
+        incarnation != 0 && known.is_some_and(|known| known != incarnation)
+    }
+
+    /// The incarnations that are known of members of which the membership has none; `None` where
+    /// one is not known.
+    pub(crate) fn unrecorded(&self) -> Option<BTreeMap<u64, u64>> {
+        let records = self.records.lock();
+        let known = self.members(|id, incarnation| (id, incarnation));
+        let unrecorded = known
+            .into_iter()
+            .filter(|(_, incarnation)| *incarnation == 0);
+        unrecorded
+            .map(|(id, _)| match records.get(&id) {
+                _ if id == self.own.node => Some((id, self.own.incarnation)),
+                Some(record) => Some((id, record.incarnation)),
+                None => None,
+            })
+            .collect()
+    }
+
+    /// Those that say nothing of themselves are taken while that may be for their version.
+    fn check_silent(&self) -> Result<(), Status> {
+        let incarnations = self.members(|_, incarnation| incarnation);
+        let all_recorded = !incarnations.is_empty() && !incarnations.contains(&0);
+        match all_recorded && MEMBER_LEVEL <= self.level {
+            true => Err(Status::permission_denied(
+                "every member of this cluster shows its identity; this one's version of Volley \
+                 is too old",
+            )),
+            false => Ok(()),
+        }
+    }
+
+    async fn admit(&self, sender: &Identity) -> Result<(), Refusal> {
+        if sender.node == self.own.node {
+            return match sender.is(&self.own) {
+                true => Ok(()),
+                false => Err(Refusal::Copy),
+            };
+        }
+        // Who knows no members yet has no word in who they are.
+        if self.members(|_, _| ()).is_empty() {
+            return Ok(());
+        }
+        if let Some(known) = self.known(sender) {
+            return known;
+        }
+        let looking = self
+            .admitting
+            .lock()
+            .entry(sender.node)
+            .or_default()
+            .clone();
+        let _one = looking.lock().await;
+        match self.judge(sender) {
+            Verdict::Known => return Ok(()),
+            Verdict::Refused(refusal) => return Err(refusal),
+            Verdict::New => {}
+            Verdict::NewUnless(record) | Verdict::Older(record)
+                if self.still_runs(sender.node, &record).await =>
+            {
+                return Err(Refusal::Copy);
+            }
+            Verdict::Older(_) => return Err(Refusal::Stale),
+            Verdict::NewUnless(_) => {}
+        }
+        let mut records = self.records.lock();
+        let record = Record::admitted(sender, records.get(&sender.node));
+        records.insert(sender.node, record);
+        self.keep(&mut records);
+        Ok(())
+    }
+
+    /// What is decided without a question.
+    fn known(&self, sender: &Identity) -> Option<Result<(), Refusal>> {
+        match self.judge(sender) {
+            Verdict::Known => Some(Ok(())),
+            Verdict::Refused(refusal) => Some(Err(refusal)),
+            Verdict::New | Verdict::NewUnless(_) | Verdict::Older(_) => None,
+        }
+    }
+
+    fn judge(&self, sender: &Identity) -> Verdict {
+        let member = self.incarnation(sender.node);
+        let acknowledged = self.acknowledged(sender.node);
+        let records = self.records.lock();
+        judge(sender, member, records.get(&sender.node), acknowledged)
+    }
+
+    /// Up to where a follower has acknowledged the log of this node, where it leads.
+    fn acknowledged(&self, node: u64) -> Option<(Ballot, u64)> {
+        let metrics = self.metrics.get()?.borrow();
+        let followers = metrics.replication.as_ref()?;
+        let matching = (*followers.get(&node)?)?;
+        Some((Ballot::of(metrics.vote), matching.index))
+    }
+
+    /// Whether the process of `record` answers at the member's address.
+    async fn still_runs(&self, node: u64, record: &Record) -> bool {
+        let members = self.address_of(node);
+        let Some(address) = members else { return false };
+        let asked = tokio::time::timeout(PROBE, async {
+            let line = self.lines.connect(&address).await?;
+            // Without this node's identity, so that nobody asks back.
+            let request = Request::new(wire::DescribeRequest {});
+            let answer = membership_client(line).describe(request).await.ok()?;
+            Identity::read(answer.metadata()).ok().flatten()
+        });
+        let process = asked.await.ok().flatten();
+        process.is_some_and(|process| process.node == node && record.is_of(&process))
+    }
+
+    fn address_of(&self, node: u64) -> Option<String> {
+        let metrics = self.metrics.get()?.borrow();
+        let members = metrics.membership_config.membership();
+        members.get_node(&node).map(|member| member.addr.clone())
+    }
+
+    /// What the membership has as the incarnation of a member.
+    fn incarnation(&self, node: u64) -> Option<u64> {
+        let metrics = self.metrics.get()?.borrow();
+        let members = metrics.membership_config.membership();
+        let incarnation = members.get_node(&node)?.incarnation;
+        (incarnation != 0).then_some(incarnation)
+    }
+
+    fn members<T>(&self, look: impl Fn(u64, u64) -> T) -> Vec<T> {
+        let Some(metrics) = self.metrics.get() else {
+            return Vec::new();
+        };
+        let metrics = metrics.borrow();
+        let members = metrics.membership_config.membership();
+        members
+            .nodes()
+            .map(|(id, member)| look(*id, member.incarnation))
+            .collect()
+    }
+
+    /// Writes the records down. They are evidence against others: a disk that does not take them
+    /// fails at its own work soon enough.
+    fn keep(&self, records: &mut Records) {
+        for member in self.members(|id, _| id) {
+            if let Some(record) = records.get_mut(&member) {
+                record.was_member = true;
+            }
+        }
+        let disk = self.disk.lock();
+        let Some(disk) = disk.as_ref() else { return };
+        let kept = serde_json::to_vec(records).map_err(Into::into);
+        if let Err(error) = kept.and_then(|records| disk.witness(records)) {
+            tracing::warn!(error = %error, "what is known of other coordinators was not written");
+        }
+    }
+}
+
+/// The coordinator whose certificate a call came with.
+fn certified<T>(request: &Request<T>) -> Option<u64> {
+    let peer = request.extensions().get::<Peer>()?;
+    match peer.identity.as_ref()? {
+        NodeIdentity::Coordinator(node) => Some(node.0),
+        NodeIdentity::Worker(_) => None,
+    }
+}
+
+/// The answer to a caller that is not taken.
+fn refused(refusal: Refusal) -> Status {
+    let mut status = Status::failed_precondition("the caller is not the member that it was");
+    let name = MetadataValue::from_static(refusal.name());
+    status.metadata_mut().insert(REFUSED, name);
+    status
+}
+
+/// What an operator reads of a node that is not taken. `highest` is the highest id that is known.
+pub(crate) fn reason(refusal: Refusal, node: u64, advertise: &str, highest: Option<u64>) -> String {
+    let next = highest.map(|highest| highest.max(node) + 1);
+    let next = next.map_or_else(|| "NEW_ID".to_owned(), |next| next.to_string());
+    let what = match refusal {
+        Refusal::Lost => format!(
+            "the cluster has a membership in which coordinator {node} has another data \
+             directory: this one's was lost, deleted or replaced, and with it what the \
+             coordinator had promised"
+        ),
+        Refusal::Stale => format!(
+            "the data directory of coordinator {node} is older than what it has promised since: \
+             an older copy was put back, or its log was cut"
+        ),
+        Refusal::Copy => format!(
+            "another process runs as coordinator {node}, over the same data or a copy of them"
+        ),
+    };
+    let command = match refusal {
+        Refusal::Lost | Refusal::Stale => format!("replace {node} {next} {advertise}"),
+        Refusal::Copy => format!("add {next} {advertise}"),
+    };
+    format!(
+        "{what}; it must not take part under this id. Start it with an empty data directory, \
+         'node.id = {next}' and 'cluster.wait = true', and run `volley cluster {command}` at a \
+         coordinator that works"
+    )
+}

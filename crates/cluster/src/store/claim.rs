@@ -1,0 +1,124 @@
+//! Whose a data directory is: the node's id, the incarnation that was drawn when the directory was
+//! made, and how often a process has started over it.
+//!
+//! A directory in which nothing was ever voted or logged binds nobody, so it may change its owner;
+//! it gets another incarnation then.
+
+use redb::{Database, ReadableTable};
+use volley_types::{ErrorCode, NodeId, PredictError};
+
+use super::tables::{DiskError, FORMAT, LOG, META, unavailable};
+use crate::identity::Draw;
+
+/// What marks a directory in which something was promised.
+const PROMISES: [&str; 3] = ["vote", "purged", "snapshot-meta"];
+
+/// Whose a store is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Claim {
+    /// Random, as old as the directory; never 0.
+    pub(crate) incarnation: u64,
+    /// Processes that have started over it, with this one.
+    pub(crate) start: u64,
+}
+
+/// What stood in the store before.
+struct Before {
+    format: Option<Vec<u8>>,
+    owner: Option<Vec<u8>>,
+    is_blank: bool,
+    claim: Claim,
+}
+
+/// Writes format, node id and incarnation into a new store, or checks those of an old one; counts
+/// the start.
+///
+/// # Errors
+/// `Conflict` when the store belongs to another node or has another format, `Unavailable` when it
+/// cannot be written.
+pub(super) fn claim(database: &Database, node: NodeId, draw: &Draw) -> Result<Claim, PredictError> {
+    let failed = |error| unavailable("the data directory cannot be written", error);
+    let before = read(database).map_err(failed)?;
+    let is_other = |format: &Vec<u8>| format.as_slice() != FORMAT.as_bytes();
+    if before.format.as_ref().is_some_and(is_other) {
+        return Err(PredictError::new(
+            ErrorCode::Conflict,
+            "the data directory was written by another version of Volley",
+        ));
+    }
+    let owner = before.owner.as_deref().map(String::from_utf8_lossy);
+    let is_own = owner
+        .as_deref()
+        .is_none_or(|owner| owner == node.to_string());
+    if let Some(owner) = owner
+        && !is_own
+        && !before.is_blank
+    {
+        return Err(PredictError::new(
+            ErrorCode::Conflict,
+            format!(
+                "the data directory belongs to node {owner}, not {node}; a node id is never \
+                 reused: give each node its own directory, and a wiped node a new id"
+            ),
+        ));
+    }
+    let kept = match is_own {
+        true => before.claim,
+        false => Claim::default(),
+    };
+    let next = Claim {
+        incarnation: match kept.incarnation {
+            0 => draw.incarnation,
+            incarnation => incarnation,
+        },
+        start: kept.start + 1,
+    };
+    write(database, node, next).map_err(failed)?;
+    Ok(next)
+}
+
+fn read(database: &Database) -> Result<Before, DiskError> {
+    let transaction = database.begin_write()?;
+    let before = {
+        let meta = transaction.open_table(META)?;
+        let log = transaction.open_table(LOG)?;
+        let text = |key: &str| -> Result<Option<Vec<u8>>, DiskError> {
+            Ok(meta.get(key)?.map(|value| value.value().to_vec()))
+        };
+        let number = |key: &str| -> Result<u64, DiskError> {
+            let value = text(key)?;
+            let value = value.map(|value| serde_json::from_slice(&value));
+            Ok(value.transpose()?.unwrap_or_default())
+        };
+        let mut is_blank = log.first()?.is_none();
+        for promise in PROMISES {
+            is_blank &= text(promise)?.is_none();
+        }
+        Before {
+            format: text("format")?,
+            owner: text("node")?,
+            is_blank,
+            claim: Claim {
+                incarnation: number("incarnation")?,
+                start: number("starts")?,
+            },
+        }
+    };
+    // Makes the tables of a new store.
+    transaction.commit()?;
+    Ok(before)
+}
+
+fn write(database: &Database, node: NodeId, claim: Claim) -> Result<(), DiskError> {
+    let transaction = database.begin_write()?;
+    {
+        let mut meta = transaction.open_table(META)?;
+        meta.insert("format", FORMAT.as_bytes())?;
+        meta.insert("node", node.to_string().as_bytes())?;
+        let incarnation = serde_json::to_vec(&claim.incarnation)?;
+        meta.insert("incarnation", incarnation.as_slice())?;
+        meta.insert("starts", serde_json::to_vec(&claim.start)?.as_slice())?;
+    }
+    transaction.commit()?;
+    Ok(())
+}

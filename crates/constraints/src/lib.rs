@@ -1,0 +1,125 @@
+//! Answers of a given form: a JSON schema, a regular expression, a grammar. Before each token,
+//! `llguidance` tells which tokens the form allows; the others cannot be chosen.
+
+mod form;
+mod gbnf;
+
+use std::sync::{Arc, OnceLock};
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
+use llguidance::{Matcher, ParserFactory};
+use volley_types::{ErrorOrigin, PredictError};
+
+use volley_tokens::spelling::Spellings;
+use volley_tool_calls::{CallStyle, MarkIds};
+
+pub use self::form::{Form, is_guided, short};
+
+/// Of what is wrong with a form, at most so many characters.
+const MAX_REFUSAL: usize = 300;
+
+/// Makes constraints for one model. What that needs of the vocabulary is made at the first.
+#[derive(Default)]
+pub struct Constraints(OnceLock<Result<ParserFactory, String>>);
+
+impl Constraints {
+    /// A constraint to `form`. Calls are written in `style`, with the special tokens whose ids
+    /// `mark` gives.
+    ///
+    /// # Errors
+    /// `InvalidInput` with what is wrong with the form.
+    pub fn make(
+        &self,
+        form: &Form,
+        (style, mark): (CallStyle, MarkIds<'_>),
+        spellings: &Spellings,
+        eos: Option<u32>,
+    ) -> Result<Constraint, PredictError> {
+        let factory = self.0.get_or_init(|| factory(spellings, eos));
+        let factory = factory.as_ref().map_err(|error| {
+            PredictError::invalid("this model's vocabulary cannot be held to a form")
+                .with_source(error.clone())
+        })?;
+        let grammar = match form {
+            Form::Json(schema) => TopLevelGrammar::from_json_schema(schema.clone()),
+            Form::Regex(expression) => TopLevelGrammar::from_regex(expression),
+            Form::Grammar(grammar) => TopLevelGrammar::from_lark(grammar.clone()),
+            Form::Calls { functions, most } => TopLevelGrammar::from_lark(
+                volley_tool_calls::grammar(functions, *most, style, mark),
+            ),
+        };
+        let parser = factory.create_parser(grammar).map_err(|error| {
+            let reason: String = error.to_string().chars().take(MAX_REFUSAL).collect();
+            PredictError::invalid(format!(
+                "the form of the answer cannot be followed: {reason}"
+            ))
+        })?;
+        Ok(Constraint {
+            matcher: Matcher::new(Ok(parser)),
+            allowed: Vec::new(),
+        })
+    }
+}
+
+fn factory(spellings: &Spellings, eos: Option<u32>) -> Result<ParserFactory, String> {
+    let size = u32::try_from(spellings.all().len()).map_err(|error| error.to_string())?;
+    let eos = eos.ok_or("the model has no token that ends an answer")?;
+    let trie = TokTrie::from(&TokRxInfo::new(size, eos), spellings.all());
+    let environment = Arc::new(ApproximateTokEnv::new(trie));
+    let mut factory =
+        ParserFactory::new_simple(&(environment as _)).map_err(|error| error.to_string())?;
+    factory.quiet();
+    // Errors are for the caller, who knows the grammar.
+    factory.limits_mut().verbose_errors = false;
+    Ok(factory)
+}
+
+/// Holds one answer to its form.
+pub struct Constraint {
+    matcher: Matcher,
+    /// Logits with those of all other tokens taken away; reused from step to step.
+    allowed: Vec<f32>,
+}
+
+impl Constraint {
+    /// Another answer of the same form, from its beginning.
+    pub fn again(&self) -> Self {
+        Self {
+            matcher: self.matcher.deep_clone(),
+            allowed: Vec::new(),
+        }
+    }
+
+    /// The logits of the tokens that may come next; no number can be chosen of the others.
+    ///
+    /// # Errors
+    /// `InvalidInput` when the form takes more work than is allowed.
+    pub fn allow(&mut self, logits: &[f32]) -> Result<&[f32], PredictError> {
+        let mask = self.matcher.compute_mask_or_eos().map_err(too_hard)?;
+        self.allowed.clear();
+        self.allowed.resize(logits.len(), f32::NEG_INFINITY);
+        let allowed = &mut self.allowed;
+        mask.iter_set_entries(|id| {
+            if let (Some(place), Some(logit)) = (allowed.get_mut(id), logits.get(id)) {
+                *place = *logit;
+            }
+        });
+        Ok(&self.allowed)
+    }
+
+    /// Takes the token that was chosen. True when the answer is whole, and nothing may follow.
+    ///
+    /// # Errors
+    /// As [`Constraint::allow`].
+    pub fn take(&mut self, token: u32) -> Result<bool, PredictError> {
+        self.matcher.consume_token(token).map_err(too_hard)?;
+        Ok(self.matcher.is_stopped())
+    }
+}
+
+fn too_hard(error: impl std::fmt::Display) -> PredictError {
+    PredictError::invalid("the form of the answer is too hard to follow; make it simpler")
+        .with_source(error.to_string())
+        .with_origin(ErrorOrigin::Model)
+}

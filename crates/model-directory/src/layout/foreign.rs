@@ -1,0 +1,137 @@
+//! Files of other formats than ONNX, and the command that exports each.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::{Config, files_ending};
+
+/// What the files of a format end in, what the format is called, and how a model of it becomes
+/// ONNX.
+const FORMATS: [(&[&str], &str, &str); 7] = [
+    (
+        &["gguf"],
+        "GGUF",
+        "python -m onnxruntime_genai.models.builder -i FILE.gguf -o OUTPUT -p int4 -e cpu",
+    ),
+    (
+        &["pkl", "pickle", "joblib"],
+        "pickle",
+        "python -c \"import joblib, skl2onnx; m = joblib.load('FILE'); \
+         open('model.onnx', 'wb').write(skl2onnx.to_onnx(m, X[:1]).SerializeToString())\"",
+    ),
+    (
+        &["h5", "keras"],
+        "Keras",
+        "python -m tf2onnx.convert --keras FILE --output model.onnx",
+    ),
+    (
+        &["tflite"],
+        "TensorFlow Lite",
+        "python -m tf2onnx.convert --tflite FILE --output model.onnx",
+    ),
+    (
+        &["pb"],
+        "TensorFlow",
+        "python -m tf2onnx.convert --saved-model DIRECTORY --output model.onnx",
+    ),
+    (
+        &["pt", "pth"],
+        "PyTorch",
+        "python -c \"import torch; torch.onnx.export(MODEL, INPUTS, 'model.onnx', dynamo=True)\"",
+    ),
+    (
+        &["ubj", "bst"],
+        "XGBoost",
+        "python -c \"import onnxmltools; onnxmltools.save_model(\
+         onnxmltools.convert_xgboost(MODEL, initial_types=TYPES), 'model.onnx')\"",
+    ),
+];
+
+/// What transformers calls the task of an architecture with this ending.
+const TASKS: [(&str, &str); 7] = [
+    ("ForCausalLM", "text-generation-with-past"),
+    ("LMHeadModel", "text-generation-with-past"),
+    ("ForSequenceClassification", "text-classification"),
+    ("ForTokenClassification", "token-classification"),
+    ("ForMaskedLM", "fill-mask"),
+    ("ForQuestionAnswering", "question-answering"),
+    ("ForImageClassification", "image-classification"),
+];
+
+/// Fields of a `config.json` that models of text have, and those that models of pictures and sounds
+/// have.
+const OF_TEXT: [&str; 3] = ["vocab_size", "max_position_embeddings", "pad_token_id"];
+const OF_SENSES: [&str; 5] = [
+    "image_size",
+    "num_channels",
+    "vision_config",
+    "num_mel_bins",
+    "conv_dim",
+];
+
+/// What is wrong with a directory without a graph that has files of another format: its name, and
+/// the command that exports it. `None` where it has none that is known.
+pub(crate) fn refusal(directory: &Path) -> Option<String> {
+    let has = |ending: &str| !files_ending(directory, ending).is_empty();
+    if has("xml") && has("bin") {
+        return Some(told(
+            "OpenVINO",
+            "optimum-cli export onnx --model MODEL OUTPUT",
+            "MODEL is what the OpenVINO files were made from",
+        ));
+    }
+    // Files of optimizers and the like are beside the weights of many exports.
+    if has("safetensors") || directory.join("pytorch_model.bin").is_file() {
+        let format = match has("safetensors") {
+            true => "safetensors",
+            false => "PyTorch",
+        };
+        let command = format!(
+            "optimum-cli export onnx --model DIRECTORY --task {} OUTPUT",
+            task(directory)
+        );
+        return Some(told(format, &command, "OUTPUT is what you register"));
+    }
+    let mut formats = FORMATS.iter();
+    let (_, format, command) =
+        formats.find(|(endings, ..)| endings.iter().any(|ending| has(ending)))?;
+    Some(told(format, command, "what it writes is what you register"))
+}
+
+/// The same for a path that is a single file.
+pub(super) fn refusal_of_file(file: &Path) -> Option<String> {
+    let ending = file.extension()?.to_str()?;
+    if ending == "safetensors" {
+        let command = "optimum-cli export onnx --model DIRECTORY OUTPUT";
+        return Some(told("safetensors", command, "DIRECTORY is the file's"));
+    }
+    let mut formats = FORMATS.iter();
+    let (_, format, command) = formats.find(|(endings, ..)| endings.contains(&ending))?;
+    Some(told(format, command, "what it writes is what you register"))
+}
+
+fn told(format: &str, command: &str, what: &str) -> String {
+    format!(
+        "the model is in the format {format}, and only ONNX is served; export it with `{command}`: \
+         {what}"
+    )
+}
+
+fn task(directory: &Path) -> &'static str {
+    let text = std::fs::read_to_string(directory.join("config.json")).unwrap_or_default();
+    let config: Config = serde_json::from_str(&text).unwrap_or_default();
+    let of = |name: &String| {
+        let mut tasks = TASKS.iter();
+        tasks.find(|(ending, _)| name.ends_with(ending))
+    };
+    let found = config.architectures.iter().find_map(of);
+    found.map_or("feature-extraction", |(_, task)| task)
+}
+
+/// Whether `config.json` describes a model that reads text and nothing else.
+pub(super) fn reads_text(config: &str) -> bool {
+    let config: Map<String, Value> = serde_json::from_str(config).unwrap_or_default();
+    let has = |name: &&str| config.get(*name).is_some_and(|value| !value.is_null());
+    OF_TEXT.iter().any(has) && !OF_SENSES.iter().any(has)
+}

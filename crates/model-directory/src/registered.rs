@@ -1,0 +1,133 @@
+//! What was registered about a model beside where it is: its task, and OpenSearch's
+//! `model_config`. It wins over every file, since whoever registers a model has seen them.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use volley_types::{ParamValue, Parameters, PredictError, Task};
+
+use crate::triton::Declared;
+
+/// The parameter of a model version that holds OpenSearch's `model_config`.
+const MODEL_CONFIG: &str = "model_config";
+/// The parameter of a model version that says what an encoder does.
+const TASK: &str = "task";
+/// The parameter of a model version that holds a Triton configuration in JSON, in place of a
+/// repository's own.
+const TRITON_CONFIG: &str = "triton_config";
+
+/// What was registered.
+#[derive(Clone, Debug, Default)]
+pub struct Registered {
+    /// What the encoder does.
+    pub task: Option<Task>,
+    /// How, where a `model_config` came along.
+    pub config: Option<ModelConfig>,
+    /// A Triton configuration in JSON.
+    pub triton: Option<String>,
+}
+
+/// The fields of a `model_config` that are of use here.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct ModelConfig {
+    /// The length of vectors.
+    pub embedding_dimension: Option<usize>,
+    /// How token vectors become one, by sentence-transformers' name.
+    pub pooling_mode: Option<String>,
+    /// Whether vectors are scaled to length 1.
+    pub normalize_result: Option<bool>,
+    /// The longest text in tokens.
+    pub model_max_length: Option<usize>,
+    /// Text put before queries.
+    pub query_prefix: Option<String>,
+    /// Text put before passages.
+    pub passage_prefix: Option<String>,
+    /// The text of a `config.json`.
+    pub all_config: Option<String>,
+}
+
+impl Registered {
+    /// Reads the parameters of a version.
+    ///
+    /// # Errors
+    /// `InvalidInput` naming what is malformed.
+    pub fn read(parameters: &Parameters) -> Result<Self, PredictError> {
+        let task = parameters.text(TASK);
+        let task = task.map(|name| {
+            Task::from_name(&name)
+                .filter(|task| !matches!(task, Task::Generate | Task::Tensors))
+                .ok_or_else(|| {
+                    PredictError::invalid(
+                        "the model's parameter 'task' must be embed, rerank, classify, \
+                         classify_tokens or encode_sparse",
+                    )
+                })
+        });
+        let config = match parameters.get(MODEL_CONFIG) {
+            None => None,
+            Some(ParamValue::Json(text) | ParamValue::Text(text)) => Some(
+                serde_json::from_str(text)
+                    .map_err(|error| malformed(&error.to_string()).with_source(error))?,
+            ),
+            Some(_) => return Err(malformed("it is no object")),
+        };
+        let triton = match parameters.get(TRITON_CONFIG) {
+            None => None,
+            Some(ParamValue::Json(text) | ParamValue::Text(text)) => Some(text.clone()),
+            Some(_) => {
+                let message = format!("the model's '{TRITON_CONFIG}' is no object");
+                return Err(PredictError::invalid(message));
+            }
+        };
+        Ok(Self {
+            task: task.transpose()?,
+            config,
+            triton,
+        })
+    }
+
+    /// The configuration of a Triton repository: the one that was registered, or the directory's.
+    ///
+    /// # Errors
+    /// `InvalidInput` when it is malformed, or asks for what is not offered.
+    pub fn declared(&self, path: &Path) -> Result<Option<Declared>, PredictError> {
+        match &self.triton {
+            Some(json) => Declared::given(json, path).map(Some),
+            None => Declared::read(path),
+        }
+    }
+
+    /// The text of the `config.json` that was registered.
+    pub fn all_config(&self) -> Option<&str> {
+        self.config.as_ref()?.all_config.as_deref()
+    }
+}
+
+fn malformed(why: &str) -> PredictError {
+    PredictError::invalid(format!("the model's 'model_config' is malformed: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(name: &str, value: ParamValue) -> Result<Registered, PredictError> {
+        Registered::read(&[(name.to_owned(), value)].into_iter().collect())
+    }
+
+    #[test]
+    fn what_was_registered_is_read_or_refused_by_name() {
+        let config = r#"{"model_type":"bert","pooling_mode":"cls","all_config":"{}"}"#;
+        let found = read("model_config", ParamValue::Json(config.to_owned())).unwrap();
+        assert_eq!(found.all_config(), Some("{}"));
+        let found = read("task", ParamValue::Text("rerank".to_owned())).unwrap();
+        assert_eq!(found.task, Some(Task::Rerank));
+        for (name, value) in [
+            ("task", ParamValue::Text("generate".to_owned())),
+            ("model_config", ParamValue::Json("[]".to_owned())),
+            ("model_config", ParamValue::Int(7)),
+        ] {
+            assert!(read(name, value).unwrap_err().message.contains(name));
+        }
+    }
+}

@@ -1,0 +1,500 @@
+//! `config.pbtxt`: what a Triton repository says of a model. What Volley does as well is taken
+//! over, what the graph contradicts is refused, and what would change the answers and is not
+//! known here is refused too. Everything else, such as optimisations, has no effect, and is told.
+
+mod fields;
+mod json;
+mod policy;
+mod sequence;
+mod tensor;
+mod text;
+mod versions;
+mod warm;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use volley_onnx_runtime::ort::value::Outlet;
+use volley_types::PredictError;
+
+use self::fields::{messages, number, plain, string, word};
+pub use self::policy::QueuePolicies;
+pub use self::sequence::{Control, ControlKind, Sequences};
+use self::tensor::Tensor;
+use self::text::Message;
+use self::versions::Versions;
+pub use self::versions::order;
+pub use self::warm::Sample;
+use volley_onnx_runtime::{Device, OnnxConfig};
+
+/// The file's name.
+const FILE: &str = "config.pbtxt";
+
+/// Fields without which a model would answer otherwise.
+const NOT_KNOWN: [&str; 3] = ["batch_input", "batch_output", "model_operations"];
+
+/// Fields that are taken over, or say nothing that could have an effect.
+const KNOWN: [&str; 13] = [
+    "name",
+    "platform",
+    "backend",
+    "max_batch_size",
+    "input",
+    "output",
+    "version_policy",
+    "default_model_filename",
+    "instance_group",
+    "dynamic_batching",
+    "sequence_batching",
+    "model_warmup",
+    "parameters",
+];
+/// The parameter of ONNX Runtime's backend that says how many threads a session has.
+const THREADS: &str = "intra_op_thread_count";
+
+/// The configuration of an ensemble, in JSON, where the directory of a repository is one.
+///
+/// # Errors
+/// `InvalidInput` when it cannot be read.
+pub fn ensemble(
+    directory: &Path,
+) -> Result<Option<serde_json::Map<String, serde_json::Value>>, PredictError> {
+    let Ok(text) = std::fs::read_to_string(directory.join(FILE)) else {
+        return Ok(None);
+    };
+    let message = text::parse(&text).map_err(wrong)?;
+    let is_ensemble = message.last("ensemble_scheduling").is_some()
+        || string(&message, "platform").map_err(wrong)?.as_deref() == Some("ensemble");
+    Ok(is_ensemble.then(|| json::to_json(&message)))
+}
+
+/// What the file says, as far as it matters here.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Declared {
+    /// Rows of one run, at most; 0 where the first dimension is no batch.
+    pub max_batch_size: usize,
+    inputs: Vec<Tensor>,
+    outputs: Vec<Tensor>,
+    /// The graph's name.
+    pub graph: Option<String>,
+    versions: Versions,
+    device: Option<Device>,
+    gpu: Option<i32>,
+    instances: Option<usize>,
+    threads: Option<usize>,
+    /// Sizes of a run that are wanted, in rows.
+    pub preferred: Vec<usize>,
+    /// The names of outputs' values.
+    labels: Vec<(String, Vec<String>)>,
+    /// Runs before the first request.
+    pub warm_up: Vec<Sample>,
+    /// Whether the rows of several requests may be in one run, and how long an idle model waits for
+    /// more of them.
+    pub merges: Option<Duration>,
+    /// How requests wait for a run.
+    pub queue: QueuePolicies,
+    /// How requests belong together, where they do.
+    pub sequences: Option<Sequences>,
+    /// All of it, as callers are told.
+    json: serde_json::Map<String, serde_json::Value>,
+    /// What is taken over for graphs, for people.
+    details: Vec<(&'static str, String)>,
+    /// What has no effect.
+    idle: Vec<String>,
+}
+
+impl Declared {
+    /// The file of a repository's directory; `None` where there is none.
+    ///
+    /// # Errors
+    /// `InvalidInput` when it cannot be read, or is not for ONNX Runtime, or asks for what is not
+    /// offered.
+    pub fn read(directory: &Path) -> Result<Option<Self>, PredictError> {
+        match std::fs::read_to_string(directory.join(FILE)) {
+            Ok(text) => {
+                let mut declared = Self::parse(&text).map_err(wrong)?;
+                declared.read_files(directory).map_err(wrong)?;
+                Ok(Some(declared))
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                Err(wrong("it is not UTF-8"))
+            }
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// A configuration that came in JSON, in place of the file of a repository's directory.
+    ///
+    /// # Errors
+    /// As [`Declared::read`].
+    pub fn given(json: &str, directory: &Path) -> Result<Self, PredictError> {
+        let read = || {
+            let object = serde_json::from_str(json);
+            let object: serde_json::Map<_, _> =
+                object.map_err(|error| format!("no JSON: {error}"))?;
+            let mut declared = Self::of(&json::from_json(&object, 0)?)?;
+            declared.read_files(directory)?;
+            Ok(declared)
+        };
+        read().map_err(|what: String| {
+            PredictError::invalid(format!("the configuration that was given: {what}"))
+        })
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        Self::of(&text::parse(text)?)
+    }
+
+    fn of(message: &Message) -> Result<Self, String> {
+        if message.last("ensemble_scheduling").is_some() {
+            return Err(
+                "'ensemble_scheduling' is of an ensemble, which runs no graph of its own; register \
+                 it with `volley model register --repository`, or load it with its configuration \
+                 over /v2/repository"
+                    .to_owned(),
+            );
+        }
+        if let Some(field) = NOT_KNOWN.iter().find(|field| message.last(field).is_some()) {
+            return Err(format!("'{field}' is not offered"));
+        }
+        let platform = string(message, "platform")?.unwrap_or_default();
+        let backend = string(message, "backend")?.unwrap_or_default();
+        if !matches!(&*platform, "" | "onnxruntime_onnx")
+            || !matches!(&*backend, "" | "onnxruntime")
+        {
+            let name = if backend.is_empty() {
+                platform
+            } else {
+                backend
+            };
+            return Err(format!(
+                "it is for '{name}'; only ONNX Runtime's models are served"
+            ));
+        }
+        let mut idle = Vec::new();
+        let mut declared = Self {
+            max_batch_size: number(message, "max_batch_size")?.unwrap_or(0),
+            inputs: Tensor::all(message, "input", &mut idle)?,
+            outputs: Tensor::all(message, "output", &mut idle)?,
+            graph: string(message, "default_model_filename")?,
+            versions: Versions::read(message)?,
+            warm_up: Sample::all(message)?,
+            sequences: Sequences::read(message)?,
+            json: json::to_json(message),
+            idle,
+            ..Self::default()
+        };
+        declared.instances(message)?;
+        declared.batching(message)?;
+        declared.parameters(message)?;
+        if let Some(sequences) = &declared.sequences {
+            let told = sequences.told();
+            declared.details.push(("sequences", told));
+        }
+        let others = message.0.iter().map(|(field, _)| field);
+        let others = others.filter(|field| !KNOWN.contains(&field.as_str()));
+        declared.idle.extend(others.cloned());
+        declared.idle.sort();
+        declared.idle.dedup();
+        if 0 < declared.max_batch_size {
+            let size = declared.max_batch_size.to_string();
+            declared.details.push(("rows of a run", size));
+        }
+        if !declared.warm_up.is_empty() {
+            let runs: usize = declared.warm_up.iter().map(|sample| sample.runs).sum();
+            let told = format!("{runs} runs over zeros");
+            declared.details.push(("warm-up", told));
+        }
+        Ok(declared)
+    }
+
+    fn instances(&mut self, message: &Message) -> Result<(), String> {
+        let groups = messages(message, "instance_group")?;
+        let mut count = 0_usize;
+        for group in &groups {
+            count = count.saturating_add(number(group, "count")?.unwrap_or(1).max(1));
+            let device = match word(group, "kind")?.as_deref() {
+                None | Some("KIND_AUTO") => None,
+                Some("KIND_CPU") => Some(Device::Cpu),
+                Some("KIND_GPU") => Some(Device::Cuda),
+                Some(other) => {
+                    return Err(format!(
+                        "'instance_group' has the kind {other}, not KIND_CPU, KIND_GPU or KIND_AUTO"
+                    ));
+                }
+            };
+            if device.is_some() && self.device.is_some_and(|other| Some(other) != device) {
+                return Err("'instance_group' has two kinds; a replica has one device".to_owned());
+            }
+            self.device = device.or(self.device);
+            self.gpu = number(group, "gpus")?.or(self.gpu);
+            let more = [
+                "secondary_devices",
+                "rate_limiter",
+                "profile",
+                "host_policy",
+                "passive",
+            ];
+            let more = more.iter().filter(|field| group.last(field).is_some());
+            let more = more.map(|field| format!("instance_group.{field}"));
+            self.idle.extend(more);
+            if 1 < group.all("gpus").count() {
+                self.idle
+                    .push("instance_group.gpus but the first".to_owned());
+            }
+        }
+        if OnnxConfig::MAX_INSTANCES < count {
+            return Err(format!(
+                "'instance_group' has {count} instances; a replica has {} at most",
+                OnnxConfig::MAX_INSTANCES
+            ));
+        }
+        if !groups.is_empty() {
+            self.instances = Some(count);
+        }
+        Ok(())
+    }
+
+    fn batching(&mut self, message: &Message) -> Result<(), String> {
+        for batching in messages(message, "dynamic_batching")? {
+            let sizes = batching.all("preferred_batch_size");
+            let sizes = sizes.map(|value| plain(value, "preferred_batch_size"));
+            self.preferred = sizes.collect::<Result<_, String>>()?;
+            let most = self.max_batch_size;
+            let wrong = |size: &&usize| **size == 0 || (0 < most && most < **size);
+            if let Some(size) = self.preferred.iter().find(wrong) {
+                return Err(format!(
+                    "'preferred_batch_size' {size} is not between 1 and 'max_batch_size'"
+                ));
+            }
+            let delay: Option<u64> = number(batching, "max_queue_delay_microseconds")?;
+            let delay = delay.unwrap_or(0);
+            self.merges = Some(Duration::from_micros(delay));
+            let mut told = match most {
+                0 => "none without a 'max_batch_size'".to_owned(),
+                _ => "rows of requests that wait run together".to_owned(),
+            };
+            if !self.preferred.is_empty() && 0 < most {
+                let sizes: Vec<String> = self.preferred.iter().map(usize::to_string).collect();
+                told.push_str(&format!(", {} where they can be", sizes.join(" or ")));
+            }
+            if 0 < delay {
+                told.push_str(&format!("; an idle model waits {delay} µs for more"));
+            }
+            self.queue = QueuePolicies::read(batching)?;
+            let waits = self.queue.told();
+            if !waits.is_empty() {
+                told.push_str(&format!("; {waits}"));
+            }
+            self.details.push(("dynamic batching", told));
+            let known = [
+                "preferred_batch_size",
+                "max_queue_delay_microseconds",
+                "preserve_ordering",
+                "priority_levels",
+                "default_priority_level",
+                "default_queue_policy",
+                "priority_queue_policy",
+            ];
+            let others = batching.0.iter().map(|(field, _)| field.as_str());
+            let others = others.filter(|field| !known.contains(field));
+            let others = others.map(|field| format!("dynamic_batching.{field}"));
+            self.idle.extend(others);
+        }
+        Ok(())
+    }
+
+    /// Parameters of the backend: a map of names to texts.
+    fn parameters(&mut self, message: &Message) -> Result<(), String> {
+        for entry in messages(message, "parameters")? {
+            let name = string(entry, "key")?.unwrap_or_default();
+            let value = messages(entry, "value")?.pop();
+            let value = value
+                .map(|value| string(value, "string_value"))
+                .transpose()?;
+            match (name.as_str(), value.flatten()) {
+                (THREADS, Some(count)) => {
+                    let count = count.trim().parse().ok();
+                    let told = || format!("the parameter '{THREADS}' is no number of threads");
+                    self.threads = Some(count.ok_or_else(told)?);
+                }
+                _ => self.idle.push(format!("parameters.{name}")),
+            }
+        }
+        Ok(())
+    }
+
+    fn read_files(&mut self, directory: &Path) -> Result<(), String> {
+        if let Some(sequences) = &mut self.sequences {
+            sequences.read_files(directory)?;
+        }
+        for output in &self.outputs {
+            if let Some(labels) = output.read_labels(directory)? {
+                let told = format!("{} of '{}'", labels.len(), output.name);
+                self.details.push(("labels", told));
+                self.labels.push((output.name.clone(), labels));
+            }
+        }
+        Ok(())
+    }
+
+    /// The names of an output's values.
+    pub fn labels_of(&self, output: &str) -> Option<&[String]> {
+        let found = self.labels.iter().find(|(name, _)| name == output);
+        found.map(|(_, labels)| labels.as_slice())
+    }
+
+    /// The shape that the graph should have for an input or output, with the rows.
+    pub fn shape_of(&self, name: &str) -> Option<Vec<i64>> {
+        let mut tensors = self.inputs.iter().chain(&self.outputs);
+        let tensor = tensors.find(|tensor| tensor.name == name)?;
+        let rows = (0 < self.max_batch_size).then_some(-1);
+        let dims = tensor.inner.as_ref().unwrap_or(&tensor.dims);
+        Some(rows.into_iter().chain(dims.iter().copied()).collect())
+    }
+
+    /// The shape of a row as it is declared, and as the graph has it, where the file says that
+    /// they differ.
+    pub fn reshape_of(&self, name: &str) -> Option<(&[i64], &[i64])> {
+        let mut tensors = self.inputs.iter().chain(&self.outputs);
+        let tensor = tensors.find(|tensor| tensor.name == name)?;
+        Some((&tensor.dims, tensor.inner.as_deref()?))
+    }
+
+    /// For people: what was taken over for a graph of tensors or for another kind of model, and
+    /// what has no effect on it.
+    pub fn details(&self, graph: bool) -> Vec<(&'static str, String)> {
+        let mut details = if graph {
+            self.details.clone()
+        } else {
+            Vec::new()
+        };
+        if let Some(count) = self.instances.filter(|count| 1 < *count) {
+            details.push(("instances", count.to_string()));
+        }
+        let mut idle = self.idle.clone();
+        if !graph {
+            let tensors = [
+                "max_batch_size",
+                "input",
+                "output",
+                "dynamic_batching",
+                "model_warmup",
+            ];
+            idle.extend(tensors.map(str::to_owned));
+        }
+        if !idle.is_empty() {
+            details.push(("without effect", idle.join(", ")));
+        }
+        details
+    }
+
+    /// Which of the versions that are `there` are served, the one that answers where none is named
+    /// last.
+    ///
+    /// # Errors
+    /// `InvalidInput` when versions are named that are not there.
+    pub fn versions(&self, there: &[String]) -> Result<Vec<String>, PredictError> {
+        self.versions.of(there).map_err(wrong)
+    }
+
+    /// What callers are told, as an object in Triton's words. What the file leaves out is what it
+    /// means there, and inputs and outputs are those of the graph: `ports`, each with its name,
+    /// type and shape.
+    pub fn config(&self, ports: [Vec<(String, String, Vec<i64>)>; 2]) -> serde_json::Value {
+        let mut json = self.json.clone();
+        let missing = [
+            ("platform", serde_json::json!("onnxruntime_onnx")),
+            ("backend", serde_json::json!("onnxruntime")),
+            ("max_batch_size", self.max_batch_size.into()),
+            (
+                "version_policy",
+                serde_json::json!({ "latest": { "num_versions": 1 } }),
+            ),
+            ("default_model_filename", serde_json::json!("model.onnx")),
+        ];
+        for (name, value) in missing {
+            json.entry(name).or_insert(value);
+        }
+        for (name, ports) in ["input", "output"].into_iter().zip(ports) {
+            let tensors = json.entry(name).or_insert_with(|| {
+                let tensors = ports.into_iter().map(|(name, data_type, dims)| {
+                    serde_json::json!({ "name": name, "data_type": data_type, "dims": dims })
+                });
+                tensors.collect()
+            });
+            for tensor in tensors.as_array_mut().into_iter().flatten() {
+                if name == "input" && tensor.get("format").is_none() {
+                    tensor["format"] = "FORMAT_NONE".into();
+                }
+                if name == "output" && tensor.get("label_filename").is_none() {
+                    tensor["label_filename"] = "".into();
+                }
+            }
+        }
+        json.into()
+    }
+
+    /// A worker's knobs, as far as the file does not set them.
+    pub fn apply(&self, mut config: OnnxConfig) -> OnnxConfig {
+        config.device = self.device.unwrap_or(config.device);
+        config.gpu = self.gpu.unwrap_or(config.gpu);
+        config.instances = self.instances.unwrap_or(config.instances);
+        config.threads = self.threads.unwrap_or(config.threads);
+        config
+    }
+
+    /// Compares what is declared with the graph.
+    ///
+    /// # Errors
+    /// `InvalidInput` naming what is not there or of another type or shape.
+    pub fn check(
+        &self,
+        inputs: &[Outlet],
+        outputs: &[Outlet],
+        shapeless: &BTreeSet<String>,
+    ) -> Result<(), PredictError> {
+        for (what, declared, there) in [
+            ("input", &self.inputs, inputs),
+            ("output", &self.outputs, outputs),
+        ] {
+            for tensor in declared {
+                let found = there.iter().find(|outlet| outlet.name() == tensor.name);
+                let Some(outlet) = found else {
+                    let names: Vec<_> = there.iter().map(Outlet::name).collect();
+                    let names = names.join(", ");
+                    let told = format!("the graph has no {what} '{}'; it has {names}", tensor.name);
+                    return Err(wrong(told));
+                };
+                let batched = 0 < self.max_batch_size;
+                let open = shapeless.contains(&tensor.name);
+                tensor.check(outlet, batched, open).map_err(wrong)?;
+            }
+        }
+        let hidden = |name: &str| self.sequences.as_ref().is_some_and(|it| it.gives(name));
+        if let Some(sequences) = &self.sequences {
+            sequences.check(inputs, outputs).map_err(wrong)?;
+        }
+        // An output may be left out: it is served all the same. An input may not.
+        let missing = inputs.iter().find(|outlet| {
+            !self.inputs.is_empty()
+                && !hidden(outlet.name())
+                && !self.inputs.iter().any(|it| it.name == outlet.name())
+        });
+        match missing {
+            Some(outlet) => {
+                let name = outlet.name();
+                Err(wrong(format!("the graph's input '{name}' is not declared")))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn wrong(what: impl std::fmt::Display) -> PredictError {
+    PredictError::invalid(format!("{FILE}: {what}"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+//! Inputs and outputs, and whether the graph's are such ones.
+
+use std::path::Path;
+
+use volley_onnx_runtime::ort::value::{Outlet, TensorElementType, ValueType};
+
+use super::fields::{messages, plain, string, word};
+use super::text::{Message, Value};
+
+/// The largest file of labels, in bytes: what is in it goes to every coordinator.
+const MAX_LABEL_BYTES: u64 = 64 << 10;
+
+/// An input or output as it is declared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tensor {
+    pub name: String,
+    pub kind: TensorElementType,
+    pub dims: Vec<i64>,
+    /// The shape that the graph has for what is declared as `dims`.
+    pub inner: Option<Vec<i64>>,
+    /// The file with the names of its values.
+    pub labels: Option<String>,
+}
+
+impl Tensor {
+    /// Those of a field, and the names of what they say without an effect.
+    pub(crate) fn all(
+        message: &Message,
+        field: &str,
+        idle: &mut Vec<String>,
+    ) -> Result<Vec<Self>, String> {
+        let read = |tensor: &Message| {
+            let name = string(tensor, "name")?.ok_or_else(|| format!("an {field} has no name"))?;
+            if tensor.last("allow_ragged_batch").is_some_and(is_true) {
+                return Err(format!("'allow_ragged_batch' of '{name}' is not offered"));
+            }
+            let told = ["is_shape_tensor", "optional", "is_non_linear_format_io"];
+            let told = told
+                .iter()
+                .filter(|told| tensor.last(told).is_some_and(is_true));
+            idle.extend(told.map(|told| format!("{field}.{told}")));
+            let kind = word(tensor, "data_type")?.unwrap_or_default();
+            let tensor = Self {
+                dims: numbers(tensor, "dims")?,
+                inner: match messages(tensor, "reshape")?.pop() {
+                    Some(reshape) => Some(numbers(reshape, "shape")?),
+                    None => None,
+                },
+                labels: string(tensor, "label_filename")?.filter(|file| !file.is_empty()),
+                kind: element(&kind)
+                    .ok_or_else(|| format!("'{name}' has the data type '{kind}', which is none"))?,
+                name,
+            };
+            tensor.reshaped()?;
+            Ok(tensor)
+        };
+        messages(message, field)?.into_iter().map(read).collect()
+    }
+
+    /// Refuses what cannot be one tensor in two shapes.
+    fn reshaped(&self) -> Result<(), String> {
+        let Self {
+            name, dims, inner, ..
+        } = self;
+        let Some(inner) = inner else {
+            return Ok(());
+        };
+        let count = |dims: &[i64]| {
+            let mut sizes = dims.iter().map(|dim| usize::try_from(*dim).ok());
+            sizes.try_fold(1_usize, |count, size| count.checked_mul(size?))
+        };
+        match (count(dims), count(inner)) {
+            (None, _) | (_, None) => Err(format!(
+                "'reshape' of '{name}' has an open dimension, which is not offered"
+            )),
+            (declared, graph) if declared == graph => Ok(()),
+            _ => Err(format!(
+                "'reshape' of '{name}' is {inner:?}, which has not as many values as {dims:?}"
+            )),
+        }
+    }
+
+    /// Compares it with the graph's own. `batched` says that rows come before the declared shape,
+    /// `shapeless` that the graph may tell none.
+    pub(crate) fn check(
+        &self,
+        outlet: &Outlet,
+        batched: bool,
+        shapeless: bool,
+    ) -> Result<(), String> {
+        match outlet.dtype() {
+            ValueType::Tensor { ty, shape, .. } if shapeless && shape.is_empty() => {
+                let rows = batched.then_some(-1);
+                let dims = self.inner.as_ref().unwrap_or(&self.dims);
+                let shape: Vec<i64> = rows.into_iter().chain(dims.iter().copied()).collect();
+                self.fits(*ty, &shape, batched)
+            }
+            ValueType::Tensor { ty, shape, .. } => self.fits(*ty, shape, batched),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn fits(
+        &self,
+        kind: TensorElementType,
+        shape: &[i64],
+        batched: bool,
+    ) -> Result<(), String> {
+        let Self { name, dims, .. } = self;
+        let dims = self.inner.as_ref().unwrap_or(dims);
+        if self.kind != kind {
+            let told = format!(
+                "'{name}' is declared as {}, and is {kind} in the graph",
+                self.kind
+            );
+            return Err(told);
+        }
+        let shape = match (batched, shape.split_first()) {
+            (false, _) => shape,
+            (true, Some((first, rest))) if *first < 0 => rest,
+            (true, _) => {
+                return Err(format!(
+                    "'max_batch_size' is set, but the first dimension of '{name}' is no batch in \
+                     the graph; set it to 0"
+                ));
+            }
+        };
+        // A scalar for each row is declared as one number.
+        let scalars = shape.is_empty() && dims[..] == [1];
+        let fits = |(dim, own): (&i64, &i64)| *dim < 0 || *own < 0 || dim == own;
+        if scalars || (dims.len() == shape.len() && dims.iter().zip(shape).all(fits)) {
+            return Ok(());
+        }
+        Err(format!(
+            "'{name}' is declared as {dims:?}, and is {shape:?} in the graph"
+        ))
+    }
+
+    /// The names of its values, from the file beside the configuration.
+    pub(super) fn read_labels(&self, directory: &Path) -> Result<Option<Vec<String>>, String> {
+        let Some(file) = &self.labels else {
+            return Ok(None);
+        };
+        let name = &self.name;
+        if file.contains(['/', '\\']) || file == ".." {
+            return Err(format!("'label_filename' of '{name}' is no name of a file"));
+        }
+        let path = directory.join(file);
+        let size = std::fs::metadata(&path).map_err(|_| {
+            format!("the file that 'label_filename' of '{name}' names is not there")
+        })?;
+        if !size.is_file() || MAX_LABEL_BYTES < size.len() {
+            return Err(format!(
+                "the labels of '{name}' are no file, or more than 64 KiB"
+            ));
+        }
+        let text = std::fs::read_to_string(&path)
+            .map_err(|_| format!("the labels of '{name}' cannot be read, or are not UTF-8"))?;
+        Ok(Some(text.lines().map(str::to_owned).collect()))
+    }
+}
+
+fn is_true(value: &Value) -> bool {
+    *value == Value::Word("true".to_owned())
+}
+
+fn numbers(message: &Message, field: &str) -> Result<Vec<i64>, String> {
+    let numbers = message.all(field).map(|value| plain(value, field));
+    numbers.collect()
+}
+
+pub(crate) fn element(name: &str) -> Option<TensorElementType> {
+    Some(match name {
+        "TYPE_BOOL" => TensorElementType::Bool,
+        "TYPE_UINT8" => TensorElementType::Uint8,
+        "TYPE_UINT16" => TensorElementType::Uint16,
+        "TYPE_UINT32" => TensorElementType::Uint32,
+        "TYPE_UINT64" => TensorElementType::Uint64,
+        "TYPE_INT8" => TensorElementType::Int8,
+        "TYPE_INT16" => TensorElementType::Int16,
+        "TYPE_INT32" => TensorElementType::Int32,
+        "TYPE_INT64" => TensorElementType::Int64,
+        "TYPE_FP16" => TensorElementType::Float16,
+        "TYPE_FP32" => TensorElementType::Float32,
+        "TYPE_FP64" => TensorElementType::Float64,
+        "TYPE_BF16" => TensorElementType::Bfloat16,
+        "TYPE_STRING" => TensorElementType::String,
+        _ => return None,
+    })
+}

@@ -1,0 +1,198 @@
+//! A request's answers before their first step: prompts into tokens, the form that answers are
+//! held to, and, where another replica told a part of them, all that follows from that.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tokio::sync::mpsc::Sender;
+use volley_backend::items::Item;
+use volley_types::{AnswerEnd, PredictError, Sent, SentAnswer};
+
+use super::engine::Request;
+use super::event::{Event, Place};
+use super::merge::Merge;
+use super::model::ModelFiles;
+use super::options::Options;
+use super::prompt;
+use super::prompt::Prompt;
+use super::telling::{Telling, usage};
+use volley_chat_template::Ended;
+use volley_constraints::Constraint;
+
+/// A request that can be decoded.
+pub(crate) struct Begun {
+    /// Answers that go on, or begin.
+    pub(crate) requests: Vec<Request>,
+    /// What their rows are joined by.
+    pub(crate) merge: Merge,
+    /// Rows that are there without any step.
+    pub(crate) ready: Vec<Event>,
+}
+
+/// Begins the answers to `rows`, or goes on behind what was `sent` of them. Rows go to `sender`.
+///
+/// # Errors
+/// `InvalidInput` when the form cannot be followed, or the answers cannot have been told so.
+pub(crate) async fn begin(
+    files: &Arc<ModelFiles>,
+    rows: Vec<Item>,
+    options: Options,
+    sent: Option<Arc<Sent>>,
+    sender: Sender<Event>,
+) -> Result<Begun, PredictError> {
+    let files = files.clone();
+    let ended = Ended::default();
+    // Should the reader go away while its prompts are written.
+    let _guard = ended.on_drop();
+    let begin = move || {
+        let banned = banned(&files, &options)?;
+        let beginning = Beginning {
+            banned,
+            ended,
+            constraint: options
+                .form
+                .as_ref()
+                .map(|form| files.constraint(form))
+                .transpose()?,
+            files: &files,
+            options: &options,
+            sender,
+        };
+        if options.scores_prompt() || 0 < options.alternatives() {
+            // Made here once, so that no step waits for it.
+            files.spellings();
+        }
+        beginning.all(&rows, sent.as_deref())
+    };
+    // Tokenising a long prompt takes longer than a runtime's thread should be held.
+    tokio::task::spawn_blocking(begin)
+        .await
+        .map_err(|error| PredictError::internal("tokenising failed", error))?
+}
+
+struct Beginning<'a> {
+    files: &'a ModelFiles,
+    options: &'a Options,
+    constraint: Option<Constraint>,
+    banned: Arc<[Vec<u32>]>,
+    ended: Ended,
+    sender: Sender<Event>,
+}
+
+/// The tokens of the words that the answer must not have, alone and behind a space.
+fn banned(files: &ModelFiles, options: &Options) -> Result<Arc<[Vec<u32>]>, PredictError> {
+    let words = options.bad_words.iter();
+    let words = words.flat_map(|word| [word.clone(), format!(" {}", word.trim_start())]);
+    let ids = words.map(|word| {
+        let encoding = files.texts.tokenizer().encode(word.as_str(), false);
+        let encoding = encoding.map_err(|error| {
+            PredictError::invalid("parameter 'bad_words' could not be tokenised")
+                .with_source(error.to_string())
+        })?;
+        Ok(encoding.get_ids().to_vec())
+    });
+    let mut ids: Vec<Vec<u32>> = ids.collect::<Result<_, PredictError>>()?;
+    ids.retain(|ids| !ids.is_empty());
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(ids.into())
+}
+
+impl Beginning<'_> {
+    fn all(&self, rows: &[Item], sent: Option<&Sent>) -> Result<Begun, PredictError> {
+        let choices = self.options.choices;
+        let answers = sent.map_or(&[][..], Sent::answers);
+        let known =
+            |answer: &&SentAnswer| (answer.item as usize) < rows.len() && answer.choice < choices;
+        if !answers.iter().all(|answer| known(&answer)) {
+            return Err(PredictError::invalid(
+                "what was sent has answers that the request does not ask for",
+            ));
+        }
+        let answers: HashMap<_, _> = answers
+            .iter()
+            .map(|answer| (answer.place(), answer))
+            .collect();
+        let count = rows.len().saturating_mul(choices as usize);
+        let mut begun = Begun {
+            requests: Vec::new(),
+            merge: Merge::behind(count, sent.map_or(0, Sent::rows)),
+            ready: Vec::new(),
+        };
+        for (item, row) in (0_u32..).zip(rows) {
+            let prompt = prompt::encode(self.files, row, self.options, &self.ended);
+            for choice in 0..choices {
+                let place = Place { item, choice };
+                let sent = answers.get(&(item, choice)).copied();
+                self.one(place, &prompt, sent, &mut begun)?;
+            }
+        }
+        if begun.merge.complete() {
+            return Err(PredictError::invalid("nothing is left to go on with"));
+        }
+        Ok(begun)
+    }
+
+    fn one(
+        &self,
+        place: Place,
+        prompt: &Result<Prompt, PredictError>,
+        sent: Option<&SentAnswer>,
+        begun: &mut Begun,
+    ) -> Result<(), PredictError> {
+        match (prompt, sent.and_then(|sent| sent.end)) {
+            (_, Some(AnswerEnd::Failed)) => begun.merge.settle(None),
+            (Err(error), _) => begun.ready.push((place, Err(error.clone()))),
+            (Ok(prompt), Some(AnswerEnd::Whole)) => {
+                let generated = sent.map_or(0, |sent| sent.tokens.len());
+                let generated = u32::try_from(generated).unwrap_or(u32::MAX);
+                let usage = usage(place, prompt.ids.len(), 0, generated);
+                begun.merge.settle(Some(usage));
+            }
+            (Ok(prompt), None) => {
+                let mut request = self.request(place, prompt, sent)?;
+                if request.telling.finished() {
+                    begun
+                        .ready
+                        .extend(std::iter::from_fn(|| request.telling.next_row()));
+                } else {
+                    begun.requests.push(request);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn request(
+        &self,
+        place: Place,
+        prompt: &Prompt,
+        sent: Option<&SentAnswer>,
+    ) -> Result<Request, PredictError> {
+        let options = self.options.of_choice(place.choice);
+        let mut telling = Telling::new(place, prompt.ids.len(), &options);
+        if options.echo {
+            telling.echo(prompt, options.scores_prompt(), self.files);
+        }
+        if options.max_tokens == 0 && !options.scores_prompt() {
+            telling.end_unsaid();
+        }
+        let mut constraint = self.constraint.as_ref().map(Constraint::again);
+        let mut prompt = prompt.ids.clone();
+        let mut said = 0;
+        if let Some(sent) = sent {
+            telling.go_behind(sent, constraint.as_mut(), self.files)?;
+            prompt.extend_from_slice(&sent.tokens);
+            said = sent.tokens.len();
+        }
+        Ok(Request {
+            prompt,
+            said,
+            options,
+            constraint,
+            banned: self.banned.clone(),
+            telling,
+            sender: self.sender.clone(),
+        })
+    }
+}

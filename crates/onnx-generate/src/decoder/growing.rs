@@ -1,0 +1,326 @@
+//! Decoders that give their keys and values out as new tensors, as most exports do. What one run
+//! gives is moved into the next. Each slot is a run of its own: rows of different lengths would
+//! have to be padded, and copied, at every step.
+//!
+//! Exports in two files have a graph that reads whole prompts and knows no past, and one that goes
+//! on behind a past. Where that one reads prompts as well, the first is not kept.
+
+use std::sync::Arc;
+
+use half::{bf16, f16};
+use volley_onnx_runtime::ort::memory::{Allocator, MemoryInfo};
+use volley_onnx_runtime::ort::session::Session;
+use volley_onnx_runtime::ort::value::{
+    DynValue, PrimitiveTensorElementType, Shape, Tensor, TensorElementType,
+};
+use volley_types::PredictError;
+
+use super::layout::{Kept, Layout, SWITCH};
+use super::shared::each_of_all;
+use super::trim::LAST;
+use super::{append_last, failed, quiet, refused};
+use crate::memory;
+use crate::model::{ModelFiles, Names};
+use volley_onnx_runtime::session::Options;
+use volley_onnx_runtime::session::Place;
+
+/// A loaded decoder with a KV cache for each slot.
+pub(super) struct Growing {
+    // Their memory is the session's.
+    slots: Vec<Past>,
+    graph: Graph,
+    /// What reads a prompt from its first token on, where the other cannot.
+    prompts: Option<Graph>,
+    run_options: Arc<Options>,
+    names: Names,
+    place: Place,
+    vocabulary: usize,
+    /// Of the past of a sequence that has none.
+    empty: [usize; 4],
+}
+
+/// Keys and values of one sequence, in the order of the names; none before its first run.
+type Past = Vec<DynValue>;
+
+/// A session with what its inputs are.
+pub(super) struct Graph {
+    pub(super) session: Session,
+    pub(super) layout: Layout,
+}
+
+impl Growing {
+    /// Makes room for `slots` sequences of the model in `graph`, beside which `prompts` may read
+    /// whole prompts.
+    ///
+    /// # Errors
+    /// `InvalidInput` when they could not all grow to the whole context.
+    pub(super) fn new(
+        graph: Graph,
+        prompts: Option<Graph>,
+        place: Place,
+        files: &ModelFiles,
+        slots: usize,
+    ) -> Result<Self, PredictError> {
+        if place == Place::Host {
+            memory::check_fits(files.cache_bytes(slots, graph.layout.value_bytes()))?;
+        }
+        Ok(Self {
+            slots: (0..slots).map(|_| Past::new()).collect(),
+            graph,
+            prompts,
+            run_options: Arc::new(quiet()?),
+            names: files.names.clone(),
+            place,
+            vocabulary: files.vocabulary,
+            empty: [1, files.kv_heads, 0, files.head_size],
+        })
+    }
+
+    /// As [`Decoder::prefill`](super::Decoder::prefill).
+    pub(super) fn prefill<T>(
+        &mut self,
+        slot: usize,
+        length: usize,
+        tokens: &[u32],
+        read: impl FnOnce(&[f32]) -> T,
+    ) -> Result<T, PredictError> {
+        let mut logits = Vec::with_capacity(self.vocabulary);
+        self.run_last(slot, length, tokens, &mut logits)?;
+        Ok(read(&logits))
+    }
+
+    /// As [`Decoder::prefill_all`](super::Decoder::prefill_all). False where the model gives logits
+    /// of some positions only.
+    pub(super) fn prefill_all(
+        &mut self,
+        slot: usize,
+        length: usize,
+        tokens: &[u32],
+        read: impl FnMut(usize, &[f32]),
+    ) -> Result<bool, PredictError> {
+        let (count, vocabulary) = (tokens.len(), self.vocabulary);
+        let all = self.run(slot, length, tokens, count, |logits| {
+            each_of_all(logits, count, vocabulary, read)
+        })?;
+        if !all {
+            // As if nothing had been read.
+            match length {
+                0 => self.slots[slot] = Past::new(),
+                length => self.take_over(slot, slot, length)?,
+            }
+        }
+        Ok(all)
+    }
+
+    /// What runs are stopped by.
+    pub(super) fn options(&self) -> Arc<Options> {
+        self.run_options.clone()
+    }
+
+    /// Reads one token into `slot` with these options: what it held is lost.
+    ///
+    /// # Errors
+    /// `Internal` when the run fails.
+    pub(super) fn shrink(&mut self, slot: usize, options: Options) -> Result<(), PredictError> {
+        let usual = std::mem::replace(&mut self.run_options, Arc::new(options));
+        // Each session has an arena of its own.
+        let ran = self.prefill(slot, 0, &[0], |_| ());
+        let ran = ran.and_then(|()| match self.reads_apart() {
+            true => self.prefill(slot, 1, &[0], |_| ()),
+            false => Ok(()),
+        });
+        self.run_options = usual;
+        ran
+    }
+
+    /// Whether prompts are read by a graph of their own.
+    pub(super) fn reads_apart(&self) -> bool {
+        self.prompts.is_some()
+    }
+
+    /// Takes the graph that reads prompts out, to be put back or dropped. What the slots hold is
+    /// gone.
+    pub(super) fn take_prompts(&mut self) -> Option<Graph> {
+        self.slots.fill_with(Past::new);
+        self.prompts.take()
+    }
+
+    /// Puts it back.
+    pub(super) fn put_prompts(&mut self, prompts: Graph) {
+        self.prompts = Some(prompts);
+    }
+
+    /// As [`Decoder::decode`](super::Decoder::decode).
+    pub(super) fn decode<T>(
+        &mut self,
+        tokens: &[u32],
+        lengths: &[usize],
+        read: impl FnOnce(&[f32]) -> T,
+    ) -> Result<T, PredictError> {
+        let mut logits = Vec::with_capacity(tokens.len() * self.vocabulary);
+        for (slot, (token, length)) in tokens.iter().zip(lengths).enumerate() {
+            self.run_last(slot, *length, &[*token], &mut logits)?;
+        }
+        Ok(read(&logits))
+    }
+
+    /// As [`Decoder::swap_slots`](super::Decoder::swap_slots).
+    pub(super) fn swap_slots(&mut self, one: usize, other: usize) {
+        if one.max(other) < self.slots.len() {
+            self.slots.swap(one, other);
+        }
+    }
+
+    /// As [`Decoder::take_over`](super::Decoder::take_over).
+    pub(super) fn take_over(
+        &mut self,
+        from: usize,
+        to: usize,
+        length: usize,
+    ) -> Result<(), PredictError> {
+        let past = &self.slots[from];
+        let cut = past.iter().map(|value| beginning(value, length));
+        self.slots[to] = cut.collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
+    /// One run of one slot: appends the logits after the last token.
+    fn run_last(
+        &mut self,
+        slot: usize,
+        length: usize,
+        tokens: &[u32],
+        logits: &mut Vec<f32>,
+    ) -> Result<(), PredictError> {
+        let vocabulary = self.vocabulary;
+        self.run(slot, length, tokens, 1, |given| {
+            append_last(given, vocabulary, logits)
+        })
+    }
+
+    /// One run of one slot: gives the logits after the last `kept` tokens at least to `read`.
+    fn run<T>(
+        &mut self,
+        slot: usize,
+        length: usize,
+        tokens: &[u32],
+        kept: usize,
+        read: impl FnOnce(&DynValue) -> Result<T, PredictError>,
+    ) -> Result<T, PredictError> {
+        let held = std::mem::take(&mut self.slots[slot]);
+        let begins = length == 0 || held.is_empty();
+        // Of a graph that has no inputs for it, none.
+        let past = match (begins, &self.prompts) {
+            (true, Some(_)) => None,
+            (true, None) => Some(self.no_past()?),
+            (false, _) => Some(held),
+        };
+        let ids = tokens.iter().map(|token| i64::from(*token)).collect();
+        let names = &self.names;
+        let Graph { session, layout } = match (&past, &mut self.prompts) {
+            (None, Some(prompts)) => prompts,
+            _ => &mut self.graph,
+        };
+        let mut binding = session.create_binding().map_err(refused)?;
+        let mut bind = |name: &str, values| {
+            let tensor = row(values)?;
+            binding.bind_input(name, &tensor).map_err(refused)
+        };
+        bind(&names.input_ids, ids)?;
+        bind(&names.attention_mask, vec![1; length + tokens.len()])?;
+        if layout.positions {
+            let positions = (length..length + tokens.len()).map(|position| position as i64);
+            bind(&names.position_ids, positions.collect())?;
+        }
+        if layout.chooses {
+            let chosen = (tokens.len() - kept..tokens.len()).map(|place| place as i64);
+            let chosen = Tensor::from_array(([1, kept, 1], chosen.collect::<Vec<_>>()));
+            let chosen = chosen.map_err(refused)?;
+            binding.bind_input(LAST, &chosen).map_err(refused)?;
+        }
+        let extras = layout.extras;
+        if extras.switch {
+            let past = Tensor::from_array(([1], vec![0 < length])).map_err(refused)?;
+            binding.bind_input(SWITCH, &past).map_err(refused)?;
+        }
+        if let Some(Kept { name, rank }) = extras.kept {
+            let count = Tensor::from_array((vec![1_i64; rank], vec![kept as i64]));
+            let count = count.map_err(refused)?;
+            binding.bind_input(name, &count).map_err(refused)?;
+        }
+        let there = self.place.memory().map_err(refused)?;
+        for ((name, _), value) in names.caches.iter().zip(past.iter().flatten()) {
+            binding.bind_input(name, value).map_err(refused)?;
+        }
+        for (_, present) in &names.caches {
+            // Keys and values stay where the model runs.
+            binding
+                .bind_output_to_device(present, &there)
+                .map_err(refused)?;
+        }
+        binding
+            .bind_output_to_device(&names.logits, &MemoryInfo::default())
+            .map_err(refused)?;
+        let run = session.run_binding_with_options(&binding, &self.run_options);
+        let mut outputs = run.map_err(refused)?;
+        let given = outputs
+            .get(names.logits.as_str())
+            .ok_or_else(|| failed("no logits"))?;
+        let told = read(given)?;
+        let present = names.caches.iter().map(|(_, name)| outputs.remove(name));
+        self.slots[slot] = present
+            .collect::<Option<_>>()
+            .ok_or_else(|| failed("no keys and values"))?;
+        Ok(told)
+    }
+
+    fn no_past(&self) -> Result<Past, PredictError> {
+        let allocator = Allocator::default();
+        let empty = || match self.graph.layout.cache {
+            TensorElementType::Float16 => {
+                Tensor::<f16>::new(&allocator, self.empty).map(Tensor::into_dyn)
+            }
+            TensorElementType::Bfloat16 => {
+                Tensor::<bf16>::new(&allocator, self.empty).map(Tensor::into_dyn)
+            }
+            _ => Tensor::<f32>::new(&allocator, self.empty).map(Tensor::into_dyn),
+        };
+        let past = self.names.caches.iter().map(|_| empty());
+        past.collect::<Result<_, _>>().map_err(refused)
+    }
+}
+
+/// The first `length` positions of `[1, heads, positions, head size]`.
+fn beginning(value: &DynValue, length: usize) -> Result<DynValue, PredictError> {
+    if let Ok((shape, values)) = value.try_extract_tensor::<f32>() {
+        return cut(shape, values, length);
+    }
+    if let Ok((shape, values)) = value.try_extract_tensor::<f16>() {
+        return cut(shape, values, length);
+    }
+    let (shape, values) = value.try_extract_tensor::<bf16>().map_err(refused)?;
+    cut(shape, values, length)
+}
+
+fn cut<T: PrimitiveTensorElementType + Clone + std::fmt::Debug + 'static>(
+    shape: &Shape,
+    values: &[T],
+    length: usize,
+) -> Result<DynValue, PredictError> {
+    let [_, heads, positions, size] = shape[..] else {
+        return Err(failed("keys and values of another rank"));
+    };
+    let [heads, positions, size] = [heads, positions, size].map(|dim| dim as usize);
+    let length = length.min(positions);
+    let kept: Vec<T> = values
+        .chunks(positions.max(1) * size.max(1))
+        .flat_map(|head| &head[..length * size])
+        .cloned()
+        .collect();
+    let cut = Tensor::from_array(([1, heads, length, size], kept));
+    cut.map(Tensor::into_dyn).map_err(refused)
+}
+
+fn row(values: Vec<i64>) -> Result<Tensor<i64>, PredictError> {
+    Tensor::from_array(([1, values.len()], values)).map_err(refused)
+}

@@ -1,0 +1,154 @@
+//! Short prompts that wait together are read together: a run of a few tokens takes little longer
+//! for several prompts than for one, as all of the model's weights pass by in either.
+
+use volley_types::PredictError;
+
+use super::Loop;
+use crate::engine::Request;
+use crate::engine::running::Running;
+use crate::sampler::{Chosen, Sampler};
+
+/// What one prompt of a run came to.
+struct Read {
+    request: Request,
+    sampler: Sampler,
+    chosen: Option<Result<Chosen, PredictError>>,
+}
+
+impl Loop {
+    /// Reads the first of the waiting prompts in one run, as many as take no more than `budget`
+    /// tokens, padding counted. Returns how many tokens those were: 0 where fewer than two
+    /// prompts can be read so.
+    pub(super) fn read_together(&mut self, budget: usize) -> usize {
+        if self.reading.is_some() || !self.decoder.reads_together() {
+            return 0;
+        }
+        let free = self.decoder.slots() - self.running.len();
+        let first = self.waiting.iter().take(free);
+        let unscored = first.take_while(|it| !it.options.scores_prompt());
+        let prompts: Vec<_> = unscored.map(|it| &*it.prompt).collect();
+        let anew = |prompt: &[u32]| !self.prefix_reuse || self.slots.shares(prompt) == 0;
+        let apart = if self.prefix_reuse {
+            self.slots.first_apart(&prompts)
+        } else {
+            prompts.len()
+        };
+        let lengths = prompts[..apart].iter().take_while(|prompt| anew(prompt));
+        let (count, width) = group(lengths.map(|prompt| prompt.len()), budget);
+        if count < 2 {
+            return 0;
+        }
+        let first = self.running.len();
+        let requests: Vec<_> = self.waiting.drain(..count).collect();
+        for (slot, request) in (first..).zip(&requests) {
+            if self.take_over(slot, &request.prompt) != 0 {
+                self.slots.forget(slot);
+            }
+        }
+        self.run_together(first, requests);
+        count * width
+    }
+
+    fn run_together(&mut self, first: usize, requests: Vec<Request>) {
+        let files = self.files.clone();
+        let mut reads: Vec<_> = requests
+            .into_iter()
+            .map(|mut request| Read {
+                sampler: request.sampler(&files),
+                request,
+                chosen: None,
+            })
+            .collect();
+        let prompts: Vec<_> = reads
+            .iter()
+            .map(|read| read.request.prompt.clone())
+            .collect();
+        let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
+        let scratch = &mut self.scratch;
+        let ran = self
+            .decoder
+            .prefill_together(first, &prompts, |index, logits| {
+                let read = &mut reads[index];
+                read.chosen = Some(read.sampler.choose(logits, scratch));
+            });
+        for (slot, prompt) in (first..).zip(&prompts) {
+            self.slots.forget(slot);
+            if ran.is_ok() {
+                self.slots.extend(slot, prompt);
+            }
+        }
+        let mut broken = ran.err();
+        for (slot, read) in (first..).zip(reads) {
+            let failed = match (&broken, read.chosen) {
+                (Some(error), _) => Some(error.clone()),
+                (None, Some(Ok(chosen))) => {
+                    let to = self.running.len();
+                    // One before it may have failed: there is no hole among those that run.
+                    broken = (to != slot)
+                        .then(|| self.swap_slots(to, slot).err())
+                        .flatten();
+                    let running =
+                        Running::start(read.request, read.sampler, chosen, 0, &self.files);
+                    self.running.push(running);
+                    continue;
+                }
+                (None, Some(Err(error))) => Some(error),
+                (None, None) => None,
+            };
+            let silent = || PredictError::new(volley_types::ErrorCode::Internal, "no logits came");
+            let error = failed.unwrap_or_else(silent);
+            read.request.fail(error, &mut self.delivery);
+        }
+        if let Some(error) = broken {
+            // What runs may have been moved in part.
+            self.fail_all(&error);
+        }
+    }
+}
+
+/// How many prompts, from the first on, to read together, and the length of the longest: all of
+/// them, padded to that, take no more than `budget`, and at most half is padding.
+fn group(lengths: impl Iterator<Item = usize>, budget: usize) -> (usize, usize) {
+    let (mut count, mut width, mut sum) = (0, 0, 0);
+    for length in lengths {
+        let (next_count, next_width, next_sum) = (count + 1, length.max(width), sum + length);
+        let padded = next_count * next_width;
+        if length == 0 || budget < padded || 2 * next_sum < padded {
+            break;
+        }
+        (count, width, sum) = (next_count, next_width, next_sum);
+    }
+    (count, width)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn as_many_as_fit_are_read_together_and_little_is_padding() {
+        let group = |lengths: &[usize]| group(lengths.iter().copied(), 256);
+        assert_eq!(group(&[8; 40]), (32, 8));
+        assert_eq!(group(&[100, 90, 80]), (2, 100));
+        assert_eq!(group(&[200, 4, 4]), (1, 200));
+        assert_eq!(group(&[300, 8]), (0, 0));
+        assert_eq!(group(&[8, 200, 8]), (1, 8));
+        assert_eq!(group(&[]), (0, 0));
+    }
+
+    proptest! {
+        #[test]
+        fn a_group_never_takes_more_than_its_budget(
+            lengths in proptest::collection::vec(0..400_usize, 0..50),
+            budget in 0..300_usize,
+        ) {
+            let (count, width) = group(lengths.iter().copied(), budget);
+            prop_assert!(count <= lengths.len() && count * width <= budget);
+            let chosen = &lengths[..count];
+            prop_assert_eq!(chosen.iter().max().copied().unwrap_or(0), width);
+            prop_assert!(count * width <= 2 * chosen.iter().sum::<usize>());
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Streamed text generation with a KV cache.
+//!
+//! One thread per replica (`engine`) decodes all running generations together, one token
+//! each per step: a request joins at the next step and leaves when it is done, and never waits
+//! for another to end. Each has a slot: a row of the KV cache (`decoder`, `kv`). Prompts
+//! are read in chunks between steps. Logits become tokens (`sampler`) and tokens text
+//! (`text`) on that thread; rows leave through one bounded channel per request (`merge`), so
+//! that a reader who is slow holds up nobody but itself. `docs/explanation/batching-and-kv-cache.md` explains it.
+
+pub mod bare;
+mod begin;
+mod decoder;
+mod engine;
+mod event;
+mod look;
+mod memory;
+mod merge;
+mod model;
+mod options;
+mod prompt;
+mod sampler;
+mod telling;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use async_stream::try_stream;
+use async_trait::async_trait;
+use volley_backend::{Backend, items};
+use volley_types::{
+    ChunkStream, Continuation, ErrorCode, GenerationChunks, ModelName, ModelRef, Parameters,
+    Predict, PredictError, PredictRequest, Signature,
+};
+
+use self::begin::Begun;
+use self::engine::Engine;
+use self::look::Look;
+use self::model::ModelFiles;
+use self::options::Options;
+use volley_chat_template::{ChatTemplate, Ended};
+use volley_model_directory::overrides::VARIANT;
+use volley_onnx_runtime::watch::Watch;
+use volley_onnx_runtime::{Device, OnnxConfig, Runtime, graph};
+
+/// Rows of one record batch, at most.
+const MAX_BATCH: usize = 64;
+
+/// A loaded generation model.
+struct Generator {
+    model: ModelName,
+    defaults: Parameters,
+    files: Arc<ModelFiles>,
+    engine: Engine,
+    slots: usize,
+    memory_bytes: u64,
+}
+
+/// Loads a decoder's directory. Blocks.
+pub fn load(
+    runtime: &Runtime,
+    directory: &Path,
+    model: ModelName,
+    defaults: Parameters,
+    config: OnnxConfig,
+) -> Result<Arc<dyn Backend>, PredictError> {
+    let variant = defaults.text(VARIANT);
+    let files = Arc::new(ModelFiles::read(
+        directory,
+        variant.as_deref(),
+        config.max_context,
+    )?);
+    let mut decoder = decoder::Decoder::load(runtime, directory, &files, &config)?;
+    decoder.warm_up()?;
+    decoder.limit(Watch::new(config.run_timeout)?);
+    let weights_of = |graph: &Path| {
+        let outline = graph::outline(&directory.join(graph))?;
+        Ok::<_, PredictError>(config.weights_of_session(&outline))
+    };
+    let mut weights = weights_of(&files.onnx)?;
+    if let Some(prompts) = &files.prompts
+        && decoder.reads_apart()
+    {
+        weights = weights.saturating_add(weights_of(prompts)?);
+    }
+    let memory_bytes = weights.saturating_add(decoder.cache_bytes() as u64);
+    let engine = Engine::start(&model, decoder, files.clone(), config.prefix_reuse)?;
+    Ok(Arc::new(Generator {
+        model,
+        defaults,
+        files,
+        engine,
+        slots: config.slots.max(1),
+        memory_bytes,
+    }))
+}
+
+/// Bytes that a decoder's directory will take once it is loaded and all of its KV cache is in
+/// use. Reads no tokenizer.
+///
+/// # Errors
+/// `InvalidInput` when the directory is malformed, or the KV cache does not fit this machine.
+pub fn estimate(
+    directory: &Path,
+    variant: Option<&str>,
+    config: &OnnxConfig,
+) -> Result<u64, PredictError> {
+    let (graphs, numbers) = model::sizes(directory, variant, config)?;
+    let outline = graph::outline(&directory.join(graphs.steps))?;
+    // Whether it is needed is only found out with both there.
+    let prompts = graphs
+        .prompts
+        .map(|graph| graph::outline(&directory.join(graph)));
+    let prompts = prompts
+        .transpose()?
+        .map_or(0, |outline| config.weights_of_session(&outline));
+    let value_bytes = if outline.half_inputs { 2 } else { 4 };
+    let cache_bytes = numbers.saturating_mul(value_bytes);
+    if config.device != Device::Cuda {
+        memory::check_fits(cache_bytes)?;
+    }
+    let weights = config.weights_of_session(&outline);
+    let all = weights.saturating_add(prompts);
+    Ok(all.saturating_add(cache_bytes as u64))
+}
+
+impl Backend for Generator {
+    fn capacity(&self) -> usize {
+        self.slots
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+}
+
+#[async_trait]
+impl Predict for Generator {
+    async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
+        let template = self.files.chat.as_ref().map(ChatTemplate::source);
+        options::check_names(&request.parameters, template)?;
+        let parameters = request
+            .parameters
+            .or_defaults(&self.defaults)
+            .or_defaults(&self.files.recommended);
+        let Continuation { seed, sent } = request.continuation;
+        let options = Options::read(&parameters, self.files.context)?.or_seed(seed);
+        options.check(self.files.vocabulary)?;
+        if let Some(look) = Look::read(&parameters)? {
+            let batches = look::look(self.files.clone(), request.input, options, look);
+            let batches = futures::stream::once(batches);
+            return Ok(ChunkStream::new(Signature::generation().output, batches));
+        }
+        let (files, engine, slots) = (self.files.clone(), self.engine.clone(), self.slots);
+        let batches = try_stream! {
+            let rows = items::collect(request.input).await?;
+            let answers = answers(rows.len(), &options)?;
+            let readable = engine::CHUNKS_PER_READER * answers.min(slots);
+            let (sender, mut events) = tokio::sync::mpsc::channel(readable);
+            let begun = begin::begin(&files, rows, options, sent, sender).await?;
+            let Begun { requests, mut merge, mut ready } = begun;
+            for request in requests {
+                engine.submit(request)?;
+            }
+            // Once around for what is there already, then as rows come.
+            loop {
+                let mut rows = GenerationChunks::default();
+                for event in ready.drain(..) {
+                    merge.push(event, &mut rows)?;
+                }
+                if !rows.is_empty() {
+                    yield rows.finish();
+                }
+                if events.recv_many(&mut ready, MAX_BATCH).await == 0 {
+                    break;
+                }
+            }
+            if !merge.complete() {
+                Err(PredictError::new(ErrorCode::Internal, "the model's thread has ended"))?;
+            }
+        };
+        Ok(ChunkStream::new(Signature::generation().output, batches))
+    }
+
+    async fn signature(&self, _: &ModelRef) -> Result<Signature, PredictError> {
+        Ok(Signature::generation().within(self.files.context))
+    }
+
+    async fn models(&self) -> Vec<ModelName> {
+        vec![self.model.clone()]
+    }
+}
+
+/// How many answers there will be.
+fn answers(items: usize, options: &Options) -> Result<usize, PredictError> {
+    let answers = items.saturating_mul(options.choices as usize);
+    if items::MAX_ITEMS < answers {
+        let message = format!(
+            "{answers} answers are too many for one request, which may have {}",
+            items::MAX_ITEMS
+        );
+        return Err(PredictError::new(ErrorCode::TooLarge, message));
+    }
+    Ok(answers)
+}
+
+/// What a decoder's files say, for people.
+///
+/// # Errors
+/// `InvalidInput` when one is missing or malformed.
+pub fn details(
+    directory: &Path,
+    variant: Option<&str>,
+    config: &OnnxConfig,
+) -> Result<Vec<(&'static str, String)>, PredictError> {
+    let files = ModelFiles::read(directory, variant, config.max_context)?;
+    let cache = if files.shared { "shared" } else { "growing" };
+    let chat = match &files.chat {
+        Some(chat) if chat.takes_tools() => "yes, with tools",
+        Some(_) => "yes",
+        None => "no",
+    };
+    let eos: Vec<_> = files.eos.iter().map(ToString::to_string).collect();
+    let mut details = vec![
+        ("described by", files.described_by.to_owned()),
+        ("graph", files.onnx.display().to_string()),
+        ("KV cache", cache.to_owned()),
+        ("context", format!("{} tokens", files.context)),
+        ("vocabulary", format!("{} tokens", files.vocabulary)),
+        ("ends at token", eos.join(", ")),
+        ("chat template", chat.to_owned()),
+    ];
+    if let Some(prompts) = &files.prompts {
+        details.insert(2, ("reads prompts", prompts.display().to_string()));
+    }
+    let recommended = files.recommended.iter().filter_map(|(name, _)| {
+        let value = files.recommended.text(name)?;
+        Some(format!("{name} = {value}"))
+    });
+    let recommended: Vec<_> = recommended.collect();
+    if !recommended.is_empty() {
+        details.push(("recommended", recommended.join(", ")));
+    }
+    Ok(details)
+}
+
+/// The files and the prompt's tokens, for bare runs.
+pub(crate) fn bare_files(
+    directory: &Path,
+    prompt: &str,
+    max_context: Option<usize>,
+) -> Result<(ModelFiles, Vec<u32>), PredictError> {
+    let files = ModelFiles::read(directory, None, max_context)?;
+    let options = Options::read(&Parameters::default(), files.context)?;
+    let item = items::Item::Prompt(prompt.to_owned());
+    let ids = prompt::encode(&files, &item, &options, &Ended::default())?.ids;
+    Ok((files, ids))
+}
+
+/// The most likely token.
+pub(crate) fn greedy(logits: &[f32]) -> u32 {
+    sampler::argmax(logits)
+}

@@ -1,0 +1,121 @@
+//! What is told of prompts without generating: how many tokens they have, which, and what text
+//! tokens are.
+
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use serde_json::Value;
+use volley_backend::items::{self, Item};
+use volley_types::params::{COUNT_TOKENS, DETOKENIZE, TOKENIZE};
+use volley_types::{
+    FinishReason, GenerationChunk, GenerationChunks, Input, Parameters, PredictError, Usage,
+};
+
+use super::event::Place;
+use super::merge::Merge;
+use super::model::ModelFiles;
+use super::options::Options;
+use super::prompt;
+use super::prompt::Prompt;
+use super::telling::spelled;
+use volley_chat_template::Ended;
+use volley_tokens::text::Decode;
+
+/// What is told of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// How many tokens it has.
+    Count,
+    /// Its tokens, perhaps with their spelling.
+    Tokens { spelled: bool },
+    /// The text of its tokens.
+    Text,
+}
+
+impl Look {
+    /// What a request asks to be told in place of an answer.
+    ///
+    /// # Errors
+    /// `InvalidInput` where it asks for several things.
+    pub(crate) fn read(parameters: &Parameters) -> Result<Option<Self>, PredictError> {
+        let flag = |name: &str| Ok::<_, PredictError>(parameters.boolean(name)?.unwrap_or(false));
+        let spelled = flag("return_token_strs")?;
+        let wanted = [
+            (flag(COUNT_TOKENS)?, Self::Count),
+            (flag(TOKENIZE)?, Self::Tokens { spelled }),
+            (flag(DETOKENIZE)?, Self::Text),
+        ];
+        let mut wanted = wanted.into_iter().filter(|(wanted, _)| *wanted);
+        match (wanted.next(), wanted.next()) {
+            (first, None) => Ok(first.map(|(_, look)| look)),
+            _ => Err(PredictError::invalid(
+                "a request has one of 'count_tokens', 'tokenize' and 'detokenize'",
+            )),
+        }
+    }
+
+    fn at(
+        self,
+        files: &ModelFiles,
+        item: &Item,
+        options: &Options,
+        ended: &Ended,
+    ) -> Result<GenerationChunk, PredictError> {
+        let Prompt { ids, .. } = match self {
+            Self::Text => prompt::given(files, item)?,
+            Self::Count | Self::Tokens { .. } => prompt::tokens(files, item, options, ended)?,
+        };
+        let mut chunk = GenerationChunk {
+            finish_reason: Some(FinishReason::Stop),
+            usage: Some(Usage {
+                prompt_tokens: u32::try_from(ids.len()).unwrap_or(u32::MAX),
+                ..Usage::default()
+            }),
+            last: true,
+            ..GenerationChunk::default()
+        };
+        match self {
+            Self::Count => {}
+            Self::Text => chunk.text = Some(files.texts.decode(&ids)),
+            Self::Tokens { spelled: told } => {
+                let spellings = told.then(|| files.spellings());
+                chunk.token_logprobs = spellings.map(|spellings| {
+                    let tokens = ids.iter().map(|id| spelled(*id, spellings));
+                    tokens.collect::<Value>().to_string()
+                });
+                chunk.token_ids = Some(ids);
+            }
+        }
+        Ok(chunk)
+    }
+}
+
+/// One row for each item.
+///
+/// # Errors
+/// As the prompts of a generation; the stream's own.
+pub(crate) async fn look(
+    files: Arc<ModelFiles>,
+    input: Input,
+    options: Options,
+    look: Look,
+) -> Result<RecordBatch, PredictError> {
+    let rows = items::collect(input).await?;
+    let mut merge = Merge::new(rows.len());
+    let ended = Ended::default();
+    let _guard = ended.on_drop();
+    let told = move || {
+        let told = rows.iter();
+        let told = told.map(|row| look.at(&files, row, &options, &ended));
+        told.collect::<Vec<_>>()
+    };
+    let told = tokio::task::spawn_blocking(told)
+        .await
+        .map_err(|error| PredictError::internal("tokenising failed", error))?;
+    let mut chunks = GenerationChunks::default();
+    for (item, told) in (0_u32..).zip(told) {
+        let told = told.map(|chunk| GenerationChunk { item, ..chunk });
+        merge.push((Place { item, choice: 0 }, told), &mut chunks)?;
+    }
+    Ok(chunks.finish())
+}

@@ -1,0 +1,158 @@
+//! Prompts and conversations into token ids.
+
+use volley_backend::items::Item;
+use volley_types::{ChatMessage, PredictError};
+
+use super::model::ModelFiles;
+use super::options::Options;
+use volley_chat_template::Ended;
+use volley_tokens::text::Decode;
+
+/// Prompts share multiples of so many tokens. Fewer are read as fast as they are looked for.
+pub(crate) const BLOCK: usize = 64;
+
+/// One item as the model reads it.
+pub(crate) struct Prompt {
+    pub(crate) ids: Vec<u32>,
+    /// Its text, where that is given again.
+    pub(crate) text: String,
+}
+
+/// The tokens of one item, which leave room for an answer.
+///
+/// # Errors
+/// Those of [`tokens`]; `InvalidInput` when there is no such room.
+pub(crate) fn encode(
+    files: &ModelFiles,
+    item: &Item,
+    options: &Options,
+    ended: &Ended,
+) -> Result<Prompt, PredictError> {
+    let prompt = tokens(files, item, options, ended)?;
+    let count = prompt.ids.len();
+    // A prompt that is only read may fill the context.
+    let room = usize::from(0 < options.max_tokens);
+    if files.context < count + room {
+        return Err(too_long(format!(
+            "the prompt has {count} tokens, and the model's context is {}; shorten it",
+            files.context
+        )));
+    }
+    Ok(prompt)
+}
+
+/// The tokens of one item. Where the model has a chat template, a plain prompt is one user
+/// message, unless the request asks for it raw.
+///
+/// # Errors
+/// `InvalidInput` when a conversation comes to a model without a template, or does not fit it, or
+/// when the prompt is far too long.
+pub(crate) fn tokens(
+    files: &ModelFiles,
+    item: &Item,
+    options: &Options,
+    ended: &Ended,
+) -> Result<Prompt, PredictError> {
+    if options.token_inputs {
+        return given(files, item);
+    }
+    let (text, template) = text(files, item, options, ended)?;
+    check_length(files, &text)?;
+    let special = options.rendering.special_tokens.unwrap_or(!template);
+    let encoding = files
+        .texts
+        .tokenizer()
+        .encode(text.as_str(), special)
+        .map_err(|error| {
+            PredictError::invalid("the prompt could not be tokenised")
+                .with_source(error.to_string())
+        })?;
+    let mut ids = encoding.get_ids().to_vec();
+    if let Some(most) = options.rendering.truncated {
+        ids.drain(..ids.len().saturating_sub(most));
+    }
+    if ids.is_empty() {
+        return Err(PredictError::invalid("the prompt is empty"));
+    }
+    if let Some(id) = ids.iter().find(|id| files.vocabulary <= **id as usize) {
+        let message = "the tokenizer does not belong to the model";
+        return Err(PredictError::internal(message, format!("token {id}")));
+    }
+    Ok(Prompt { ids, text })
+}
+
+/// The token ids that an item is itself, as a JSON array.
+///
+/// # Errors
+/// `InvalidInput` when it is none, or the model has no such token.
+pub(crate) fn given(files: &ModelFiles, item: &Item) -> Result<Prompt, PredictError> {
+    let Item::Prompt(prompt) = item else {
+        return Err(PredictError::invalid(
+            "a prompt of token ids is a list of them; send 'prompt' instead of 'messages'",
+        ));
+    };
+    check_length(files, prompt)?;
+    let ids: Vec<u32> = serde_json::from_str(prompt).map_err(|_| {
+        PredictError::invalid("a prompt of token ids must be a list of whole numbers from 0 on")
+    })?;
+    if ids.is_empty() {
+        return Err(PredictError::invalid("the prompt is empty"));
+    }
+    if let Some(id) = ids.iter().find(|id| files.vocabulary <= **id as usize) {
+        return Err(PredictError::invalid(format!(
+            "the prompt has the token {id}, and the model's vocabulary has {} tokens",
+            files.vocabulary
+        )));
+    }
+    let text = files.texts.decode(&ids);
+    Ok(Prompt { ids, text })
+}
+
+/// The text that the model reads, and whether a template made it.
+fn text(
+    files: &ModelFiles,
+    item: &Item,
+    options: &Options,
+    ended: &Ended,
+) -> Result<(String, bool), PredictError> {
+    let tools = options.tools.as_deref();
+    if tools.is_some() && (files.chat.is_none() || options.raw) {
+        return Err(PredictError::invalid(
+            "tools need a chat template, and this prompt has none",
+        ));
+    }
+    let rendering = &options.rendering;
+    match (item, &files.chat) {
+        (Item::Prompt(prompt), Some(chat)) if !options.raw => {
+            check_length(files, prompt)?;
+            let message = ChatMessage::new("user", prompt);
+            Ok((chat.render(&[message], tools, rendering, ended)?, true))
+        }
+        (Item::Prompt(prompt), _) => Ok((prompt.clone(), false)),
+        (Item::Chat(messages), Some(chat)) => {
+            for message in messages {
+                check_length(files, &message.content)?;
+            }
+            Ok((chat.render(messages, tools, rendering, ended)?, true))
+        }
+        (Item::Chat(_), None) => Err(PredictError::invalid(
+            "this model has no chat template; send 'prompt' instead of 'messages'",
+        )),
+    }
+}
+
+fn check_length(files: &ModelFiles, text: &str) -> Result<(), PredictError> {
+    if text.len() <= files.prompt_bytes {
+        return Ok(());
+    }
+    Err(too_long(format!(
+        "the prompt has {} bytes, which is far more than the model's context of {} tokens; \
+         shorten it",
+        text.len(),
+        files.context
+    )))
+}
+
+fn too_long(message: String) -> PredictError {
+    PredictError::context_length(message)
+}

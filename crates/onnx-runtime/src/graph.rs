@@ -1,0 +1,470 @@
+//! What a graph's file says of itself before ONNX Runtime sees it: how large the model is, and
+//! which files beside it hold its weights.
+//!
+//! Only the frame of the file is read: lengths and names, never weights. The format is protocol
+//! buffers; the numbers are those of `onnx.proto`.
+
+mod classes;
+mod constant;
+mod division;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{BufReader, ErrorKind, Read, Seek};
+use std::path::{Component, Path, PathBuf};
+
+use volley_types::PredictError;
+
+pub use self::classes::Classes;
+use self::classes::Found as FoundClasses;
+use self::constant::{Constant, HALVES};
+use self::division::{Division, Node};
+
+/// How deep messages may be nested; ONNX Runtime reads no deeper either.
+const MAX_DEPTH: usize = 100;
+/// The longest key or value that is read of an external tensor.
+const MAX_TEXT: u64 = 4_096;
+/// Files that the tensors of one graph may be spread over.
+const MAX_FILES: usize = 65_536;
+
+/// What a graph's file says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outline {
+    /// Bytes of the file and of those that its weights lie in.
+    pub bytes: u64,
+    /// Those of them that are floating-point numbers of 16 bits.
+    pub(crate) half_bytes: u64,
+    /// Those files, from the graph's directory on.
+    pub(crate) external: BTreeSet<PathBuf>,
+    /// Whether an input holds floating-point numbers of 16 bits. Of a decoder's inputs, only keys
+    /// and values hold such numbers at all.
+    pub half_inputs: bool,
+    /// Inputs and outputs of the model that are tensors, and of which no shape is told: not even
+    /// how many dimensions they have.
+    pub shapeless: BTreeSet<String>,
+    /// Whether a request's numbers may end the process that runs it: see `division`.
+    pub divides: bool,
+    /// The classes of the outputs that hold a map from class to number for each row.
+    pub classes: BTreeMap<String, Classes>,
+    /// Whether an operator for classifiers of tables is among the nodes: see `classes`.
+    pub classifies: bool,
+}
+
+/// Reads the outline of the graph at `path`.
+///
+/// # Errors
+/// `InvalidInput` when it is no ONNX model, is cut off, or has weights outside its directory.
+pub fn outline(path: &Path) -> Result<Outline, PredictError> {
+    let told = |flaw: Flaw| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let error = PredictError::invalid(format!("'{name}' could not be loaded: {}", flaw.text()));
+        match flaw {
+            Flaw::Io(source) => error.with_source(source),
+            _ => error,
+        }
+    };
+    // Of a pipe or a device no end is known.
+    if !path.is_file() {
+        return Err(told(Flaw::Missing));
+    }
+    let file = File::open(path).map_err(|error| told(Flaw::Io(error)))?;
+    let length = file
+        .metadata()
+        .map_err(|error| told(Flaw::Io(error)))?
+        .len();
+    let walked = walk(BufReader::new(file), length).map_err(told)?;
+    let directory = path.parent().unwrap_or(Path::new(""));
+    let mut bytes = length;
+    for location in &walked.found {
+        let data = std::fs::metadata(directory.join(location));
+        let data = data.map_err(|_| told(Flaw::Missing))?;
+        if !data.is_file() {
+            return Err(told(Flaw::Missing));
+        }
+        bytes = bytes.saturating_add(data.len());
+    }
+    Ok(Outline {
+        bytes,
+        // A file may claim more than it has.
+        half_bytes: walked.half_bytes.min(bytes),
+        external: walked.found,
+        half_inputs: walked.half_inputs,
+        shapeless: walked.shapeless,
+        divides: walked.division.found(),
+        classifies: walked.classes.classifies,
+        classes: walked.classes.maps,
+    })
+}
+
+/// What is wrong with a file.
+#[derive(Debug)]
+enum Flaw {
+    Io(std::io::Error),
+    Missing,
+    Malformed,
+    Deep,
+    Outside,
+    Many,
+}
+
+impl Flaw {
+    fn text(&self) -> &'static str {
+        match self {
+            Self::Io(_) => "the file cannot be read; the worker's log has the details",
+            Self::Missing => "a file of the model is missing",
+            Self::Malformed => "it is no ONNX model, or not all of one",
+            Self::Deep => "its graphs are nested too deep",
+            Self::Outside => {
+                "its weights are not in its own directory; external data must be named by a \
+                 relative path without '..'"
+            }
+            Self::Many => "its weights are spread over too many files",
+        }
+    }
+}
+
+impl From<std::io::Error> for Flaw {
+    fn from(error: std::io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::UnexpectedEof => Self::Malformed,
+            _ => Self::Io(error),
+        }
+    }
+}
+
+/// How deep the types of the model's own inputs lie; those of graphs inside it lie deeper.
+const INPUT_DEPTH: usize = 4;
+/// How deep its inputs and outputs, its nodes and its constants lie.
+const OWN_DEPTH: usize = 2;
+/// A kind of message on the way to a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Model,
+    Graph,
+    Function,
+    Node,
+    Attribute,
+    Sparse,
+    Tensor,
+    External,
+    Input,
+    Output,
+    Type,
+    TensorType,
+}
+
+impl Part {
+    /// What its field `number` holds, where a tensor or an input's type may lie in it.
+    fn within(self, number: u64) -> Option<Self> {
+        match (self, number) {
+            (Self::Model, 7) | (Self::Attribute, 6 | 11) => Some(Self::Graph),
+            (Self::Model, 25) => Some(Self::Function),
+            (Self::Graph, 1) | (Self::Function, 7) => Some(Self::Node),
+            (Self::Node, 5) | (Self::Function, 11) => Some(Self::Attribute),
+            (Self::Graph, 15) | (Self::Attribute, 22 | 23) => Some(Self::Sparse),
+            (Self::Graph, 5) | (Self::Attribute, 5 | 10) | (Self::Sparse, 1 | 2) => {
+                Some(Self::Tensor)
+            }
+            (Self::Tensor, 13) => Some(Self::External),
+            (Self::Graph, 11) => Some(Self::Input),
+            (Self::Graph, 12) => Some(Self::Output),
+            (Self::Input | Self::Output, 2) => Some(Self::Type),
+            (Self::Type, 1) => Some(Self::TensorType),
+            _ => None,
+        }
+    }
+}
+
+/// Whether it is one of the model's own inputs, outputs, nodes or constants.
+fn is_own(part: Part, depth: usize) -> bool {
+    let own = [Part::Input, Part::Output, Part::Node, Part::Tensor];
+    depth == OWN_DEPTH && own.contains(&part)
+}
+
+/// Walks through a model of `length` bytes.
+fn walk<R: Read + Seek>(reader: BufReader<R>, length: u64) -> Result<Walk<R>, Flaw> {
+    let mut walk = Walk {
+        reader,
+        at: 0,
+        found: BTreeSet::new(),
+        half_inputs: false,
+        half_bytes: 0,
+        shapeless: BTreeSet::new(),
+        division: Division::default(),
+        classes: FoundClasses::default(),
+        seen: Seen::default(),
+        constant: Constant::default(),
+    };
+    walk.message(Part::Model, length, 0)?;
+    Ok(walk)
+}
+
+struct Walk<R> {
+    reader: BufReader<R>,
+    at: u64,
+    /// The files that tensors lie in.
+    found: BTreeSet<PathBuf>,
+    half_inputs: bool,
+    half_bytes: u64,
+    shapeless: BTreeSet<String>,
+    division: Division,
+    classes: FoundClasses,
+    seen: Seen,
+    /// What was read of the constant that the walk is in, or was in last.
+    constant: Constant,
+}
+
+/// What was read of the input, output, node or constant that the walk is in.
+#[derive(Default)]
+struct Seen {
+    name: String,
+    node: Node,
+    /// The type of its elements, where it has one.
+    kind: Option<u64>,
+    shaped: bool,
+    /// The name of the attribute that the walk is in.
+    attribute: String,
+    /// The classes that the node names.
+    classes: Option<Classes>,
+}
+
+impl<R: Read + Seek> Walk<R> {
+    /// Reads the message that ends at `end`.
+    fn message(&mut self, part: Part, end: u64, depth: usize) -> Result<(), Flaw> {
+        if MAX_DEPTH < depth {
+            return Err(Flaw::Deep);
+        }
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        if is_own(part, depth) {
+            self.seen = Seen::default();
+        }
+        if part == Part::Tensor {
+            self.constant = Constant::default();
+        }
+        while self.at < end {
+            let tag = self.number(end)?;
+            let (number, wire) = (tag >> 3, tag & 7);
+            match wire {
+                0 => {
+                    let value = self.number(end)?;
+                    self.note_number(part, number, depth, value);
+                }
+                1 => self.skip(8, end)?,
+                5 => self.skip(4, end)?,
+                2 => {
+                    let length = self.number(end)?;
+                    let inner = self.at.checked_add(length).filter(|inner| *inner <= end);
+                    let inner = inner.ok_or(Flaw::Malformed)?;
+                    if (part, number, depth) == (Part::TensorType, 2, INPUT_DEPTH) {
+                        self.seen.shaped = true;
+                    }
+                    match (part, number, part.within(number)) {
+                        (Part::External, 1, _) => key = self.text(length)?,
+                        (Part::External, 2, _) => value = self.text(length)?,
+                        (Part::Node, 1 | 2 | 4, _) => self.node_text(number, length, end)?,
+                        (Part::Attribute, 1, _) if depth == OWN_DEPTH + 1 => {
+                            self.seen.attribute = self.name(length, end)?;
+                        }
+                        (Part::Input | Part::Output, 1, _) | (Part::Tensor, 8, _)
+                            if depth == OWN_DEPTH =>
+                        {
+                            self.seen.name = self.name(length, end)?;
+                        }
+                        (Part::Tensor, _, None)
+                            if length <= MAX_TEXT && Constant::wants(number) =>
+                        {
+                            let bytes = self.text(length)?;
+                            self.constant.bytes(number, bytes);
+                        }
+                        (Part::Attribute, 8 | 9, _)
+                            if depth == OWN_DEPTH + 1
+                                && Classes::are_named_by(&self.seen.attribute) =>
+                        {
+                            self.class_texts(number, inner)?;
+                        }
+                        (Part::Attribute, 8, _) if self.is_value_of_node(depth) => {
+                            // Numbers one behind the other, which nobody writes so.
+                            self.seen.node.divides_safely = false;
+                            self.skip(length, end)?;
+                        }
+                        (_, _, Some(within)) => self.message(within, inner, depth + 1)?,
+                        _ => self.skip(length, end)?,
+                    }
+                }
+                _ => return Err(Flaw::Malformed),
+            }
+        }
+        if part == Part::External && key == b"location" {
+            self.keep(&value)?;
+        }
+        if part == Part::Tensor {
+            self.note_constant(depth);
+        }
+        if part == Part::Node || is_own(part, depth) {
+            self.note(part, depth);
+        }
+        Ok(())
+    }
+
+    /// A number of what the walk is in.
+    fn note_number(&mut self, part: Part, number: u64, depth: usize, value: u64) {
+        match (part, number) {
+            (Part::TensorType, 1) if depth == INPUT_DEPTH => self.seen.kind = Some(value),
+            (Part::Tensor, _) => self.constant.number(number, value),
+            (Part::Attribute, 3 | 8)
+                if self.is_value_of_node(depth) && value.cast_signed() == -1 =>
+            {
+                self.seen.node.divides_safely = false;
+            }
+            (Part::Attribute, 8)
+                if depth == OWN_DEPTH + 1 && Classes::are_named_by(&self.seen.attribute) =>
+            {
+                let classes = self.seen.classes.get_or_insert_default();
+                classes.push_number(value.cast_signed());
+            }
+            (Part::Attribute, 3) if depth == OWN_DEPTH + 1 && self.seen.attribute == "to" => {
+                self.seen.node.kind = Some(value);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether the attribute that the walk is in, at `depth`, is what a constant of a node's is.
+    fn is_value_of_node(&self, depth: usize) -> bool {
+        depth == OWN_DEPTH + 1 && matches!(self.seen.attribute.as_str(), "value_int" | "value_ints")
+    }
+
+    /// The end of a constant, wherever it is.
+    fn note_constant(&mut self, depth: usize) {
+        self.half_bytes = self.half_bytes.saturating_add(self.constant.half_bytes());
+        if depth == OWN_DEPTH {
+            self.seen.kind = self.constant.kind;
+        } else if depth == OWN_DEPTH + 2 {
+            // The value of a node's attribute.
+            self.seen.node.kind = self.constant.kind;
+            self.seen.node.divides_safely &= self.constant.divides_safely();
+        }
+    }
+
+    /// The end of an input, an output, a node or a constant.
+    fn note(&mut self, part: Part, depth: usize) {
+        let Seen {
+            name,
+            node,
+            kind,
+            shaped,
+            classes,
+            ..
+        } = std::mem::take(&mut self.seen);
+        if matches!(part, Part::Input | Part::Output) && kind.is_some() && !shaped {
+            self.shapeless.insert(name.clone());
+        }
+        match part {
+            Part::Input => {
+                self.half_inputs |= kind.is_some_and(|kind| HALVES.contains(&kind));
+                self.division.input(name, kind);
+            }
+            Part::Tensor => {
+                let safe = self.constant.divides_safely();
+                self.division.constant(name, kind, safe);
+            }
+            Part::Node => {
+                if depth == OWN_DEPTH {
+                    self.classes.node(&node, classes);
+                }
+                self.division.node(node, depth != OWN_DEPTH);
+            }
+            _ => {}
+        }
+    }
+
+    /// Classes that end at `end`: a text, or numbers one behind the other.
+    fn class_texts(&mut self, number: u64, end: u64) -> Result<(), Flaw> {
+        if number == 9 {
+            let text = self.name(end - self.at, end)?;
+            let classes = self.seen.classes.get_or_insert_default();
+            classes.push_text(text);
+            return Ok(());
+        }
+        while self.at < end {
+            let value = self.number(end)?.cast_signed();
+            let classes = self.seen.classes.get_or_insert_default();
+            classes.push_number(value);
+        }
+        Ok(())
+    }
+
+    /// A name of a node's: of an input, an output or its operator.
+    fn node_text(&mut self, number: u64, length: u64, end: u64) -> Result<(), Flaw> {
+        let text = self.name(length, end)?;
+        let node = &mut self.seen.node;
+        match number {
+            1 => node.inputs.push(text),
+            2 => node.outputs.push(text),
+            _ => node.operator = text,
+        }
+        Ok(())
+    }
+
+    /// A text, or nothing in place of one that is too long.
+    fn name(&mut self, length: u64, end: u64) -> Result<String, Flaw> {
+        if MAX_TEXT < length {
+            self.skip(length, end)?;
+            return Ok(String::new());
+        }
+        let text = self.text(length)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    fn keep(&mut self, location: &[u8]) -> Result<(), Flaw> {
+        let location = std::str::from_utf8(location).map_err(|_| Flaw::Outside)?;
+        let location = Path::new(location);
+        let stays = |part| matches!(part, Component::Normal(_) | Component::CurDir);
+        if location.as_os_str().is_empty() || !location.components().all(stays) {
+            return Err(Flaw::Outside);
+        }
+        self.found.insert(location.to_path_buf());
+        if MAX_FILES < self.found.len() {
+            return Err(Flaw::Many);
+        }
+        Ok(())
+    }
+
+    /// A whole number of up to ten bytes.
+    fn number(&mut self, end: u64) -> Result<u64, Flaw> {
+        let mut number = 0_u64;
+        for shift in (0..70).step_by(7) {
+            if end <= self.at {
+                return Err(Flaw::Malformed);
+            }
+            let mut byte = [0];
+            self.reader.read_exact(&mut byte)?;
+            self.at += 1;
+            number |= u64::from(byte[0] & 0x7f).checked_shl(shift).unwrap_or(0);
+            if byte[0] & 0x80 == 0 {
+                return Ok(number);
+            }
+        }
+        Err(Flaw::Malformed)
+    }
+
+    fn text(&mut self, length: u64) -> Result<Vec<u8>, Flaw> {
+        if MAX_TEXT < length {
+            return Err(Flaw::Malformed);
+        }
+        let mut text = vec![0; usize::try_from(length).unwrap_or(0)];
+        self.reader.read_exact(&mut text)?;
+        self.at += length;
+        Ok(text)
+    }
+
+    fn skip(&mut self, length: u64, end: u64) -> Result<(), Flaw> {
+        let to = self.at.checked_add(length).filter(|to| *to <= end);
+        self.at = to.ok_or(Flaw::Malformed)?;
+        let length = i64::try_from(length).map_err(|_| Flaw::Malformed)?;
+        Ok(self.reader.seek_relative(length)?)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! The classes of a classifier, as `ai.onnx.ml`'s operators have them.
+//!
+//! Exporters of scikit-learn, LightGBM and XGBoost end a classifier in `ZipMap`: for each row a map
+//! from class to probability. Its type does not say which classes there are, its node does.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::division::Node;
+
+/// The most classes of one output.
+const MAX_CLASSES: usize = 65_536;
+
+/// The operators of classifiers. Exporters declare their label with a wrong shape at times.
+const CLASSIFIERS: [&str; 4] = [
+    "LinearClassifier",
+    "SVMClassifier",
+    "TreeEnsembleClassifier",
+    "ZipMap",
+];
+
+/// The classes of one output, in the order in which the classifier has them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Classes {
+    /// Numbers.
+    Numbers(Vec<i64>),
+    /// Texts.
+    Texts(Vec<String>),
+}
+
+impl Default for Classes {
+    fn default() -> Self {
+        Self::Numbers(Vec::new())
+    }
+}
+
+impl Classes {
+    /// Whether an attribute of this name holds classes.
+    pub(super) fn are_named_by(attribute: &str) -> bool {
+        matches!(attribute, "classlabels_int64s" | "classlabels_strings")
+    }
+
+    /// The next class; one more than there may be makes the list useless, which [`Found`] sees.
+    pub(super) fn push_number(&mut self, class: i64) {
+        if let Self::Numbers(classes) = self
+            && classes.len() <= MAX_CLASSES
+        {
+            classes.push(class);
+        }
+    }
+
+    /// As [`Self::push_number`].
+    pub(super) fn push_text(&mut self, class: String) {
+        match self {
+            Self::Texts(classes) if classes.len() <= MAX_CLASSES => classes.push(class),
+            Self::Numbers(classes) if classes.is_empty() => *self = Self::Texts(vec![class]),
+            Self::Texts(_) | Self::Numbers(_) => {}
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Numbers(classes) => classes.len(),
+            Self::Texts(classes) => classes.len(),
+        }
+    }
+
+    /// Their names.
+    pub fn names(&self) -> Vec<String> {
+        match self {
+            Self::Numbers(classes) => classes.iter().map(ToString::to_string).collect(),
+            Self::Texts(classes) => classes.clone(),
+        }
+    }
+
+    fn are_good(&self) -> bool {
+        let different = match self {
+            Self::Numbers(classes) => classes.iter().collect::<HashSet<_>>().len(),
+            Self::Texts(classes) => classes.iter().collect::<HashSet<_>>().len(),
+        };
+        (1..=MAX_CLASSES).contains(&self.len()) && different == self.len()
+    }
+}
+
+/// What was found of classes so far.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// By name of the value that holds the maps.
+    pub maps: BTreeMap<String, Classes>,
+    /// Whether one of [`CLASSIFIERS`] was there.
+    pub classifies: bool,
+}
+
+impl Found {
+    /// A node of the model's own graph; nodes come in the order in which they run.
+    pub(crate) fn node(&mut self, node: &Node, classes: Option<Classes>) {
+        self.classifies |= CLASSIFIERS.contains(&node.operator.as_str());
+        let Some(output) = node.outputs.first() else {
+            return;
+        };
+        let classes = match node.operator.as_str() {
+            "ZipMap" => classes.filter(Classes::are_good),
+            "Identity" => {
+                let input = node.inputs.first();
+                input.and_then(|input| self.maps.get(input)).cloned()
+            }
+            _ => None,
+        };
+        self.maps
+            .extend(classes.map(|classes| (output.clone(), classes)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(operator: &str, input: &str, output: &str) -> Node {
+        Node {
+            operator: operator.to_owned(),
+            inputs: vec![input.to_owned()],
+            outputs: vec![output.to_owned()],
+            ..Node::default()
+        }
+    }
+
+    #[test]
+    fn classes_follow_the_map_to_its_output() {
+        let mut classes = Classes::default();
+        classes.push_text("no".to_owned());
+        classes.push_text("yes".to_owned());
+        let mut found = Found::default();
+        found.node(&node("ZipMap", "p", "m"), Some(classes.clone()));
+        found.node(&node("Identity", "m", "out"), None);
+        found.node(&node("Identity", "p", "other"), None);
+        assert_eq!(found.maps.get("out"), Some(&classes));
+        assert!(!found.maps.contains_key("other"));
+        assert!(found.classifies);
+    }
+
+    #[test]
+    fn classes_that_are_none_twice_or_too_many_are_not_known() {
+        let of = |numbers: &mut dyn Iterator<Item = i64>| {
+            let mut classes = Classes::default();
+            numbers.for_each(|number| classes.push_number(number));
+            let mut found = Found::default();
+            found.node(&node("ZipMap", "p", "m"), Some(classes));
+            found.maps.contains_key("m")
+        };
+        assert!(of(&mut (0..3)));
+        assert!(!of(&mut (0..0)));
+        assert!(!of(&mut [1, 1].into_iter()));
+        assert!(!of(&mut (0..70_000)));
+    }
+}

@@ -1,0 +1,163 @@
+//! What is read of a constant (`TensorProto` of `onnx.proto`): its type, how many elements it has,
+//! and of small ones of whole numbers the elements themselves.
+
+use super::division::{INT32, INT64, Kind};
+
+/// `FLOAT16` and `BFLOAT16` of ONNX's `TensorProto.DataType`.
+pub(crate) const HALVES: [Kind; 2] = [10, 16];
+
+const DIMS: u64 = 1;
+const DATA_TYPE: u64 = 2;
+const INT32_DATA: u64 = 5;
+const INT64_DATA: u64 = 7;
+const RAW_DATA: u64 = 9;
+
+/// What was read of one constant.
+#[derive(Clone, Debug)]
+pub(crate) struct Constant {
+    pub kind: Option<Kind>,
+    elements: u64,
+    values: Vec<i64>,
+    raw: Vec<u8>,
+}
+
+impl Default for Constant {
+    fn default() -> Self {
+        Self {
+            kind: None,
+            // Of no dimensions.
+            elements: 1,
+            values: Vec::new(),
+            raw: Vec::new(),
+        }
+    }
+}
+
+impl Constant {
+    /// Whether a field's bytes are wanted, where they are few.
+    pub(super) fn wants(field: u64) -> bool {
+        matches!(field, DIMS | INT32_DATA | INT64_DATA | RAW_DATA)
+    }
+
+    /// A number in a field of its own.
+    pub(crate) fn number(&mut self, field: u64, value: u64) {
+        match field {
+            DIMS => self.elements = self.elements.saturating_mul(value),
+            DATA_TYPE => self.kind = Some(value),
+            INT32_DATA | INT64_DATA => self.values.push(value.cast_signed()),
+            _ => {}
+        }
+    }
+
+    /// The bytes of a field: numbers one behind the other, or the elements as they are.
+    pub(crate) fn bytes(&mut self, field: u64, bytes: Vec<u8>) {
+        if field == RAW_DATA {
+            self.raw = bytes;
+            return;
+        }
+        let (mut number, mut shift) = (0_u64, 0);
+        for byte in bytes {
+            number |= u64::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
+            shift += 7;
+            if byte & 0x80 == 0 {
+                self.number(field, number);
+                (number, shift) = (0, 0);
+            }
+        }
+    }
+
+    /// The bytes of its elements, where these are floating-point numbers of 16 bits.
+    pub(super) fn half_bytes(&self) -> u64 {
+        match self.kind {
+            Some(kind) if HALVES.contains(&kind) => self.elements.saturating_mul(2),
+            _ => 0,
+        }
+    }
+
+    /// Whether whole numbers may be divided by it: all of its elements are known, and none is -1.
+    /// What are no numbers of 32 or 64 bits harms nobody.
+    pub(super) fn divides_safely(&self) -> bool {
+        let raw = |width: usize, read: fn(&[u8]) -> i64| self.raw.chunks_exact(width).map(read);
+        let values: Vec<i64> = match self.kind {
+            None => return false,
+            Some(_) if self.raw.is_empty() => self.values.clone(),
+            Some(INT32) => raw(4, |bytes| {
+                i64::from(i32::from_le_bytes(bytes.try_into().unwrap_or_default()))
+            })
+            .collect(),
+            Some(INT64) => raw(8, |bytes| {
+                i64::from_le_bytes(bytes.try_into().unwrap_or_default())
+            })
+            .collect(),
+            Some(_) => return true,
+        };
+        if !matches!(self.kind, Some(INT32 | INT64)) {
+            return true;
+        }
+        let known = u64::try_from(values.len()) == Ok(self.elements);
+        known && !values.contains(&-1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn constant(kind: Kind, dims: &[u64]) -> Constant {
+        let mut constant = Constant::default();
+        constant.number(DATA_TYPE, kind);
+        for dim in dims {
+            constant.number(DIMS, *dim);
+        }
+        constant
+    }
+
+    fn raw(kind: Kind, bytes: &[u8]) -> bool {
+        let mut constant = constant(kind, &[2]);
+        constant.bytes(RAW_DATA, bytes.to_vec());
+        constant.divides_safely()
+    }
+
+    #[test]
+    fn minus_one_is_found_in_each_form() {
+        assert!(raw(INT32, &[2, 0, 0, 0, 3, 0, 0, 0]));
+        assert!(!raw(INT32, &[2, 0, 0, 0, 255, 255, 255, 255]));
+        let (two, minus) = (2_i64.to_le_bytes(), (-1_i64).to_le_bytes());
+        assert!(raw(INT64, &[two, two].concat()));
+        assert!(!raw(INT64, &[two, minus].concat()));
+        let typed = |numbers: &[i64]| {
+            let mut constant = constant(INT64, &[2]);
+            for number in numbers {
+                constant.number(INT64_DATA, number.cast_unsigned());
+            }
+            constant.divides_safely()
+        };
+        assert!(typed(&[2, -2]));
+        assert!(!typed(&[2, -1]));
+        // Packed: 2, and -1 in ten bytes.
+        let mut packed = constant(INT64, &[2]);
+        packed.bytes(INT64_DATA, [&[2][..], &[255; 9], &[1]].concat());
+        assert_eq!(packed.values, [2, -1]);
+        assert!(!packed.divides_safely());
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_safe_and_fractions_are() {
+        assert!(!raw(INT64, &[1, 0, 0, 0, 0, 0, 0, 0]), "half of it");
+        assert!(!constant(INT32, &[1]).divides_safely(), "in another file");
+        assert!(!Constant::default().divides_safely());
+        assert!(constant(1, &[5]).divides_safely());
+        let mut scalar = constant(INT64, &[]);
+        scalar.number(INT64_DATA, 7);
+        assert!(scalar.divides_safely());
+    }
+
+    #[test]
+    fn halves_are_counted_by_their_dimensions() {
+        let mut packed = constant(HALVES[0], &[3]);
+        packed.bytes(DIMS, vec![0x80, 1, 2]);
+        assert_eq!(packed.half_bytes(), 3 * 128 * 2 * 2);
+        assert_eq!(constant(1, &[3]).half_bytes(), 0);
+        assert_eq!(constant(HALVES[1], &[u64::MAX, 9]).half_bytes(), u64::MAX);
+    }
+}

@@ -1,0 +1,25 @@
+//! ONNX Runtime: the shared library, sessions on a device, and what a graph's file declares.
+//!
+//! This is the only crate that depends on `ort`. The crates of model kinds use the binding's
+//! types through [`ort`], so that its version and features are chosen in one place. All calls of
+//! the C interface that the binding lacks, and all `unsafe` code of local models, are here:
+//! [`strings`] (texts without copies), [`kv`] (views of caches) and `arena` (memory bounds).
+//!
+//! Reading order: [`Runtime`] (the library), [`OnnxConfig`], [`graph`] (what a file declares of
+//! itself), [`session`], [`watch`] (the limit on a run's time), [`failure`].
+
+mod arena;
+mod config;
+pub mod failure;
+pub mod graph;
+pub mod kv;
+mod runtime;
+pub mod session;
+pub mod strings;
+pub mod watch;
+pub mod wire;
+
+pub use ort;
+
+pub use crate::config::{Device, OnnxConfig};
+pub use crate::runtime::{LIBRARY_VARIABLE, Runtime};

@@ -1,0 +1,328 @@
+//! Tensor models: rows in, rows out, in order.
+//!
+//! One thread owns each session (`queue`) and runs one batch at a time (`run`), or those of
+//! several requests together where the model's files say so (`merged`). A run whose callers have
+//! gone is stopped.
+
+#[cfg(test)]
+mod addresses;
+mod columns;
+mod decode;
+mod encode;
+mod job;
+mod maps;
+mod merged;
+mod ports;
+mod queue;
+mod run;
+mod sequence;
+mod wait;
+mod warm;
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow_array::RecordBatch;
+use arrow_schema::{DataType, Schema, SchemaRef};
+use async_stream::try_stream;
+use async_trait::async_trait;
+use futures::TryStreamExt;
+use volley_backend::Backend;
+use volley_types::signature::{Served, with_labels, with_octets};
+use volley_types::{
+    ChunkStream, ErrorCode, ModelName, ModelRef, Predict, PredictError, PredictRequest, Signature,
+    Task,
+};
+
+use self::ports::Files;
+use self::ports::Ports;
+use self::queue::Queue;
+use self::sequence::{Step, Table};
+use self::wait::Wait;
+use crate::columns::Port;
+use volley_model_directory::overrides;
+use volley_model_directory::overrides::Overrides;
+use volley_model_directory::triton::{Declared, Sequences};
+use volley_onnx_runtime::{OnnxConfig, Runtime, graph, session};
+
+/// The longest that a model waits for more rows, whatever its files say.
+const LONGEST_WINDOW: Duration = Duration::from_secs(1);
+
+/// How rows become runs, as a model's files say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Batching {
+    /// The most rows of one run; more are several runs.
+    most: Option<NonZeroUsize>,
+    /// Whether the rows of several requests may be in one run.
+    merges: bool,
+    /// Sizes that such a run has where what waits can make one, in rows.
+    preferred: Arc<[usize]>,
+    /// How long an idle model waits for more rows.
+    window: Duration,
+}
+
+impl Batching {
+    /// As `config.pbtxt` says, and `model.toml`, which has the last word.
+    pub(crate) fn of(declared: Option<&Declared>, own: &Overrides) -> Self {
+        let declared = declared.cloned().unwrap_or_default();
+        let most = own.max_batch_rows.unwrap_or(declared.max_batch_size);
+        let window = own
+            .batch_window_us
+            .map(|us| Duration::from_micros(us.into()));
+        let merges = declared
+            .merges
+            .or(declared.sequences.as_ref().map(|it| it.window));
+        let declared_merges = merges.is_some() && 0 < declared.max_batch_size;
+        let preferred = match &declared.sequences {
+            Some(sequences) => sequences.preferred.clone(),
+            None => declared.preferred,
+        };
+        Self {
+            most: NonZeroUsize::new(most),
+            merges: own.max_batch_rows.is_some() || declared_merges,
+            preferred: preferred.into(),
+            window: window.or(merges).unwrap_or_default().min(LONGEST_WINDOW),
+        }
+    }
+
+    fn most(&self) -> usize {
+        self.most.map_or(usize::MAX, NonZeroUsize::get)
+    }
+
+    /// Rows for which no more are waited for.
+    fn full(&self) -> usize {
+        let preferred = self.preferred.iter().max();
+        preferred.map_or(self.most(), |size| self.most().min(*size))
+    }
+
+    /// For these ports.
+    ///
+    /// # Errors
+    /// `InvalidInput` when `model.toml` would have rows merged and the graph has no batch.
+    fn suited(mut self, ports: &Ports, own: bool) -> Result<Self, PredictError> {
+        if own && self.merges && !ports.batched {
+            return Err(PredictError::invalid(format!(
+                "{}: 'max_batch_rows' is set, but the first dimension of an input or output is no \
+                 batch; leave it out",
+                overrides::FILE
+            )));
+        }
+        self.merges &= ports.batched;
+        Ok(self)
+    }
+}
+
+/// A loaded tensor model.
+struct TensorModel {
+    model: ModelName,
+    signature: Signature,
+    /// What answers have: the signature's output without the names of values.
+    answer: SchemaRef,
+    config: OnnxConfig,
+    batching: Batching,
+    memory_bytes: u64,
+    queue: Arc<Queue>,
+    sequences: Option<Arc<Table>>,
+}
+
+/// Loads a graph. Blocks.
+pub fn load(
+    runtime: &Runtime,
+    path: &Path,
+    model: ModelName,
+    declared: Option<&Declared>,
+    own: &Overrides,
+    config: OnnxConfig,
+) -> Result<Arc<dyn Backend>, PredictError> {
+    let (session, place) = session::build_placed(runtime, path, &config)?;
+    let outline = graph::outline(path)?;
+    if let Some(declared) = declared {
+        declared.check(session.inputs(), session.outputs(), &outline.shapeless)?;
+    }
+    let files = Files {
+        outline: &outline,
+        own,
+        declared,
+    };
+    let ports = Arc::new(ports::read(&session, &files)?);
+    let batching = Batching::of(declared, own).suited(&ports, own.max_batch_rows.is_some())?;
+    let rows = batching.most.map_or(1, NonZeroUsize::get) * config.instances.max(1);
+    let sequences = declared.and_then(|declared| declared.sequences.clone());
+    let signature = signature(&ports, declared, sequences.as_ref());
+    let answer = unnamed(&signature.output, &ports);
+    let served = Served {
+        versions: Vec::new(),
+        config: declared.map(|declared| declared.config(told(&ports, declared))),
+    };
+    let signature = served.on(signature);
+    let mut runners = vec![run::Runner::new(session, ports.clone())];
+    while runners.len() < config.instances {
+        let (session, _) = session::build_placed(runtime, path, &config)?;
+        runners.push(run::Runner::new(session, ports.clone()));
+    }
+    for sample in declared.iter().flat_map(|declared| &declared.warm_up) {
+        warm::up(&mut runners, &ports, sample, config.run_timeout)?;
+    }
+    let sequences = sequences
+        .map(|it| Table::new(it, ports.clone(), answer.clone(), rows))
+        .transpose()?;
+    let policies = declared.map(|declared| declared.queue.clone());
+    let policies = policies.unwrap_or_default();
+    let mut config = config;
+    if let Some(most) = policies.most() {
+        // More than wait here are refused here, and do not wait elsewhere.
+        config.tensor_streams = config.tensor_streams.max(most.saturating_add(2 * rows));
+    }
+    let queue = Queue::start(
+        &model,
+        runners,
+        config.tensor_streams.max(1),
+        config.run_timeout,
+        place,
+        batching.clone(),
+        policies,
+    )?;
+    Ok(Arc::new(TensorModel {
+        model,
+        signature,
+        answer,
+        config,
+        batching,
+        memory_bytes: config.weights(&outline),
+        queue: Arc::new(queue),
+        sequences: sequences.map(Arc::new),
+    }))
+}
+
+/// What callers give and get: the graph's columns without those of sequences.
+fn signature(
+    ports: &Ports,
+    declared: Option<&Declared>,
+    sequences: Option<&Sequences>,
+) -> Signature {
+    let given = |port: &&Port| !sequences.is_some_and(|it| it.gives(&port.name));
+    let fields = ports.inputs.iter().filter(given);
+    let fields = fields.map(|port| match port.element {
+        DataType::Utf8 => with_octets(port.field()),
+        _ => port.field(),
+    });
+    let kept = |port: &&Port| !sequences.is_some_and(|it| it.keeps(&port.name));
+    let outputs: Vec<Port> = ports.outputs.iter().filter(kept).cloned().collect();
+    Signature {
+        task: Task::Tensors,
+        input: Arc::new(Schema::new(fields.collect::<Vec<_>>())),
+        output: Arc::new(named(&outputs, declared)),
+    }
+}
+
+/// The columns of an answer, without the names of their values.
+fn unnamed(output: &Schema, ports: &Ports) -> SchemaRef {
+    if output.fields().len() == ports.outputs.len() {
+        return ports.output_schema.clone();
+    }
+    let fields = output.fields().iter();
+    let plain = fields.filter_map(|field| ports.output_schema.field_with_name(field.name()).ok());
+    Arc::new(Schema::new(plain.cloned().collect::<Vec<_>>()))
+}
+
+/// The inputs and outputs of a graph in Triton's words, for what a file does not say of them.
+fn told(ports: &Ports, declared: &Declared) -> [Vec<(String, String, Vec<i64>)>; 2] {
+    let told = |ports: &[Port], batched: bool| {
+        let rows = (batched && declared.max_batch_size == 0).then_some(-1);
+        let told = ports.iter().map(|port| {
+            let dims = rows.into_iter().chain(port.row_shape.iter().copied());
+            (port.name.clone(), port.config_type(), dims.collect())
+        });
+        told.collect()
+    };
+    [
+        told(&ports.inputs, ports.batched),
+        told(&ports.outputs, ports.batched),
+    ]
+}
+
+/// The columns of an answer, with the names of their values where the files have them.
+fn named(outputs: &[Port], declared: Option<&Declared>) -> Schema {
+    let fields = outputs.iter().map(|port| {
+        let labels = declared.and_then(|declared| declared.labels_of(&port.name));
+        match (labels, &port.classes) {
+            (Some(labels), _) => with_labels(port.field(), labels),
+            (None, Some(classes)) => with_labels(port.field(), &classes.names()),
+            (None, None) => port.field(),
+        }
+    });
+    Schema::new(fields.collect::<Vec<_>>())
+}
+
+impl Backend for TensorModel {
+    fn capacity(&self) -> usize {
+        self.config.tensor_streams.max(1)
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+}
+
+/// Refuses a batch that is not what the model takes, or too much at once.
+fn check(
+    signature: &Signature,
+    config: &OnnxConfig,
+    rows: &RecordBatch,
+) -> Result<(), PredictError> {
+    signature.check_input(&rows.schema())?;
+    if config.max_rows < rows.num_rows() {
+        return Err(PredictError::new(
+            ErrorCode::TooLarge,
+            format!(
+                "a batch has {} rows, and may have {}; send several",
+                rows.num_rows(),
+                config.max_rows
+            ),
+        ));
+    }
+    Ok(())
+}
+
+#[async_trait]
+impl Predict for TensorModel {
+    async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
+        self.signature.check_input(&request.input.schema())?;
+        let (signature, config) = (self.signature.clone(), self.config);
+        let (queue, most) = (self.queue.clone(), self.batching.most());
+        let schema = self.answer.clone();
+        let wait = Wait::read(&request.parameters, queue.policies())?;
+        if let Some(table) = self.sequences.clone() {
+            let step = Step::read(&request.parameters)?;
+            let batches = try_stream! {
+                let mut input = request.input.into_stream();
+                while let Some(rows) = input.try_next().await? {
+                    check(&signature, &config, &rows)?;
+                    yield table.step(&step, &rows, |whole| queue.run(whole, wait)).await?;
+                }
+            };
+            return Ok(ChunkStream::new(schema, batches));
+        }
+        let batches = try_stream! {
+            let mut input = request.input.into_stream();
+            while let Some(rows) = input.try_next().await? {
+                check(&signature, &config, &rows)?;
+                for start in (0..rows.num_rows()).step_by(most) {
+                    let length = most.min(rows.num_rows() - start);
+                    yield queue.run(rows.slice(start, length), wait).await?;
+                }
+            }
+        };
+        Ok(ChunkStream::new(schema, batches))
+    }
+
+    async fn signature(&self, _: &ModelRef) -> Result<Signature, PredictError> {
+        Ok(self.signature.clone())
+    }
+
+    async fn models(&self) -> Vec<ModelName> {
+        vec![self.model.clone()]
+    }
+}

@@ -1,0 +1,123 @@
+//! One run over the batches of several requests, and each one's own part of the answer.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use arrow_array::{RecordBatch, UInt32Array};
+use arrow_schema::ArrowError;
+use volley_types::{ErrorCode, PredictError};
+
+use super::job::{Job, Shared, guarded};
+use super::run::Runner;
+use volley_onnx_runtime::failure::internal;
+use volley_onnx_runtime::session::Options;
+use volley_onnx_runtime::watch::Watch;
+
+/// Runs all of `jobs` together. Where that fails each is run again by itself: what is wrong with a
+/// row is only its own caller's concern.
+pub(super) fn run(runner: &mut Runner, jobs: Vec<Job>, watch: &mut Watch) {
+    let ran = all(runner, &jobs, watch);
+    jobs.iter().for_each(|job| job.seat.rise());
+    let error = match ran {
+        Ok(answers) => {
+            for (job, answer) in jobs.into_iter().zip(answers) {
+                job.answer(Ok(answer));
+            }
+            return;
+        }
+        Err(error) => error,
+    };
+    let is_late = |error: &PredictError| usize::from(error.code == ErrorCode::DeadlineExceeded);
+    let mut late = is_late(&error);
+    for job in jobs {
+        if job.is_left() {
+            continue;
+        }
+        // A second one that takes too long means that the model does.
+        let answer = match late {
+            0 | 1 => job.run(runner, watch),
+            _ => Err(error.clone()),
+        };
+        late += answer.as_ref().err().map_or(0, is_late);
+        job.answer(answer);
+    }
+}
+
+/// The answers of all jobs, whose columns are of the same types.
+fn all(
+    runner: &mut Runner,
+    jobs: &[Job],
+    watch: &mut Watch,
+) -> Result<Vec<RecordBatch>, PredictError> {
+    let failed = |error: volley_onnx_runtime::ort::Error| {
+        internal("a run could not be set up", error.to_string())
+    };
+    let Some(first) = jobs.first() else {
+        return Ok(Vec::new());
+    };
+    let rows = jobs.iter().map(|job| &job.rows);
+    let rows = arrow_select::concat::concat_batches(&first.rows.schema(), rows).map_err(apart)?;
+    let run = Arc::new(Shared {
+        options: Arc::new(Options::new().map_err(failed)?),
+        callers: AtomicUsize::new(jobs.len()),
+    });
+    jobs.iter().for_each(|job| job.seat.join(&run));
+    let answer = guarded(runner, &rows, &run.options, watch)?;
+    if answer.num_rows() != rows.num_rows() {
+        return Err(internal("the model gave another number of rows", ""));
+    }
+    let mut start = 0;
+    let parts = jobs.iter().map(|job| {
+        let end = start + job.rows.num_rows() as u32;
+        let part = UInt32Array::from_iter_values(start..end);
+        start = end;
+        // A copy: a part of the whole would keep all of it.
+        arrow_select::take::take_record_batch(&answer, &part).map_err(apart)
+    });
+    parts.collect()
+}
+
+fn apart(error: ArrowError) -> PredictError {
+    internal(
+        "rows of several requests do not fit together",
+        error.to_string(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::job::Seat;
+    use volley_onnx_runtime::Runtime;
+
+    #[test]
+    fn a_run_is_left_once_by_each_caller_whenever_that_goes() {
+        let library = Runtime::locate(None).expect("run scripts/get-ort.sh before the tests");
+        Runtime::init(&library).unwrap();
+        let run = |callers| {
+            Arc::new(Shared {
+                options: Arc::new(Options::new().unwrap()),
+                callers: AtomicUsize::new(callers),
+            })
+        };
+        let left = |run: &Shared| run.callers.load(Ordering::Acquire);
+        let (one, two, gone) = (Seat::default(), Seat::default(), Seat::default());
+        gone.leave();
+        let first = run(3);
+        [&one, &two, &gone]
+            .iter()
+            .for_each(|seat| seat.join(&first));
+        assert_eq!(left(&first), 2, "one had gone before it began");
+        one.leave();
+        one.leave();
+        assert_eq!(left(&first), 1);
+        two.rise();
+        two.leave();
+        assert_eq!(left(&first), 1, "the run was over");
+        let second = run(1);
+        two.join(&second);
+        assert_eq!(left(&second), 0);
+    }
+}

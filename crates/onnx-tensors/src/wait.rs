@@ -1,0 +1,204 @@
+//! How a request waits for its run, as a model's files say: how urgent it is, how many wait beside
+//! it, and for how long.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use volley_types::{ErrorCode, Parameters, PredictError};
+
+use volley_model_directory::triton::QueuePolicies;
+
+/// What one request says of its waiting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Wait {
+    /// 1 is the most urgent; 0 where the model has no levels.
+    pub(super) level: u64,
+    timeout: Option<Duration>,
+}
+
+impl Wait {
+    /// What these parameters say, under these policies.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a parameter that is no number.
+    pub(super) fn read(
+        parameters: &Parameters,
+        policies: &QueuePolicies,
+    ) -> Result<Self, PredictError> {
+        // Elsewhere these names may mean anything.
+        if *policies == QueuePolicies::default() {
+            return Ok(Self::default());
+        }
+        let asked = parameters.unsigned("priority")?.unwrap_or(0);
+        let level = match policies.levels {
+            0 => 0,
+            levels if (1..=levels).contains(&asked) => asked,
+            _ => policies.level,
+        };
+        let policy = policies.of(level);
+        let own = parameters.unsigned("timeout")?.filter(|us| *us != 0);
+        let own = own
+            .filter(|_| policy.may_override)
+            .map(Duration::from_micros);
+        Ok(Self {
+            level,
+            // A request may wait shorter than others, not longer.
+            timeout: match (policy.timeout, own) {
+                (Some(all), Some(own)) => Some(all.min(own)),
+                (all, own) => all.or(own),
+            },
+        })
+    }
+}
+
+/// The counts of those that wait, by level.
+#[derive(Debug)]
+pub(super) struct Waits {
+    policies: QueuePolicies,
+    counts: Vec<Arc<AtomicUsize>>,
+}
+
+impl Waits {
+    pub(super) fn new(policies: QueuePolicies) -> Self {
+        let levels = usize::try_from(policies.levels).unwrap_or(0);
+        Self {
+            policies,
+            counts: (0..=levels).map(|_| Arc::default()).collect(),
+        }
+    }
+
+    pub(super) fn policies(&self) -> &QueuePolicies {
+        &self.policies
+    }
+
+    /// A place among those that wait.
+    ///
+    /// # Errors
+    /// `Overloaded` where there is none.
+    pub(super) fn enter(&self, wait: Wait) -> Result<Place, PredictError> {
+        let policy = self.policies.of(wait.level);
+        let index = usize::try_from(wait.level).unwrap_or(0);
+        let count = self.counts.get(index).cloned().unwrap_or_default();
+        let before = count.fetch_add(1, Ordering::AcqRel);
+        let place = Place {
+            count,
+            level: wait.level,
+            late: wait.timeout.map(|timeout| Instant::now() + timeout),
+            delays: policy.delays,
+            is_taken: Arc::default(),
+        };
+        if policy.most != 0 && policy.most <= before {
+            return Err(PredictError::new(
+                ErrorCode::Overloaded,
+                format!(
+                    "the model's queue is full: its 'max_queue_size' is {}; try again shortly",
+                    policy.most
+                ),
+            ));
+        }
+        Ok(place)
+    }
+}
+
+/// A request's place. Counts until its run begins, or it goes away.
+#[derive(Debug)]
+pub(super) struct Place {
+    count: Arc<AtomicUsize>,
+    level: u64,
+    late: Option<Instant>,
+    delays: bool,
+    is_taken: Arc<AtomicBool>,
+}
+
+impl Place {
+    /// By which those that wait are put in order: late ones that are delayed go last.
+    pub(super) fn rank(&self, now: Instant) -> (bool, u64) {
+        let is_late = self.delays && self.late.is_some_and(|late| late <= now);
+        (is_late, self.level)
+    }
+
+    /// When it is refused if its run has not begun, and what tells whether it has.
+    pub(super) fn refusal(&self) -> Option<(Instant, Arc<AtomicBool>)> {
+        let late = self.late.filter(|_| !self.delays)?;
+        Some((late, self.is_taken.clone()))
+    }
+
+    /// Its run begins, where it was not refused before.
+    pub(super) fn take(&self) -> bool {
+        !self.is_taken.swap(true, Ordering::AcqRel)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A request waited for longer than its queue allows.
+pub(super) fn too_long() -> PredictError {
+    PredictError::new(
+        ErrorCode::DeadlineExceeded,
+        "the request waited in the model's queue for longer than its queue policy allows",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_types::ParamValue;
+
+    use super::*;
+    use volley_model_directory::triton::QueuePolicies;
+
+    fn policies(text: &str) -> QueuePolicies {
+        QueuePolicies::of_text(text).unwrap()
+    }
+
+    fn wait(policies: &QueuePolicies, parameters: &[(&str, i64)]) -> Wait {
+        let given = parameters.iter();
+        let given = given.map(|(name, value)| ((*name).to_owned(), ParamValue::Int(*value)));
+        Wait::read(&given.collect(), policies).unwrap()
+    }
+
+    #[test]
+    fn a_request_has_a_level_and_a_time_and_a_full_queue_refuses_it() {
+        let policies = policies(
+            "priority_levels: 3 default_priority_level: 2
+             default_queue_policy { default_timeout_microseconds: 1000 allow_timeout_override: true
+                                    max_queue_size: 1 }",
+        );
+        assert_eq!(wait(&policies, &[]).level, 2);
+        assert_eq!(wait(&policies, &[("priority", 1)]).level, 1);
+        assert_eq!(wait(&policies, &[("priority", 9)]).level, 2);
+        let short = wait(&policies, &[("timeout", 10)]);
+        assert_eq!(short.timeout, Some(Duration::from_micros(10)));
+        let long = wait(&policies, &[("timeout", 9_000)]);
+        assert_eq!(long.timeout, Some(Duration::from_millis(1)));
+        let waits = Waits::new(policies);
+        let first = waits.enter(long).unwrap();
+        let full = waits.enter(long).unwrap_err();
+        assert_eq!(full.code, ErrorCode::Overloaded);
+        let urgent = Wait { level: 1, ..long };
+        assert!(waits.enter(urgent).is_ok(), "each level has its own");
+        assert!(first.take() && !first.take());
+        drop(first);
+        assert!(waits.enter(long).is_ok());
+    }
+
+    #[test]
+    fn what_is_delayed_goes_last() {
+        let policies = policies(
+            "priority_levels: 2 default_priority_level: 1
+             default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 1 }",
+        );
+        let waits = Waits::new(policies.clone());
+        let urgent = waits.enter(wait(&policies, &[("priority", 1)])).unwrap();
+        let other = waits.enter(wait(&policies, &[("priority", 2)])).unwrap();
+        let begun = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
+        assert!(urgent.rank(begun) < other.rank(begun));
+        let late = Instant::now() + Duration::from_secs(1);
+        assert!(other.rank(begun) < urgent.rank(late));
+        assert!(urgent.refusal().is_none());
+    }
+}

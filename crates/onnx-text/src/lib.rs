@@ -1,0 +1,377 @@
+//! Text encoders: text in; vectors, scores, labels, spans or weighted terms out, one row for each.
+//!
+//! What a model does and how is told by its directory (`settings`). Rows are tokenised in the
+//! caller's task (`texts`), and then belong to the threads that own a session each (`lanes`,
+//! `thread`): what waits, whoever it is from, is sorted by length (`batcher`) and run in batches
+//! under a budget of tokens (`plan`, `run`), over tensors that are bound once where a shape comes
+//! again (`kept`). No thread waits for more to come: on a CPU a batch gains little, and waiting
+//! costs latency. Results become columns in the caller's task again (`columns`).
+
+pub mod bare;
+mod batcher;
+mod columns;
+mod kept;
+mod lanes;
+mod padding;
+mod plan;
+mod reading;
+mod run;
+mod settings;
+mod texts;
+mod thread;
+mod wanted;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use async_stream::try_stream;
+use async_trait::async_trait;
+use futures::{StreamExt, TryStreamExt, stream};
+use volley_backend::Backend;
+use volley_onnx_runtime::ort::session::Session;
+use volley_types::{
+    ChunkStream, ErrorCode, ModelName, ModelRef, Parameters, Predict, PredictError, PredictRequest,
+    Signature, Task,
+};
+
+use self::batcher::RequestKey;
+use self::columns::Shape;
+use self::lanes::Lanes;
+use self::plan::Budget;
+use self::run::Runner;
+use self::settings::Settings;
+use self::texts::Texts;
+use self::thread::{Pace, Queue};
+use self::wanted::Wanted;
+use volley_model_directory::layout;
+use volley_model_directory::overrides::VARIANT;
+use volley_model_directory::registered::Registered;
+use volley_onnx_runtime::session::Place;
+use volley_onnx_runtime::watch::Watch;
+use volley_onnx_runtime::{Device, OnnxConfig, Runtime, graph, session};
+
+/// Pieces of one request that are under way at a time.
+const UNDER_WAY: usize = 4;
+
+/// Rows of one piece: a large batch is answered piece by piece. A piece has several windows of what
+/// is sorted by length, so that sorting loses nothing by it.
+const PIECE_ROWS: usize = 1_024;
+
+/// Rows of so many bytes are tokenised where they are: that takes less than to wake a thread.
+const SHORT_BYTES: usize = 2_048;
+
+/// A loaded text encoder.
+struct Encoder {
+    model: ModelName,
+    signature: Signature,
+    capacity: usize,
+    memory_bytes: u64,
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    config: OnnxConfig,
+    signature: Signature,
+    texts: Texts,
+    shape: Shape,
+    queue: Queue,
+}
+
+/// Loads the directory of a text encoder. Blocks.
+pub fn load(
+    runtime: &Runtime,
+    directory: &Path,
+    model: ModelName,
+    defaults: &Parameters,
+    registered: &Registered,
+    config: OnnxConfig,
+) -> Result<Arc<dyn Backend>, PredictError> {
+    let mut settings = Settings::read(directory, registered)?;
+    let path = directory.join(layout::graph(directory, defaults.text(VARIANT).as_deref())?);
+    let bytes = config.weights_of_session(&graph::outline(&path)?);
+    let lanes = Lanes::of(&config, bytes, session::cores());
+    let build = |threads| {
+        let config = OnnxConfig { threads, ..config };
+        session::build_placed(runtime, &path, &config)
+    };
+    let (session, place) = build(lanes.threads)?;
+    let lanes = lanes.on(place, &config);
+    let outputs: Vec<_> = session.outputs().iter().map(|one| one.name()).collect();
+    settings.suit(&outputs);
+    let texts = Texts::read(directory, &settings)?;
+    let first = (session, place);
+    let Started { runners, wide } = start(&lanes, first, build, &settings, &config)?;
+    let width = runners[0].0.width();
+    settings.name_labels(width);
+    let shape = Shape::new(&settings, &texts, width, defaults)?;
+    settings.check_width(shape.usual())?;
+    let signature = match settings.task {
+        Task::Rerank => Signature::rerank(),
+        Task::Classify => Signature::classify(),
+        Task::ClassifyTokens => Signature::classify_tokens(),
+        Task::EncodeSparse => Signature::encode_sparse(),
+        _ => Signature::embed(shape.usual()),
+    }
+    .within(settings.max_length);
+    let memory_bytes = lanes.bytes(bytes);
+    let capacity = config.tensor_streams.max(1);
+    let pace = Pace {
+        budget: settings.budget(place, &lanes),
+        window: settings.window,
+    };
+    let queue = Queue::start(&model, runners, wide, pace, capacity)?;
+    let inner = Inner {
+        config,
+        signature: signature.clone(),
+        texts,
+        shape,
+        queue,
+    };
+    Ok(Arc::new(Encoder {
+        model,
+        signature,
+        capacity,
+        memory_bytes,
+        inner: Arc::new(inner),
+    }))
+}
+
+/// All sessions of a text encoder, warm.
+struct Started {
+    runners: Vec<(Runner, Watch)>,
+    wide: Option<Runner>,
+}
+
+/// Builds the sessions that are missing behind the `first`, of so many threads each and side by
+/// side, and warms all of them up.
+fn start(
+    lanes: &Lanes,
+    first: (Session, Place),
+    build: impl Fn(usize) -> Result<(Session, Place), PredictError> + Sync,
+    settings: &Settings,
+    config: &OnnxConfig,
+) -> Result<Started, PredictError> {
+    let warm = |(session, place)| {
+        let mut runner = Runner::new(session, place, settings)?;
+        let mut watch = Watch::new(config.run_timeout)?;
+        runner.warm_up(&mut watch)?;
+        Ok::<_, PredictError>((runner, watch))
+    };
+    let mut runners = vec![warm(first)?];
+    let others = std::iter::repeat_n(lanes.threads, lanes.count - 1).chain(lanes.wide);
+    let built = std::thread::scope(|scope| {
+        let build = &build;
+        let spawn = |threads| scope.spawn(move || build(threads));
+        let building: Vec<_> = others.map(spawn).collect();
+        let built = building.into_iter().map(|one| {
+            let panicked = |_| PredictError::internal("building a session panicked", "");
+            one.join().map_err(panicked)?
+        });
+        built.collect::<Result<Vec<_>, _>>()
+    });
+    for session in built? {
+        runners.push(warm(session)?);
+    }
+    let wide = lanes.wide.and_then(|_| runners.pop());
+    Ok(Started {
+        runners,
+        wide: wide.map(|(wide, _)| wide),
+    })
+}
+
+/// Bytes of the weights of all sessions of a text encoder with this graph, before it is loaded.
+pub fn estimate(config: &OnnxConfig, graph: &graph::Outline) -> u64 {
+    let bytes = config.weights_of_session(graph);
+    Lanes::of(config, bytes, session::cores()).bytes(bytes)
+}
+
+/// The tokens of a text, for bare runs.
+pub(crate) fn bare_tokens(directory: &Path, text: &str) -> Result<Vec<i64>, PredictError> {
+    let texts = Texts::read(
+        directory,
+        &Settings::read(directory, &Registered::default())?,
+    )?;
+    let column: arrow_array::ArrayRef = Arc::new(arrow_array::StringArray::from(vec![text]));
+    let rows = RecordBatch::try_from_iter([(volley_types::signature::TEXT, column)])
+        .map_err(|error| PredictError::internal("a row could not be made", error))?;
+    let tokens = texts
+        .tokenise(&rows, 0, Wanted::default())?
+        .into_iter()
+        .next()
+        .unwrap_or_default();
+    Ok(tokens.ids.iter().map(|id| i64::from(*id)).collect())
+}
+
+/// What an encoder's files say, for people.
+///
+/// # Errors
+/// `InvalidInput` when one is malformed.
+pub fn details(
+    directory: &Path,
+    graph: &Path,
+    registered: &Registered,
+    config: &OnnxConfig,
+) -> Result<Vec<(&'static str, String)>, PredictError> {
+    let settings = Settings::read(directory, registered)?;
+    let mut details = vec![("longest text", format!("{} tokens", settings.max_length))];
+    match settings.task {
+        Task::Embed => {
+            let pooling = format!("{:?}", settings.pooling).to_lowercase();
+            details.push(("pooling", pooling));
+            let normalized = if settings.normalize { "yes" } else { "no" };
+            details.push(("normalized", normalized.to_owned()));
+            for (name, prefix) in [
+                ("query prefix", &settings.query_prefix),
+                ("passage prefix", &settings.passage_prefix),
+            ] {
+                if !prefix.is_empty() {
+                    details.push((name, format!("{prefix:?}")));
+                }
+            }
+        }
+        Task::Classify | Task::ClassifyTokens => {
+            details.push(("labels", settings.labels.join(", ")))
+        }
+        _ => {}
+    }
+    let activation = format!("{:?}", settings.activation).to_lowercase();
+    if matches!(
+        settings.task,
+        Task::Rerank | Task::Classify | Task::ClassifyTokens
+    ) {
+        details.push(("activation", activation));
+    }
+    let (place, device) = match config.device {
+        Device::Cuda => (Place::Cuda(config.gpu), "GPU"),
+        Device::Cpu | Device::Auto => (Place::Host, "CPU"),
+    };
+    let bytes = config.weights_of_session(&graph::outline(&directory.join(graph))?);
+    let lanes = Lanes::of(config, bytes, session::cores());
+    let Budget { tokens, rows } = settings.budget(place, &lanes);
+    let batch = format!("{tokens} tokens, {rows} rows on a {device}");
+    details.push(("largest run", batch));
+    if place == Place::Host {
+        details.push(("sessions", format!("{} on a CPU", lanes.told())));
+    }
+    Ok(details)
+}
+
+impl Backend for Encoder {
+    fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+}
+
+/// Rows of one batch that are answered together.
+struct Piece {
+    /// Which of the batch's rows is its first.
+    first: usize,
+    rows: RecordBatch,
+}
+
+impl Inner {
+    /// `rows` in pieces.
+    ///
+    /// # Errors
+    /// `InvalidInput` for rows of other columns, `TooLarge` for too many.
+    fn pieces(&self, rows: &RecordBatch) -> Result<Vec<Piece>, PredictError> {
+        self.signature.check_input(&rows.schema())?;
+        if self.config.max_rows < rows.num_rows() {
+            return Err(PredictError::new(
+                ErrorCode::TooLarge,
+                format!(
+                    "a batch has {} rows, and may have {}; send several",
+                    rows.num_rows(),
+                    self.config.max_rows
+                ),
+            ));
+        }
+        let count = rows.num_rows();
+        let starts = (0..count).step_by(PIECE_ROWS);
+        let piece = |first| Piece {
+            first,
+            rows: rows.slice(first, PIECE_ROWS.min(count - first)),
+        };
+        Ok(starts.map(piece).collect())
+    }
+
+    /// One answer row for each of a piece's, in order.
+    async fn encode(
+        self: Arc<Self>,
+        request: RequestKey,
+        piece: Piece,
+        wanted: Wanted,
+    ) -> Result<RecordBatch, PredictError> {
+        let Piece { first, rows } = piece;
+        let tokenised = if bytes(&rows) <= SHORT_BYTES {
+            self.texts.tokenise(&rows, first, wanted)?
+        } else {
+            // Tokenising many texts takes longer than a runtime's thread should be held.
+            let inner = self.clone();
+            let tokenised =
+                tokio::task::spawn_blocking(move || inner.texts.tokenise(&rows, first, wanted));
+            tokenised
+                .await
+                .map_err(|error| PredictError::internal("tokenising failed", error))??
+        };
+        let tokens = Arc::new(tokenised);
+        let values = self.queue.run(request, tokens.clone()).await?;
+        self.shape.columns(&tokens, values, wanted)
+    }
+}
+
+/// The pieces, or why there are none.
+fn pieces(pieces: Result<Vec<Piece>, PredictError>) -> Vec<Result<Piece, PredictError>> {
+    match pieces {
+        Ok(pieces) => pieces.into_iter().map(Ok).collect(),
+        Err(error) => vec![Err(error)],
+    }
+}
+
+/// Bytes of what the rows hold.
+fn bytes(rows: &RecordBatch) -> usize {
+    let columns = rows.columns().iter();
+    let sizes = columns.map(|column| column.to_data().get_slice_memory_size());
+    sizes
+        .map(|size| size.unwrap_or(usize::MAX))
+        .fold(0, usize::saturating_add)
+}
+
+#[async_trait]
+impl Predict for Encoder {
+    async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
+        self.signature.check_input(&request.input.schema())?;
+        let wanted = self.inner.shape.wanted(&request.parameters)?;
+        let inner = self.inner.clone();
+        let key = RequestKey::fresh();
+        let batches = try_stream! {
+            let input = request.input.into_stream();
+            let encoded = input
+                .map_ok(|rows| stream::iter(pieces(inner.pieces(&rows))))
+                .try_flatten()
+                .map_ok(|rows| inner.clone().encode(key, rows, wanted))
+                .map(|rows| async { rows?.await })
+                .buffered(UNDER_WAY);
+            futures::pin_mut!(encoded);
+            while let Some(rows) = encoded.try_next().await? {
+                if 0 < rows.num_rows() {
+                    yield rows;
+                }
+            }
+        };
+        Ok(ChunkStream::new(self.signature.output.clone(), batches))
+    }
+
+    async fn signature(&self, _: &ModelRef) -> Result<Signature, PredictError> {
+        Ok(self.signature.clone())
+    }
+
+    async fn models(&self) -> Vec<ModelName> {
+        vec![self.model.clone()]
+    }
+}

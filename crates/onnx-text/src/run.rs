@@ -1,0 +1,349 @@
+//! Runs of a session: rows of tokens, padded to the longest, into numbers for each row.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use half::{bf16, f16};
+use volley_onnx_runtime::ort::session::{Session, SessionInputValue};
+use volley_onnx_runtime::ort::value::{
+    Outlet, Tensor, TensorElementType, TensorValueTypeMarker, Value,
+};
+use volley_types::{ErrorCode, ErrorOrigin, PredictError, Task};
+
+use super::kept::{Kept, Output};
+use super::padding::{Input, InputKind, Padding};
+use super::reading::{Reading, Values};
+use super::settings::Settings;
+use super::texts::Tokens;
+use volley_onnx_runtime::failure::internal;
+use volley_onnx_runtime::session;
+use volley_onnx_runtime::session::Options;
+use volley_onnx_runtime::session::Place;
+use volley_onnx_runtime::watch::Watch;
+
+/// Owns a session.
+pub(super) struct Runner {
+    // Bindings hold on to the session: first out.
+    kept: Kept,
+    session: Session,
+    inputs: Vec<Input>,
+    output: Output,
+    reading: Reading,
+    padding: Padding,
+    place: Place,
+}
+
+/// Outputs that have the vectors of tokens or of texts, the one to take first.
+const OUTPUTS: [&str; 4] = [
+    "sentence_embedding",
+    "logits",
+    "last_hidden_state",
+    "token_embeddings",
+];
+
+impl Runner {
+    /// Checks that the graph is that of an encoder for its task.
+    ///
+    /// # Errors
+    /// `InvalidInput` naming what is missing or unknown.
+    pub(super) fn new(
+        session: Session,
+        place: Place,
+        settings: &Settings,
+    ) -> Result<Self, PredictError> {
+        let inputs = inputs_of(&session)?;
+        let output = output_of(&session, settings.task)?;
+        let shape = output
+            .dtype()
+            .tensor_shape()
+            .ok_or_else(|| PredictError::invalid("the model's output is no tensor"))?;
+        let pooled = shape.len() == 2;
+        let last = shape.last().and_then(|last| usize::try_from(*last).ok());
+        let width = last.or(settings.hidden_size).unwrap_or(0);
+        if shape.len() < 2 || !fits(settings.task, pooled, width) {
+            return Err(PredictError::invalid(format!(
+                "the model's output '{}' does not have the shape of its task '{}'",
+                output.name(),
+                settings.task.as_str()
+            )));
+        }
+        check(settings, pooled, width)?;
+        let output = Output {
+            name: output.name().to_owned(),
+            element: output
+                .dtype()
+                .tensor_type()
+                .unwrap_or(TensorElementType::Float32),
+            pooled,
+            width,
+        };
+        Ok(Self {
+            kept: Kept::default(),
+            inputs,
+            output,
+            reading: Reading {
+                pooled,
+                width,
+                task: settings.task,
+                pooling: settings.pooling,
+                activation: settings.activation,
+                weighing: settings.weighing,
+            },
+            padding: Padding {
+                token: settings.pad_token,
+                first_position: u32::try_from(settings.first_position).unwrap_or(0),
+            },
+            place,
+            session,
+        })
+    }
+
+    /// Runs one token, so that the first request finds the model warm, and a model that cannot
+    /// run is never served.
+    ///
+    /// # Errors
+    /// `InvalidInput` when it cannot run.
+    pub(super) fn warm_up(&mut self, watch: &mut Watch) -> Result<(), PredictError> {
+        let token = self.one_token();
+        self.run(&[&token], watch).map_err(session::cannot_run)?;
+        Ok(())
+    }
+
+    fn one_token(&self) -> Tokens {
+        Tokens {
+            ids: vec![self.padding.token],
+            types: vec![0],
+            ..Tokens::default()
+        }
+    }
+
+    /// Numbers of a vector, labels, or terms.
+    pub(super) fn width(&self) -> usize {
+        self.reading.width
+    }
+
+    /// One run over `rows`.
+    ///
+    /// # Errors
+    /// `Internal` when it fails, `TooLarge` when there is no memory for it, `DeadlineExceeded` when
+    /// `watch` stopped it.
+    pub(super) fn run(
+        &mut self,
+        rows: &[&Tokens],
+        watch: &mut Watch,
+    ) -> Result<Vec<Values>, PredictError> {
+        let ran = self.run_with(rows, Options::new(), watch);
+        if matches!(&ran, Err(error) if error.code == ErrorCode::TooLarge) {
+            let (token, options) = (self.one_token(), session::shrinking(self.place));
+            if let Err(error) = self.run_with(&[&token], options, watch) {
+                tracing::warn!(
+                    error = error.chain(),
+                    "a session keeps what it does not use"
+                );
+            }
+        }
+        ran
+    }
+
+    fn run_with(
+        &mut self,
+        rows: &[&Tokens],
+        options: volley_onnx_runtime::ort::Result<Options>,
+        watch: &mut Watch,
+    ) -> Result<Vec<Values>, PredictError> {
+        let options =
+            options.map_err(|error| internal("a run could not be set up", error.to_string()))?;
+        let options = Arc::new(options);
+        let longest = rows.iter().map(|row| row.ids.len()).max().unwrap_or(0);
+        let Some(bound) = self.run_bound(rows, longest, &options, watch)? else {
+            return self.run_unbound(rows, longest, &options, watch);
+        };
+        match bound {
+            Err(error) if error.code == ErrorCode::Internal => {
+                // A graph whose output has another shape than it declares can run all the same.
+                let values = self.run_unbound(rows, longest, &options, watch)?;
+                let output = self.output.name.as_str();
+                tracing::warn!(output, error = error.chain(), "an output cannot be bound");
+                self.kept.give_up();
+                Ok(values)
+            }
+            bound => bound,
+        }
+    }
+
+    /// A run over tensors that are kept; `None` where there are none of that shape. On a GPU
+    /// there are none: what is bound is copied when it is bound.
+    fn run_bound(
+        &mut self,
+        rows: &[&Tokens],
+        longest: usize,
+        options: &Arc<Options>,
+        watch: &mut Watch,
+    ) -> Result<Option<Result<Vec<Values>, PredictError>>, PredictError> {
+        if self.place != Place::Host {
+            return Ok(None);
+        }
+        let (session, shape) = (&mut self.session, [rows.len(), longest]);
+        let kept = self.kept.find(session, &self.inputs, &self.output, shape)?;
+        let Some(bound) = kept else {
+            return Ok(None);
+        };
+        bound.fill(self.padding, &self.inputs, rows);
+        let ran = watch.over(options, |options| {
+            let ran = session.run_binding_with_options(&bound.binding, options);
+            ran.map(drop).map_err(|error| refused(&error.to_string()))
+        });
+        let read = |()| self.reading.all(rows, longest, &floats(&bound.output)?);
+        Ok(Some(ran.and_then(read)))
+    }
+
+    fn run_unbound(
+        &mut self,
+        rows: &[&Tokens],
+        longest: usize,
+        options: &Arc<Options>,
+        watch: &mut Watch,
+    ) -> Result<Vec<Values>, PredictError> {
+        let mut inputs: Vec<(&str, SessionInputValue<'_>)> = Vec::new();
+        for input in &self.inputs {
+            inputs.push((&input.name, tensor(self.padding, input, rows, longest)?));
+        }
+        let session = &mut self.session;
+        let outputs = watch.over(options, |options| {
+            session
+                .run_with_options(inputs, options)
+                .map_err(|error| refused(&error.to_string()))
+        })?;
+        let output = outputs
+            .get(self.output.name.as_str())
+            .ok_or_else(|| internal("the model gave no output", self.output.name.clone()))?;
+        self.reading.all(rows, longest, &floats(output)?)
+    }
+}
+
+fn inputs_of(session: &Session) -> Result<Vec<Input>, PredictError> {
+    let inputs = session.inputs().iter().map(|input| {
+        let name = input.name().to_owned();
+        let kind = match name.as_str() {
+            "input_ids" => InputKind::Ids,
+            "attention_mask" => InputKind::Mask,
+            "token_type_ids" => InputKind::Types,
+            "position_ids" => InputKind::Positions,
+            _ => {
+                return Err(PredictError::invalid(format!(
+                    "the model's input '{name}' is none of a text encoder"
+                )));
+            }
+        };
+        let narrow = match input.dtype().tensor_type() {
+            Some(TensorElementType::Int64) => false,
+            Some(TensorElementType::Int32) => true,
+            _ => {
+                return Err(PredictError::invalid(format!(
+                    "the model's input '{name}' holds no 32- or 64-bit integers"
+                )));
+            }
+        };
+        Ok(Input { name, kind, narrow })
+    });
+    inputs.collect()
+}
+
+fn output_of(session: &Session, task: Task) -> Result<&Outlet, PredictError> {
+    let wanted = if task == Task::Embed {
+        &OUTPUTS[..]
+    } else {
+        &OUTPUTS[1..]
+    };
+    let named = wanted.iter().find_map(|name| {
+        let mut outputs = session.outputs().iter();
+        outputs.find(|output| output.name() == *name)
+    });
+    let output = named.or_else(|| session.outputs().first());
+    output.ok_or_else(|| PredictError::invalid("the model has no output"))
+}
+
+/// Whether an output of this width, for each text where it is `pooled` and else for each token, is
+/// what a task wants.
+fn fits(task: Task, pooled: bool, width: usize) -> bool {
+    match task {
+        Task::ClassifyTokens | Task::EncodeSparse => width != 0 && !pooled,
+        Task::Rerank => width == 1 && pooled,
+        Task::Classify => width != 0 && pooled,
+        _ => width != 0,
+    }
+}
+
+/// Refuses what the directory tells and the graph does not do.
+fn check(settings: &Settings, pooled: bool, width: usize) -> Result<(), PredictError> {
+    if let Some(module) = &settings.beyond
+        && matches!(settings.task, Task::Embed | Task::EncodeSparse)
+        && !pooled
+    {
+        let mend = match settings.task {
+            Task::Embed => {
+                "which the graph does not do; export the model with an output \
+                            'sentence_embedding'"
+            }
+            _ => "which is not done here",
+        };
+        return Err(PredictError::invalid(format!(
+            "modules.json has a module '{module}', {mend}"
+        )));
+    }
+    let classifies = matches!(settings.task, Task::Classify | Task::ClassifyTokens);
+    let labels = settings.labels.len();
+    if classifies && labels != 0 && labels != width {
+        return Err(PredictError::invalid(format!(
+            "the model gives {width} numbers and has {labels} labels; 'id2label' of \
+             config.json, or 'labels' of model.toml, must name them all"
+        )));
+    }
+    Ok(())
+}
+
+fn refused(message: &str) -> PredictError {
+    if !session::lacks_memory(message) {
+        return internal("the model could not run", message);
+    }
+    let told = "the run needs more memory than the worker has; send fewer or shorter texts";
+    PredictError::new(ErrorCode::TooLarge, told)
+        .with_origin(ErrorOrigin::Model)
+        .with_source(message.to_owned())
+}
+
+fn tensor(
+    padding: Padding,
+    input: &Input,
+    rows: &[&Tokens],
+    longest: usize,
+) -> Result<SessionInputValue<'static>, PredictError> {
+    let failed = |error: volley_onnx_runtime::ort::Error| {
+        internal("an input could not be made", error.to_string())
+    };
+    let (shape, count) = ([rows.len(), longest], rows.len() * longest);
+    if input.narrow {
+        let mut values = vec![0_i32; count];
+        padding.fill(rows, input.kind, u32::cast_signed, &mut values);
+        return Ok(Tensor::from_array((shape, values)).map_err(failed)?.into());
+    }
+    let mut values = vec![0_i64; count];
+    padding.fill(rows, input.kind, i64::from, &mut values);
+    Ok(Tensor::from_array((shape, values)).map_err(failed)?.into())
+}
+
+/// The numbers of an output: where they are, if they have 32 bits.
+fn floats<M: TensorValueTypeMarker + ?Sized>(
+    output: &Value<M>,
+) -> Result<Cow<'_, [f32]>, PredictError> {
+    if let Ok((_, values)) = output.try_extract_tensor::<f32>() {
+        return Ok(values.into());
+    }
+    if let Ok((_, values)) = output.try_extract_tensor::<bf16>() {
+        return Ok(values.iter().map(|value| value.to_f32()).collect());
+    }
+    let halves = output.try_extract_tensor::<f16>();
+    let (_, values) = halves
+        .map_err(|error| internal("the model's output holds no floats", error.to_string()))?;
+    Ok(values.iter().map(|value| value.to_f32()).collect())
+}

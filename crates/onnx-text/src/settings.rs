@@ -1,0 +1,355 @@
+//! What a directory says about its encoder: the files that exporters and sentence-transformers
+//! write, and `model.toml`, which has the last word.
+
+mod files;
+
+use std::path::Path;
+use std::time::Duration;
+
+use volley_types::{PredictError, Task};
+
+use self::files::{
+    Config, Module, PoolingConfig, Prompts, SentenceConfig, SpladeConfig, TokenizerConfig, json,
+    of_module,
+};
+use super::lanes::Lanes;
+use super::plan::Budget;
+use volley_model_directory::overrides::{Activation, Kind, Overrides, Pooling};
+use volley_model_directory::registered::{ModelConfig, Registered};
+use volley_onnx_runtime::session::Place;
+
+/// The longest text in tokens, where nothing says less.
+const MAX_LENGTH: usize = 8_192;
+/// Values of `model_max_length` from here on say that nobody knows.
+const NO_LENGTH: f64 = 1e6;
+
+/// How an encoder is used.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Settings {
+    pub(super) task: Task,
+    /// Whether the task is only what the architecture suggests.
+    guessed: bool,
+    pub(super) pooling: Pooling,
+    /// How the scores of tokens become weights of terms.
+    pub(super) weighing: Weighing,
+    /// Whether texts are made lower case before they become tokens.
+    pub(super) lower_case: bool,
+    /// A module of sentence-transformers that comes after pooling, and is not done here.
+    pub(super) beyond: Option<String>,
+    /// Whether vectors have length 1.
+    pub(super) normalize: bool,
+    /// Tokens of one row, special ones included; longer texts are cut.
+    pub(super) max_length: usize,
+    pub(super) query_prefix: String,
+    pub(super) passage_prefix: String,
+    /// Of texts that are neither.
+    pub(super) default_prefix: String,
+    /// Names of a classifier's outputs, by index.
+    pub(super) labels: Vec<String>,
+    pub(super) activation: Activation,
+    pub(super) pad_token: u32,
+    /// The position of a row's first token, for graphs that are told positions.
+    pub(super) first_position: usize,
+    /// The width of a vector, where the graph does not tell.
+    pub(super) hidden_size: Option<usize>,
+    /// The largest run, where `model.toml` says.
+    pub(super) batch_tokens: Option<usize>,
+    pub(super) batch_rows: Option<usize>,
+    /// How long a run waits for more rows.
+    pub(super) window: Duration,
+    /// The width of a vector as it was registered.
+    embedding_dimension: Option<usize>,
+}
+
+/// How the scores of a text's tokens become one weight of each term: what is positive of each, as
+/// ln(1 + score), the largest over all tokens (SPLADE v2: Formal et al., 2021).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Weighing {
+    /// The sum over all tokens in place of the largest (SPLADE).
+    pub(crate) sums: bool,
+    /// The logarithm is taken twice, as OpenSearch's own models have it.
+    pub(crate) twice: bool,
+}
+
+impl Settings {
+    /// Reads a directory, and what was registered about it.
+    ///
+    /// # Errors
+    /// `InvalidInput` naming the file that is malformed.
+    pub(super) fn read(directory: &Path, registered: &Registered) -> Result<Self, PredictError> {
+        let told = registered.config.clone().unwrap_or_default();
+        let config = config(directory, registered)?;
+        let own = Overrides::read(directory, Kind::Encoder)?;
+        let modules: Option<Vec<Module>> = json(directory, "modules.json")?;
+        let listed = modules.as_deref().unwrap_or_default();
+        let pooling: PoolingConfig = of_module(directory, listed, "Pooling")?;
+        let splade: SpladeConfig = of_module(directory, listed, "SpladePooling")?;
+        let sentence: SentenceConfig =
+            json(directory, "sentence_bert_config.json")?.unwrap_or_default();
+        let prompts: Prompts =
+            json(directory, "config_sentence_transformers.json")?.unwrap_or_default();
+        let known = labels(&config);
+        let kinds: Vec<&str> = modules.iter().flatten().map(Module::name).collect();
+        let known_task = match (registered.task, &own.task) {
+            (Some(task), _) => Some(task),
+            (None, Some(name)) => Some(task_named(name)?),
+            (None, None) => task_of_modules(&kinds),
+        };
+        let task = known_task.unwrap_or_else(|| task(&config, known.len()));
+        // OpenSearch leaves vectors as they are unless it is told otherwise.
+        let normalizes = match modules {
+            Some(_) => kinds.contains(&"Normalize"),
+            None => registered.config.is_none(),
+        };
+        Ok(Self {
+            task,
+            guessed: known_task.is_none(),
+            pooling: match registered_pooling(&told)?.or(own.pooling) {
+                Some(pooling) => pooling,
+                None => pooling.mode()?,
+            },
+            weighing: splade.weighing()?,
+            lower_case: sentence.do_lower_case,
+            beyond: kinds
+                .iter()
+                .find(|kind| !MODULES.contains(kind))
+                .map(|kind| (*kind).to_owned()),
+            normalize: told
+                .normalize_result
+                .or(own.normalize)
+                .unwrap_or(normalizes),
+            max_length: match told.model_max_length {
+                Some(length) => length.max(1),
+                None => length(own.max_length, directory, &config, &sentence)?,
+            },
+            query_prefix: told
+                .query_prefix
+                .or(own.query_prefix)
+                .unwrap_or_else(|| prompts.first(&["query"])),
+            passage_prefix: told
+                .passage_prefix
+                .or(own.passage_prefix)
+                .unwrap_or_else(|| prompts.first(&["passage", "document"])),
+            default_prefix: prompts.default(),
+            activation: match own.activation {
+                Some(activation) => activation,
+                None => activation(task, &config, known.len())?,
+            },
+            labels: own.labels.unwrap_or(known),
+            pad_token: config.pad_token_id.unwrap_or(0),
+            first_position: first_position(&config),
+            hidden_size: config.hidden_size.or(told.embedding_dimension),
+            embedding_dimension: told.embedding_dimension,
+            batch_tokens: own.max_batch_tokens,
+            batch_rows: own.max_batch_rows,
+            window: Duration::from_micros(own.batch_window_us.unwrap_or(0).into()),
+        })
+    }
+
+    /// The largest run at that place.
+    pub(super) fn budget(&self, place: Place, lanes: &Lanes) -> Budget {
+        let usual = Budget::of(place, lanes);
+        Budget {
+            tokens: self.batch_tokens.unwrap_or(usual.tokens).max(1),
+            rows: self.batch_rows.unwrap_or(usual.rows).max(1),
+        }
+    }
+
+    /// Corrects what was only suggested by what the graph gives. Many embedding models name the
+    /// architecture that they were first trained as, and have no words among their outputs.
+    pub(super) fn suit(&mut self, outputs: &[&str]) {
+        let hidden = [
+            "last_hidden_state",
+            "token_embeddings",
+            "sentence_embedding",
+        ];
+        let embeds = outputs.iter().any(|name| hidden.contains(name));
+        if self.guessed && self.task == Task::EncodeSparse && embeds && !outputs.contains(&"logits")
+        {
+            self.task = Task::Embed;
+        }
+    }
+
+    /// Refuses vectors of another width than was registered: an index would not take them.
+    ///
+    /// # Errors
+    /// `InvalidInput` with both widths.
+    pub(super) fn check_width(&self, width: usize) -> Result<(), PredictError> {
+        match self.embedding_dimension {
+            Some(told) if self.task == Task::Embed && told != width => {
+                Err(PredictError::invalid(format!(
+                    "'model_config.embedding_dimension' is {told}, but the model's vectors have \
+                     {width} numbers"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Names a classifier's outputs where no file does, as exporters leave them out.
+    pub(super) fn name_labels(&mut self, width: usize) {
+        let classifies = matches!(self.task, Task::Classify | Task::ClassifyTokens);
+        if classifies && self.labels.is_empty() {
+            self.labels = (0..width).map(|index| format!("LABEL_{index}")).collect();
+        }
+    }
+}
+
+/// The `config.json` that was registered, or else the directory's.
+fn config(directory: &Path, registered: &Registered) -> Result<Config, PredictError> {
+    match registered.all_config() {
+        Some(text) => serde_json::from_str(text).map_err(|error| {
+            PredictError::invalid("'model_config.all_config' is no config.json").with_source(error)
+        }),
+        None => Ok(json(directory, "config.json")?.unwrap_or_default()),
+    }
+}
+
+/// How `model_config` would have vectors pooled. With `none` the graph does it.
+fn registered_pooling(config: &ModelConfig) -> Result<Option<Pooling>, PredictError> {
+    let Some(mode) = config.pooling_mode.as_deref() else {
+        return Ok(None);
+    };
+    let mode = mode.to_ascii_lowercase();
+    if mode == "none" {
+        return Ok(None);
+    }
+    Pooling::from_name(&mode).map(Some).ok_or_else(|| {
+        PredictError::invalid(
+            "'model_config.pooling_mode' must be mean, mean_sqrt_len, weightedmean, cls, max, \
+             lasttoken or none",
+        )
+    })
+}
+
+/// What is done here of sentence-transformers.
+const MODULES: [&str; 5] = [
+    "Transformer",
+    "Pooling",
+    "Normalize",
+    "MLMTransformer",
+    "SpladePooling",
+];
+
+/// The task that sentence-transformers' modules are for.
+fn task_of_modules(kinds: &[&str]) -> Option<Task> {
+    if kinds.contains(&"SpladePooling") {
+        Some(Task::EncodeSparse)
+    } else {
+        kinds.contains(&"Pooling").then_some(Task::Embed)
+    }
+}
+
+/// The names of outputs in the order of their numbers.
+fn labels(config: &Config) -> Vec<String> {
+    let mut labels: Vec<(usize, &String)> = config
+        .id2label
+        .iter()
+        .filter_map(|(index, label)| Some((index.parse().ok()?, label)))
+        .collect();
+    labels.sort_unstable();
+    labels.into_iter().map(|(_, label)| label.clone()).collect()
+}
+
+/// What an architecture is for. A classifier with one output ranks.
+fn task(config: &Config, labels: usize) -> Task {
+    let name = config.architectures.first().map_or("", String::as_str);
+    if name.ends_with("ForSequenceClassification") && labels == 1 {
+        Task::Rerank
+    } else if name.ends_with("ForSequenceClassification") {
+        Task::Classify
+    } else if name.ends_with("ForTokenClassification") {
+        Task::ClassifyTokens
+    } else if name.ends_with("ForMaskedLM") {
+        Task::EncodeSparse
+    } else {
+        Task::Embed
+    }
+}
+
+fn task_named(name: &str) -> Result<Task, PredictError> {
+    match Task::from_name(name) {
+        Some(task) if !matches!(task, Task::Generate | Task::Tensors) => Ok(task),
+        _ => Err(PredictError::invalid(
+            "model.toml: 'task' must be embed, rerank, classify, classify_tokens or encode_sparse",
+        )),
+    }
+}
+
+fn activation(task: Task, config: &Config, labels: usize) -> Result<Activation, PredictError> {
+    if task != Task::Rerank {
+        return Ok(match config.problem_type.as_deref() {
+            Some("multi_label_classification") => Activation::Sigmoid,
+            Some("regression") => Activation::None,
+            // The softmax of one number is 1, whatever it is.
+            _ if task == Task::Classify && labels == 1 => Activation::Sigmoid,
+            _ => Activation::Softmax,
+        });
+    }
+    let told = config.sentence_transformers.activation_fn.as_ref();
+    let told = told.or(config.sbert_ce_default_activation_function.as_ref());
+    match told.map(|name| name.rsplit('.').next().unwrap_or_default()) {
+        None | Some("Sigmoid") => Ok(Activation::Sigmoid),
+        Some("Identity") => Ok(Activation::None),
+        Some(_) => Err(PredictError::invalid(
+            "config.json names an activation function that is not known; 'activation' of \
+             model.toml says which to take: none, sigmoid or softmax",
+        )),
+    }
+}
+
+/// Where positions begin: behind the padding's, in RoBERTa and what descends from it.
+fn first_position(config: &Config) -> usize {
+    let offset = ["roberta", "camembert", "mpnet"];
+    if offset.iter().any(|name| config.model_type.contains(name)) {
+        config.pad_token_id.unwrap_or(1) as usize + 1
+    } else {
+        0
+    }
+}
+
+/// Tokens that the model has positions for.
+fn positions(config: &Config) -> Option<usize> {
+    let positions = config.max_position_embeddings?;
+    Some(positions.saturating_sub(first_position(config)))
+}
+
+/// What `model.toml` says, else the least of what the files say.
+fn length(
+    own: Option<usize>,
+    directory: &Path,
+    config: &Config,
+    sentence: &SentenceConfig,
+) -> Result<usize, PredictError> {
+    let Some(own) = own else {
+        return Ok(max_length(directory, config, sentence)?.max(1));
+    };
+    match positions(config) {
+        _ if own == 0 => Err(PredictError::invalid("model.toml: 'max_length' is 0")),
+        Some(positions) if positions < own => Err(PredictError::invalid(format!(
+            "model.toml: 'max_length' is {own}, and the model has positions for {positions} tokens"
+        ))),
+        _ => Ok(own),
+    }
+}
+
+/// The least of what the files say. What sentence-transformers was told stands in for what the
+/// tokenizer says.
+fn max_length(
+    directory: &Path,
+    config: &Config,
+    sentence: &SentenceConfig,
+) -> Result<usize, PredictError> {
+    let tokenizer: TokenizerConfig = json(directory, "tokenizer_config.json")?.unwrap_or_default();
+    let told = tokenizer.model_max_length.filter(|told| *told < NO_LENGTH);
+    let told = told.map(|told| told as usize);
+    let limits = [
+        sentence.max_seq_length.or(told),
+        positions(config),
+        Some(MAX_LENGTH),
+    ];
+    Ok(limits.into_iter().flatten().min().unwrap_or(MAX_LENGTH))
+}
+
+#[cfg(test)]
+mod tests;

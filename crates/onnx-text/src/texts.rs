@@ -1,0 +1,244 @@
+//! Columns of text into tokens.
+
+use std::path::Path;
+
+use arrow_array::RecordBatch;
+use volley_tokens::tokenizers::{
+    EncodeInput, Encoding, PostProcessor, Tokenizer, TruncationParams,
+};
+use volley_types::chat::text_at;
+use volley_types::signature::{INPUT_TYPE, QUERY, TEXT, TEXT_PAIR};
+use volley_types::{ErrorCode, PredictError, Task};
+
+use super::settings::Settings;
+use super::wanted::Wanted;
+use volley_tokens::vocabulary;
+
+/// The tokens of one row.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Tokens {
+    pub(super) ids: Vec<u32>,
+    /// Which of two texts each is of.
+    pub(super) types: Vec<u32>,
+    /// Where each token is in its text, in characters; nowhere for special ones. Only where the
+    /// task needs it.
+    pub(super) places: Vec<Option<Place>>,
+    /// The text, where the task needs it.
+    pub(super) text: String,
+}
+
+/// Where a token is in its text, in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) start: usize,
+    pub(super) end: usize,
+    /// The word that it is of, counted as the tokenizer cuts words before it cuts tokens.
+    pub(super) word: Option<u32>,
+}
+
+/// Turns rows into tokens.
+pub(super) struct Texts {
+    tokenizer: Tokenizer,
+    task: Task,
+    query_prefix: String,
+    passage_prefix: String,
+    default_prefix: String,
+    lower_case: bool,
+    max_length: usize,
+}
+
+impl Texts {
+    /// Reads `tokenizer.json`, or `vocab.txt`.
+    ///
+    /// # Errors
+    /// `InvalidInput` when it is missing, malformed, or leaves no room for text.
+    pub(super) fn read(directory: &Path, settings: &Settings) -> Result<Self, PredictError> {
+        let malformed = |error: volley_tokens::tokenizers::Error| {
+            PredictError::invalid("tokenizer.json is missing or malformed")
+                .with_source(error.to_string())
+        };
+        let mut tokenizer = vocabulary::tokenizer(directory)?;
+        let processor = tokenizer.get_post_processor();
+        let special = processor.map_or(0, |processor| processor.added_tokens(true));
+        if settings.max_length <= special {
+            return Err(PredictError::invalid(format!(
+                "a text may have {} tokens, and {special} of them are special: no room is left; \
+                 'max_length' of model.toml says how many",
+                settings.max_length
+            )));
+        }
+        // Rows are padded run by run.
+        tokenizer.with_padding(None);
+        let truncation = TruncationParams {
+            max_length: settings.max_length,
+            ..TruncationParams::default()
+        };
+        tokenizer
+            .with_truncation(Some(truncation))
+            .map_err(malformed)?;
+        Ok(Self {
+            tokenizer,
+            task: settings.task,
+            query_prefix: settings.query_prefix.clone(),
+            passage_prefix: settings.passage_prefix.clone(),
+            default_prefix: settings.default_prefix.clone(),
+            lower_case: settings.lower_case,
+            max_length: settings.max_length,
+        })
+    }
+
+    /// The name of a token.
+    pub(super) fn term(&self, id: u32) -> Option<String> {
+        self.tokenizer.id_to_token(id)
+    }
+
+    /// The tokens of each row, cut to the model's length where nobody wants them whole. The first of
+    /// them is row `first` of its request.
+    ///
+    /// # Errors
+    /// `InvalidInput` naming the row that is null, of an unknown type, or no list of tokens where
+    /// it should be; `TooLarge` naming the one that is too long to be read whole.
+    pub(super) fn tokenise(
+        &self,
+        rows: &RecordBatch,
+        first: usize,
+        wanted: Wanted,
+    ) -> Result<Vec<Tokens>, PredictError> {
+        let column = |name| rows.column_by_name(name);
+        let texts = column(TEXT).ok_or_else(|| missing(TEXT))?;
+        let (kinds, pairs, queries) = (column(INPUT_TYPE), column(TEXT_PAIR), column(QUERY));
+        let tokenise = |row| {
+            let told = first + row;
+            let text = text_at(texts, row).ok_or_else(|| null(TEXT, told))?;
+            if wanted.token_inputs {
+                return self.given(&text, told);
+            }
+            let mut kept = String::new();
+            let input: EncodeInput<'_> = match self.task {
+                Task::Rerank => {
+                    let queries = queries.ok_or_else(|| missing(QUERY))?;
+                    let query = text_at(queries, row).ok_or_else(|| null(QUERY, told))?;
+                    (query, text).into()
+                }
+                Task::Classify => match pairs.and_then(|pairs| text_at(pairs, row)) {
+                    Some(pair) => (text, pair).into(),
+                    None => text.into(),
+                },
+                Task::Embed => {
+                    let kind = kinds.and_then(|kinds| text_at(kinds, row));
+                    let prefix = self.prefix(kind.as_deref(), told)?;
+                    let text = format!("{prefix}{text}");
+                    match self.lower_case {
+                        true => text.to_lowercase().into(),
+                        false => text.into(),
+                    }
+                }
+                Task::ClassifyTokens => {
+                    kept.clone_from(&text);
+                    text.into()
+                }
+                _ => text.into(),
+            };
+            self.tokens(input, kept, told, wanted.whole)
+        };
+        (0..rows.num_rows()).map(tokenise).collect()
+    }
+
+    fn tokens(
+        &self,
+        input: EncodeInput<'_>,
+        text: String,
+        row: usize,
+        whole: bool,
+    ) -> Result<Tokens, PredictError> {
+        let spans = self.task == Task::ClassifyTokens;
+        let encoded = if spans {
+            self.tokenizer.encode_char_offsets(input, true)
+        } else {
+            self.tokenizer.encode(input, true)
+        };
+        let encoded = encoded.map_err(|error| {
+            PredictError::invalid(format!("row {row}: the text could not be tokenised"))
+                .with_source(error.to_string())
+        })?;
+        if encoded.is_empty() {
+            return Err(PredictError::invalid(format!(
+                "row {row}: the text has no tokens"
+            )));
+        }
+        if whole && !encoded.get_overflowing().is_empty() {
+            return Err(self.too_long(row));
+        }
+        Ok(Tokens {
+            ids: encoded.get_ids().to_vec(),
+            types: encoded.get_type_ids().to_vec(),
+            places: if spans { places(&encoded) } else { Vec::new() },
+            text,
+        })
+    }
+
+    /// The tokens that a row holds as a list, which the tokenizer's special ones are part of.
+    fn given(&self, text: &str, row: usize) -> Result<Tokens, PredictError> {
+        let ids: Option<Vec<u32>> = serde_json::from_str(text).ok();
+        let ids = ids.filter(|ids| !ids.is_empty()).ok_or_else(|| {
+            PredictError::invalid(format!("row {row}: the text is no list of token ids"))
+        })?;
+        if let Some(unknown) = ids.iter().find(|id| self.term(**id).is_none()) {
+            return Err(PredictError::invalid(format!(
+                "row {row}: token {unknown} is not in the model's vocabulary"
+            )));
+        }
+        if self.max_length < ids.len() {
+            return Err(self.too_long(row));
+        }
+        Ok(Tokens {
+            types: vec![0; ids.len()],
+            ids,
+            ..Tokens::default()
+        })
+    }
+
+    fn too_long(&self, row: usize) -> PredictError {
+        let message = format!(
+            "row {row}: the text is too long: the model reads at most {} tokens; shorten it, or \
+             let it be cut",
+            self.max_length
+        );
+        PredictError::new(ErrorCode::TooLarge, message)
+    }
+
+    /// What stands before a text of a kind.
+    fn prefix(&self, kind: Option<&str>, row: usize) -> Result<&str, PredictError> {
+        match kind {
+            None => Ok(&self.default_prefix),
+            Some("query" | "search_query") => Ok(&self.query_prefix),
+            Some("passage" | "document" | "search_document") => Ok(&self.passage_prefix),
+            Some(_) => Err(PredictError::invalid(format!(
+                "row {row}: '{INPUT_TYPE}' must be 'query' or 'passage'"
+            ))),
+        }
+    }
+}
+
+fn places(encoded: &Encoding) -> Vec<Option<Place>> {
+    let special = encoded.get_special_tokens_mask();
+    let words = encoded.get_word_ids().iter().zip(special);
+    let places = encoded.get_offsets().iter().zip(words);
+    places
+        .map(|((start, end), (word, special))| {
+            (*special == 0).then_some(Place {
+                start: *start,
+                end: *end,
+                word: *word,
+            })
+        })
+        .collect()
+}
+
+fn null(name: &str, row: usize) -> PredictError {
+    PredictError::invalid(format!("row {row}: '{name}' is null"))
+}
+
+fn missing(name: &str) -> PredictError {
+    PredictError::invalid(format!("input column '{name}' (Utf8) is missing"))
+}

@@ -1,0 +1,265 @@
+//! The workers while a plan is made: what each has taken, and which is the best for one more.
+
+use std::collections::{BTreeMap, HashMap};
+
+use volley_types::WorkerId;
+use volley_types::registry::PlacementStrategy;
+
+use crate::input::{PlacementWorker, Situation};
+use crate::ranks::{Load, Ranks};
+
+/// What a replica needs of its worker.
+pub(crate) struct Need<'a> {
+    pub(crate) labels: &'a BTreeMap<String, String>,
+    /// The only workers that may be taken; any when empty.
+    pub(crate) allowed: &'a [WorkerId],
+    pub(crate) spread: Option<&'a str>,
+    pub(crate) size: u64,
+    /// Workers that are taken only when there is no other.
+    pub(crate) avoid: &'a [usize],
+}
+
+/// All workers, and what the plan has put on them so far.
+pub(crate) struct Fleet<'a> {
+    workers: &'a [PlacementWorker<'a>],
+    index: HashMap<&'a WorkerId, usize>,
+    taken_bytes: Vec<u64>,
+    replicas: Vec<usize>,
+    /// What goes from each once it is ready elsewhere: bytes, and replicas.
+    promised: Vec<(u64, usize)>,
+    /// Replicas that are on their way to each from another worker.
+    coming: Vec<usize>,
+    most_replicas: Option<usize>,
+    strategy: PlacementStrategy,
+    ranks: Ranks,
+}
+
+impl<'a> Fleet<'a> {
+    pub(crate) fn new(situation: &'a Situation<'a>) -> Self {
+        let workers = &situation.workers;
+        let numbered = workers.iter().enumerate();
+        Self {
+            index: numbered.map(|(index, worker)| (worker.id, index)).collect(),
+            taken_bytes: vec![0; workers.len()],
+            replicas: vec![0; workers.len()],
+            promised: vec![(0, 0); workers.len()],
+            coming: vec![0; workers.len()],
+            most_replicas: situation.most_replicas,
+            strategy: situation.strategy,
+            ranks: Ranks::new(workers),
+            workers,
+        }
+    }
+
+    pub(crate) fn find(&self, id: &WorkerId) -> Option<usize> {
+        self.index.get(id).copied()
+    }
+
+    pub(crate) fn worker(&self, index: usize) -> &'a PlacementWorker<'a> {
+        &self.workers[index]
+    }
+
+    pub(crate) fn put(&mut self, index: usize, bytes: u64) {
+        let before = self.load(index);
+        self.replicas[index] += 1;
+        self.taken_bytes[index] = self.taken_bytes[index].saturating_add(bytes);
+        self.ranks.moved(index, before, self.load(index));
+    }
+
+    /// Takes back what was put on a worker.
+    pub(crate) fn take(&mut self, index: usize, bytes: u64) {
+        let before = self.load(index);
+        self.replicas[index] = self.replicas[index].saturating_sub(1);
+        self.taken_bytes[index] = self.taken_bytes[index].saturating_sub(bytes);
+        self.ranks.moved(index, before, self.load(index));
+    }
+
+    /// What was put on `from` goes to `to`, and is on both until then.
+    pub(crate) fn promise(&mut self, from: usize, to: usize, bytes: u64) {
+        self.promised[from].0 = self.promised[from].0.saturating_add(bytes);
+        self.promised[from].1 += 1;
+        self.coming[to] += 1;
+    }
+
+    /// Replicas that are on their way to a worker from another.
+    pub(crate) fn coming(&self, index: usize) -> usize {
+        self.coming[index]
+    }
+
+    /// How many workers there are.
+    pub(crate) fn len(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// How much of its memory a worker has given away once all that moves has moved, and `more`
+    /// bytes came, in thousandths; `None` where it does not tell how much it has.
+    pub(crate) fn permille(&self, index: usize, more: u64) -> Option<u64> {
+        let budget = self.workers[index].budget_bytes;
+        let stays = self.taken_bytes[index].saturating_sub(self.promised[index].0);
+        let taken = u128::from(stays.saturating_add(more)) * 1_000;
+        let permille = taken.checked_div(u128::from(budget))?;
+        Some(u64::try_from(permille).unwrap_or(u64::MAX))
+    }
+
+    /// How many replicas a worker holds once all that moves has moved.
+    pub(crate) fn staying(&self, index: usize) -> usize {
+        self.replicas[index].saturating_sub(self.promised[index].1)
+    }
+
+    /// How many of `kept` share the zone of a worker.
+    pub(crate) fn mates(&self, index: usize, kept: &[usize], spread: Option<&str>) -> usize {
+        let zone = self.zone(index, spread);
+        let mates = kept.iter();
+        mates
+            .filter(|mate| self.zone(**mate, spread) == zone)
+            .count()
+    }
+
+    /// Whether a worker could take one more replica beside those in `kept` if it held nothing.
+    pub(crate) fn could_hold(&self, index: usize, need: &Need<'_>, kept: &[usize]) -> bool {
+        let worker = &self.workers[index];
+        worker.placeable
+            && (worker.budget_bytes == 0 || need.size <= worker.budget_bytes)
+            && !kept.contains(&index)
+            && (need.allowed.is_empty() || need.allowed.contains(worker.id))
+            && self.has_labels(index, need.labels)
+    }
+
+    /// What a worker lacks for one more replica of this size: bytes, and places.
+    pub(crate) fn lacks(&self, index: usize, size: u64) -> (u64, usize) {
+        let budget = self.workers[index].budget_bytes;
+        let wanted = self.taken_bytes[index].saturating_add(size);
+        let bytes = match budget {
+            0 => 0,
+            _ => wanted.saturating_sub(budget),
+        };
+        let most = self.most_replicas.unwrap_or(usize::MAX);
+        (bytes, (self.replicas[index] + 1).saturating_sub(most))
+    }
+
+    /// A worker whose labels are not known is kept: it has not been heard yet.
+    pub(crate) fn has_labels(&self, index: usize, wanted: &BTreeMap<String, String>) -> bool {
+        let Some(labels) = self.workers[index].labels else {
+            return true;
+        };
+        let mut wanted = wanted.iter();
+        wanted.all(|(name, value)| labels.get(name) == Some(value))
+    }
+
+    fn zone(&self, index: usize, spread: Option<&str>) -> Option<&'a str> {
+        let labels = self.workers[index].labels?;
+        labels.get(spread?).map(String::as_str)
+    }
+
+    fn fits(&self, index: usize, size: u64) -> bool {
+        let budget = self.workers[index].budget_bytes;
+        budget == 0 || self.taken_bytes[index].saturating_add(size) <= budget
+    }
+
+    /// The best worker for one more replica beside those in `kept`: of those that can take it and
+    /// `may`, the one whose zone has the fewest in `kept`, that is not to be avoided, is the least
+    /// full (or, where replicas are packed, has the least memory left), holds the fewest replicas,
+    /// and has the least id.
+    pub(crate) fn best(
+        &mut self,
+        need: &Need<'_>,
+        kept: &[usize],
+        may: impl Fn(&WorkerId) -> bool,
+    ) -> Option<usize> {
+        self.order(need.spread);
+        let order = self.ranks.order(need.spread)?;
+        let can = |index: usize| {
+            let worker = &self.workers[index];
+            let room = self
+                .most_replicas
+                .is_none_or(|most| self.replicas[index] < most);
+            room && (need.allowed.is_empty() || need.allowed.contains(worker.id))
+                && self.fits(index, need.size)
+                && !kept.contains(&index)
+                && self.has_labels(index, need.labels)
+                && may(worker.id)
+        };
+        // Who has less memory left than that stands before it.
+        let least = match self.strategy {
+            PlacementStrategy::Spread => 0,
+            PlacementStrategy::Pack => need.size,
+        };
+        let zones = order.emptiest_first(kept);
+        for zones in zones.chunk_by(|one, other| one.0 == other.0) {
+            for avoided in [false, true] {
+                let is_meant = |index: usize| need.avoid.contains(&index) == avoided && can(index);
+                let firsts = zones.iter().filter_map(|(_, zone)| {
+                    order.first(*zone, need.size, least, |rank| {
+                        is_meant(self.ranks.worker(rank))
+                    })
+                });
+                if let Some(least) = firsts.min() {
+                    return Some(self.ranks.worker(least.rank));
+                }
+                if need.avoid.is_empty() {
+                    break;
+                }
+            }
+        }
+        None
+    }
+
+    /// Puts the workers in order by zone, where they are not yet.
+    fn order(&mut self, spread: Option<&str>) {
+        if self.ranks.order(spread).is_some() {
+            return;
+        }
+        let all = 0..self.workers.len();
+        let all: Vec<_> = all
+            .map(|index| (self.zone(index, spread), self.load(index)))
+            .collect();
+        self.ranks.put_in_order(spread, all.into_iter());
+    }
+
+    /// How a worker stands for what takes memory, and its replicas. One that does not tell how
+    /// much it has is empty, and has room without end.
+    fn load(&self, index: usize) -> Load {
+        let (budget, taken) = (self.workers[index].budget_bytes, self.taken_bytes[index]);
+        let standing = match (self.strategy, budget) {
+            (PlacementStrategy::Spread, 0) => 0,
+            (PlacementStrategy::Spread, _) => {
+                let permille = u128::from(taken) * 1_000 / u128::from(budget);
+                u64::try_from(permille).unwrap_or(u64::MAX)
+            }
+            (PlacementStrategy::Pack, 0) => u64::MAX,
+            (PlacementStrategy::Pack, _) => budget.saturating_sub(taken),
+        };
+        Load {
+            standing,
+            replicas: self.replicas[index],
+        }
+    }
+
+    /// Leaves `count` of `kept`: what is not ready goes first, then what shares its zone with
+    /// most others, the last of them first.
+    pub(crate) fn drop_surplus(
+        &self,
+        kept: &mut Vec<usize>,
+        count: usize,
+        spread: Option<&str>,
+        ready: impl Fn(&usize) -> bool,
+    ) {
+        while count < kept.len() {
+            let crowd = |index: &usize| {
+                let zone = self.zone(*index, spread);
+                kept.iter()
+                    .filter(|other| self.zone(**other, spread) == zone)
+                    .count()
+            };
+            let worst =
+                (0..kept.len()).max_by_key(|at| (!ready(&kept[*at]), crowd(&kept[*at]), *at));
+            match worst {
+                Some(worst) => kept.remove(worst),
+                None => return,
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,66 @@
+//! What a plan is made of besides the registry.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use volley_types::registry::{Drain, PlacementStrategy};
+use volley_types::{ModelName, ModelVersion, WorkerId};
+
+use crate::output::Move;
+
+/// A worker as placement sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlacementWorker<'a> {
+    /// Its id.
+    pub id: &'a WorkerId,
+    /// It may be given a new replica: it is alive and not draining.
+    pub placeable: bool,
+    /// It keeps the replicas that it has: it is alive, or was until a moment ago.
+    pub keep: bool,
+    /// Its labels.
+    pub labels: Option<&'a BTreeMap<String, String>>,
+    /// Bytes that all its models together may take; 0 where it does not tell.
+    pub budget_bytes: u64,
+    /// An operator drains it: its replicas go as others take over.
+    pub drain: Option<Drain>,
+}
+
+/// A version of a model on a worker.
+pub type Held<'a> = (&'a ModelName, ModelVersion, &'a WorkerId);
+
+/// What is known besides the registry.
+#[derive(Debug, Default)]
+pub struct Situation<'a> {
+    /// All workers that are known, each once.
+    pub workers: Vec<PlacementWorker<'a>>,
+    /// Bytes that a replica of a version takes, where a loaded one told.
+    pub sizes: HashMap<(&'a ModelName, ModelVersion), u64>,
+    /// Where loading has failed, and why.
+    pub failed: HashMap<Held<'a>, &'a str>,
+    /// What takes requests, of models whose versions roll or whose replicas move; of all where
+    /// moves may begin.
+    pub ready: HashSet<Held<'a>>,
+    /// Replicas that a worker may be given at most.
+    pub most_replicas: Option<usize>,
+    /// Which of the workers with room gets a replica.
+    pub strategy: PlacementStrategy,
+    /// Replicas that go elsewhere although their workers are there.
+    pub moves: Moves<'a>,
+}
+
+/// What is known of moves.
+#[derive(Debug, Default)]
+pub struct Moves<'a> {
+    /// Those under way.
+    pub under_way: HashMap<&'a ModelName, &'a Move>,
+    /// How many more may begin.
+    pub may_begin: usize,
+    /// From how far apart the fullest and the emptiest worker are on, in thousandths, replicas
+    /// are moved between them; `None` where they are not.
+    pub imbalance: Option<u64>,
+    /// Models that stay where they are unless they make room: they have changed of late.
+    pub resting: HashSet<&'a ModelName>,
+    /// Models that stay where they are.
+    pub fixed: HashSet<&'a ModelName>,
+    /// Workers that are too new to be filled.
+    pub young: HashSet<&'a WorkerId>,
+}

@@ -1,0 +1,163 @@
+//! Replicas that go from one worker to another although both are there: to make room for one that
+//! has no place, and from full workers to emptier ones. Each is ready on its new worker before
+//! the old one lets go of it. Pure, as all of placement: what is under way and how much more may
+//! begin comes in.
+
+mod balance;
+mod room;
+
+use volley_types::WorkerId;
+
+use crate::fleet::{Fleet, Need};
+use crate::input::Situation;
+use crate::output::{Move, MoveReason, Plan};
+use crate::wanted::{Wanted, need};
+
+/// Replicas that are on their way to one worker at a time.
+const MAX_COMING: usize = 2;
+
+/// A replica that could be moved: of which of the wanted, from which worker to which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Step {
+    wanted: usize,
+    from: usize,
+    to: usize,
+}
+
+/// Begins as many moves as may begin. `waiting` are those of `wanted` for which a worker would be
+/// right if it had room, the largest first.
+pub(crate) fn begin(
+    wanted: &mut [Wanted<'_>],
+    fleet: &mut Fleet<'_>,
+    situation: &Situation<'_>,
+    waiting: &[usize],
+    plan: &mut Plan,
+) {
+    for one in wanted.iter() {
+        one.moving(situation).for_each(|(from, to)| {
+            fleet.promise(from, to, one.counted_size());
+        });
+    }
+    let may_rebalance = waiting.is_empty() && is_calm(wanted, situation);
+    let imbalance = situation.moves.imbalance.filter(|_| may_rebalance);
+    plan.moves_wanted = !waiting.is_empty()
+        || imbalance.is_some_and(|limit| balance::is_far_apart(wanted, fleet, situation, limit));
+    if !plan.moves_wanted || situation.moves.may_begin == 0 {
+        return;
+    }
+    let held = held(wanted, fleet.len());
+    let (steps, reason) = if waiting.is_empty() {
+        let limit = imbalance.unwrap_or(u64::MAX);
+        let steps = balance::steps(wanted, &held, fleet, situation, limit);
+        (steps, MoveReason::Rebalance)
+    } else {
+        let steps = room::steps(wanted, &held, fleet, situation, waiting);
+        (steps, MoveReason::Room)
+    };
+    for step in steps {
+        let one = &mut wanted[step.wanted];
+        let Some(deployment) = one.entry.deployment.as_ref() else {
+            continue;
+        };
+        one.kept.retain(|worker| *worker != step.from);
+        one.kept.push(step.to);
+        one.leaving.push(step.from);
+        plan.moves.push(Move {
+            model: one.entry.name.clone(),
+            deployment: deployment.revision,
+            from: fleet.worker(step.from).id.clone(),
+            to: fleet.worker(step.to).id.clone(),
+            reason,
+        });
+    }
+}
+
+/// Whether nothing else goes on: no version follows another, no worker is drained that holds
+/// anything, and none is silent.
+fn is_calm(wanted: &[Wanted<'_>], situation: &Situation<'_>) -> bool {
+    let goes_on = |one: &Wanted<'_>| {
+        let leaves = one.leaving.len() != one.moving(situation).count();
+        leaves || (one.old && rolls(one))
+    };
+    let silent = situation
+        .workers
+        .iter()
+        .any(|worker| worker.keep && !worker.placeable && worker.drain.is_none());
+    !silent && !wanted.iter().any(goes_on)
+}
+
+/// Whether one version replaces another now.
+fn rolls(one: &Wanted<'_>) -> bool {
+    let deployment = one.entry.deployment.as_ref();
+    deployment.is_some_and(|deployment| {
+        let rollout = deployment.rollout.as_ref();
+        deployment.options.beside == 0 && rollout.is_some_and(|rollout| rollout.moves())
+    })
+}
+
+/// What each worker holds of what is wanted.
+fn held(wanted: &[Wanted<'_>], workers: usize) -> Vec<Vec<usize>> {
+    let mut held = vec![Vec::new(); workers];
+    for (index, one) in wanted.iter().enumerate() {
+        for worker in &one.kept {
+            held[*worker].push(index);
+        }
+    }
+    held
+}
+
+impl Wanted<'_> {
+    /// The move of one of its replicas that is under way.
+    fn moving(&self, situation: &Situation<'_>) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let under_way = situation.moves.under_way.contains_key(&self.entry.name);
+        let moving = self.moving.filter(|_| under_way && !self.old);
+        moving.into_iter()
+    }
+
+    /// Whether one of its replicas may be moved: each is there and serves, no version follows
+    /// another, nobody has named their workers, and none is on its way already.
+    fn may_move(&self, fleet: &Fleet<'_>, situation: &Situation<'_>) -> bool {
+        let Some(deployment) = self.entry.deployment.as_ref() else {
+            return false;
+        };
+        let settled = deployment.rollout.is_none()
+            && deployment.workers.is_empty()
+            && self.leaving.is_empty()
+            && self.failed.is_empty()
+            && self.kept.len() == self.count
+            && self.entry.placement.len() == self.count;
+        let name = &self.entry.name;
+        settled
+            && !situation.moves.fixed.contains(name)
+            && !situation.moves.under_way.contains_key(name)
+            && self.kept.iter().all(|worker| {
+                let id = fleet.worker(*worker).id;
+                let held = (name, self.version, id);
+                self.entry.placement.contains(id) && situation.ready.contains(&held)
+            })
+    }
+
+    /// The best worker for the replica that is on `from`: not worse for what is spread.
+    fn elsewhere(
+        &self,
+        from: usize,
+        fleet: &mut Fleet<'_>,
+        situation: &Situation<'_>,
+        may: impl Fn(&WorkerId) -> bool,
+    ) -> Option<usize> {
+        let deployment = self.entry.deployment.as_ref()?;
+        let others = self.kept.iter().copied();
+        let others: Vec<_> = others.filter(|worker| *worker != from).collect();
+        let need: Need<'_> = need(self, deployment, &[]);
+        let own = fleet.worker(from).id;
+        let to = fleet.best(&need, &others, |worker| {
+            let held = (&self.entry.name, self.version, worker);
+            // One that is about to go there would be taken for the one that comes.
+            let fresh = !situation.failed.contains_key(&held) && !situation.ready.contains(&held);
+            worker != own && fresh && may(worker)
+        })?;
+        let spread = need.spread;
+        let mates = |worker: usize| fleet.mates(worker, &others, spread);
+        (spread.is_none() || mates(to) <= mates(from)).then_some(to)
+    }
+}

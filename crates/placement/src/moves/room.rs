@@ -1,0 +1,151 @@
+//! Room for a replica that has no place: others make it, where they find places themselves.
+
+use super::Step;
+use crate::fleet::{Fleet, Need};
+use crate::input::Situation;
+use crate::wanted::{Wanted, need};
+
+/// Replicas without a place for which room is looked for at a time.
+const MAX_WAITING: usize = 8;
+/// Workers that are looked at for each of them.
+const MAX_TARGETS: usize = 16;
+/// Replicas of each worker that are tried.
+const MAX_TRIED: usize = 32;
+/// Replicas that make room together.
+const MAX_TOGETHER: usize = 3;
+
+/// The moves that make room for the first of those that wait that can be helped; none while
+/// others are under way.
+pub(super) fn steps(
+    wanted: &[Wanted<'_>],
+    held: &[Vec<usize>],
+    fleet: &mut Fleet<'_>,
+    situation: &Situation<'_>,
+    waiting: &[usize],
+) -> Vec<Step> {
+    // What is under way may be what makes the room.
+    if !situation.moves.under_way.is_empty() {
+        return Vec::new();
+    }
+    for index in waiting.iter().take(MAX_WAITING) {
+        let one = &wanted[*index];
+        let Some(deployment) = one.entry.deployment.as_ref() else {
+            continue;
+        };
+        let need = need(one, deployment, &[]);
+        for target in targets(one, &need, fleet, situation) {
+            let maker = Maker {
+                wanted,
+                held,
+                situation,
+                target,
+                size: need.size,
+            };
+            if let Some(steps) = maker.steps(fleet) {
+                return steps;
+            }
+        }
+    }
+    Vec::new()
+}
+
+/// The workers that would be right if they had room: those that are better for what is spread
+/// first, then those that lack the least.
+fn targets(
+    one: &Wanted<'_>,
+    need: &Need<'_>,
+    fleet: &Fleet<'_>,
+    situation: &Situation<'_>,
+) -> Vec<usize> {
+    let right = (0..fleet.len()).filter(|worker| {
+        let id = fleet.worker(*worker).id;
+        let held = (&one.entry.name, one.version, id);
+        fleet.could_hold(*worker, need, &one.kept) && !situation.failed.contains_key(&held)
+    });
+    let mates = |worker: usize| match need.spread {
+        Some(_) => fleet.mates(worker, &one.kept, need.spread),
+        None => 0,
+    };
+    let lacks = |worker: usize| fleet.lacks(worker, need.size);
+    let id = |worker: usize| fleet.worker(worker).id;
+    let mut right: Vec<_> = right
+        .map(|worker| (mates(worker), lacks(worker), id(worker), worker))
+        .collect();
+    right.sort_unstable();
+    right.truncate(MAX_TARGETS);
+    right.into_iter().map(|(.., worker)| worker).collect()
+}
+
+/// Makes room on one worker.
+struct Maker<'s, 'a> {
+    wanted: &'s [Wanted<'a>],
+    held: &'s [Vec<usize>],
+    situation: &'s Situation<'s>,
+    target: usize,
+    size: u64,
+}
+
+impl Maker<'_, '_> {
+    /// The fewest moves that are found to make the room: of the smallest replica that is enough,
+    /// or of a few of the largest.
+    fn steps(&self, fleet: &mut Fleet<'_>) -> Option<Vec<Step>> {
+        let (bytes, places) = fleet.lacks(self.target, self.size);
+        let freed = |index: &usize| self.wanted[*index].counted_size();
+        let mut movable = self.held[self.target].clone();
+        movable.retain(|index| {
+            (bytes == 0 || freed(index) != 0) && self.wanted[*index].may_move(fleet, self.situation)
+        });
+        movable.sort_by_key(freed);
+        if places <= 1 {
+            let enough = movable.partition_point(|index| freed(index) < bytes);
+            for index in movable[enough..].iter().take(MAX_TRIED) {
+                if let Some(step) = self.step(*index, fleet) {
+                    return Some(vec![step]);
+                }
+            }
+        }
+        self.together(&movable, bytes, places, fleet)
+    }
+
+    /// A few, the largest first; nothing is kept of what is not enough.
+    fn together(
+        &self,
+        movable: &[usize],
+        bytes: u64,
+        places: usize,
+        fleet: &mut Fleet<'_>,
+    ) -> Option<Vec<Step>> {
+        let most = self.situation.moves.may_begin.min(MAX_TOGETHER);
+        let mut steps: Vec<Step> = Vec::new();
+        let mut freed = 0_u64;
+        for index in movable.iter().rev().take(MAX_TRIED) {
+            if most <= steps.len() {
+                break;
+            }
+            let Some(step) = self.step(*index, fleet) else {
+                continue;
+            };
+            let size = self.wanted[*index].counted_size();
+            fleet.put(step.to, size);
+            freed = freed.saturating_add(size);
+            steps.push(step);
+            if bytes <= freed && places <= steps.len() {
+                return Some(steps);
+            }
+        }
+        for step in steps {
+            fleet.take(step.to, self.wanted[step.wanted].counted_size());
+        }
+        None
+    }
+
+    fn step(&self, index: usize, fleet: &mut Fleet<'_>) -> Option<Step> {
+        let from = self.target;
+        let to = self.wanted[index].elsewhere(from, fleet, self.situation, |_| true)?;
+        Some(Step {
+            wanted: index,
+            from,
+            to,
+        })
+    }
+}

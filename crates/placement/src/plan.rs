@@ -1,0 +1,339 @@
+//! The decision: where all replicas go.
+
+use volley_types::registry::{Deployment, ModelEntry, Placing, RegistryState};
+use volley_types::{ModelVersion, WorkerId};
+
+use crate::fleet::Fleet;
+use crate::input::Situation;
+use crate::moves;
+use crate::output::Plan;
+use crate::rollout::{self, Seen, Step};
+use crate::wanted::{Wanted, need, workers_of};
+
+/// Where all replicas go.
+///
+/// A replica stays while its worker is there, has the labels and can load it. What is missing
+/// goes, the largest first, to workers that can take it: with the labels, with room in memory,
+/// without a replica of that version. Among them the value of the spread label with the fewest
+/// replicas of the model wins, then the emptiest worker, or the one with the least room where
+/// replicas are packed. Where loading has failed is used again only when no other worker is left.
+/// A replica on a worker that is drained, or that is moved, stays beside the one that replaces it
+/// until that is ready.
+#[must_use]
+pub fn plan(state: &RegistryState, situation: &Situation<'_>) -> Plan {
+    let mut plan = Plan::default();
+    let mut fleet = Fleet::new(situation);
+    let mut wanted = Vec::new();
+    for entry in state.models.values() {
+        let Some(deployment) = &entry.deployment else {
+            continue;
+        };
+        match steps(entry, deployment, situation) {
+            Ok((new, old)) => {
+                wanted.push(keep(entry, deployment, new, situation, &fleet, false));
+                if let Some(old) = old {
+                    wanted.push(keep(entry, deployment, old, situation, &fleet, true));
+                }
+            }
+            Err(reason) => plan.stops.push((entry.name.clone(), reason)),
+        }
+    }
+    for one in &wanted {
+        for worker in one.kept.iter().chain(&one.leaving) {
+            fleet.put(*worker, one.counted_size());
+        }
+    }
+    let mut waiting = Vec::new();
+    let mut order: Vec<usize> = (0..wanted.len()).collect();
+    order.retain(|index| wanted[*index].kept.len() < wanted[*index].count);
+    order.sort_by_key(|index| (std::cmp::Reverse(wanted[*index].size), *index));
+    for index in order {
+        let missing = fill(&mut wanted, index, &mut fleet, situation);
+        plan.homeless += missing;
+        if missing != 0 && lacks_room(&wanted[index], &fleet) {
+            waiting.push(index);
+        }
+    }
+    moves::begin(&mut wanted, &mut fleet, situation, &waiting, &mut plan);
+    for one in &mut wanted {
+        stay_until_replaced(one, &fleet, situation);
+    }
+    collect(&wanted, &fleet, &mut plan);
+    plan
+}
+
+type Steps = (Step, Option<Step>);
+
+/// How many replicas of the deployed version, and of the one before it.
+fn steps(
+    entry: &ModelEntry,
+    deployment: &Deployment,
+    situation: &Situation<'_>,
+) -> Result<Steps, String> {
+    let replicas = deployment.replicas as usize;
+    let new = Step {
+        version: deployment.version,
+        count: replicas,
+    };
+    let Some(rollout) = &deployment.rollout else {
+        return Ok((new, None));
+    };
+    let failed = entry.placement.iter().find_map(|worker| {
+        situation
+            .failed
+            .get(&(&entry.name, deployment.version, worker))
+    });
+    if let Some(reason) = failed
+        && rollout.moves()
+    {
+        return Err((*reason).to_owned());
+    }
+    let ready = |version, workers: &[WorkerId]| {
+        let held = workers.iter().map(|worker| (&entry.name, version, worker));
+        held.filter(|held| situation.ready.contains(held)).count()
+    };
+    let seen = Seen {
+        replicas,
+        new: entry.placement.len(),
+        new_ready: ready(deployment.version, &entry.placement),
+        old: rollout.previous.len(),
+    };
+    let stays = deployment.options.beside as usize;
+    if stays != 0 {
+        let old = Step {
+            version: rollout.from,
+            count: rollout::beside(&seen, stays),
+        };
+        return Ok((new, Some(old)));
+    }
+    let (new_count, old_count) = rollout::step(&seen, &deployment.options, rollout.moves());
+    let old = Step {
+        version: rollout.from,
+        count: old_count,
+    };
+    let new = Step {
+        count: new_count,
+        ..new
+    };
+    Ok((new, Some(old)))
+}
+
+/// What stays where it is.
+fn keep<'a>(
+    entry: &'a ModelEntry,
+    deployment: &'a Deployment,
+    step: Step,
+    situation: &Situation<'_>,
+    fleet: &Fleet<'_>,
+    old: bool,
+) -> Wanted<'a> {
+    let before = match (&deployment.rollout, old) {
+        (Some(rollout), true) => &rollout.previous,
+        _ => &entry.placement,
+    };
+    let (mut kept, mut failed, mut leaving) = (Vec::new(), Vec::new(), Vec::new());
+    let mut moving = moving(entry, deployment, situation, fleet);
+    let mut goes = None;
+    for id in before {
+        let Some(index) = fleet.find(id) else {
+            continue;
+        };
+        let worker = fleet.worker(index);
+        let named = workers_of(deployment, old);
+        let allowed = named.is_empty() || named.contains(id);
+        if !worker.keep || !allowed || !fleet.has_labels(index, &deployment.options.labels) {
+            continue;
+        }
+        let held = (&entry.name, step.version, id);
+        if worker.drain.is_some() {
+            leaving.push(index);
+        } else if situation.failed.contains_key(&held) {
+            failed.push(index);
+        } else if !old && moving.is_some_and(|(from, _)| from == index) {
+            goes = Some(index);
+        } else {
+            kept.push(index);
+        }
+    }
+    // What moves goes only where all the others are there with the one that replaces it.
+    moving = moving.filter(|(_, to)| kept.contains(to) && step.count <= kept.len());
+    match (goes, moving) {
+        (Some(index), Some(_)) => leaving.push(index),
+        (Some(index), None) => kept.push(index),
+        (None, _) => moving = None,
+    }
+    if step.count < kept.len() {
+        // The surplus goes from where most are, and what does not serve yet goes first.
+        let spread = deployment.options.spread.as_deref();
+        let ready = |index: &usize| {
+            let worker = fleet.worker(*index).id;
+            situation
+                .ready
+                .contains(&(&entry.name, step.version, worker))
+        };
+        fleet.drop_surplus(&mut kept, step.count, spread, ready);
+    }
+    Wanted {
+        entry,
+        version: step.version,
+        count: step.count,
+        size: size_of(entry, deployment, step.version, situation),
+        kept,
+        failed,
+        leaving,
+        moving,
+        old,
+    }
+}
+
+/// What a replica takes: what the deployment says, or one that is loaded.
+fn size_of(
+    entry: &ModelEntry,
+    deployment: &Deployment,
+    version: ModelVersion,
+    situation: &Situation<'_>,
+) -> u64 {
+    let reported = situation.sizes.get(&(&entry.name, version)).copied();
+    match deployment.options.memory_bytes {
+        0 => reported.unwrap_or(0),
+        asked => asked,
+    }
+}
+
+/// From which worker to which a replica of the deployed version moves.
+fn moving(
+    entry: &ModelEntry,
+    deployment: &Deployment,
+    situation: &Situation<'_>,
+    fleet: &Fleet<'_>,
+) -> Option<(usize, usize)> {
+    let one = situation.moves.under_way.get(&entry.name)?;
+    let stands = one.deployment == deployment.revision && deployment.rollout.is_none();
+    let (from, to) = (fleet.find(&one.from)?, fleet.find(&one.to)?);
+    let stays = |worker: usize| fleet.worker(worker).drain.is_none();
+    (stands && stays(from) && stays(to)).then_some((from, to))
+}
+
+/// Whether what is missing of it would have a place if some worker had room.
+fn lacks_room(one: &Wanted<'_>, fleet: &Fleet<'_>) -> bool {
+    let Some(deployment) = one.deployment() else {
+        return false;
+    };
+    let need = need(one, deployment, &[]);
+    (0..fleet.len()).any(|worker| fleet.could_hold(worker, &need, &one.kept))
+}
+
+/// Finds workers for what is missing; gives how many are missing still.
+fn fill(
+    wanted: &mut [Wanted<'_>],
+    index: usize,
+    fleet: &mut Fleet<'_>,
+    situation: &Situation<'_>,
+) -> usize {
+    let one = &wanted[index];
+    let Some(deployment) = &one.entry.deployment else {
+        return 0;
+    };
+    let (entry, version, count) = (one.entry, one.version, one.count);
+    let counted = one.counted_size();
+    let (mut kept, failed) = (one.kept.clone(), one.failed.clone());
+    // The other version of a roll stands beside this one in the list.
+    let beside = if one.old {
+        index.checked_sub(1)
+    } else {
+        Some(index + 1)
+    };
+    let other = beside.and_then(|at| wanted.get(at));
+    let other = other.filter(|other| other.entry.name == entry.name);
+    let avoid = other.map_or_else(Vec::new, |other| other.kept.clone());
+    let need = need(one, deployment, &avoid);
+    let has_failed = |worker: &WorkerId| {
+        situation
+            .failed
+            .contains_key(&(&entry.name, version, worker))
+    };
+    while kept.len() < count {
+        let Some(found) = fleet.best(&need, &kept, |worker| !has_failed(worker)) else {
+            break;
+        };
+        fleet.put(found, counted);
+        kept.push(found);
+    }
+    // A failed replica is tried elsewhere first, and stays where it is when there is nowhere.
+    for failed in failed {
+        if kept.len() < count && !kept.contains(&failed) {
+            fleet.put(failed, counted);
+            kept.push(failed);
+        }
+    }
+    while kept.len() < count {
+        let Some(found) = fleet.best(&need, &kept, |_| true) else {
+            break;
+        };
+        fleet.put(found, counted);
+        kept.push(found);
+    }
+    let missing = count.saturating_sub(kept.len());
+    wanted[index].kept = kept;
+    missing
+}
+
+/// Adds to what is kept the replicas on drained workers that must go on serving: as many as are
+/// not ready yet elsewhere. Where a drain is forced they wait only for what is on its way.
+fn stay_until_replaced(one: &mut Wanted<'_>, fleet: &Fleet<'_>, situation: &Situation<'_>) {
+    if one.leaving.is_empty() {
+        return;
+    }
+    let is_ready = |index: &usize| {
+        let id = fleet.worker(*index).id;
+        let held = (&one.entry.name, one.version, id);
+        situation.ready.contains(&held)
+    };
+    let ready = one.kept.iter().filter(|index| is_ready(index)).count();
+    let (coming, missing) = (one.kept.len() - ready, one.count.saturating_sub(ready));
+    let mut staying = Vec::new();
+    for index in &one.leaving {
+        let worker = fleet.worker(*index);
+        // One that has not been heard yet may serve.
+        let serves = is_ready(index) || worker.labels.is_none();
+        let forced = worker.drain.is_some_and(|drain| drain.force);
+        let most = if forced { coming.min(missing) } else { missing };
+        if serves && staying.len() < most {
+            staying.push(*index);
+        }
+    }
+    one.kept.extend(staying);
+}
+
+/// The placements that differ from those of now.
+fn collect(wanted: &[Wanted<'_>], fleet: &Fleet<'_>, plan: &mut Plan) {
+    let ids = |one: &Wanted<'_>| -> Vec<WorkerId> {
+        let workers = one.kept.iter().map(|index| fleet.worker(*index).id.clone());
+        workers.collect()
+    };
+    for (index, one) in wanted.iter().enumerate().filter(|(_, one)| !one.old) {
+        let Some(deployment) = one.deployment() else {
+            continue;
+        };
+        let workers = ids(one);
+        let old = wanted.get(index + 1).filter(|next| next.old);
+        let previous = old.map_or_else(Vec::new, ids);
+        let before = deployment.rollout.as_ref().map(|rollout| &rollout.previous);
+        let same = workers == one.entry.placement
+            && before.map_or(previous.is_empty(), |before| *before == previous);
+        let works = |index: &&usize| fleet.worker(**index).drain.is_none();
+        let working = one.kept.iter().filter(works).count();
+        if !same {
+            plan.placings.push(Placing {
+                model: one.entry.name.clone(),
+                deployment: deployment.revision,
+                workers,
+                previous,
+                moving: (deployment.replicas as usize) < working,
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

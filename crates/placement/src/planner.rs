@@ -1,0 +1,54 @@
+//! One round of the leader's planner, and what it remembers between two rounds. Pure: what the
+//! coordinator has heard of the workers and the time come in, and what was decided goes out.
+
+mod failures;
+mod mover;
+mod observed;
+mod situation;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use volley_types::registry::{Placing, RegistryCommand, RegistryState};
+
+pub use self::failures::Failures;
+pub use self::mover::{Ended, Mover};
+pub use self::observed::{ObservedWorker, ObservedWorkers};
+pub use self::situation::situation;
+use crate::output::{Move, Plan};
+use crate::plan::plan;
+
+/// Placements in one write.
+const BATCH: usize = 256;
+
+/// One round: what shall change, and the moves that are over. Pure but for what is remembered
+/// between two rounds. Nothing begins to move unless it `may_move`.
+pub fn decide(
+    state: &Arc<RegistryState>,
+    observed: &ObservedWorkers<'_>,
+    failures: &mut Failures,
+    mover: &mut Mover,
+    may_move: bool,
+    now: Instant,
+) -> (Plan, Vec<(Move, Ended)>) {
+    failures.learn(state, observed);
+    let ended = mover.learn(state, observed, now);
+    let moves = mover.moves(state, may_move && !observed.settling, now);
+    let may_begin = moves.may_begin;
+    let situation = situation(state, observed, failures, moves);
+    let plan = plan(state, &situation);
+    drop(situation);
+    mover.took(&plan, may_begin, now);
+    (plan, ended)
+}
+
+/// The writes that place replicas. What moves stands in writes of its own: they may be refused
+/// while coordinators of two versions run.
+pub fn places(placings: Vec<Placing>) -> impl Iterator<Item = RegistryCommand> {
+    let (moving, others): (Vec<_>, Vec<_>) = placings.into_iter().partition(|it| it.moving);
+    let batches = [others, moving].into_iter().flat_map(|placings| {
+        let batches = placings.chunks(BATCH).map(<[_]>::to_vec);
+        batches.collect::<Vec<_>>()
+    });
+    batches.map(RegistryCommand::Place)
+}

@@ -1,0 +1,173 @@
+//! Workers in order of how good they are for one more replica, kept while a plan is made: a
+//! choice looks at the first few of each zone and not at all of them.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::input::PlacementWorker;
+
+/// Labels by which workers are in order at a time. With more of them than this in one plan, some
+/// are put in order more than once.
+const MAX_ORDERS: usize = 8;
+
+/// What a worker holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Load {
+    /// Where it stands for what takes memory, the least first: by how much of its memory it has
+    /// given away, or by how much it has left.
+    pub(crate) standing: u64,
+    pub(crate) replicas: usize,
+}
+
+/// A place in an order; the least is the best.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Standing {
+    memory: u64,
+    replicas: usize,
+    /// The worker's place by id.
+    pub(crate) rank: usize,
+}
+
+/// All orders that are kept.
+pub(crate) struct Ranks {
+    /// Workers by id.
+    by_id: Vec<usize>,
+    /// The place of each among them.
+    rank: Vec<usize>,
+    placeable: Vec<bool>,
+    orders: HashMap<Option<String>, Order>,
+}
+
+/// The workers that may be given replicas, by the zones of one label.
+pub(crate) struct Order {
+    /// The zone of each worker, be it given replicas or not.
+    zone: Vec<usize>,
+    /// Of each zone, for what takes memory, and for what takes none.
+    sized: Vec<BTreeSet<Standing>>,
+    weightless: Vec<BTreeSet<Standing>>,
+}
+
+impl Ranks {
+    pub(crate) fn new(workers: &[PlacementWorker<'_>]) -> Self {
+        let mut by_id: Vec<usize> = (0..workers.len()).collect();
+        by_id.sort_by_key(|index| workers[*index].id);
+        let mut rank = vec![0; workers.len()];
+        for (place, index) in by_id.iter().enumerate() {
+            rank[*index] = place;
+        }
+        Self {
+            by_id,
+            rank,
+            placeable: workers.iter().map(|worker| worker.placeable).collect(),
+            orders: HashMap::new(),
+        }
+    }
+
+    /// The worker at a place by id.
+    pub(crate) fn worker(&self, rank: usize) -> usize {
+        self.by_id[rank]
+    }
+
+    /// The order by zones of this label, or without zones, if it is kept.
+    pub(crate) fn order(&self, spread: Option<&str>) -> Option<&Order> {
+        self.orders.get(&spread.map(str::to_owned))
+    }
+
+    /// Makes the order of all workers, by index: each with its zone, and what it holds.
+    pub(crate) fn put_in_order<'z>(
+        &mut self,
+        spread: Option<&str>,
+        all: impl Iterator<Item = (Option<&'z str>, Load)>,
+    ) {
+        if MAX_ORDERS <= self.orders.len() {
+            self.orders.clear();
+        }
+        let mut numbers: HashMap<Option<&str>, usize> = HashMap::new();
+        let mut order = Order {
+            zone: Vec::with_capacity(self.rank.len()),
+            sized: Vec::new(),
+            weightless: Vec::new(),
+        };
+        for (index, (name, load)) in all.enumerate() {
+            let next = numbers.len();
+            let zone = *numbers.entry(name).or_insert(next);
+            if zone == next {
+                order.sized.push(BTreeSet::new());
+                order.weightless.push(BTreeSet::new());
+            }
+            order.zone.push(zone);
+            if self.placeable[index] {
+                order.enter(self.rank[index], zone, load);
+            }
+        }
+        self.orders.insert(spread.map(str::to_owned), order);
+    }
+
+    /// A worker holds something else than before.
+    pub(crate) fn moved(&mut self, index: usize, before: Load, now: Load) {
+        if !self.placeable[index] {
+            return;
+        }
+        let rank = self.rank[index];
+        for order in self.orders.values_mut() {
+            let zone = order.zone[index];
+            order.leave(rank, zone, before);
+            order.enter(rank, zone, now);
+        }
+    }
+}
+
+impl Order {
+    fn enter(&mut self, rank: usize, zone: usize, load: Load) {
+        let (sized, weightless) = standings(rank, load);
+        self.sized[zone].insert(sized);
+        self.weightless[zone].insert(weightless);
+    }
+
+    fn leave(&mut self, rank: usize, zone: usize, load: Load) {
+        let (sized, weightless) = standings(rank, load);
+        self.sized[zone].remove(&sized);
+        self.weightless[zone].remove(&weightless);
+    }
+
+    /// All zones, each behind how many of `kept` are in it, those with the fewest first.
+    pub(crate) fn emptiest_first(&self, kept: &[usize]) -> Vec<(usize, usize)> {
+        let mut zones: Vec<_> = (0..self.sized.len()).map(|zone| (0, zone)).collect();
+        for index in kept {
+            zones[self.zone[*index]].0 += 1;
+        }
+        zones.sort_unstable();
+        zones
+    }
+
+    /// The best of a zone that is meant, for a replica of this size; it stands at `least` or
+    /// behind.
+    pub(crate) fn first(
+        &self,
+        zone: usize,
+        size: u64,
+        least: u64,
+        is_meant: impl Fn(usize) -> bool,
+    ) -> Option<Standing> {
+        let (all, memory) = match size {
+            0 => (&self.weightless[zone], 0),
+            _ => (&self.sized[zone], least),
+        };
+        let from = Standing {
+            memory,
+            replicas: 0,
+            rank: 0,
+        };
+        all.range(from..).find(|it| is_meant(it.rank)).copied()
+    }
+}
+
+/// How full a worker is, is of no account for what takes no memory.
+fn standings(rank: usize, load: Load) -> (Standing, Standing) {
+    let sized = Standing {
+        memory: load.standing,
+        replicas: load.replicas,
+        rank,
+    };
+    let weightless = Standing { memory: 0, ..sized };
+    (sized, weightless)
+}

@@ -1,0 +1,11 @@
+//! Texts into tokens and back: vocabularies, the bytes of each token, and text that grows by a
+//! token at a time.
+//!
+//! This is the only crate that depends on `tokenizers`; others use its types through
+//! [`tokenizers`].
+
+pub mod spelling;
+pub mod text;
+pub mod vocabulary;
+
+pub use tokenizers;

@@ -1,0 +1,320 @@
+//! Tool calls in an answer's text, in the forms that common chat templates teach: between marks
+//! (`<tool_call>`, `<function=…>`, special tokens), or as an answer that is nothing but calls.
+//! `forms` lists them.
+
+mod call;
+mod forms;
+mod python;
+mod required;
+pub mod schema;
+mod special;
+mod stream;
+
+use serde_json::{Value, json};
+
+use self::call::After;
+pub use self::call::Function;
+pub use self::required::{CallStyle, grammar};
+pub use self::special::{MarkIds, Style, is_mark};
+use self::stream::Reading;
+
+const OPEN: &str = "<tool_call>";
+const CLOSE: &str = "</tool_call>";
+
+/// What calls stand between, inside of text. Where the second is empty, all that follows is calls.
+const MARKS: [(&str, &str); 5] = [
+    (OPEN, CLOSE),
+    (forms::FUNCTION, "</function>"),
+    special::MARKS[0],
+    special::MARKS[1],
+    special::MARKS[2],
+];
+
+/// What a piece of text brings.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Found {
+    /// Text that is no part of a call.
+    pub text: String,
+    /// Calls, as a JSON array of deltas in OpenAI's form.
+    pub calls: Option<String>,
+}
+
+/// Finds the calls in one answer.
+#[derive(Debug, Default)]
+pub struct ToolCalls {
+    place: Place,
+    /// Not given out yet.
+    held: String,
+    /// How many calls there were.
+    found: usize,
+    /// What may be called.
+    functions: Vec<Function>,
+    /// The call that is read.
+    reading: Reading,
+    /// Whether a call was given out since the last opening mark.
+    streamed: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Place {
+    /// Nothing has come that tells what the answer is.
+    #[default]
+    Start,
+    /// In text.
+    Text,
+    /// Between the marks of that number.
+    Call(usize),
+    /// In an answer that may be nothing but calls.
+    Whole,
+}
+
+impl ToolCalls {
+    /// Calls of `tools`, a list in OpenAI's form.
+    pub fn of(tools: &Value) -> Self {
+        let tools = tools.as_array().into_iter().flatten();
+        Self {
+            functions: tools.filter_map(Function::of).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Whether the answer calls anything.
+    pub fn any(&self) -> bool {
+        0 < self.found
+    }
+
+    /// Whether a call is whole, and none is begun.
+    pub fn any_whole(&self) -> bool {
+        let between = matches!(self.place, Place::Start | Place::Text);
+        self.any() && (between || self.reading == Reading::Behind)
+    }
+
+    /// Takes a special token that [is a mark](is_mark). Where it makes no sense it is left out.
+    pub fn mark(&mut self, mark: &str) -> Found {
+        match self.place {
+            Place::Call(_) => self.push(mark),
+            Place::Start | Place::Text if special::opens(mark) => {
+                // What is held may begin a mark that does not come now.
+                self.place = Place::Text;
+                let mut found = Found {
+                    text: std::mem::take(&mut self.held),
+                    calls: None,
+                };
+                found.text.truncate(found.text.trim_end().len());
+                found.text.push_str(&self.push(mark).text);
+                found
+            }
+            _ => Found::default(),
+        }
+    }
+
+    /// Takes the next piece of an answer.
+    pub fn push(&mut self, text: &str) -> Found {
+        self.held.push_str(text);
+        let mut found = Found::default();
+        let mut calls = Vec::new();
+        loop {
+            match self.place {
+                Place::Start => match forms::may_be_whole(&self.held) {
+                    None => break,
+                    Some(true) => self.place = Place::Whole,
+                    Some(false) => self.place = Place::Text,
+                },
+                Place::Whole => {
+                    self.stream(None, &mut calls);
+                    break;
+                }
+                Place::Text => {
+                    let marks = MARKS.iter().enumerate();
+                    let found_at = marks.filter_map(|(number, (open, _))| {
+                        self.held.find(open).map(|at| (at, number))
+                    });
+                    if let Some((at, number)) = found_at.min() {
+                        found.text.push_str(self.held[..at].trim_end());
+                        self.held.drain(..at + MARKS[number].0.len());
+                        self.place = Place::Call(number);
+                    } else {
+                        let kept = MARKS.map(|(open, _)| partial(&self.held, open));
+                        let kept = kept.into_iter().max().unwrap_or(0);
+                        let given = self.held.len() - kept;
+                        found.text.extend(self.held.drain(..given));
+                        break;
+                    }
+                }
+                Place::Call(number) if self.reading != Reading::Whole => {
+                    match self.stream(Some(number), &mut calls) {
+                        true => self.leave(),
+                        false if self.reading == Reading::Whole => {}
+                        false => break,
+                    }
+                }
+                Place::Call(number) => {
+                    let close = MARKS[number].1;
+                    let Some(at) = self.held.find(close).filter(|_| !close.is_empty()) else {
+                        break;
+                    };
+                    let inside: String = self.held.drain(..at).collect();
+                    self.held.drain(..close.len());
+                    match self.read_marked(number, &inside) {
+                        Some(deltas) => calls.extend(deltas),
+                        None => found.text.push_str(&no_call(number, &inside, close)),
+                    }
+                    self.leave();
+                }
+            }
+        }
+        found.calls = (!calls.is_empty()).then(|| Value::Array(calls).to_string());
+        found
+    }
+
+    /// Goes back to text behind a closing mark.
+    fn leave(&mut self) {
+        self.place = Place::Text;
+        (self.reading, self.streamed) = (Reading::Head, false);
+        let blank = self.held.len() - self.held.trim_start().len();
+        self.held.drain(..blank);
+    }
+
+    /// Gives out what is there of a call, behind the opening mark of that number or without one.
+    /// True where its closing mark was passed.
+    fn stream(&mut self, mark: Option<usize>, calls: &mut Vec<Value>) -> bool {
+        loop {
+            match &mut self.reading {
+                Reading::Whole => return false,
+                Reading::Head => match stream::head(mark, &self.held, &self.functions) {
+                    stream::Found::Call(name, at) => {
+                        self.held.drain(..at);
+                        calls.push(self.begin(&name, ""));
+                        self.streamed = true;
+                        self.reading = Reading::Arguments(stream::Object::default());
+                    }
+                    stream::Found::Never => self.reading = Reading::Whole,
+                    stream::Found::Open => {
+                        let close = mark.map_or("", |mark| MARKS[mark].1);
+                        let whole = !close.is_empty() && self.held.contains(close);
+                        if !whole {
+                            return false;
+                        }
+                        self.reading = Reading::Whole;
+                    }
+                },
+                Reading::Arguments(object) => {
+                    let (length, whole) = object.take(&self.held);
+                    if 0 < length {
+                        let piece: String = self.held.drain(..length).collect();
+                        let index = self.found - 1;
+                        calls.push(json!({ "index": index, "function": { "arguments": piece } }));
+                    }
+                    if !whole {
+                        return false;
+                    }
+                    self.reading = Reading::Behind;
+                }
+                Reading::Behind => match stream::after(mark, &self.held) {
+                    After::Next(at) => {
+                        self.held.drain(..at);
+                        self.reading = Reading::Head;
+                    }
+                    After::Text(at) => {
+                        self.held.drain(..at);
+                        return true;
+                    }
+                    After::Open => return false,
+                },
+            }
+        }
+    }
+
+    /// The first delta of the next call.
+    fn begin(&mut self, name: &str, arguments: &str) -> Value {
+        let index = self.found;
+        self.found += 1;
+        json!({
+            "index": index,
+            "id": format!("call_{:016x}", fastrand::u64(..)),
+            "type": "function",
+            "function": { "name": name, "arguments": arguments },
+        })
+    }
+
+    /// What is left when the answer ends.
+    pub fn finish(&mut self) -> Found {
+        let rest = std::mem::take(&mut self.held);
+        if self.streamed {
+            // What closes a call, or begins another that does not come, is no text.
+            let text = match (self.place, &self.reading) {
+                (Place::Whole, Reading::Behind) => {
+                    let closes = |c: char| c.is_whitespace() || matches!(c, '}' | ']' | '`');
+                    rest.trim_start_matches(closes).to_owned()
+                }
+                _ => String::new(),
+            };
+            return Found { text, calls: None };
+        }
+        let read = match self.place {
+            Place::Whole => self.read(&rest),
+            Place::Call(number) => self.read_marked(number, &rest),
+            Place::Start | Place::Text => None,
+        };
+        let text = match (&read, self.place) {
+            (Some(_), _) => String::new(),
+            (None, Place::Call(number)) => no_call(number, &rest, ""),
+            (None, _) => rest,
+        };
+        let calls = read.map(|calls| Value::Array(calls).to_string());
+        Found { text, calls }
+    }
+
+    /// The calls that stand between marks.
+    fn read_marked(&mut self, number: usize, inside: &str) -> Option<Vec<Value>> {
+        match MARKS[number] {
+            (OPEN, _) => self.read(inside),
+            // The name is part of the mark.
+            (open, _) => self.read(&format!("{open}{inside}")),
+        }
+    }
+
+    /// The calls that `text` is: one, or several; `None` when it is none.
+    fn read(&mut self, text: &str) -> Option<Vec<Value>> {
+        let calls = forms::read(text, &self.functions)?;
+        let known = |name: &str| self.functions.iter().any(|function| function.name == name);
+        if calls
+            .iter()
+            .any(|call| call.arguments.is_null() && !known(&call.name))
+        {
+            return None;
+        }
+        let deltas = calls.into_iter().map(|call| {
+            let arguments = match call.arguments {
+                Value::Null => "{}".to_owned(),
+                Value::String(text) if text.trim().is_empty() => "{}".to_owned(),
+                Value::String(text) => text,
+                value => value.to_string(),
+            };
+            self.begin(&call.name, &arguments)
+        });
+        Some(deltas.collect())
+    }
+}
+
+/// What stands between marks and is no call: with the marks, which are the answer's own then, unless
+/// they are special tokens.
+fn no_call(number: usize, inside: &str, close: &str) -> String {
+    let open = MARKS[number].0;
+    match special::opens(open) {
+        true => special::without_marks(inside),
+        false => [open, inside, close].concat(),
+    }
+}
+
+/// How many bytes at the end of `text` may be the beginning of `mark`.
+fn partial(text: &str, mark: &str) -> usize {
+    (1..mark.len())
+        .rev()
+        .filter(|length| mark.is_char_boundary(*length))
+        .find(|length| text.ends_with(&mark[..*length]))
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,179 @@
+//! What only some dialects have a place for, beside the text of a row.
+
+use serde_json::{Map, Value};
+
+/// The details of one row: a JSON object in the column `details`. A dialect that has no place for
+/// one of them leaves it out.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Details {
+    /// In whose form the values are that are JSON: the stable name of a provider.
+    pub format: Option<String>,
+    /// A block of text begins with this row.
+    pub begins: bool,
+    /// The signature with which a stretch of reasoning ends. Without reasoning before it, it is
+    /// that of reasoning whose text is blank.
+    pub signature: Option<String>,
+    /// A stretch of reasoning that its provider keeps secret, as it gave it.
+    pub redacted: Option<String>,
+    /// The row's reasoning is a summary.
+    pub summary: bool,
+    /// The provider's id of the stretch of reasoning.
+    pub item: Option<String>,
+    /// The row's text is a refusal.
+    pub refusal: bool,
+    /// Parts of an answer of kinds that only `format` knows, each whole.
+    pub blocks: Vec<Value>,
+    /// The stop string that ended the answer.
+    pub stop_sequence: Option<String>,
+    /// The provider's own word for why the answer ended.
+    pub stop_reason: Option<String>,
+    /// What the provider says of a refusal.
+    pub stop_details: Option<Value>,
+    /// The usage as its provider gave it.
+    pub usage: Option<Value>,
+    /// Fields beside the answer that its provider gave.
+    pub fields: Option<Value>,
+    /// The whole answer as its provider gave it, for a caller of the same dialect.
+    pub answer: Option<Value>,
+    /// The stream told why it ends, and then broke off in front of its terminator.
+    pub unterminated: bool,
+}
+
+impl Details {
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let unsaid = Self {
+            format: self.format.clone(),
+            ..Self::default()
+        };
+        *self == unsaid
+    }
+
+    /// The details of a chunk's column. What is none is left out.
+    #[must_use]
+    pub fn from_json(json: &str) -> Self {
+        let Ok(Value::Object(mut given)) = serde_json::from_str(json) else {
+            return Self::default();
+        };
+        let mut text = |name: &str| match given.remove(name) {
+            Some(Value::String(text)) => Some(text),
+            _ => None,
+        };
+        let format = text("format");
+        let (signature, redacted, item) = (text("signature"), text("redacted"), text("item"));
+        let (stop_sequence, stop_reason) = (text("stop_sequence"), text("stop_reason"));
+        let flag = |name: &str| given.get(name) == Some(&Value::Bool(true));
+        let (begins, summary) = (flag("begins"), flag("summary"));
+        let (refusal, unterminated) = (flag("refusal"), flag("unterminated"));
+        let blocks = match given.remove("blocks") {
+            Some(Value::Array(blocks)) => blocks,
+            _ => Vec::new(),
+        };
+        Self {
+            format,
+            begins,
+            signature,
+            redacted,
+            summary,
+            item,
+            refusal,
+            blocks,
+            stop_sequence,
+            stop_reason,
+            stop_details: given.remove("stop_details"),
+            usage: given.remove("usage"),
+            fields: given.remove("fields"),
+            answer: given.remove("answer"),
+            unterminated,
+        }
+    }
+
+    /// Details as a chunk's column has them; `None` where there are none.
+    #[must_use]
+    pub fn to_json(&self) -> Option<String> {
+        if self.is_empty() {
+            return None;
+        }
+        let mut told = Map::new();
+        let texts = [
+            ("format", &self.format),
+            ("signature", &self.signature),
+            ("redacted", &self.redacted),
+            ("item", &self.item),
+            ("stop_sequence", &self.stop_sequence),
+            ("stop_reason", &self.stop_reason),
+        ];
+        for (name, text) in texts {
+            if let Some(text) = text {
+                told.insert(name.to_owned(), text.as_str().into());
+            }
+        }
+        let flags = [
+            ("begins", self.begins),
+            ("summary", self.summary),
+            ("refusal", self.refusal),
+            ("unterminated", self.unterminated),
+        ];
+        for (name, _) in flags.iter().filter(|(_, set)| *set) {
+            told.insert((*name).to_owned(), true.into());
+        }
+        let values = [
+            ("stop_details", &self.stop_details),
+            ("usage", &self.usage),
+            ("fields", &self.fields),
+            ("answer", &self.answer),
+        ];
+        for (name, value) in values {
+            if let Some(value) = value {
+                told.insert(name.to_owned(), value.clone());
+            }
+        }
+        if !self.blocks.is_empty() {
+            told.insert("blocks".to_owned(), self.blocks.clone().into());
+        }
+        Some(Value::Object(told).to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let details = Details {
+            format: Some("anthropic".to_owned()),
+            begins: true,
+            signature: Some("c2ln".to_owned()),
+            redacted: Some("ZGF0YQ==".to_owned()),
+            summary: true,
+            item: Some("rs_1".to_owned()),
+            refusal: true,
+            blocks: vec![json!({ "type": "new" })],
+            stop_sequence: Some("END".to_owned()),
+            stop_reason: Some("pause_turn".to_owned()),
+            stop_details: Some(json!({ "category": "x" })),
+            usage: Some(json!({ "input_tokens": 1 })),
+            fields: Some(json!({ "system_fingerprint": "fp" })),
+            answer: Some(json!({ "content": [] })),
+            unterminated: true,
+        };
+        assert_eq!(Details::from_json(&details.to_json().unwrap()), details);
+        let named = Details {
+            format: Some("openai".to_owned()),
+            ..Details::default()
+        };
+        assert!(named.is_empty() && named.to_json().is_none());
+        for none in [
+            "",
+            "[]",
+            "7",
+            "{\"refusal\":1,\"signature\":2,\"blocks\":{}}",
+        ] {
+            assert_eq!(Details::from_json(none), Details::default(), "{none}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! A generation's request as its dialect has it, for a server that speaks the same one: nothing is
+//! lost on the way there and back.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use crate::error::PredictError;
+use crate::params::{ParamValue, Parameters};
+use crate::signature::Signature;
+
+/// The parameter that holds a [`Native`] request. Dialects set it; callers may not.
+pub const NATIVE: &str = "native_request";
+
+/// Stands among the formats of a signature for messages with images, which are in the field
+/// `parts` of their details.
+pub const PARTS: &str = "parts";
+
+/// The key in the metadata of a signature's input that says which forms are taken natively: names
+/// of providers, with commas between them.
+const FORMATS: &str = "volley.native";
+
+/// A request in the form of one provider.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Native {
+    /// Whose form it is: the stable name of a provider.
+    pub format: String,
+    /// Headers that belong to it.
+    pub headers: BTreeMap<String, String>,
+    /// Fields of its body. They take the place of those that are made of the request's rows.
+    pub body: Map<String, Value>,
+    /// What the request's rows lack of it: a server of another form cannot be asked.
+    pub lost: Option<String>,
+    /// What they lack is in the details of their messages, for models that take [`PARTS`]. It is
+    /// not told with the request.
+    pub in_parts: bool,
+}
+
+impl Native {
+    /// Takes it out of a request's parameters.
+    ///
+    /// # Errors
+    /// `InvalidInput` where it is none.
+    pub fn take(parameters: &mut Parameters) -> Result<Option<Self>, PredictError> {
+        let wrong = || PredictError::invalid(format!("parameter '{NATIVE}' is reserved"));
+        let Some(given) = parameters.remove(NATIVE) else {
+            return Ok(None);
+        };
+        let ParamValue::Json(text) = given else {
+            return Err(wrong());
+        };
+        let mut given: Map<String, Value> = serde_json::from_str(&text).map_err(|_| wrong())?;
+        let mut object = |name: &str| match given.remove(name) {
+            Some(Value::Object(object)) => object,
+            _ => Map::new(),
+        };
+        let (headers, body) = (object("headers"), object("body"));
+        let headers = headers.into_iter().filter_map(|(name, value)| match value {
+            Value::String(value) => Some((name, value)),
+            _ => None,
+        });
+        let headers = headers.collect();
+        let mut text = |name: &str| match given.remove(name) {
+            Some(Value::String(text)) => Some(text),
+            _ => None,
+        };
+        Ok(Some(Self {
+            format: text("format").ok_or_else(wrong)?,
+            headers,
+            body,
+            lost: text("lost"),
+            in_parts: false,
+        }))
+    }
+
+    /// Puts it among a request's parameters.
+    ///
+    /// # Errors
+    /// `InvalidInput` when there are too many.
+    pub fn put(self, parameters: &mut Parameters) -> Result<(), PredictError> {
+        let mut value = json!({ "format": self.format, "headers": self.headers });
+        value["body"] = Value::Object(self.body);
+        if let Some(lost) = self.lost {
+            value["lost"] = lost.into();
+        }
+        parameters.set(NATIVE, ParamValue::Json(value.to_string()))
+    }
+}
+
+impl Signature {
+    /// The same, of a model that takes requests in these forms as they are.
+    #[must_use]
+    pub fn taking_native(mut self, formats: &[&str]) -> Self {
+        if formats.is_empty() {
+            return self;
+        }
+        let mut metadata = self.input.metadata().clone();
+        metadata.insert(FORMATS.to_owned(), formats.join(","));
+        let input = self.input.as_ref().clone();
+        self.input = input.with_metadata(metadata).into();
+        self
+    }
+
+    /// Whether requests in the form of that provider are taken as they are.
+    #[must_use]
+    pub fn takes_native(&self, format: &str) -> bool {
+        let formats = self.input.metadata().get(FORMATS);
+        formats.is_some_and(|formats| formats.split(',').any(|taken| taken == format))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_travels_as_a_parameter_and_nothing_else_is_taken_for_one() {
+        let native = Native {
+            format: "anthropic".to_owned(),
+            headers: [("anthropic-beta".to_owned(), "x".to_owned())].into(),
+            body: json!({ "thinking": { "type": "adaptive" } })
+                .as_object()
+                .cloned()
+                .unwrap(),
+            lost: Some("an image".to_owned()),
+            in_parts: false,
+        };
+        let mut parameters = Parameters::default();
+        native.clone().put(&mut parameters).unwrap();
+        assert_eq!(Native::take(&mut parameters).unwrap(), Some(native));
+        assert!(parameters.is_empty());
+        assert_eq!(Native::take(&mut parameters).unwrap(), None);
+        for wrong in [
+            ParamValue::Bool(true),
+            ParamValue::Json("[]".to_owned()),
+            ParamValue::Json("{}".to_owned()),
+        ] {
+            parameters.set(NATIVE, wrong).unwrap();
+            assert!(Native::take(&mut parameters).is_err());
+        }
+    }
+
+    #[test]
+    fn a_signature_says_which_forms_it_takes_and_stands_for_one_that_does_not() {
+        let plain = Signature::generation();
+        let native = Signature::generation().taking_native(&["openai", "anthropic"]);
+        assert!(native.takes_native("anthropic") && !native.takes_native("cohere"));
+        assert!(!plain.takes_native("openai"));
+        assert!(plain.stands_for(&native) && native.stands_for(&plain));
+        assert_eq!(Signature::generation().taking_native(&[]), plain);
+    }
+
+    #[test]
+    fn a_generation_of_the_version_before_has_fewer_columns_and_is_the_same() {
+        let mut before = Signature::generation();
+        let columns = before.output.fields().iter().take(18).cloned();
+        before.output = arrow_schema::Schema::new(columns.collect::<Vec<_>>()).into();
+        assert!(Signature::generation().stands_for(&before));
+    }
+}

@@ -1,0 +1,62 @@
+//! The name that was perhaps meant.
+
+/// The name among `names` that `given` was perhaps meant to be: one that at most a third of it
+/// would have to be changed for. `None` where no name is near, or `given` is longer than any name
+/// should be.
+#[must_use]
+pub fn nearest<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    /// Longer ones are compared with nothing, so that the work is bounded.
+    const LONGEST: usize = 64;
+    let given: Vec<char> = given.chars().take(LONGEST + 1).collect();
+    if LONGEST < given.len() {
+        return None;
+    }
+    let most = (given.len() / 3).max(1);
+    let distances = names.into_iter().map(|name| (distance(&given, name), name));
+    let (distance, name) = distances.min()?;
+    (distance <= most).then_some(name)
+}
+
+/// How many letters have to be put in, left out, exchanged or swapped with their neighbour.
+fn distance(given: &[char], name: &str) -> usize {
+    let name: Vec<char> = name.chars().collect();
+    let mut before: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=name.len()).collect();
+    for (row, letter) in given.iter().enumerate() {
+        let mut next = vec![row + 1];
+        for (column, other) in name.iter().enumerate() {
+            let exchanged = last[column] + usize::from(letter != other);
+            let mut least = exchanged.min(last[column + 1] + 1).min(next[column] + 1);
+            let swapped =
+                0 < row && 0 < column && *letter == name[column - 1] && given[row - 1] == *other;
+            if swapped {
+                least = least.min(before[column - 1] + 1);
+            }
+            next.push(least);
+        }
+        before = std::mem::replace(&mut last, next);
+    }
+    last.last().copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_of_the_pen_finds_its_name_and_another_word_none() {
+        let names = ["temperature", "top_p", "max_tokens", "stop"];
+        for (given, expected) in [
+            ("temprature", Some("temperature")),
+            ("temperatrue", Some("temperature")),
+            ("max_token", Some("max_tokens")),
+            ("topp", Some("top_p")),
+            ("colour", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(given, names), expected, "{given}");
+        }
+        assert_eq!(nearest(&"x".repeat(100_000), names), None);
+        assert_eq!(nearest("stop", []), None);
+    }
+}
