@@ -30,6 +30,9 @@ use crate::witness::{Record, Records, Refusal, Verdict, judge};
 
 /// Why a call was refused: a [`Refusal`]'s name.
 const REFUSED: &str = "volley-refused";
+/// The highest id among the members, beside [`REFUSED`]: one that lost its data does not know which
+/// ids are used up.
+const HIGHEST: &str = "volley-highest-member";
 /// How long a process that may still run has to answer.
 const PROBE: Duration = Duration::from_millis(700);
 
@@ -161,7 +164,10 @@ impl Admission {
             }
         }
         match Identity::read(metadata).map_err(malformed)? {
-            Some(sender) => self.admit(&sender).await.map_err(refused),
+            Some(sender) => {
+                let admitted = self.admit(&sender).await;
+                admitted.map_err(|refusal| refused(refusal, self.highest()))
+            }
             None => self.check_silent(),
         }
     }
@@ -194,10 +200,8 @@ impl Admission {
 
     /// Learns from the answer to a call of this node that others refuse it.
     pub(crate) fn heed(&self, status: &Status) {
-        let name = status.metadata().get(REFUSED);
-        let refusal = name.and_then(|name| Refusal::from_name(name.to_str().ok()?));
-        if let Some(refusal) = refusal {
-            self.refused_here(refusal, None);
+        if let Some((refusal, highest)) = refusal_of(status) {
+            self.refused_here(refusal, highest);
         }
     }
 
@@ -433,12 +437,23 @@ fn certified<T>(request: &Request<T>) -> Option<u64> {
     }
 }
 
-/// The answer to a caller that is not taken.
-fn refused(refusal: Refusal) -> Status {
+/// The answer to a caller that is not taken. `highest` is the highest id that is known.
+fn refused(refusal: Refusal, highest: Option<u64>) -> Status {
     let mut status = Status::failed_precondition("the caller is not the member that it was");
-    let name = MetadataValue::from_static(refusal.name());
-    status.metadata_mut().insert(REFUSED, name);
+    let metadata = status.metadata_mut();
+    metadata.insert(REFUSED, MetadataValue::from_static(refusal.name()));
+    if let Some(highest) = highest {
+        metadata.insert(HIGHEST, highest.into());
+    }
     status
+}
+
+/// The refusal in an answer of [`refused`], and the highest id that its sender knows.
+fn refusal_of(status: &Status) -> Option<(Refusal, Option<u64>)> {
+    let metadata = status.metadata();
+    let refusal = Refusal::from_name(metadata.get(REFUSED)?.to_str().ok()?)?;
+    let highest = metadata.get(HIGHEST).and_then(|id| id.to_str().ok());
+    Some((refusal, highest.and_then(|id| id.parse().ok())))
 }
 
 /// What an operator reads of a node that is not taken. `highest` is the highest id that is known.
@@ -468,4 +483,17 @@ pub(crate) fn reason(refusal: Refusal, node: u64, advertise: &str, highest: Opti
          'node.id = {next}' and 'cluster.wait = true', and run `volley cluster {command}` at a \
          coordinator that works"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_the_command_that_replaces_the_node() {
+        let answer = refused(Refusal::Lost, Some(3));
+        let (refusal, highest) = refusal_of(&answer).unwrap();
+        let reason = reason(refusal, 2, "n2:1", highest);
+        assert!(reason.contains("cluster replace 2 4 n2:1"), "{reason}");
+    }
 }
