@@ -1,57 +1,55 @@
 //! What changes the cluster itself: its coordinators and who leads them; and its backup.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::header;
 use serde_json::{Value, json};
 use volley_types::{NodeId, PredictError};
 
-use crate::app::App;
 use crate::body::{Fields, JsonObject};
+use crate::edge::Caller;
 use crate::error::ApiError;
-use crate::extract::{Path, State};
+use crate::extract::Path;
 use crate::ops::members;
 
 pub(crate) async fn join(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let (node, address) = newcomer(&body)?;
-    let joined = app.control.join(node, address).await?;
+    let joined = caller.control.join(node, address).await?;
     Ok(Json(json!({ "coordinators": members(&joined) })))
 }
 
-pub(crate) async fn leave(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-) -> Result<Json<Value>, ApiError> {
-    let left = app.control.leave(node_id(&id)?).await?;
+pub(crate) async fn leave(caller: Caller, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+    let left = caller.control.leave(node_id(&id)?).await?;
     Ok(Json(json!({ "coordinators": members(&left) })))
 }
 
 pub(crate) async fn replace(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(old): Path<String>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let (node, address) = newcomer(&body)?;
-    let replaced = app.control.replace(node_id(&old)?, node, address).await?;
+    let replaced = caller
+        .control
+        .replace(node_id(&old)?, node, address)
+        .await?;
     Ok(Json(json!({ "coordinators": members(&replaced) })))
 }
 
 pub(crate) async fn hand_over(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let to = body.count("to")?.map(NodeId);
-    let leader = app.control.hand_over(to).await?;
+    let leader = caller.control.hand_over(to).await?;
     Ok(Json(json!({ "leader": leader.0 })))
 }
 
-pub(crate) async fn backup(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
-    let backup = app.control.backup().await?;
+pub(crate) async fn backup(caller: Caller) -> Result<Response, ApiError> {
+    let backup = caller.control.backup().await?;
     let headers = [
         (header::CONTENT_TYPE, "application/octet-stream"),
         (header::CACHE_CONTROL, "no-store"),

@@ -1,20 +1,16 @@
 //! `/_volley/aliases`: names that split requests over models and versions.
 
-use std::sync::Arc;
-
 use axum::Json;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use volley_types::registry::{
-    AliasEntry, AliasMirror, AliasSpec, AliasTarget, RegistryCommand, RegistryState,
-};
-use volley_types::{ErrorCode, ModelName, ModelRef, PredictError, Revision};
+use volley_types::registry::{AliasEntry, AliasMirror, AliasSpec, AliasTarget, RegistryCommand};
+use volley_types::{ErrorCode, ModelName, PredictError, Revision};
 
-use crate::app::App;
 use crate::body::{Fields, JsonObject};
+use crate::edge::Caller;
 use crate::error::ApiError;
-use crate::extract::{Path, Query, State};
+use crate::extract::{Path, Query};
 
 const FIELDS: [&str; 5] = ["name", "targets", "mirror", "sticky_header", "description"];
 
@@ -32,35 +28,32 @@ impl At {
     }
 }
 
-pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
-    let registry = app.control.registry();
+pub(crate) async fn list(caller: Caller) -> Json<Value> {
+    let registry = caller.control.registry();
     let aliases = registry.aliases.values();
-    let aliases: Vec<_> = aliases.map(|entry| render(&app, entry)).collect();
+    let aliases: Vec<_> = aliases.map(|entry| render(&caller, entry)).collect();
     Json(json!({ "aliases": aliases }))
 }
 
-pub(crate) async fn get(
-    State(app): State<Arc<App>>,
-    Path(name): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn get(caller: Caller, Path(name): Path<String>) -> Result<Json<Value>, ApiError> {
     let name = ModelName::new(name)?;
-    Ok(Json(find(&app, &name)?))
+    Ok(Json(find(&caller, &name)?))
 }
 
 /// Creates an alias; there must be none of its name.
 pub(crate) async fn create(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     JsonObject(body): JsonObject,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
     let name = ModelName::new(body.required("name")?)?;
     let alias = read(&body, name)?;
-    let written = put(&app, alias, Some(Revision(0))).await?;
+    let written = put(&caller, alias, Some(Revision(0))).await?;
     Ok((StatusCode::CREATED, Json(written)))
 }
 
 /// Creates or replaces an alias.
 pub(crate) async fn replace(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(name): Path<String>,
     Query(at): Query<At>,
     JsonObject(body): JsonObject,
@@ -68,11 +61,11 @@ pub(crate) async fn replace(
     let name = ModelName::new(name)?;
     body.same_name(name.as_str())?;
     let alias = read(&body, name)?;
-    Ok(Json(put(&app, alias, at.expected()).await?))
+    Ok(Json(put(&caller, alias, at.expected()).await?))
 }
 
 pub(crate) async fn delete(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(name): Path<String>,
     Query(at): Query<At>,
 ) -> Result<Json<Value>, ApiError> {
@@ -81,28 +74,28 @@ pub(crate) async fn delete(
         name: name.clone(),
         expected: at.expected(),
     };
-    app.control.write(delete).await?;
+    caller.control.write(delete).await?;
     Ok(Json(json!({ "_id": name.as_str(), "result": "deleted" })))
 }
 
 async fn put(
-    app: &App,
+    caller: &Caller,
     alias: AliasSpec,
     expected: Option<Revision>,
 ) -> Result<Value, PredictError> {
     let name = alias.name.clone();
     let write = RegistryCommand::PutAlias { alias, expected };
-    app.control.write(write).await?;
-    find(app, &name)
+    caller.control.write(write).await?;
+    find(caller, &name)
 }
 
-fn find(app: &App, name: &ModelName) -> Result<Value, PredictError> {
-    let registry = app.control.registry();
+fn find(caller: &Caller, name: &ModelName) -> Result<Value, PredictError> {
+    let registry = caller.control.registry();
     let entry = registry.aliases.get(name);
     let entry = entry.ok_or_else(|| {
         PredictError::new(ErrorCode::NotFound, format!("no alias '{name}' exists"))
     })?;
-    Ok(render(app, entry))
+    Ok(render(caller, entry))
 }
 
 fn read(body: &Map<String, Value>, name: ModelName) -> Result<AliasSpec, PredictError> {
@@ -160,7 +153,7 @@ fn mirror(mirror: &Map<String, Value>) -> Result<AliasMirror, PredictError> {
     })
 }
 
-fn render(app: &App, entry: &AliasEntry) -> Value {
+fn render(caller: &Caller, entry: &AliasEntry) -> Value {
     let alias = &entry.spec;
     let targets = alias.targets.iter();
     let targets = targets
@@ -171,7 +164,7 @@ fn render(app: &App, entry: &AliasEntry) -> Value {
         let percent = f64::from(mirror.permille) / 10.0;
         json!({ "model": mirror.model.to_string(), "percent": percent })
     });
-    let status = app.control.model_status(&alias.name);
+    let status = caller.control.model_status(&alias.name);
     json!({
         "name": alias.name.as_str(),
         "targets": targets,
@@ -181,32 +174,4 @@ fn render(app: &App, entry: &AliasEntry) -> Value {
         "revision": entry.revision.0,
         "state": status.map(|status| status.state.as_str()),
     })
-}
-
-/// Aliases and pipelines as entries of lists of models: those that answer.
-pub(crate) fn listed(app: &App, registry: &RegistryState) -> Vec<(ModelName, u64)> {
-    let answers = |alias: &ModelName| {
-        let status = app.control.model_status(alias);
-        status.is_some_and(|status| status.state != volley_types::registry::ModelState::Undeployed)
-    };
-    let aliases = registry.aliases.values().map(|entry| {
-        let created = created_ms(registry, entry.spec.names());
-        (entry.spec.name.clone(), created)
-    });
-    let pipelines = registry.pipelines.values().map(|entry| {
-        let created = created_ms(registry, entry.spec.names());
-        (entry.spec.name.clone(), created)
-    });
-    let names = aliases.chain(pipelines);
-    names.filter(|(name, _)| answers(name)).collect()
-}
-
-/// When the newest of these models was registered; 0 where there is none.
-fn created_ms<'a>(registry: &RegistryState, names: impl Iterator<Item = &'a ModelRef>) -> u64 {
-    let versions = names.filter_map(|model| {
-        let entry = registry.models.get(&model.name)?;
-        let newest = entry.versions.last_key_value();
-        newest.map(|(_, version)| version.created_ms)
-    });
-    versions.max().unwrap_or(0)
 }

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use arrow_array::RecordBatch;
 use futures::TryStreamExt;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use volley_types::{
     ChunkStream, Citation, Details, ErrorCode, FinishReason, GenerationRow, PredictError, Usage,
 };
 
+pub(crate) use crate::pieces::tokens;
 use crate::pieces::{self, Piece};
 use crate::{citations, sse};
 
@@ -175,22 +176,6 @@ pub(crate) fn choices(batches: &[RecordBatch]) -> Result<Vec<Choice>, PredictErr
     }
 }
 
-/// The tokens of a row with their probabilities, in OpenAI's form. Without alternatives, the text
-/// of a row counts as one token.
-pub(crate) fn tokens(row: &GenerationRow<'_>) -> Vec<Value> {
-    let told = row.token_logprobs().map(serde_json::from_str);
-    if let Some(Ok(Value::Array(told))) = told {
-        return told;
-    }
-    let text = row.text().unwrap_or_default();
-    let told = row.logprob().map(|logprob| {
-        json!({
-            "token": text, "logprob": logprob, "bytes": text.as_bytes(), "top_logprobs": [],
-        })
-    });
-    told.into_iter().collect()
-}
-
 /// The tokens of the prompts, where nothing else was asked for.
 ///
 /// # Errors
@@ -288,6 +273,8 @@ fn merge(call: &mut Map<String, Value>, delta: Map<String, Value>) {
 #[cfg(test)]
 mod tests {
     use volley_types::{GenerationChunk, GenerationChunks};
+
+    use serde_json::json;
 
     use super::*;
 

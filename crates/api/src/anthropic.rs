@@ -4,11 +4,12 @@
 //! an assistant's message, a block `tool_result` a message of the role `tool`.
 
 mod content;
+pub(crate) mod dialect;
+pub(crate) mod error;
 pub(crate) mod events;
 pub(crate) mod models;
+pub(crate) mod operations;
 mod request;
-
-use std::sync::Arc;
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
@@ -23,11 +24,11 @@ use volley_types::{
 use self::events::MessageEvents;
 use self::request::{Limit, MessagesRequest};
 use crate::answer::{self, Choice};
-use crate::app::App;
+use crate::blocks::stop_reason;
 use crate::body::JsonObject;
 use crate::context::RequestContext;
+use crate::edge::Caller;
 use crate::error::ApiError;
-use crate::extract::State;
 use crate::pieces::CallPiece;
 use crate::{chat, parameters, sse, supplement};
 
@@ -36,14 +37,14 @@ const FORMAT: &str = "anthropic";
 
 /// A message, whole or streamed.
 pub(crate) async fn create(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     headers: HeaderMap,
     JsonObject(body): JsonObject,
 ) -> Result<Response, ApiError> {
     let asked = request::read(body, Limit::Needed, &headers)?;
     let id = format!("msg_{}", context.request_id);
-    let begun = begin(&app, &asked, &context);
+    let begun = begin(&caller, &asked, &context);
     if asked.stream {
         let first = async {
             let mut chunks = begun.await?;
@@ -55,7 +56,7 @@ pub(crate) async fn create(
         };
         let (first, chunks) = context.in_time(first).await?;
         let events = MessageEvents::new(&id, &asked.name);
-        let keep_alive = app.config.keep_alive;
+        let keep_alive = caller.config.keep_alive;
         return Ok(sse::response(first, chunks, events, keep_alive, &context));
     }
     let whole = async { answer::choices(&answer::collect(begun.await?).await?) };
@@ -66,7 +67,7 @@ pub(crate) async fn create(
 
 /// The tokens of a message's prompt, as the model's own tokenizer counts them.
 pub(crate) async fn count_tokens(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     headers: HeaderMap,
     JsonObject(body): JsonObject,
@@ -76,7 +77,7 @@ pub(crate) async fn count_tokens(
         .parameters
         .insert(COUNT_TOKENS.to_owned(), true.into());
     let counted = async {
-        let chunks = begin(&app, &asked, &context).await?;
+        let chunks = begin(&caller, &asked, &context).await?;
         answer::prompt_tokens(&answer::collect(chunks).await?)
     };
     let tokens = context.in_time(counted).await?;
@@ -84,11 +85,11 @@ pub(crate) async fn count_tokens(
 }
 
 async fn begin(
-    app: &App,
+    caller: &Caller,
     asked: &MessagesRequest,
     context: &RequestContext,
 ) -> Result<ChunkStream, PredictError> {
-    let signature = app.control.signature(&asked.model).await?;
+    let signature = caller.control.signature(&asked.model).await?;
     if signature.task != Task::Generate {
         return Err(PredictError::invalid(format!(
             "model '{}' has the task '{}', and this route needs '{}'",
@@ -109,7 +110,7 @@ async fn begin(
     if let Some(native) = native {
         native.put(&mut request.parameters)?;
     }
-    app.control.predict(request).await
+    caller.control.predict(request).await
 }
 
 /// A whole message, its blocks in the order in which they were said.
@@ -134,17 +135,6 @@ fn message(id: &str, model: &str, choice: Choice) -> Value {
         supplement::supplement(&mut message, given);
     }
     message
-}
-
-/// A call in OpenAI's form as a block of a message.
-pub(crate) fn tool_use(call: &Value) -> Value {
-    let arguments = call.pointer("/function/arguments").and_then(Value::as_str);
-    json!({
-        "type": "tool_use",
-        "id": call.get("id"),
-        "name": call.pointer("/function/name"),
-        "input": content::input(arguments.unwrap_or_default()),
-    })
 }
 
 /// The id of a call. One that its model gave none has one of ours, and what its provider wants
@@ -184,15 +174,6 @@ fn ending(reason: Option<FinishReason>, details: &Details, refused: bool) -> Val
         }
     }
     ending
-}
-
-pub(crate) fn stop_reason(reason: Option<FinishReason>) -> &'static str {
-    match reason {
-        Some(FinishReason::Length) => "max_tokens",
-        Some(FinishReason::ToolCalls) => "tool_use",
-        Some(FinishReason::ContentFilter) => "refusal",
-        Some(FinishReason::Stop | FinishReason::Error) | None => "end_turn",
-    }
 }
 
 /// The tokens of a message: those of its input are the ones that no cache had or was given. What

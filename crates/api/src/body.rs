@@ -14,8 +14,9 @@ use serde_json::{Map, Value};
 use volley_types::{ErrorCode, PredictError, Share};
 
 pub(crate) use self::content::{broken, parse};
-use crate::auth::{Grants, Sealed};
+use crate::auth::Grants;
 use crate::compact;
+use crate::edge::Edge;
 use crate::encoding::CompressedLength;
 use crate::error::{self, ApiError};
 use crate::intake::{Held, tree_room};
@@ -26,13 +27,17 @@ use crate::intake::{Held, tree_room};
 #[derive(Debug)]
 pub(crate) struct JsonObject(pub(crate) Map<String, Value>);
 
-impl FromRequest<Sealed> for JsonObject {
+impl<S: AsRef<Edge> + Send + Sync> FromRequest<S> for JsonObject {
     type Rejection = Response;
 
-    async fn from_request(request: Request, app: &Sealed) -> Result<Self, Response> {
-        object(request, app, app.config().max_body_bytes)
-            .await
-            .map(Self)
+    async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
+        object(
+            request,
+            state.as_ref(),
+            state.as_ref().config().max_body_bytes,
+        )
+        .await
+        .map(Self)
     }
 }
 
@@ -40,18 +45,22 @@ impl FromRequest<Sealed> for JsonObject {
 #[derive(Debug)]
 pub(crate) struct UntypedJsonObject(pub(crate) Map<String, Value>);
 
-impl FromRequest<Sealed> for UntypedJsonObject {
+impl<S: AsRef<Edge> + Send + Sync> FromRequest<S> for UntypedJsonObject {
     type Rejection = Response;
 
-    async fn from_request(request: Request, app: &Sealed) -> Result<Self, Response> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
         if request.headers().contains_key(BINARY_TENSORS) {
             let message = "this route takes no binary tensors; send JSON alone";
             let error = PredictError::invalid(message);
             return Err(error::respond(&error, StatusCode::UNSUPPORTED_MEDIA_TYPE));
         }
-        object(request, app, app.config().max_tensor_bytes)
-            .await
-            .map(Self)
+        object(
+            request,
+            state.as_ref(),
+            state.as_ref().config().max_tensor_bytes,
+        )
+        .await
+        .map(Self)
     }
 }
 
@@ -68,14 +77,15 @@ pub(crate) enum Tensors {
     Raw(Bytes),
 }
 
-impl FromRequest<Sealed> for Tensors {
+impl<S: AsRef<Edge> + Send + Sync> FromRequest<S> for Tensors {
     type Rejection = Response;
 
-    async fn from_request(request: Request, app: &Sealed) -> Result<Self, Response> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
         let media = other_media(request.headers());
         let (held, length) = (held(&request), json_length(request.headers()));
-        let limit = app.config().max_tensor_bytes;
-        let (bytes, mut share) = read(request, app, limit).await?;
+        let edge = state.as_ref();
+        let limit = edge.config().max_tensor_bytes;
+        let (bytes, mut share) = read(request, edge, limit).await?;
         let size = bytes.len();
         let told = Self::split(bytes, length, &mut share);
         held.keep(share, size);
@@ -122,13 +132,13 @@ impl Tensors {
 
 async fn object(
     request: Request,
-    app: &Sealed,
+    edge: &Edge,
     limit: usize,
 ) -> Result<Map<String, Value>, Response> {
     let media = other_media(request.headers());
     let grants = request.extensions().get::<Grants>().is_some();
     let held = held(&request);
-    let (bytes, mut share) = read(request, app, limit).await?;
+    let (bytes, mut share) = read(request, edge, limit).await?;
     let grown = tree_room(&bytes).and_then(|room| share.grow(room));
     held.keep(share, bytes.len());
     let read = if grants { unique::parse } else { parse };
@@ -176,7 +186,7 @@ pub(crate) fn unknown_encoding(headers: &HeaderMap) -> Option<Response> {
 /// here, and the limit is on that.
 pub(crate) async fn read(
     request: Request,
-    app: &Sealed,
+    edge: &Edge,
     limit: usize,
 ) -> Result<(Bytes, Share), Response> {
     if let Some(refusal) = unknown_encoding(request.headers()) {
@@ -189,14 +199,14 @@ pub(crate) async fn read(
     if announced > limit as u64 {
         return Err(over(limit));
     }
-    let mut share = app.intake().share();
+    let mut share = edge.intake().share();
     let collected = collect(request.into_body(), limit, &mut share);
     let late = || {
         let message = "the request's body did not arrive in time";
         let error = PredictError::new(ErrorCode::DeadlineExceeded, message);
         error::respond(&error, StatusCode::REQUEST_TIMEOUT)
     };
-    let read = tokio::time::timeout(app.config().body_timeout, collected).await;
+    let read = tokio::time::timeout(edge.config().body_timeout, collected).await;
     let bytes = read.map_err(|_| late())??;
     Ok((bytes, share))
 }

@@ -1,11 +1,11 @@
 //! What there is to call, as every list of models has it; and which of them is meant where a
 //! client of a server with one model names none.
 
-use volley_types::registry::{BackendKind, ModelEntry, ModelState, ReplicaState};
+use serde::Deserialize;
+use volley_types::registry::{BackendKind, ModelEntry, ModelState, RegistryState, ReplicaState};
 use volley_types::{ErrorCode, ModelName, ModelRef, PredictError, Signature, Task};
 
-use crate::aliases;
-use crate::app::App;
+use crate::edge::Caller;
 
 /// The most names in an error.
 const NAMED: usize = 8;
@@ -38,31 +38,31 @@ impl Listed {
 }
 
 /// All names, in their order.
-pub(crate) async fn all(app: &App) -> Vec<Listed> {
-    let registry = app.control.registry();
+pub(crate) async fn all(caller: &Caller) -> Vec<Listed> {
+    let registry = caller.control.registry();
     let models = registry.models.values().map(|entry| {
         let created_ms = newest_ms(entry);
         (entry.name.clone(), created_ms, true)
     });
-    let others = aliases::listed(app, &registry);
+    let others = named(caller, &registry);
     let others = others.into_iter().map(|(name, ms)| (name, ms, false));
     let mut listed = Vec::new();
     for (name, created_ms, is_model) in models.chain(others) {
-        listed.extend(self::listed(app, name, created_ms, is_model).await);
+        listed.extend(self::listed(caller, name, created_ms, is_model).await);
     }
     listed.sort_by(|a, b| a.name.cmp(&b.name));
     listed
 }
 
 /// One of them, deployed or not; `None` where nothing has this name.
-pub(crate) async fn find(app: &App, name: &ModelName) -> Option<Listed> {
-    let registry = app.control.registry();
+pub(crate) async fn find(caller: &Caller, name: &ModelName) -> Option<Listed> {
+    let registry = caller.control.registry();
     if let Some(entry) = registry.models.get(name) {
-        return listed(app, name.clone(), newest_ms(entry), true).await;
+        return listed(caller, name.clone(), newest_ms(entry), true).await;
     }
-    let others = aliases::listed(app, &registry);
+    let others = named(caller, &registry);
     let (name, ms) = others.into_iter().find(|(other, _)| other == name)?;
-    listed(app, name, ms, false).await
+    listed(caller, name, ms, false).await
 }
 
 /// The only one that is ready and does one of these; `what` says so in words.
@@ -70,15 +70,15 @@ pub(crate) async fn find(app: &App, name: &ModelName) -> Option<Listed> {
 /// # Errors
 /// `NotFound` where there is none; `InvalidInput`, with their names, where there are several.
 pub(crate) async fn only(
-    app: &App,
+    caller: &Caller,
     tasks: &[Task],
     what: &str,
 ) -> Result<(ModelRef, Signature), PredictError> {
-    let registry = app.control.registry();
+    let registry = caller.control.registry();
     let mut found = Vec::new();
     for name in registry.models.keys() {
         // Signatures of what sleeps are not asked for: that would wake it.
-        let Some(listed) = listed(app, name.clone(), 0, true).await else {
+        let Some(listed) = listed(caller, name.clone(), 0, true).await else {
             continue;
         };
         if let Some(signature) = listed.signature.filter(|it| tasks.contains(&it.task)) {
@@ -106,8 +106,8 @@ pub(crate) async fn only(
 }
 
 /// Whether a model runs in this cluster, and not at somebody else's.
-pub(crate) fn runs_here(app: &App, model: &ModelRef) -> bool {
-    let registry = app.control.registry();
+pub(crate) fn runs_here(caller: &Caller, model: &ModelRef) -> bool {
+    let registry = caller.control.registry();
     let Some(entry) = registry.models.get(&model.name) else {
         return false;
     };
@@ -124,8 +124,13 @@ fn newest_ms(entry: &ModelEntry) -> u64 {
     version.map_or(0, |version| version.created_ms)
 }
 
-async fn listed(app: &App, name: ModelName, created_ms: u64, is_model: bool) -> Option<Listed> {
-    let status = app.control.model_status(&name)?;
+async fn listed(
+    caller: &Caller,
+    name: ModelName,
+    created_ms: u64,
+    is_model: bool,
+) -> Option<Listed> {
+    let status = caller.control.model_status(&name)?;
     // Of an alias or a pipeline the state is all that is known.
     let ready = match is_model {
         true => status
@@ -139,7 +144,7 @@ async fn listed(app: &App, name: ModelName, created_ms: u64, is_model: bool) -> 
     };
     let reference = ModelRef::deployed(name.clone());
     let signature = match ready {
-        true => app.control.signature(&reference).await.ok(),
+        true => caller.control.signature(&reference).await.ok(),
         false => None,
     };
     Some(Listed {
@@ -148,4 +153,65 @@ async fn listed(app: &App, name: ModelName, created_ms: u64, is_model: bool) -> 
         signature,
         state: status.state,
     })
+}
+
+/// Aliases and pipelines as entries of lists of models: those that answer.
+fn named(caller: &Caller, registry: &RegistryState) -> Vec<(ModelName, u64)> {
+    let answers = |alias: &ModelName| {
+        let status = caller.control.model_status(alias);
+        status.is_some_and(|status| status.state != ModelState::Undeployed)
+    };
+    let aliases = registry.aliases.values().map(|entry| {
+        let created = created_ms(registry, entry.spec.names());
+        (entry.spec.name.clone(), created)
+    });
+    let pipelines = registry.pipelines.values().map(|entry| {
+        let created = created_ms(registry, entry.spec.names());
+        (entry.spec.name.clone(), created)
+    });
+    let names = aliases.chain(pipelines);
+    names.filter(|(name, _)| answers(name)).collect()
+}
+
+/// When the newest of these models was registered; 0 where there is none.
+fn created_ms<'a>(registry: &RegistryState, names: impl Iterator<Item = &'a ModelRef>) -> u64 {
+    let versions = names.filter_map(|model| {
+        let entry = registry.models.get(&model.name)?;
+        let newest = entry.versions.last_key_value();
+        newest.map(|(_, version)| version.created_ms)
+    });
+    versions.max().unwrap_or(0)
+}
+
+/// ModelsQuery models, and which page of them.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ModelsQuery {
+    /// What is not ready, or does something else, too.
+    #[serde(default)]
+    pub(crate) all: bool,
+    /// Of a page in Anthropic's form.
+    pub(crate) limit: Option<usize>,
+    pub(crate) before_id: Option<String>,
+    pub(crate) after_id: Option<String>,
+}
+
+/// What a reference names, where it is deployed.
+pub(crate) async fn deployed(caller: &Caller, reference: &ModelRef) -> Option<Listed> {
+    let registry = caller.control.registry();
+    if let Some(entry) = registry.models.get(&reference.name) {
+        let deployed = entry.deployment.as_ref()?;
+        let meant = reference.version.unwrap_or(deployed.version);
+        entry.versions.get(&meant)?;
+    }
+    find(caller, &reference.name).await
+}
+
+/// The answer to a name that has no model.
+pub(crate) fn unknown(name: &str) -> PredictError {
+    let name: String = name.chars().filter(|c| !c.is_control()).take(200).collect();
+    PredictError::new(
+        ErrorCode::NotFound,
+        format!("no model '{name}' is deployed"),
+    )
 }

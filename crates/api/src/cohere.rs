@@ -1,14 +1,15 @@
 //! Cohere's dialect: `POST /v2/chat`, and `POST /v1/embed` and `POST /v2/embed`. Its reranking
-//! stands in [`crate::openai::rerank`], as it is Jina's too.
+//! stands in OpenAI's, as Jina has it too.
 //!
 //! Messages have OpenAI's form but for the content of tools' results, and for what an assistant
 //! plans before its calls.
 
+pub(crate) mod dialect;
 pub(crate) mod embed;
+pub(crate) mod error;
 mod events;
+pub(crate) mod operations;
 mod request;
-
-use std::sync::Arc;
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
@@ -19,14 +20,14 @@ use volley_types::{
 
 use self::events::ChatEvents;
 use crate::answer::{self, Choice};
-use crate::app::App;
 use crate::body::JsonObject;
 use crate::chat;
 use crate::context::RequestContext;
+use crate::edge::Caller;
 use crate::error::ApiError;
-use crate::extract::State;
-use crate::openai::{self, chat::stream};
+use crate::generation::stream;
 use crate::pieces::{CallPiece, Piece};
+use crate::requests;
 use crate::{sse, supplement};
 
 /// The name of the provider whose form this is.
@@ -34,18 +35,18 @@ const FORMAT: &str = "cohere";
 
 /// A chat, whole or streamed.
 pub(crate) async fn chat(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     JsonObject(mut body): JsonObject,
 ) -> Result<Response, ApiError> {
     let id = context.request_id.to_string();
-    let begun = read(&app, &mut body, &context);
+    let begun = read(&caller, &mut body, &context);
     let (request, streams) = context.in_time(begun).await?;
     if streams {
-        return stream(&app, request, ChatEvents::new(&id), &context).await;
+        return stream(&caller, request, ChatEvents::new(&id), &context).await;
     }
     let whole = async {
-        let chunks = app.control.predict(request).await?;
+        let chunks = caller.control.predict(request).await?;
         let choices = answer::choices(&answer::collect(chunks).await?)?;
         choices.into_iter().next().ok_or_else(sse::silent_end)
     };
@@ -54,15 +55,15 @@ pub(crate) async fn chat(
 }
 
 async fn read(
-    app: &App,
+    caller: &Caller,
     body: &mut Map<String, Value>,
     context: &RequestContext,
 ) -> Result<(PredictRequest, bool), PredictError> {
-    let (name, model, signature) = openai::model(app, body).await?;
-    openai::expect(&name, &signature, Task::Generate)?;
+    let (name, model, signature) = requests::model(caller, body).await?;
+    requests::expect(&name, &signature, Task::Generate)?;
     let asked = request::read(std::mem::take(body))?;
     let (rows, native) = chat::native_rows(&signature, &asked.messages, Some(asked.native))?;
-    let mut request = openai::request(model, rows, &asked.parameters, context)?;
+    let mut request = requests::request(model, rows, &asked.parameters, context)?;
     request.dialect = Dialect::Cohere;
     request.whole = !asked.stream;
     if let Some(native) = native {

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use crate::openai::responses::store::ResponsesConfig;
-
 /// The knobs of the HTTP edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ApiConfig {
+pub struct EdgeConfig {
     /// Connections at a time; further ones are refused at once.
     pub max_connections: usize,
     /// Connections at a time from one address, or from one network of 64 bits over IPv6.
@@ -34,40 +32,9 @@ pub struct ApiConfig {
     pub idle_timeout: Duration,
     /// On shutdown, how long streams that run may take to end.
     pub drain_timeout: Duration,
-    /// Streams that can be taken up again.
-    pub resume: ResumeConfig,
-    /// Responses that later requests name.
-    pub responses: ResponsesConfig,
-    /// Whether clients on this machine may register regions of system shared memory.
-    pub shared_memory: bool,
 }
 
-/// What is held of streams that can be taken up again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ResumeConfig {
-    /// How long a stream waits for somebody who takes it up, and how long it is held after its
-    /// end.
-    pub window: Duration,
-    /// The most that is held of one stream, in bytes; of that, half may be unread.
-    pub stream_bytes: usize,
-    /// The most that is held of one tenant's streams, in bytes.
-    pub tenant_bytes: usize,
-    /// The most that is held of all streams together, in bytes.
-    pub total_bytes: usize,
-}
-
-impl Default for ResumeConfig {
-    fn default() -> Self {
-        Self {
-            window: Duration::from_secs(60),
-            stream_bytes: 4 << 20,
-            tenant_bytes: 64 << 20,
-            total_bytes: 256 << 20,
-        }
-    }
-}
-
-impl Default for ApiConfig {
+impl Default for EdgeConfig {
     fn default() -> Self {
         Self {
             max_connections: 20_000,
@@ -83,9 +50,6 @@ impl Default for ApiConfig {
             write_stall: Duration::from_secs(60),
             idle_timeout: Duration::from_secs(300),
             drain_timeout: Duration::from_secs(30),
-            resume: ResumeConfig::default(),
-            responses: ResponsesConfig::default(),
-            shared_memory: false,
         }
     }
 }

@@ -7,18 +7,20 @@ use std::time::{Duration, Instant};
 use axum::extract::{FromRequestParts, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use futures::FutureExt;
+use futures::stream::BoxStream;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tracing::Instrument;
 use volley_types::{Deadline, ErrorCode, PredictError, RequestId, TraceContext};
 
 use crate::answering::AnsweredBy;
-use crate::error::{self, ApiError, House};
+use crate::config::EdgeConfig;
+use crate::error::{self, ApiError, ErrorFormats};
+use crate::idle;
 use crate::intake::Held;
-use crate::resume::Resumable;
 use crate::watch::Watches;
-use crate::{ApiConfig, idle};
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TIMEOUT_MS: HeaderName = HeaderName::from_static("x-volley-timeout-ms");
@@ -36,6 +38,17 @@ pub(crate) fn too_late() -> PredictError {
     )
 }
 
+/// Takes the events of a stream in the place of the connection.
+pub(crate) trait StreamSink: Send + Sync {
+    /// Keeps `pieces`, each of whole events, and returns the response of the request.
+    fn attach(
+        &self,
+        pieces: BoxStream<'static, Bytes>,
+        keep_alive: Duration,
+        context: &RequestContext,
+    ) -> Response;
+}
+
 /// What a handler knows of its request besides the dialect's own fields.
 #[derive(Clone)]
 pub(crate) struct RequestContext {
@@ -48,8 +61,8 @@ pub(crate) struct RequestContext {
     pub(crate) watches: Watches,
     /// Which model answered, once that is known.
     pub(crate) answered_by: AnsweredBy,
-    /// Set where a stream shall be held for a client that comes back.
-    pub(crate) resume: Option<Resumable>,
+    /// Where a stream goes that is kept for a client that comes back.
+    pub(crate) sink: Option<Arc<dyn StreamSink>>,
 }
 
 impl RequestContext {
@@ -85,7 +98,7 @@ impl<S: Sync> FromRequestParts<S> for RequestContext {
 
 /// Wraps every route: makes the context, fences panics, echoes the id.
 pub(crate) async fn middleware(
-    State(config): State<Arc<ApiConfig>>,
+    State((config, errors)): State<(Arc<EdgeConfig>, ErrorFormats)>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -98,7 +111,7 @@ pub(crate) async fn middleware(
         method = %request.method(),
         path = request.uri().path(),
     );
-    let house = House::of_request(request.uri().path(), request.headers());
+    let format = errors.of(request.uri().path(), request.headers());
     let checked = timeout(request.headers(), &config)
         .and_then(|timeout| Ok((timeout, session(request.headers())?)));
     let answered_by = AnsweredBy::default();
@@ -114,7 +127,7 @@ pub(crate) async fn middleware(
                 span: span.clone(),
                 watches: request.extensions().get().cloned().unwrap_or_default(),
                 answered_by: answered_by.clone(),
-                resume: None,
+                sink: None,
             };
             request.extensions_mut().insert(context);
             let held = Held::default();
@@ -132,7 +145,7 @@ pub(crate) async fn middleware(
             }
         }
     };
-    response = error::render_for(response, house, request_id.as_str());
+    response = error::render(response, format, request_id.as_str());
     answered_by.tell(response.headers_mut());
     if let Ok(id) = HeaderValue::from_str(request_id.as_str()) {
         response.headers_mut().insert(REQUEST_ID, id);
@@ -161,7 +174,7 @@ pub(crate) fn trace(headers: &HeaderMap) -> TraceContext {
 }
 
 /// How long a prediction may take.
-pub(crate) fn timeout(headers: &HeaderMap, config: &ApiConfig) -> Result<Duration, PredictError> {
+pub(crate) fn timeout(headers: &HeaderMap, config: &EdgeConfig) -> Result<Duration, PredictError> {
     let Some(value) = headers.get(TIMEOUT_MS) else {
         return Ok(config.request_timeout);
     };

@@ -1,20 +1,18 @@
 //! `/_volley/nodes/{id}/drain`: nodes are taken out of work and put back.
 
-use std::sync::Arc;
-
 use axum::Json;
 use serde_json::{Value, json};
 use volley_types::control::DrainStatus;
 use volley_types::registry::{Drain, RegistryCommand};
 use volley_types::{ErrorCode, NodeId, NodeIdentity, PredictError, WorkerId};
 
-use crate::app::App;
 use crate::body::{Fields, JsonObject};
+use crate::edge::Caller;
 use crate::error::ApiError;
-use crate::extract::{Path, State};
+use crate::extract::Path;
 
 pub(crate) async fn drain(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(id): Path<String>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
@@ -23,25 +21,25 @@ pub(crate) async fn drain(
         Some(Value::Bool(force)) => *force,
         Some(_) => Err(PredictError::invalid("field 'force' must be true or false"))?,
     };
-    let node = find(&app, &id, body.text("kind")?)?;
+    let node = find(&caller, &id, body.text("kind")?)?;
     let command = RegistryCommand::Drain(node.clone(), Drain { force });
-    app.control.write(command).await?;
-    Ok(Json(answer(&app, &node)))
+    caller.control.write(command).await?;
+    Ok(Json(answer(&caller, &node)))
 }
 
 pub(crate) async fn undrain(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(id): Path<String>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
-    let node = find(&app, &id, body.text("kind")?)?;
+    let node = find(&caller, &id, body.text("kind")?)?;
     let command = RegistryCommand::Undrain(node.clone());
-    app.control.write(command).await?;
-    Ok(Json(answer(&app, &node)))
+    caller.control.write(command).await?;
+    Ok(Json(answer(&caller, &node)))
 }
 
-fn answer(app: &App, node: &NodeIdentity) -> Value {
-    let status = app.control.status();
+fn answer(caller: &Caller, node: &NodeIdentity) -> Value {
+    let status = caller.control.status();
     let drain = status.drains.iter().find(|drain| drain.node == *node);
     let (kind, id) = names(node);
     drain.map_or_else(
@@ -74,8 +72,8 @@ fn names(node: &NodeIdentity) -> (&'static str, String) {
 }
 
 /// The node that `id` names: a worker by its id, a coordinator by its number.
-fn find(app: &App, id: &str, kind: Option<&str>) -> Result<NodeIdentity, PredictError> {
-    let known = |node: &NodeIdentity| is_known(app, node);
+fn find(caller: &Caller, id: &str, kind: Option<&str>) -> Result<NodeIdentity, PredictError> {
+    let known = |node: &NodeIdentity| is_known(caller, node);
     let worker = || WorkerId::new(id).ok().map(NodeIdentity::Worker);
     let coordinator = || Some(NodeIdentity::Coordinator(NodeId(id.parse().ok()?)));
     let (worker, coordinator) = match kind {
@@ -101,12 +99,12 @@ fn find(app: &App, id: &str, kind: Option<&str>) -> Result<NodeIdentity, Predict
     }
 }
 
-fn is_known(app: &App, node: &NodeIdentity) -> bool {
-    let registry = app.control.registry();
+fn is_known(caller: &Caller, node: &NodeIdentity) -> bool {
+    let registry = caller.control.registry();
     if registry.drains.contains_key(node) {
         return true;
     }
-    let status = app.control.status();
+    let status = caller.control.status();
     match node {
         NodeIdentity::Coordinator(id) => {
             let mut members = status.raft.members.iter();

@@ -1,25 +1,19 @@
-//! Errors, in the shape of the house that the caller knows.
+//! Errors, in the form that the caller's dialect has for them.
 //!
-//! A handler answers with an [`ApiError`], which has a status and no body yet; [`render`], around
-//! all routes, writes the body as the route's dialect has it.
+//! A handler answers with an [`ApiError`], which has a status and no body yet. [`render`], around
+//! all routes, writes the body in the [`ErrorFormat`] of the dialect that claims the request.
 
-mod anthropic;
-mod huggingface;
-mod openai;
-mod opensearch;
-#[cfg(test)]
-mod reference;
+pub(crate) mod own;
+
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use serde_json::{Value, json};
+use serde_json::Value;
 use volley_types::{ErrorCode, PredictError};
 
-pub(crate) use self::anthropic::error as anthropic_error;
-pub(crate) use self::huggingface::error as huggingface_error;
-pub(crate) use self::openai::error as openai_error;
-pub(crate) use self::opensearch::kind;
+use self::own::OwnErrors;
 
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
@@ -56,7 +50,7 @@ pub(crate) fn tell(error: &PredictError) {
 
 /// What a response without a body yet is to say.
 #[derive(Clone)]
-struct Failure(PredictError);
+struct Unrendered(PredictError);
 
 /// An error under a status of HTTP's own, for what HTTP alone knows.
 pub(crate) fn respond(error: &PredictError, status: StatusCode) -> Response {
@@ -68,18 +62,21 @@ pub(crate) fn respond(error: &PredictError, status: StatusCode) -> Response {
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
     }
-    response.extensions_mut().insert(Failure(error.clone()));
+    response.extensions_mut().insert(Unrendered(error.clone()));
     response
 }
 
-/// A failed request of a house that its path does not tell.
-#[derive(Debug)]
-pub(crate) struct HouseError(pub(crate) House, pub(crate) PredictError);
+/// The form of a failed response, where its path does not show it.
+#[derive(Clone, Copy)]
+struct Format(&'static dyn ErrorFormat);
 
-impl IntoResponse for HouseError {
+/// A failed request that is answered in this form, whatever its path is.
+pub(crate) struct DialectError(pub(crate) &'static dyn ErrorFormat, pub(crate) PredictError);
+
+impl IntoResponse for DialectError {
     fn into_response(self) -> Response {
         let mut response = ApiError(self.1).into_response();
-        response.extensions_mut().insert(self.0);
+        response.extensions_mut().insert(Format(self.0));
         response
     }
 }
@@ -94,121 +91,85 @@ pub(crate) fn with_code(mut response: Response, code: &'static str) -> Response 
     response
 }
 
-/// Whose clients a route is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum House {
-    OpenSearch,
-    OpenAi,
-    Anthropic,
-    Cohere,
-    Oip,
-    Ollama,
-    HuggingFace,
+/// What a form of errors renders.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Failure<'f> {
+    pub(crate) error: &'f PredictError,
+    /// The status that the error's code has in HTTP.
+    pub(crate) status: StatusCode,
+    /// A code that is HTTP's alone, as that of an unknown route.
+    pub(crate) code: Option<&'static str>,
+    pub(crate) request_id: &'f str,
 }
 
-/// Cohere's routes that no other house has.
-const COHERE: [&str; 4] = ["/v2/chat", "/v2/embed", "/v2/rerank", "/v1/embed"];
+/// How a dialect writes errors, and which requests are its clients'.
+pub(crate) trait ErrorFormat: Send + Sync {
+    /// The dialect's name, as documentation has it.
+    fn name(&self) -> &'static str;
 
-/// Routes of Hugging Face's servers that no other house has.
-const HUGGING_FACE: [&str; 10] = [
-    "/embed",
-    "/embed_all",
-    "/embed_sparse",
-    "/similarity",
-    "/predict",
-    "/decode",
-    "/info",
-    "/generate",
-    "/generate_stream",
-    "/chat_tokenize",
-];
-/// Routes at the root that OpenAI's clients share with those of vLLM and llama.cpp.
-const AT_ROOT: [&str; 5] = ["/tokenize", "/detokenize", "/rerank", "/version", "/ping"];
+    /// The name of the body's schema in the OpenAPI document.
+    fn schema(&self) -> &'static str;
 
-/// What Anthropic's clients send with every request.
-const ANTHROPIC_VERSION: &str = "anthropic-version";
+    /// Whether a request is of this dialect's clients. It is also asked for paths that match no
+    /// route.
+    fn claims(&self, path: &str, headers: &HeaderMap) -> bool;
 
-impl House {
-    /// The house of a request: models are listed at one path for two of them.
-    pub(crate) fn of_request(path: &str, headers: &HeaderMap) -> Self {
-        let models = path == "/v1/models" || path.starts_with("/v1/models/");
-        match models && headers.contains_key(ANTHROPIC_VERSION) {
-            true => Self::Anthropic,
-            false => Self::of(path),
-        }
+    /// The status and the body of a failed response.
+    fn render(&self, failure: Failure<'_>) -> (StatusCode, Value);
+
+    /// Whether the dialect's clients repeat failed requests unless `x-should-retry` is false.
+    fn has_retry_header(&self) -> bool {
+        false
     }
 
-    pub(crate) fn of(path: &str) -> Self {
-        if path == "/v1/messages" || path.starts_with("/v1/messages/") {
-            Self::Anthropic
-        } else if COHERE.contains(&path) {
-            Self::Cohere
-        } else if path.starts_with("/api/") {
-            Self::Ollama
-        } else if path == "/v2" || path.starts_with("/v2/") {
-            Self::Oip
-        } else if path.starts_with("/tei/")
-            || path.starts_with("/tgi/")
-            || HUGGING_FACE.contains(&path)
-        {
-            Self::HuggingFace
-        } else if AT_ROOT.contains(&path)
-            || path.starts_with("/v1/") && !path.starts_with("/v1/streams/")
-        {
-            Self::OpenAi
-        } else {
-            Self::OpenSearch
-        }
+    /// Statuses that only this dialect has.
+    fn statuses(&self) -> &'static [u16] {
+        &[]
     }
 }
 
-/// Writes the body of a failed response for the house of `path`.
-pub(crate) fn render(response: Response, path: &str, request_id: &str) -> Response {
-    render_for(response, House::of(path), request_id)
+/// The forms of all dialects of a node, in the order in which they are asked. A request that none
+/// claims gets [`OwnErrors`].
+#[derive(Clone, Default)]
+pub(crate) struct ErrorFormats(Arc<[&'static dyn ErrorFormat]>);
+
+impl ErrorFormats {
+    pub(crate) fn new(formats: impl IntoIterator<Item = &'static dyn ErrorFormat>) -> Self {
+        Self(formats.into_iter().collect())
+    }
+
+    /// The form for a request.
+    pub(crate) fn of(&self, path: &str, headers: &HeaderMap) -> &'static dyn ErrorFormat {
+        let mut formats = self.0.iter().copied();
+        let claiming = formats.find(|format| format.claims(path, headers));
+        claiming.unwrap_or(&OwnErrors)
+    }
 }
 
-/// The same for `house`, where the response names no other.
-pub(crate) fn render_for(mut response: Response, house: House, request_id: &str) -> Response {
+/// Writes the body of a failed response in `format`, unless the response names another form.
+pub(crate) fn render(
+    mut response: Response,
+    format: &'static dyn ErrorFormat,
+    request_id: &str,
+) -> Response {
     let extensions = response.extensions_mut();
-    let Some(Failure(error)) = extensions.remove::<Failure>() else {
+    let Some(Unrendered(error)) = extensions.remove::<Unrendered>() else {
         return response;
     };
-    let house = extensions.remove::<House>().unwrap_or(house);
-    let code = extensions.remove::<Code>();
-    let status = response.status();
-    if matches!(house, House::OpenAi | House::Anthropic) && is_final(error.code) {
+    let format = extensions
+        .remove::<Format>()
+        .map_or(format, |named| named.0);
+    let code = extensions.remove::<Code>().map(|code| code.0);
+    if format.has_retry_header() && is_final(error.code) {
         let never = HeaderValue::from_static("false");
         response.headers_mut().insert(SHOULD_RETRY, never);
     }
-    let (status, body): (StatusCode, Value) = match house {
-        House::OpenSearch => (status, opensearch::body(&error, status)),
-        House::Cohere => (
-            openai::status(&error, status),
-            json!({ "id": request_id, "message": error.message }),
-        ),
-        House::Oip => (status, json!({ "error": error.message })),
-        // Where Ollama runs, what is not deployed is not there.
-        House::Ollama if error.code == ErrorCode::NotDeployed => {
-            (StatusCode::NOT_FOUND, json!({ "error": error.message }))
-        }
-        House::Ollama => (status, json!({ "error": error.message })),
-        House::OpenAi => {
-            let mut body = openai::body(&error);
-            if let Some(Code(code)) = code {
-                body["error"]["code"] = code.into();
-            }
-            (openai::status(&error, status), body)
-        }
-        House::HuggingFace => (
-            huggingface::status(&error, status),
-            huggingface::error(&error),
-        ),
-        House::Anthropic => {
-            let mut body = anthropic::error(&error);
-            body["request_id"] = request_id.into();
-            (anthropic::status(&error, status), body)
-        }
-    };
+    let (status, body) = format.render(Failure {
+        error: &error,
+        status: response.status(),
+        code,
+        request_id,
+    });
     *response.status_mut() = status;
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, json);

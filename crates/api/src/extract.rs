@@ -1,35 +1,11 @@
 //! Extractors whose refusals are errors of the dialect.
 
-use std::sync::Arc;
-
 use axum::extract::{FromRequestParts, rejection::PathRejection};
 use http::request::Parts;
 use serde::de::DeserializeOwned;
-use volley_security::Principal;
 use volley_types::PredictError;
 
-use crate::app::App;
-use crate::auth::Sealed;
-use crate::context::RequestContext;
 use crate::error::ApiError;
-
-/// What handlers share, with the rights of who asks; of nobody, where that is not known.
-pub(crate) struct State<T>(pub(crate) T);
-
-impl FromRequestParts<Sealed> for State<Arc<App>> {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, state: &Sealed) -> Result<Self, ApiError> {
-        let principal = parts.extensions.get::<Arc<Principal>>().cloned();
-        let context = parts.extensions.get::<RequestContext>();
-        let answered_by = context.map(|context| context.answered_by.clone());
-        Ok(Self(state.open(
-            principal.unwrap_or_else(|| Arc::new(Principal::nobody())),
-            &parts.headers,
-            answered_by.unwrap_or_default(),
-        )))
-    }
-}
 
 /// The parameters in a route's path.
 #[derive(Debug)]

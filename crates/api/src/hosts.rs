@@ -15,8 +15,9 @@ use tokio::net::TcpListener;
 use volley_security::Gatekeeper;
 use volley_types::{ErrorCode, PredictError};
 
-use crate::error::{self, ApiError};
-use crate::{Origins, context};
+use crate::context;
+use crate::error::{self, ApiError, ErrorFormats};
+use crate::origins::Origins;
 
 /// Last parts of names that nobody can register (RFC 2606, RFC 6761, RFC 6762, RFC 8375).
 const OWN_ENDS: [&str; 7] = [
@@ -36,15 +37,20 @@ pub(crate) fn closed(
     listener: &TcpListener,
     gate: &Gatekeeper,
     origins: &Origins,
+    errors: &ErrorFormats,
 ) -> Router {
     let is_local = |address: SocketAddr| address.ip().is_loopback();
     if gate.needs_keys() || !listener.local_addr().is_ok_and(is_local) {
         return router;
     }
-    router.layer(from_fn_with_state(origins.clone(), check))
+    router.layer(from_fn_with_state((origins.clone(), errors.clone()), check))
 }
 
-async fn check(State(origins): State<Origins>, request: Request, next: Next) -> Response {
+async fn check(
+    State((origins, errors)): State<(Origins, ErrorFormats)>,
+    request: Request,
+    next: Next,
+) -> Response {
     // One that names no host, or two, is refused for that further in.
     let named = match request.uri().authority() {
         Some(authority) => Some(authority.clone()),
@@ -64,7 +70,8 @@ async fn check(State(origins): State<Origins>, request: Request, next: Next) -> 
     );
     let request_id = context::request_id(request.headers());
     let refused = ApiError(refused).into_response();
-    error::render(refused, request.uri().path(), request_id.as_str())
+    let format = errors.of(request.uri().path(), request.headers());
+    error::render(refused, format, request_id.as_str())
 }
 
 /// Whether no name server of a stranger's could have said where that is.

@@ -1,8 +1,6 @@
 //! API keys: made, listed, rotated, revoked. A key is shown once, when it is made; what is kept
 //! of it is a hash.
 
-use std::sync::Arc;
-
 use axum::Json;
 use http::{HeaderValue, StatusCode, header};
 use serde_json::{Map, Value, json};
@@ -11,10 +9,10 @@ use volley_security::now_ms;
 use volley_types::registry::RegistryCommand;
 use volley_types::{ApiKey, ErrorCode, KeyId, ModelScope, PredictError, Quota, Role, TenantId};
 
-use crate::app::App;
 use crate::body::{Fields, JsonObject};
+use crate::edge::Caller;
 use crate::error::ApiError;
-use crate::extract::{Path, State};
+use crate::extract::Path;
 
 const FIELDS: [&str; 6] = ["name", "role", "models", "tenant", "expires_in_s", "limits"];
 const LIMITS: [&str; 3] = ["requests_per_minute", "tokens_per_minute", "max_streams"];
@@ -29,8 +27,8 @@ type Secret = (
 );
 
 /// What the caller's own key allows.
-pub(crate) async fn whoami(State(app): State<Arc<App>>) -> Json<Value> {
-    let principal = &app.principal;
+pub(crate) async fn whoami(caller: Caller) -> Json<Value> {
+    let principal = &caller.principal;
     Json(json!({
         "who": principal.who(),
         "role": principal.role().map(Role::as_str),
@@ -40,32 +38,30 @@ pub(crate) async fn whoami(State(app): State<Arc<App>>) -> Json<Value> {
 }
 
 pub(crate) async fn create(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     JsonObject(body): JsonObject,
 ) -> Result<Secret, ApiError> {
     let (id, text) = KeyText::create()?;
     let key = read(&body, id, &text, now_ms())?;
-    app.control
+    caller
+        .control
         .write(RegistryCommand::CreateKey(key.clone()))
         .await?;
     Ok(secret(StatusCode::CREATED, &key, &text))
 }
 
-pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
-    let (registry, now) = (app.control.registry(), now_ms());
+pub(crate) async fn list(caller: Caller) -> Json<Value> {
+    let (registry, now) = (caller.control.registry(), now_ms());
     let keys: Vec<_> = registry.keys.values().map(|key| render(key, now)).collect();
     Json(json!({ "keys": keys }))
 }
 
-pub(crate) async fn get(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-) -> Result<Json<Value>, ApiError> {
-    Ok(Json(render(&find(&app, id)?, now_ms())))
+pub(crate) async fn get(caller: Caller, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+    Ok(Json(render(&find(&caller, id)?, now_ms())))
 }
 
 pub(crate) async fn rotate(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(id): Path<String>,
     JsonObject(body): JsonObject,
 ) -> Result<Secret, ApiError> {
@@ -74,14 +70,14 @@ pub(crate) async fn rotate(
         None | Some(0) => 0,
         Some(seconds) => now_ms() + seconds * 1_000,
     };
-    let key = find(&app, id)?;
+    let key = find(&caller, id)?;
     let text = KeyText::for_id(&key.id)?;
     let rotate = RegistryCommand::RotateKey {
         id: key.id.clone(),
         hash: text.hash(),
         previous_until_ms,
     };
-    app.control.write(rotate).await?;
+    caller.control.write(rotate).await?;
     let rotated = ApiKey {
         previous: (previous_until_ms != 0).then_some((key.hash, previous_until_ms)),
         ..key
@@ -91,7 +87,7 @@ pub(crate) async fn rotate(
 
 /// Sets what a key may use; limits that are not given end.
 pub(crate) async fn limits(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(id): Path<String>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
@@ -100,28 +96,30 @@ pub(crate) async fn limits(
         return Err(PredictError::invalid("field 'limits' is missing; {} ends all limits").into());
     }
     let quota = quota(&body)?;
-    let key = find(&app, id)?;
+    let key = find(&caller, id)?;
     let id = key.id.clone();
-    app.control
+    caller
+        .control
         .write(RegistryCommand::LimitKey { id, quota })
         .await?;
     Ok(Json(render(&ApiKey { quota, ..key }, now_ms())))
 }
 
 pub(crate) async fn revoke(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let id = KeyId::new(id)?;
-    app.control
+    caller
+        .control
         .write(RegistryCommand::RevokeKey(id.clone()))
         .await?;
     Ok(Json(json!({ "id": id.as_str(), "result": "revoked" })))
 }
 
-fn find(app: &App, id: String) -> Result<ApiKey, PredictError> {
+fn find(caller: &Caller, id: String) -> Result<ApiKey, PredictError> {
     let id = KeyId::new(id)?;
-    let registry = app.control.registry();
+    let registry = caller.control.registry();
     registry
         .keys
         .get(&id)

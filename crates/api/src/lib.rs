@@ -1,53 +1,71 @@
 //! The HTTP and gRPC edges: bytes into [`volley_types::PredictRequest`]s, chunks into events. It knows
-//! the cluster only as a [`Control`], and nothing of workers. The only crate that names `axum`.
-//!
-//! Reading order: [`ApiServer`], `routes`, `auth` (who may call them), `app` (what handlers work with), `encoding` (compressed bodies), `context` (what every request carries),
-//! `opensearch` (the dialect), `sse` (the stream), `tensors` (JSON ⇄ Arrow), `serve` (sockets).
+//! the cluster only as a [`Control`], and nothing of workers.
 
 mod admin;
+mod admin_dialect;
+mod admin_operations;
+mod admin_state;
 mod aliases;
 mod answer;
 mod answering;
 mod anthropic;
-mod app;
 mod auth;
+mod blocks;
 mod body;
 mod catalogue;
 mod chat;
 mod citations;
+mod clock;
 mod cohere;
 mod compact;
+mod compose;
 mod config;
 mod context;
 mod crowd;
+mod dialect;
 mod drains;
+mod edge;
 mod encoding;
 mod envelope;
 mod error;
+#[cfg(test)]
+mod errors_page;
 mod extract;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod gateway_config;
+mod generation;
+mod handshake;
+mod health;
 mod hosts;
 mod huggingface;
 mod idle;
 mod inputs;
 mod intake;
 mod keys;
+mod listing;
+mod messages;
 mod metrics;
 mod models;
 mod oip;
 mod ollama;
 mod openai;
+mod openai_error;
 mod openapi;
 mod opensearch;
+mod operation;
 mod ops;
 mod origins;
 mod parameters;
 mod paths;
+mod peers;
 mod pieces;
 mod pipelines;
 mod precheck;
+mod ranking;
+mod requests;
 mod resume;
+mod rollout;
 mod routes;
 mod rows;
 mod secrets;
@@ -57,6 +75,7 @@ mod stall;
 mod supplement;
 pub mod tensors;
 mod tokens;
+mod vectors;
 mod watch;
 mod ws;
 
@@ -71,22 +90,24 @@ use volley_security::tls::EdgeTls;
 use volley_types::arrow_messages::OpenArrow;
 use volley_types::{Control, Intake};
 
-use crate::auth::{NoAdministration, Sealed};
-use crate::oip::shared_memory::SharedMemory;
-use crate::oip::statistics::Statistics;
+use crate::auth::NoAdministration;
+use crate::compose::Parts;
+use crate::edge::Edge;
+use crate::error::ErrorFormats;
+use crate::oip::state::{Oip, OipNode};
 use crate::opensearch::batch::Everywhere;
-use crate::resume::Resume;
+use crate::resume::Keeper;
 
-pub use crate::config::{ApiConfig, ResumeConfig};
+pub use crate::admin_state::EncodeMetrics;
+pub use crate::config::EdgeConfig;
+pub use crate::gateway_config::{ApiConfig, ResumeConfig};
 pub use crate::models::{ModelFile, ModelStore};
 pub use crate::oip::grpc::GrpcSkin;
 pub use crate::openai::responses::store::{Responses, ResponsesConfig};
 pub use crate::opensearch::batch::{Batches, PeerTasks};
 pub use crate::origins::Origins;
-pub use crate::resume::{HeldAll, HeldCounts, PeerStreams, Streams};
-
-/// Encodes the node's metrics in the OpenMetrics text format.
-pub type EncodeMetrics = Arc<dyn Fn() -> String + Send + Sync>;
+pub use crate::peers::PeerStreams;
+pub use crate::resume::{HeldAll, HeldCounts, Streams};
 
 /// The public interface of a coordinator.
 #[derive(Clone)]
@@ -101,11 +122,9 @@ pub struct ApiServer {
     batches: Everywhere,
     tls: Option<EdgeTls>,
     arrow: Option<OpenArrow>,
-    statistics: Arc<Statistics>,
-    shared_memory: Arc<SharedMemory>,
+    oip: OipNode,
     origins: Origins,
     intake: Intake,
-    models: Option<Arc<dyn ModelStore>>,
     administers: bool,
 }
 
@@ -130,14 +149,9 @@ impl ApiServer {
             batches: Everywhere::new(Batches::default(), Arc::new(|_| None)),
             tls: None,
             arrow: None,
-            statistics: Arc::default(),
-            shared_memory: Arc::new(SharedMemory::new(
-                config.shared_memory,
-                config.max_tensor_bytes,
-            )),
+            oip: OipNode::new(config.shared_memory, config.edge.max_tensor_bytes),
             origins: Origins::default(),
-            intake: Intake::new(config.max_inflight_body_bytes),
-            models: None,
+            intake: Intake::new(config.edge.max_inflight_body_bytes),
             administers: true,
         }
     }
@@ -165,17 +179,17 @@ impl ApiServer {
         self
     }
 
-    /// The same, keeping the files of models there that come with a request. Without, such
+    /// The same, with a store for the files of models that come with a request. Without, such
     /// requests are refused.
     #[must_use]
-    pub fn keeping(mut self, models: Option<Arc<dyn ModelStore>>) -> Self {
-        self.models = models;
+    pub fn with_models(mut self, models: Option<Arc<dyn ModelStore>>) -> Self {
+        self.oip = self.oip.with_models(models);
         self
     }
 
-    /// The same, with this as the memory for the bodies of requests, which others may share.
+    /// The same, with this memory for the bodies of requests, which other servers may share.
     #[must_use]
-    pub fn taking_in(mut self, intake: Intake) -> Self {
+    pub fn with_intake(mut self, intake: Intake) -> Self {
         self.intake = intake;
         self
     }
@@ -187,16 +201,16 @@ impl ApiServer {
         self
     }
 
-    /// The same, and it takes bodies that are Arrow streams, which `open` reads.
+    /// The same, with `open` for bodies that are Arrow streams. Without, such bodies are refused.
     #[must_use]
-    pub fn reading_arrow(mut self, open: OpenArrow) -> Self {
+    pub fn with_arrow(mut self, open: OpenArrow) -> Self {
         self.arrow = Some(open);
         self
     }
 
-    /// The same, for web pages of these origins too; without, for none but its own.
+    /// The same, open to web pages of these origins. Without, to none but its own.
     #[must_use]
-    pub fn allowing(mut self, origins: Origins) -> Self {
+    pub fn with_origins(mut self, origins: Origins) -> Self {
         self.origins = origins;
         self
     }
@@ -213,9 +227,9 @@ impl ApiServer {
     /// has ended, or at the drain timeout.
     pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) {
         let _end = (self.streams.end_guard(), self.batches.end_guard());
-        let (config, streams) = (self.config, self.streams.clone());
+        let (config, streams) = (self.config.edge, self.streams.clone());
         let stays = self.stays();
-        let router = self.closed(routes::coordinator(self.sealed()), &listener);
+        let router = self.coordinator(&listener);
         let stopping = async {
             shutdown.cancelled().await;
             Instant::now()
@@ -231,8 +245,16 @@ impl ApiServer {
     /// each listener are counted by themselves.
     pub async fn serve_also(self, listener: TcpListener, shutdown: CancellationToken) {
         let stays = self.stays();
-        let router = self.closed(routes::coordinator(self.sealed()), &listener);
-        serve::run(router, listener, self.config, self.tls, shutdown, stays).await;
+        let router = self.coordinator(&listener);
+        serve::run(
+            router,
+            listener,
+            self.config.edge,
+            self.tls,
+            shutdown,
+            stays,
+        )
+        .await;
     }
 
     /// Serves nothing but gRPC in this skin, as [`ApiServer::serve`] does.
@@ -242,17 +264,28 @@ impl ApiServer {
         listener: TcpListener,
         shutdown: CancellationToken,
     ) {
-        let router = self.closed(oip::grpc::listener(&self.sealed(), skin), &listener);
+        let parts = self.parts();
+        let errors = compose::errors(&compose::dialects(&parts));
+        let router = oip::grpc::listener(&Oip::new(&parts.edge, parts.oip), skin);
+        let router = self.closed(router, &errors, &listener);
         let stays = self.stays();
-        serve::run(router, listener, self.config, self.tls, shutdown, stays).await;
+        serve::run(
+            router,
+            listener,
+            self.config.edge,
+            self.tls,
+            shutdown,
+            stays,
+        )
+        .await;
     }
 
     /// The routes whose answers may be streams: method, and path with its parameters in braces.
     #[must_use]
     pub fn streaming_routes(&self) -> Vec<(&'static str, String)> {
-        let routes = routes::routes(&self.sealed());
+        let routes = compose::routes(&compose::dialects(&self.parts()));
         let all = routes.listed().iter();
-        let methods = |route: &auth::Listed| {
+        let methods = |route: &routes::Listed| {
             let path = route.path.clone();
             let all = route.streamed.clone().into_iter();
             all.map(move |method| (method, path.clone()))
@@ -260,15 +293,20 @@ impl ApiServer {
         all.flat_map(methods).collect()
     }
 
+    fn coordinator(&self, listener: &TcpListener) -> Router {
+        let (router, errors) = compose::coordinator(&self.parts());
+        self.closed(router, &errors, listener)
+    }
+
     /// `router`, closed to pages of other origins, and of other machines where no key keeps them
     /// out.
-    fn closed(&self, router: Router, listener: &TcpListener) -> Router {
+    fn closed(&self, router: Router, errors: &ErrorFormats, listener: &TcpListener) -> Router {
         let router = match self.administers {
             true => router,
             false => router.layer(Extension(NoAdministration)),
         };
-        let router = hosts::closed(router, listener, &self.gate, &self.origins);
-        precheck::guarded(router, &self.origins)
+        let router = hosts::closed(router, listener, &self.gate, &self.origins, errors);
+        precheck::guarded(router, &self.origins, errors)
     }
 
     fn stays(&self) -> serve::Stays {
@@ -276,25 +314,23 @@ impl ApiServer {
         Arc::new(move || control.ready())
     }
 
-    fn sealed(&self) -> Sealed {
-        Sealed::new(
-            self.control.clone(),
-            self.metrics.clone(),
-            self.config,
-            self.gate.clone(),
-            Resume::new(
-                self.streams.clone(),
-                self.responses.clone(),
-                self.peers.clone(),
-            ),
-            self.batches.clone(),
-        )
-        .reading_arrow(self.arrow.clone())
-        .counting(self.statistics.clone())
-        .sharing(self.shared_memory.clone())
-        .allowing(self.origins.clone())
-        .taking_in(self.intake.clone())
-        .keeping(self.models.clone())
+    fn parts(&self) -> Parts {
+        let keeper = Keeper::new(self.streams.clone(), self.peers.clone());
+        let (control, gate) = (self.control.clone(), self.gate.clone());
+        let edge = Edge::new(control, gate, self.config.edge)
+            .with_origins(self.origins.clone())
+            .with_intake(self.intake.clone())
+            .with_keeper(Arc::new(keeper.clone()));
+        Parts {
+            edge,
+            metrics: self.metrics.clone(),
+            keeper,
+            responses: self.responses.clone(),
+            peers: self.peers.clone(),
+            batches: self.batches.clone(),
+            arrow: self.arrow.clone(),
+            oip: self.oip.clone(),
+        }
     }
 }
 
@@ -304,13 +340,14 @@ pub async fn serve_node(
     listener: TcpListener,
     metrics: EncodeMetrics,
     ready: Arc<dyn Fn() -> bool + Send + Sync>,
-    config: ApiConfig,
+    config: EdgeConfig,
     gate: Arc<Gatekeeper>,
     shutdown: CancellationToken,
 ) {
-    let router = routes::node(metrics, ready, gate.clone());
-    let router = hosts::closed(router, &listener, &gate, &Origins::default());
-    let router = precheck::guarded(router, &Origins::default());
+    let router = compose::node(metrics, ready, gate.clone());
+    let (origins, errors) = (Origins::default(), ErrorFormats::default());
+    let router = hosts::closed(router, &listener, &gate, &origins, &errors);
+    let router = precheck::guarded(router, &origins, &errors);
     let stays: serve::Stays = Arc::new(|| true);
     serve::run(router, listener, config, None, shutdown, stays).await;
 }

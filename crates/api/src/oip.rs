@@ -5,8 +5,11 @@ mod binary;
 mod classes;
 mod coded;
 mod config;
+pub(crate) mod dataplane;
 mod describe;
+pub(crate) mod dialect;
 pub(crate) mod ensemble;
+pub(crate) mod error;
 mod events;
 mod flat;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -18,14 +21,16 @@ pub(crate) mod infer;
 pub(crate) mod infer_stream;
 mod load;
 pub(crate) mod models;
+pub(crate) mod operations;
 mod outputs;
 mod raw;
 mod repository;
 mod reserved;
-mod routes;
 pub(crate) mod shared_memory;
 mod shared_memory_routes;
+pub(crate) mod state;
 pub(crate) mod statistics;
+mod statistics_routes;
 mod tensors;
 #[cfg(test)]
 mod tests;
@@ -39,9 +44,7 @@ use volley_types::{
     PredictRequest, Signature, Task,
 };
 
-use crate::app::App;
-
-pub(crate) use routes::routes;
+use crate::edge::Caller;
 
 /// The model in a route's path.
 #[derive(Debug, Deserialize)]
@@ -56,10 +59,10 @@ pub(crate) struct Named {
 /// # Errors
 /// `NotFound` where there is none.
 pub(crate) async fn there(
-    app: &App,
+    caller: &Caller,
     named: &Named,
 ) -> Result<Vec<(&'static str, String)>, PredictError> {
-    match Found::find(app, named).await {
+    match Found::find(caller, named).await {
         Err(error) if error.code == ErrorCode::NotFound => Err(error),
         _ => {
             let model = std::iter::once(("model", named.model.clone()));
@@ -85,24 +88,24 @@ impl Found {
     /// # Errors
     /// `NotFound` for what does not exist or is not loaded; `Unavailable` where it is being
     /// loaded, or its workers are away.
-    async fn find(app: &App, named: &Named) -> Result<Self, PredictError> {
-        Self::look(app, named).await.map_err(absent)
+    async fn find(caller: &Caller, named: &Named) -> Result<Self, PredictError> {
+        Self::look(caller, named).await.map_err(absent)
     }
 
-    async fn look(app: &App, named: &Named) -> Result<Self, PredictError> {
+    async fn look(caller: &Caller, named: &Named) -> Result<Self, PredictError> {
         // No model has a name that is no name.
         let name = ModelName::new(named.model.clone());
         let name = name.map_err(|_| unknown(&named.model))?;
         let deployed = ModelRef::deployed(name.clone());
         let Some(asked) = &named.version else {
-            return Self::of(app, deployed, None).await;
+            return Self::of(caller, deployed, None).await;
         };
-        if let Some(version) = registered(&app.control.registry(), &name, asked) {
+        if let Some(version) = registered(&caller.control.registry(), &name, asked) {
             let model = ModelRef {
                 name: name.clone(),
                 version: Some(version),
             };
-            let found = Self::of(app, model, None).await;
+            let found = Self::of(caller, model, None).await;
             // Where the model's files name its versions, theirs are the names that count.
             if !found
                 .as_ref()
@@ -110,19 +113,23 @@ impl Found {
             {
                 return match found {
                     Err(error) if is_absent(&error) => {
-                        let own = Self::of(app, deployed, Some(asked)).await;
+                        let own = Self::of(caller, deployed, Some(asked)).await;
                         own.map_err(|_| error)
                     }
                     found => found,
                 };
             }
         }
-        Self::of(app, deployed, Some(asked)).await
+        Self::of(caller, deployed, Some(asked)).await
     }
 
     /// A model and, with `asked`, the version of that name among those that its replicas serve.
-    async fn of(app: &App, model: ModelRef, asked: Option<&str>) -> Result<Self, PredictError> {
-        let signature = app.control.signature(&model).await?;
+    async fn of(
+        caller: &Caller,
+        model: ModelRef,
+        asked: Option<&str>,
+    ) -> Result<Self, PredictError> {
+        let signature = caller.control.signature(&model).await?;
         let served = Served::of(&signature);
         let inner = match asked {
             None => served.versions.last().cloned(),
@@ -136,7 +143,7 @@ impl Found {
                 )
             }
         };
-        let registry = app.control.registry();
+        let registry = caller.control.registry();
         let entry = registry.models.get(&model.name);
         let deployment = entry.and_then(|entry| entry.deployment.as_ref());
         let deployed = deployment.map(|deployment| deployment.version);
@@ -178,7 +185,7 @@ impl Found {
     /// Sends `request` to the model, to the version that was named. Of no rows nothing is asked.
     async fn predict(
         &self,
-        app: &App,
+        caller: &Caller,
         mut request: PredictRequest,
     ) -> Result<ChunkStream, PredictError> {
         if let Input::Batch(rows) = &request.input
@@ -192,11 +199,11 @@ impl Found {
             let version = ParamValue::Text(inner.clone());
             request.parameters.set(SERVED_VERSION, version)?;
         }
-        app.control.predict(request).await.map_err(absent)
+        caller.control.predict(request).await.map_err(absent)
     }
 
     /// The name of the version that answers.
-    fn answering(&self, app: &App, chunks: &ChunkStream) -> String {
+    fn answering(&self, caller: &Caller, chunks: &ChunkStream) -> String {
         if let Some(inner) = &self.inner {
             return inner.clone();
         }
@@ -204,7 +211,7 @@ impl Found {
         let by = by.and_then(|model| Some((&model.name, model.version?)));
         by.map_or_else(
             || self.version.clone(),
-            |(name, version)| label(&app.control.registry(), name, version),
+            |(name, version)| label(&caller.control.registry(), name, version),
         )
     }
 }

@@ -4,100 +4,18 @@
 
 pub(crate) mod chat;
 pub(crate) mod completions;
+pub(crate) mod dialect;
 pub(crate) mod embeddings;
 pub(crate) mod events;
 pub(crate) mod models;
-pub(crate) mod rerank;
+pub(crate) mod operations;
 pub(crate) mod responses;
+pub(crate) mod state;
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
-use arrow_array::RecordBatch;
 use serde_json::{Map, Value, json};
-use volley_types::{
-    Details, Dialect, ErrorCode, FinishReason, Input, ModelRef, PredictError, PredictRequest,
-    Signature, Task, Usage,
-};
+use volley_types::{Details, ErrorCode, FinishReason, PredictError, Usage};
 
-use crate::app::App;
 use crate::body::{Fields, take_flag};
-use crate::catalogue;
-use crate::context::RequestContext;
-use crate::parameters;
-
-/// The model that a body names, and what it does.
-pub(crate) async fn model(
-    app: &App,
-    body: &mut Map<String, Value>,
-) -> Result<(String, ModelRef, Signature), PredictError> {
-    let name = body.required("model")?.to_owned();
-    body.remove("model");
-    let model = reference(&name)?;
-    let signature = app.control.signature(&model).await?;
-    Ok((name, model, signature))
-}
-
-/// As [`model`], of a body that may name none where only one that is ready does this task, as at
-/// servers of one model.
-pub(crate) async fn model_for(
-    app: &App,
-    body: &mut Map<String, Value>,
-    task: Task,
-) -> Result<(String, ModelRef, Signature), PredictError> {
-    if body.text("model")?.is_some_and(|name| !name.is_empty()) {
-        let (name, model, signature) = model(app, body).await?;
-        expect(&name, &signature, task)?;
-        return Ok((name, model, signature));
-    }
-    body.remove("model");
-    let only = catalogue::only(app, &[task], task.as_str()).await;
-    let (model, signature) = only.map_err(|error| {
-        PredictError::invalid(format!("field 'model' is missing, and {}", error.message))
-    })?;
-    Ok((model.to_string(), model, signature))
-}
-
-/// The model of a name that a client has written. What is none has no model: clients look for
-/// that one error, whatever they have called theirs.
-///
-/// # Errors
-/// `NotFound` for what is no name of a model.
-pub(crate) fn reference(name: &str) -> Result<ModelRef, PredictError> {
-    name.parse().map_err(|error: PredictError| {
-        let written: String = name.chars().filter(|c| !c.is_control()).take(200).collect();
-        let message = format!("no model '{written}' exists: {}", error.message);
-        PredictError::new(ErrorCode::NotFound, message)
-    })
-}
-
-/// Refuses a model that does something else.
-pub(crate) fn expect(name: &str, signature: &Signature, wanted: Task) -> Result<(), PredictError> {
-    if signature.task == wanted {
-        return Ok(());
-    }
-    Err(PredictError::invalid(format!(
-        "model '{name}' has the task '{}', and this route needs '{}'",
-        signature.task.as_str(),
-        wanted.as_str()
-    )))
-}
-
-/// A request whose parameters are what is left of the body. Null is the same as not given.
-pub(crate) fn request(
-    model: ModelRef,
-    rows: RecordBatch,
-    left: &Map<String, Value>,
-    context: &RequestContext,
-) -> Result<PredictRequest, PredictError> {
-    let mut request = PredictRequest::new(model, Input::Batch(rows));
-    request.request_id = context.request_id.clone();
-    request.trace = context.trace;
-    request.session = context.session.clone();
-    request.deadline = Some(context.deadline);
-    request.dialect = Dialect::OpenAi;
-    request.parameters = parameters::from_json(left)?;
-    Ok(request)
-}
 
 /// Takes `stream` and `stream_options`: whether to stream, and whether usage comes with it.
 fn take_stream(body: &mut Map<String, Value>) -> Result<(bool, bool), PredictError> {
@@ -128,12 +46,6 @@ fn take_stream(body: &mut Map<String, Value>) -> Result<(bool, bool), PredictErr
 
 /// Which build answers: all answers of one server say the same.
 pub(crate) const FINGERPRINT: &str = concat!("volley-", env!("CARGO_PKG_VERSION"));
-
-/// Seconds since 1970.
-fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
-}
 
 /// The tokens of an answer, with what its server told beside where that is of this form.
 fn usage(usage: Usage, details: &Details) -> Value {

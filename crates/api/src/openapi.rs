@@ -4,21 +4,20 @@
 //! does and takes is in [`operations`], the forms of bodies in `openapi/schemas.json`. A test
 //! tells a route that is not described; what is described and is no route is told at the start.
 
-mod dataplane;
-mod operations;
-
 use axum::response::{Html, IntoResponse, Response};
 use bytes::Bytes;
-use http::header;
+use http::{HeaderMap, header};
 use serde_json::{Map, Value, json};
 use volley_types::{ErrorCode, PredictError};
 
-use self::operations::Operation;
-use crate::auth::{Access, Listed, Routes, Sealed, get};
-use crate::error::{ApiError, House};
+use crate::auth::{Access, PUBLIC};
+use crate::error::{ApiError, ErrorFormat, ErrorFormats};
 use crate::extract::Path;
+use crate::operation::Operation;
+use crate::routes::{Listed, Routes, get};
 
-const PATH: &str = "/openapi.json";
+/// The path of the document.
+pub(crate) const PATH: &str = "/openapi.json";
 const SCHEMAS: &str = include_str!("openapi/schemas.json");
 const PAGE: &str = include_str!("openapi/docs.html");
 /// The page loads nothing from elsewhere, and runs nothing that stands in it.
@@ -52,40 +51,42 @@ async fn part(Path(file): Path<String>) -> Result<Response, ApiError> {
     Ok(([(header::CONTENT_TYPE, media)], text).into_response())
 }
 
-/// `routes`, and with them their document and the parts of its page.
-pub(crate) fn served(routes: Routes<Sealed>) -> Routes<Sealed> {
-    let mut listed = routes.listed().to_vec();
-    listed.push(Listed {
-        path: PATH.to_owned(),
-        methods: vec![("GET", Access::Public)],
-        streamed: Vec::new(),
-    });
-    listed.extend(dataplane::listed());
-    let document = document(&listed);
-    let routes = dataplane::served(routes, &document);
+/// The routes of the page that renders the document.
+pub(crate) fn page_routes() -> Routes<()> {
+    Routes::new().route("/docs", get(PUBLIC, page))
+}
+
+/// The routes of the document and of the parts of its page.
+pub(crate) fn document_routes(document: &Value) -> Routes<()> {
     let document = Bytes::from(document.to_string());
     let serve = move || {
         let json = [(header::CONTENT_TYPE, "application/json")];
         let document = document.clone();
         async move { (json, document).into_response() }
     };
-    let routes = routes.route(PATH, get(Access::Public, serve));
-    // They are of the page, and of no interest to who reads its document.
-    routes.route("/docs/{file}", get(Access::Public, part))
+    // The parts are of the page, and of no interest to the document's readers.
+    Routes::new()
+        .route(PATH, get(PUBLIC, serve))
+        .route("/docs/{file}", get(PUBLIC, part))
 }
 
 /// The document of these routes.
-fn document(routes: &[Listed]) -> Value {
+pub(crate) fn document(
+    routes: &[Listed],
+    operations: &[&'static Operation],
+    errors: &ErrorFormats,
+) -> Value {
+    let describe = Describe { operations, errors };
     let schemas: Value =
         serde_json::from_str(SCHEMAS).expect("the file is JSON, as the tests of this module read");
     let mut paths = Map::new();
     for route in routes {
         let methods = paths.entry(route.path.clone()).or_insert_with(|| json!({}));
         for (method, access) in &route.methods {
-            methods[method.to_ascii_lowercase()] = operation(&route.path, method, *access);
+            methods[method.to_ascii_lowercase()] = describe.operation(&route.path, method, *access);
         }
     }
-    for gone in operations::all().filter(|it| paths.get(it.path).is_none()) {
+    for gone in operations.iter().filter(|it| !paths.contains_key(it.path)) {
         tracing::error!(path = gone.path, "a route is described and is not there");
     }
     json!({
@@ -109,66 +110,11 @@ fn document(routes: &[Listed]) -> Value {
     })
 }
 
-fn operation(path: &str, method: &str, access: Access) -> Value {
-    let known =
-        operations::all().find(|operation| (operation.method, operation.path) == (method, path));
-    let known = known.unwrap_or(&Operation::UNKNOWN);
-    let mut told = json!({
-        "operationId": operation_id(method, path),
-        "tags": [tag(path)],
-        "summary": known.summary,
-        "responses": responses(path, known),
-    });
-    let parameters: Vec<_> = parameters(path).chain(known.queries()).collect();
-    if !parameters.is_empty() {
-        told["parameters"] = parameters.into();
-    }
-    if !known.takes.is_empty() {
-        told["requestBody"] = json!({
-            "required": known.needs_body,
-            "content": { "application/json": { "schema": schema(known.takes) } },
-        });
-    }
-    if let Access::Role(role) = access {
-        // Where no key was ever made, none is needed.
-        told["security"] = json!([{ "bearer": [] }, { "x-api-key": [] }, {}]);
-        told["x-volley-role"] = role.as_str().into();
-    }
-    told
-}
-
 fn operation_id(method: &str, path: &str) -> String {
     let words = path.split(|c: char| !c.is_ascii_alphanumeric());
     let words = words.filter(|word| !word.is_empty());
     let words = std::iter::once(method.to_ascii_lowercase()).chain(words.map(str::to_owned));
     words.collect::<Vec<_>>().join("_")
-}
-
-/// Whose clients a path is for.
-fn tag(path: &str) -> &'static str {
-    match House::of(path) {
-        House::OpenAi => "OpenAI",
-        House::Anthropic => "Anthropic",
-        House::Cohere => "Cohere",
-        House::Oip => "Open Inference Protocol",
-        House::Ollama => "Ollama",
-        House::HuggingFace => "Hugging Face",
-        House::OpenSearch if path.starts_with("/_plugins/") => "OpenSearch ML",
-        House::OpenSearch => "Operations",
-    }
-}
-
-fn error_schema(path: &str) -> &'static str {
-    match House::of(path) {
-        // Which of two forms a body has there decides on the form of its errors.
-        _ if path == "/" || path.starts_with("/tei/") || path.starts_with("/tgi/") => "AnyError",
-        House::OpenAi => "OpenAiError",
-        House::Anthropic => "AnthropicError",
-        House::Cohere => "CohereError",
-        House::HuggingFace => "AnyError",
-        House::Oip | House::Ollama => "OipError",
-        House::OpenSearch => "OpenSearchError",
-    }
 }
 
 fn schema(name: &str) -> Value {
@@ -191,49 +137,6 @@ fn event() -> Value {
     })
 }
 
-fn responses(path: &str, known: &Operation) -> Value {
-    let mut content = Map::new();
-    match known.gives {
-        "" => {}
-        text if text.contains('/') => {
-            content.insert(text.to_owned(), json!({ "schema": { "type": "string" } }));
-        }
-        name => {
-            content.insert("application/json".into(), json!({ "schema": schema(name) }));
-        }
-    }
-    if known.streams {
-        // Before OpenAPI 3.2 this is understood as the schema of each event.
-        content.insert("text/event-stream".into(), json!({ "schema": event() }));
-    }
-    if known.lines {
-        let lines = json!({ "schema": { "type": "string" } });
-        content.insert("application/x-ndjson".into(), lines);
-    }
-    let mut good = json!({ "description": "Done." });
-    if !content.is_empty() {
-        good["content"] = content.into();
-    }
-    let mut all = Map::new();
-    all.insert(known.status.to_string(), good);
-    let anthropic = matches!(House::of(path), House::Anthropic).then_some(529);
-    for status in ERRORS.into_iter().chain(anthropic) {
-        let status_text = http::StatusCode::from_u16(status).ok();
-        let reason = status_text.and_then(|status| status.canonical_reason());
-        // Health answers with its own body when it is not well.
-        let name = match (status, known.gives) {
-            (503, "Ready") => "Anything",
-            _ => error_schema(path),
-        };
-        let error = json!({
-            "description": reason.unwrap_or("Overloaded"),
-            "content": { "application/json": { "schema": schema(name) } },
-        });
-        all.insert(status.to_string(), error);
-    }
-    all.into()
-}
-
 fn parameters(path: &str) -> impl Iterator<Item = Value> + '_ {
     path.split('/').filter_map(|part| {
         let name = part.strip_prefix('{')?.strip_suffix('}')?;
@@ -249,5 +152,105 @@ impl Operation {
         self.query
             .iter()
             .map(|(name, kind)| json!({ "name": name, "in": "query", "schema": { "type": kind } }))
+    }
+}
+
+/// What describes a route.
+struct Describe<'d> {
+    operations: &'d [&'static Operation],
+    errors: &'d ErrorFormats,
+}
+
+impl Describe<'_> {
+    fn operation(&self, path: &str, method: &str, access: Access) -> Value {
+        let mut all = self.operations.iter().copied();
+        let known = all.find(|known| (known.method, known.path) == (method, path));
+        let known = known.unwrap_or(&Operation::UNKNOWN);
+        let mut told = json!({
+            "operationId": operation_id(method, path),
+            "tags": [self.tag(path)],
+            "summary": known.summary,
+            "responses": self.responses(path, known),
+        });
+        let parameters: Vec<_> = parameters(path).chain(known.queries()).collect();
+        if !parameters.is_empty() {
+            told["parameters"] = parameters.into();
+        }
+        if !known.takes.is_empty() {
+            told["requestBody"] = json!({
+                "required": known.needs_body,
+                "content": { "application/json": { "schema": schema(known.takes) } },
+            });
+        }
+        if let Access::Role(role) = access {
+            // Where no key was ever made, none is needed.
+            told["security"] = json!([{ "bearer": [] }, { "x-api-key": [] }, {}]);
+            told["x-volley-role"] = role.as_str().into();
+        }
+        told
+    }
+
+    fn format(&self, path: &str) -> &'static dyn ErrorFormat {
+        self.errors.of(path, &HeaderMap::new())
+    }
+
+    /// The dialect of a path.
+    fn tag(&self, path: &str) -> &'static str {
+        match self.format(path).name() {
+            "OpenSearch" if path.starts_with("/_plugins/") => "OpenSearch ML",
+            "OpenSearch" => "Operations",
+            name => name,
+        }
+    }
+
+    fn error_schema(&self, path: &str) -> &'static str {
+        // Which of two forms a body has there decides on the form of its errors.
+        if path == "/" || path.starts_with("/tei/") || path.starts_with("/tgi/") {
+            return "AnyError";
+        }
+        self.format(path).schema()
+    }
+
+    fn responses(&self, path: &str, known: &Operation) -> Value {
+        let mut content = Map::new();
+        match known.gives {
+            "" => {}
+            text if text.contains('/') => {
+                content.insert(text.to_owned(), json!({ "schema": { "type": "string" } }));
+            }
+            name => {
+                content.insert("application/json".into(), json!({ "schema": schema(name) }));
+            }
+        }
+        if known.streams {
+            // Before OpenAPI 3.2 this is understood as the schema of each event.
+            content.insert("text/event-stream".into(), json!({ "schema": event() }));
+        }
+        if known.lines {
+            let lines = json!({ "schema": { "type": "string" } });
+            content.insert("application/x-ndjson".into(), lines);
+        }
+        let mut good = json!({ "description": "Done." });
+        if !content.is_empty() {
+            good["content"] = content.into();
+        }
+        let mut all = Map::new();
+        all.insert(known.status.to_string(), good);
+        let further = self.format(path).statuses().iter().copied();
+        for status in ERRORS.into_iter().chain(further) {
+            let status_text = http::StatusCode::from_u16(status).ok();
+            let reason = status_text.and_then(|status| status.canonical_reason());
+            // Health answers with its own body when it is not well.
+            let name = match (status, known.gives) {
+                (503, "Ready") => "Anything",
+                _ => self.error_schema(path),
+            };
+            let error = json!({
+                "description": reason.unwrap_or("Overloaded"),
+                "content": { "application/json": { "schema": schema(name) } },
+            });
+            all.insert(status.to_string(), error);
+        }
+        all.into()
     }
 }

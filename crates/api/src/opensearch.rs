@@ -4,19 +4,19 @@
 pub(crate) mod batch;
 pub(crate) mod connectors;
 pub(crate) mod deployment;
+pub(crate) mod dialect;
 pub(crate) mod events;
 pub(crate) mod forms;
 pub(crate) mod groups;
 pub(crate) mod model_config;
 pub(crate) mod models;
+pub(crate) mod operations;
 pub(crate) mod predict;
 pub(crate) mod prediction;
 pub(crate) mod request;
-mod routes;
 pub(crate) mod search;
 pub(crate) mod settings;
+pub(crate) mod state;
 pub(crate) mod stats;
 pub(crate) mod tasks;
 pub(crate) mod texts;
-
-pub(crate) use self::routes::{cluster_settings, routes};

@@ -1,7 +1,5 @@
 //! Health, metrics and status.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
@@ -10,18 +8,17 @@ use volley_types::control::{ClusterStatus, ReplicaStatus, WorkerStatus};
 use volley_types::registry::{CoordinatorMember, ReplicaState};
 use volley_types::{GpuReport, NodeIdentity};
 
-use crate::app::App;
+use crate::admin_state::AdminCaller as Caller;
 use crate::drains::described;
 use crate::error::ApiError;
-use crate::extract::State;
 use crate::metrics;
-use crate::opensearch::models::failure;
+use crate::rollout::failure;
 
-pub(crate) async fn about(State(app): State<Arc<App>>) -> Json<Value> {
+pub(crate) async fn about(caller: Caller) -> Json<Value> {
     Json(json!({
         "name": "volley",
         "version": env!("CARGO_PKG_VERSION"),
-        "node": app.control.status().raft.id.0,
+        "node": caller.control.status().raft.id.0,
         "links": {
             "status": "/_volley/status",
             "models": "/_plugins/_ml/models/_search",
@@ -34,27 +31,8 @@ pub(crate) async fn live() -> Json<Value> {
     Json(json!({ "live": true }))
 }
 
-/// Whether requests are taken, for clients of servers with one model.
-pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
-    match app.control.ready() {
-        true => Json(json!({ "status": "ok" })).into_response(),
-        false => {
-            let error = json!({
-                "message": "this node takes no requests", "type": "unavailable_error",
-                "code": 503, "param": null,
-            });
-            let body = Json(json!({ "status": "unavailable", "error": error }));
-            (StatusCode::SERVICE_UNAVAILABLE, body).into_response()
-        }
-    }
-}
-
-pub(crate) async fn version() -> Json<Value> {
-    Json(json!({ "version": env!("CARGO_PKG_VERSION") }))
-}
-
-pub(crate) async fn ready(State(app): State<Arc<App>>) -> Response {
-    readiness(app.control.ready())
+pub(crate) async fn ready(caller: Caller) -> Response {
+    readiness(caller.control.ready())
 }
 
 pub(crate) fn readiness(ready: bool) -> Response {
@@ -66,15 +44,18 @@ pub(crate) fn readiness(ready: bool) -> Response {
     (status, Json(json!({ "ready": ready }))).into_response()
 }
 
-pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+pub(crate) async fn metrics(caller: Caller) -> Result<Response, ApiError> {
     // They name every model; '/_volley/metrics' has a caller's own.
-    app.principal.reach_all()?;
-    Ok(open_metrics((app.metrics)()))
+    caller.principal.reach_all()?;
+    Ok(open_metrics((caller.state.metrics)()))
 }
 
 /// The metrics of the models that the caller sees, and nothing else; all for who sees all.
-pub(crate) async fn own_metrics(State(app): State<Arc<App>>) -> Response {
-    open_metrics(metrics::seen((app.metrics)(), app.principal.models()))
+pub(crate) async fn own_metrics(caller: Caller) -> Response {
+    open_metrics(metrics::seen(
+        (caller.state.metrics)(),
+        caller.principal.models(),
+    ))
 }
 
 pub(crate) fn open_metrics(text: String) -> Response {
@@ -83,8 +64,8 @@ pub(crate) fn open_metrics(text: String) -> Response {
 }
 
 /// How many workers the cluster could use, for an external autoscaler.
-pub(crate) async fn scale(State(app): State<Arc<App>>) -> Json<Value> {
-    let scale = app.control.status().scale;
+pub(crate) async fn scale(caller: Caller) -> Json<Value> {
+    let scale = caller.control.status().scale;
     Json(json!({
         "workers": scale.workers,
         "workers_wanted": scale.workers_wanted,
@@ -94,11 +75,11 @@ pub(crate) async fn scale(State(app): State<Arc<App>>) -> Json<Value> {
     }))
 }
 
-pub(crate) async fn status(State(app): State<Arc<App>>) -> Json<Value> {
-    let status = app.control.status();
-    let registry = app.control.registry();
+pub(crate) async fn status(caller: Caller) -> Json<Value> {
+    let status = caller.control.status();
+    let registry = caller.control.registry();
     let models = registry.models.keys().filter_map(|name| {
-        let model = app.control.model_status(name)?;
+        let model = caller.control.model_status(name)?;
         let ready = model
             .replicas
             .iter()

@@ -154,7 +154,7 @@ mod tests {
             "https://app.example/",
             "https://app.example/a",
             "ftp://app.example",
-            "https://me@app.example",
+            "https://me@caller.example",
             "https://App.example",
             "https://a b",
         ] {

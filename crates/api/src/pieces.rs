@@ -7,10 +7,10 @@
 use std::collections::VecDeque;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use volley_types::{Citation, Details, ErrorCode, GenerationRow, PredictError};
 
-use crate::{answer, citations};
+use crate::citations;
 
 /// The most that may wait, in bytes of text.
 const MAX_WAITING: usize = 16 << 20;
@@ -103,7 +103,7 @@ pub(crate) fn of(row: &GenerationRow<'_>) -> Vec<Piece> {
     if let Some(text) = row.text().filter(|text| !text.is_empty()) {
         pieces.push(Piece::Text {
             text: text.to_owned(),
-            tokens: answer::tokens(row),
+            tokens: tokens(row),
             refusal,
         });
     }
@@ -264,6 +264,22 @@ impl Scan {
     fn is_whole(&self) -> bool {
         self.begun && self.depth == 0 && !self.in_string
     }
+}
+
+/// The tokens of a row with their probabilities, in OpenAI's form. Without alternatives, the text
+/// of a row counts as one token.
+pub(crate) fn tokens(row: &GenerationRow<'_>) -> Vec<Value> {
+    let told = row.token_logprobs().map(serde_json::from_str);
+    if let Some(Ok(Value::Array(told))) = told {
+        return told;
+    }
+    let text = row.text().unwrap_or_default();
+    let told = row.logprob().map(|logprob| {
+        json!({
+            "token": text, "logprob": logprob, "bytes": text.as_bytes(), "top_logprobs": [],
+        })
+    });
+    told.into_iter().collect()
 }
 
 #[cfg(test)]

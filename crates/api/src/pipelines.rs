@@ -11,59 +11,55 @@ use serde_json::{Map, Value, json};
 use volley_types::registry::{PipelineSpec, RegistryCommand};
 use volley_types::{ErrorCode, ModelName, PredictError, Revision};
 
+use crate::admin_state::AdminCaller as Caller;
 use crate::aliases::At;
-use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::error::ApiError;
-use crate::extract::{Path, Query, State};
-use crate::oip::ensemble;
+use crate::extract::{Path, Query};
 
-pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
-    let registry = app.control.registry();
+pub(crate) async fn list(caller: Caller) -> Json<Value> {
+    let registry = caller.control.registry();
     let pipelines = registry.pipelines.values();
     let pipelines: Vec<_> = pipelines
         .map(|entry| {
-            let status = app.control.model_status(&entry.spec.name);
+            let status = caller.control.model_status(&entry.spec.name);
             render::entry(entry, status.as_ref())
         })
         .collect();
     Json(json!({ "pipelines": pipelines }))
 }
 
-pub(crate) async fn get(
-    State(app): State<Arc<App>>,
-    Path(name): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn get(caller: Caller, Path(name): Path<String>) -> Result<Json<Value>, ApiError> {
     let name = ModelName::new(name)?;
-    Ok(Json(find(&app, &name)?))
+    Ok(Json(find(&caller, &name)?))
 }
 
 /// Creates a pipeline; there must be none of its name.
 pub(crate) async fn create(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     JsonObject(body): JsonObject,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
     let name = ModelName::new(body.required("name")?)?;
-    let pipeline = read(&app, &body, name).await?;
-    let written = put(&app, pipeline, Some(Revision(0))).await?;
+    let pipeline = read(&caller, &body, name).await?;
+    let written = put(&caller, pipeline, Some(Revision(0))).await?;
     Ok((StatusCode::CREATED, Json(written)))
 }
 
 /// Creates or replaces a pipeline.
 pub(crate) async fn replace(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(name): Path<String>,
     Query(at): Query<At>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let name = ModelName::new(name)?;
     body.same_name(name.as_str())?;
-    let pipeline = read(&app, &body, name).await?;
-    Ok(Json(put(&app, pipeline, at.expected()).await?))
+    let pipeline = read(&caller, &body, name).await?;
+    Ok(Json(put(&caller, pipeline, at.expected()).await?))
 }
 
 pub(crate) async fn delete(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(name): Path<String>,
     Query(at): Query<At>,
 ) -> Result<Json<Value>, ApiError> {
@@ -72,13 +68,13 @@ pub(crate) async fn delete(
         name: name.clone(),
         expected: at.expected(),
     };
-    app.control.write(delete).await?;
+    caller.control.write(delete).await?;
     Ok(Json(json!({ "_id": name.as_str(), "result": "deleted" })))
 }
 
 /// A pipeline of steps, or what an ensemble's configuration stands for.
 async fn read(
-    app: &App,
+    caller: &Caller,
     body: &Map<String, Value>,
     name: ModelName,
 ) -> Result<PipelineSpec, PredictError> {
@@ -89,7 +85,7 @@ async fn read(
         "a pipeline of an ensemble",
         &["name", "ensemble", "description"],
     )?;
-    let pipeline = ensemble::pipeline(app, name, config).await?;
+    let pipeline = (caller.state.ensembles)(caller.caller.clone(), name, config.clone()).await?;
     Ok(PipelineSpec {
         description: body.text("description")?.unwrap_or_default().to_owned(),
         ..pipeline
@@ -97,24 +93,24 @@ async fn read(
 }
 
 async fn put(
-    app: &App,
+    caller: &Caller,
     pipeline: PipelineSpec,
     expected: Option<Revision>,
 ) -> Result<Value, PredictError> {
     let name = pipeline.name.clone();
     let pipeline = Arc::new(pipeline);
     let write = RegistryCommand::PutPipeline { pipeline, expected };
-    app.control.write(write).await?;
-    find(app, &name)
+    caller.control.write(write).await?;
+    find(caller, &name)
 }
 
-fn find(app: &App, name: &ModelName) -> Result<Value, PredictError> {
-    let registry = app.control.registry();
+fn find(caller: &Caller, name: &ModelName) -> Result<Value, PredictError> {
+    let registry = caller.control.registry();
     let entry = registry.pipelines.get(name);
     let entry = entry.ok_or_else(|| {
         PredictError::new(ErrorCode::NotFound, format!("no pipeline '{name}' exists"))
     })?;
-    let status = app.control.model_status(name);
+    let status = caller.control.model_status(name);
     Ok(render::entry(entry, status.as_ref()))
 }
 

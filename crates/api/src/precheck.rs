@@ -9,32 +9,46 @@ use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Method, Version, header};
 use volley_types::PredictError;
 
-use crate::error::{self, ApiError};
-use crate::{Origins, context, ws};
+use crate::error::{self, ApiError, ErrorFormats};
+use crate::origins::Origins;
+use crate::{context, handshake};
 
 /// `router` behind these checks. Pages of `origins` may call it.
-pub(crate) fn guarded(router: Router, origins: &Origins) -> Router {
-    router.layer(from_fn_with_state(origins.clone(), check))
+pub(crate) fn guarded(router: Router, origins: &Origins, errors: &ErrorFormats) -> Router {
+    let state = (origins.clone(), errors.clone());
+    router.layer(from_fn_with_state(state, check))
 }
 
-async fn check(State(origins): State<Origins>, request: Request, next: Next) -> Response {
+async fn check(
+    State((origins, errors)): State<(Origins, ErrorFormats)>,
+    request: Request,
+    next: Next,
+) -> Response {
     let host = match framing(request.headers()).and_then(|()| host(&request)) {
         Ok(host) => host,
         // Where a message ends may be understood differently by whoever passed it on.
-        Err(error) => return refuse(error, &request, request.version() < Version::HTTP_2),
+        Err(error) => {
+            return refuse(
+                error,
+                &request,
+                &errors,
+                request.version() < Version::HTTP_2,
+            );
+        }
     };
-    let may_change = !is_safe(request.method()) || ws::is_handshake(request.headers());
+    let may_change = !is_safe(request.method()) || handshake::is_handshake(request.headers());
     if may_change && let Err(error) = origins.check(request.headers(), &host) {
-        return refuse(error, &request, false);
+        return refuse(error, &request, &errors, false);
     }
     next.run(request).await
 }
 
 /// The refusal in the form of the path's dialect, after which the connection may have to end.
-fn refuse(error: PredictError, request: &Request, close: bool) -> Response {
+fn refuse(error: PredictError, request: &Request, errors: &ErrorFormats, close: bool) -> Response {
     let request_id = context::request_id(request.headers());
     let refused = ApiError(error).into_response();
-    let mut response = error::render(refused, request.uri().path(), request_id.as_str());
+    let format = errors.of(request.uri().path(), request.headers());
+    let mut response = error::render(refused, format, request_id.as_str());
     let headers = response.headers_mut();
     if let Ok(id) = HeaderValue::from_str(request_id.as_str()) {
         headers.insert(context::REQUEST_ID, id);

@@ -11,28 +11,31 @@ mod store;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_stream::stream;
 use async_trait::async_trait;
 use axum::Json;
 use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use futures::{Stream, StreamExt};
+use futures::stream::BoxStream;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use volley_types::{
-    ErrorCode, EventId, EventPieces, HeldStreams, NodeId, PredictError, StreamId, StreamOwner,
-    TakenUp,
+    ErrorCode, EventId, EventPieces, HeldStreams, PredictError, StreamId, StreamOwner, TakenUp,
 };
 
 pub use self::store::{HeldCounts, Streams};
-use crate::app::App;
-use crate::context::RequestContext;
+use crate::auth::PREDICT;
+use crate::context::{RequestContext, StreamSink};
+use crate::dialect::Dialect;
+use crate::edge::{self, DialectCaller, Edge, StreamKeeper};
 use crate::error::{self, ApiError};
-use crate::extract::{Path, Query, State};
+use crate::extract::{Path, Query};
 use crate::openai::responses::store::Responses;
+use crate::operation::{self, Operation};
+use crate::peers::PeerStreams;
+use crate::routes::{self, Routes};
 use crate::sse;
 
 const STREAM: HeaderName = HeaderName::from_static("x-volley-stream");
@@ -40,41 +43,40 @@ const STREAM: HeaderName = HeaderName::from_static("x-volley-stream");
 const STREAM_PARAMETER: &str = "volley-stream";
 const STREAM_ID: HeaderName = HeaderName::from_static("x-volley-stream-id");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-/// Without the empty line of other keep-alives: some clients take that for an empty event once
-/// they have seen an id.
-const KEEP_ALIVE: &[u8] = b": keep-alive\n";
 
-/// The way to the streams that another coordinator holds; `None` when it is no member.
-pub type PeerStreams = Arc<dyn Fn(NodeId) -> Option<Arc<dyn HeldStreams>> + Send + Sync>;
-
-/// What the edge needs for streams that can be taken up again.
+/// The streams that can be continued: those of this node, and the way to those of others.
 #[derive(Clone)]
 pub(crate) struct Resume {
-    streams: Streams,
-    responses: Responses,
-    peers: PeerStreams,
+    edge: Edge,
+    keeper: Keeper,
 }
 
 impl Resume {
-    pub(crate) fn new(streams: Streams, responses: Responses, peers: PeerStreams) -> Self {
-        Self {
-            streams,
-            responses,
-            peers,
-        }
+    pub(crate) fn new(edge: &Edge, keeper: Keeper) -> Self {
+        let edge = edge.clone();
+        Self { edge, keeper }
     }
+}
 
-    /// The responses that are held here.
-    pub(crate) fn responses(&self) -> &Responses {
-        &self.responses
+/// A caller of the routes of kept streams.
+type Caller = DialectCaller<Resume>;
+
+impl AsRef<Edge> for Resume {
+    fn as_ref(&self) -> &Edge {
+        &self.edge
     }
+}
 
-    /// Whoever holds a response; `None` when that is no member.
-    pub(crate) fn holder_of_response(&self, id: &StreamId) -> Option<Arc<dyn HeldStreams>> {
-        if id.node == self.responses.node() {
-            return Some(Arc::new(self.responses.clone()));
-        }
-        (self.peers)(id.node)
+/// Around routes that stream.
+#[derive(Clone)]
+pub(crate) struct Keeper {
+    streams: Streams,
+    peers: PeerStreams,
+}
+
+impl Keeper {
+    pub(crate) fn new(streams: Streams, peers: PeerStreams) -> Self {
+        Self { streams, peers }
     }
 
     fn holder(&self, id: &StreamId) -> Result<Arc<dyn HeldStreams>, PredictError> {
@@ -135,49 +137,43 @@ enum Mode {
 }
 
 /// What a request that asks for such a stream carries with it.
-#[derive(Clone)]
-pub(crate) struct Resumable {
+struct Resumable {
     streams: Streams,
     owner: StreamOwner,
     mode: Mode,
 }
 
-/// Around routes that stream: takes up streams for requests that are sent again, and marks those
-/// that ask for a stream that can be.
-pub(crate) async fn middleware(
-    State(app): State<Arc<App>>,
-    context: RequestContext,
-    mut request: Request,
-    next: Next,
-) -> Response {
-    let again = match last_event(request.headers()) {
-        Ok(again) => again,
-        Err(error) => return ApiError(error).into_response(),
-    };
-    if let Some(event) = again {
-        return take_up(&app, &event.stream, event.sequence, &context).await;
-    }
-    match mode(request.headers(), request.uri()) {
-        Ok(None) => {}
-        Ok(Some(mode)) => {
-            let resume = Some(Resumable {
-                streams: app.resume.streams.clone(),
-                owner: owner(&app),
-                mode,
-            });
-            let context = RequestContext { resume, ..context };
-            request.extensions_mut().insert(context);
+#[async_trait]
+impl StreamKeeper for Keeper {
+    async fn around(
+        &self,
+        caller: edge::Caller,
+        context: RequestContext,
+        mut request: Request,
+        next: Next,
+    ) -> Response {
+        let again = match last_event(request.headers()) {
+            Ok(again) => again,
+            Err(error) => return ApiError(error).into_response(),
+        };
+        if let Some(event) = again {
+            return take_up(self, &caller, &event.stream, event.sequence, &context).await;
         }
-        Err(error) => return ApiError(error).into_response(),
-    }
-    next.run(request).await
-}
-
-/// Who begins a stream.
-pub(crate) fn owner(app: &App) -> StreamOwner {
-    StreamOwner {
-        caller: app.principal.who().to_owned(),
-        tenant: app.principal.tenant().cloned().unwrap_or_default(),
+        match mode(request.headers(), request.uri()) {
+            Ok(None) => {}
+            Ok(Some(mode)) => {
+                let sink = Resumable {
+                    streams: self.streams.clone(),
+                    owner: caller.owner(),
+                    mode,
+                };
+                let sink: Option<Arc<dyn StreamSink>> = Some(Arc::new(sink));
+                let context = RequestContext { sink, ..context };
+                request.extensions_mut().insert(context);
+            }
+            Err(error) => return ApiError(error).into_response(),
+        }
+        next.run(request).await
     }
 }
 
@@ -209,28 +205,29 @@ fn mode(headers: &HeaderMap, uri: &Uri) -> Result<Option<Mode>, PredictError> {
     }
 }
 
-/// Holds `pieces`, and answers as was asked.
-pub(crate) fn hold(
-    asked: &Resumable,
-    pieces: impl Stream<Item = Bytes> + Send + 'static,
-    keep_alive: Duration,
-    context: &RequestContext,
-) -> Response {
-    let owner = asked.owner.clone();
-    let held = asked.streams.keep(owner, pieces, context.span.clone());
-    let begun = held.and_then(|id| match asked.mode {
-        Mode::Detached => Ok((detached(&id), id)),
-        Mode::Attached => match asked.streams.read(&id, 0, &asked.owner.caller)? {
-            TakenUp::Events(pieces) => Ok((attached(pieces, keep_alive, context), id)),
-            TakenUp::Finished => Err(sse::silent_end()),
-        },
-    });
-    match begun {
-        Ok((mut response, id)) => {
-            name(&mut response, &id);
-            response
+impl StreamSink for Resumable {
+    fn attach(
+        &self,
+        pieces: BoxStream<'static, Bytes>,
+        keep_alive: Duration,
+        context: &RequestContext,
+    ) -> Response {
+        let owner = self.owner.clone();
+        let held = self.streams.keep(owner, pieces, context.span.clone());
+        let begun = held.and_then(|id| match self.mode {
+            Mode::Detached => Ok((detached(&id), id)),
+            Mode::Attached => match self.streams.read(&id, 0, &self.owner.caller)? {
+                TakenUp::Events(pieces) => Ok((attached(pieces, keep_alive, context), id)),
+                TakenUp::Finished => Err(sse::silent_end()),
+            },
+        });
+        match begun {
+            Ok((mut response, id)) => {
+                name(&mut response, &id);
+                response
+            }
+            Err(error) => ApiError(error).into_response(),
         }
-        Err(error) => ApiError(error).into_response(),
     }
 }
 
@@ -247,23 +244,7 @@ fn detached(id: &StreamId) -> Response {
 }
 
 fn attached(pieces: EventPieces, keep_alive: Duration, context: &RequestContext) -> Response {
-    sse::body(commented(pieces, keep_alive), context)
-}
-
-/// Fills silence with comments.
-pub(crate) fn commented(
-    mut pieces: EventPieces,
-    keep_alive: Duration,
-) -> impl Stream<Item = Result<Bytes, PredictError>> + Send {
-    stream! {
-        loop {
-            match tokio::time::timeout(keep_alive, pieces.next()).await {
-                Ok(Some(piece)) => yield piece,
-                Ok(None) => break,
-                Err(_) => yield Ok(Bytes::from_static(KEEP_ALIVE)),
-            }
-        }
-    }
+    sse::body(sse::commented(pieces, keep_alive), context)
 }
 
 /// The query of a stream's route.
@@ -276,7 +257,7 @@ pub(crate) struct Behind {
 
 /// The rest of a stream, as events.
 pub(crate) async fn get(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(id): Path<String>,
     Query(behind): Query<Behind>,
     context: RequestContext,
@@ -291,19 +272,25 @@ pub(crate) async fn get(
         }
         None => behind.after.unwrap_or(0),
     };
-    Ok(take_up(&app, &id, after, &context).await)
+    Ok(take_up(&caller.state.keeper, &caller, &id, after, &context).await)
 }
 
-async fn take_up(app: &App, id: &StreamId, after: u64, context: &RequestContext) -> Response {
+async fn take_up(
+    keeper: &Keeper,
+    caller: &edge::Caller,
+    id: &StreamId,
+    after: u64,
+    context: &RequestContext,
+) -> Response {
     let taken_up = async {
-        app.resume
+        keeper
             .holder(id)?
-            .take_up(id, after, app.principal.who())
+            .take_up(id, after, caller.principal.who())
             .await
     };
     match context.in_time(taken_up).await {
         Ok(TakenUp::Events(pieces)) => {
-            let mut response = attached(pieces, app.config.keep_alive, context);
+            let mut response = attached(pieces, caller.config.keep_alive, context);
             name(&mut response, id);
             response
         }
@@ -323,17 +310,40 @@ fn lost(error: PredictError) -> Response {
 
 /// Ends a stream and the work behind it.
 pub(crate) async fn delete(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(id): Path<String>,
     context: RequestContext,
 ) -> Result<Json<Value>, Response> {
     let cancelled = async {
         let id: StreamId = id.parse()?;
-        app.resume
+        caller
+            .state
+            .keeper
             .holder(&id)?
-            .cancel(&id, app.principal.who())
+            .cancel(&id, caller.principal.who())
             .await
     };
     context.in_time(cancelled).await.map_err(lost)?;
     Ok(Json(json!({ "stream_id": id, "cancelled": true })))
+}
+
+/// What they do, take and give.
+const OPERATIONS: &[Operation] = &[
+    operation::get("/v1/streams/{id}", "Resumes a stream.", "").streamed(),
+    operation::delete("/v1/streams/{id}", "Ends a resumable stream.", "Anything"),
+];
+
+impl Dialect for Resume {
+    fn operations(&self) -> &'static [Operation] {
+        OPERATIONS
+    }
+
+    fn routes(&self) -> Routes<()> {
+        let streams = routes::get(PREDICT, get).streamed();
+        let streams = streams.and(routes::delete(PREDICT, delete));
+        Routes::new()
+            .route("/v1/streams/{id}", streams.clone())
+            .route("/_plugins/_ml/streams/{id}", streams)
+            .with_state(self.clone())
+    }
 }

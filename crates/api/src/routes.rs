@@ -1,201 +1,242 @@
-//! The routes.
+//! Default deny: a route names the role that it needs, or it does not compile.
+//!
+//! Routers are built of [`Routes`], whose methods ([`get`], [`post`], [`put`], [`delete`]) take an
+//! [`Access`] each. Handlers are given the cluster as a [`Caller`](crate::edge::Caller) only, which
+//! has the rights of the request's principal.
 
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::{Request, State};
+use axum::handler::Handler;
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::Response;
+use axum::routing::{self, MethodRouter};
 use volley_security::Gatekeeper;
 
-use crate::auth::{
-    CLUSTER_ADMIN, MODEL_ADMIN, Methods, PREDICT, PUBLIC, Routes, Sealed, VIEWER, delete, get,
-    post, post_stream, put,
-};
-use crate::openai::responses::stored;
-use crate::{
-    ApiConfig, EncodeMetrics, GrpcSkin, admin, aliases, anthropic, cohere, drains, huggingface,
-    keys, oip, ollama, openai, openapi, opensearch, ops, paths, pipelines, resume, secrets, tokens,
-    ws,
-};
+use crate::auth::{Access, check, identify};
+use crate::config::EdgeConfig;
+use crate::context::RequestContext;
+use crate::edge::{Caller, Edge};
+use crate::encoding::Uncompressed;
+use crate::error::ErrorFormats;
+use crate::{context, encoding};
 
-/// The public interface of a coordinator.
-pub(crate) fn coordinator(sealed: Sealed) -> Router {
-    let (gate, config) = (sealed.gate(), *sealed.config());
-    let grpc = oip::grpc::routes(&sealed, GrpcSkin::Triton);
-    let browsers = sealed.origins().layer();
-    let routes = openapi::served(routes(&sealed));
-    let templates = paths::Templates::new(routes.listed().iter().map(|it| it.path.as_str()));
-    let router = paths::joined(routes.finish(sealed, gate, config), templates);
-    let router = match browsers {
-        Some(layer) => router.layer(layer),
-        None => router,
-    };
-    router.merge(grpc)
+/// The methods of one route, each with its [`Access`].
+#[derive(Clone)]
+pub(crate) struct Methods<S> {
+    router: MethodRouter<S>,
+    listed: Vec<(&'static str, Access)>,
+    streamed: Vec<&'static str>,
 }
 
-/// Its routes, but for gRPC's.
-pub(crate) fn routes(sealed: &Sealed) -> Routes<Sealed> {
-    let streams = get(PREDICT, resume::get).streamed();
-    let streams = streams.and(delete(PREDICT, resume::delete));
-    let ml = opensearch::routes(sealed, streams.clone())
-        .route("/models/{id}/_predict/ws", get(PREDICT, ws::open));
-    Routes::new()
-        .nest("/_plugins/_ml", ml)
-        .nest("/v1", v1(sealed, streams))
-        .nest("/api", ollama::routes())
-        .nest("/v2", oip::routes(sealed))
-        .route("/v2/rerank", post(PREDICT, openai::rerank::rerank))
-        .route("/v2/chat", post_stream(PREDICT, sealed, cohere::chat))
-        .route("/v2/embed", post(PREDICT, cohere::embed::second))
-        .nest("/_volley", named(operations()))
-        .route("/_cluster/settings", opensearch::cluster_settings())
-        .route("/metrics", get(VIEWER, ops::metrics))
-        .route(
-            "/",
-            get(VIEWER, ops::about).and(post_stream(PREDICT, sealed, huggingface::at_root)),
-        )
-        .merge(single(sealed))
-        .nest("/tei/{model}", huggingface::tei_routes())
-        .nest("/tgi/{model}", huggingface::tgi_routes(sealed))
-        .route("/docs", get(PUBLIC, openapi::page))
+/// A `GET` for whom `access` names.
+pub(crate) fn get<H, T, S>(access: impl Into<Access>, handler: H) -> Methods<S>
+where
+    H: Handler<T, S>,
+    T: 'static,
+    S: Clone + Send + Sync + 'static,
+{
+    Methods::guarded("GET", access.into(), routing::get(handler))
 }
 
-/// The routes of OpenAI, of Anthropic and of Cohere's first version, and of held streams.
-fn v1(sealed: &Sealed, streams: Methods<Sealed>) -> Routes<Sealed> {
-    Routes::new()
-        .route(
-            "/chat/completions",
-            post_stream(PREDICT, sealed, openai::chat::complete),
-        )
-        .route(
-            "/responses",
-            post_stream(PREDICT, sealed, openai::responses::create),
-        )
-        .route(
-            "/responses/input_tokens",
-            post(PREDICT, openai::responses::count),
-        )
-        .route(
-            "/responses/{id}",
-            get(PREDICT, stored::get).and(delete(PREDICT, stored::delete)),
-        )
-        .route(
-            "/responses/{id}/input_items",
-            get(PREDICT, stored::input_items),
-        )
-        .route(
-            "/completions",
-            post_stream(PREDICT, sealed, openai::completions::complete),
-        )
-        .route("/embeddings", post(PREDICT, openai::embeddings::embed))
-        .route("/embed", post(PREDICT, cohere::embed::first))
-        .route("/rerank", post(PREDICT, openai::rerank::rerank))
-        .route("/messages", post_stream(PREDICT, sealed, anthropic::create))
-        .route(
-            "/messages/count_tokens",
-            post(PREDICT, anthropic::count_tokens),
-        )
-        .route("/streams/{id}", streams)
-        .route("/models", get(VIEWER, openai::models::list))
-        .route("/models/{id}", get(VIEWER, openai::models::get))
+/// A `POST` for whom `access` names.
+pub(crate) fn post<H, T, S>(access: impl Into<Access>, handler: H) -> Methods<S>
+where
+    H: Handler<T, S>,
+    T: 'static,
+    S: Clone + Send + Sync + 'static,
+{
+    Methods::guarded("POST", access.into(), routing::post(handler))
 }
 
-/// The routes of servers that serve one model, at their root: vLLM's, llama.cpp's, and Hugging
-/// Face's.
-fn single(sealed: &Sealed) -> Routes<Sealed> {
-    Routes::new()
-        .route("/health", get(PUBLIC, ops::health))
-        .route(
-            "/ping",
-            get(PUBLIC, ops::health).and(post(PUBLIC, ops::health)),
-        )
-        .route("/version", get(VIEWER, ops::version))
-        .route("/tokenize", post(PREDICT, tokens::tokenize))
-        .route("/detokenize", post(PREDICT, tokens::detokenize))
-        .route("/rerank", post(PREDICT, huggingface::rerank))
-        .route("/embed", post(PREDICT, huggingface::embed))
-        .route("/embed_all", post(PREDICT, huggingface::embed_all))
-        .route("/embed_sparse", post(PREDICT, huggingface::embed_sparse))
-        .route("/predict", post(PREDICT, huggingface::predict))
-        .route("/similarity", post(PREDICT, huggingface::similarity))
-        .route("/decode", post(PREDICT, huggingface::decode))
-        .route("/info", get(VIEWER, huggingface::info))
-        .route("/generate", post(PREDICT, huggingface::generate))
-        .route(
-            "/generate_stream",
-            post_stream(PREDICT, sealed, huggingface::generate_stream),
-        )
-        .route("/chat_tokenize", post(PREDICT, huggingface::chat_tokenize))
+/// A `POST` for whom `access` names, whose answer may be a stream, which `edge`'s keeper can keep.
+pub(crate) fn post_stream<H, T, S>(access: impl Into<Access>, edge: &Edge, handler: H) -> Methods<S>
+where
+    H: Handler<T, S>,
+    T: 'static,
+    S: Clone + Send + Sync + 'static,
+{
+    let kept = from_fn_with_state(edge.clone(), keep);
+    let methods = routing::post(handler).route_layer(kept);
+    Methods::guarded("POST", access.into(), methods).streamed()
 }
 
-/// The cluster itself: its state, its nodes and who may call it.
-fn operations() -> Routes<Sealed> {
-    Routes::new()
-        .route("/status", get(VIEWER, ops::status))
-        .route("/scale", get(VIEWER, ops::scale))
-        .route("/metrics", get(VIEWER, ops::own_metrics))
-        .route("/health/live", get(PUBLIC, ops::live))
-        .route("/health/ready", get(PUBLIC, ops::ready))
-        .route("/nodes/join", post(CLUSTER_ADMIN, admin::join))
-        .route("/nodes/{id}/leave", post(CLUSTER_ADMIN, admin::leave))
-        .route("/nodes/{id}/replace", post(CLUSTER_ADMIN, admin::replace))
-        .route("/nodes/{id}/drain", post(CLUSTER_ADMIN, drains::drain))
-        .route("/nodes/{id}/undrain", post(CLUSTER_ADMIN, drains::undrain))
-        .route("/leader/hand_over", post(CLUSTER_ADMIN, admin::hand_over))
-        .route("/backup", get(CLUSTER_ADMIN, admin::backup))
-        .route("/whoami", get(VIEWER, keys::whoami))
-        .route(
-            "/keys",
-            get(CLUSTER_ADMIN, keys::list).and(post(CLUSTER_ADMIN, keys::create)),
-        )
-        .route(
-            "/keys/{id}",
-            get(CLUSTER_ADMIN, keys::get).and(delete(CLUSTER_ADMIN, keys::revoke)),
-        )
-        .route("/keys/{id}/_limit", post(CLUSTER_ADMIN, keys::limits))
-        .route("/keys/{id}/_rotate", post(CLUSTER_ADMIN, keys::rotate))
+/// Around a route whose answer may be a stream: leaves the request to the node's keeper.
+async fn keep(
+    State(edge): State<Edge>,
+    caller: Caller,
+    context: RequestContext,
+    request: Request,
+    next: Next,
+) -> Response {
+    match edge.keeper() {
+        Some(keeper) => keeper.around(caller, context, request, next).await,
+        None => next.run(request).await,
+    }
 }
 
-/// What callers name: secrets, aliases and pipelines.
-fn named(routes: Routes<Sealed>) -> Routes<Sealed> {
-    routes
-        .route("/secrets", get(MODEL_ADMIN, secrets::list))
-        .route(
-            "/secrets/{name}",
-            post(MODEL_ADMIN, secrets::put).and(delete(MODEL_ADMIN, secrets::delete)),
-        )
-        .route("/secrets/_rewrap", post(MODEL_ADMIN, secrets::rewrap))
-        .route(
-            "/aliases",
-            get(VIEWER, aliases::list).and(post(MODEL_ADMIN, aliases::create)),
-        )
-        .route(
-            "/aliases/{name}",
-            get(VIEWER, aliases::get)
-                .and(put(MODEL_ADMIN, aliases::replace))
-                .and(delete(MODEL_ADMIN, aliases::delete)),
-        )
-        .route(
-            "/pipelines",
-            get(VIEWER, pipelines::list).and(post(MODEL_ADMIN, pipelines::create)),
-        )
-        .route(
-            "/pipelines/{name}",
-            get(VIEWER, pipelines::get)
-                .and(put(MODEL_ADMIN, pipelines::replace))
-                .and(delete(MODEL_ADMIN, pipelines::delete)),
-        )
+/// A `PUT` for whom `access` names.
+pub(crate) fn put<H, T, S>(access: impl Into<Access>, handler: H) -> Methods<S>
+where
+    H: Handler<T, S>,
+    T: 'static,
+    S: Clone + Send + Sync + 'static,
+{
+    Methods::guarded("PUT", access.into(), routing::put(handler))
 }
 
-/// Health and metrics alone.
-pub(crate) fn node(
-    metrics: EncodeMetrics,
-    ready: Arc<dyn Fn() -> bool + Send + Sync>,
-    gate: Arc<Gatekeeper>,
-) -> Router {
-    let ready = move || async move { ops::readiness(ready()) };
-    let metrics = move || async move { ops::open_metrics(metrics()) };
-    Routes::new()
-        .route("/metrics", get(VIEWER, metrics))
-        .route("/_volley/health/live", get(PUBLIC, ops::live))
-        .route("/_volley/health/ready", get(PUBLIC, ready))
-        .finish((), gate, ApiConfig::default())
+/// A `DELETE` for whom `access` names.
+pub(crate) fn delete<H, T, S>(access: impl Into<Access>, handler: H) -> Methods<S>
+where
+    H: Handler<T, S>,
+    T: 'static,
+    S: Clone + Send + Sync + 'static,
+{
+    Methods::guarded("DELETE", access.into(), routing::delete(handler))
+}
+
+impl<S: Clone + Send + Sync + 'static> Methods<S> {
+    fn guarded(method: &'static str, access: Access, methods: MethodRouter<S>) -> Self {
+        let check = from_fn(move |request, next| check(access, request, next));
+        Self {
+            router: methods.route_layer(check),
+            listed: vec![(method, access)],
+            streamed: Vec::new(),
+        }
+    }
+
+    /// These, whose answers may be streams.
+    pub(crate) fn streamed(mut self) -> Self {
+        self.streamed = self.listed.iter().map(|(method, _)| *method).collect();
+        self
+    }
+
+    /// These and `others`.
+    pub(crate) fn and(mut self, others: Self) -> Self {
+        self.listed.extend(others.listed);
+        self.streamed.extend(others.streamed);
+        Self {
+            router: self.router.merge(others.router),
+            listed: self.listed,
+            streamed: self.streamed,
+        }
+    }
+}
+
+/// A route as it is listed: its path, and who may call which of its methods.
+#[derive(Clone, Debug)]
+pub(crate) struct Listed {
+    pub(crate) path: String,
+    pub(crate) methods: Vec<(&'static str, Access)>,
+    /// The methods among these whose answers may be streams.
+    pub(crate) streamed: Vec<&'static str>,
+}
+
+impl Listed {
+    /// A `GET` that everybody may call.
+    pub(crate) fn public(path: &str) -> Self {
+        Self {
+            path: path.to_owned(),
+            methods: vec![("GET", Access::Public)],
+            streamed: Vec::new(),
+        }
+    }
+}
+
+/// Routes whose methods all name who may call them.
+pub(crate) struct Routes<S> {
+    router: Router<S>,
+    listed: Vec<Listed>,
+}
+
+impl<S: Clone + Send + Sync + 'static> Routes<S> {
+    pub(crate) fn new() -> Self {
+        Self {
+            router: Router::new(),
+            listed: Vec::new(),
+        }
+    }
+
+    pub(crate) fn route(mut self, path: &str, methods: Methods<S>) -> Self {
+        self.listed.push(Listed {
+            path: path.to_owned(),
+            methods: methods.listed,
+            streamed: methods.streamed,
+        });
+        Self {
+            router: self.router.route(path, methods.router),
+            listed: self.listed,
+        }
+    }
+
+    pub(crate) fn nest(mut self, prefix: &str, routes: Self) -> Self {
+        let nested = routes.listed.into_iter().map(|route| Listed {
+            path: format!("{prefix}{}", route.path.trim_end_matches('/')),
+            methods: route.methods,
+            streamed: route.streamed,
+        });
+        self.listed.extend(nested);
+        Self {
+            router: self.router.nest(prefix, routes.router),
+            listed: self.listed,
+        }
+    }
+
+    pub(crate) fn merge(mut self, routes: Self) -> Self {
+        self.listed.extend(routes.listed);
+        Self {
+            router: self.router.merge(routes.router),
+            listed: self.listed,
+        }
+    }
+
+    /// All routes.
+    pub(crate) fn listed(&self) -> &[Listed] {
+        &self.listed
+    }
+
+    /// The same routes, whose answers are never compressed: some clients accept compressed answers
+    /// and cannot read them.
+    pub(crate) fn uncompressed(self) -> Self {
+        let mark = from_fn(async |request, next: Next| {
+            let mut response = next.run(request).await;
+            response.extensions_mut().insert(Uncompressed);
+            response
+        });
+        Self {
+            router: self.router.route_layer(mark),
+            listed: self.listed,
+        }
+    }
+
+    /// The same routes with their state, to be merged with those of other states.
+    pub(crate) fn with_state(self, state: S) -> Routes<()> {
+        Routes {
+            router: self.router.with_state(state),
+            listed: self.listed,
+        }
+    }
+}
+
+impl Routes<()> {
+    /// The router, with what wraps every route: bodies compressed both ways, the request's
+    /// context, and its principal.
+    pub(crate) fn finish(
+        self,
+        gate: Arc<Gatekeeper>,
+        config: EdgeConfig,
+        errors: ErrorFormats,
+    ) -> Router {
+        let limit = config.max_body_bytes.max(config.max_tensor_bytes);
+        self.router
+            .fallback(context::no_route)
+            .method_not_allowed_fallback(context::no_method)
+            .layer(from_fn_with_state(gate, identify))
+            .layer(from_fn_with_state(
+                (Arc::new(config), errors),
+                context::middleware,
+            ))
+            .layer(from_fn_with_state(limit, encoding::middleware))
+    }
 }

@@ -12,7 +12,6 @@ pub(crate) mod fuzzing;
 mod ndjson;
 mod pieces;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -29,14 +28,14 @@ use volley_types::{
 use self::ahead::Ahead;
 use self::answer::Format;
 use self::pieces::Pieces;
-use crate::app::App;
-use crate::auth::Sealed;
 use crate::body;
 use crate::context::RequestContext;
+use crate::edge::Edge;
 use crate::error::ApiError;
-use crate::extract::{Path, State};
+use crate::extract::Path;
 use crate::opensearch::predict;
 use crate::opensearch::prediction::Prediction;
+use crate::opensearch::state::Caller;
 
 const NDJSON: [&str; 4] = [
     "application/x-ndjson",
@@ -74,10 +73,10 @@ pub(crate) enum Given {
     Arrow(Body, Share),
 }
 
-impl FromRequest<Sealed> for Given {
+impl<S: AsRef<Edge> + Send + Sync> FromRequest<S> for Given {
     type Rejection = Response;
 
-    async fn from_request(request: Request, app: &Sealed) -> Result<Self, Response> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
         let media = media(request.headers(), &header::CONTENT_TYPE).next();
         let media = media.as_deref().unwrap_or_default();
         let of: fn(Body, Share) -> Self = if NDJSON.contains(&media) {
@@ -85,11 +84,13 @@ impl FromRequest<Sealed> for Given {
         } else if media == ARROW {
             Self::Arrow
         } else {
-            return Prediction::from_request(request, app).await.map(Self::Json);
+            return Prediction::from_request(request, state)
+                .await
+                .map(Self::Json);
         };
         match body::unknown_encoding(request.headers()) {
             Some(refusal) => Err(refusal),
-            None => Ok(of(request.into_body(), app.intake().share())),
+            None => Ok(of(request.into_body(), state.as_ref().intake().share())),
         }
     }
 }
@@ -123,14 +124,14 @@ fn accepted(headers: &HeaderMap) -> Format {
 
 /// Streams an answer.
 pub(crate) async fn stream(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(model): Path<String>,
     context: RequestContext,
     headers: HeaderMap,
     given: Given,
 ) -> Result<Response, ApiError> {
     let format = accepted(&headers);
-    if context.resume.is_some() && format != Format::Events {
+    if context.sink.is_some() && format != Format::Events {
         let message = "only streams of events can be taken up again: leave out the header \
                        'x-volley-stream', or accept 'text/event-stream'";
         return Err(ApiError(PredictError::invalid(message)));
@@ -139,28 +140,30 @@ pub(crate) async fn stream(
     let begun = async {
         let (task, request, open) = match given {
             Given::Json(body) => {
-                let (signature, request) = predict::request(&app, &model, &context, &body).await?;
+                let (signature, request) =
+                    predict::request(&caller, &model, &context, &body).await?;
                 (signature.task, request, false)
             }
             Given::Lines(body, share) => {
-                let (model, signature) = find(&app, &model).await?;
-                let limit = app.config.max_body_bytes;
+                let (model, signature) = find(&caller, &model).await?;
+                let limit = caller.config.max_body_bytes;
                 let body = Pieces::new(body, share);
-                let lines = ndjson::read(body, signature.clone(), limit, app.config.body_timeout);
+                let lines =
+                    ndjson::read(body, signature.clone(), limit, caller.config.body_timeout);
                 let (parameters, input) = lines.await?;
                 let request = request(model, parameters, input, &context);
                 (signature.task, request, true)
             }
             Given::Arrow(body, share) => {
-                let (model, signature) = find(&app, &model).await?;
+                let (model, signature) = find(&caller, &model).await?;
                 let body = Pieces::new(body, share);
-                let reader = app.arrow.as_ref().map(|open| open());
-                let rows = arrow::read(body, reader, app.config.body_timeout);
+                let reader = caller.state.arrow.as_ref().map(|open| open());
+                let rows = arrow::read(body, reader, caller.config.body_timeout);
                 let request = request(model, Parameters::default(), rows.await?, &context);
                 (signature.task, request, true)
             }
         };
-        let mut chunks = app.control.predict(request).await?;
+        let mut chunks = caller.control.predict(request).await?;
         let first = first(&mut chunks, task, open).await?;
         Ok((task, first, chunks))
     };
@@ -173,7 +176,7 @@ pub(crate) async fn stream(
     };
     match context.in_time(begun).await {
         Ok((task, first, chunks)) => {
-            let keep_alive = app.config.keep_alive;
+            let keep_alive = caller.config.keep_alive;
             let answer = answer::Answer {
                 task,
                 first,
@@ -188,7 +191,7 @@ pub(crate) async fn stream(
 
 /// A JSON body that is answered with the dialect's events, or any of the others.
 pub(crate) async fn stream_any(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     path: Path<String>,
     context: RequestContext,
     headers: HeaderMap,
@@ -196,15 +199,18 @@ pub(crate) async fn stream_any(
 ) -> Result<Response, ApiError> {
     match (given, accepted(&headers)) {
         (Given::Json(body), Format::Events) => {
-            predict::stream(State(app), path, context, body).await
+            predict::stream(caller.caller, path, context, body).await
         }
-        (given, _) => stream(State(app), path, context, headers, given).await,
+        (given, _) => stream(caller, path, context, headers, given).await,
     }
 }
 
-async fn find(app: &App, model: &str) -> Result<(ModelRef, volley_types::Signature), PredictError> {
+async fn find(
+    caller: &Caller,
+    model: &str,
+) -> Result<(ModelRef, volley_types::Signature), PredictError> {
     let model: ModelRef = model.parse()?;
-    let signature = app.control.signature(&model).await?;
+    let signature = caller.control.signature(&model).await?;
     Ok((model, signature))
 }
 

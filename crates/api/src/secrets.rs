@@ -1,26 +1,24 @@
 //! Secrets that the cluster holds sealed: put, listed by name, sealed anew, deleted. None is ever
 //! shown.
 
-use std::sync::Arc;
-
 use axum::Json;
 use serde_json::{Value, json};
 use volley_types::registry::{RegistryCommand, SealedSecret};
 use volley_types::{PredictError, SecretName};
 
-use crate::app::App;
 use crate::body::{Fields, JsonObject};
+use crate::edge::Caller;
 use crate::error::ApiError;
-use crate::extract::{Path, State};
+use crate::extract::Path;
 
 pub(crate) async fn put(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(name): Path<String>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     body.only("a secret", &["value"])?;
     let name = SecretName::new(name)?;
-    let sealed = app
+    let sealed = caller
         .gate
         .master_keys()?
         .seal(&name, body.required("value")?)?;
@@ -28,23 +26,24 @@ pub(crate) async fn put(
         name: name.clone(),
         sealed: sealed.clone(),
     };
-    app.control.write(command).await?;
+    caller.control.write(command).await?;
     Ok(Json(render(&name, &sealed)))
 }
 
-pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
-    let registry = app.control.registry();
+pub(crate) async fn list(caller: Caller) -> Json<Value> {
+    let registry = caller.control.registry();
     let secrets = registry.secrets.iter();
     let secrets: Vec<_> = secrets.map(|(name, sealed)| render(name, sealed)).collect();
     Json(json!({ "secrets": secrets }))
 }
 
 pub(crate) async fn delete(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(name): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let name = SecretName::new(name)?;
-    app.control
+    caller
+        .control
         .write(RegistryCommand::DeleteSecret(name.clone()))
         .await?;
     Ok(Json(json!({ "name": name.as_str(), "result": "deleted" })))
@@ -53,12 +52,12 @@ pub(crate) async fn delete(
 /// Puts every secret under the newest master key. One that was changed meanwhile is under it
 /// already; what cannot be opened is named, and the others are done all the same.
 pub(crate) async fn rewrap(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     body.only("a rotation", &[])?;
-    let keys = app.gate.master_keys()?;
-    let registry = app.control.registry();
+    let keys = caller.gate.master_keys()?;
+    let registry = caller.control.registry();
     let (mut done, mut failed) = (0, Vec::new());
     for (name, before) in registry.secrets.iter() {
         match keys.rewrap(name, before) {
@@ -69,7 +68,7 @@ pub(crate) async fn rewrap(
                     before: before.clone(),
                     after,
                 };
-                match app.control.write(command).await {
+                match caller.control.write(command).await {
                     Ok(_) => done += 1,
                     Err(error) => failed.push(failure(name, &error)),
                 }

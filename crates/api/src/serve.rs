@@ -23,7 +23,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 use volley_security::tls::EdgeTls;
 
-use crate::ApiConfig;
+use crate::EdgeConfig;
 use crate::crowd::{Doorman, Patience, Place, Places, Unanswered};
 use crate::idle::{Idle, Running};
 use crate::stall::StallGuard;
@@ -49,14 +49,14 @@ pub(crate) struct Draining(pub(crate) CancellationToken);
 
 /// Where a request comes from: the other end of its connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Caller(pub(crate) IpAddr);
+pub(crate) struct PeerAddress(pub(crate) IpAddr);
 
 /// Given to requests that may take their connection over, as WebSockets do.
 #[derive(Clone)]
 pub(crate) struct Upgrades {
     tracker: TaskTracker,
     end: CancellationToken,
-    caller: Caller,
+    peer: PeerAddress,
     /// What the connection counts as.
     place: Arc<Place>,
 }
@@ -68,7 +68,7 @@ impl Upgrades {
             tracker,
             end,
             place,
-            caller: _,
+            peer: _,
         } = self;
         tracker.spawn(async move {
             end.run_until_cancelled(serve).await;
@@ -82,7 +82,7 @@ impl Upgrades {
 pub(crate) async fn run(
     router: Router,
     listener: TcpListener,
-    config: ApiConfig,
+    config: EdgeConfig,
     tls: Option<EdgeTls>,
     shutdown: CancellationToken,
     stays: Stays,
@@ -99,8 +99,8 @@ pub(crate) async fn run(
     };
     let _end = tasks.end.clone().drop_guard();
     let welcome = |socket: TcpStream, address: SocketAddr| {
-        let caller = Caller(address.ip());
-        let place = match places.take(caller.0) {
+        let peer = PeerAddress(address.ip());
+        let place = match places.take(peer.0) {
             Ok(place) => place,
             Err(full) => {
                 let end = tasks.end.clone();
@@ -108,7 +108,7 @@ pub(crate) async fn run(
             }
         };
         let (router, config, tls) = (router.clone(), config, tls.clone());
-        let (upgrades, counted) = (tasks.upgrades(place, caller), tasks.connections.token());
+        let (upgrades, counted) = (tasks.upgrades(place, peer), tasks.connections.token());
         let child = tasks.child();
         tasks.tracker.spawn(async move {
             greet(socket, tls, router, config, child, upgrades).await;
@@ -157,7 +157,7 @@ async fn greet(
     socket: TcpStream,
     tls: Option<EdgeTls>,
     router: Router,
-    config: ApiConfig,
+    config: EdgeConfig,
     tasks: Tasks,
     upgrades: Upgrades,
 ) {
@@ -176,7 +176,7 @@ async fn greet(
 async fn connection<IO>(
     socket: IO,
     router: Router,
-    config: ApiConfig,
+    config: EdgeConfig,
     tasks: Tasks,
     upgrades: Upgrades,
 ) where
@@ -194,7 +194,7 @@ async fn connection<IO>(
         asked.cancel();
         request.extensions_mut().insert(watches.clone());
         request.extensions_mut().insert(draining.clone());
-        request.extensions_mut().insert(upgrades.caller);
+        request.extensions_mut().insert(upgrades.peer);
         request.extensions_mut().insert(upgrades.clone());
         let asked = (patience.asked(), idle.asked());
         answer(router.clone(), request, stays.clone(), asked)
@@ -288,11 +288,11 @@ struct Tasks {
 }
 
 impl Tasks {
-    fn upgrades(&self, place: Place, caller: Caller) -> Upgrades {
+    fn upgrades(&self, place: Place, peer: PeerAddress) -> Upgrades {
         Upgrades {
             tracker: self.upgraded.clone(),
             end: self.end.clone(),
-            caller,
+            peer,
             place: Arc::new(place),
         }
     }
@@ -321,7 +321,7 @@ where
     }
 }
 
-fn builder(config: &ApiConfig, tasks: Tasks) -> Builder<Tasks> {
+fn builder(config: &EdgeConfig, tasks: Tasks) -> Builder<Tasks> {
     let mut builder = Builder::new(tasks);
     builder
         .http1()

@@ -17,14 +17,16 @@ use futures::{FutureExt, Stream, StreamExt};
 use http::{HeaderValue, header};
 use serde_json::Value;
 use tokio::time::Instant;
-use volley_types::{ChunkStream, PredictError};
+use volley_types::{ChunkStream, EventPieces, PredictError};
 
 use crate::context::{self, RequestContext};
-use crate::resume;
 
 /// A piece of the body is sent once it has this size, even if more is ready.
 const PIECE_BYTES: usize = 64 << 10;
 const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
+/// Without the empty line of other keep-alives: some clients take that for an empty event once
+/// they have seen an id.
+const COMMENT: &[u8] = b": keep-alive\n";
 
 /// How a dialect writes its events.
 pub(crate) trait Events: Send + 'static {
@@ -74,10 +76,10 @@ pub(crate) fn response(
     keep_alive: Duration,
     context: &RequestContext,
 ) -> Response {
-    if let Some(asked) = &context.resume {
-        // Comments are for connections; what is held has events alone.
+    if let Some(sink) = &context.sink {
+        // Comments are for connections; what is kept has events alone.
         let pieces = pieces(first, chunks, events, None, context.until());
-        return resume::hold(asked, pieces, keep_alive, context);
+        return sink.attach(pieces.boxed(), keep_alive, context);
     }
     let pieces = pieces(first, chunks, events, Some(keep_alive), context.until());
     body(pieces.map(Ok::<_, Infallible>), context)
@@ -116,6 +118,22 @@ where
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
+}
+
+/// Fills silence with comments.
+pub(crate) fn commented(
+    mut pieces: EventPieces,
+    keep_alive: Duration,
+) -> impl Stream<Item = Result<Bytes, PredictError>> + Send {
+    stream! {
+        loop {
+            match tokio::time::timeout(keep_alive, pieces.next()).await {
+                Ok(Some(piece)) => yield piece,
+                Ok(None) => break,
+                Err(_) => yield Ok(Bytes::from_static(COMMENT)),
+            }
+        }
+    }
 }
 
 fn pieces(

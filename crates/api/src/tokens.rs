@@ -2,8 +2,6 @@
 //! what a model's own tokenizer makes of a text, and back. Which form is meant, the body's fields
 //! tell: `prompt` or `messages`, `content`, `inputs`.
 
-use std::sync::Arc;
-
 use arrow_array::RecordBatch;
 use axum::Json;
 use serde_json::{Map, Value, json};
@@ -11,15 +9,16 @@ use volley_types::params::{DETOKENIZE, TOKEN_INPUTS, TOKENIZE};
 use volley_types::{GenerationRow, PredictError, Task};
 
 use crate::answer::{self, failure};
-use crate::app::App;
 use crate::body::{Fields, JsonObject, take_flag};
 use crate::chat;
 use crate::context::RequestContext;
-use crate::error::{House, HouseError};
-use crate::extract::State;
-use crate::huggingface::{Chosen, Named, choose};
+use crate::edge::Caller;
+use crate::error::{DialectError, ErrorFormat};
+use crate::huggingface::error::HuggingFaceErrors;
 use crate::inputs::Inputs;
-use crate::openai;
+use crate::messages;
+use crate::openai_error::OpenAiErrors;
+use crate::requests::{Chosen, Named, choose, request};
 
 /// What has a tokenizer that can be asked.
 pub(crate) const TASKS: [Task; 1] = [Task::Generate];
@@ -29,38 +28,38 @@ const SPELLING: &str = "return_token_strs";
 
 /// The tokens of a text or a conversation.
 pub(crate) async fn tokenize(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     named: Named,
     JsonObject(mut body): JsonObject,
-) -> Result<Json<Value>, HouseError> {
-    let house = match body.contains_key("inputs") {
-        true => House::HuggingFace,
-        false => House::OpenAi,
+) -> Result<Json<Value>, DialectError> {
+    let format: &'static dyn ErrorFormat = match body.contains_key("inputs") {
+        true => &HuggingFaceErrors,
+        false => &OpenAiErrors,
     };
     let work = async {
-        let chosen = choose(&app, named, &mut body, &TASKS, "tokenize").await?;
+        let chosen = choose(&caller, named, &mut body, &TASKS, "tokenize").await?;
         if body.contains_key("inputs") {
-            of_inputs(&app, &context, &chosen, body).await
+            of_inputs(&caller, &context, &chosen, body).await
         } else if body.contains_key("content") {
-            of_content(&app, &context, &chosen, body).await
+            of_content(&caller, &context, &chosen, body).await
         } else {
-            of_prompt(&app, &context, &chosen, body).await
+            of_prompt(&caller, &context, &chosen, body).await
         }
     };
     let done = context.in_time(work).await;
-    done.map(Json).map_err(|error| HouseError(house, error))
+    done.map(Json).map_err(|error| DialectError(format, error))
 }
 
 /// The text of tokens, under the names of vLLM and of llama.cpp.
 pub(crate) async fn detokenize(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     named: Named,
     JsonObject(mut body): JsonObject,
-) -> Result<Json<Value>, HouseError> {
+) -> Result<Json<Value>, DialectError> {
     let work = async {
-        let chosen = choose(&app, named, &mut body, &TASKS, "tokenize").await?;
+        let chosen = choose(&caller, named, &mut body, &TASKS, "tokenize").await?;
         body.only("tokens to spell", &["tokens"])?;
         let lists = match body.remove("tokens") {
             Some(Value::Array(none)) if none.is_empty() => {
@@ -77,13 +76,13 @@ pub(crate) async fn detokenize(
                 "field 'tokens' must be a list of token ids",
             ));
         };
-        let texts = decoded(&app, &context, &chosen, lists, false).await?;
+        let texts = decoded(&caller, &context, &chosen, lists, false).await?;
         let text = texts.into_iter().next().unwrap_or_default();
         Ok(json!({ "prompt": text, "content": text }))
     };
     let done = context.in_time(work).await;
     done.map(Json)
-        .map_err(|error| HouseError(House::OpenAi, error))
+        .map_err(|error| DialectError(&OpenAiErrors, error))
 }
 
 /// The tokens of one row.
@@ -96,25 +95,25 @@ struct Tokenised {
 }
 
 async fn ask(
-    app: &App,
+    caller: &Caller,
     context: &RequestContext,
     chosen: &Chosen,
     rows: RecordBatch,
     parameters: &Map<String, Value>,
 ) -> Result<Vec<RecordBatch>, PredictError> {
-    let request = openai::request(chosen.model.clone(), rows, parameters, context)?;
-    answer::collect(app.control.predict(request).await?).await
+    let request = request(chosen.model.clone(), rows, parameters, context)?;
+    answer::collect(caller.control.predict(request).await?).await
 }
 
 async fn tokenised(
-    app: &App,
+    caller: &Caller,
     context: &RequestContext,
     chosen: &Chosen,
     rows: RecordBatch,
     mut parameters: Map<String, Value>,
 ) -> Result<Vec<Tokenised>, PredictError> {
     parameters.insert(TOKENIZE.to_owned(), true.into());
-    let batches = ask(app, context, chosen, rows, &parameters).await?;
+    let batches = ask(caller, context, chosen, rows, &parameters).await?;
     let mut all = Vec::new();
     for batch in &batches {
         for row in GenerationRow::rows(batch)? {
@@ -150,7 +149,7 @@ fn none() -> PredictError {
 
 /// As vLLM has it.
 async fn of_prompt(
-    app: &App,
+    caller: &Caller,
     context: &RequestContext,
     chosen: &Chosen,
     mut body: Map<String, Value>,
@@ -163,7 +162,7 @@ async fn of_prompt(
             chat::prompts(&[prompt])?
         }
         (false, true) => {
-            let messages = openai::chat::take_messages(&mut body)?;
+            let messages = messages::take_messages(&mut body)?;
             chat::conversation(&messages)?
         }
         _ => {
@@ -176,7 +175,7 @@ async fn of_prompt(
     if spelt {
         body.insert(SPELLING.to_owned(), true.into());
     }
-    let all = tokenised(app, context, chosen, rows, body).await?;
+    let all = tokenised(caller, context, chosen, rows, body).await?;
     let row = all.into_iter().next().ok_or_else(none)?;
     Ok(json!({
         "count": row.ids.len(),
@@ -188,7 +187,7 @@ async fn of_prompt(
 
 /// As llama.cpp has it.
 async fn of_content(
-    app: &App,
+    caller: &Caller,
     context: &RequestContext,
     chosen: &Chosen,
     mut body: Map<String, Value>,
@@ -207,7 +206,7 @@ async fn of_content(
     let special = take_flag(&mut body, "add_special")?;
     let pieces = take_flag(&mut body, "with_pieces")?;
     let rows = chat::prompts(&[content])?;
-    let all = tokenised(app, context, chosen, rows, raw(special, pieces)).await?;
+    let all = tokenised(caller, context, chosen, rows, raw(special, pieces)).await?;
     let row = all.into_iter().next().ok_or_else(none)?;
     if !pieces {
         return Ok(json!({ "tokens": row.ids }));
@@ -230,7 +229,7 @@ fn raw(special: bool, spelt: bool) -> Map<String, Value> {
 /// As Hugging Face's servers have it: one list for each text where several are given in a list, as
 /// the server of encoders does, and the bare list for a text alone, as that of generators.
 async fn of_inputs(
-    app: &App,
+    caller: &Caller,
     context: &RequestContext,
     chosen: &Chosen,
     mut body: Map<String, Value>,
@@ -261,7 +260,7 @@ async fn of_inputs(
         }
     };
     let rows = chat::prompts(&texts)?;
-    let all = tokenised(app, context, chosen, rows, raw(special, true)).await?;
+    let all = tokenised(caller, context, chosen, rows, raw(special, true)).await?;
     let mut told = all.iter().map(|row| placed(row, &row.text));
     Ok(match alone {
         true => told.next().ok_or_else(none)?,
@@ -271,12 +270,12 @@ async fn of_inputs(
 
 /// The tokens of a conversation, and the text that it becomes.
 pub(crate) async fn of_chat(
-    app: &App,
+    caller: &Caller,
     context: &RequestContext,
     chosen: &Chosen,
     mut body: Map<String, Value>,
 ) -> Result<Value, PredictError> {
-    let messages = openai::chat::take_messages(&mut body)?;
+    let messages = messages::take_messages(&mut body)?;
     let mut parameters = Map::new();
     for name in ["tools", "chat_template_kwargs"] {
         parameters.extend(body.remove_entry(name));
@@ -284,11 +283,11 @@ pub(crate) async fn of_chat(
     // What a generation would be told says nothing here, as at the original.
     parameters.insert(SPELLING.to_owned(), true.into());
     let rows = chat::conversation(&messages)?;
-    let all = tokenised(app, context, chosen, rows, parameters).await?;
+    let all = tokenised(caller, context, chosen, rows, parameters).await?;
     let row = all.into_iter().next().ok_or_else(none)?;
     let list = vec![row.ids.clone()];
     let text = match row.text.is_empty() {
-        true => decoded(app, context, chosen, list, false).await?.pop(),
+        true => decoded(caller, context, chosen, list, false).await?.pop(),
         false => Some(row.text.clone()),
     };
     let text = text.unwrap_or_default();
@@ -315,7 +314,7 @@ fn placed(row: &Tokenised, text: &str) -> Value {
 
 /// The text of each list of tokens.
 pub(crate) async fn decoded(
-    app: &App,
+    caller: &Caller,
     context: &RequestContext,
     chosen: &Chosen,
     lists: Vec<Vec<u32>>,
@@ -329,7 +328,7 @@ pub(crate) async fn decoded(
     let texts = Inputs::Tokens(lists).into_texts(&mut parameters);
     parameters.remove(TOKEN_INPUTS);
     let rows = chat::prompts(&texts)?;
-    let batches = ask(app, context, chosen, rows, &parameters).await?;
+    let batches = ask(caller, context, chosen, rows, &parameters).await?;
     Ok(answer::choices(&batches)?
         .into_iter()
         .map(|choice| choice.text)

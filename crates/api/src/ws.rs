@@ -6,14 +6,12 @@
 mod message;
 mod session;
 
-use std::sync::Arc;
-
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version, header};
+use http::{HeaderMap, HeaderValue, StatusCode, Version, header};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio_tungstenite::WebSocketStream;
@@ -23,49 +21,20 @@ use tracing::Instrument;
 use volley_types::{ErrorCode, ModelRef, PredictError};
 
 use self::session::Session;
-use crate::app::App;
-use crate::auth::Sealed;
+use crate::auth::PREDICT;
 use crate::context::RequestContext;
+use crate::dialect::Dialect;
+use crate::edge::{Caller, Edge};
 use crate::error::{self, ApiError};
-use crate::extract::{Path, State};
+use crate::extract::Path;
+use crate::handshake::{asks, offered};
+use crate::operation::{self, Operation};
+use crate::routes::{self, Routes};
 use crate::serve::{Draining, Upgrades};
 
 /// The subprotocol that is spoken.
 const PROTOCOL: &str = "volley.v1";
-/// What stands before a key among the subprotocols.
-const KEY: &str = "volley.key.";
 const READ_BUFFER_BYTES: usize = 16 << 10;
-
-/// The header that [`credentials`] makes of a key among the subprotocols of a handshake, where
-/// there is no other: pages cannot set the usual ones. Neither is ever echoed.
-pub(crate) fn credentials(headers: &HeaderMap) -> Option<HeaderMap> {
-    if headers.contains_key(header::AUTHORIZATION) || !is_handshake(headers) {
-        return None;
-    }
-    let key = offered(headers).find_map(|offered| offered.strip_prefix(KEY))?;
-    let mut bearer = HeaderValue::try_from(format!("Bearer {key}")).ok()?;
-    bearer.set_sensitive(true);
-    Some(HeaderMap::from_iter([(header::AUTHORIZATION, bearer)]))
-}
-
-/// Whether a request asks for a socket.
-pub(crate) fn is_handshake(headers: &HeaderMap) -> bool {
-    asks(headers, &header::UPGRADE, "websocket")
-}
-
-fn offered(headers: &HeaderMap) -> impl Iterator<Item = &str> {
-    list(headers, &header::SEC_WEBSOCKET_PROTOCOL)
-}
-
-fn list<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'h str> {
-    let values = headers.get_all(name).iter();
-    let values = values.filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).map(str::trim)
-}
-
-fn asks(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
-    list(headers, name).any(|given| given.eq_ignore_ascii_case(token))
-}
 
 /// A handshake that was understood.
 pub(crate) struct Handshake {
@@ -76,10 +45,10 @@ pub(crate) struct Handshake {
     protocol: bool,
 }
 
-impl FromRequest<Sealed> for Handshake {
+impl<S: Send + Sync> FromRequest<S> for Handshake {
     type Rejection = Response;
 
-    async fn from_request(mut request: Request, _: &Sealed) -> Result<Self, Response> {
+    async fn from_request(mut request: Request, _: &S) -> Result<Self, Response> {
         let refuse = |error| ApiError(error).into_response();
         let (accept, protocol) = match read(request.version(), request.headers()) {
             Ok(read) => read,
@@ -153,7 +122,7 @@ fn upgrade_required() -> Response {
 
 /// Opens a socket to a model.
 pub(crate) async fn open(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(model): Path<String>,
     context: RequestContext,
     handshake: Handshake,
@@ -163,18 +132,18 @@ pub(crate) async fn open(
         return Err(ApiError(PredictError::new(ErrorCode::Unavailable, message)));
     }
     let model: ModelRef = model.parse()?;
-    let found = async { app.control.signature(&model).await };
+    let found = async { caller.control.signature(&model).await };
     let signature = context.in_time(found).await?;
     let config = WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER_BYTES)
         // What is written goes out.
         .write_buffer_size(0)
         .max_write_buffer_size(usize::MAX)
-        .max_message_size(Some(app.config.max_body_bytes))
-        .max_frame_size(Some(app.config.max_body_bytes));
+        .max_message_size(Some(caller.config.max_body_bytes))
+        .max_frame_size(Some(caller.config.max_body_bytes));
     let span = context.span.clone();
     let session = Session {
-        app,
+        caller,
         model,
         signature,
         context,
@@ -217,29 +186,24 @@ pub(crate) fn fuzz(text: &str) {
     drop(message::Said::read(text));
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// WebSockets to models.
+pub(crate) struct Sockets(pub(crate) Edge);
 
-    #[test]
-    fn a_key_is_found_among_the_subprotocols_of_a_handshake_alone() {
-        let headers = |pairs: &[(&'static str, &'static str)]| {
-            let pairs = pairs.iter().map(|(name, value)| {
-                (
-                    HeaderName::from_static(name),
-                    HeaderValue::from_static(value),
-                )
-            });
-            HeaderMap::from_iter(pairs)
-        };
-        let protocols = ("sec-websocket-protocol", "volley.v1, volley.key.vly_1_a");
-        let upgrade = ("upgrade", "WebSocket");
-        let found = credentials(&headers(&[protocols, upgrade])).unwrap();
-        assert_eq!(found[header::AUTHORIZATION], "Bearer vly_1_a");
-        assert!(found[header::AUTHORIZATION].is_sensitive());
-        assert!(credentials(&headers(&[protocols])).is_none());
-        assert!(credentials(&headers(&[upgrade])).is_none());
-        let own = ("authorization", "Bearer other");
-        assert!(credentials(&headers(&[protocols, upgrade, own])).is_none());
+/// The operation of WebSockets.
+const OPERATIONS: &[Operation] = &[operation::get(
+    "/_plugins/_ml/models/{id}/_predict/ws",
+    "Opens a WebSocket to a model.",
+    "",
+)];
+
+impl Dialect for Sockets {
+    fn operations(&self) -> &'static [Operation] {
+        OPERATIONS
+    }
+
+    fn routes(&self) -> Routes<()> {
+        let path = "/_plugins/_ml/models/{id}/_predict/ws";
+        let routes = Routes::new().route(path, routes::get(PREDICT, open));
+        routes.with_state(self.0.clone())
     }
 }

@@ -1,5 +1,6 @@
 //! The content of a whole message: blocks in the order in which they were said. Pure.
 
+use crate::blocks::input;
 use serde_json::{Value, json};
 use volley_types::{Citation, Details};
 
@@ -163,12 +164,4 @@ impl Blocks<'_> {
         });
         moved.collect()
     }
-}
-
-/// The input of a call. Arguments that are no JSON are told as text.
-pub(super) fn input(arguments: &str) -> Value {
-    if arguments.trim().is_empty() {
-        return json!({});
-    }
-    serde_json::from_str(arguments).unwrap_or_else(|_| json!({ "text": arguments }))
 }

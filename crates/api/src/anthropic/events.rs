@@ -7,7 +7,7 @@ use volley_types::{Citation, Details, FinishReason, GenerationRow, PredictError,
 
 use super::{FORMAT, ending, usage};
 use crate::answer::failure;
-use crate::error::anthropic_error;
+use crate::anthropic::error::error as anthropic_error;
 use crate::pieces::{self, CallPiece, Piece, Stretches};
 use crate::sse::{Events, json_string, named_event as event};
 use crate::supplement::supplement;

@@ -3,9 +3,8 @@
 use serde_json::{Value, json};
 use volley_types::{PredictError, Task};
 
-use crate::catalogue::Listed;
-use crate::ollama::time;
-use crate::openai::models::Which;
+use crate::catalogue::{Listed, ModelsQuery};
+use crate::clock::time;
 
 /// Models of a page where nobody says how many.
 const PAGE: usize = 20;
@@ -16,7 +15,7 @@ const LARGEST_PAGE: usize = 1_000;
 ///
 /// # Errors
 /// `InvalidInput` naming the parameter.
-pub(crate) fn page(all: Vec<Listed>, which: &Which) -> Result<Value, PredictError> {
+pub(crate) fn page(all: Vec<Listed>, which: &ModelsQuery) -> Result<Value, PredictError> {
     let limit = which.limit.unwrap_or(PAGE);
     if !(1..=LARGEST_PAGE).contains(&limit) {
         return Err(PredictError::invalid(format!(

@@ -41,7 +41,7 @@ pub(crate) fn read(
     headers: &HeaderMap,
 ) -> Result<MessagesRequest, PredictError> {
     let name = body.required("model")?.to_owned();
-    let model = crate::openai::reference(&name)?;
+    let model = crate::requests::reference(&name)?;
     if body.count("max_tokens")?.is_none() && limit == Limit::Needed {
         return Err(PredictError::invalid("field 'max_tokens' is missing"));
     }

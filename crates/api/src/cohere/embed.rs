@@ -11,12 +11,11 @@ use volley_types::signature::{INPUT_TYPE, TEXT};
 use volley_types::{PredictError, Task};
 
 use crate::answer;
-use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::context::RequestContext;
+use crate::edge::Caller;
 use crate::error::ApiError;
-use crate::extract::State;
-use crate::openai::{self, embeddings};
+use crate::{requests, vectors as embeddings};
 
 /// Of the two versions of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,37 +33,37 @@ enum Kind {
 
 /// A vector for each text. Where nobody says of which types, the vectors stand alone.
 pub(crate) async fn first(
-    app: State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     body: JsonObject,
 ) -> Result<Json<Value>, ApiError> {
-    embed(app, context, body, Version::First).await
+    embed(caller, context, body, Version::First).await
 }
 
 /// A vector for each text, by type.
 pub(crate) async fn second(
-    app: State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     body: JsonObject,
 ) -> Result<Json<Value>, ApiError> {
-    embed(app, context, body, Version::Second).await
+    embed(caller, context, body, Version::Second).await
 }
 
 async fn embed(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     JsonObject(mut body): JsonObject,
     version: Version,
 ) -> Result<Json<Value>, ApiError> {
     let work = async {
-        let (name, model, signature) = openai::model(&app, &mut body).await?;
-        openai::expect(&name, &signature, Task::Embed)?;
+        let (name, model, signature) = requests::model(&caller, &mut body).await?;
+        requests::expect(&name, &signature, Task::Embed)?;
         let kinds = take_kinds(&mut body)?;
         let texts = take_texts(&mut body)?;
         let rows = rows(&texts, &mut body)?;
         take_rest(&mut body)?;
-        let request = openai::request(model, rows, &body, &context)?;
-        let batches = answer::collect(app.control.predict(request).await?).await?;
+        let request = requests::request(model, rows, &body, &context)?;
+        let batches = answer::collect(caller.control.predict(request).await?).await?;
         let (mut vectors, mut tokens) = (Vec::with_capacity(texts.len()), 0);
         for batch in &batches {
             embeddings::vectors(batch, &mut vectors)?;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use volley_types::{FinishReason, GenerationRow, PredictError, Usage};
 
 use crate::answer::{self, failure};
-use crate::error::huggingface_error;
+use crate::huggingface::error::error as huggingface_error;
 use crate::sse::Events;
 
 /// Writes the events of one answer.

@@ -10,34 +10,36 @@ use serde_json::{Map, Value, json};
 use volley_types::signature::{INPUT_TYPE, QUERY, TEXT, TEXT_PAIR};
 use volley_types::{PredictError, Task};
 
-use super::{Body, Chosen, Named, choose, in_house};
+use super::error::HuggingFaceErrors;
+use super::{Body, in_house};
 use crate::answer;
-use crate::app::App;
 use crate::body::{Fields, JsonObject, take_flag};
 use crate::catalogue;
 use crate::context::RequestContext;
-use crate::error::{ApiError, HouseError};
-use crate::extract::State;
+use crate::edge::Caller;
+use crate::error::{ApiError, DialectError, ErrorFormat};
 use crate::inputs::Inputs;
-use crate::openai::{self, embeddings, rerank as ranking};
+use crate::openai_error::OpenAiErrors;
+use crate::requests::{Chosen, Named, choose, request};
 use crate::tokens;
+use crate::{ranking, vectors as embeddings};
 
 /// A vector for each text.
 pub(crate) async fn embed(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     named: Named,
     JsonObject(mut body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let work = async {
-        let chosen = choose(&app, named, &mut body, &[Task::Embed], "embed").await?;
-        embed_value(&app, &context, chosen, body).await
+        let chosen = choose(&caller, named, &mut body, &[Task::Embed], "embed").await?;
+        embed_value(&caller, &context, chosen, body).await
     };
     Ok(Json(context.in_time(work).await?))
 }
 
 pub(super) async fn embed_value(
-    app: &App,
+    caller: &Caller,
     context: &RequestContext,
     chosen: Chosen,
     mut body: Body,
@@ -52,20 +54,20 @@ pub(super) async fn embed_value(
     ];
     body.only("an embedding", &known)?;
     let inputs = Inputs::take(&mut body, "inputs")?;
-    let vectors = vectors(app, context, &chosen, inputs, &mut body).await?;
+    let vectors = vectors(caller, context, &chosen, inputs, &mut body).await?;
     Ok(vectors.into_iter().map(Value::from).collect())
 }
 
 /// The vectors of `inputs`, which `body` says more of.
 async fn vectors(
-    app: &App,
+    caller: &Caller,
     context: &RequestContext,
     chosen: &Chosen,
     inputs: Inputs,
     body: &mut Body,
 ) -> Result<Vec<Vec<f32>>, PredictError> {
     let mut parameters = Map::new();
-    take_truncation(app, chosen, body, &mut parameters)?;
+    take_truncation(caller, chosen, body, &mut parameters)?;
     let normalize = match body.remove("normalize") {
         None | Some(Value::Null) => true,
         Some(Value::Bool(normalize)) => normalize,
@@ -86,7 +88,7 @@ async fn vectors(
     let kinds = kind.map(|kind| StringArray::from(vec![kind; texts.len()]));
     let mut columns = vec![(TEXT, Arc::new(StringArray::from(texts)) as ArrayRef)];
     columns.extend(kinds.map(|kinds| (INPUT_TYPE, Arc::new(kinds) as ArrayRef)));
-    let batches = answered(app, context, chosen, columns, &parameters).await?;
+    let batches = answered(caller, context, chosen, columns, &parameters).await?;
     let mut vectors = Vec::new();
     for batch in &batches {
         embeddings::vectors(batch, &mut vectors)?;
@@ -106,7 +108,7 @@ fn to_length_one(vector: &mut [f32]) {
 
 /// The rows of an answer to one batch.
 async fn answered(
-    app: &App,
+    caller: &Caller,
     context: &RequestContext,
     chosen: &Chosen,
     columns: Vec<(&str, ArrayRef)>,
@@ -114,14 +116,14 @@ async fn answered(
 ) -> Result<Vec<RecordBatch>, PredictError> {
     let rows = RecordBatch::try_from_iter(columns)
         .map_err(|error| PredictError::internal("the request's rows cannot be built", error))?;
-    let request = openai::request(chosen.model.clone(), rows, parameters, context)?;
-    answer::collect(app.control.predict(request).await?).await
+    let request = request(chosen.model.clone(), rows, parameters, context)?;
+    answer::collect(caller.control.predict(request).await?).await
 }
 
 /// What is too long is refused unless `truncate` is true, as at the original; models of other
 /// servers cut or refuse as they do.
 fn take_truncation(
-    app: &App,
+    caller: &Caller,
     chosen: &Chosen,
     body: &mut Body,
     parameters: &mut Body,
@@ -134,7 +136,7 @@ fn take_truncation(
             "field 'truncation_direction' may be 'Right' alone: texts are cut at their end",
         ));
     }
-    if given || catalogue::runs_here(app, &chosen.model) {
+    if given || catalogue::runs_here(caller, &chosen.model) {
         parameters.insert("truncate".to_owned(), truncate.into());
     }
     Ok(())
@@ -150,21 +152,21 @@ pub(crate) async fn embed_all(JsonObject(_): JsonObject) -> Result<Json<Value>, 
 
 /// Weighted tokens of each text.
 pub(crate) async fn embed_sparse(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     named: Named,
     JsonObject(mut body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let work = async {
         let tasks = [Task::EncodeSparse];
-        let chosen = choose(&app, named, &mut body, &tasks, "embed sparsely").await?;
-        sparse_value(&app, &context, chosen, body).await
+        let chosen = choose(&caller, named, &mut body, &tasks, "embed sparsely").await?;
+        sparse_value(&caller, &context, chosen, body).await
     };
     Ok(Json(context.in_time(work).await?))
 }
 
 pub(super) async fn sparse_value(
-    app: &App,
+    caller: &Caller,
     context: &RequestContext,
     chosen: Chosen,
     mut body: Body,
@@ -178,10 +180,10 @@ pub(super) async fn sparse_value(
     }
     let texts = texts(&mut body, "inputs")?;
     let mut parameters = Map::new();
-    take_truncation(app, &chosen, &mut body, &mut parameters)?;
+    take_truncation(caller, &chosen, &mut body, &mut parameters)?;
     parameters.insert("term_ids".to_owned(), true.into());
     let columns = vec![(TEXT, Arc::new(StringArray::from(texts)) as ArrayRef)];
-    let batches = answered(app, context, &chosen, columns, &parameters).await?;
+    let batches = answered(caller, context, &chosen, columns, &parameters).await?;
     let mut rows = Vec::new();
     for batch in &batches {
         for pairs in pairs(batch, "terms", "weights")? {
@@ -231,20 +233,20 @@ fn pairs(
 
 /// Labels of a text, of a pair of texts, or of several of these.
 pub(crate) async fn predict(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     named: Named,
     JsonObject(mut body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let work = async {
-        let chosen = choose(&app, named, &mut body, &[Task::Classify], "classify").await?;
-        predict_value(&app, &context, chosen, body).await
+        let chosen = choose(&caller, named, &mut body, &[Task::Classify], "classify").await?;
+        predict_value(&caller, &context, chosen, body).await
     };
     Ok(Json(context.in_time(work).await?))
 }
 
 pub(super) async fn predict_value(
-    app: &App,
+    caller: &Caller,
     context: &RequestContext,
     chosen: Chosen,
     mut body: Body,
@@ -257,7 +259,7 @@ pub(super) async fn predict_value(
         )
     })?;
     let mut parameters = Map::new();
-    take_truncation(app, &chosen, &mut body, &mut parameters)?;
+    take_truncation(caller, &chosen, &mut body, &mut parameters)?;
     if take_flag(&mut body, "raw_scores")? {
         parameters.insert("raw_scores".to_owned(), true.into());
     }
@@ -266,7 +268,7 @@ pub(super) async fn predict_value(
     if second.iter().any(Option::is_some) {
         columns.push((TEXT_PAIR, Arc::new(StringArray::from(second))));
     }
-    let batches = answered(app, context, &chosen, columns, &parameters).await?;
+    let batches = answered(caller, context, &chosen, columns, &parameters).await?;
     let mut rows = Vec::new();
     for batch in &batches {
         for pairs in pairs(batch, "labels", "scores")? {
@@ -316,29 +318,29 @@ fn sequence(items: Vec<Value>) -> Option<Sequence> {
 /// Texts by how well they fit a query: in this form, or in Cohere's and Jina's where the body has
 /// `documents`.
 pub(crate) async fn rerank(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     named: Named,
     JsonObject(mut body): JsonObject,
-) -> Result<Json<Value>, HouseError> {
+) -> Result<Json<Value>, DialectError> {
     let ours = body.contains_key("texts");
     let work = async {
-        let chosen = choose(&app, named, &mut body, &[Task::Rerank], "rerank").await?;
+        let chosen = choose(&caller, named, &mut body, &[Task::Rerank], "rerank").await?;
         match ours {
-            true => rerank_value(&app, &context, chosen, body).await,
-            false => ranking::ranked(&app, &context, chosen, body).await,
+            true => rerank_value(&caller, &context, chosen, body).await,
+            false => ranking::ranked(&caller, &context, chosen, body).await,
         }
     };
-    let house = match ours {
-        true => crate::error::House::HuggingFace,
-        false => crate::error::House::OpenAi,
+    let format: &'static dyn ErrorFormat = match ours {
+        true => &HuggingFaceErrors,
+        false => &OpenAiErrors,
     };
     let done = context.in_time(work).await;
-    done.map(Json).map_err(|error| HouseError(house, error))
+    done.map(Json).map_err(|error| DialectError(format, error))
 }
 
 pub(crate) async fn rerank_value(
-    app: &App,
+    caller: &Caller,
     context: &RequestContext,
     chosen: Chosen,
     mut body: Body,
@@ -356,9 +358,9 @@ pub(crate) async fn rerank_value(
     let query = body.required("query")?.to_owned();
     let texts = texts(&mut body, "texts")?;
     let mut parameters = Map::new();
-    take_truncation(app, &chosen, &mut body, &mut parameters)?;
+    take_truncation(caller, &chosen, &mut body, &mut parameters)?;
     let raw = take_flag(&mut body, "raw_scores")?;
-    if raw || catalogue::runs_here(app, &chosen.model) {
+    if raw || catalogue::runs_here(caller, &chosen.model) {
         parameters.insert("raw_scores".to_owned(), raw.into());
     }
     let with_texts = take_flag(&mut body, "return_text")?;
@@ -368,7 +370,7 @@ pub(crate) async fn rerank_value(
         (QUERY, Arc::new(queries) as ArrayRef),
         (TEXT, Arc::new(StringArray::from(texts.clone()))),
     ];
-    let batches = answered(app, context, &chosen, columns, &parameters).await?;
+    let batches = answered(caller, context, &chosen, columns, &parameters).await?;
     let mut scores = ranking::scores(&batches)?;
     if scores.len() != texts.len() {
         return Err(embeddings::malformed(
@@ -390,13 +392,13 @@ pub(crate) async fn rerank_value(
 
 /// How similar sentences are to one.
 pub(crate) async fn similarity(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     named: Named,
     JsonObject(mut body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let work = async {
-        let chosen = choose(&app, named, &mut body, &[Task::Embed], "embed").await?;
+        let chosen = choose(&caller, named, &mut body, &[Task::Embed], "embed").await?;
         body.only("a comparison", &["inputs", "parameters"])?;
         let inputs = body.object("inputs")?.cloned().unwrap_or_default();
         let (mut inputs, mut more) = (
@@ -409,7 +411,7 @@ pub(crate) async fn similarity(
         let mut all = vec![inputs.required("source_sentence")?.to_owned()];
         all.extend(texts(&mut inputs, "sentences")?);
         let inputs = Inputs::Texts(all);
-        let vectors = vectors(&app, &context, &chosen, inputs, &mut more).await?;
+        let vectors = vectors(&caller, &context, &chosen, inputs, &mut more).await?;
         let (source, others) = vectors
             .split_first()
             .ok_or_else(|| embeddings::malformed("no vectors"))?;
@@ -421,13 +423,13 @@ pub(crate) async fn similarity(
 
 /// The texts of lists of tokens.
 pub(crate) async fn decode(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     named: Named,
     JsonObject(mut body): JsonObject,
-) -> Result<Json<Value>, HouseError> {
+) -> Result<Json<Value>, DialectError> {
     let work = async {
-        let chosen = choose(&app, named, &mut body, &tokens::TASKS, "decode tokens").await?;
+        let chosen = choose(&caller, named, &mut body, &tokens::TASKS, "decode tokens").await?;
         body.only("a decoding", &["ids", "skip_special_tokens"])?;
         let skip = match body.get("skip_special_tokens") {
             None | Some(Value::Null) => true,
@@ -443,7 +445,7 @@ pub(crate) async fn decode(
                 "field 'ids' must be a list of token ids, or a list of such lists",
             ));
         };
-        let texts = tokens::decoded(&app, &context, &chosen, lists, skip).await?;
+        let texts = tokens::decoded(&caller, &context, &chosen, lists, skip).await?;
         Ok(Value::from(texts))
     };
     context.in_time(work).await.map(Json).map_err(in_house)

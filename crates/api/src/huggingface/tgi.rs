@@ -1,52 +1,50 @@
 //! Text Generation Inference: generations, whole and streamed, and what there is.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use volley_types::{GenerationRow, PredictError, PredictRequest, Task};
 
+use super::Body;
 use super::events::{self, TokenEvents};
 use super::options::{self, Options};
-use super::{Body, Chosen, Named, choose};
 use crate::answer;
-use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::catalogue;
 use crate::chat;
 use crate::context::RequestContext;
+use crate::edge::Caller;
 use crate::error::ApiError;
-use crate::extract::State;
-use crate::openai;
+use crate::generation;
+use crate::requests::{Chosen, Named, choose, request};
 use crate::tokens;
 
 const TASK: [Task; 1] = [Task::Generate];
 
 /// A generation, whole.
 pub(crate) async fn generate(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     named: Named,
     JsonObject(mut body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let work = async {
-        let chosen = choose(&app, named, &mut body, &TASK, "generate").await?;
-        whole(&app, &context, chosen, body).await
+        let chosen = choose(&caller, named, &mut body, &TASK, "generate").await?;
+        whole(&caller, &context, chosen, body).await
     };
     Ok(Json(context.in_time(work).await?))
 }
 
 /// A generation, a token at a time.
 pub(crate) async fn generate_stream(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     named: Named,
     JsonObject(mut body): JsonObject,
 ) -> Result<Response, ApiError> {
-    let chosen = choose(&app, named, &mut body, &TASK, "generate");
+    let chosen = choose(&caller, named, &mut body, &TASK, "generate");
     let chosen = context.in_time(chosen).await?;
-    streamed(&app, &context, chosen, body).await
+    streamed(&caller, &context, chosen, body).await
 }
 
 struct GenerateRequest {
@@ -56,7 +54,7 @@ struct GenerateRequest {
 }
 
 fn read(
-    app: &App,
+    caller: &Caller,
     context: &RequestContext,
     chosen: Chosen,
     mut body: Body,
@@ -76,7 +74,7 @@ fn read(
     let options = options::read(parameters)?;
     let mut parameters = options.parameters.clone();
     // Each event of a stream tells its token's probability; models elsewhere may not know it.
-    if options.details || stream && catalogue::runs_here(app, &chosen.model) {
+    if options.details || stream && catalogue::runs_here(caller, &chosen.model) {
         parameters.insert("logprobs".to_owned(), true.into());
         if 0 < options.alternatives {
             parameters.insert("top_logprobs".to_owned(), options.alternatives.into());
@@ -85,35 +83,35 @@ fn read(
     parameters.entry("raw").or_insert(true.into());
     let rows = chat::prompts(&[&inputs])?;
     Ok(GenerateRequest {
-        request: openai::request(chosen.model, rows, &parameters, context)?,
+        request: request(chosen.model, rows, &parameters, context)?,
         inputs,
         options,
     })
 }
 
 pub(super) async fn streamed(
-    app: &App,
+    caller: &Caller,
     context: &RequestContext,
     chosen: Chosen,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let asked = read(app, context, chosen, body, true)?;
+    let asked = read(caller, context, chosen, body, true)?;
     let begun = match asked.options.return_full_text {
         true => asked.inputs,
         false => String::new(),
     };
     let events = TokenEvents::new(begun, asked.options.details, asked.options.seed);
-    openai::chat::stream(app, asked.request, events, context).await
+    generation::stream(caller, asked.request, events, context).await
 }
 
 pub(super) async fn whole(
-    app: &App,
+    caller: &Caller,
     context: &RequestContext,
     chosen: Chosen,
     body: Body,
 ) -> Result<Value, PredictError> {
-    let asked = read(app, context, chosen, body, false)?;
-    let batches = answer::collect(app.control.predict(asked.request).await?).await?;
+    let asked = read(caller, context, chosen, body, false)?;
+    let batches = answer::collect(caller.control.predict(asked.request).await?).await?;
     let choice = answer::choices(&batches)?.into_iter().next();
     let choice = choice.ok_or_else(crate::sse::silent_end)?;
     let text = match asked.options.return_full_text {
@@ -154,7 +152,7 @@ pub(super) async fn whole(
 
 /// What the one model is, in the form of the server that would serve it.
 pub(crate) async fn info(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     named: Named,
 ) -> Result<Json<Value>, ApiError> {
@@ -166,7 +164,7 @@ pub(crate) async fn info(
         Task::EncodeSparse,
     ];
     let mut nothing = Map::new();
-    let chosen = choose(&app, named, &mut nothing, &tasks, "answer");
+    let chosen = choose(&caller, named, &mut nothing, &tasks, "answer");
     let chosen = context.in_time(chosen).await?;
     let limit = chosen.signature.context();
     if chosen.signature.task == Task::Generate {
@@ -174,7 +172,7 @@ pub(crate) async fn info(
             "model_id": chosen.name,
             "model_sha": null,
             "model_pipeline_tag": "text-generation",
-            "max_concurrent_requests": app.config.max_connections,
+            "max_concurrent_requests": caller.config.max_connections,
             "max_best_of": 1,
             "max_stop_sequences": 16,
             "max_input_tokens": limit.map(|limit| limit.saturating_sub(1)),
@@ -198,7 +196,7 @@ pub(crate) async fn info(
         "model_sha": null,
         "model_dtype": "float32",
         "model_type": kind,
-        "max_concurrent_requests": app.config.max_connections,
+        "max_concurrent_requests": caller.config.max_connections,
         "max_input_length": limit,
         "max_batch_tokens": null,
         "max_batch_requests": null,
@@ -213,14 +211,14 @@ pub(crate) async fn info(
 
 /// The tokens of a conversation, and the text that it becomes.
 pub(crate) async fn chat_tokenize(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     named: Named,
     JsonObject(mut body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let work = async {
-        let chosen = choose(&app, named, &mut body, &TASK, "chat").await?;
-        tokens::of_chat(&app, &context, &chosen, body).await
+        let chosen = choose(&caller, named, &mut body, &TASK, "chat").await?;
+        tokens::of_chat(&caller, &context, &chosen, body).await
     };
     Ok(Json(context.in_time(work).await?))
 }

@@ -1,23 +1,21 @@
 //! A model's configuration, as Triton's clients read it.
 
-use std::sync::Arc;
-
 use axum::Json;
 use serde_json::{Value, json};
 use volley_types::Task;
 
 use super::describe::{self, TensorForm};
 use super::{Found, Named};
-use crate::app::App;
+use crate::edge::Caller;
 use crate::error::ApiError;
-use crate::extract::{Path, State};
+use crate::extract::Path;
 
 /// What of a model's configuration has a meaning here.
 pub(crate) async fn config(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(named): Path<Named>,
 ) -> Result<Json<Value>, ApiError> {
-    let found = Found::find(&app, &named).await?;
+    let found = Found::find(&caller, &named).await?;
     Ok(Json(of(&found)))
 }
 

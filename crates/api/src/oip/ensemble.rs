@@ -15,7 +15,7 @@ use self::read::{Port, Step, is_nothing, ports, snaked, steps, unique, wrong};
 use super::describe::{self, TensorForm};
 use super::tensors::printable;
 use super::{Found, Named};
-use crate::app::App;
+use crate::edge::Caller;
 
 type Object = Map<String, Value>;
 
@@ -50,12 +50,12 @@ struct Plan {
 /// # Errors
 /// `InvalidInput` naming the model or the tensor that does not fit; `TooLarge`.
 pub(crate) async fn pipeline(
-    app: &App,
+    caller: &Caller,
     name: ModelName,
     config: &Object,
 ) -> Result<PipelineSpec, PredictError> {
     let plan = Plan::read(config)?;
-    let registry = app.control.registry();
+    let registry = caller.control.registry();
     let mut steps = Vec::new();
     for (number, step) in plan.steps.iter().enumerate() {
         if step.model != name && !registry.has_name(&step.model) {
@@ -73,7 +73,7 @@ pub(crate) async fn pipeline(
             version: version.clone(),
         };
         // A model that does not run yet says nothing.
-        match Found::find(app, &named).await {
+        match Found::find(caller, &named).await {
             Ok(found) => {
                 plan.check_types(step, &found)?;
                 if let (Some(version), Some(_)) = (&version, &found.inner) {
@@ -88,7 +88,7 @@ pub(crate) async fn pipeline(
                         version: None,
                         ..named
                     };
-                    if Found::find(app, &any).await.is_ok() {
+                    if Found::find(caller, &any).await.is_ok() {
                         return Err(wrong(format_args!(
                             "the model '{}' has no version {version} that is loaded",
                             step.model

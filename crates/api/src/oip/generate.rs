@@ -1,7 +1,5 @@
 //! `generate` and `generate_stream`: text in, text out; or, of a model of tensors, flat objects.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -12,36 +10,36 @@ use super::events::GenerateEvents;
 use super::flat::{self, FlatAnswer, FlatEvents};
 use super::texts::has_tensors;
 use super::{Found, Named, infer, infer_stream, reserved};
-use crate::app::App;
 use crate::body::{Fields, Tensors, UntypedJsonObject};
 use crate::context::RequestContext;
 use crate::error::ApiError;
-use crate::extract::{Path, State};
+use crate::extract::Path;
+use crate::oip::state::Caller;
 use crate::{answer, chat, parameters, sse};
 
 /// One whole text; or tensors as `infer` has them, where the body has them.
 pub(crate) async fn generate(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(named): Path<Named>,
     context: RequestContext,
     UntypedJsonObject(body): UntypedJsonObject,
 ) -> Result<Response, ApiError> {
     if has_tensors(&body) {
         let body = Tensors::Told(body, Bytes::new());
-        return infer::infer(State(app), Path(named), context, body).await;
+        return infer::infer(caller, Path(named), context, body).await;
     }
     let work = async {
-        let found = Found::find(&app, &named).await?;
+        let found = Found::find(&caller, &named).await?;
         if found.signature.task != Task::Generate {
             let (request, mut answer) = flat_request(body, &found, &context)?;
-            let chunks = found.predict(&app, request).await?;
-            answer.version = found.answering(&app, &chunks);
+            let chunks = found.predict(&caller, request).await?;
+            answer.version = found.answering(&caller, &chunks);
             return answer.object(&answer::collect(chunks).await?);
         }
         let mut asked = Asked::read(found, body, &context)?;
         asked.request.whole = true;
-        let chunks = asked.found.predict(&app, asked.request).await?;
-        let version = asked.found.answering(&app, &chunks);
+        let chunks = asked.found.predict(&caller, asked.request).await?;
+        let version = asked.found.answering(&caller, &chunks);
         let choices = answer::choices(&answer::collect(chunks).await?)?;
         let choice = choices.into_iter().next().ok_or_else(sse::silent_end)?;
         let mut told = json!({
@@ -63,29 +61,29 @@ pub(crate) async fn generate(
 
 /// A text as it comes; or tensors as `infer_stream` has them, where the body has them.
 pub(crate) async fn stream(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(named): Path<Named>,
     context: RequestContext,
     UntypedJsonObject(body): UntypedJsonObject,
 ) -> Result<Response, ApiError> {
     if has_tensors(&body) {
         let body = Tensors::Told(body, Bytes::new());
-        return Ok(infer_stream::stream(&app, &named, &context, body).await?);
+        return Ok(infer_stream::stream(&caller, &named, &context, body).await?);
     }
-    let keep_alive = app.config.keep_alive;
+    let keep_alive = caller.config.keep_alive;
     let begun = async {
-        let found = Found::find(&app, &named).await?;
+        let found = Found::find(&caller, &named).await?;
         if found.signature.task != Task::Generate {
             let (request, mut answer) = flat_request(body, &found, &context)?;
-            let mut chunks = found.predict(&app, request).await?;
-            answer.version = found.answering(&app, &chunks);
+            let mut chunks = found.predict(&caller, request).await?;
+            answer.version = found.answering(&caller, &chunks);
             let first = infer_stream::first(&mut chunks, found.signature.task).await?;
             let events = FlatEvents(answer);
             return Ok(sse::response(first, chunks, events, keep_alive, &context));
         }
         let asked = Asked::read(found, body, &context)?;
-        let mut chunks = asked.found.predict(&app, asked.request).await?;
-        let version = asked.found.answering(&app, &chunks);
+        let mut chunks = asked.found.predict(&caller, asked.request).await?;
+        let version = asked.found.answering(&caller, &chunks);
         let name = asked.found.model.name.as_str();
         let events = GenerateEvents::new(name, &version, asked.id.as_deref(), asked.details);
         let first = sse::first(&mut chunks).await?;

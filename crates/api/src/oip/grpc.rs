@@ -1,16 +1,16 @@
 //! The Open Inference Protocol over gRPC, in two skins: Triton's and MLServer's. Requests become
 //! the same rows as over REST; only the wrapping differs.
 //!
-//! Reading order: `context` (around every call), `edge` (what the skins share), `request` and
+//! Reading order: `context` (around every call), `service` (what the skins share), `request` and
 //! `reply` (messages ⇄ rows), `stream` (`ModelStreamInfer`), `triton` and `mlserver` (the skins).
 
 mod config;
 mod contents;
 mod context;
-mod edge;
 mod mlserver;
 mod reply;
 mod request;
+mod service;
 mod stream;
 mod triton;
 
@@ -25,11 +25,11 @@ use tower::Service;
 use volley_proto::inference::mlserver::grpc_inference_service_server::GrpcInferenceServiceServer as MlServerServer;
 use volley_proto::inference::triton::grpc_inference_service_server::GrpcInferenceServiceServer as TritonServer;
 
-use self::edge::Edge;
 use self::mlserver::MlServer;
+use self::service::InferenceService;
 use self::triton::Triton;
 use crate::answer;
-use crate::auth::Sealed;
+use crate::oip::state::Oip;
 
 /// What a message may have beside the tensors of the largest answer.
 const MESSAGE_SLACK_BYTES: usize = 1 << 20;
@@ -46,14 +46,14 @@ pub enum GrpcSkin {
 }
 
 /// The routes of one skin, for a router that has others too.
-pub(crate) fn routes(sealed: &Sealed, skin: GrpcSkin) -> Router {
-    let edge = Edge { skin };
-    let receive = sealed.config().max_tensor_bytes;
+pub(crate) fn routes(oip: &Oip, skin: GrpcSkin) -> Router {
+    let calls = InferenceService { skin };
+    let receive = oip.edge().config().max_tensor_bytes;
     let send = answer::MAX_BYTES + MESSAGE_SLACK_BYTES;
     // What is sent is compressed only where the call was: the layer below sees to that.
     let router = match skin {
         GrpcSkin::Triton => service(
-            TritonServer::new(Triton(edge))
+            TritonServer::new(Triton(calls))
                 .max_decoding_message_size(receive)
                 .max_encoding_message_size(send)
                 .accept_compressed(Gzip)
@@ -62,7 +62,7 @@ pub(crate) fn routes(sealed: &Sealed, skin: GrpcSkin) -> Router {
                 .send_compressed(Deflate),
         ),
         GrpcSkin::MlServer => service(
-            MlServerServer::new(MlServer(edge))
+            MlServerServer::new(MlServer(calls))
                 .max_decoding_message_size(receive)
                 .max_encoding_message_size(send)
                 .accept_compressed(Gzip)
@@ -71,12 +71,12 @@ pub(crate) fn routes(sealed: &Sealed, skin: GrpcSkin) -> Router {
                 .send_compressed(Deflate),
         ),
     };
-    router.layer(from_fn_with_state(sealed.clone(), context::middleware))
+    router.layer(from_fn_with_state(oip.clone(), context::middleware))
 }
 
 /// A listener's routes that speaks this skin and nothing else.
-pub(crate) fn listener(sealed: &Sealed, skin: GrpcSkin) -> Router {
-    routes(sealed, skin).fallback(no_service)
+pub(crate) fn listener(oip: &Oip, skin: GrpcSkin) -> Router {
+    routes(oip, skin).fallback(no_service)
 }
 
 fn service<S>(service: S) -> Router

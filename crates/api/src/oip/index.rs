@@ -1,7 +1,5 @@
 //! The index of the repository: what there is.
 
-use std::sync::Arc;
-
 use axum::Json;
 use serde_json::{Value, json};
 use volley_types::control::ModelStatus;
@@ -10,21 +8,17 @@ use volley_types::signature::Served;
 use volley_types::{ModelName, ModelRef};
 
 use super::{label, repository};
-use crate::app::App;
 use crate::body::JsonObject;
-use crate::extract::State;
+use crate::oip::state::Caller;
 
 /// Every model, or with `{"ready": true}` those that answer.
-pub(crate) async fn index(
-    State(app): State<Arc<App>>,
-    JsonObject(body): JsonObject,
-) -> Json<Value> {
+pub(crate) async fn index(caller: Caller, JsonObject(body): JsonObject) -> Json<Value> {
     let only_ready = body.get("ready") == Some(&Value::Bool(true));
     let told = |entry: Entry| {
         json!({ "name": entry.name, "version": entry.version, "state": entry.state,
                 "reason": entry.reason })
     };
-    let entries = entries(&app, only_ready).await;
+    let entries = entries(&caller, only_ready).await;
     Json(entries.into_iter().map(told).collect())
 }
 
@@ -41,12 +35,12 @@ pub(super) struct Entry {
 
 /// Every version of every model that is deployed, and every model that is not; or those that
 /// answer.
-pub(super) async fn entries(app: &App, only_ready: bool) -> Vec<Entry> {
-    let registry = app.control.registry();
+pub(super) async fn entries(caller: &Caller, only_ready: bool) -> Vec<Entry> {
+    let registry = caller.control.registry();
     let others = registry.aliases.keys().chain(registry.pipelines.keys());
     let mut entries = Vec::new();
     for name in registry.models.keys().chain(others) {
-        let Some(status) = app.control.model_status(name) else {
+        let Some(status) = caller.control.model_status(name) else {
             continue;
         };
         let state = match status.state {
@@ -65,7 +59,7 @@ pub(super) async fn entries(app: &App, only_ready: bool) -> Vec<Entry> {
             state,
             reason: repository::failure(&status).unwrap_or_default().to_owned(),
         };
-        let served = served(app, name, &status).await;
+        let served = served(caller, name, &status).await;
         let versions = served.into_iter().map(|version| Entry {
             version: Some(version),
             ..entry.clone()
@@ -81,13 +75,13 @@ pub(super) async fn entries(app: &App, only_ready: bool) -> Vec<Entry> {
 
 /// The versions that the replicas of a model serve by names of their own. A model that sleeps is
 /// not woken to tell.
-async fn served(app: &App, name: &ModelName, status: &ModelStatus) -> Vec<String> {
+async fn served(caller: &Caller, name: &ModelName, status: &ModelStatus) -> Vec<String> {
     let mut replicas = status.replicas.iter();
     if !replicas.any(|it| it.state == ReplicaState::Ready && !it.evicted) {
         return Vec::new();
     }
     let model = ModelRef::deployed(name.clone());
-    let signature = app.control.signature(&model).await.ok();
+    let signature = caller.control.signature(&model).await.ok();
     signature.map_or_else(Vec::new, |signature| Served::of(&signature).versions)
 }
 

@@ -1,42 +1,40 @@
 //! `POST /v2/models/{model}/infer`.
 
-use std::sync::Arc;
-
 use arrow_array::RecordBatch;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, header};
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use volley_types::{Input, Parameters, PredictError, PredictRequest, Task};
 
 use super::outputs::{self, Outputs, Wanted};
 use super::statistics::Run;
 use super::tensors::{self, Rows};
-use super::texts::Texts;
+use super::texts::{FIELDS, Texts, inputs};
 use super::{Found, Named, binary, reserved};
 use crate::answer;
-use crate::app::App;
 use crate::body::{BINARY_TENSORS, Fields, Tensors};
 use crate::context::RequestContext;
 use crate::error::ApiError;
-use crate::extract::{Path, State};
-
-/// What stands in a request. KServe's client says `model_name` too, which the path has.
-pub(super) const FIELDS: [&str; 5] = ["id", "model_name", "parameters", "inputs", "outputs"];
+use crate::extract::Path;
+use crate::oip::state::Caller;
 
 /// Tensors in, tensors out.
 pub(crate) async fn infer(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(named): Path<Named>,
     context: RequestContext,
     body: Tensors,
 ) -> Result<Response, ApiError> {
     let work = async {
-        let found = Found::find(&app, &named).await?;
-        let body = body.filled(&app)?;
-        let mut run = app.statistics.start(&found.model.name, &found.version);
+        let found = Found::find(&caller, &named).await?;
+        let body = body.filled(&caller)?;
+        let mut run = caller
+            .state
+            .statistics()
+            .start(&found.model.name, &found.version);
         if found.signature.task == Task::Generate {
-            let answer = texts(&app, &found, body, &context, &mut run).await?;
+            let answer = texts(&caller, &found, body, &context, &mut run).await?;
             run.is_done();
             return Ok(answer);
         }
@@ -44,14 +42,14 @@ pub(crate) async fn infer(
         run.is_read(asked.rows.num_rows());
         let (wanted, batched, id) = (asked.wanted.clone(), asked.batched, asked.id.clone());
         let request = asked.request(&found, &context)?;
-        let chunks = found.predict(&app, request).await?;
-        let version = found.answering(&app, &chunks);
+        let chunks = found.predict(&caller, request).await?;
+        let version = found.answering(&caller, &chunks);
         let batches = answer::collect(chunks).await?;
         run.is_inferred();
         let schema = &found.signature.output;
         let outputs = outputs::outputs(&batches, schema, &wanted, batched)?;
         for (slice, bytes) in &outputs.shared {
-            app.shared_memory.write(slice, bytes)?;
+            caller.state.shared_memory().write(slice, bytes)?;
         }
         let answer = respond(&found, &version, id, outputs)?;
         run.is_done();
@@ -62,7 +60,7 @@ pub(crate) async fn infer(
 
 /// The answer of a model that generates: its texts as a tensor.
 async fn texts(
-    app: &App,
+    caller: &Caller,
     found: &Found,
     body: Tensors,
     context: &RequestContext,
@@ -74,8 +72,8 @@ async fn texts(
     };
     let (texts, request) = Texts::request(&body, found, context)?;
     run.is_read(texts.count());
-    let chunks = found.predict(app, request).await?;
-    let version = found.answering(app, &chunks);
+    let chunks = found.predict(caller, request).await?;
+    let version = found.answering(caller, &chunks);
     let batches = answer::collect(chunks).await?;
     run.is_inferred();
     let outputs = Outputs {
@@ -88,10 +86,10 @@ async fn texts(
 
 impl Tensors {
     /// The same with the tensors in it that lie in shared memory.
-    pub(super) fn filled(self, app: &App) -> Result<Self, PredictError> {
+    pub(super) fn filled(self, caller: &Caller) -> Result<Self, PredictError> {
         match self {
             Self::Told(mut body, raw) => {
-                let raw = app.shared_memory.fill(&mut body, raw)?;
+                let raw = caller.state.shared_memory().fill(&mut body, raw)?;
                 Ok(Self::Told(body, raw))
             }
             raw @ Self::Raw(_) => Ok(raw),
@@ -161,20 +159,6 @@ impl Asked {
         let waits = found.has_queues();
         reserved::put(&mut request, self.parameters, context.deadline, task, waits)?;
         Ok(request)
-    }
-}
-
-/// The inputs of a request; none only where the model takes none.
-pub(super) fn inputs(
-    body: &Map<String, Value>,
-    may_be_none: bool,
-) -> Result<&[Value], PredictError> {
-    match body.get("inputs") {
-        None | Some(Value::Null) if may_be_none => Ok(&[]),
-        Some(Value::Array(inputs)) if may_be_none || !inputs.is_empty() => Ok(inputs),
-        _ => Err(PredictError::invalid(
-            "field 'inputs' must be a list of at least one tensor",
-        )),
     }
 }
 

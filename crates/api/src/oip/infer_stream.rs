@@ -1,8 +1,6 @@
 //! `infer_stream`: tensors in, tensors out as they come, in server-sent events. MLServer has it
 //! under the name `generate_stream` too.
 
-use std::sync::Arc;
-
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use axum::response::Response;
@@ -15,46 +13,46 @@ use super::outputs::{self, Wanted};
 use super::texts::{self, End, Texts};
 use super::{Found, Named, binary};
 use crate::answer::failure;
-use crate::app::App;
 use crate::body::{Fields, Tensors};
 use crate::context::RequestContext;
 use crate::error::ApiError;
-use crate::extract::{Path, State};
+use crate::extract::Path;
+use crate::oip::state::Caller;
 use crate::sse::{self, Events};
 
 /// A stream of tensors.
 pub(crate) async fn infer_stream(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(named): Path<Named>,
     context: RequestContext,
     body: Tensors,
 ) -> Result<Response, ApiError> {
-    Ok(stream(&app, &named, &context, body).await?)
+    Ok(stream(&caller, &named, &context, body).await?)
 }
 
 /// The same for a body that was read.
 pub(super) async fn stream(
-    app: &App,
+    caller: &Caller,
     named: &Named,
     context: &RequestContext,
     body: Tensors,
 ) -> Result<Response, PredictError> {
     let begun = async {
-        let found = Found::find(app, named).await?;
-        let body = body.filled(app)?;
+        let found = Found::find(caller, named).await?;
+        let body = body.filled(caller)?;
         let Tensors::Told(body, raw) = body else {
             let message = "a raw request has no answer in events; tell the inputs in JSON";
             return Err(PredictError::invalid(message));
         };
         let mut asked = Begun::read(&body, raw, &found, context)?;
-        let mut chunks = found.predict(app, asked.request).await?;
-        let version = found.answering(app, &chunks);
+        let mut chunks = found.predict(caller, asked.request).await?;
+        let version = found.answering(caller, &chunks);
         asked.events.head["model_version"] = version.into();
         let first = first(&mut chunks, found.signature.task).await?;
         Ok((first, chunks, asked.events))
     };
     let (first, chunks, events) = context.in_time(begun).await?;
-    let keep_alive = app.config.keep_alive;
+    let keep_alive = caller.config.keep_alive;
     Ok(sse::response(first, chunks, events, keep_alive, context))
 }
 

@@ -216,7 +216,7 @@ pub(super) fn version(
             source,
             parameters: Parameters::default(),
             description: String::new(),
-            created_ms: crate::opensearch::models::now_ms(),
+            created_ms: crate::clock::now_ms(),
         },
         None => {
             let entry = entry.ok_or_else(|| unknown(model))?;

@@ -1,7 +1,5 @@
 //! Metadata and health.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
@@ -10,9 +8,9 @@ use volley_types::ErrorCode;
 
 use super::describe::{self, TensorForm};
 use super::{Found, Named};
-use crate::app::App;
+use crate::edge::Caller;
 use crate::error::ApiError;
-use crate::extract::{Path, State};
+use crate::extract::Path;
 
 /// The server.
 pub(crate) async fn server() -> Json<Value> {
@@ -39,8 +37,8 @@ pub(crate) async fn live() -> Json<Value> {
     Json(json!({ "live": true }))
 }
 
-pub(crate) async fn ready(State(app): State<Arc<App>>) -> Response {
-    readiness(app.control.ready())
+pub(crate) async fn ready(caller: Caller) -> Response {
+    readiness(caller.control.ready())
 }
 
 fn readiness(ready: bool) -> Response {
@@ -54,10 +52,10 @@ fn readiness(ready: bool) -> Response {
 
 /// Whether a model answers.
 pub(crate) async fn model_ready(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(named): Path<Named>,
 ) -> Result<Response, ApiError> {
-    match Found::find(&app, &named).await {
+    match Found::find(&caller, &named).await {
         Ok(found) => {
             Ok(Json(json!({ "name": found.model.name.as_str(), "ready": true })).into_response())
         }
@@ -68,10 +66,10 @@ pub(crate) async fn model_ready(
 
 /// What a model takes and gives.
 pub(crate) async fn metadata(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(named): Path<Named>,
 ) -> Result<Json<Value>, ApiError> {
-    let found = Found::find(&app, &named).await?;
+    let found = Found::find(&caller, &named).await?;
     let inputs = describe::inputs(&found.signature);
     let outputs = describe::outputs(&found.signature);
     let tensors = |forms: Vec<TensorForm>| -> Vec<Value> {

@@ -14,19 +14,19 @@ use volley_types::{ErrorCode, ModelName, ModelVersion, PredictError};
 use super::ensemble;
 use super::load::{self, Given, Load, Version};
 use super::tensors::printable;
-use crate::app::App;
 use crate::body::{Fields, JsonObject, UntypedJsonObject};
 use crate::context::RequestContext;
 use crate::error::ApiError;
-use crate::extract::{Path, State};
+use crate::extract::Path;
 use crate::models::ModelFile;
+use crate::oip::state::Caller;
 
 /// Between two looks at a model that is being loaded or unloaded.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Deploys a model's newest version, or one with what comes along, and answers when it is there.
 pub(crate) async fn load(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(model): Path<String>,
     context: RequestContext,
     UntypedJsonObject(body): UntypedJsonObject,
@@ -37,7 +37,7 @@ pub(crate) async fn load(
     let given: Vec<_> = given.collect::<Result<_, PredictError>>()?;
     drop(body);
     let load = Load::read(given)?;
-    context.in_time(deploy(&app, model, load)).await?;
+    context.in_time(deploy(&caller, model, load)).await?;
     Ok(StatusCode::OK)
 }
 
@@ -46,34 +46,34 @@ pub(crate) async fn load(
 ///
 /// # Errors
 /// `InvalidInput` for a malformed name, or when the model cannot be loaded; the registry's own.
-pub(super) async fn deploy(app: &App, model: String, load: Load) -> Result<(), PredictError> {
+pub(super) async fn deploy(caller: &Caller, model: String, load: Load) -> Result<(), PredictError> {
     let model = ModelName::new(model)?;
     if load.is_ensemble()
         && let Some(config) = &load.config
     {
-        let spec = ensemble::pipeline(app, model.clone(), config).await?;
-        return load_ensemble(app, spec).await;
+        let spec = ensemble::pipeline(caller, model.clone(), config).await?;
+        return load_ensemble(caller, spec).await;
     }
-    if let Some(spec) = ensemble_of(&app.control.registry(), &model) {
+    if let Some(spec) = ensemble_of(&caller.control.registry(), &model) {
         if load.config.is_some() {
             return Err(PredictError::invalid(format!(
                 "'{model}' is an ensemble: a configuration in a load must have \
                  'ensemble_scheduling'"
             )));
         }
-        return load_ensemble(app, spec).await;
+        return load_ensemble(caller, spec).await;
     }
     let version = match &load.config {
-        None => load::own_version(&app.control.registry(), &model)?,
-        Some(config) => register(app, &model, config, load.files).await?,
+        None => load::own_version(&caller.control.registry(), &model)?,
+        Some(config) => register(caller, &model, config, load.files).await?,
     };
-    deploy_version(app, &model, Some(version)).await?;
-    deployed(app, &model).await
+    deploy_version(caller, &model, Some(version)).await?;
+    deployed(caller, &model).await
 }
 
 /// The version of a model with this configuration and these files, registered where it is new.
 async fn register(
-    app: &App,
+    caller: &Caller,
     model: &ModelName,
     config: &Map<String, Value>,
     files: Vec<ModelFile>,
@@ -82,17 +82,17 @@ async fn register(
         true => None,
         // Nothing is kept for who may not register it.
         false => {
-            app.principal.change(model)?;
-            let store = app.models.as_ref().ok_or_else(no_store)?;
+            caller.principal.change(model)?;
+            let store = caller.state.models().ok_or_else(no_store)?;
             let (url, sha256) = store.keep(files).await?;
             let sha256 = Some(sha256);
             Some(ModelSource::Url { url, sha256 })
         }
     };
-    match load::version(&app.control.registry(), model, config, source)? {
+    match load::version(&caller.control.registry(), model, config, source)? {
         Version::There(version) => Ok(version),
         Version::New(command) => {
-            let reply = app.control.write(*command).await?;
+            let reply = caller.control.write(*command).await?;
             reply.version.ok_or_else(|| {
                 PredictError::internal("the model was not registered", "the reply has no version")
             })
@@ -110,20 +110,23 @@ fn no_store() -> PredictError {
 }
 
 async fn deploy_version(
-    app: &App,
+    caller: &Caller,
     model: &ModelName,
     version: Option<ModelVersion>,
 ) -> Result<(), PredictError> {
-    let deploy = app.control.registry().deploy_again(model, version);
-    app.control.write(deploy).await?;
+    let deploy = caller.control.registry().deploy_again(model, version);
+    caller.control.write(deploy).await?;
     Ok(())
 }
 
 /// Waits until a model answers, and no version before its deployed one does.
-async fn deployed(app: &App, model: &ModelName) -> Result<(), PredictError> {
+async fn deployed(caller: &Caller, model: &ModelName) -> Result<(), PredictError> {
     loop {
-        let status = app.control.model_status(model).ok_or_else(|| gone(model))?;
-        let registry = app.control.registry();
+        let status = caller
+            .control
+            .model_status(model)
+            .ok_or_else(|| gone(model))?;
+        let registry = caller.control.registry();
         let entry = registry.models.get(model);
         let deployment = entry.and_then(|entry| entry.deployment.as_ref());
         if let Some(failure) = DeploymentFailure::find(deployment, &status) {
@@ -166,31 +169,32 @@ fn behind(registry: &RegistryState, spec: &PipelineSpec) -> (Vec<ModelName>, Vec
 }
 
 /// Writes an ensemble as one that answers, with those in it, and has its models deployed.
-async fn load_ensemble(app: &App, spec: PipelineSpec) -> Result<(), PredictError> {
-    let (models, inner) = behind(&app.control.registry(), &spec);
+async fn load_ensemble(caller: &Caller, spec: PipelineSpec) -> Result<(), PredictError> {
+    let (models, inner) = behind(&caller.control.registry(), &spec);
     for model in &models {
-        let registry = app.control.registry();
+        let registry = caller.control.registry();
         let entry = registry.models.get(model);
         if entry.is_some_and(|entry| entry.deployment.is_none()) {
             let version = load::own_version(&registry, model).ok();
-            deploy_version(app, model, version).await?;
+            deploy_version(caller, model, version).await?;
         }
     }
     for model in &models {
-        deployed(app, model).await?;
+        deployed(caller, model).await?;
     }
     let name = spec.name.clone();
     for spec in inner.into_iter().chain([spec]) {
-        put(app, spec, true).await?;
+        put(caller, spec, true).await?;
     }
     // What its models take is known here once a worker has told it.
-    app.control
+    caller
+        .control
         .signature(&volley_types::ModelRef::deployed(name))
         .await?;
     Ok(())
 }
 
-async fn put(app: &App, mut spec: PipelineSpec, loaded: bool) -> Result<(), PredictError> {
+async fn put(caller: &Caller, mut spec: PipelineSpec, loaded: bool) -> Result<(), PredictError> {
     if let Some(ensemble) = &mut spec.ensemble {
         *ensemble = Ensemble {
             loaded,
@@ -200,7 +204,7 @@ async fn put(app: &App, mut spec: PipelineSpec, loaded: bool) -> Result<(), Pred
     let pipeline = Arc::new(spec);
     let expected = None;
     let put = RegistryCommand::PutPipeline { pipeline, expected };
-    app.control.write(put).await?;
+    caller.control.write(put).await?;
     Ok(())
 }
 
@@ -226,14 +230,14 @@ pub(super) fn failure(status: &ModelStatus) -> Option<&str> {
 
 /// Undeploys a model.
 pub(crate) async fn unload(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(model): Path<String>,
     JsonObject(body): JsonObject,
 ) -> Result<StatusCode, ApiError> {
     body.only("an unload", &["parameters"])?;
     let given = body.object("parameters")?.into_iter().flatten();
     let given = given.map(|(name, value)| (name.clone(), value.as_bool()));
-    undeploy(&app, model, dependents(given)?).await?;
+    undeploy(&caller, model, dependents(given)?).await?;
     Ok(StatusCode::OK)
 }
 
@@ -264,24 +268,30 @@ pub(super) fn dependents(
 /// # Errors
 /// `InvalidInput` for a malformed name; the registry's own.
 pub(super) async fn undeploy(
-    app: &App,
+    caller: &Caller,
     model: String,
     dependents: bool,
 ) -> Result<(), PredictError> {
     let model = ModelName::new(model)?;
-    let registry = app.control.registry();
+    let registry = caller.control.registry();
     let Some(spec) = ensemble_of(&registry, &model) else {
-        app.control.write(RegistryCommand::Undeploy(model)).await?;
+        caller
+            .control
+            .write(RegistryCommand::Undeploy(model))
+            .await?;
         return Ok(());
     };
     let (models, inner) = behind(&registry, &spec);
-    put(app, spec, false).await?;
+    put(caller, spec, false).await?;
     if dependents {
         for spec in inner {
-            put(app, spec, false).await?;
+            put(caller, spec, false).await?;
         }
         for model in models {
-            app.control.write(RegistryCommand::Undeploy(model)).await?;
+            caller
+                .control
+                .write(RegistryCommand::Undeploy(model))
+                .await?;
         }
     }
     Ok(())

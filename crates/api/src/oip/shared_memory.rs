@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 use volley_types::{ErrorCode, PredictError};
 
 use super::tensors::printable;
+pub(super) use super::tensors::{OFFSET, REGION, SIZE};
 
 /// Where Linux has POSIX objects.
 const DIRECTORY: &str = "/dev/shm";
@@ -22,13 +23,6 @@ const DIRECTORY: &str = "/dev/shm";
 const MAX_REGIONS: usize = 1_024;
 /// The longest name of a region or of an object, in bytes.
 const MAX_NAME: usize = 255;
-
-/// The parameter that names a region.
-pub(super) const REGION: &str = "shared_memory_region";
-/// The parameter with a tensor's size in it, in bytes.
-pub(super) const SIZE: &str = "shared_memory_byte_size";
-/// The parameter with a tensor's place in it, in bytes.
-pub(super) const OFFSET: &str = "shared_memory_offset";
 
 /// What a client has registered.
 #[derive(Clone, Debug, PartialEq, Eq)]

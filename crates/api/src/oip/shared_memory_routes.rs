@@ -1,7 +1,5 @@
 //! The routes of shared memory.
 
-use std::sync::Arc;
-
 use axum::Json;
 use http::StatusCode;
 use serde::Deserialize;
@@ -9,10 +7,10 @@ use serde_json::{Value, json};
 use volley_types::{ErrorCode, PredictError};
 
 use super::shared_memory::{self, Region};
-use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::error::ApiError;
-use crate::extract::{Path, State};
+use crate::extract::Path;
+use crate::oip::state::Caller;
 
 /// The region in a route's path; none means all.
 #[derive(Debug, Default, Deserialize)]
@@ -23,10 +21,14 @@ pub(crate) struct NamedRegion {
 
 /// The regions that are registered at this node.
 pub(crate) async fn status(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(named): Path<NamedRegion>,
 ) -> Result<Json<Value>, ApiError> {
-    let regions = app.shared_memory.regions(&named.region)?.into_iter();
+    let regions = caller
+        .state
+        .shared_memory()
+        .regions(&named.region)?
+        .into_iter();
     let told = regions.map(|(name, region)| {
         json!({ "name": name, "key": region.key, "offset": region.offset,
                 "byte_size": region.byte_size })
@@ -36,7 +38,7 @@ pub(crate) async fn status(
 
 /// Registers a region.
 pub(crate) async fn register(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(named): Path<NamedRegion>,
     JsonObject(body): JsonObject,
 ) -> Result<StatusCode, ApiError> {
@@ -47,17 +49,20 @@ pub(crate) async fn register(
         offset: body.count("offset")?.unwrap_or(0),
         byte_size: size.ok_or_else(|| PredictError::invalid("field 'byte_size' is missing"))?,
     };
-    app.shared_memory.register(named.region, region)?;
+    caller
+        .state
+        .shared_memory()
+        .register(named.region, region)?;
     Ok(StatusCode::OK)
 }
 
 /// Forgets a region, or all.
 pub(crate) async fn unregister(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(named): Path<NamedRegion>,
     JsonObject(_): JsonObject,
 ) -> StatusCode {
-    app.shared_memory.unregister(&named.region);
+    caller.state.shared_memory().unregister(&named.region);
     StatusCode::OK
 }
 

@@ -1,43 +1,15 @@
 //! What this coordinator has answered through `infer` and over gRPC, in Triton's terms.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use axum::Json;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use volley_types::ModelName;
 use volley_types::registry::RegistryState;
 
-use super::{Found, Named};
-use crate::app::App;
-use crate::error::ApiError;
-use crate::extract::{Path, State};
-
 /// The most model versions that are counted; past it, the first by name makes way.
 const MAX_COUNTED: usize = 4_096;
-
-/// One model's figures.
-pub(crate) async fn model(
-    State(app): State<Arc<App>>,
-    Path(named): Path<Named>,
-) -> Result<Json<Value>, ApiError> {
-    let found = Found::find(&app, &named).await?;
-    let key = (found.model.name, found.version);
-    let told = app.statistics.of(&key).json(&key);
-    Ok(Json(json!({ "model_stats": [told] })))
-}
-
-/// The figures of all models that were asked, of those that the caller may see.
-pub(crate) async fn all(State(app): State<Arc<App>>) -> Json<Value> {
-    let counted = app.statistics.all(&app.control.registry());
-    let told: Vec<_> = counted
-        .iter()
-        .map(|(key, counts)| counts.json(key))
-        .collect();
-    Json(json!({ "model_stats": told }))
-}
 
 pub(super) type Counted = BTreeMap<(ModelName, String), Counts>;
 
@@ -150,7 +122,7 @@ impl Total {
         u64::try_from(self.time.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    fn json(self) -> Value {
+    pub(super) fn json(self) -> Value {
         json!({ "count": self.count, "ns": self.ns() })
     }
 }
@@ -177,7 +149,7 @@ impl Counts {
         })
     }
 
-    fn json(&self, (model, version): &(ModelName, String)) -> Value {
+    pub(super) fn json(&self, (model, version): &(ModelName, String)) -> Value {
         let none = Total::default().json();
         json!({
             "name": model.as_str(),

@@ -14,9 +14,15 @@ use volley_types::{PredictError, octets};
 
 use super::coded::bytes_of_texts;
 use super::raw;
-use super::shared_memory::REGION;
 use crate::tensors::columns::{self, Form, form};
 use crate::tensors::{fixed_shape, flat_values};
+
+/// The parameter that names a region of shared memory.
+pub(super) const REGION: &str = "shared_memory_region";
+/// The parameter with a tensor's size in it, in bytes.
+pub(super) const SIZE: &str = "shared_memory_byte_size";
+/// The parameter with a tensor's place in it, in bytes.
+pub(super) const OFFSET: &str = "shared_memory_offset";
 
 /// The rows of a request, and whether they had a dimension of their own.
 #[derive(Debug)]

@@ -6,7 +6,6 @@ use volley_types::signature::PROMPT;
 use volley_types::{FinishReason, GenerationRow, Input, PredictError, PredictRequest, Task, Usage};
 
 use super::describe::{TEXT_INPUT, TEXT_OUTPUT};
-use super::infer::{FIELDS, inputs};
 use super::outputs::{no_output, once};
 use super::tensors::printable;
 use super::{Found, reserved};
@@ -14,6 +13,9 @@ use crate::answer::Choice;
 use crate::body::Fields;
 use crate::context::RequestContext;
 use crate::{chat, parameters};
+
+/// What stands in a request. KServe's client says `model_name` too, which the path has.
+pub(super) const FIELDS: [&str; 5] = ["id", "model_name", "parameters", "inputs", "outputs"];
 
 /// The chat of a generation, in place of its text: a JSON list of messages.
 const MESSAGES: &str = "messages";
@@ -226,6 +228,20 @@ impl End {
             told["completion_tokens"] = usage.completion_tokens.into();
         }
         told
+    }
+}
+
+/// The inputs of a request; none only where the model takes none.
+pub(super) fn inputs(
+    body: &Map<String, Value>,
+    may_be_none: bool,
+) -> Result<&[Value], PredictError> {
+    match body.get("inputs") {
+        None | Some(Value::Null) if may_be_none => Ok(&[]),
+        Some(Value::Array(inputs)) if may_be_none || !inputs.is_empty() => Ok(inputs),
+        _ => Err(PredictError::invalid(
+            "field 'inputs' must be a list of at least one tensor",
+        )),
     }
 }
 

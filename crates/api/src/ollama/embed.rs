@@ -10,16 +10,15 @@ use volley_types::{Input, ModelRef, Parameters, PredictError, PredictRequest, Ta
 
 use super::{Times, named};
 use crate::answer;
-use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::context::RequestContext;
+use crate::edge::Caller;
 use crate::error::ApiError;
-use crate::extract::State;
-use crate::openai::embeddings;
+use crate::vectors as embeddings;
 
 /// A vector for each text.
 pub(crate) async fn embed(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
@@ -60,7 +59,7 @@ pub(crate) async fn embed(
         }
     }
     let parameters = crate::parameters::from_json(&parameters)?;
-    let work = vectors(&app, &name, model, &texts, parameters, &context);
+    let work = vectors(&caller, &name, model, &texts, parameters, &context);
     let (vectors, tokens) = context.in_time(work).await?;
     let mut told = json!({ "model": name, "embeddings": vectors });
     times.tell(
@@ -77,7 +76,7 @@ pub(crate) async fn embed(
 
 /// One vector for one text.
 pub(crate) async fn embeddings(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
@@ -91,7 +90,14 @@ pub(crate) async fn embeddings(
         return Ok(Json(json!({ "embedding": [] })));
     }
     let texts = [prompt];
-    let work = vectors(&app, &name, model, &texts, Parameters::default(), &context);
+    let work = vectors(
+        &caller,
+        &name,
+        model,
+        &texts,
+        Parameters::default(),
+        &context,
+    );
     let (mut vectors, _) = context.in_time(work).await?;
     Ok(Json(
         json!({ "embedding": vectors.pop().unwrap_or_default() }),
@@ -100,14 +106,14 @@ pub(crate) async fn embeddings(
 
 /// A vector for each text, and the tokens of all.
 async fn vectors(
-    app: &App,
+    caller: &Caller,
     name: &str,
     model: ModelRef,
     texts: &[&str],
     parameters: Parameters,
     context: &RequestContext,
 ) -> Result<(Vec<Vec<f32>>, u64), PredictError> {
-    let signature = app.control.signature(&model).await?;
+    let signature = caller.control.signature(&model).await?;
     if signature.task != Task::Embed {
         let message = format!("\"{name}\" does not support embeddings");
         return Err(PredictError::invalid(message));
@@ -120,7 +126,7 @@ async fn vectors(
     request.trace = context.trace;
     request.deadline = Some(context.deadline);
     request.parameters = parameters;
-    let batches = answer::collect(app.control.predict(request).await?).await?;
+    let batches = answer::collect(caller.control.predict(request).await?).await?;
     let (mut all, mut tokens) = (Vec::new(), 0);
     for batch in &batches {
         tokens += embeddings::count(batch);

@@ -1,7 +1,5 @@
 //! `POST /api/chat` and `POST /api/generate`.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value};
@@ -11,40 +9,39 @@ use super::events::{Kind, Lines};
 use super::request::{self, Read};
 use super::{FORMAT, Times, calls, done_reason, named};
 use crate::answer;
-use crate::app::App;
 use crate::body::JsonObject;
 use crate::context::RequestContext;
+use crate::edge::Caller;
 use crate::error::ApiError;
-use crate::extract::State;
 use crate::{sse, supplement};
 
 /// A chat, streamed unless it is asked for whole.
 pub(crate) async fn chat(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     JsonObject(body): JsonObject,
 ) -> Result<Response, ApiError> {
-    answer(&app, &context, &body, Kind::Chat).await
+    answer(&caller, &context, &body, Kind::Chat).await
 }
 
 /// A generation, streamed unless it is asked for whole.
 pub(crate) async fn generate(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     JsonObject(body): JsonObject,
 ) -> Result<Response, ApiError> {
-    answer(&app, &context, &body, Kind::Generate).await
+    answer(&caller, &context, &body, Kind::Generate).await
 }
 
 async fn answer(
-    app: &App,
+    caller: &Caller,
     context: &RequestContext,
     body: &Map<String, Value>,
     kind: Kind,
 ) -> Result<Response, ApiError> {
     let mut times = Times::begin();
     let (name, model) = named(body)?;
-    let signature = context.in_time(app.control.signature(&model)).await?;
+    let signature = context.in_time(caller.control.signature(&model)).await?;
     if signature.task != Task::Generate {
         let verb = if kind == Kind::Chat {
             "chat"
@@ -74,7 +71,7 @@ async fn answer(
     request.whole = !stream;
     if stream {
         let begun = async {
-            let mut chunks = app.control.predict(request).await?;
+            let mut chunks = caller.control.predict(request).await?;
             let first = sse::first(&mut chunks).await?;
             GenerationRow::rows(&first)?
                 .next()
@@ -86,7 +83,7 @@ async fn answer(
         return Ok(sse::lines(first, chunks, lines, context));
     }
     let whole = async {
-        let mut chunks = app.control.predict(request).await?;
+        let mut chunks = caller.control.predict(request).await?;
         let first = sse::first(&mut chunks).await?;
         times.heard();
         let mut batches = vec![first];

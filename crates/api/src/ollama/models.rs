@@ -1,8 +1,6 @@
 //! What there is: `GET /api/tags`, `GET /api/ps`, `POST /api/show`, `POST /api/pull`,
 //! `GET /api/version`.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, header};
@@ -11,11 +9,10 @@ use volley_types::registry::{ModelEntry, ModelVersionSpec, ReplicaState};
 use volley_types::{ErrorCode, PredictError, Task};
 
 use super::{named, time};
-use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::context::RequestContext;
+use crate::edge::Caller;
 use crate::error::ApiError;
-use crate::extract::State;
 use crate::parameters;
 
 pub(crate) async fn version() -> Json<Value> {
@@ -23,15 +20,15 @@ pub(crate) async fn version() -> Json<Value> {
 }
 
 /// What is deployed.
-pub(crate) async fn tags(State(app): State<Arc<App>>) -> Json<Value> {
-    let registry = app.control.registry();
+pub(crate) async fn tags(caller: Caller) -> Json<Value> {
+    let registry = caller.control.registry();
     let deployed = registry.models.values().filter_map(|entry| {
         let spec = deployed(entry)?;
         Some(json!({
             "name": entry.name.as_str(),
             "model": entry.name.as_str(),
             "modified_at": time(spec.created_ms),
-            "size": size(&app, entry),
+            "size": size(&caller, entry),
             "digest": digest(entry, spec),
             "details": details(spec),
         }))
@@ -40,17 +37,17 @@ pub(crate) async fn tags(State(app): State<Arc<App>>) -> Json<Value> {
 }
 
 /// What is loaded somewhere.
-pub(crate) async fn running(State(app): State<Arc<App>>) -> Json<Value> {
-    let registry = app.control.registry();
+pub(crate) async fn running(caller: Caller) -> Json<Value> {
+    let registry = caller.control.registry();
     let loaded = registry.models.values().filter_map(|entry| {
         let spec = deployed(entry)?;
-        let status = app.control.model_status(&entry.name)?;
+        let status = caller.control.model_status(&entry.name)?;
         let ready = |it: &volley_types::control::ReplicaStatus| it.state == ReplicaState::Ready;
         status.replicas.iter().any(ready).then(|| {
             json!({
                 "name": entry.name.as_str(),
                 "model": entry.name.as_str(),
-                "size": size(&app, entry),
+                "size": size(&caller, entry),
                 "size_vram": 0,
                 "digest": digest(entry, spec),
                 "details": details(spec),
@@ -64,7 +61,7 @@ pub(crate) async fn running(State(app): State<Arc<App>>) -> Json<Value> {
 
 /// One deployed model.
 pub(crate) async fn show(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
@@ -73,13 +70,13 @@ pub(crate) async fn show(
         &["model", "name", "verbose", "system", "template", "options"],
     )?;
     let (name, model) = named(&body)?;
-    let registry = app.control.registry();
+    let registry = caller.control.registry();
     let entry = registry
         .models
         .get(&model.name)
         .ok_or_else(|| unknown(&name))?;
     let spec = deployed(entry).ok_or_else(|| unknown(&name))?;
-    let signature = context.in_time(app.control.signature(&model)).await?;
+    let signature = context.in_time(caller.control.signature(&model)).await?;
     let capabilities: &[&str] = match signature.task {
         Task::Generate => &["completion", "tools"],
         Task::Embed => &["embedding"],
@@ -104,12 +101,12 @@ pub(crate) async fn show(
 
 /// A model that is deployed needs no pulling, and no other can be pulled.
 pub(crate) async fn pull(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     JsonObject(body): JsonObject,
 ) -> Result<Response, ApiError> {
     body.only("a pull", &["model", "name", "stream", "insecure"])?;
     let (name, model) = named(&body)?;
-    let registry = app.control.registry();
+    let registry = caller.control.registry();
     registry
         .models
         .get(&model.name)
@@ -133,8 +130,8 @@ fn deployed(entry: &ModelEntry) -> Option<&ModelVersionSpec> {
 }
 
 /// The memory that one replica takes, where it is known.
-fn size(app: &App, entry: &ModelEntry) -> u64 {
-    let status = app.control.model_status(&entry.name);
+fn size(caller: &Caller, entry: &ModelEntry) -> u64 {
+    let status = caller.control.model_status(&entry.name);
     let replicas = status.iter().flat_map(|status| &status.replicas);
     replicas
         .map(|replica| replica.memory_bytes)

@@ -1,46 +1,41 @@
 //! `POST /v1/chat/completions`.
 
 mod legacy;
-mod messages;
-
-use std::sync::Arc;
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
-use volley_types::{ChatMessage, GenerationRow, PredictError, PredictRequest, Task};
+use volley_types::{PredictError, PredictRequest, Task};
 
 use super::events::{CompletionEvents, Kind};
-use super::{
-    FINGERPRINT, explanation, finish_reason, logprobs, model_for, now, request, take_stream, usage,
-};
+use super::{FINGERPRINT, explanation, finish_reason, logprobs, take_stream, usage};
 use crate::answer::{self, Choice};
-use crate::app::App;
 use crate::body::JsonObject;
+use crate::clock::now;
 use crate::context::RequestContext;
+use crate::edge::Caller;
 use crate::error::ApiError;
-use crate::extract::State;
-use crate::sse::Events;
-use crate::{chat, citations, sse, supplement};
+use crate::requests::{model_for, request};
+use crate::{chat, citations, generation, messages, supplement};
 
 /// The name of the provider whose form this is.
 const FORMAT: &str = "openai";
 
 /// A chat completion, whole or streamed.
 pub(crate) async fn complete(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     JsonObject(mut body): JsonObject,
 ) -> Result<Response, ApiError> {
-    let read = context.in_time(read(&app, &mut body, &context)).await?;
+    let read = context.in_time(read(&caller, &mut body, &context)).await?;
     let id = format!("chatcmpl-{}", context.request_id);
     if !read.stream {
-        let answer = whole(&app, read, &id);
+        let answer = whole(&caller, read, &id);
         return Ok(Json(context.in_time(answer).await?).into_response());
     }
     let events = CompletionEvents::new(Kind::Chat, &id, now(), &read.name, read.include_usage)
         .of_functions(read.legacy);
-    stream(&app, read.request, events, &context).await
+    generation::stream(&caller, read.request, events, &context).await
 }
 
 struct Read {
@@ -53,11 +48,11 @@ struct Read {
 }
 
 async fn read(
-    app: &App,
+    caller: &Caller,
     body: &mut Map<String, Value>,
     context: &RequestContext,
 ) -> Result<Read, PredictError> {
-    let (name, model, signature) = model_for(app, body, Task::Generate).await?;
+    let (name, model, signature) = model_for(caller, body, Task::Generate).await?;
     refuse(body)?;
     let legacy = legacy::take(body)?;
     let talk = messages::take(body)?;
@@ -89,42 +84,8 @@ fn refuse(body: &Map<String, Value>) -> Result<(), PredictError> {
     Ok(())
 }
 
-/// The conversation of a body.
-///
-/// # Errors
-/// `InvalidInput` naming the field.
-pub(crate) fn take_messages(
-    body: &mut Map<String, Value>,
-) -> Result<Vec<ChatMessage>, PredictError> {
-    let talk = messages::take(body)?;
-    match talk.native.and_then(|native| native.lost) {
-        Some(lost) => Err(PredictError::invalid(lost)),
-        None => Ok(talk.messages),
-    }
-}
-
-/// Streams a generation. The status is 200 only once the first chunk is there.
-pub(crate) async fn stream(
-    app: &App,
-    request: PredictRequest,
-    events: impl Events,
-    context: &RequestContext,
-) -> Result<Response, ApiError> {
-    let begun = async {
-        let mut chunks = app.control.predict(request).await?;
-        let first = sse::first(&mut chunks).await?;
-        GenerationRow::rows(&first)?
-            .next()
-            .map_or(Ok(()), |row| answer::failure(&row))?;
-        Ok((first, chunks))
-    };
-    let (first, chunks) = context.in_time(begun).await?;
-    let keep_alive = app.config.keep_alive;
-    Ok(sse::response(first, chunks, events, keep_alive, context))
-}
-
-async fn whole(app: &App, read: Read, id: &str) -> Result<Value, PredictError> {
-    let chunks = app.control.predict(read.request).await?;
+async fn whole(caller: &Caller, read: Read, id: &str) -> Result<Value, PredictError> {
+    let chunks = caller.control.predict(read.request).await?;
     let choices = answer::choices(&answer::collect(chunks).await?)?;
     let (told, details) = (answer::usage(&choices), answer::details(&choices));
     let choices = choices

@@ -1,42 +1,40 @@
 //! `POST /v1/completions`: prompts go to the model as they are.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 use volley_types::params::ECHO;
 use volley_types::{PredictError, PredictRequest, Task};
 
-use super::events::{CompletionEvents, Kind};
-use super::{
-    FINGERPRINT, chat, finish_reason, model_for, now, request, take_stream, unsupported, usage,
-};
+use super::events::{CompletionEvents, Kind, text_logprobs};
+use super::{FINGERPRINT, finish_reason, take_stream, unsupported, usage};
 use crate::answer::{self, Choice};
-use crate::app::App;
 use crate::body::{Fields, JsonObject, take_flag};
+use crate::clock::now;
 use crate::context::RequestContext;
+use crate::edge::Caller;
 use crate::error::ApiError;
-use crate::extract::State;
+use crate::generation;
 use crate::inputs::Inputs;
+use crate::requests::{model_for, request};
 
 /// A completion, whole or streamed.
 pub(crate) async fn complete(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     JsonObject(mut body): JsonObject,
 ) -> Result<Response, ApiError> {
-    let read = context.in_time(read(&app, &mut body, &context)).await?;
+    let read = context.in_time(read(&caller, &mut body, &context)).await?;
     let id = format!("cmpl-{}", context.request_id);
     if !read.stream {
-        let answer = whole(&app, read, &id);
+        let answer = whole(&caller, read, &id);
         return Ok(Json(context.in_time(answer).await?).into_response());
     }
     let kind = Kind::Text {
         answers: read.answers,
     };
     let events = CompletionEvents::new(kind, &id, now(), &read.name, read.include_usage);
-    chat::stream(&app, read.request, events, &context).await
+    generation::stream(&caller, read.request, events, &context).await
 }
 
 struct Read {
@@ -49,11 +47,11 @@ struct Read {
 }
 
 async fn read(
-    app: &App,
+    caller: &Caller,
     body: &mut Map<String, Value>,
     context: &RequestContext,
 ) -> Result<Read, PredictError> {
-    let (name, model, _) = model_for(app, body, Task::Generate).await?;
+    let (name, model, _) = model_for(caller, body, Task::Generate).await?;
     let prompts = Inputs::take(body, "prompt")?.into_texts(body);
     let (stream, include_usage) = take_stream(body)?;
     take_logprobs(body)?;
@@ -94,8 +92,8 @@ fn refuse(body: &mut Map<String, Value>, answers: u64) -> Result<(), PredictErro
     Ok(())
 }
 
-async fn whole(app: &App, read: Read, id: &str) -> Result<Value, PredictError> {
-    let chunks = app.control.predict(read.request).await?;
+async fn whole(caller: &Caller, read: Read, id: &str) -> Result<Value, PredictError> {
+    let chunks = caller.control.predict(read.request).await?;
     let choices = answer::choices(&answer::collect(chunks).await?)?;
     let (told, details) = (answer::usage(&choices), answer::details(&choices));
     let choices = choices
@@ -116,45 +114,12 @@ async fn whole(app: &App, read: Read, id: &str) -> Result<Value, PredictError> {
 }
 
 fn choice(choice: Choice, answers: u32) -> Value {
-    let told = logprobs(&choice.tokens, 0);
+    let told = text_logprobs(&choice.tokens, 0);
     json!({
         "index": choice.item.saturating_mul(answers).saturating_add(choice.choice),
         "text": choice.text,
         "logprobs": told,
         "finish_reason": finish_reason(choice.finish_reason),
-    })
-}
-
-/// The probabilities of tokens as plain completions have them, for a text that goes on at the
-/// character `offset`; `None` without any.
-pub(super) fn logprobs(tokens: &[Value], mut offset: usize) -> Option<Value> {
-    let mut told: [Vec<Value>; 4] = Default::default();
-    for token in tokens {
-        let text = token["token"].as_str().unwrap_or_default();
-        let others = token["top_logprobs"].as_array().into_iter().flatten();
-        let others = others.filter_map(|other| {
-            let text = other["token"].as_str()?;
-            Some((text.to_owned(), other["logprob"].clone()))
-        });
-        let mut others: Map<_, _> = others.collect();
-        // Of the first token of a prompt nothing is known; each other stands among the likeliest.
-        let others = match &token["logprob"] {
-            Value::Null => Value::Null,
-            own => {
-                others.entry(text).or_insert_with(|| own.clone());
-                others.into()
-            }
-        };
-        told[0].push(text.into());
-        told[1].push(token["logprob"].clone());
-        told[2].push(others);
-        told[3].push(offset.into());
-        offset += text.chars().count();
-    }
-    let [texts, logprobs, others, offsets] = told;
-    (!texts.is_empty()).then(|| {
-        json!({ "tokens": texts, "token_logprobs": logprobs, "top_logprobs": others,
-                "text_offset": offsets })
     })
 }
 

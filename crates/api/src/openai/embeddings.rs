@@ -2,39 +2,37 @@
 
 use std::sync::Arc;
 
-use arrow_array::cast::AsArray;
-use arrow_array::types::{Float32Type, UInt32Type};
-use arrow_array::{Array, ArrayRef, RecordBatch, StringArray};
+use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use axum::Json;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value, json};
-use volley_types::signature::{EMBEDDING, INPUT_TYPE, TEXT, TOKENS};
+use volley_types::signature::{INPUT_TYPE, TEXT};
 use volley_types::{ModelRef, PredictError, Task};
 
-use super::{model_for, request};
 use crate::answer;
-use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::catalogue;
 use crate::context::RequestContext;
+use crate::edge::Caller;
 use crate::error::ApiError;
-use crate::extract::State;
 use crate::inputs::Inputs;
+use crate::requests::{model_for, request};
+use crate::vectors::{count, vectors};
 
 /// Embeds texts.
 pub(crate) async fn embed(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     JsonObject(mut body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let work = async {
-        let (name, model, _) = model_for(&app, &mut body, Task::Embed).await?;
+        let (name, model, _) = model_for(&caller, &mut body, Task::Embed).await?;
         let base64 = take_format(&mut body)?;
-        take_truncation(&app, &model, &mut body)?;
+        take_truncation(&caller, &model, &mut body)?;
         let rows = rows(&mut body)?;
         let request = request(model, rows, &body, &context)?;
-        let batches = answer::collect(app.control.predict(request).await?).await?;
+        let batches = answer::collect(caller.control.predict(request).await?).await?;
         let (mut data, mut tokens) = (Vec::new(), 0);
         for batch in &batches {
             append(batch, base64, &mut data)?;
@@ -71,7 +69,7 @@ fn take_format(body: &mut Map<String, Value>) -> Result<bool, PredictError> {
 /// What is too long is refused, unless it may be cut: `truncate_prompt_tokens` of -1, as vLLM has
 /// it. Models of other servers cut or refuse as they do.
 fn take_truncation(
-    app: &App,
+    caller: &Caller,
     model: &ModelRef,
     body: &mut Map<String, Value>,
 ) -> Result<(), PredictError> {
@@ -84,7 +82,7 @@ fn take_truncation(
             ));
         }
     };
-    if truncate || catalogue::runs_here(app, model) {
+    if truncate || catalogue::runs_here(caller, model) {
         body.entry("truncate").or_insert(truncate.into());
     }
     Ok(())
@@ -121,31 +119,4 @@ fn append(batch: &RecordBatch, base64: bool, data: &mut Vec<Value>) -> Result<()
         data.push(told);
     }
     Ok(())
-}
-
-/// Adds the vectors of a batch's rows.
-pub(crate) fn vectors(batch: &RecordBatch, all: &mut Vec<Vec<f32>>) -> Result<(), PredictError> {
-    let vectors = batch.column_by_name(EMBEDDING);
-    let vectors = vectors.and_then(|column| column.as_list_opt::<i32>());
-    let vectors = vectors.ok_or_else(|| malformed("no embeddings"))?;
-    for row in 0..vectors.len() {
-        let vector = vectors.value(row);
-        let vector = vector
-            .as_primitive_opt::<Float32Type>()
-            .ok_or_else(|| malformed("embeddings are no f32"))?;
-        all.push(vector.values().to_vec());
-    }
-    Ok(())
-}
-
-/// The tokens of a batch's rows.
-pub(crate) fn count(batch: &RecordBatch) -> u64 {
-    let tokens = batch.column_by_name(TOKENS);
-    let tokens = tokens.and_then(|column| column.as_primitive_opt::<UInt32Type>());
-    let tokens = tokens.map(|tokens| tokens.iter().flatten().map(u64::from).sum());
-    tokens.unwrap_or(0)
-}
-
-pub(crate) fn malformed(cause: &str) -> PredictError {
-    PredictError::internal("the model's answer is malformed", cause.to_owned())
 }

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 
 use arrow_array::RecordBatch;
 use bytes::{BufMut, BytesMut};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use volley_types::{Details, GenerationRow, PredictError, Usage};
 
-use super::{FINGERPRINT, completions, explanation, finish_reason, logprobs};
+use super::{FINGERPRINT, explanation, finish_reason, logprobs};
 use crate::answer::{self, failure};
 use crate::citations;
-use crate::error::openai_error;
+use crate::openai_error::error as openai_error;
 use crate::pieces;
 use crate::sse::{Events, json_string};
 use crate::supplement::supplement;
@@ -223,7 +223,7 @@ impl CompletionEvents {
             return;
         }
         let offset = self.written.entry(index).or_default();
-        let told = completions::logprobs(&tokens, *offset);
+        let told = text_logprobs(&tokens, *offset);
         // A prompt that is echoed has its text in one row and its tokens in several.
         let spelt = tokens.iter().filter_map(|token| token["token"].as_str());
         *offset += match tokens.is_empty() {
@@ -305,6 +305,39 @@ impl Events for CompletionEvents {
         let body = json!({ "error": openai_error(error) });
         out.put_slice(format!("data: {body}\n\n").as_bytes());
     }
+}
+
+/// The probabilities of tokens as plain completions have them, for a text that goes on at the
+/// character `offset`; `None` without any.
+pub(super) fn text_logprobs(tokens: &[Value], mut offset: usize) -> Option<Value> {
+    let mut told: [Vec<Value>; 4] = Default::default();
+    for token in tokens {
+        let text = token["token"].as_str().unwrap_or_default();
+        let others = token["top_logprobs"].as_array().into_iter().flatten();
+        let others = others.filter_map(|other| {
+            let text = other["token"].as_str()?;
+            Some((text.to_owned(), other["logprob"].clone()))
+        });
+        let mut others: Map<_, _> = others.collect();
+        // Of the first token of a prompt nothing is known; each other stands among the likeliest.
+        let others = match &token["logprob"] {
+            Value::Null => Value::Null,
+            own => {
+                others.entry(text).or_insert_with(|| own.clone());
+                others.into()
+            }
+        };
+        told[0].push(text.into());
+        told[1].push(token["logprob"].clone());
+        told[2].push(others);
+        told[3].push(offset.into());
+        offset += text.chars().count();
+    }
+    let [texts, logprobs, others, offsets] = told;
+    (!texts.is_empty()).then(|| {
+        json!({ "tokens": texts, "token_logprobs": logprobs, "top_logprobs": others,
+                "text_offset": offsets })
+    })
 }
 
 #[cfg(test)]

@@ -12,8 +12,6 @@ pub(crate) mod store;
 pub(crate) mod stored;
 mod tools;
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
@@ -22,37 +20,37 @@ use volley_types::{Dialect, ErrorCode, PredictError, PredictRequest, Task};
 
 use self::events::ResponseEvents;
 use self::output::{Draft, Keeping};
-use super::{chat, model_for, now};
 use crate::answer;
-use crate::app::App;
 use crate::body::{Fields, JsonObject};
+use crate::clock::now;
 use crate::context::RequestContext;
 use crate::error::{ApiError, with_code};
-use crate::extract::State;
-use crate::resume;
+use crate::generation;
+use crate::openai::state::ResponsesCaller as Caller;
+use crate::requests::{self, model_for};
 
 /// The name of the provider whose form this is.
 const FORMAT: &str = "openai_responses";
 
 /// A response, whole or streamed.
 pub(crate) async fn create(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     JsonObject(mut body): JsonObject,
 ) -> Result<Response, ApiError> {
-    let earlier = match context.in_time(earlier(&app, &body)).await? {
+    let earlier = match context.in_time(earlier(&caller, &body)).await? {
         Ok(earlier) => earlier,
         Err(lost) => return Ok(lost),
     };
     let store = take_store(&mut body)?;
-    let begun = read(&app, &mut body, &context, earlier, store);
+    let begun = read(&caller, &mut body, &context, earlier, store);
     let (request, draft, stream) = context.in_time(begun).await?;
     if stream {
         let events = ResponseEvents::new(draft);
-        return chat::stream(&app, request, events, &context).await;
+        return generation::stream(&caller, request, events, &context).await;
     }
     let whole = async {
-        let chunks = app.control.predict(request).await?;
+        let chunks = caller.control.predict(request).await?;
         let batches = answer::collect(chunks).await?;
         ResponseEvents::new(draft).whole(&batches)
     };
@@ -61,19 +59,19 @@ pub(crate) async fn create(
 
 /// How many tokens a response's input has, as the model's own tokenizer counts them.
 pub(crate) async fn count(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     JsonObject(mut body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     body.insert(COUNT_TOKENS.to_owned(), true.into());
     take_store(&mut body)?;
     let counted = async {
-        let earlier = match earlier(&app, &body).await? {
+        let earlier = match earlier(&caller, &body).await? {
             Ok(earlier) => earlier,
             Err(_) => return Err(stored::missing_previous()),
         };
-        let (request, ..) = read(&app, &mut body, &context, earlier, false).await?;
-        let chunks = app.control.predict(request).await?;
+        let (request, ..) = read(&caller, &mut body, &context, earlier, false).await?;
+        let chunks = caller.control.predict(request).await?;
         answer::prompt_tokens(&answer::collect(chunks).await?)
     };
     let tokens = context.in_time(counted).await?;
@@ -92,13 +90,13 @@ fn take_store(body: &mut Map<String, Value>) -> Result<bool, PredictError> {
 
 /// The conversation of the response before this one, where one is named; else the refusal.
 async fn earlier(
-    app: &App,
+    caller: &Caller,
     body: &Map<String, Value>,
 ) -> Result<Result<Vec<Value>, Response>, PredictError> {
     let Some(id) = body.text("previous_response_id")? else {
         return Ok(Ok(Vec::new()));
     };
-    match stored::find(app, id).await {
+    match stored::find(caller, id).await {
         Ok(held) => Ok(Ok(held.items)),
         Err(error) if error.code == ErrorCode::NotFound => {
             let refused = ApiError(stored::missing_previous()).into_response();
@@ -109,28 +107,28 @@ async fn earlier(
 }
 
 async fn read(
-    app: &App,
+    caller: &Caller,
     body: &mut Map<String, Value>,
     context: &RequestContext,
     earlier: Vec<Value>,
     store: bool,
 ) -> Result<(PredictRequest, Draft, bool), PredictError> {
-    let (name, model, signature) = model_for(app, body, Task::Generate).await?;
+    let (name, model, signature) = model_for(caller, body, Task::Generate).await?;
     let asked = request::read(std::mem::take(body), earlier)?;
     let (rows, native) = crate::chat::native_rows(&signature, &asked.messages, Some(asked.native))?;
-    let mut request = super::request(model, rows, &asked.parameters, context)?;
+    let mut request = requests::request(model, rows, &asked.parameters, context)?;
     request.dialect = Dialect::OpenAiResponses;
     request.whole = !asked.stream;
     if let Some(native) = native {
         native.put(&mut request.parameters)?;
     }
-    let responses = app.resume.responses();
+    let responses = caller.state.responses();
     let keeping = match store {
         false => None,
         true => Some(Keeping {
             responses: responses.clone(),
             id: responses.fresh_id()?,
-            owner: resume::owner(app),
+            owner: caller.owner(),
             items: asked.items,
         }),
     };

@@ -8,7 +8,6 @@ mod policy;
 pub(crate) mod sealing;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use axum::Json;
 use serde::Deserialize;
@@ -19,13 +18,13 @@ use volley_types::registry::{
 };
 use volley_types::{ConnectorId, ErrorCode, PredictError, SecretName};
 
-use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::context::RequestContext;
 use crate::error::ApiError;
-use crate::extract::{Path, Query, State};
+use crate::extract::{Path, Query};
 use crate::opensearch::search::{Search, SearchQuery};
 use crate::opensearch::settings;
+use crate::opensearch::state::Caller;
 use crate::parameters;
 
 /// The index that holds connectors in OpenSearch.
@@ -74,19 +73,19 @@ pub(crate) struct Creation {
 }
 
 pub(crate) async fn create(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Query(creation): Query<Creation>,
     context: RequestContext,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
-    let registry = app.control.registry();
-    let given = sealing::read(&app, &registry, &body)?;
+    let registry = caller.control.registry();
+    let given = sealing::read(&caller, &registry, &body)?;
     settings::trust_connector(&registry, &given.spec)?;
     let id = given.spec.id.to_string();
     let sealed = given.sealed();
-    let checks = async { app.control.check_connector(&sealed, creation.test).await };
+    let checks = async { caller.control.check_connector(&sealed, creation.test).await };
     let warnings = check::verdict(&context.in_time(checks).await?, creation.test)?;
-    sealing::write(&app, given).await?;
+    sealing::write(&caller, given).await?;
     let mut created = json!({ "connector_id": id });
     if !warnings.is_empty() {
         created["warnings"] = warnings.into();
@@ -94,12 +93,9 @@ pub(crate) async fn create(
     Ok(Json(created))
 }
 
-pub(crate) async fn get(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn get(caller: Caller, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
     let id = ConnectorId::new(id)?;
-    let registry = app.control.registry();
+    let registry = caller.control.registry();
     let spec = registry.connectors.get(&id).ok_or_else(|| unknown(&id))?;
     Ok(Json(render(spec)))
 }
@@ -109,12 +105,12 @@ fn unknown(id: &ConnectorId) -> PredictError {
 }
 
 pub(crate) async fn search(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Query(query): Query<SearchQuery>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let search = Search::read(&body, &query)?;
-    let registry = app.control.registry();
+    let registry = caller.control.registry();
     let ids = registry.connectors.keys().map(ToString::to_string);
     let show = |id: &str| {
         let spec = registry.connectors.get(&ConnectorId::new(id).ok()?)?;
@@ -125,12 +121,12 @@ pub(crate) async fn search(
 
 /// Changes the fields that the body has; the others stay.
 pub(crate) async fn update(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(id): Path<String>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let id = ConnectorId::new(id)?;
-    let registry = app.control.registry();
+    let registry = caller.control.registry();
     let current = registry.connectors.get(&id).ok_or_else(|| unknown(&id))?;
     let mut whole = changed(current, &body)?;
     named::resolve(&mut whole, &registry)?;
@@ -140,7 +136,8 @@ pub(crate) async fn update(
         return Err(PredictError::invalid(message).into());
     }
     settings::trust_connector(&registry, &spec)?;
-    app.control
+    caller
+        .control
         .write(RegistryCommand::UpdateConnector(spec))
         .await?;
     Ok(Json(
@@ -191,17 +188,18 @@ fn changed(
 }
 
 pub(crate) async fn delete(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let id = ConnectorId::new(id)?;
-    let registry = app.control.registry();
+    let registry = caller.control.registry();
     let secret = registry.connectors.get(&id).and_then(sealing::own);
-    app.control
+    caller
+        .control
         .write(RegistryCommand::DeleteConnector(id.clone()))
         .await?;
     if let Some(secret) = secret {
-        sealing::forget(&app, secret).await?;
+        sealing::forget(&caller, secret).await?;
     }
     Ok(Json(
         json!({ "_index": INDEX, "_id": id.as_str(), "result": "deleted" }),

@@ -2,17 +2,16 @@
 //! next.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use axum::Json;
 use serde_json::{Map, Value, json};
 use volley_types::registry::{DeployOptions, Deployment, RegistryCommand, RolloutAction, Scaling};
 use volley_types::{ModelName, PredictError};
 
-use crate::app::App;
 use crate::body::Fields;
 use crate::error::ApiError;
-use crate::extract::{Path, State};
+use crate::extract::Path;
+use crate::opensearch::state::Caller;
 
 /// The fields of a deployment.
 pub(super) const FIELDS: [&str; 14] = [
@@ -160,32 +159,23 @@ pub(super) fn shown(deployment: Option<&Deployment>) -> Value {
     })
 }
 
-pub(crate) async fn pause(
-    app: State<Arc<App>>,
-    path: Path<String>,
-) -> Result<Json<Value>, ApiError> {
-    roll(app, path, RolloutAction::Pause).await
+pub(crate) async fn pause(caller: Caller, path: Path<String>) -> Result<Json<Value>, ApiError> {
+    roll(caller, path, RolloutAction::Pause).await
 }
 
-pub(crate) async fn resume(
-    app: State<Arc<App>>,
-    path: Path<String>,
-) -> Result<Json<Value>, ApiError> {
-    roll(app, path, RolloutAction::Resume).await
+pub(crate) async fn resume(caller: Caller, path: Path<String>) -> Result<Json<Value>, ApiError> {
+    roll(caller, path, RolloutAction::Resume).await
 }
 
-pub(crate) async fn roll_back(
-    app: State<Arc<App>>,
-    path: Path<String>,
-) -> Result<Json<Value>, ApiError> {
-    let replicas = replaced_replicas(&app.0, &path);
-    roll(app, path, RolloutAction::Rollback { replicas }).await
+pub(crate) async fn roll_back(caller: Caller, path: Path<String>) -> Result<Json<Value>, ApiError> {
+    let replicas = replaced_replicas(&caller, &path);
+    roll(caller, path, RolloutAction::Rollback { replicas }).await
 }
 
 /// How many replicas the version had that a rollback goes back to; `None` where that changes
 /// nothing, or where a coordinator of an earlier version would not understand it.
-fn replaced_replicas(app: &App, Path(id): &Path<String>) -> Option<u32> {
-    let registry = app.control.registry();
+fn replaced_replicas(caller: &Caller, Path(id): &Path<String>) -> Option<u32> {
+    let registry = caller.control.registry();
     let entry = registry.models.get(&ModelName::new(id.as_str()).ok()?)?;
     let deployment = entry.deployment.as_ref()?;
     let replicas = deployment.replaced_replicas?;
@@ -194,7 +184,7 @@ fn replaced_replicas(app: &App, Path(id): &Path<String>) -> Option<u32> {
     };
     let model = entry.name.clone();
     let level = RegistryCommand::Rollout { model, action }.level();
-    let status = app.control.status();
+    let status = caller.control.status();
     let understood = level <= status.level
         || status.raft.members.iter().all(|member| {
             let report = status.reports.get(&member.id);
@@ -204,7 +194,7 @@ fn replaced_replicas(app: &App, Path(id): &Path<String>) -> Option<u32> {
 }
 
 async fn roll(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(id): Path<String>,
     action: RolloutAction,
 ) -> Result<Json<Value>, ApiError> {
@@ -213,8 +203,8 @@ async fn roll(
         model: model.clone(),
         action,
     };
-    app.control.write(command).await?;
-    let registry = app.control.registry();
+    caller.control.write(command).await?;
+    let registry = caller.control.registry();
     let entry = registry.models.get(&model);
     let deployment = entry.and_then(|entry| entry.deployment.as_ref());
     Ok(Json(json!({

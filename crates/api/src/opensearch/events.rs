@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 use volley_types::{Citation, GenerationRow, PredictError};
 
 use crate::answer::failure;
+use crate::citations;
+use crate::error::own;
 use crate::sse::{Events, json_string};
-use crate::{citations, error};
 
 const HEAD: &[u8] =
     br#"data: {"inference_results":[{"output":[{"name":"response","dataAsMap":{"content":"#;
@@ -54,7 +55,7 @@ impl Events for OpenSearchEvents {
     fn error(&mut self, error: &PredictError, out: &mut BytesMut) {
         let body = json!({
             "error": error.message,
-            "type": error::kind(error.code),
+            "type": own::kind(error.code),
             "code": error.code.as_str(),
             "status": error.code.http_status(),
         });

@@ -6,7 +6,7 @@ use volley_types::registry::{ModelSource, ProviderKind, RegistryState};
 use volley_types::{FinishReason, ModelRef, Usage};
 
 use crate::answer::Choice;
-use crate::anthropic;
+use crate::blocks as anthropic;
 use crate::body::Fields;
 
 /// Whose form an answer has beside Volley's own.

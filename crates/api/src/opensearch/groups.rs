@@ -1,18 +1,16 @@
 //! Model groups: register, get, update, delete, search.
 
-use std::sync::Arc;
-
 use axum::Json;
 use serde_json::{Map, Value, json};
 use volley_types::registry::{ModelGroup, RegistryCommand, RegistryState};
 use volley_types::{ErrorCode, ModelGroupId, PredictError};
 
-use crate::app::App;
 use crate::body::{Fields, JsonObject};
+use crate::clock::now_ms;
 use crate::error::ApiError;
-use crate::extract::{Path, Query, State};
-use crate::opensearch::models::now_ms;
+use crate::extract::{Path, Query};
 use crate::opensearch::search::{Search, SearchQuery};
+use crate::opensearch::state::Caller;
 
 const INDEX: &str = ".plugins-ml-model-group";
 const FIELDS: [&str; 5] = [
@@ -24,7 +22,7 @@ const FIELDS: [&str; 5] = [
 ];
 
 pub(crate) async fn register(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     check(&body)?;
@@ -37,27 +35,25 @@ pub(crate) async fn register(
         updated_ms: now,
     };
     let id = group.id.to_string();
-    app.control
+    caller
+        .control
         .write(RegistryCommand::CreateGroup(group))
         .await?;
     Ok(Json(json!({ "model_group_id": id, "status": "CREATED" })))
 }
 
-pub(crate) async fn get(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-) -> Result<Json<Value>, ApiError> {
-    let registry = app.control.registry();
+pub(crate) async fn get(caller: Caller, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+    let registry = caller.control.registry();
     Ok(Json(render(&registry, find(&registry, id)?)))
 }
 
 pub(crate) async fn update(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(id): Path<String>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     check(&body)?;
-    let mut group = find(&app.control.registry(), id)?.clone();
+    let mut group = find(&caller.control.registry(), id)?.clone();
     if body.contains_key("name") {
         body.required("name")?.clone_into(&mut group.name);
     }
@@ -65,18 +61,20 @@ pub(crate) async fn update(
         description.clone_into(&mut group.description);
     }
     group.updated_ms = now_ms();
-    app.control
+    caller
+        .control
         .write(RegistryCommand::UpdateGroup(group))
         .await?;
     Ok(Json(json!({ "status": "Updated" })))
 }
 
 pub(crate) async fn delete(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let id = ModelGroupId::new(id)?;
-    app.control
+    caller
+        .control
         .write(RegistryCommand::DeleteGroup(id.clone()))
         .await?;
     Ok(Json(
@@ -85,12 +83,12 @@ pub(crate) async fn delete(
 }
 
 pub(crate) async fn search(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Query(query): Query<SearchQuery>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let search = Search::read(&body, &query)?;
-    let registry = app.control.registry();
+    let registry = caller.control.registry();
     let ids = registry.groups.keys().map(ToString::to_string);
     let show = |id: &str| {
         let group = registry.groups.get(&ModelGroupId::new(id).ok()?)?;

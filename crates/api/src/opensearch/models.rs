@@ -3,13 +3,10 @@
 
 mod life;
 
-use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use axum::Json;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use volley_types::control::{DeploymentFailure, ModelStatus};
+use volley_types::control::ModelStatus;
 use volley_types::registry::{
     BackendKind, ModelEntry, ModelSource, ModelUrl, ModelUrlKind, ModelVersionSpec,
     RegistryCommand, RegistryState, ReplicaState,
@@ -19,13 +16,15 @@ use volley_types::{
 };
 
 pub(crate) use self::life::{delete, deploy, undeploy, undeploy_many, update};
-use crate::app::App;
 use crate::body::{Fields, JsonObject};
+use crate::clock::now_ms;
 use crate::error::ApiError;
-use crate::extract::{Path, Query, State};
+use crate::extract::{Path, Query};
 use crate::opensearch::search::{Search, SearchQuery};
+use crate::opensearch::state::Caller;
 use crate::opensearch::{connectors, deployment, model_config, settings, tasks};
 use crate::parameters;
+use crate::rollout::failure;
 
 /// The index that holds models in OpenSearch.
 const INDEX: &str = ".plugins-ml-model";
@@ -38,23 +37,23 @@ pub(crate) struct RegisterQuery {
 }
 
 pub(crate) async fn register(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Query(query): Query<RegisterQuery>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let model = ModelName::new(body.required("name")?)?;
     let mut spec = spec(&body)?;
-    let registry = app.control.registry();
+    let registry = caller.control.registry();
     let group = life::group(&registry, &body)?;
     life::allowed(&registry, &spec)?;
     origin_allowed(&registry, &spec.source)?;
     if let Some(connector) = body.object("connector")? {
-        let given = connectors::sealing::read(&app, &registry, connector)?;
+        let given = connectors::sealing::read(&caller, &registry, connector)?;
         settings::trust_connector(&registry, &given.spec)?;
         spec.source = ModelSource::Connector(given.spec.id.clone());
-        connectors::sealing::write(&app, given).await?;
+        connectors::sealing::write(&caller, given).await?;
     }
-    let registered = app
+    let registered = caller
         .control
         .write(RegistryCommand::RegisterModel(model.clone(), spec))
         .await?;
@@ -65,7 +64,7 @@ pub(crate) async fn register(
             description: None,
             group: Some(group),
         };
-        app.control.write(update).await?;
+        caller.control.write(update).await?;
     }
     if query.deploy {
         let fields = ["replicas", "overcommit"].map(|name| (name, body.get(name)));
@@ -73,13 +72,13 @@ pub(crate) async fn register(
             .into_iter()
             .filter_map(|(name, value)| Some((name.to_owned(), value?.clone())));
         let deploy = life::deploy_command(
-            &app.control.registry(),
+            &caller.control.registry(),
             model.clone(),
             Some(version),
             &life::DeployQuery::default(),
             &fields.collect(),
         )?;
-        app.control.write(deploy).await?;
+        caller.control.write(deploy).await?;
     }
     Ok(Json(json!({
         "task_id": tasks::register_id(&model, version),
@@ -232,13 +231,6 @@ fn directory(path: &str) -> Result<String, PredictError> {
     Ok(path.to_owned())
 }
 
-pub(crate) fn now_ms() -> u64 {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
-}
-
 fn unknown(model: &ModelName) -> PredictError {
     PredictError::new(
         ErrorCode::NotFound,
@@ -246,17 +238,14 @@ fn unknown(model: &ModelName) -> PredictError {
     )
 }
 
-pub(crate) async fn get(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn get(caller: Caller, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
     let model: ModelRef = id.parse()?;
-    let registry = app.control.registry();
+    let registry = caller.control.registry();
     let entry = registry
         .models
         .get(&model.name)
         .ok_or_else(|| unknown(&model.name))?;
-    let status = app
+    let status = caller
         .control
         .model_status(&model.name)
         .ok_or_else(|| unknown(&model.name))?;
@@ -269,16 +258,16 @@ pub(crate) async fn get(
 }
 
 pub(crate) async fn search(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Query(query): Query<SearchQuery>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let search = Search::read(&body, &query)?;
-    let registry = app.control.registry();
+    let registry = caller.control.registry();
     let ids = registry.models.keys().map(ToString::to_string);
     let show = |id: &str| {
         let entry = registry.models.get(&ModelName::new(id).ok()?)?;
-        let status = app.control.model_status(&entry.name)?;
+        let status = caller.control.model_status(&entry.name)?;
         Some(render(entry, &status, None))
     };
     Ok(Json(search.run(INDEX, ids, show)))
@@ -346,19 +335,5 @@ fn render(entry: &ModelEntry, status: &ModelStatus, version: Option<ModelVersion
         "current_worker_nodes": ids(&ready),
         "failures": failures,
         "failure": failure(entry, status),
-    })
-}
-
-/// Why a model's deployment does not come up, and what to do; null where nothing is known.
-pub(crate) fn failure(entry: &ModelEntry, status: &ModelStatus) -> Value {
-    let found = DeploymentFailure::find(entry.deployment.as_ref(), status);
-    found.map_or(Value::Null, |failure| {
-        json!({
-            "version": failure.version.0,
-            "reason": failure.reason,
-            "serving_version": failure.serving.map(|version| version.0),
-            "message": failure.message(),
-            "next_command": failure.next_command(&entry.name),
-        })
     })
 }

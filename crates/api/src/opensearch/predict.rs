@@ -1,7 +1,5 @@
 //! `_predict` and `_predict/stream`.
 
-use std::sync::Arc;
-
 use arrow_array::RecordBatch;
 use axum::Json;
 use axum::extract::{FromRequest, Request};
@@ -13,12 +11,12 @@ use volley_types::{
 };
 
 use crate::answer::Choice;
-use crate::app::App;
-use crate::auth::Sealed;
 use crate::body;
 use crate::context::RequestContext;
+use crate::edge::Caller;
+use crate::edge::Edge;
 use crate::error::ApiError;
-use crate::extract::{Path, State};
+use crate::extract::Path;
 use crate::opensearch::events::OpenSearchEvents;
 use crate::opensearch::forms::Form;
 use crate::opensearch::prediction::Prediction;
@@ -26,14 +24,15 @@ use crate::opensearch::request;
 use crate::opensearch::{settings, texts};
 use crate::{answer, sse, tensors};
 
-impl FromRequest<Sealed> for Prediction {
+impl<S: AsRef<Edge> + Send + Sync> FromRequest<S> for Prediction {
     type Rejection = Response;
 
-    async fn from_request(request: Request, app: &Sealed) -> Result<Self, Response> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
         let media = body::other_media(request.headers());
         let held = body::held(&request);
-        let limit = app.config().max_body_bytes;
-        let (bytes, mut share) = body::read(request, app, limit).await?;
+        let edge = state.as_ref();
+        let limit = edge.config().max_body_bytes;
+        let (bytes, mut share) = body::read(request, edge, limit).await?;
         let read = Self::read(&bytes, &mut share);
         held.keep(share, bytes.len());
         read.map_err(|error| body::malformed(error, media))
@@ -42,22 +41,22 @@ impl FromRequest<Sealed> for Prediction {
 
 /// Streams a generation. The status is 200 only once the first chunk is there.
 pub(crate) async fn stream(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(model): Path<String>,
     context: RequestContext,
     body: Prediction,
 ) -> Result<Response, ApiError> {
     let begun = async {
-        let registry = app.control.registry();
+        let registry = caller.control.registry();
         settings::demand(&registry, settings::STREAM_ENABLED, "Streaming")?;
         request::known_interface(&body.fields)?;
-        let (signature, request) = request(&app, &model, &context, &body).await?;
+        let (signature, request) = request(&caller, &model, &context, &body).await?;
         if signature.task != Task::Generate {
             return Err(PredictError::invalid(
                 "this model gives tensors, which are not streamed as events; use _predict",
             ));
         }
-        let mut chunks = app.control.predict(request).await?;
+        let mut chunks = caller.control.predict(request).await?;
         let first = sse::first(&mut chunks).await?;
         GenerationRow::rows(&first)?
             .next()
@@ -66,21 +65,21 @@ pub(crate) async fn stream(
     };
     let (first, chunks) = context.in_time(begun).await?;
     let events = OpenSearchEvents::default();
-    let keep_alive = app.config.keep_alive;
+    let keep_alive = caller.config.keep_alive;
     Ok(sse::response(first, chunks, events, keep_alive, &context))
 }
 
 /// Answers whole.
 pub(crate) async fn predict(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(model): Path<String>,
     context: RequestContext,
     body: Prediction,
 ) -> Result<Json<Value>, ApiError> {
     let whole = async {
-        let (signature, request) = request(&app, &model, &context, &body).await?;
-        let form = Form::of(&body.fields, &app.control.registry(), &request.model);
-        self::whole(&*app.control, &signature, request, form).await
+        let (signature, request) = request(&caller, &model, &context, &body).await?;
+        let form = Form::of(&body.fields, &caller.control.registry(), &request.model);
+        self::whole(&*caller.control, &signature, request, form).await
     };
     Ok(Json(context.in_time(whole).await?))
 }
@@ -115,22 +114,22 @@ pub(crate) async fn whole(
 /// The same under the name of the algorithm, as the plugin's older clients call it. What the model
 /// is tells how it is called.
 pub(crate) async fn predict_as(
-    app: State<Arc<App>>,
+    caller: Caller,
     Path((_algorithm, model)): Path<(String, String)>,
     context: RequestContext,
     body: Prediction,
 ) -> Result<Json<Value>, ApiError> {
-    predict(app, Path(model), context, body).await
+    predict(caller, Path(model), context, body).await
 }
 
 pub(crate) async fn request(
-    app: &App,
+    caller: &Caller,
     model: &str,
     context: &RequestContext,
     body: &Prediction,
 ) -> Result<(Signature, PredictRequest), PredictError> {
     let model: ModelRef = model.parse()?;
-    let signature = app.control.signature(&model).await?;
+    let signature = caller.control.signature(&model).await?;
     let (rows, parameters) = request::read(body, &signature)?;
     let mut request = PredictRequest::new(model, Input::Batch(rows));
     request.request_id = context.request_id.clone();

@@ -5,9 +5,9 @@ use serde_json::{Map, Value};
 use volley_types::{Parameters, PredictError, Signature, Task};
 
 use crate::body::Fields;
-use crate::opensearch::prediction::{Json, Prediction};
+use crate::opensearch::prediction::Prediction;
 use crate::opensearch::texts;
-use crate::{chat, parameters, tensors};
+use crate::{chat, parameters};
 
 /// Fields of `parameters` that tell an ml-commons server how to stream; here it is known.
 const STREAM_HINTS: [&str; 2] = ["stream", "_llm_interface"];
@@ -79,25 +79,11 @@ pub(crate) fn read(
                      of the model",
                 )
             })?;
-            columns(inputs, signature)?
+            texts::columns(inputs, signature)?
         }
         _ => texts::rows(body, &mut given, signature)?,
     };
     Ok((rows, parameters::from_json(&given)?))
-}
-
-/// The rows in `inputs`.
-///
-/// # Errors
-/// `InvalidInput` naming the input and the row.
-pub(crate) fn columns(
-    inputs: Json<'_>,
-    signature: &Signature,
-) -> Result<RecordBatch, PredictError> {
-    match inputs {
-        Json::Tree(inputs) => tensors::from_json(inputs, &signature.input),
-        Json::Text(inputs) => tensors::from_text(inputs, &signature.input),
-    }
 }
 
 /// One row from `prompt`, `inputs` or `messages`.

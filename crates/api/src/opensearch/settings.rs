@@ -4,7 +4,6 @@
 mod names;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use axum::Json;
 use regex::{Regex, RegexBuilder};
@@ -18,10 +17,10 @@ pub(crate) use self::names::{
     TRUSTED_URLS, VIA_LOCAL_FILE, VIA_URL,
 };
 use self::names::{Kind, SETTINGS};
-use crate::app::App;
 use crate::body::{Fields, JsonObject};
+use crate::edge::Caller;
 use crate::error::ApiError;
-use crate::extract::{Query, State};
+use crate::extract::Query;
 
 /// OpenSearch's bound on a pattern, and one on how many there are.
 const MAX_PATTERN: usize = 256;
@@ -49,10 +48,10 @@ pub(crate) struct SettingsQuery {
 }
 
 pub(crate) async fn get(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Query(query): Query<SettingsQuery>,
 ) -> Result<Json<Value>, ApiError> {
-    let registry = app.control.registry();
+    let registry = caller.control.registry();
     let set = registry.settings.iter();
     let set = set.map(|(name, value)| (name.clone(), parsed(value)));
     let mut told = json!({
@@ -70,12 +69,13 @@ pub(crate) async fn get(
 }
 
 pub(crate) async fn change(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Query(query): Query<SettingsQuery>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let change = read(&body)?;
-    app.control
+    caller
+        .control
         .write(RegistryCommand::ChangeSettings(change.clone()))
         .await?;
     let set = change.into_iter();

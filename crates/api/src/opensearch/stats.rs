@@ -5,7 +5,6 @@ mod figures;
 mod profile;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use axum::Json;
 use serde::Deserialize;
@@ -19,9 +18,9 @@ pub(crate) use self::profile::{
     model as profile_model, models as profile_models, profile, task as profile_task,
     tasks as profile_tasks,
 };
-use crate::app::App;
 use crate::error::ApiError;
-use crate::extract::{Path, State};
+use crate::extract::Path;
+use crate::opensearch::state::Caller;
 
 const NODE_STATS: [&str; 4] = [
     "ml_executing_task_count",
@@ -44,25 +43,25 @@ pub(crate) struct Wanted {
     stat: Option<String>,
 }
 
-pub(crate) async fn all(State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
-    stats(&app, &Wanted::default())
+pub(crate) async fn all(caller: Caller) -> Result<Json<Value>, ApiError> {
+    stats(&caller, &Wanted::default())
 }
 
 pub(crate) async fn some(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(wanted): Path<Wanted>,
 ) -> Result<Json<Value>, ApiError> {
-    stats(&app, &wanted)
+    stats(&caller, &wanted)
 }
 
-fn stats(app: &App, wanted: &Wanted) -> Result<Json<Value>, ApiError> {
+fn stats(caller: &Caller, wanted: &Wanted) -> Result<Json<Value>, ApiError> {
     let chosen = chosen(wanted.stat.as_deref())?;
-    let status = app.control.status();
+    let status = caller.control.status();
     let mut told = Map::new();
     if wanted.node.is_none() {
-        cluster(app, &mut told);
+        cluster(caller, &mut told);
     }
-    let mut nodes = nodes(app, &status);
+    let mut nodes = nodes(caller, &status);
     if let Some(ids) = &wanted.node {
         let ids: Vec<_> = ids.split(',').collect();
         nodes.retain(|id, _| ids.contains(&id.as_str()) || ids.contains(&"_all"));
@@ -99,15 +98,15 @@ fn chosen(given: Option<&str>) -> Result<Option<Vec<String>>, PredictError> {
     }
 }
 
-fn cluster(app: &App, told: &mut Map<String, Value>) {
-    let registry = app.control.registry();
+fn cluster(caller: &Caller, told: &mut Map<String, Value>) {
+    let registry = caller.control.registry();
     told.insert("ml_model_count".to_owned(), registry.models.len().into());
     told.insert(
         "ml_connector_count".to_owned(),
         registry.connectors.len().into(),
     );
     // Where OpenSearch keeps indices, here is the registry: green while it takes writes.
-    let health = match app.control.status().raft.leader {
+    let health = match caller.control.status().raft.leader {
         Some(_) => "green",
         None => "red",
     };
@@ -122,21 +121,21 @@ fn coordinator(status: &ClusterStatus) -> String {
 }
 
 /// What was counted of the models that the caller may see.
-fn counted(app: &App) -> BTreeMap<String, Figures> {
-    let registry = app.control.registry();
-    let mut counted = figures::read(&(app.metrics)());
+fn counted(caller: &Caller) -> BTreeMap<String, Figures> {
+    let registry = caller.control.registry();
+    let mut counted = figures::read(&(caller.state.metrics)());
     let visible: std::collections::BTreeSet<_> =
         registry.models.keys().map(ToString::to_string).collect();
     counted.retain(|model, _| visible.contains(model));
     counted
 }
 
-fn nodes(app: &App, status: &ClusterStatus) -> Map<String, Value> {
+fn nodes(caller: &Caller, status: &ClusterStatus) -> Map<String, Value> {
     let mut nodes = Map::new();
     for worker in &status.workers {
         nodes.insert(worker.id.to_string(), worker_stats(worker));
     }
-    let counted = counted(app);
+    let counted = counted(caller);
     let sum = |of: fn(&Figures) -> u64| counted.values().map(of).sum::<u64>();
     let models: Map<_, _> = counted
         .iter()

@@ -1,8 +1,6 @@
 //! Tasks. Their ids are made of what they are about, and their state is computed from the
 //! registry and the replicas: any coordinator answers for any task, and none is ever stuck.
 
-use std::sync::Arc;
-
 use axum::Json;
 use serde_json::{Value, json};
 use volley_types::registry::{
@@ -10,13 +8,13 @@ use volley_types::registry::{
 };
 use volley_types::{ErrorCode, ModelName, ModelVersion, PredictError, Revision};
 
-use crate::app::App;
 use crate::body::JsonObject;
 use crate::context::RequestContext;
 use crate::error::ApiError;
-use crate::extract::{Path, Query, State};
+use crate::extract::{Path, Query};
 use crate::opensearch::batch;
 use crate::opensearch::search::{Search, SearchQuery};
+use crate::opensearch::state::Caller;
 
 const INDEX: &str = ".plugins-ml-task";
 
@@ -31,50 +29,50 @@ pub(crate) fn deploy_id(model: &ModelName, revision: Revision) -> String {
 }
 
 pub(crate) async fn get(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(id): Path<String>,
     context: RequestContext,
 ) -> Result<Json<Value>, ApiError> {
     if batch::is_batch(&id) {
-        return Ok(Json(context.in_time(batch::get(&app, &id)).await?));
+        return Ok(Json(context.in_time(batch::get(&caller, &id)).await?));
     }
-    let task = show(&app, &app.control.registry(), &id);
+    let task = show(&caller, &caller.control.registry(), &id);
     Ok(Json(task.ok_or_else(missing)?))
 }
 
 /// Searches the registrations, the deployments that stand, and the batches of all coordinators.
 pub(crate) async fn search(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Query(query): Query<SearchQuery>,
     context: RequestContext,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let search = Search::read(&body, &query)?;
     let batches = context
-        .in_time(async { Ok(batch::all(&app).await) })
+        .in_time(async { Ok(batch::all(&caller).await) })
         .await?;
-    let registry = app.control.registry();
+    let registry = caller.control.registry();
     let ids = ids(&registry).filter(|id| find(&registry, id).is_some());
     let ids = ids.chain(batches.keys().cloned());
     let show = |id: &str| match batches.get(id) {
         Some(batch) => Some(batch.clone()),
-        None => show(&app, &registry, id),
+        None => show(&caller, &registry, id),
     };
     Ok(Json(search.run(INDEX, ids, show)))
 }
 
 /// Forgets a task; what it did stays.
 pub(crate) async fn delete(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(id): Path<String>,
     context: RequestContext,
 ) -> Result<Json<Value>, ApiError> {
     if batch::is_batch(&id) {
-        context.in_time(batch::delete(&app, &id)).await?;
+        context.in_time(batch::delete(&caller, &id)).await?;
         return Ok(Json(deleted(&id)));
     }
-    let registry = app.control.registry();
-    let task = show(&app, &registry, &id).ok_or_else(missing)?;
+    let registry = caller.control.registry();
+    let task = show(&caller, &registry, &id).ok_or_else(missing)?;
     if task["state"] == "RUNNING" {
         return Err(batch::still_running().into());
     }
@@ -83,7 +81,7 @@ pub(crate) async fn delete(
         model: entry.name.clone(),
         task: id.clone(),
     };
-    app.control.write(delete).await?;
+    caller.control.write(delete).await?;
     Ok(Json(deleted(&id)))
 }
 
@@ -107,12 +105,12 @@ pub(crate) fn ids(registry: &RegistryState) -> impl Iterator<Item = String> + '_
 }
 
 /// A task as users see it, unless it is a batch; `None` when there is none of that id.
-pub(crate) fn show(app: &App, registry: &RegistryState, id: &str) -> Option<Value> {
+pub(crate) fn show(caller: &Caller, registry: &RegistryState, id: &str) -> Option<Value> {
     let (kind, entry, number) = find(registry, id)?;
     let (task_type, state, error) = match kind {
         Kind::Register => ("REGISTER_MODEL", "COMPLETED", None),
         Kind::Deploy => {
-            let (state, error) = deploy_state(app, entry, number);
+            let (state, error) = deploy_state(caller, entry, number);
             ("DEPLOY_MODEL", state, error)
         }
     };
@@ -141,14 +139,14 @@ pub(crate) fn show(app: &App, registry: &RegistryState, id: &str) -> Option<Valu
         task["error"] = error.into();
     }
     if let (Kind::Deploy, "RUNNING" | "COMPLETED_WITH_ERROR") = (kind, state) {
-        task["progress"] = progress(app, entry);
+        task["progress"] = progress(caller, entry);
     }
     Some(task)
 }
 
 /// What each worker has fetched so far, where it has to.
-fn progress(app: &App, entry: &ModelEntry) -> Value {
-    let status = app.control.model_status(&entry.name);
+fn progress(caller: &Caller, entry: &ModelEntry) -> Value {
+    let status = caller.control.model_status(&entry.name);
     let replicas = status.iter().flat_map(|status| &status.replicas);
     let fetches = replicas.filter_map(|replica| {
         let fetch = replica.fetch?;
@@ -188,7 +186,11 @@ fn find<'a>(registry: &'a RegistryState, id: &str) -> Option<(Kind, &'a ModelEnt
     }
 }
 
-fn deploy_state(app: &App, entry: &ModelEntry, revision: u64) -> (&'static str, Option<String>) {
+fn deploy_state(
+    caller: &Caller,
+    entry: &ModelEntry,
+    revision: u64,
+) -> (&'static str, Option<String>) {
     let current = entry
         .deployment
         .as_ref()
@@ -199,7 +201,7 @@ fn deploy_state(app: &App, entry: &ModelEntry, revision: u64) -> (&'static str, 
             Some("another deployment or an undeployment came after".to_owned()),
         );
     }
-    let Some(status) = app.control.model_status(&entry.name) else {
+    let Some(status) = caller.control.model_status(&entry.name) else {
         return ("CANCELLED", None);
     };
     let failures: Vec<_> = status

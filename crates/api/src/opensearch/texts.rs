@@ -12,7 +12,6 @@ use volley_types::{PredictError, Signature, Task};
 
 use crate::body::Fields;
 use crate::opensearch::prediction::{Json, Prediction};
-use crate::opensearch::request;
 use crate::{answer, tensors};
 
 /// What is given back without being asked for by another name.
@@ -36,7 +35,7 @@ pub(crate) fn rows(
     parameters.remove("inputs");
     let documents = match (body.documents(), body.inputs()?) {
         (Some(documents), None) => texts(documents)?,
-        (None, Some(inputs)) => return request::columns(inputs, signature),
+        (None, Some(inputs)) => return columns(inputs, signature),
         (Some(_), Some(_)) => {
             return Err(PredictError::invalid(
                 "give either 'text_docs' or 'inputs', not both",
@@ -185,4 +184,18 @@ fn entities(batch: &RecordBatch, row: usize) -> Option<Vec<Value>> {
         })
     };
     Some((0..entities.len()).map(entity).collect())
+}
+
+/// The rows in `inputs`.
+///
+/// # Errors
+/// `InvalidInput` naming the input and the row.
+pub(crate) fn columns(
+    inputs: Json<'_>,
+    signature: &Signature,
+) -> Result<RecordBatch, PredictError> {
+    match inputs {
+        Json::Tree(inputs) => tensors::from_json(inputs, &signature.input),
+        Json::Text(inputs) => tensors::from_text(inputs, &signature.input),
+    }
 }

@@ -14,7 +14,7 @@ use volley_types::{ChunkStream, Citation, GenerationRow, PredictError, Task};
 
 use super::ahead::Ahead;
 use crate::context::{self, RequestContext};
-use crate::{citations, resume, sse, tensors};
+use crate::{citations, sse, tensors};
 
 /// How an answer is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,11 +44,11 @@ impl Answer {
         let (mut response, media) = match format {
             Format::Events => {
                 let pieces = self.written("data: ", "\n\n", context);
-                return match &context.resume {
-                    Some(asked) => resume::hold(asked, pieces, keep_alive, context),
+                return match &context.sink {
+                    Some(sink) => sink.attach(pieces.boxed(), keep_alive, context),
                     None => {
                         let pieces = pieces.map(Ok::<_, PredictError>);
-                        let pieces = resume::commented(Box::pin(pieces), keep_alive);
+                        let pieces = sse::commented(Box::pin(pieces), keep_alive);
                         sse::body(pieces, context)
                     }
                 };

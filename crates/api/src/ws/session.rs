@@ -7,7 +7,6 @@
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -26,8 +25,8 @@ use volley_types::{
 };
 
 use super::message::{Ask, Said, Wrong};
-use crate::app::App;
 use crate::context::RequestContext;
+use crate::edge::Caller;
 use crate::intake::tree_room;
 use crate::rows::{self, failure};
 use crate::sse;
@@ -41,7 +40,7 @@ const GOODBYE: Duration = Duration::from_secs(2);
 
 /// One socket to a model.
 pub(super) struct Session {
-    pub(super) app: Arc<App>,
+    pub(super) caller: Caller,
     pub(super) model: ModelRef,
     pub(super) signature: Signature,
     pub(super) context: RequestContext,
@@ -142,7 +141,7 @@ impl Session {
         sink: &mut (impl Sink<Message, Error = Error> + Unpin),
         source: &mut (impl Stream<Item = Result<Message, Error>> + Unpin),
     ) -> Result<Option<Goodbye>, Error> {
-        let config = self.app.config;
+        let config = self.caller.config;
         let (mut running, mut outbox) = (Running::default(), Outbox::default());
         let mut heard = Instant::now();
         let mut ping = tokio::time::interval(config.keep_alive);
@@ -200,7 +199,7 @@ impl Session {
     }
 
     fn hear(&self, text: &str, leaving: bool, running: &mut Running, outbox: &mut Outbox) {
-        let mut share = self.app.intake.share();
+        let mut share = self.caller.intake.share();
         let room = tree_room(text.as_bytes());
         if let Err(error) = room.and_then(|room| share.grow(text.len() + room)) {
             return outbox.put(None, failure(&error));
@@ -232,7 +231,7 @@ impl Session {
         running: &mut Running,
         mut share: Share,
     ) -> Result<(), PredictError> {
-        let config = &self.app.config;
+        let config = &self.caller.config;
         if leaving {
             let message = "this socket is about to be closed; open another one";
             return Err(PredictError::new(ErrorCode::Unavailable, message));
@@ -280,12 +279,12 @@ impl Session {
         context: RequestContext,
         share: Share,
     ) -> impl Stream<Item = Told> + Send + 'static {
-        let (app, task) = (self.app.clone(), self.signature.task);
+        let (caller, task) = (self.caller.clone(), self.signature.task);
         let span = tracing::info_span!(parent: &context.span, "request", id = %context.request_id);
         let over = id.clone();
         let told = stream! {
             let _held = share;
-            match context.in_time(app.control.predict(request)).await {
+            match context.in_time(caller.control.predict(request)).await {
                 Ok(chunks) => {
                     let objects = rows::objects(task, chunks, &context);
                     tokio::pin!(objects);

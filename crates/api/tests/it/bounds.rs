@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
-use volley_api::ApiConfig;
+use volley_api::{ApiConfig, EdgeConfig};
 use volley_security::{Gatekeeper, ThrottleConfig};
 use volley_types::{Signature, Task};
 
@@ -59,10 +59,10 @@ async fn a_large_tensor_in_json_is_the_same_as_a_small_one() {
 
 #[tokio::test]
 async fn bodies_that_do_not_fit_into_the_memory_for_bodies_are_refused_and_others_go_on() {
-    let config = ApiConfig {
+    let config = ApiConfig::from(EdgeConfig {
         max_inflight_body_bytes: 200_000,
-        ..ApiConfig::default()
-    };
+        ..EdgeConfig::default()
+    });
     let edge = echo(config).await;
     edge.cluster
         .script("chat", Script::Chunks(vec![text("a"), last()]));
@@ -106,11 +106,11 @@ async fn bodies_that_do_not_fit_into_the_memory_for_bodies_are_refused_and_other
 
 #[tokio::test]
 async fn a_body_in_one_byte_chunks_is_read_and_counts_as_its_content() {
-    let config = ApiConfig {
+    let config = ApiConfig::from(EdgeConfig {
         // Its pieces, of forty bytes each at least, would not fit.
         max_inflight_body_bytes: 200_000,
-        ..ApiConfig::default()
-    };
+        ..EdgeConfig::default()
+    });
     let edge = Edge::with(config).await;
     edge.cluster
         .script("m", Script::Chunks(vec![text("a"), last()]));
@@ -134,10 +134,10 @@ async fn a_body_in_one_byte_chunks_is_read_and_counts_as_its_content() {
 
 #[tokio::test]
 async fn an_address_has_its_part_of_the_connections() {
-    let config = ApiConfig {
+    let config = ApiConfig::from(EdgeConfig {
         max_connections_per_address: 2,
-        ..ApiConfig::default()
-    };
+        ..EdgeConfig::default()
+    });
     let edge = Edge::with(config).await;
     let one = TcpStream::connect(edge.address).await.unwrap();
     let _two = TcpStream::connect(edge.address).await.unwrap();

@@ -12,7 +12,7 @@ use http::{HeaderMap, Method, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use serde_json::json;
-use volley_api::ApiConfig;
+use volley_api::{ApiConfig, EdgeConfig};
 use volley_types::chunk::BatchResult;
 use volley_types::{GenerationChunks, Signature, Task};
 
@@ -136,10 +136,10 @@ fn has_the_head_of_a_stream(headers: &HeaderMap, encoding: Option<&str>, route: 
 
 #[tokio::test]
 async fn every_stream_has_its_head_its_comments_and_its_events_at_once_however_compressed() {
-    let config = ApiConfig {
+    let config = ApiConfig::from(EdgeConfig {
         keep_alive: Duration::from_millis(40),
-        ..ApiConfig::default()
-    };
+        ..EdgeConfig::default()
+    });
     let edge = Edge::with(config).await;
     let routes = edge.api.streaming_routes();
     assert!(13 <= routes.len(), "{routes:?}");
@@ -217,11 +217,11 @@ fn post(path: &str, encoding: &str, media: &str, body: Vec<u8>) -> Request<Full<
 
 #[tokio::test]
 async fn bodies_may_be_compressed_on_every_route_and_bombs_are_refused() {
-    let config = ApiConfig {
+    let config = ApiConfig::from(EdgeConfig {
         max_body_bytes: 100_000,
         max_tensor_bytes: 100_000,
-        ..ApiConfig::default()
-    };
+        ..EdgeConfig::default()
+    });
     let edge = Edge::with(config).await;
     edge.cluster
         .script("m", Script::Chunks(vec![text("a"), last()]));

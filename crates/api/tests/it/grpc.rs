@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tonic::codec::CompressionEncoding;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
-use volley_api::{ApiConfig, GrpcSkin};
+use volley_api::{ApiConfig, EdgeConfig, GrpcSkin};
 use volley_proto::inference::mlserver::grpc_inference_service_client::GrpcInferenceServiceClient as MlServerClient;
 use volley_proto::inference::triton::grpc_inference_service_client::GrpcInferenceServiceClient as TritonClient;
 use volley_proto::inference::triton::infer_parameter::ParameterChoice;
@@ -373,11 +373,11 @@ async fn failures_have_the_code_of_their_kind() {
 
 #[tokio::test]
 async fn calls_have_limits_in_size_and_time() {
-    let config = ApiConfig {
+    let config = ApiConfig::from(EdgeConfig {
         max_tensor_bytes: 64 << 10,
         body_timeout: Duration::from_millis(200),
-        ..ApiConfig::default()
-    };
+        ..EdgeConfig::default()
+    });
     let edge = Edge::with(config).await;
     tensors(&edge, "m");
     let mut client = triton(&edge).await;

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Streaming};
-use volley_api::ApiConfig;
+use volley_api::{ApiConfig, EdgeConfig};
 use volley_proto::inference::triton::infer_parameter::ParameterChoice;
 use volley_proto::inference::triton::{
     ModelInferRequest, ModelInferResponse, ModelStreamInferResponse,
@@ -220,10 +220,10 @@ async fn who_leaves_leaves_no_work_behind() {
 
 #[tokio::test]
 async fn a_deadline_holds_for_the_whole_stream_and_a_limit_for_each_request() {
-    let config = ApiConfig {
+    let config = ApiConfig::from(EdgeConfig {
         request_timeout: Duration::from_millis(200),
-        ..ApiConfig::default()
-    };
+        ..EdgeConfig::default()
+    });
     let edge = Edge::with(config).await;
     let _feed = edge.cluster.feed("g");
     let (requests, mut stream) = open(&edge).await;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::Method;
 use http_body_util::Full;
 use serde_json::{Value, json};
-use volley_api::ApiConfig;
+use volley_api::{ApiConfig, EdgeConfig};
 use volley_types::registry::ReplicaState;
 use volley_types::{FinishReason, GenerationChunk, Signature, Task};
 
@@ -395,11 +395,11 @@ async fn bodies_may_be_compressed_both_ways() {
     assert!(reply.headers.contains_key(LENGTH));
 
     // A small body that would fill the memory is cut off at the limit on bodies.
-    let config = ApiConfig {
+    let config = ApiConfig::from(EdgeConfig {
         max_body_bytes: 100,
         max_tensor_bytes: 100,
-        ..ApiConfig::default()
-    };
+        ..EdgeConfig::default()
+    });
     let small = Edge::with(config).await;
     let reply = small
         .send(post(deflated(&[b' '; 101]), &headers("deflate")[1..]))

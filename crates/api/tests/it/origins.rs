@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
-use volley_api::{ApiConfig, GrpcSkin, Origins};
+use volley_api::{ApiConfig, EdgeConfig, GrpcSkin, Origins};
 use volley_security::Gatekeeper;
 
 use super::support::{Edge, SOON, Script, last, request, text};
@@ -151,7 +151,7 @@ async fn every_listener_refuses_pages_of_other_origins() {
         listener,
         std::sync::Arc::new(|| "# EOF\n".to_owned()),
         std::sync::Arc::new(|| true),
-        ApiConfig::default(),
+        EdgeConfig::default(),
         std::sync::Arc::new(Gatekeeper::open()),
         stop.clone(),
     ));
@@ -221,11 +221,11 @@ async fn a_malformed_host_or_frame_is_refused_and_ends_the_connection() {
 
 #[tokio::test]
 async fn a_body_that_announces_too_much_is_refused_before_it_is_sent() {
-    let config = ApiConfig {
+    let config = ApiConfig::from(EdgeConfig {
         max_body_bytes: 1_000,
         max_tensor_bytes: 1_000,
-        ..ApiConfig::default()
-    };
+        ..EdgeConfig::default()
+    });
     let edge = Edge::with(config).await;
     for (length, more) in [(1_001, ""), (1_001, "content-encoding: gzip\r\n")] {
         for path in [

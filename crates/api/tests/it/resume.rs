@@ -8,7 +8,7 @@ use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use tokio::sync::mpsc;
-use volley_api::{ApiConfig, PeerStreams, ResumeConfig, Streams};
+use volley_api::{ApiConfig, EdgeConfig, PeerStreams, ResumeConfig, Streams};
 use volley_types::chunk::BatchResult;
 use volley_types::{GenerationChunk, GenerationChunks, HeldStreams, NodeId};
 
@@ -348,10 +348,10 @@ async fn a_reader_who_does_not_read_holds_the_model_back_and_memory_stays_bounde
 
 #[tokio::test]
 async fn silence_on_a_held_stream_is_filled_with_comments_that_end_no_event() {
-    let config = ApiConfig {
+    let config = ApiConfig::from(EdgeConfig {
         keep_alive: Duration::from_millis(50),
-        ..ApiConfig::default()
-    };
+        ..EdgeConfig::default()
+    });
     let edge = Edge::with(config).await;
     let feed = edge.cluster.feed("m");
     send(&feed, text("a")).await;

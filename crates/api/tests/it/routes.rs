@@ -455,7 +455,7 @@ async fn a_node_without_rest_has_health_and_metrics() {
     let shutdown = tokio_util::sync::CancellationToken::new();
     let metrics = std::sync::Arc::new(|| "# EOF\n".to_owned());
     let ready = std::sync::Arc::new(|| false);
-    let config = volley_api::ApiConfig::default();
+    let config = volley_api::EdgeConfig::default();
     let gate = std::sync::Arc::new(volley_security::Gatekeeper::open());
     let node = volley_api::serve_node(listener, metrics, ready, config, gate, shutdown.clone());
     let node = tokio::spawn(node);

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
-use volley_api::ApiConfig;
+use volley_api::{ApiConfig, EdgeConfig};
 use volley_types::{Signature, Task};
 
 use super::support::{Edge, SOON, Script, eventually, last, request, text};
@@ -327,10 +327,10 @@ async fn what_is_no_arrow_stream_is_refused() {
 
 #[tokio::test]
 async fn a_model_that_takes_nothing_makes_its_caller_wait_and_a_caller_who_leaves_ends_it() {
-    let config = ApiConfig {
+    let config = ApiConfig::from(EdgeConfig {
         keep_alive: Duration::from_millis(100),
-        ..ApiConfig::default()
-    };
+        ..EdgeConfig::default()
+    });
     let edge = Edge::with(config).await;
     edge.cluster.script("m", Script::Deaf(signature()));
     let (feed, answer, connection) = connect(&edge, false, LINES, "text/event-stream").await;

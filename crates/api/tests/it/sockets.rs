@@ -10,7 +10,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
-use volley_api::{ApiConfig, Origins};
+use volley_api::{ApiConfig, EdgeConfig, Origins};
 use volley_security::Gatekeeper;
 use volley_types::{GenerationChunks, Signature};
 
@@ -78,10 +78,10 @@ async fn a_page_whose_name_was_made_to_lead_here_gets_nothing() {
 
 #[tokio::test]
 async fn a_client_that_is_slow_with_its_headers_is_cut() {
-    let config = ApiConfig {
+    let config = ApiConfig::from(EdgeConfig {
         header_timeout: Duration::from_millis(200),
-        ..ApiConfig::default()
-    };
+        ..EdgeConfig::default()
+    });
     let edge = Edge::with(config).await;
     for sent in ["", "P", "PRI * HT", "GET / HTTP/1.1\r\nhost: a\r\nx-slow: "] {
         let answer = raw(&edge, sent.as_bytes()).await;
@@ -91,10 +91,10 @@ async fn a_client_that_is_slow_with_its_headers_is_cut() {
 
 #[tokio::test]
 async fn a_client_that_asked_in_time_may_take_its_time() {
-    let config = ApiConfig {
+    let config = ApiConfig::from(EdgeConfig {
         header_timeout: Duration::from_millis(500),
-        ..ApiConfig::default()
-    };
+        ..EdgeConfig::default()
+    });
     let edge = Edge::with(config).await;
     let feed = edge.cluster.feed("m");
     feed.send(Ok(GenerationChunks::single(&text("a"))))
@@ -116,10 +116,10 @@ async fn a_client_that_asked_in_time_may_take_its_time() {
 
 #[tokio::test]
 async fn an_http_2_stream_whose_client_takes_no_more_is_cut() {
-    let config = ApiConfig {
+    let config = ApiConfig::from(EdgeConfig {
         write_stall: Duration::from_millis(200),
-        ..ApiConfig::default()
-    };
+        ..EdgeConfig::default()
+    });
     let edge = Edge::with(config).await;
     let feed = edge.cluster.feed("m");
     feed.send(Ok(GenerationChunks::single(&text("a"))))
@@ -154,11 +154,11 @@ async fn an_http_2_stream_whose_client_takes_no_more_is_cut() {
 #[tokio::test]
 async fn a_connection_on_which_nothing_is_asked_is_closed_and_one_that_waits_for_an_answer_is_not()
 {
-    let config = ApiConfig {
+    let config = ApiConfig::from(EdgeConfig {
         idle_timeout: Duration::from_millis(200),
         write_stall: Duration::from_millis(200),
-        ..ApiConfig::default()
-    };
+        ..EdgeConfig::default()
+    });
     let edge = Edge::with(config).await;
     let feed = edge.cluster.feed("m");
     feed.send(Ok(GenerationChunks::single(&text("a"))))
@@ -205,10 +205,10 @@ fn stream_request() -> http::Request<Full<bytes::Bytes>> {
 
 #[tokio::test]
 async fn a_body_that_does_not_arrive_is_given_up() {
-    let config = ApiConfig {
+    let config = ApiConfig::from(EdgeConfig {
         body_timeout: Duration::from_millis(200),
-        ..ApiConfig::default()
-    };
+        ..EdgeConfig::default()
+    });
     let edge = Edge::with(config).await;
     edge.cluster.script("m", Script::Chunks(vec![last()]));
     let head = "POST /_plugins/_ml/models/m/_predict HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\
@@ -219,10 +219,10 @@ async fn a_body_that_does_not_arrive_is_given_up() {
 
 #[tokio::test]
 async fn what_is_too_large_is_refused() {
-    let edge = Edge::with(ApiConfig {
+    let edge = Edge::with(ApiConfig::from(EdgeConfig {
         max_body_bytes: 1_000,
-        ..ApiConfig::default()
-    })
+        ..EdgeConfig::default()
+    }))
     .await;
     edge.cluster.script("m", Script::Chunks(vec![last()]));
     let body = format!(r#"{{"parameters":{{"prompt":"{}"}}}}"#, "x".repeat(2_000));
@@ -275,10 +275,10 @@ async fn http_2_is_spoken_too() {
 
 #[tokio::test]
 async fn past_the_cap_connections_are_refused_at_once_and_taken_again_once_there_is_a_place() {
-    let edge = Edge::with(ApiConfig {
+    let edge = Edge::with(ApiConfig::from(EdgeConfig {
         max_connections: 1,
-        ..ApiConfig::default()
-    })
+        ..EdgeConfig::default()
+    }))
     .await;
     let feed = edge.cluster.feed("m");
     feed.send(Ok(GenerationChunks::single(&text("a"))))
@@ -368,10 +368,10 @@ async fn a_drain_lets_streams_end_and_takes_nothing_new() {
 
 #[tokio::test]
 async fn a_drain_has_an_end() {
-    let config = ApiConfig {
+    let config = ApiConfig::from(EdgeConfig {
         drain_timeout: Duration::from_millis(100),
-        ..ApiConfig::default()
-    };
+        ..EdgeConfig::default()
+    });
     let edge = Edge::with(config).await;
     let feed = edge.cluster.feed("m");
     feed.send(Ok(GenerationChunks::single(&text("a"))))

@@ -8,7 +8,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde_json::Value;
 use tokio::sync::mpsc;
-use volley_api::ApiConfig;
+use volley_api::{ApiConfig, EdgeConfig};
 use volley_types::chunk::BatchResult;
 use volley_types::{ErrorCode, FinishReason, GenerationChunk, GenerationChunks, PredictError};
 
@@ -181,10 +181,10 @@ async fn a_stream_without_any_row_is_an_error() {
 
 #[tokio::test]
 async fn silence_is_filled_with_comments() {
-    let config = ApiConfig {
+    let config = ApiConfig::from(EdgeConfig {
         keep_alive: Duration::from_millis(50),
-        ..ApiConfig::default()
-    };
+        ..EdgeConfig::default()
+    });
     let edge = Edge::with(config).await;
     let feed = edge.cluster.feed("m");
     send(&feed, text("a")).await;
@@ -257,10 +257,10 @@ async fn a_stream_that_runs_into_its_deadline_ends_in_an_error() {
 
 #[tokio::test]
 async fn a_client_that_does_not_read_is_cut() {
-    let config = ApiConfig {
+    let config = ApiConfig::from(EdgeConfig {
         write_stall: Duration::from_millis(200),
-        ..ApiConfig::default()
-    };
+        ..EdgeConfig::default()
+    });
     let edge = Edge::with(config).await;
     let feed = edge.cluster.feed("m");
     send(&feed, text("a")).await;

@@ -73,13 +73,13 @@ impl Edge {
 
     /// One that pages of these origins may call.
     pub(crate) async fn allowing(origins: Origins) -> Self {
-        let finish = |server: ApiServer| server.allowing(origins);
+        let finish = |server: ApiServer| server.with_origins(origins);
         Self::serving(ApiConfig::default(), |_| Gatekeeper::open(), finish).await
     }
 
     /// One that keeps the files of models there.
     pub(crate) async fn keeping(models: Arc<dyn ModelStore>) -> Self {
-        let finish = |server: ApiServer| server.keeping(Some(models));
+        let finish = |server: ApiServer| server.with_models(Some(models));
         Self::serving(ApiConfig::default(), |_| Gatekeeper::open(), finish).await
     }
 
@@ -93,7 +93,7 @@ impl Edge {
         let gate = Arc::new(gate(Arc::new(move || read.registry())));
         let metrics = Arc::new(|| "# EOF\n".to_owned());
         let api = ApiServer::new(cluster.clone(), metrics, config, gate)
-            .reading_arrow(Arc::new(|| Box::new(Decoder::default())));
+            .with_arrow(Arc::new(|| Box::new(Decoder::default())));
         let api = finish(api);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -13,7 +13,7 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error, Message};
-use volley_api::{ApiConfig, Origins};
+use volley_api::{ApiConfig, EdgeConfig, Origins};
 use volley_types::{GenerationChunks, Signature, Task};
 
 use super::support::{Edge, SOON, Script, eventually, last, request, text};
@@ -216,10 +216,10 @@ async fn a_request_can_be_cancelled_a_socket_has_so_many_and_one_that_goes_takes
 
 #[tokio::test]
 async fn a_client_that_does_not_read_makes_its_model_wait_and_is_cut() {
-    let config = ApiConfig {
+    let config = ApiConfig::from(EdgeConfig {
         write_stall: Duration::from_millis(1_500),
-        ..ApiConfig::default()
-    };
+        ..EdgeConfig::default()
+    });
     let edge = Edge::with(config).await;
     let feed = edge.cluster.feed("m");
     let mut socket = open(&edge).await;
@@ -242,11 +242,11 @@ async fn a_client_that_does_not_read_makes_its_model_wait_and_is_cut() {
 
 #[tokio::test]
 async fn messages_have_limits_and_pings_have_answers() {
-    let config = ApiConfig {
+    let config = ApiConfig::from(EdgeConfig {
         max_body_bytes: 10_000,
         keep_alive: Duration::from_millis(50),
-        ..ApiConfig::default()
-    };
+        ..EdgeConfig::default()
+    });
     let edge = Edge::with(config).await;
     edge.cluster.script("m", Script::Echo(numbers()));
     for (bad, code) in [
@@ -275,11 +275,11 @@ async fn messages_have_limits_and_pings_have_answers() {
 
 #[tokio::test]
 async fn a_silent_client_is_cut_and_a_server_that_stops_says_so() {
-    let config = ApiConfig {
+    let config = ApiConfig::from(EdgeConfig {
         keep_alive: Duration::from_millis(50),
         write_stall: Duration::from_millis(300),
-        ..ApiConfig::default()
-    };
+        ..EdgeConfig::default()
+    });
     let edge = Edge::with(config).await;
     let feed = edge.cluster.feed("m");
     // It answers no pings: nobody reads it.

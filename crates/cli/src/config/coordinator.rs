@@ -87,7 +87,7 @@ fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
     let mut alone = alone.map(|address| address.parse().is_ok_and(is_loopback));
     let alone = alone.all(|alone| alone);
     api.shared_memory = listen.shared_memory.unwrap_or(alone);
-    let mut drain_timeout = api.drain_timeout;
+    let mut drain_timeout = api.edge.drain_timeout;
     let mut drain_grace = DRAIN_GRACE;
     set_span(&mut drain_grace, limits.drain_grace);
     apply(limits, &mut coordinator, &mut api, &mut drain_timeout);
@@ -261,25 +261,28 @@ fn apply(
         limits.replace_after,
     );
     set_span(&mut coordinator.rebalance_after, limits.rebalance_after);
-    set_count(&mut api.max_connections, limits.max_connections);
+    set_count(&mut api.edge.max_connections, limits.max_connections);
     // One address never takes all places, but where that is written.
-    api.max_connections_per_address = (api.max_connections / 2).max(1);
+    api.edge.max_connections_per_address = (api.edge.max_connections / 2).max(1);
     set_count(
-        &mut api.max_connections_per_address,
+        &mut api.edge.max_connections_per_address,
         limits.max_connections_per_address,
     );
     if let Some(size) = limits.max_inflight_body_bytes {
-        api.max_inflight_body_bytes = usize::try_from(size.0).unwrap_or(usize::MAX);
+        api.edge.max_inflight_body_bytes = usize::try_from(size.0).unwrap_or(usize::MAX);
     }
-    set_count(&mut api.max_body_bytes, limits.max_body_bytes);
-    set_count(&mut api.max_tensor_bytes, limits.max_tensor_bytes);
-    set_span(&mut api.request_timeout, limits.request_timeout);
-    set_span(&mut api.max_request_timeout, limits.max_request_timeout);
-    set_span(&mut api.header_timeout, limits.header_timeout);
-    set_span(&mut api.body_timeout, limits.body_timeout);
-    set_span(&mut api.keep_alive, limits.keep_alive);
-    set_span(&mut api.write_stall, limits.write_stall);
-    set_span(&mut api.idle_timeout, limits.idle_timeout);
+    set_count(&mut api.edge.max_body_bytes, limits.max_body_bytes);
+    set_count(&mut api.edge.max_tensor_bytes, limits.max_tensor_bytes);
+    set_span(&mut api.edge.request_timeout, limits.request_timeout);
+    set_span(
+        &mut api.edge.max_request_timeout,
+        limits.max_request_timeout,
+    );
+    set_span(&mut api.edge.header_timeout, limits.header_timeout);
+    set_span(&mut api.edge.body_timeout, limits.body_timeout);
+    set_span(&mut api.edge.keep_alive, limits.keep_alive);
+    set_span(&mut api.edge.write_stall, limits.write_stall);
+    set_span(&mut api.edge.idle_timeout, limits.idle_timeout);
     set_span(&mut api.resume.window, limits.resume_window);
     set_count(&mut api.resume.stream_bytes, limits.resume_stream_bytes);
     set_count(&mut api.resume.tenant_bytes, limits.resume_tenant_bytes);
@@ -293,8 +296,8 @@ fn apply(
     );
     set_count(&mut responses.tenant_bytes, limits.responses_tenant_bytes);
     set_count(&mut responses.total_bytes, limits.responses_total_bytes);
-    set_span(&mut api.drain_timeout, limits.drain_timeout);
-    *drain_timeout = api.drain_timeout;
+    set_span(&mut api.edge.drain_timeout, limits.drain_timeout);
+    *drain_timeout = api.edge.drain_timeout;
 }
 
 #[cfg(test)]

@@ -180,7 +180,7 @@ pub(crate) async fn start(
         plan.security.warn_of_clear_keys(address);
     }
     let gate = gate(&plan.security, &cluster, &data_dir)?;
-    let intake = Intake::new(plan.api.max_inflight_body_bytes);
+    let intake = Intake::new(plan.api.edge.max_inflight_body_bytes);
     let flight = FlightServer::new(Arc::new(coordinator.clone()), FlightServerConfig::default())
         .taking_in(intake.clone())
         .guarded(gate.clone());
@@ -216,11 +216,11 @@ pub(crate) async fn start(
         .with_streams(streams, peer_streams(coordinator.clone(), dialer()))
         .with_responses(responses)
         .with_batches(batches, peer_tasks(coordinator.clone(), dialer()))
-        .taking_in(intake)
+        .with_intake(intake)
         .with_tls(plan.security.tls.clone())
-        .allowing(plan.origins)
-        .keeping(plan.uploads.map(uploads::store))
-        .reading_arrow(Arc::new(|| Box::new(Decoder::default())));
+        .with_origins(plan.origins)
+        .with_models(plan.uploads.map(uploads::store))
+        .with_arrow(Arc::new(|| Box::new(Decoder::default())));
     let served = serve_public(api, public, further, &stop_public)?;
 
     let joining = tokio::spawn(enter(cluster.clone(), plan.membership));

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::net::TcpListener;
-use volley_api::{ApiConfig, GrpcSkin, Origins};
+use volley_api::{ApiConfig, EdgeConfig, GrpcSkin, Origins};
 use volley_artifacts::ArtifactConfig;
 use volley_backend_remote::RemoteConfig;
 use volley_cluster::ClusterConfig;
@@ -76,8 +76,8 @@ pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
     // Who is on this machine alone, sees its shared memory alone.
     plan.api.shared_memory = up.host.is_loopback();
     let limits = [
-        (&mut plan.api.max_body_bytes, up.max_body_bytes),
-        (&mut plan.api.max_tensor_bytes, up.max_tensor_bytes),
+        (&mut plan.api.edge.max_body_bytes, up.max_body_bytes),
+        (&mut plan.api.edge.max_tensor_bytes, up.max_tensor_bytes),
     ];
     for (limit, given) in limits {
         *limit = given.map_or(*limit, NonZeroUsize::get);
@@ -171,10 +171,10 @@ fn coordinator_plan(
         cluster: ClusterConfig::new(id, data_dir.join("raft"), &internal),
         membership: Membership::Bootstrap(BTreeMap::from([(id, internal.clone())])),
         coordinator: CoordinatorConfig::default(),
-        api: ApiConfig {
+        api: ApiConfig::from(EdgeConfig {
             drain_timeout: DRAIN_TIMEOUT,
-            ..ApiConfig::default()
-        },
+            ..EdgeConfig::default()
+        }),
         origins: Origins::default(),
         public: addresses.rest.to_string(),
         also: Vec::new(),

@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::service::interceptor::InterceptedService;
-use volley_api::ApiConfig;
+use volley_api::EdgeConfig;
 use volley_artifacts::ArtifactConfig;
 use volley_backend_remote::RemoteConfig;
 use volley_flight::server::{FlightServer, FlightServerConfig};
@@ -92,7 +92,7 @@ pub(crate) fn start(
     let told = Vec::new();
     let served = Arc::new(worker.clone());
     let served = Traced::around(served, &tracer, "predict", SpanKind::Server, told);
-    let intake = Intake::new(ApiConfig::default().max_inflight_body_bytes);
+    let intake = Intake::new(EdgeConfig::default().max_inflight_body_bytes);
     let server = FlightServer::new(served, plan.exchanges)
         .taking_in(intake)
         .checking(connectors);
@@ -121,9 +121,9 @@ pub(crate) fn start(
             metrics.encode()
         }),
         Arc::new(move || ready.ready()),
-        ApiConfig {
+        EdgeConfig {
             drain_timeout: Duration::from_secs(1),
-            ..ApiConfig::default()
+            ..EdgeConfig::default()
         },
         Arc::new(gate),
         stop.clone(),

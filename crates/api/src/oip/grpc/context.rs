@@ -23,11 +23,12 @@ use volley_types::deadline::grpc_timeout;
 use volley_types::{Deadline, PredictError, Role, Share};
 
 use crate::answering::AnsweredBy;
-use crate::app::App;
-use crate::auth::{Sealed, served_here};
+use crate::auth::served_here;
 use crate::context::{self, REQUEST_ID, RequestContext};
+use crate::edge::DialectCaller;
 use crate::idle;
-use crate::serve::{Caller, Draining};
+use crate::oip::state::{Caller, Oip};
+use crate::serve::{Draining, PeerAddress};
 
 const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
@@ -43,7 +44,7 @@ const STREAM: &str = "/ModelStreamInfer";
 #[derive(Clone)]
 pub(super) struct CallContext {
     /// The cluster.
-    pub(super) app: Arc<App>,
+    pub(super) caller: Caller,
     /// As over REST, with the deadline of a call that has one request.
     pub(super) request: RequestContext,
     /// The deadline that the client gave, which holds for a whole stream.
@@ -83,7 +84,7 @@ pub(super) fn status(error: &PredictError) -> Status {
 /// Wraps every call: refuses what is no gRPC, makes the context, bounds the body's time, fences
 /// panics, echoes the id, and cuts an answer that nobody takes.
 pub(super) async fn middleware(
-    State(sealed): State<Sealed>,
+    State(oip): State<Oip>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -106,20 +107,20 @@ pub(super) async fn middleware(
         path = request.uri().path(),
     );
     let now = Instant::now();
-    let config = *sealed.config();
+    let config = *oip.edge().config();
     let limits = context::timeout(request.headers(), &config).and_then(|most| {
         let given = call_timeout(request.headers())?;
         let session = context::session(request.headers())?;
-        Ok((most, given, session, admit(&sealed, &request)?))
+        Ok((most, given, session, admit(&oip, &request)?))
     });
     let mut response = match limits {
         Err(error) => status(&error).into_http(),
-        Ok((most, given, session, app)) => {
+        Ok((most, given, session, caller)) => {
             let given = given.map(|given| Deadline::after(now, given));
             let most = Deadline::after(now, most);
-            let answered_by = app.answered_by.clone();
+            let answered_by = caller.answered_by.clone();
             let context = CallContext {
-                app,
+                caller,
                 request: RequestContext {
                     request_id: request_id.clone(),
                     trace,
@@ -128,11 +129,11 @@ pub(super) async fn middleware(
                     span: span.clone(),
                     watches: request.extensions().get().cloned().unwrap_or_default(),
                     answered_by,
-                    resume: None,
+                    sink: None,
                 },
                 deadline: given,
                 draining: request.extensions().get().cloned().unwrap_or_default(),
-                taken: Arc::new(Mutex::new(sealed.intake().share())),
+                taken: Arc::new(Mutex::new(oip.edge().intake().share())),
             };
             let taken = context.taken.clone();
             let watches = context.request.watches.clone();
@@ -163,10 +164,10 @@ pub(super) async fn middleware(
 
 /// The cluster for who calls, where that is allowed to them. A call that is not listed here needs
 /// the strongest role.
-fn admit(sealed: &Sealed, request: &Request) -> Result<Arc<App>, PredictError> {
+fn admit(oip: &Oip, request: &Request) -> Result<Caller, PredictError> {
     let call = request.uri().path().rsplit('/').next();
     let needed = match call.unwrap_or_default() {
-        "ServerLive" | "ServerReady" => return Ok(open(sealed, request, Principal::nobody())),
+        "ServerLive" | "ServerReady" => return Ok(open(oip, request, Principal::nobody())),
         "ServerMetadata" | "ModelReady" | "ModelMetadata" | "ModelConfig" | "ModelStatistics"
         | "RepositoryIndex" => Role::Viewer,
         "ModelInfer" | "ModelStreamInfer" => Role::Predict,
@@ -175,15 +176,24 @@ fn admit(sealed: &Sealed, request: &Request) -> Result<Arc<App>, PredictError> {
         _ => Role::ClusterAdmin,
     };
     served_here(needed.into(), request.extensions())?;
-    let address = request.extensions().get::<Caller>().map(|caller| caller.0);
-    let principal = sealed.gate().identify_from(request.headers(), address)?;
+    let address = request.extensions().get::<PeerAddress>().map(|peer| peer.0);
+    let principal = oip
+        .edge()
+        .gate()
+        .identify_from(request.headers(), address)?;
     principal.allow(needed)?;
-    Ok(open(sealed, request, principal))
+    Ok(open(oip, request, principal))
 }
 
-fn open(sealed: &Sealed, request: &Request, principal: Principal) -> Arc<App> {
+fn open(oip: &Oip, request: &Request, principal: Principal) -> Caller {
     let answered_by = AnsweredBy::default();
-    sealed.open(Arc::new(principal), request.headers(), answered_by)
+    let caller = oip
+        .edge()
+        .caller(Arc::new(principal), request.headers(), answered_by);
+    DialectCaller {
+        caller,
+        state: oip.clone(),
+    }
 }
 
 fn bare(status: StatusCode, why: &'static str) -> Response {

@@ -12,10 +12,10 @@ use volley_proto::inference::triton::{
 };
 
 use super::context::{CallContext, status};
-use super::edge::{Answer, Edge};
+use super::service::{Answer, InferenceService};
 use super::stream::{self, Message, Responses};
 
-pub(super) struct MlServer(pub(super) Edge);
+pub(super) struct MlServer(pub(super) InferenceService);
 
 #[tonic::async_trait]
 impl GrpcInferenceService for MlServer {

@@ -12,16 +12,23 @@ use volley_types::{Input, ParamValue, Parameters, PredictError, PredictRequest, 
 
 use super::GrpcSkin;
 use super::contents::{self, to_raw};
-use super::edge::named;
 use super::reply::{Form, Reply};
-use crate::app::App;
 use crate::context::RequestContext;
 use crate::oip::describe::{TEXT_INPUT, TEXT_OUTPUT};
 use crate::oip::outputs::{self, Requested, Wanted};
 use crate::oip::shared_memory::{self, REGION, Slice};
+use crate::oip::state::Caller;
 use crate::oip::tensors::{RawTensor, Rows, binary_rows, printable};
-use crate::oip::{Found, reserved};
+use crate::oip::{Found, Named, reserved};
 use crate::{answer, chat};
+
+/// The model that a message names; an empty version means the deployed one.
+pub(super) fn named(model: String, version: String) -> Named {
+    Named {
+        model,
+        version: (!version.is_empty()).then_some(version),
+    }
+}
 
 /// The chat of a generation, in place of its text: a JSON list of messages.
 const MESSAGES: &str = "messages";
@@ -45,7 +52,7 @@ impl Asked {
     /// # Errors
     /// `InvalidInput` naming what is wrong; `NotFound` and the like for the model.
     pub(super) async fn read(
-        app: &App,
+        caller: &Caller,
         skin: GrpcSkin,
         mut given: ModelInferRequest,
         context: &RequestContext,
@@ -55,10 +62,10 @@ impl Asked {
             std::mem::take(&mut given.model_name),
             std::mem::take(&mut given.model_version),
         );
-        let found = Found::find(app, &named).await?;
+        let found = Found::find(caller, &named).await?;
         let streams = found.signature.task == Task::Generate;
         let raw = skin == GrpcSkin::Triton || !given.raw_input_contents.is_empty();
-        let inputs = inputs(given.inputs, given.raw_input_contents, app)?;
+        let inputs = inputs(given.inputs, given.raw_input_contents, caller)?;
         let mut parameters = parameters(given.parameters)?;
         let empty_final = parameters.remove(EMPTY_FINAL) == Some(ParamValue::Bool(true));
         let wanted = wanted(given.outputs)?;
@@ -105,7 +112,7 @@ impl Asked {
     ///
     /// # Errors
     /// The model's own, and those of [`Reply::whole`].
-    pub(super) async fn answer(self, app: &App) -> Result<ModelInferResponse, PredictError> {
+    pub(super) async fn answer(self, caller: &Caller) -> Result<ModelInferResponse, PredictError> {
         let Self {
             found,
             request,
@@ -113,17 +120,18 @@ impl Asked {
             share: _share,
             ..
         } = self;
-        let mut run = app
-            .statistics
+        let mut run = caller
+            .state
+            .statistics()
             .start(&reply.model_name, &reply.model_version);
         run.is_read(rows(&request));
-        let chunks = found.predict(app, request).await?;
-        reply.model_version = found.answering(app, &chunks);
+        let chunks = found.predict(caller, request).await?;
+        reply.model_version = found.answering(caller, &chunks);
         let batches = answer::collect(chunks).await?;
         run.is_inferred();
         let (response, shared) = reply.whole(&batches)?;
         for (slice, bytes) in &shared {
-            app.shared_memory.write(slice, bytes)?;
+            caller.state.shared_memory().write(slice, bytes)?;
         }
         run.is_done();
         Ok(response)
@@ -191,7 +199,7 @@ fn classes(given: &InferParameter) -> Result<Option<usize>, PredictError> {
 fn inputs(
     given: Vec<InferInputTensor>,
     raw: Vec<Bytes>,
-    app: &App,
+    caller: &Caller,
 ) -> Result<Vec<RawTensor>, PredictError> {
     if given.is_empty() {
         return Err(PredictError::invalid(
@@ -213,7 +221,7 @@ fn inputs(
             PredictError::invalid(format!("input '{}': {what}", printable(&input.name)))
         })?;
         let raw = match shared {
-            Some(slice) => Some(app.shared_memory.read(&slice)?),
+            Some(slice) => Some(caller.state.shared_memory().read(&slice)?),
             None => raw.next(),
         };
         tensor(input, raw)

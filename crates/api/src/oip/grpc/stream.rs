@@ -5,7 +5,6 @@
 //! behind it.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Instant;
 
 use async_stream::stream;
@@ -19,11 +18,11 @@ use volley_types::{ChunkStream, Deadline, ErrorCode, GenerationRow, PredictError
 
 use super::GrpcSkin;
 use super::context::{CallContext, status};
-use super::edge::Edge;
 use super::reply::{End, Reply};
 use super::request::{Asked, rows};
-use crate::app::App;
+use super::service::InferenceService;
 use crate::context::{RequestContext, too_late};
+use crate::oip::state::Caller;
 use crate::{answer, sse};
 
 /// Requests of one stream that run at a time; the next is read when one has ended.
@@ -48,11 +47,11 @@ type Read = Result<Asked, (String, PredictError)>;
 
 /// The answers to `requests`.
 pub(super) fn answers(
-    edge: Edge,
+    service: InferenceService,
     context: CallContext,
     mut requests: Streaming<ModelInferRequest>,
 ) -> impl Stream<Item = Said> + Send + 'static {
-    let most = match edge.skin {
+    let most = match service.skin {
         GrpcSkin::Triton => MAX_RUNNING,
         // Its messages say nothing of the request that they answer.
         GrpcSkin::MlServer => 1,
@@ -80,8 +79,8 @@ pub(super) fn answers(
                     return;
                 }
                 read = reading.next(), if !reading.is_empty() => match read {
-                    Some(Ok(asked)) if asked.streams => pieces.push(generation(&context.app, asked).boxed()),
-                    Some(Ok(asked)) => whole.push_back(at_once(&context.app, asked)),
+                    Some(Ok(asked)) if asked.streams => pieces.push(generation(&context.caller, asked).boxed()),
+                    Some(Ok(asked)) => whole.push_back(at_once(&context.caller, asked)),
                     Some(Err((id, error))) => {
                         let refused = Message::Refused { id, error };
                         whole.push_back(std::future::ready(refused).boxed());
@@ -103,7 +102,7 @@ pub(super) fn answers(
                     (open, draining) = (false, true);
                 }
                 next = requests.message(), if open && running < most => match next {
-                    Ok(Some(request)) => reading.push_back(read(edge, &context, request)),
+                    Ok(Some(request)) => reading.push_back(read(service, &context, request)),
                     Ok(None) => open = false,
                     Err(status) => {
                         yield Err(status);
@@ -119,9 +118,13 @@ pub(super) fn answers(
     }
 }
 
-fn read(edge: Edge, call: &CallContext, given: ModelInferRequest) -> BoxFuture<'static, Read> {
+fn read(
+    service: InferenceService,
+    call: &CallContext,
+    given: ModelInferRequest,
+) -> BoxFuture<'static, Read> {
     let now = Instant::now();
-    let own = Deadline::after(now, call.app.config.request_timeout);
+    let own = Deadline::after(now, call.caller.config.request_timeout);
     let context = RequestContext {
         request_id: RequestId::random(),
         trace: call.request.trace.child(),
@@ -129,11 +132,11 @@ fn read(edge: Edge, call: &CallContext, given: ModelInferRequest) -> BoxFuture<'
         ..call.request.clone()
     };
     let span = tracing::info_span!(parent: &context.span, "request", id = %context.request_id);
-    let app = call.app.clone();
+    let caller = call.caller.clone();
     let share = call.share_of(&given);
     let work = async move {
         let id = given.id.clone();
-        let asked = async { Asked::read(&app, edge.skin, given, &context, share?).await };
+        let asked = async { Asked::read(&caller, service.skin, given, &context, share?).await };
         let asked = context
             .in_time(asked)
             .await
@@ -149,11 +152,11 @@ fn read(edge: Edge, call: &CallContext, given: ModelInferRequest) -> BoxFuture<'
 }
 
 /// The one answer of a model of tensors.
-fn at_once(app: &Arc<App>, asked: Asked) -> BoxFuture<'static, Message> {
-    let app = app.clone();
+fn at_once(caller: &Caller, asked: Asked) -> BoxFuture<'static, Message> {
+    let caller = caller.clone();
     let (until, id) = (until(asked.request.deadline), asked.reply.id.clone());
     let work = async move {
-        let done = tokio::time::timeout_at(until, asked.answer(&app)).await;
+        let done = tokio::time::timeout_at(until, asked.answer(&caller)).await;
         match done.unwrap_or_else(|_| Err(too_late())) {
             Ok(response) => Message::Response {
                 response,
@@ -166,8 +169,8 @@ fn at_once(app: &Arc<App>, asked: Asked) -> BoxFuture<'static, Message> {
 }
 
 /// The pieces of a generated text.
-fn generation(app: &Arc<App>, asked: Asked) -> impl Stream<Item = Message> + Send + 'static {
-    let app = app.clone();
+fn generation(caller: &Caller, asked: Asked) -> impl Stream<Item = Message> + Send + 'static {
+    let caller = caller.clone();
     let Asked {
         found,
         request,
@@ -178,9 +181,9 @@ fn generation(app: &Arc<App>, asked: Asked) -> impl Stream<Item = Message> + Sen
     let until = until(request.deadline);
     stream! {
         let _held = share;
-        let mut run = app.statistics.start(&reply.model_name, &reply.model_version);
+        let mut run = caller.state.statistics().start(&reply.model_name, &reply.model_version);
         run.is_read(rows(&request));
-        let begun = tokio::time::timeout_at(until, found.predict(&app, request)).await;
+        let begun = tokio::time::timeout_at(until, found.predict(&caller, request)).await;
         let mut chunks = match begun.unwrap_or_else(|_| Err(too_late())) {
             Ok(chunks) => chunks,
             Err(error) => {
@@ -188,7 +191,7 @@ fn generation(app: &Arc<App>, asked: Asked) -> impl Stream<Item = Message> + Sen
                 return;
             }
         };
-        reply.model_version = found.answering(&app, &chunks);
+        reply.model_version = found.answering(&caller, &chunks);
         let mut end = End::default();
         loop {
             match next(&mut chunks, until, &reply, &mut end).await {

@@ -25,8 +25,9 @@ use volley_types::ModelName;
 
 use super::config::message;
 use super::context::{CallContext, status};
-use super::edge::{Answer, Edge, finish, named};
 use super::reply::parameter;
+use super::request::named;
+use super::service::{Answer, InferenceService, finish};
 use super::stream::{self, Message, Responses};
 use crate::oip::shared_memory::Region;
 use crate::oip::statistics::{Counts, Total};
@@ -37,7 +38,7 @@ const FINAL: &str = "triton_final_response";
 /// Metadata of a stream whose first error is to end it.
 const ERRORS_END: &str = "triton_grpc_error";
 
-pub(super) struct Triton(pub(super) Edge);
+pub(super) struct Triton(pub(super) InferenceService);
 
 #[tonic::async_trait]
 impl GrpcInferenceService for Triton {
@@ -98,7 +99,7 @@ impl GrpcInferenceService for Triton {
         let asked = request.into_inner();
         let named = named(asked.name, asked.version);
         let work = async {
-            let found = Found::find(&context.app, &named).await?;
+            let found = Found::find(&context.caller, &named).await?;
             Ok(ModelConfigResponse {
                 config: Some(message(&config::of(&found))),
             })
@@ -113,13 +114,13 @@ impl GrpcInferenceService for Triton {
         let context = CallContext::of(&request)?;
         let asked = request.into_inner();
         let work = async {
-            let app = &context.app;
+            let caller = &context.caller;
             let counted = if asked.name.is_empty() {
-                app.statistics.all(&app.control.registry())
+                caller.state.statistics().all(&caller.control.registry())
             } else {
-                let found = Found::find(app, &named(asked.name, asked.version)).await?;
+                let found = Found::find(caller, &named(asked.name, asked.version)).await?;
                 let key = (found.model.name, found.version);
-                [(key.clone(), app.statistics.of(&key))].into()
+                [(key.clone(), caller.state.statistics().of(&key))].into()
             };
             let model_stats = counted.into_iter().map(statistics).collect();
             Ok(ModelStatisticsResponse { model_stats })
@@ -154,7 +155,7 @@ impl GrpcInferenceService for Triton {
     ) -> Answer<SystemSharedMemoryStatusResponse> {
         let context = CallContext::of(&request)?;
         let name = request.into_inner().name;
-        let regions = context.app.shared_memory.regions(&name);
+        let regions = context.caller.state.shared_memory().regions(&name);
         let regions = regions.map_err(|error| status(&error))?.into_iter();
         let told = |(name, region): (String, Region)| {
             let told = RegionStatus {
@@ -180,7 +181,11 @@ impl GrpcInferenceService for Triton {
             offset: asked.offset,
             byte_size: asked.byte_size,
         };
-        let registered = context.app.shared_memory.register(asked.name, region);
+        let registered = context
+            .caller
+            .state
+            .shared_memory()
+            .register(asked.name, region);
         registered.map_err(|error| status(&error))?;
         Ok(Response::new(SystemSharedMemoryRegisterResponse {}))
     }
@@ -191,7 +196,7 @@ impl GrpcInferenceService for Triton {
     ) -> Answer<SystemSharedMemoryUnregisterResponse> {
         let context = CallContext::of(&request)?;
         let name = request.into_inner().name;
-        context.app.shared_memory.unregister(&name);
+        context.caller.state.shared_memory().unregister(&name);
         Ok(Response::new(SystemSharedMemoryUnregisterResponse {}))
     }
 

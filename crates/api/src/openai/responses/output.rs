@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use volley_types::{ErrorCode, FinishReason, PredictError, StreamId, StreamOwner, Usage};
 
 use super::store::Responses;
-use crate::openai::now;
+use crate::clock::now;
 use crate::supplement::supplement;
 
 /// A response whose output is not there yet.

@@ -9,10 +9,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use volley_types::{ErrorCode, HeldStreams, PredictError, StreamId, TakenUp};
 
-use crate::app::App;
 use crate::context::RequestContext;
 use crate::error::{ApiError, with_code};
-use crate::extract::{Path, Query, State};
+use crate::extract::{Path, Query};
+use crate::openai::state::ResponsesCaller as Caller;
 
 /// What is written of a held response beside its own text: brackets, names.
 const AROUND: usize = 1 << 10;
@@ -53,8 +53,8 @@ pub(super) fn missing_previous() -> PredictError {
     )
 }
 
-fn holder(app: &App, id: &str) -> Result<(StreamId, Arc<dyn HeldStreams>), PredictError> {
-    let held = parse(id).and_then(|id| Some((app.resume.holder_of_response(&id)?, id)));
+fn holder(caller: &Caller, id: &str) -> Result<(StreamId, Arc<dyn HeldStreams>), PredictError> {
+    let held = parse(id).and_then(|id| Some((caller.state.holder(&id)?, id)));
     held.map(|(holder, id)| (id, holder))
         .ok_or_else(|| missing(id))
 }
@@ -64,13 +64,13 @@ fn holder(app: &App, id: &str) -> Result<(StreamId, Arc<dyn HeldStreams>), Predi
 /// # Errors
 /// `NotFound` where the caller has none of this id; `Unavailable` where its coordinator does not
 /// answer.
-pub(super) async fn find(app: &App, id: &str) -> Result<Stored, PredictError> {
-    let (held, holder) = holder(app, id)?;
-    let taken_up = holder.take_up(&held, 0, app.principal.who()).await;
+pub(super) async fn find(caller: &Caller, id: &str) -> Result<Stored, PredictError> {
+    let (held, holder) = holder(caller, id)?;
+    let taken_up = holder.take_up(&held, 0, caller.principal.who()).await;
     let TakenUp::Events(mut pieces) = taken_up.map_err(|error| named(error, id))? else {
         return Err(missing(id));
     };
-    let (mut text, most) = (Vec::new(), app.resume.responses().largest() + AROUND);
+    let (mut text, most) = (Vec::new(), caller.state.responses().largest() + AROUND);
     while let Some(piece) = pieces.try_next().await? {
         text.extend_from_slice(&piece);
         if most < text.len() {
@@ -110,7 +110,7 @@ pub(crate) struct Read {
 
 /// A response again.
 pub(crate) async fn get(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     Path(id): Path<String>,
     Query(read): Query<Read>,
@@ -120,19 +120,19 @@ pub(crate) async fn get(
             "parameter 'stream' is not supported: a held response is whole",
         )));
     }
-    let found = context.in_time(find(&app, &id)).await;
+    let found = context.in_time(find(&caller, &id)).await;
     found.map(|held| Json(held.response)).map_err(refused)
 }
 
 /// Forgets a response.
 pub(crate) async fn delete(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Response> {
     let forgotten = async {
-        let (held, holder) = holder(&app, &id)?;
-        let forgotten = holder.cancel(&held, app.principal.who()).await;
+        let (held, holder) = holder(&caller, &id)?;
+        let forgotten = holder.cancel(&held, caller.principal.who()).await;
         forgotten.map_err(|error| named(error, &id))
     };
     context.in_time(forgotten).await.map_err(refused)?;
@@ -152,13 +152,13 @@ pub(crate) struct Page {
 
 /// What a response was made from: the conversation in front of it, the latest item first.
 pub(crate) async fn input_items(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     context: RequestContext,
     Path(id): Path<String>,
     Query(page): Query<Page>,
 ) -> Result<Json<Value>, Response> {
     let found = async {
-        let held = find(&app, &id).await?;
+        let held = find(&caller, &id).await?;
         items(&id, held, &page)
     };
     context.in_time(found).await.map(Json).map_err(refused)

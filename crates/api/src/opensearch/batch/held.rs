@@ -10,11 +10,48 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::task::AbortHandle;
 use volley_types::registry::{RegistryCommand, TaskRecord, TaskState};
-use volley_types::{Control, ErrorCode, HeldTask, HeldTasks, PredictError};
+use volley_types::{Control, ErrorCode, HeldTask, HeldTasks, NodeId, PredictError};
 
-use super::missing;
-use crate::opensearch::models::now_ms;
+use crate::clock::now_ms;
 use crate::opensearch::settings;
+
+/// The way to the tasks that another coordinator holds; `None` when it is no member.
+pub type PeerTasks = Arc<dyn Fn(NodeId) -> Option<Arc<dyn HeldTasks>> + Send + Sync>;
+
+/// The batches of all coordinators.
+#[derive(Clone)]
+pub(crate) struct Everywhere {
+    pub(super) own: Batches,
+    peers: PeerTasks,
+}
+
+impl Everywhere {
+    pub(crate) fn new(own: Batches, peers: PeerTasks) -> Self {
+        Self { own, peers }
+    }
+
+    /// Ends the batches of this coordinator when it is dropped.
+    pub(crate) fn end_guard(&self) -> EndGuard {
+        self.own.end_guard()
+    }
+
+    pub(super) fn holder(
+        &self,
+        own: NodeId,
+        node: NodeId,
+    ) -> Result<Arc<dyn HeldTasks>, PredictError> {
+        if own == node {
+            return Ok(Arc::new(self.own.clone()));
+        }
+        (self.peers)(node).ok_or_else(missing)
+    }
+}
+
+pub(super) fn missing() -> PredictError {
+    let message = "no such batch; it may have ended more than an hour ago, or its model may have \
+                   been deleted";
+    PredictError::new(ErrorCode::NotFound, message)
+}
 
 /// The most batches that one coordinator holds, running or not.
 const MAX_BATCHES: usize = 100;

@@ -8,8 +8,8 @@ use volley_types::registry::{
 use volley_types::{ConnectorId, ErrorCode, PredictError, SecretName};
 
 use super::{fresh_id, read_new};
-use crate::app::App;
 use crate::body::Fields;
+use crate::opensearch::state::Caller;
 
 /// What the secret of a connector is called: its id and this.
 const ENDING: &str = ".credential";
@@ -40,25 +40,25 @@ impl Given {
 /// # Errors
 /// `InvalidInput`, as for [`read_new`]; `Conflict` where the secret's name is taken.
 pub(crate) fn read(
-    app: &App,
+    caller: &Caller,
     registry: &RegistryState,
     body: &Map<String, Value>,
 ) -> Result<Given, PredictError> {
     let literal = literal(body.get("credential"));
     // Without master keys the body is refused for its secret, with what to do.
-    let (Some(literal), Ok(keys)) = (literal, app.gate.master_keys()) else {
-        let spec = read_new(&app.principal, registry, body)?;
+    let (Some(literal), Ok(keys)) = (literal, caller.gate.master_keys()) else {
+        let spec = read_new(&caller.principal, registry, body)?;
         return Ok(Given { spec, secret: None });
     };
     let mut body = body.clone();
     let id = match body.text("connector_id")?.or(body.text("id")?) {
         Some(id) => ConnectorId::new(id)?,
-        None => fresh_id(&app.principal)?,
+        None => fresh_id(&caller.principal)?,
     };
     body.insert("connector_id".to_owned(), id.as_str().into());
     let name = SecretName::new(format!("{id}{ENDING}"))?;
     body.insert("credential".to_owned(), format!("secret:{name}").into());
-    let spec = read_new(&app.principal, registry, &body)?;
+    let spec = read_new(&caller.principal, registry, &body)?;
     if registry.secrets.contains_key(&name) {
         let message = format!(
             "a secret '{name}' is there already: name it as the credential, 'secret:{name}', or \
@@ -77,20 +77,20 @@ pub(crate) fn read(
 ///
 /// # Errors
 /// The registry's own; then there is no secret either, unless the registry could not be reached.
-pub(crate) async fn write(app: &App, given: Given) -> Result<(), PredictError> {
+pub(crate) async fn write(caller: &Caller, given: Given) -> Result<(), PredictError> {
     let Given { spec, secret } = given;
     let name = secret.as_ref().map(|(name, _)| name.clone());
     if let Some((name, sealed)) = secret {
         let command = RegistryCommand::PutSecret { name, sealed };
-        app.control.write(command).await?;
+        caller.control.write(command).await?;
     }
-    let written = app.control.write(RegistryCommand::CreateConnector(spec));
+    let written = caller.control.write(RegistryCommand::CreateConnector(spec));
     let error = match written.await {
         Ok(_) => return Ok(()),
         Err(error) => error,
     };
     if let Some(name) = name {
-        forget(app, name).await?;
+        forget(caller, name).await?;
     }
     Err(error)
 }
@@ -108,8 +108,12 @@ pub(super) fn own(spec: &ConnectorSpec) -> Option<SecretName> {
 ///
 /// # Errors
 /// The registry's own.
-pub(super) async fn forget(app: &App, name: SecretName) -> Result<(), PredictError> {
-    match app.control.write(RegistryCommand::DeleteSecret(name)).await {
+pub(super) async fn forget(caller: &Caller, name: SecretName) -> Result<(), PredictError> {
+    match caller
+        .control
+        .write(RegistryCommand::DeleteSecret(name))
+        .await
+    {
         Err(error) if !matches!(error.code, ErrorCode::Conflict | ErrorCode::NotFound) => {
             Err(error)
         }

@@ -1,7 +1,5 @@
 //! A model's life after its registration: change, deploy, undeploy, delete.
 
-use std::sync::Arc;
-
 use axum::Json;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -14,10 +12,10 @@ use volley_types::{
 };
 
 use super::{INDEX, unknown};
-use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::error::ApiError;
-use crate::extract::{Path, Query, State};
+use crate::extract::{Path, Query};
+use crate::opensearch::state::Caller;
 use crate::opensearch::{deployment, settings, tasks};
 
 /// The most nodes or models of one request.
@@ -31,25 +29,25 @@ pub(crate) struct DeployQuery {
 }
 
 pub(crate) async fn deploy(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(id): Path<String>,
     Query(query): Query<DeployQuery>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let ModelRef { name, version } = id.parse()?;
     body.only("a deployment", &deployment::FIELDS)?;
-    let registry = app.control.registry();
+    let registry = caller.control.registry();
     let command = deploy_command(&registry, name.clone(), version, &query, &body)?;
     if let RegistryCommand::Deploy { workers, .. } = &command
         && !workers.is_empty()
         && body.contains_key("node_ids")
     {
         settings::demand(&registry, settings::CUSTOM_PLAN, "A custom deployment plan")?;
-        known(&app, &registry, workers)?;
+        known(&caller, &registry, workers)?;
     }
     may_run(&registry, &name, version)?;
-    app.control.write(command).await?;
-    let registry = app.control.registry();
+    caller.control.write(command).await?;
+    let registry = caller.control.registry();
     let deployment = registry
         .models
         .get(&name)
@@ -142,8 +140,12 @@ fn no_list(name: &str) -> PredictError {
 }
 
 /// A worker that is spelt wrongly would be waited for without end.
-fn known(app: &App, registry: &RegistryState, workers: &[WorkerId]) -> Result<(), PredictError> {
-    let status = app.control.status();
+fn known(
+    caller: &Caller,
+    registry: &RegistryState,
+    workers: &[WorkerId],
+) -> Result<(), PredictError> {
+    let status = caller.control.status();
     let heard = |id: &WorkerId| status.workers.iter().any(|worker| worker.id == *id);
     let placed = |id: &WorkerId| registry.models.values().any(|it| it.placement.contains(id));
     match workers.iter().find(|id| !heard(id) && !placed(id)) {
@@ -195,20 +197,20 @@ pub(super) fn allowed(
 
 /// Takes a model from all its workers, or from those that the body names.
 pub(crate) async fn undeploy(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(id): Path<String>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     body.only("an undeployment", &["node_ids"])?;
     let model = ModelName::new(id)?;
     let mut told = Map::new();
-    undeploy_one(&app, &model, workers(&body)?.as_deref(), &mut told).await?;
+    undeploy_one(&caller, &model, workers(&body)?.as_deref(), &mut told).await?;
     Ok(Json(Value::Object(told)))
 }
 
 /// The same for several models; for all of them where none is named.
 pub(crate) async fn undeploy_many(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     body.only("an undeployment", &["node_ids", "model_ids"])?;
@@ -219,7 +221,7 @@ pub(crate) async fn undeploy_many(
             .map(ModelName::new)
             .collect::<Result<Vec<_>, _>>()?,
         None => {
-            let registry = app.control.registry();
+            let registry = caller.control.registry();
             let deployed = registry
                 .models
                 .values()
@@ -229,18 +231,18 @@ pub(crate) async fn undeploy_many(
     };
     let mut told = Map::new();
     for model in &models {
-        undeploy_one(&app, model, workers.as_deref(), &mut told).await?;
+        undeploy_one(&caller, model, workers.as_deref(), &mut told).await?;
     }
     Ok(Json(Value::Object(told)))
 }
 
 async fn undeploy_one(
-    app: &App,
+    caller: &Caller,
     model: &ModelName,
     from: Option<&[WorkerId]>,
     told: &mut Map<String, Value>,
 ) -> Result<(), PredictError> {
-    let registry = app.control.registry();
+    let registry = caller.control.registry();
     let entry = registry.models.get(model).ok_or_else(|| unknown(model))?;
     let from = from.filter(|from| !from.is_empty());
     let leaves = |id: &&WorkerId| from.is_none_or(|from| from.contains(id));
@@ -263,7 +265,7 @@ async fn undeploy_one(
         },
         _ => RegistryCommand::Undeploy(model.clone()),
     };
-    app.control.write(command).await?;
+    caller.control.write(command).await?;
     for worker in gone {
         let node = told
             .entry(worker.to_string())
@@ -299,7 +301,7 @@ const ELSEWHERE: [(&str, &str); 8] = [
 
 /// Changes what may be changed: the description and the group.
 pub(crate) async fn update(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(id): Path<String>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
@@ -328,7 +330,7 @@ pub(crate) async fn update(
         description,
         group,
     };
-    app.control.write(update).await?;
+    caller.control.write(update).await?;
     Ok(Json(
         json!({ "_index": INDEX, "_id": model.as_str(), "result": "updated" }),
     ))
@@ -336,10 +338,11 @@ pub(crate) async fn update(
 
 /// Whether a model is deployed and its deployment failed on every worker, so that deleting it
 /// takes nothing from anybody.
-fn serves_nothing(app: &App, model: &ModelName) -> bool {
-    let registry = app.control.registry();
+fn serves_nothing(caller: &Caller, model: &ModelName) -> bool {
+    let registry = caller.control.registry();
     let deployment = registry.models.get(model).map(|entry| &entry.deployment);
-    let Some((Some(deployment), status)) = deployment.zip(app.control.model_status(model)) else {
+    let Some((Some(deployment), status)) = deployment.zip(caller.control.model_status(model))
+    else {
         return false;
     };
     let failure = DeploymentFailure::find(Some(deployment), &status);
@@ -347,16 +350,18 @@ fn serves_nothing(app: &App, model: &ModelName) -> bool {
 }
 
 pub(crate) async fn delete(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let model = ModelName::new(id)?;
-    if serves_nothing(&app, &model) {
-        app.control
+    if serves_nothing(&caller, &model) {
+        caller
+            .control
             .write(RegistryCommand::Undeploy(model.clone()))
             .await?;
     }
-    app.control
+    caller
+        .control
         .write(RegistryCommand::DeleteModel(model.clone()))
         .await?;
     Ok(Json(

@@ -1,7 +1,6 @@
 //! `profile`: where models are and how they do, and which tasks run.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use axum::Json;
 use serde_json::{Map, Value, json};
@@ -10,10 +9,10 @@ use volley_types::registry::{ModelEntry, ReplicaState};
 use volley_types::{ErrorCode, PredictError};
 
 use super::{coordinator, counted};
-use crate::app::App;
 use crate::body::{Fields, JsonObject};
 use crate::error::ApiError;
-use crate::extract::{Path, State};
+use crate::extract::Path;
+use crate::opensearch::state::Caller;
 use crate::opensearch::{batch, tasks};
 
 const FIELDS: [&str; 5] = [
@@ -65,13 +64,13 @@ impl Asked {
 
 /// Models and tasks.
 pub(crate) async fn profile(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let asked = Asked::read(&body)?;
-    let mut told = of_models(&app, &asked);
-    let batches = batch::all(&app).await;
-    for (id, tasks) in of_tasks(&app, &asked, &batches) {
+    let mut told = of_models(&caller, &asked);
+    let batches = batch::all(&caller).await;
+    for (id, tasks) in of_tasks(&caller, &asked, &batches) {
         let node = told["nodes"]
             .as_object_mut()
             .map(|nodes| nodes.entry(id).or_insert_with(|| json!({})));
@@ -84,22 +83,22 @@ pub(crate) async fn profile(
 
 /// Models alone: all, or those of the body.
 pub(crate) async fn models(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
-    Ok(Json(of_models(&app, &Asked::read(&body)?)))
+    Ok(Json(of_models(&caller, &Asked::read(&body)?)))
 }
 
 /// The models in the path.
 pub(crate) async fn model(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     Path(ids): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let asked = Asked {
         models: ids.split(',').map(str::to_owned).collect(),
         ..Asked::default()
     };
-    let registry = app.control.registry();
+    let registry = caller.control.registry();
     if !registry
         .models
         .keys()
@@ -108,40 +107,45 @@ pub(crate) async fn model(
         let message = format!("Failed to find model '{ids}'");
         return Err(PredictError::new(ErrorCode::NotFound, message).into());
     }
-    Ok(Json(of_models(&app, &asked)))
+    Ok(Json(of_models(&caller, &asked)))
 }
 
 /// Tasks alone: those that run, or those of the body.
 pub(crate) async fn tasks(
-    State(app): State<Arc<App>>,
+    caller: Caller,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let asked = Asked::read(&body)?;
-    Ok(Json(tasks_alone(&app, &asked, &batch::all(&app).await)))
+    Ok(Json(tasks_alone(
+        &caller,
+        &asked,
+        &batch::all(&caller).await,
+    )))
 }
 
 /// The tasks in the path.
-pub(crate) async fn task(
-    State(app): State<Arc<App>>,
-    Path(ids): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn task(caller: Caller, Path(ids): Path<String>) -> Result<Json<Value>, ApiError> {
     let asked = Asked {
         tasks: ids.split(',').map(str::to_owned).collect(),
         ..Asked::default()
     };
-    Ok(Json(tasks_alone(&app, &asked, &batch::all(&app).await)))
+    Ok(Json(tasks_alone(
+        &caller,
+        &asked,
+        &batch::all(&caller).await,
+    )))
 }
 
-fn tasks_alone(app: &App, asked: &Asked, batches: &Batches) -> Value {
-    let nodes = of_tasks(app, asked, batches).into_iter();
+fn tasks_alone(caller: &Caller, asked: &Asked, batches: &Batches) -> Value {
+    let nodes = of_tasks(caller, asked, batches).into_iter();
     let nodes = nodes.map(|(id, tasks)| (id, json!({ "tasks": tasks })));
     json!({ "nodes": nodes.collect::<Map<_, _>>() })
 }
 
-fn of_models(app: &App, asked: &Asked) -> Value {
-    let status = app.control.status();
-    let registry = app.control.registry();
-    let counted = counted(app);
+fn of_models(caller: &Caller, asked: &Asked) -> Value {
+    let status = caller.control.status();
+    let registry = caller.control.registry();
+    let counted = counted(caller);
     let own = coordinator(&status);
     let (mut nodes, mut models) = (Map::new(), Map::new());
     for worker in status
@@ -163,7 +167,7 @@ fn of_models(app: &App, asked: &Asked) -> Value {
         if !asked.model(id) {
             continue;
         }
-        models.insert(id.to_owned(), of_model(app, &status, entry));
+        models.insert(id.to_owned(), of_model(caller, &status, entry));
         let latency = counted.get(id).and_then(super::Figures::latency);
         if let Some(latency) = latency {
             measured.insert(id.to_owned(), json!({ "predict_request_stats": latency }));
@@ -175,8 +179,8 @@ fn of_models(app: &App, asked: &Asked) -> Value {
     json!({ "nodes": nodes, "models": models })
 }
 
-fn of_model(app: &App, status: &ClusterStatus, entry: &ModelEntry) -> Value {
-    let told = app.control.model_status(&entry.name);
+fn of_model(caller: &Caller, status: &ClusterStatus, entry: &ModelEntry) -> Value {
+    let told = caller.control.model_status(&entry.name);
     let workers = status.workers.iter().filter(|worker| {
         let mut replicas = worker.replicas.iter();
         replicas.any(|it| it.model == entry.name && it.state == ReplicaState::Ready)
@@ -206,12 +210,12 @@ fn replica(replica: &ReplicaStatus) -> Value {
 }
 
 /// The tasks of each node: those that run, or those that were asked for.
-fn of_tasks(app: &App, asked: &Asked, batches: &Batches) -> Map<String, Value> {
-    let registry = app.control.registry();
+fn of_tasks(caller: &Caller, asked: &Asked, batches: &Batches) -> Map<String, Value> {
+    let registry = caller.control.registry();
     let mut nodes: Map<String, Value> = Map::new();
     for id in tasks::ids(&registry).chain(batches.keys().cloned()) {
         let batch = batches.get(&id).cloned();
-        let Some(task) = batch.or_else(|| tasks::show(app, &registry, &id)) else {
+        let Some(task) = batch.or_else(|| tasks::show(caller, &registry, &id)) else {
             continue;
         };
         let wanted = match asked.tasks.is_empty() {
