@@ -7,5 +7,5 @@ use libfuzzer_sys::fuzz_target;
 use volley_flight::ingress::Decoder;
 
 fuzz_target!(init: std::panic::set_hook(Box::new(|_| {})), |bytes: &[u8]| {
-    volley_api::fuzzing::arrow(bytes, Box::new(Decoder::default()));
+    volley_gateway::fuzzing::arrow(bytes, Box::new(Decoder::default()));
 });

@@ -2,4 +2,4 @@
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| volley_api::fuzzing::json_lines(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| volley_gateway::fuzzing::json_lines(bytes));

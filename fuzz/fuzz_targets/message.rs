@@ -2,4 +2,4 @@
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| volley_api::fuzzing::message(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| volley_gateway::fuzzing::message(bytes));

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
-use volley_api::Origins;
+use volley_gateway::Origins;
 use volley_types::PredictError;
 use volley_types::egress::HostPattern;
 

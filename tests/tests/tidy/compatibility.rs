@@ -1,7 +1,7 @@
 //! `docs/compatibility.md` is written from `tests/compatibility/page.txt`, in which every row of a
 //! table names the tests that back it. A line `{{include name.txt}}` puts a further file of that
 //! folder in, such as a table that another test writes; `{{count name}}` is the number of tests in
-//! a file of `crates/api/tests/it/reference`.
+//! a file of `crates/gateway/tests/it/reference`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::{assert_none, files, read, root};
 
 const FOLDER: &str = "tests/compatibility";
 const PAGE: &str = "docs/compatibility.md";
-const REFERENCE: &str = "crates/api/tests/it/reference";
+const REFERENCE: &str = "crates/gateway/tests/it/reference";
 const NOTE: &str = "<!-- Written from tests/compatibility/page.txt; change that. -->\n\n";
 /// Writes the page anew where it is set.
 const WRITE: &str = "VOLLEY_WRITE_DOCS";

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use volley_api::{ApiConfig, GrpcSkin, Origins};
 use volley_cluster::{ClusterConfig, MAX_RAFT_MULTIPLIER};
 use volley_coordinator::CoordinatorConfig;
+use volley_gateway::{ApiConfig, GrpcSkin, Origins};
 use volley_registry::{MAX_MODELS, MAX_REGISTRY_BYTES};
 use volley_security::guard::Share;
 use volley_types::NodeId;

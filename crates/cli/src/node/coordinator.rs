@@ -13,10 +13,6 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::server::Router;
 use tonic::{Request, Status};
-use volley_api::{
-    ApiConfig, ApiServer, Batches, EncodeMetrics, GrpcSkin, HeldAll, Origins, PeerStreams,
-    PeerTasks, Responses, Streams,
-};
 use volley_cluster::{Cluster, ClusterConfig};
 use volley_coordinator::streams::OpenChannel;
 use volley_coordinator::{Connect, Coordinator, CoordinatorConfig};
@@ -24,6 +20,10 @@ use volley_flight::client::{FlightClient, FlightClientConfig};
 use volley_flight::ingress::Decoder;
 use volley_flight::server::{FlightServer, FlightServerConfig};
 use volley_flight::transport;
+use volley_gateway::{
+    ApiConfig, ApiServer, Batches, EncodeMetrics, GrpcSkin, HeldAll, Origins, PeerStreams,
+    PeerTasks, Responses, Streams,
+};
 use volley_security::Gatekeeper;
 use volley_security::nodes::{Dialer, NodeKind, only};
 use volley_telemetry::Metrics;

@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::net::TcpListener;
-use volley_api::{ApiConfig, EdgeConfig, GrpcSkin, Origins};
 use volley_artifacts::ArtifactConfig;
 use volley_backend_remote::RemoteConfig;
 use volley_cluster::ClusterConfig;
 use volley_coordinator::CoordinatorConfig;
 use volley_flight::server::FlightServerConfig;
+use volley_gateway::{ApiConfig, EdgeConfig, GrpcSkin, Origins};
 use volley_types::{NodeId, WorkerId};
 use volley_worker::WorkerConfig;
 

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use volley_api::{ModelFile, ModelStore};
 use volley_artifacts::upload;
+use volley_gateway::{ModelFile, ModelStore};
 use volley_types::PredictError;
 use volley_types::registry::{ModelUrl, Sha256};
 

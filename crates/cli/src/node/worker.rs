@@ -8,11 +8,11 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::service::interceptor::InterceptedService;
-use volley_api::EdgeConfig;
 use volley_artifacts::ArtifactConfig;
 use volley_backend_remote::RemoteConfig;
 use volley_flight::server::{FlightServer, FlightServerConfig};
 use volley_flight::transport;
+use volley_gateway::EdgeConfig;
 use volley_security::nodes::{Callers, NodeKind, only};
 use volley_telemetry::Metrics;
 use volley_telemetry::otlp::{Exporter, OtlpConfig, SpanKind, Traced};
@@ -114,7 +114,7 @@ pub(crate) fn start(
     // A worker holds no registry: only its own key opens its metrics.
     let gate = plan.security.gatekeeper(Arc::new(Arc::default))?;
     let (ready, security) = (worker.clone(), plan.security.clone());
-    let http = tokio::spawn(volley_api::serve_node(
+    let http = tokio::spawn(volley_gateway::serve_node(
         http,
         Arc::new(move || {
             metrics.set_certificate_ends(&security.certificate_ends());

@@ -1,0 +1,71 @@
+//! What changes the cluster itself: its coordinators and who leads them; and its backup.
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use http::header;
+use serde_json::{Value, json};
+use volley_types::{NodeId, PredictError};
+
+use crate::ops::members;
+use volley_http_edge::body::{Fields, JsonObject};
+use volley_http_edge::edge::Caller;
+use volley_http_edge::error::ApiError;
+use volley_http_edge::extract::Path;
+
+pub(crate) async fn join(
+    caller: Caller,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    let (node, address) = newcomer(&body)?;
+    let joined = caller.control.join(node, address).await?;
+    Ok(Json(json!({ "coordinators": members(&joined) })))
+}
+
+pub(crate) async fn leave(caller: Caller, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+    let left = caller.control.leave(node_id(&id)?).await?;
+    Ok(Json(json!({ "coordinators": members(&left) })))
+}
+
+pub(crate) async fn replace(
+    caller: Caller,
+    Path(old): Path<String>,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    let (node, address) = newcomer(&body)?;
+    let replaced = caller
+        .control
+        .replace(node_id(&old)?, node, address)
+        .await?;
+    Ok(Json(json!({ "coordinators": members(&replaced) })))
+}
+
+pub(crate) async fn hand_over(
+    caller: Caller,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    let to = body.count("to")?.map(NodeId);
+    let leader = caller.control.hand_over(to).await?;
+    Ok(Json(json!({ "leader": leader.0 })))
+}
+
+pub(crate) async fn backup(caller: Caller) -> Result<Response, ApiError> {
+    let backup = caller.control.backup().await?;
+    let headers = [
+        (header::CONTENT_TYPE, "application/octet-stream"),
+        (header::CACHE_CONTROL, "no-store"),
+    ];
+    Ok((headers, backup).into_response())
+}
+
+fn node_id(text: &str) -> Result<NodeId, PredictError> {
+    let id = text.parse().map(NodeId);
+    id.map_err(|_| PredictError::invalid("a node id is a whole number"))
+}
+
+/// The coordinator that a body names.
+fn newcomer(body: &impl Fields) -> Result<(NodeId, String), PredictError> {
+    let id = body
+        .count("id")?
+        .ok_or_else(|| PredictError::invalid("field 'id' is missing"))?;
+    Ok((NodeId(id), body.required("address")?.to_owned()))
+}

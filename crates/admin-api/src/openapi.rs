@@ -1,0 +1,253 @@
+//! `GET /openapi.json`: the routes as an OpenAPI document, and `GET /docs`, which renders it.
+//!
+//! The document is made of the router's own list of routes, with who may call them; what each
+//! does and takes is in [`operations`], the forms of bodies in `openapi/schemas.json`. A test
+//! tells a route that is not described; what is described and is no route is told at the start.
+
+use axum::response::{Html, IntoResponse, Response};
+use bytes::Bytes;
+use http::{HeaderMap, header};
+use serde_json::{Map, Value, json};
+use volley_types::{ErrorCode, PredictError};
+
+use volley_http_edge::auth::{Access, PUBLIC};
+use volley_http_edge::error::{ApiError, ErrorFormat, ErrorFormats};
+use volley_http_edge::extract::Path;
+use volley_http_edge::operation::Operation;
+use volley_http_edge::routes::{Listed, Routes, get};
+
+/// The path of the document.
+pub const PATH: &str = "/openapi.json";
+const SCHEMAS: &str = include_str!("openapi/schemas.json");
+const PAGE: &str = include_str!("openapi/docs.html");
+/// The page loads nothing from elsewhere, and runs nothing that stands in it.
+const PAGE_POLICY: &str = "default-src 'none'; connect-src 'self'; style-src 'self'; \
+                           script-src 'self'; base-uri 'none'; form-action 'none'; \
+                           frame-ancestors 'none'";
+/// Statuses of errors that any route may answer with.
+const ERRORS: [u16; 17] = [
+    400, 401, 403, 404, 405, 408, 409, 413, 415, 422, 426, 429, 500, 501, 502, 503, 504,
+];
+
+/// Renders the document. It is the node's own, and asks for it in the reader's name.
+pub(crate) async fn page() -> Response {
+    let policy = [(header::CONTENT_SECURITY_POLICY, PAGE_POLICY)];
+    (policy, Html(PAGE)).into_response()
+}
+
+/// What the page is made of: its script and its style.
+async fn part(Path(file): Path<String>) -> Result<Response, ApiError> {
+    let (media, text) = match file.as_str() {
+        "page.js" => (
+            "text/javascript; charset=utf-8",
+            include_str!("openapi/page.js"),
+        ),
+        "page.css" => ("text/css; charset=utf-8", include_str!("openapi/page.css")),
+        _ => {
+            let message = "the page has 'page.js' and 'page.css'";
+            return Err(PredictError::new(ErrorCode::NotFound, message).into());
+        }
+    };
+    Ok(([(header::CONTENT_TYPE, media)], text).into_response())
+}
+
+/// The routes of the page that renders the document.
+pub fn page_routes() -> Routes<()> {
+    Routes::new().route("/docs", get(PUBLIC, page))
+}
+
+/// The routes of the document and of the parts of its page.
+pub fn document_routes(document: &Value) -> Routes<()> {
+    let document = Bytes::from(document.to_string());
+    let serve = move || {
+        let json = [(header::CONTENT_TYPE, "application/json")];
+        let document = document.clone();
+        async move { (json, document).into_response() }
+    };
+    // The parts are of the page, and of no interest to the document's readers.
+    Routes::new()
+        .route(PATH, get(PUBLIC, serve))
+        .route("/docs/{file}", get(PUBLIC, part))
+}
+
+/// The document of these routes.
+pub fn document(
+    routes: &[Listed],
+    operations: &[&'static Operation],
+    errors: &ErrorFormats,
+) -> Value {
+    let describe = Describe { operations, errors };
+    let schemas: Value =
+        serde_json::from_str(SCHEMAS).expect("the file is JSON, as the tests of this module read");
+    let mut paths = Map::new();
+    for route in routes {
+        let methods = paths.entry(route.path.clone()).or_insert_with(|| json!({}));
+        for (method, access) in &route.methods {
+            methods[method.to_ascii_lowercase()] = describe.operation(&route.path, method, *access);
+        }
+    }
+    for gone in operations.iter().filter(|it| !paths.contains_key(it.path)) {
+        tracing::error!(path = gone.path, "a route is described and is not there");
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Volley",
+            "version": env!("CARGO_PKG_VERSION"),
+            "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+            "description": "Every coordinator answers every request. Each request may carry \
+                            x-request-id, traceparent and x-volley-timeout-ms.",
+        },
+        "servers": [{ "url": "/" }],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {
+                "bearer": { "type": "http", "scheme": "bearer" },
+                "x-api-key": { "type": "apiKey", "in": "header", "name": "x-api-key" },
+            },
+        },
+    })
+}
+
+fn operation_id(method: &str, path: &str) -> String {
+    let words = path.split(|c: char| !c.is_ascii_alphanumeric());
+    let words = words.filter(|word| !word.is_empty());
+    let words = std::iter::once(method.to_ascii_lowercase()).chain(words.map(str::to_owned));
+    words.collect::<Vec<_>>().join("_")
+}
+
+fn schema(name: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{name}") })
+}
+
+/// One event of a stream, as its readers get it.
+fn event() -> Value {
+    json!({
+        "type": "object",
+        "description": "An event of the stream. Its data is JSON, but for the last one of some \
+                        interfaces, which is [DONE].",
+        "properties": {
+            "data": { "type": "string" },
+            "event": { "type": "string" },
+            "id": { "type": "string" },
+            "retry": { "type": "integer" },
+        },
+        "required": ["data"],
+    })
+}
+
+fn parameters(path: &str) -> impl Iterator<Item = Value> + '_ {
+    path.split('/').filter_map(|part| {
+        let name = part.strip_prefix('{')?.strip_suffix('}')?;
+        Some(json!({
+            "name": name, "in": "path", "required": true,
+            "schema": { "type": "string", "minLength": 1 },
+        }))
+    })
+}
+
+fn queries(operation: &Operation) -> impl Iterator<Item = Value> + '_ {
+    let all = operation.query.iter();
+    all.map(|(name, kind)| json!({ "name": name, "in": "query", "schema": { "type": kind } }))
+}
+
+/// What describes a route.
+struct Describe<'d> {
+    operations: &'d [&'static Operation],
+    errors: &'d ErrorFormats,
+}
+
+impl Describe<'_> {
+    fn operation(&self, path: &str, method: &str, access: Access) -> Value {
+        let mut all = self.operations.iter().copied();
+        let known = all.find(|known| (known.method, known.path) == (method, path));
+        let known = known.unwrap_or(&Operation::UNKNOWN);
+        let mut told = json!({
+            "operationId": operation_id(method, path),
+            "tags": [self.tag(path)],
+            "summary": known.summary,
+            "responses": self.responses(path, known),
+        });
+        let parameters: Vec<_> = parameters(path).chain(queries(known)).collect();
+        if !parameters.is_empty() {
+            told["parameters"] = parameters.into();
+        }
+        if !known.takes.is_empty() {
+            told["requestBody"] = json!({
+                "required": known.needs_body,
+                "content": { "application/json": { "schema": schema(known.takes) } },
+            });
+        }
+        if let Access::Role(role) = access {
+            // Where no key was ever made, none is needed.
+            told["security"] = json!([{ "bearer": [] }, { "x-api-key": [] }, {}]);
+            told["x-volley-role"] = role.as_str().into();
+        }
+        told
+    }
+
+    fn format(&self, path: &str) -> &'static dyn ErrorFormat {
+        self.errors.of(path, &HeaderMap::new())
+    }
+
+    /// The dialect of a path.
+    fn tag(&self, path: &str) -> &'static str {
+        match self.format(path).name() {
+            "Volley" if path.starts_with("/_plugins/") => "OpenSearch ML",
+            "Volley" => "Operations",
+            name => name,
+        }
+    }
+
+    fn error_schema(&self, path: &str) -> &'static str {
+        // Which of two forms a body has there decides on the form of its errors.
+        if path == "/" || path.starts_with("/tei/") || path.starts_with("/tgi/") {
+            return "AnyError";
+        }
+        self.format(path).schema()
+    }
+
+    fn responses(&self, path: &str, known: &Operation) -> Value {
+        let mut content = Map::new();
+        match known.gives {
+            "" => {}
+            text if text.contains('/') => {
+                content.insert(text.to_owned(), json!({ "schema": { "type": "string" } }));
+            }
+            name => {
+                content.insert("application/json".into(), json!({ "schema": schema(name) }));
+            }
+        }
+        if known.streams {
+            // Before OpenAPI 3.2 this is understood as the schema of each event.
+            content.insert("text/event-stream".into(), json!({ "schema": event() }));
+        }
+        if known.lines {
+            let lines = json!({ "schema": { "type": "string" } });
+            content.insert("application/x-ndjson".into(), lines);
+        }
+        let mut good = json!({ "description": "Done." });
+        if !content.is_empty() {
+            good["content"] = content.into();
+        }
+        let mut all = Map::new();
+        all.insert(known.status.to_string(), good);
+        let further = self.format(path).statuses().iter().copied();
+        for status in ERRORS.into_iter().chain(further) {
+            let status_text = http::StatusCode::from_u16(status).ok();
+            let reason = status_text.and_then(|status| status.canonical_reason());
+            // Health answers with its own body when it is not well.
+            let name = match (status, known.gives) {
+                (503, "Ready") => "Anything",
+                _ => self.error_schema(path),
+            };
+            let error = json!({
+                "description": reason.unwrap_or("Overloaded"),
+                "content": { "application/json": { "schema": schema(name) } },
+            });
+            all.insert(status.to_string(), error);
+        }
+        all.into()
+    }
+}

@@ -1,0 +1,92 @@
+//! Secrets that the cluster holds sealed: put, listed by name, sealed anew, deleted. None is ever
+//! shown.
+
+use axum::Json;
+use serde_json::{Value, json};
+use volley_types::registry::{RegistryCommand, SealedSecret};
+use volley_types::{PredictError, SecretName};
+
+use volley_http_edge::body::{Fields, JsonObject};
+use volley_http_edge::edge::Caller;
+use volley_http_edge::error::ApiError;
+use volley_http_edge::extract::Path;
+
+pub(crate) async fn put(
+    caller: Caller,
+    Path(name): Path<String>,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    body.only("a secret", &["value"])?;
+    let name = SecretName::new(name)?;
+    let sealed = caller
+        .gate
+        .master_keys()?
+        .seal(&name, body.required("value")?)?;
+    let command = RegistryCommand::PutSecret {
+        name: name.clone(),
+        sealed: sealed.clone(),
+    };
+    caller.control.write(command).await?;
+    Ok(Json(render(&name, &sealed)))
+}
+
+pub(crate) async fn list(caller: Caller) -> Json<Value> {
+    let registry = caller.control.registry();
+    let secrets = registry.secrets.iter();
+    let secrets: Vec<_> = secrets.map(|(name, sealed)| render(name, sealed)).collect();
+    Json(json!({ "secrets": secrets }))
+}
+
+pub(crate) async fn delete(
+    caller: Caller,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let name = SecretName::new(name)?;
+    caller
+        .control
+        .write(RegistryCommand::DeleteSecret(name.clone()))
+        .await?;
+    Ok(Json(json!({ "name": name.as_str(), "result": "deleted" })))
+}
+
+/// Puts every secret under the newest master key. One that was changed meanwhile is under it
+/// already; what cannot be opened is named, and the others are done all the same.
+pub(crate) async fn rewrap(
+    caller: Caller,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    body.only("a rotation", &[])?;
+    let keys = caller.gate.master_keys()?;
+    let registry = caller.control.registry();
+    let (mut done, mut failed) = (0, Vec::new());
+    for (name, before) in registry.secrets.iter() {
+        match keys.rewrap(name, before) {
+            Ok(None) => {}
+            Ok(Some(after)) => {
+                let command = RegistryCommand::RewrapSecret {
+                    name: name.clone(),
+                    before: before.clone(),
+                    after,
+                };
+                match caller.control.write(command).await {
+                    Ok(_) => done += 1,
+                    Err(error) => failed.push(failure(name, &error)),
+                }
+            }
+            Err(error) => failed.push(failure(name, &error)),
+        }
+    }
+    Ok(Json(json!({
+        "master_key": keys.newest(),
+        "rewrapped": done,
+        "failed": failed,
+    })))
+}
+
+fn failure(name: &SecretName, error: &PredictError) -> Value {
+    json!({ "name": name.as_str(), "reason": error.message })
+}
+
+fn render(name: &SecretName, sealed: &SealedSecret) -> Value {
+    json!({ "name": name.as_str(), "master_key": sealed.master })
+}

@@ -1,0 +1,168 @@
+//! The content of a whole message: blocks in the order in which they were said. Pure.
+
+use serde_json::{Value, json};
+use volley_dialect_kit::blocks::input;
+use volley_types::{Citation, Details};
+
+use super::{FORMAT, call_id};
+use volley_dialect_kit::answer::Choice;
+use volley_dialect_kit::citations;
+use volley_dialect_kit::envelope;
+use volley_dialect_kit::pieces::{CallPiece, Piece, Stretches};
+use volley_dialect_kit::supplement::supplement;
+
+/// Blocks while they are made.
+struct Blocks<'a> {
+    id: &'a str,
+    content: Vec<Value>,
+    /// The block that goes on.
+    open: Open,
+    /// Characters of text that were said, and those in front of the open block.
+    said: u32,
+    begun: u32,
+    /// The index of the call that goes on, and its arguments.
+    call: (u64, String),
+    cited: &'a [Citation],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Open {
+    None,
+    Text,
+    Thinking,
+    Call,
+}
+
+/// The blocks of an answer.
+pub(super) fn blocks(id: &str, choice: &Choice) -> Vec<Value> {
+    let (mut order, mut ready) = (Stretches::default(), Vec::new());
+    for piece in &choice.pieces {
+        // An answer is bounded as a whole.
+        let _ = order.add(piece.clone(), &mut ready);
+    }
+    order.finish(&mut ready);
+    let mut blocks = Blocks {
+        id,
+        content: Vec::new(),
+        open: Open::None,
+        said: 0,
+        begun: 0,
+        call: (0, String::new()),
+        cited: &choice.citations,
+    };
+    ready.into_iter().for_each(|piece| blocks.add(piece));
+    blocks.close();
+    if blocks.content.is_empty() {
+        blocks.content.push(json!({ "type": "text", "text": "" }));
+    }
+    blocks.content
+}
+
+impl Blocks<'_> {
+    fn add(&mut self, piece: Piece) {
+        match piece {
+            Piece::Thinking(text) => {
+                self.enter(
+                    Open::Thinking,
+                    || json!({ "type": "thinking", "thinking": "", "signature": "" }),
+                );
+                self.append("thinking", &text);
+            }
+            Piece::Text { text, .. } => {
+                self.enter(Open::Text, || json!({ "type": "text", "text": "" }));
+                self.append("text", &text);
+                let more = u32::try_from(text.chars().count()).unwrap_or(u32::MAX);
+                self.said = self.said.saturating_add(more);
+            }
+            // They are told with their places.
+            Piece::Citations(_) => {}
+            Piece::Call(call) => self.call(&call),
+            Piece::Details(details) => self.details(&details),
+        }
+    }
+
+    fn call(&mut self, call: &CallPiece) {
+        if self.open != Open::Call || self.call.0 != call.index {
+            self.close();
+            let id = call_id(call, self.id);
+            let name = call.name.as_deref().unwrap_or_default();
+            let mut block = json!({ "type": "tool_use", "id": id, "name": name, "input": {} });
+            supplement(&mut block, call.more.as_ref().unwrap_or(&Value::Null));
+            self.content.push(block);
+            self.open = Open::Call;
+            self.call = (call.index, String::new());
+        }
+        self.call.1.push_str(&call.arguments);
+    }
+
+    fn details(&mut self, details: &Details) {
+        if details.begins && self.open == Open::Text {
+            self.close();
+        }
+        if let Some(signature) = envelope::signature(details, FORMAT) {
+            self.enter(
+                Open::Thinking,
+                || json!({ "type": "thinking", "thinking": "" }),
+            );
+            if let Some(block) = self.content.last_mut() {
+                block["signature"] = signature.into();
+            }
+            self.close();
+        }
+        if let Some(data) = envelope::redacted(details, FORMAT) {
+            self.close();
+            let block = json!({ "type": "redacted_thinking", "data": data });
+            self.content.push(block);
+        }
+        if details.format.as_deref() == Some(FORMAT) && !details.blocks.is_empty() {
+            self.close();
+            self.content.extend(details.blocks.iter().cloned());
+        }
+    }
+
+    fn enter(&mut self, open: Open, block: impl FnOnce() -> Value) {
+        if self.open != open {
+            self.close();
+            self.content.push(block());
+            (self.open, self.begun) = (open, self.said);
+        }
+    }
+
+    fn append(&mut self, name: &str, text: &str) {
+        if let Some(Value::String(said)) = self.content.last_mut().map(|block| &mut block[name]) {
+            said.push_str(text);
+        }
+    }
+
+    fn close(&mut self) {
+        match std::mem::replace(&mut self.open, Open::None) {
+            Open::None | Open::Thinking => {}
+            Open::Call => {
+                if let Some(block) = self.content.last_mut() {
+                    block["input"] = input(&self.call.1);
+                }
+            }
+            Open::Text => {
+                let block = self.content.pop().unwrap_or_default();
+                let text = block["text"].as_str().unwrap_or_default();
+                let cited = self.cited_here();
+                self.content.extend(citations::blocks(text, &cited));
+            }
+        }
+    }
+
+    /// Those of the open block, counted from its beginning.
+    fn cited_here(&self) -> Vec<Citation> {
+        let (begun, end) = (self.begun, self.said);
+        let here = self.cited.iter().filter(|citation| {
+            let at = citation.end.or(citation.start).unwrap_or(end);
+            begun < at && at <= end || at == 0 && begun == 0
+        });
+        let moved = here.map(|citation| Citation {
+            start: citation.start.map(|start| start.saturating_sub(begun)),
+            end: citation.end.map(|end| end.saturating_sub(begun)),
+            ..citation.clone()
+        });
+        moved.collect()
+    }
+}

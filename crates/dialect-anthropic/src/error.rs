@@ -1,0 +1,111 @@
+//! Errors in Anthropic's shape.
+
+use http::{HeaderMap, StatusCode};
+use serde_json::{Value, json};
+use volley_types::{ErrorCode, ErrorReason, PredictError};
+
+use volley_http_edge::error::{ErrorFormat, Failure};
+
+/// What Anthropic's clients send with every request.
+const VERSION: &str = "anthropic-version";
+
+/// Whether a request is of an Anthropic client, on a path that other clients call too.
+pub fn is_client(headers: &HeaderMap) -> bool {
+    headers.contains_key(VERSION)
+}
+
+/// How this dialect's clients read errors.
+#[derive(Clone, Copy, Debug)]
+pub struct AnthropicErrors;
+
+impl ErrorFormat for AnthropicErrors {
+    fn name(&self) -> &'static str {
+        "Anthropic"
+    }
+
+    fn schema(&self) -> &'static str {
+        "AnthropicError"
+    }
+
+    fn claims(&self, path: &str, headers: &HeaderMap) -> bool {
+        let models = path == "/v1/models" || path.starts_with("/v1/models/");
+        models && is_client(headers) || path == "/v1/messages" || path.starts_with("/v1/messages/")
+    }
+
+    fn render(&self, failure: Failure<'_>) -> (StatusCode, Value) {
+        let mut body = error(failure.error);
+        body["request_id"] = failure.request_id.into();
+        (status(failure.error, failure.status), body)
+    }
+
+    fn has_retry_header(&self) -> bool {
+        true
+    }
+
+    fn statuses(&self) -> &'static [u16] {
+        &[529]
+    }
+}
+
+fn kind(code: ErrorCode) -> &'static str {
+    match code {
+        ErrorCode::InvalidInput => "invalid_request_error",
+        ErrorCode::NotFound | ErrorCode::NotDeployed => "not_found_error",
+        ErrorCode::TooLarge => "request_too_large",
+        ErrorCode::Unauthenticated => "authentication_error",
+        ErrorCode::PermissionDenied => "permission_error",
+        ErrorCode::Overloaded => "rate_limit_error",
+        ErrorCode::Unavailable => "overloaded_error",
+        ErrorCode::DeadlineExceeded | ErrorCode::UpstreamTimeout => "timeout_error",
+        ErrorCode::Conflict
+        | ErrorCode::Cancelled
+        | ErrorCode::UpstreamFailed
+        | ErrorCode::UpstreamIncomplete
+        | ErrorCode::Unimplemented
+        | ErrorCode::Internal => "api_error",
+    }
+}
+
+/// The status: theirs for a service that has no room is one of their own.
+fn status(error: &PredictError, status: StatusCode) -> StatusCode {
+    match error.code {
+        ErrorCode::NotDeployed => StatusCode::NOT_FOUND,
+        ErrorCode::Unavailable => StatusCode::from_u16(529).unwrap_or(status),
+        _ => status,
+    }
+}
+
+/// By these words clients know that they have to shorten the conversation.
+const TOO_LONG: &str = "prompt is too long";
+
+/// The error as a body, and as an event of a stream.
+pub(crate) fn error(error: &PredictError) -> Value {
+    let told = &error.message;
+    let message = match error.reason {
+        Some(ErrorReason::ContextLength) if !told.contains(TOO_LONG) => {
+            format!("{TOO_LONG}: {told}")
+        }
+        _ => told.clone(),
+    };
+    json!({
+        "type": "error",
+        "error": { "type": kind(error.code), "message": message },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prompt_beyond_the_context_is_named_in_the_clients_words() {
+        let told = error(&PredictError::context_length("9 tokens, and 8 fit"));
+        assert_eq!(told["error"]["type"], "invalid_request_error");
+        assert_eq!(
+            told["error"]["message"],
+            "prompt is too long: 9 tokens, and 8 fit"
+        );
+        let own = PredictError::context_length("prompt is too long: 9 tokens > 8 maximum");
+        assert_eq!(error(&own)["error"]["message"], own.message);
+    }
+}

@@ -1,0 +1,313 @@
+//! The events of a streamed message. Their clients go by the names of events alone.
+
+use arrow_array::RecordBatch;
+use bytes::{BufMut, BytesMut};
+use serde_json::{Value, json};
+use volley_types::{Citation, Details, FinishReason, GenerationRow, PredictError, Usage};
+
+use super::{FORMAT, ending, usage};
+use crate::error::error as anthropic_error;
+use volley_dialect_kit::answer::failure;
+use volley_dialect_kit::citations;
+use volley_dialect_kit::envelope;
+use volley_dialect_kit::pieces::{self, CallPiece, Piece, Stretches};
+use volley_dialect_kit::sse::{Events, json_string, named_event as event};
+use volley_dialect_kit::supplement::supplement;
+
+/// The block that is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Block {
+    Text,
+    Thinking,
+    /// A call, by its index among the calls.
+    Tool(u64),
+}
+
+/// Writes the events of one message.
+#[derive(Debug)]
+pub(crate) struct MessageEvents {
+    id: String,
+    start: Value,
+    started: bool,
+    open: Option<Block>,
+    /// Whether the block that is open is cited: what is said next is in another.
+    cited: bool,
+    /// Blocks that were begun.
+    blocks: usize,
+    order: Stretches,
+    refused: bool,
+    usage: Option<Usage>,
+    reason: Option<FinishReason>,
+    finished: bool,
+}
+
+impl MessageEvents {
+    pub(crate) fn new(id: &str, model: &str) -> Self {
+        let message = json!({
+            "id": id, "type": "message", "role": "assistant", "model": model, "content": [],
+            "stop_reason": null, "stop_sequence": null,
+        });
+        Self {
+            id: id.to_owned(),
+            start: message,
+            started: false,
+            open: None,
+            cited: false,
+            blocks: 0,
+            order: Stretches::default(),
+            refused: false,
+            usage: None,
+            reason: None,
+            finished: false,
+        }
+    }
+
+    fn start(&mut self, row: &GenerationRow<'_>, out: &mut BytesMut) {
+        if std::mem::replace(&mut self.started, true) {
+            return;
+        }
+        let mut message = std::mem::take(&mut self.start);
+        // A row that ends an answer tells of all of it.
+        let details = row.details().filter(|_| row.finish_reason().is_none());
+        let details = details.map(Details::from_json);
+        let native = details.filter(|details| details.format.as_deref() == Some(FORMAT));
+        let native = native.and_then(|details| details.usage);
+        message["usage"] = native.unwrap_or_else(|| usage(Some(prompt(row)), None));
+        let body = json!({ "type": "message_start", "message": message });
+        event("message_start", &body, out);
+    }
+
+    fn row(&mut self, row: &GenerationRow<'_>, out: &mut BytesMut) -> Result<(), PredictError> {
+        self.start(row, out);
+        let plain = row.tool_calls().is_none() && row.details().is_none();
+        if plain && self.order.is_clear() {
+            self.thinking(row.thinking().unwrap_or_default(), out);
+            self.text(row.text().unwrap_or_default(), out);
+            if row.citations().is_some() {
+                self.citations(&citations::of(row), out);
+            }
+        } else {
+            let mut ready = Vec::new();
+            for piece in pieces::of(row) {
+                self.order.add(piece, &mut ready)?;
+            }
+            ready.into_iter().for_each(|piece| self.piece(piece, out));
+        }
+        if let Some(told) = row.usage() {
+            *self.usage.get_or_insert_default() += told;
+        }
+        self.reason = row.finish_reason().or(self.reason);
+        if row.last() {
+            let details = row.details().map(Details::from_json);
+            self.end(&details.unwrap_or_default(), out);
+        }
+        Ok(())
+    }
+
+    fn piece(&mut self, piece: Piece, out: &mut BytesMut) {
+        match piece {
+            Piece::Thinking(text) => self.thinking(&text, out),
+            Piece::Text { text, refusal, .. } => {
+                self.refused |= refusal;
+                self.text(&text, out);
+            }
+            Piece::Citations(cited) => self.citations(&cited, out),
+            Piece::Call(call) => self.call(call, out),
+            Piece::Details(details) => self.details(&details, out),
+        }
+    }
+
+    fn thinking(&mut self, thinking: &str, out: &mut BytesMut) {
+        if thinking.is_empty() {
+            return;
+        }
+        self.begin_thinking(out);
+        self.delta(br#"{"type":"thinking_delta","thinking":"#, thinking, out);
+    }
+
+    fn begin_thinking(&mut self, out: &mut BytesMut) {
+        let block = json!({ "type": "thinking", "thinking": "", "signature": "" });
+        self.begin(Block::Thinking, out, || block);
+    }
+
+    fn text(&mut self, text: &str, out: &mut BytesMut) {
+        if text.is_empty() {
+            return;
+        }
+        if self.cited {
+            self.close(out);
+        }
+        self.begin(Block::Text, out, || json!({ "type": "text", "text": "" }));
+        self.delta(br#"{"type":"text_delta","text":"#, text, out);
+    }
+
+    /// What is signed ends with its signature, and what is kept secret is a block of its own.
+    fn details(&mut self, details: &Details, out: &mut BytesMut) {
+        if details.begins && self.open == Some(Block::Text) {
+            self.close(out);
+        }
+        if let Some(signature) = envelope::signature(details, FORMAT) {
+            self.begin_thinking(out);
+            self.delta(
+                br#"{"type":"signature_delta","signature":"#,
+                &signature,
+                out,
+            );
+            self.close(out);
+        }
+        if let Some(data) = envelope::redacted(details, FORMAT) {
+            self.whole(&json!({ "type": "redacted_thinking", "data": data }), out);
+        }
+        if details.format.as_deref() == Some(FORMAT) {
+            for block in &details.blocks {
+                self.whole(block, out);
+            }
+        }
+    }
+
+    /// A block that comes whole.
+    fn whole(&mut self, block: &Value, out: &mut BytesMut) {
+        self.close(out);
+        let mut block = block.clone();
+        // Clients gather inputs from pieces.
+        let input = block.get_mut("input").filter(|input| input.is_object());
+        let input = input.map(|input| std::mem::replace(input, json!({})));
+        let body = json!({
+            "type": "content_block_start", "index": self.blocks, "content_block": block,
+        });
+        event("content_block_start", &body, out);
+        if let Some(input) = input.filter(|input| *input != json!({})) {
+            let delta = json!({ "type": "input_json_delta", "partial_json": input.to_string() });
+            let body = json!({
+                "type": "content_block_delta", "index": self.blocks, "delta": delta,
+            });
+            event("content_block_delta", &body, out);
+        }
+        let body = json!({ "type": "content_block_stop", "index": self.blocks });
+        event("content_block_stop", &body, out);
+        self.blocks += 1;
+    }
+
+    /// An empty list says that a passage begins of which citations come later.
+    fn citations(&mut self, cited: &[Citation], out: &mut BytesMut) {
+        if cited.is_empty() {
+            if self.open == Some(Block::Text) {
+                self.close(out);
+            }
+            return;
+        }
+        self.begin(Block::Text, out, || json!({ "type": "text", "text": "" }));
+        self.cited = true;
+        for citation in cited {
+            let body = json!({
+                "type": "content_block_delta", "index": self.blocks.saturating_sub(1),
+                "delta": { "type": "citations_delta", "citation": citations::of_message(citation) },
+            });
+            event("content_block_delta", &body, out);
+        }
+    }
+
+    fn call(&mut self, call: CallPiece, out: &mut BytesMut) {
+        let id = super::call_id(&call, &self.id);
+        let name = call.name.unwrap_or_default();
+        self.begin(Block::Tool(call.index), out, || {
+            let mut block = json!({ "type": "tool_use", "id": id, "name": name, "input": {} });
+            supplement(&mut block, call.more.as_ref().unwrap_or(&Value::Null));
+            block
+        });
+        if !call.arguments.is_empty() {
+            self.delta(
+                br#"{"type":"input_json_delta","partial_json":"#,
+                &call.arguments,
+                out,
+            );
+        }
+    }
+
+    /// Makes `block` the open one.
+    fn begin(&mut self, block: Block, out: &mut BytesMut, content: impl FnOnce() -> Value) {
+        if self.open == Some(block) {
+            return;
+        }
+        self.close(out);
+        self.open = Some(block);
+        let body = json!({
+            "type": "content_block_start", "index": self.blocks, "content_block": content(),
+        });
+        self.blocks += 1;
+        event("content_block_start", &body, out);
+    }
+
+    fn close(&mut self, out: &mut BytesMut) {
+        self.cited = false;
+        if self.open.take().is_some() {
+            let body = json!({ "type": "content_block_stop", "index": self.blocks - 1 });
+            event("content_block_stop", &body, out);
+        }
+    }
+
+    fn delta(&self, head: &[u8], text: &str, out: &mut BytesMut) {
+        let index = self.blocks.saturating_sub(1);
+        out.put_slice(
+            b"event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":",
+        );
+        out.put_slice(index.to_string().as_bytes());
+        out.put_slice(b",\"delta\":");
+        out.put_slice(head);
+        json_string(text, out);
+        out.put_slice(b"}}\n\n");
+    }
+
+    fn end(&mut self, details: &Details, out: &mut BytesMut) {
+        let mut rest = Vec::new();
+        self.order.finish(&mut rest);
+        rest.into_iter().for_each(|piece| self.piece(piece, out));
+        self.close(out);
+        let mut delta = ending(self.reason, details, self.refused);
+        // It stands beside what changes of the message.
+        let edits = delta.as_object_mut();
+        let edits = edits.and_then(|delta| delta.remove("context_management"));
+        let mut body = json!({
+            "type": "message_delta", "delta": delta,
+            "usage": usage(self.usage, Some(details)),
+        });
+        if let Some(edits) = edits {
+            body["context_management"] = edits;
+        }
+        event("message_delta", &body, out);
+        event("message_stop", &json!({ "type": "message_stop" }), out);
+        self.finished = true;
+    }
+}
+
+/// What is known of the prompt with the first row; zeros where nothing is, as clients want numbers
+/// there and take those at the end in their place.
+fn prompt(row: &GenerationRow<'_>) -> Usage {
+    let told = row.prompt().unwrap_or_default();
+    Usage {
+        prompt_tokens: told.prompt_tokens,
+        cached_tokens: told.cached_tokens,
+        ..Usage::default()
+    }
+}
+
+impl Events for MessageEvents {
+    fn batch(&mut self, batch: &RecordBatch, out: &mut BytesMut) -> Result<(), PredictError> {
+        for row in GenerationRow::rows(batch)? {
+            failure(&row)?;
+            self.row(&row, out)?;
+            if self.finished {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn finished(&self) -> bool {
+        self.finished
+    }
+
+    fn error(&mut self, error: &PredictError, out: &mut BytesMut) {
+        event("error", &anthropic_error(error), out);
+    }
+}

@@ -1,0 +1,211 @@
+//! Anthropic's dialect: `POST /v1/messages`, and the count of a prompt's tokens.
+//!
+//! Its messages become the pipeline's own form, which is OpenAI's: a block `tool_use` is a call of
+//! an assistant's message, a block `tool_result` a message of the role `tool`.
+
+mod content;
+pub mod dialect;
+pub mod error;
+pub(crate) mod events;
+pub mod models;
+pub(crate) mod operations;
+mod request;
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use http::HeaderMap;
+use serde_json::{Value, json};
+use volley_types::params::COUNT_TOKENS;
+use volley_types::{
+    ChunkStream, Details, Dialect, FinishReason, GenerationRow, Input, PredictError,
+    PredictRequest, Task, Usage,
+};
+
+use self::events::MessageEvents;
+use self::request::{Limit, MessagesRequest};
+use volley_dialect_kit::answer::{self, Choice};
+use volley_dialect_kit::blocks::stop_reason;
+use volley_dialect_kit::chat;
+use volley_dialect_kit::parameters;
+use volley_dialect_kit::pieces::CallPiece;
+use volley_dialect_kit::sse;
+use volley_dialect_kit::supplement;
+use volley_http_edge::body::JsonObject;
+use volley_http_edge::context::RequestContext;
+use volley_http_edge::edge::Caller;
+use volley_http_edge::error::ApiError;
+
+/// The name of the provider whose form this is.
+const FORMAT: &str = "anthropic";
+
+/// A message, whole or streamed.
+pub(crate) async fn create(
+    caller: Caller,
+    context: RequestContext,
+    headers: HeaderMap,
+    JsonObject(body): JsonObject,
+) -> Result<Response, ApiError> {
+    let asked = request::read(body, Limit::Needed, &headers)?;
+    let id = format!("msg_{}", context.request_id);
+    let begun = begin(&caller, &asked, &context);
+    if asked.stream {
+        let first = async {
+            let mut chunks = begun.await?;
+            let first = sse::first(&mut chunks).await?;
+            GenerationRow::rows(&first)?
+                .next()
+                .map_or(Ok(()), |row| answer::failure(&row))?;
+            Ok((first, chunks))
+        };
+        let (first, chunks) = context.in_time(first).await?;
+        let events = MessageEvents::new(&id, &asked.name);
+        let keep_alive = caller.config.keep_alive;
+        return Ok(sse::response(first, chunks, events, keep_alive, &context));
+    }
+    let whole = async { answer::choices(&answer::collect(begun.await?).await?) };
+    let choice = context.in_time(whole).await?.into_iter().next();
+    let choice = choice.ok_or_else(sse::silent_end)?;
+    Ok(Json(message(&id, &asked.name, choice)).into_response())
+}
+
+/// The tokens of a message's prompt, as the model's own tokenizer counts them.
+pub(crate) async fn count_tokens(
+    caller: Caller,
+    context: RequestContext,
+    headers: HeaderMap,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    let mut asked = request::read(body, Limit::Open, &headers)?;
+    asked
+        .parameters
+        .insert(COUNT_TOKENS.to_owned(), true.into());
+    let counted = async {
+        let chunks = begin(&caller, &asked, &context).await?;
+        answer::prompt_tokens(&answer::collect(chunks).await?)
+    };
+    let tokens = context.in_time(counted).await?;
+    Ok(Json(json!({ "input_tokens": tokens })))
+}
+
+async fn begin(
+    caller: &Caller,
+    asked: &MessagesRequest,
+    context: &RequestContext,
+) -> Result<ChunkStream, PredictError> {
+    let signature = caller.control.signature(&asked.model).await?;
+    if signature.task != Task::Generate {
+        return Err(PredictError::invalid(format!(
+            "model '{}' has the task '{}', and this route needs '{}'",
+            asked.name,
+            signature.task.as_str(),
+            Task::Generate.as_str()
+        )));
+    }
+    let (rows, native) = chat::native_rows(&signature, &asked.messages, asked.native.clone())?;
+    let mut request = PredictRequest::new(asked.model.clone(), Input::Batch(rows));
+    request.request_id = context.request_id.clone();
+    request.trace = context.trace;
+    request.session = context.session.clone();
+    request.deadline = Some(context.deadline);
+    request.dialect = Dialect::Anthropic;
+    request.whole = !asked.stream;
+    request.parameters = parameters::from_json(&asked.parameters)?;
+    if let Some(native) = native {
+        native.put(&mut request.parameters)?;
+    }
+    caller.control.predict(request).await
+}
+
+/// A whole message, its blocks in the order in which they were said.
+fn message(id: &str, model: &str, choice: Choice) -> Value {
+    let mut message = json!({
+        "id": id,
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": content::blocks(id, &choice),
+    });
+    let ending = ending(
+        choice.finish_reason,
+        &choice.details,
+        !choice.refusal.is_empty(),
+    );
+    if let (Value::Object(message), Value::Object(ending)) = (&mut message, ending) {
+        message.extend(ending);
+    }
+    message["usage"] = usage(choice.usage, Some(&choice.details));
+    if let Some(given) = supplement::of(&choice.details, FORMAT) {
+        supplement::supplement(&mut message, given);
+    }
+    message
+}
+
+/// The id of a call. One that its model gave none has one of ours, and what its provider wants
+/// back with it goes along: clients keep ids as they are.
+fn call_id(call: &CallPiece, message: &str) -> String {
+    let id = match call.id.as_deref().filter(|id| !id.is_empty()) {
+        Some(id) => id.to_owned(),
+        None => format!(
+            "toolu_{}_{}",
+            message.trim_start_matches("msg_"),
+            call.index
+        ),
+    };
+    match &call.signature {
+        Some(signature) => chat::signed_id(&id, signature),
+        None => id,
+    }
+}
+
+/// Why a message ended: in its provider's own words where those are of this dialect.
+fn ending(reason: Option<FinishReason>, details: &Details, refused: bool) -> Value {
+    let native = details.format.as_deref() == Some(FORMAT);
+    let own = details.stop_reason.as_deref().filter(|_| native);
+    let reason = match (own, reason) {
+        (Some("tool_use" | "end_turn"), reason) if !refused => stop_reason(reason),
+        (Some(own), _) => own,
+        (None, _) if refused => "refusal",
+        (None, reason) => stop_reason(reason),
+    };
+    let mut ending = json!({ "stop_reason": reason, "stop_sequence": details.stop_sequence });
+    if let Some(told) = details.stop_details.as_ref().filter(|_| native) {
+        ending["stop_details"] = told.clone();
+    }
+    if let Some(Value::Object(fields)) = details.fields.as_ref().filter(|_| native) {
+        for (name, value) in fields {
+            ending[name.as_str()] = value.clone();
+        }
+    }
+    ending
+}
+
+/// The tokens of a message: those of its input are the ones that no cache had or was given. What
+/// is unknown is null.
+fn usage(usage: Option<Usage>, details: Option<&Details>) -> Value {
+    let Some(usage) = usage else {
+        return json!({ "input_tokens": null, "output_tokens": null });
+    };
+    let cached = usage.cached_tokens.saturating_add(usage.cache_write_tokens);
+    let mut told = json!({
+        "input_tokens": usage.prompt_tokens.saturating_sub(cached),
+        "output_tokens": usage.completion_tokens,
+    });
+    let counts = [
+        ("cache_creation_input_tokens", usage.cache_write_tokens),
+        ("cache_read_input_tokens", usage.cached_tokens),
+    ];
+    for (name, count) in counts.into_iter().filter(|(_, count)| *count != 0) {
+        told[name] = count.into();
+    }
+    if usage.reasoning_tokens != 0 {
+        told["output_tokens_details"] = json!({ "thinking_tokens": usage.reasoning_tokens });
+    }
+    let native = details.filter(|details| details.format.as_deref() == Some(FORMAT));
+    let native = native.and_then(|details| details.usage.as_ref());
+    for (name, value) in native.and_then(Value::as_object).into_iter().flatten() {
+        if told.get(name).is_none() {
+            told[name.as_str()] = value.clone();
+        }
+    }
+    told
+}

@@ -1,0 +1,20 @@
+//! The operations of Anthropic's dialect.
+
+use volley_http_edge::operation::{Operation, post};
+
+/// What they do, take and give.
+pub(crate) const OPERATIONS: &[Operation] = &[
+    post(
+        "/v1/messages",
+        "Creates a message, complete or streamed.",
+        "MessageRequest",
+        "Message",
+    )
+    .streamed(),
+    post(
+        "/v1/messages/count_tokens",
+        "Counts the tokens of a message's prompt.",
+        "CountRequest",
+        "TokenCount",
+    ),
+];

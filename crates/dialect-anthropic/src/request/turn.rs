@@ -1,0 +1,223 @@
+//! One message of a body as the messages that it is in the pipeline's form. Pure.
+
+use serde_json::{Value, json};
+use volley_types::ChatMessage;
+
+use super::{kind, text_of};
+use crate::FORMAT;
+use volley_dialect_kit::chat::{self, split_id};
+use volley_dialect_kit::envelope;
+
+/// One message of theirs can be several of ours: each result of a tool is one.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    pub(super) messages: Vec<ChatMessage>,
+    /// The type of the first block that they lack.
+    pub(super) lost: Option<String>,
+    /// There is one that is in no part of theirs either.
+    pub(super) beyond: bool,
+}
+
+/// What is collected of one message.
+#[derive(Default)]
+struct TurnParts {
+    text: String,
+    calls: Vec<Value>,
+    thinking: Vec<Value>,
+    results: Vec<ChatMessage>,
+    /// Text and images, where there are any.
+    parts: Vec<Value>,
+    lost: Option<String>,
+    beyond: bool,
+}
+
+/// Whether a block of an assistant may go to a server of this form: reasoning that it has not
+/// signed may not.
+pub(super) fn is_own(block: &Value) -> bool {
+    let (name, given) = match kind(block) {
+        Some("thinking") => ("signature", &block["signature"]),
+        Some("redacted_thinking") => ("redacted", &block["data"]),
+        _ => return true,
+    };
+    let given = given.as_str().filter(|given| !given.is_empty());
+    let opened = given.and_then(|given| envelope::opened(given, name, FORMAT));
+    opened.is_some_and(|opened| opened["format"] == FORMAT)
+        && given.is_some_and(|given| !envelope::is_sealed(given))
+}
+
+/// `None` where it is no message.
+pub(super) fn messages(message: &Value) -> Option<Turn> {
+    let role = message.get("role")?.as_str()?;
+    if !matches!(role, "user" | "assistant" | "system") {
+        return None;
+    }
+    let blocks = match message.get("content")? {
+        Value::String(text) => {
+            return Some(Turn {
+                messages: vec![ChatMessage::new(role, text)],
+                ..Turn::default()
+            });
+        }
+        Value::Array(blocks) => blocks,
+        _ => return None,
+    };
+    let mut said = TurnParts::default();
+    for block in blocks {
+        said.block(role, block)?;
+    }
+    Some(said.turn(role))
+}
+
+impl TurnParts {
+    fn block(&mut self, role: &str, block: &Value) -> Option<()> {
+        match kind(block)? {
+            "text" => {
+                let text = block.get("text")?.as_str()?;
+                self.text.push_str(text);
+                self.parts.push(json!({ "type": "text", "text": text }));
+            }
+            "image" if role == "user" => {
+                self.lost.get_or_insert_with(|| "image".to_owned());
+                match image(block) {
+                    Some(part) => self.parts.push(part),
+                    None => self.beyond = true,
+                }
+            }
+            "thinking" if role == "assistant" => {
+                let text = block.get("thinking")?.as_str()?;
+                self.thinking(text, block["signature"].as_str().unwrap_or_default());
+            }
+            "redacted_thinking" if role == "assistant" => {
+                let data = block.get("data")?.as_str()?;
+                self.thinking
+                    .extend(envelope::opened(data, "redacted", FORMAT));
+            }
+            "tool_use" if role == "assistant" => self.calls.push(call(block)?),
+            "tool_result" if role == "user" => self.result(block)?,
+            // Whatever it is: who knows it is sent the message as it is.
+            other => {
+                self.lost.get_or_insert_with(|| other.to_owned());
+                self.beyond = true;
+            }
+        }
+        Some(())
+    }
+
+    /// Reasoning with its signature, or without any where its model signs none. Where the
+    /// signature was changed on the way, none of it is for anybody.
+    fn thinking(&mut self, text: &str, signature: &str) {
+        if signature.is_empty() {
+            self.thinking.push(json!({ "text": text }));
+            return;
+        }
+        match envelope::opened(signature, "signature", FORMAT) {
+            Some(mut opened) => {
+                opened["text"] = text.into();
+                self.thinking.push(opened);
+            }
+            None => tracing::warn!("reasoning with a signature that was changed is left out"),
+        }
+    }
+
+    fn result(&mut self, block: &Value) -> Option<()> {
+        let failed = block.get("is_error") == Some(&Value::Bool(true));
+        let mut shown = None;
+        let mut content = match block.get("content") {
+            None | Some(Value::Null) => String::new(),
+            Some(content) => match text_of(content) {
+                Some(text) => text,
+                None => {
+                    let mut parts = content.as_array()?.iter().map(kind);
+                    let other = parts.find(|kind| *kind != Some("text"))??;
+                    self.lost.get_or_insert_with(|| other.to_owned());
+                    shown = parts_of(content);
+                    self.beyond |= shown.is_none();
+                    let texts = shown.iter().flatten();
+                    let texts = texts.filter_map(|part| part["text"].as_str());
+                    texts.collect()
+                }
+            },
+        };
+        if failed && !content.to_ascii_lowercase().starts_with("error") {
+            // For models that know no other way to hear of it.
+            content = format!("Error: {content}");
+        }
+        let id = block.get("tool_use_id")?.as_str()?;
+        let result = ChatMessage {
+            tool_call_id: Some(split_id(id).0.to_owned()),
+            details: failed.then(|| json!({ "is_error": true }).to_string()),
+            ..ChatMessage::new("tool", content.clone())
+        };
+        let result = match shown {
+            Some(parts) => {
+                let mut result = chat::with_parts(result, &parts)?;
+                result.content = content;
+                result
+            }
+            None => result,
+        };
+        self.results.push(result);
+        Some(())
+    }
+
+    fn turn(self, role: &str) -> Turn {
+        let mut messages = self.results;
+        let tool_calls = (!self.calls.is_empty()).then(|| Value::Array(self.calls).to_string());
+        let details =
+            (!self.thinking.is_empty()).then(|| json!({ "thinking": self.thinking }).to_string());
+        let shows = self.parts.iter().any(|part| part["type"] != "text");
+        let says = shows || !self.text.is_empty() || tool_calls.is_some() || details.is_some();
+        if says || messages.is_empty() {
+            let message = ChatMessage {
+                tool_calls,
+                details,
+                ..ChatMessage::new(role, self.text)
+            };
+            let shown = chat::with_parts(message.clone(), &self.parts);
+            messages.push(shown.unwrap_or(message));
+        }
+        Turn {
+            messages,
+            lost: self.lost,
+            beyond: self.beyond,
+        }
+    }
+}
+
+/// The parts of a result, where all of them are text or images.
+fn parts_of(content: &Value) -> Option<Vec<Value>> {
+    let parts = content.as_array()?.iter().map(|block| match kind(block)? {
+        "text" => Some(json!({ "type": "text", "text": block.get("text")?.as_str()? })),
+        "image" => image(block),
+        _ => None,
+    });
+    parts.collect()
+}
+
+/// An image as a part in OpenAI's form; `None` where only its provider has it.
+fn image(block: &Value) -> Option<Value> {
+    let source = block.get("source")?;
+    let text = |name: &str| source[name].as_str();
+    let url = match text("type")? {
+        "url" => text("url")?.to_owned(),
+        "base64" => format!("data:{};base64,{}", text("media_type")?, text("data")?),
+        _ => return None,
+    };
+    Some(chat::image_part(&url, None))
+}
+
+fn call(block: &Value) -> Option<Value> {
+    let (id, signature) = split_id(block.get("id")?.as_str()?);
+    let mut call = json!({
+        "id": id,
+        "type": "function",
+        "function": {
+            "name": block.get("name")?.as_str()?,
+            "arguments": block.get("input")?.to_string(),
+        },
+    });
+    if let Some(signature) = signature {
+        call["extra_content"] = json!({ "google": { "thought_signature": signature } });
+    }
+    Some(call)
+}

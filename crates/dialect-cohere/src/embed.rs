@@ -1,0 +1,240 @@
+//! `POST /v2/embed`, and `POST /v1/embed` as it was before.
+
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch, StringArray};
+use axum::Json;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Map, Value, json};
+use volley_types::signature::{INPUT_TYPE, TEXT};
+use volley_types::{PredictError, Task};
+
+use volley_dialect_kit::answer;
+use volley_dialect_kit::requests;
+use volley_dialect_kit::vectors as embeddings;
+use volley_http_edge::body::{Fields, JsonObject};
+use volley_http_edge::context::RequestContext;
+use volley_http_edge::edge::Caller;
+use volley_http_edge::error::ApiError;
+
+/// Of the two versions of the interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    First,
+    Second,
+}
+
+/// How vectors are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Float,
+    Base64,
+}
+
+/// A vector for each text. Where nobody says of which types, the vectors stand alone.
+pub(crate) async fn first(
+    caller: Caller,
+    context: RequestContext,
+    body: JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    embed(caller, context, body, Version::First).await
+}
+
+/// A vector for each text, by type.
+pub(crate) async fn second(
+    caller: Caller,
+    context: RequestContext,
+    body: JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    embed(caller, context, body, Version::Second).await
+}
+
+async fn embed(
+    caller: Caller,
+    context: RequestContext,
+    JsonObject(mut body): JsonObject,
+    version: Version,
+) -> Result<Json<Value>, ApiError> {
+    let work = async {
+        let (name, model, signature) = requests::model(&caller, &mut body).await?;
+        requests::expect(&name, &signature, Task::Embed)?;
+        let kinds = take_kinds(&mut body)?;
+        let texts = take_texts(&mut body)?;
+        let rows = rows(&texts, &mut body)?;
+        take_rest(&mut body)?;
+        let request = requests::request(model, rows, &body, &context)?;
+        let batches = answer::collect(caller.control.predict(request).await?).await?;
+        let (mut vectors, mut tokens) = (Vec::with_capacity(texts.len()), 0);
+        for batch in &batches {
+            embeddings::vectors(batch, &mut vectors)?;
+            tokens += embeddings::count(batch);
+        }
+        let (form, told) = match (version, kinds.as_slice()) {
+            (Version::First, []) => ("embeddings_floats", json!(vectors)),
+            (Version::Second, []) => ("embeddings_by_type", by_type(&vectors, &[Kind::Float])),
+            (_, kinds) => ("embeddings_by_type", by_type(&vectors, kinds)),
+        };
+        let api = match version {
+            Version::First => "1",
+            Version::Second => "2",
+        };
+        let counts = json!({ "input_tokens": tokens });
+        Ok(json!({
+            "id": context.request_id.as_str(),
+            "response_type": form,
+            "embeddings": told,
+            "texts": texts,
+            // The first version's client wants to add up what is billed.
+            "meta": { "api_version": { "version": api }, "billed_units": counts, "tokens": counts },
+        }))
+    };
+    Ok(Json(context.in_time(work).await?))
+}
+
+fn by_type(vectors: &[Vec<f32>], kinds: &[Kind]) -> Value {
+    let told = kinds.iter().map(|kind| match kind {
+        Kind::Float => ("float".to_owned(), json!(vectors)),
+        Kind::Base64 => {
+            let texts = vectors.iter().map(|vector| {
+                let bytes: Vec<u8> = vector.iter().flat_map(|it| it.to_le_bytes()).collect();
+                Value::from(BASE64_STANDARD.encode(bytes))
+            });
+            ("base64".to_owned(), texts.collect())
+        }
+    });
+    Value::Object(told.collect())
+}
+
+fn take_kinds(body: &mut Map<String, Value>) -> Result<Vec<Kind>, PredictError> {
+    let wrong = || {
+        PredictError::invalid(
+            "field 'embedding_types' must be a list of 'float' and 'base64': vectors are not made \
+             coarser here",
+        )
+    };
+    let kinds = match body.remove("embedding_types") {
+        None | Some(Value::Null) => return Ok(Vec::new()),
+        Some(Value::Array(kinds)) => kinds,
+        Some(_) => return Err(wrong()),
+    };
+    let kinds = kinds.iter().map(|kind| match kind.as_str() {
+        Some("float") => Some(Kind::Float),
+        Some("base64") => Some(Kind::Base64),
+        _ => None,
+    });
+    kinds.collect::<Option<_>>().ok_or_else(wrong)
+}
+
+/// Texts, or inputs whose contents are texts alone.
+fn take_texts(body: &mut Map<String, Value>) -> Result<Vec<String>, PredictError> {
+    let wrong = || {
+        PredictError::invalid(
+            "give 'texts', a list of texts, or 'inputs', a list of objects whose 'content' is a \
+             list of parts of the type 'text'; images are not taken",
+        )
+    };
+    let (texts, inputs) = (body.remove("texts"), body.remove("inputs"));
+    let images = body.remove("images").filter(|images| !images.is_null());
+    let texts: Option<Vec<String>> = match (texts, inputs, images) {
+        (Some(Value::Array(texts)), None | Some(Value::Null), None) => texts
+            .into_iter()
+            .map(|text| text.as_str().map(str::to_owned))
+            .collect(),
+        (None | Some(Value::Null), Some(Value::Array(inputs)), None) => {
+            inputs.iter().map(input).collect()
+        }
+        _ => None,
+    };
+    texts.filter(|texts| !texts.is_empty()).ok_or_else(wrong)
+}
+
+fn input(input: &Value) -> Option<String> {
+    let parts = input.get("content")?.as_array()?.iter();
+    let texts = parts.map(|part| match part.get("type")?.as_str()? {
+        "text" => part.get("text")?.as_str(),
+        _ => None,
+    });
+    texts.collect()
+}
+
+fn rows(texts: &[String], body: &mut Map<String, Value>) -> Result<RecordBatch, PredictError> {
+    let kind = body.text(INPUT_TYPE)?.map(str::to_owned);
+    body.remove(INPUT_TYPE);
+    let kinds = kind.map(|kind| StringArray::from(vec![kind; texts.len()]));
+    let texts = StringArray::from_iter_values(texts);
+    let mut columns = vec![(TEXT, Arc::new(texts) as ArrayRef)];
+    columns.extend(kinds.map(|kinds| (INPUT_TYPE, Arc::new(kinds) as ArrayRef)));
+    RecordBatch::try_from_iter(columns)
+        .map_err(|error| PredictError::internal("the request's rows cannot be built", error))
+}
+
+/// Gives what is left its name here. A text that is too long is cut at its end, unless it is to be
+/// refused.
+fn take_rest(body: &mut Map<String, Value>) -> Result<(), PredictError> {
+    body.remove("priority");
+    let truncate = body.text("truncate")?.map(str::to_ascii_uppercase);
+    body.remove("truncate");
+    match truncate.as_deref() {
+        None | Some("END") => {}
+        Some("NONE") => {
+            body.insert("truncate".to_owned(), false.into());
+        }
+        Some(_) => {
+            return Err(PredictError::invalid(
+                "field 'truncate' must be 'END' or 'NONE': texts are not cut at their start",
+            ));
+        }
+    }
+    if body.count("max_tokens")?.is_some() {
+        return Err(PredictError::invalid(
+            "field 'max_tokens' is not supported: how long a text may be is the model's matter",
+        ));
+    }
+    if let Some(dimensions) = body.count("output_dimension")? {
+        body.insert("dimensions".to_owned(), dimensions.into());
+    }
+    body.remove("output_dimension");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(body: Value) -> Map<String, Value> {
+        body.as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn texts_come_in_two_forms_and_images_in_none() {
+        let text = |text: &str| json!({ "content": [{ "type": "text", "text": text }] });
+        for good in [
+            json!({ "texts": ["a", "b"] }),
+            json!({ "inputs": [text("a"), text("b")], "texts": null }),
+        ] {
+            assert_eq!(take_texts(&mut fields(good)).unwrap(), ["a", "b"]);
+        }
+        for bad in [
+            json!({}),
+            json!({ "texts": [] }),
+            json!({ "texts": "a" }),
+            json!({ "texts": [1] }),
+            json!({ "texts": ["a"], "images": ["b"] }),
+            json!({ "texts": ["a"], "inputs": [text("a")] }),
+            json!({ "inputs": [{ "content": [{ "type": "image_url" }] }] }),
+        ] {
+            assert!(take_texts(&mut fields(bad.clone())).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn types_are_told_and_coarse_ones_refused() {
+        let kinds = |kinds: Value| take_kinds(&mut fields(json!({ "embedding_types": kinds })));
+        assert_eq!(kinds(Value::Null).unwrap(), []);
+        let both = kinds(json!(["base64", "float"])).unwrap();
+        let told = by_type(&[vec![1.0]], &both);
+        assert_eq!(told, json!({ "float": [[1.0]], "base64": ["AACAPw=="] }));
+        assert!(kinds(json!(["int8"])).is_err() && kinds(json!("float")).is_err());
+    }
+}

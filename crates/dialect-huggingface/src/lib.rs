@@ -1,0 +1,93 @@
+//! The routes of Hugging Face's two servers, of which each serves one model: Text Embeddings
+//! Inference ([`tei`]) and Text Generation Inference ([`tgi`]).
+//!
+//! Which model is meant ([`choose`]): the one that the path names (`/tei/NAME/embed`), or the query
+//! (`?model=`), or the body (`model`); else the only one that is ready and can do it.
+
+pub mod dialect;
+pub mod error;
+mod events;
+pub(crate) mod operations;
+mod options;
+mod tei;
+mod tgi;
+pub(crate) mod tokens;
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Map, Value};
+use volley_types::{PredictError, Task};
+
+pub(crate) use self::tei::{decode, embed, embed_all, embed_sparse, predict, rerank, similarity};
+pub(crate) use self::tgi::{chat_tokenize, generate, generate_stream, info};
+use volley_dialect_kit::requests::{Chosen, Named, choose};
+use volley_http_edge::body::JsonObject;
+use volley_http_edge::context::RequestContext;
+use volley_http_edge::edge::Caller;
+use volley_http_edge::error::{ApiError, DialectError};
+
+use self::error::HuggingFaceErrors;
+
+/// `POST /`: what the model does.
+pub(crate) async fn at_root(
+    caller: Caller,
+    context: RequestContext,
+    named: Named,
+    JsonObject(mut body): JsonObject,
+) -> Result<Response, DialectError> {
+    let done = async {
+        let tasks = [
+            Task::Generate,
+            Task::Embed,
+            Task::Rerank,
+            Task::Classify,
+            Task::EncodeSparse,
+        ];
+        let chosen = choose(&caller, named, &mut body, &tasks, "answer").await?;
+        match chosen.signature.task {
+            Task::Generate => {
+                let stream = volley_http_edge::body::take_flag(&mut body, "stream")?;
+                if stream {
+                    return Ok(Done::Stream(chosen));
+                }
+                let answer =
+                    tgi::whole(&caller, &context, chosen, std::mem::take(&mut body)).await?;
+                Ok(Done::Whole(Value::Array(vec![answer])))
+            }
+            Task::Rerank => tei::rerank_value(&caller, &context, chosen, std::mem::take(&mut body))
+                .await
+                .map(Done::Whole),
+            Task::Classify => {
+                tei::predict_value(&caller, &context, chosen, std::mem::take(&mut body))
+                    .await
+                    .map(Done::Whole)
+            }
+            Task::EncodeSparse => {
+                tei::sparse_value(&caller, &context, chosen, std::mem::take(&mut body))
+                    .await
+                    .map(Done::Whole)
+            }
+            _ => tei::embed_value(&caller, &context, chosen, std::mem::take(&mut body))
+                .await
+                .map(Done::Whole),
+        }
+    };
+    match context.in_time(done).await.map_err(in_house)? {
+        Done::Whole(value) => Ok(Json(value).into_response()),
+        Done::Stream(chosen) => tgi::streamed(&caller, &context, chosen, body)
+            .await
+            .map_err(|ApiError(error)| in_house(error)),
+    }
+}
+
+enum Done {
+    Whole(Value),
+    Stream(Chosen),
+}
+
+/// An error at a path that other houses share.
+pub(crate) fn in_house(error: PredictError) -> DialectError {
+    DialectError(&HuggingFaceErrors, error)
+}
+
+type Body = Map<String, Value>;

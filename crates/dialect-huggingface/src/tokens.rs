@@ -1,0 +1,358 @@
+//! `/tokenize` and `/detokenize`, in the forms of vLLM, of llama.cpp and of Hugging Face's servers:
+//! what a model's own tokenizer makes of a text, and back. Which form is meant, the body's fields
+//! tell: `prompt` or `messages`, `content`, `inputs`.
+
+use arrow_array::RecordBatch;
+use axum::Json;
+use serde_json::{Map, Value, json};
+use volley_types::params::{DETOKENIZE, TOKEN_INPUTS, TOKENIZE};
+use volley_types::{GenerationRow, PredictError, Task};
+
+use crate::error::HuggingFaceErrors;
+use volley_dialect_kit::answer::{self, failure};
+use volley_dialect_kit::chat;
+use volley_dialect_kit::inputs::Inputs;
+use volley_dialect_kit::messages;
+use volley_dialect_kit::openai_error::OpenAiErrors;
+use volley_dialect_kit::requests::{Chosen, Named, choose, request};
+use volley_http_edge::body::{Fields, JsonObject, take_flag};
+use volley_http_edge::context::RequestContext;
+use volley_http_edge::edge::Caller;
+use volley_http_edge::error::{DialectError, ErrorFormat};
+
+/// What has a tokenizer that can be asked.
+pub(crate) const TASKS: [Task; 1] = [Task::Generate];
+
+/// How a token is spelt, where the tokens were asked for with their spelling.
+const SPELLING: &str = "return_token_strs";
+
+/// The tokens of a text or a conversation.
+pub(crate) async fn tokenize(
+    caller: Caller,
+    context: RequestContext,
+    named: Named,
+    JsonObject(mut body): JsonObject,
+) -> Result<Json<Value>, DialectError> {
+    let format: &'static dyn ErrorFormat = match body.contains_key("inputs") {
+        true => &HuggingFaceErrors,
+        false => &OpenAiErrors,
+    };
+    let work = async {
+        let chosen = choose(&caller, named, &mut body, &TASKS, "tokenize").await?;
+        if body.contains_key("inputs") {
+            of_inputs(&caller, &context, &chosen, body).await
+        } else if body.contains_key("content") {
+            of_content(&caller, &context, &chosen, body).await
+        } else {
+            of_prompt(&caller, &context, &chosen, body).await
+        }
+    };
+    let done = context.in_time(work).await;
+    done.map(Json).map_err(|error| DialectError(format, error))
+}
+
+/// The text of tokens, under the names of vLLM and of llama.cpp.
+pub(crate) async fn detokenize(
+    caller: Caller,
+    context: RequestContext,
+    named: Named,
+    JsonObject(mut body): JsonObject,
+) -> Result<Json<Value>, DialectError> {
+    let work = async {
+        let chosen = choose(&caller, named, &mut body, &TASKS, "tokenize").await?;
+        body.only("tokens to spell", &["tokens"])?;
+        let lists = match body.remove("tokens") {
+            Some(Value::Array(none)) if none.is_empty() => {
+                return Ok(json!({ "prompt": "", "content": "" }));
+            }
+            Some(tokens) => Inputs::read(tokens),
+            None => None,
+        };
+        let Some(Inputs::Tokens(lists)) = lists.filter(|lists| match lists {
+            Inputs::Tokens(lists) => lists.len() == 1,
+            Inputs::Texts(_) => false,
+        }) else {
+            return Err(PredictError::invalid(
+                "field 'tokens' must be a list of token ids",
+            ));
+        };
+        let texts = decoded(&caller, &context, &chosen, lists, false).await?;
+        let text = texts.into_iter().next().unwrap_or_default();
+        Ok(json!({ "prompt": text, "content": text }))
+    };
+    let done = context.in_time(work).await;
+    done.map(Json)
+        .map_err(|error| DialectError(&OpenAiErrors, error))
+}
+
+/// The tokens of one row.
+struct Tokenised {
+    ids: Vec<u32>,
+    /// One for each where they were asked for, else none.
+    spelt: Vec<Value>,
+    /// What was tokenized, where the model says.
+    text: String,
+}
+
+async fn ask(
+    caller: &Caller,
+    context: &RequestContext,
+    chosen: &Chosen,
+    rows: RecordBatch,
+    parameters: &Map<String, Value>,
+) -> Result<Vec<RecordBatch>, PredictError> {
+    let request = request(chosen.model.clone(), rows, parameters, context)?;
+    answer::collect(caller.control.predict(request).await?).await
+}
+
+async fn tokenised(
+    caller: &Caller,
+    context: &RequestContext,
+    chosen: &Chosen,
+    rows: RecordBatch,
+    mut parameters: Map<String, Value>,
+) -> Result<Vec<Tokenised>, PredictError> {
+    parameters.insert(TOKENIZE.to_owned(), true.into());
+    let batches = ask(caller, context, chosen, rows, &parameters).await?;
+    let mut all = Vec::new();
+    for batch in &batches {
+        for row in GenerationRow::rows(batch)? {
+            failure(&row)?;
+            let ids = row.token_ids().ok_or_else(|| {
+                PredictError::new(
+                    volley_types::ErrorCode::Unimplemented,
+                    "this model has no tokenizer here: it runs at a provider, who alone can count",
+                )
+            })?;
+            let spelt = row.token_logprobs().map(serde_json::from_str);
+            let spelt: Vec<Value> = match spelt {
+                Some(Ok(Value::Array(spelt))) => spelt,
+                _ => Vec::new(),
+            };
+            let spelt = spelt.into_iter().map(|piece| match piece {
+                Value::Object(mut piece) => piece.remove("token").unwrap_or_default(),
+                piece => piece,
+            });
+            all.push(Tokenised {
+                ids: ids.values().to_vec(),
+                spelt: spelt.collect(),
+                text: row.text().unwrap_or_default().to_owned(),
+            });
+        }
+    }
+    Ok(all)
+}
+
+fn none() -> PredictError {
+    PredictError::internal("the model's answer is malformed", "no row of tokens")
+}
+
+/// As vLLM has it.
+async fn of_prompt(
+    caller: &Caller,
+    context: &RequestContext,
+    chosen: &Chosen,
+    mut body: Map<String, Value>,
+) -> Result<Value, PredictError> {
+    let rows = match (body.contains_key("prompt"), body.contains_key("messages")) {
+        (true, false) => {
+            let prompt = body.text("prompt")?.unwrap_or_default().to_owned();
+            body.remove("prompt");
+            body.entry("raw").or_insert(true.into());
+            chat::prompts(&[prompt])?
+        }
+        (false, true) => {
+            let messages = messages::take_messages(&mut body)?;
+            chat::conversation(&messages)?
+        }
+        _ => {
+            return Err(PredictError::invalid(
+                "give one of the fields 'prompt', 'messages', 'content' and 'inputs'",
+            ));
+        }
+    };
+    let spelt = take_flag(&mut body, SPELLING)?;
+    if spelt {
+        body.insert(SPELLING.to_owned(), true.into());
+    }
+    let all = tokenised(caller, context, chosen, rows, body).await?;
+    let row = all.into_iter().next().ok_or_else(none)?;
+    Ok(json!({
+        "count": row.ids.len(),
+        "max_model_len": chosen.signature.context(),
+        "tokens": row.ids,
+        "token_strs": spelt.then_some(row.spelt),
+    }))
+}
+
+/// As llama.cpp has it.
+async fn of_content(
+    caller: &Caller,
+    context: &RequestContext,
+    chosen: &Chosen,
+    mut body: Map<String, Value>,
+) -> Result<Value, PredictError> {
+    let known = ["content", "add_special", "parse_special", "with_pieces"];
+    body.only("a text to tokenize", &known)?;
+    let content = body.text("content")?.unwrap_or_default().to_owned();
+    if content.is_empty() {
+        return Ok(json!({ "tokens": [] }));
+    }
+    if body.get("parse_special") == Some(&Value::Bool(false)) {
+        return Err(PredictError::invalid(
+            "field 'parse_special' may be true alone: special tokens in a text are read as such",
+        ));
+    }
+    let special = take_flag(&mut body, "add_special")?;
+    let pieces = take_flag(&mut body, "with_pieces")?;
+    let rows = chat::prompts(&[content])?;
+    let all = tokenised(caller, context, chosen, rows, raw(special, pieces)).await?;
+    let row = all.into_iter().next().ok_or_else(none)?;
+    if !pieces {
+        return Ok(json!({ "tokens": row.ids }));
+    }
+    let told = row.ids.iter().zip(row.spelt);
+    let told = told.map(|(id, piece)| json!({ "id": id, "piece": piece }));
+    Ok(json!({ "tokens": told.collect::<Vec<_>>() }))
+}
+
+fn raw(special: bool, spelt: bool) -> Map<String, Value> {
+    let mut parameters = Map::new();
+    parameters.insert("raw".to_owned(), true.into());
+    parameters.insert("add_special_tokens".to_owned(), special.into());
+    if spelt {
+        parameters.insert(SPELLING.to_owned(), true.into());
+    }
+    parameters
+}
+
+/// As Hugging Face's servers have it: one list for each text where several are given in a list, as
+/// the server of encoders does, and the bare list for a text alone, as that of generators.
+async fn of_inputs(
+    caller: &Caller,
+    context: &RequestContext,
+    chosen: &Chosen,
+    mut body: Map<String, Value>,
+) -> Result<Value, PredictError> {
+    body.only(
+        "texts to tokenize",
+        &["inputs", "add_special_tokens", "prompt_name", "parameters"],
+    )?;
+    for name in ["prompt_name", "parameters"] {
+        if body.remove(name).is_some_and(|value| !value.is_null()) {
+            let message = format!("field '{name}' is not supported here; leave it out");
+            return Err(PredictError::invalid(message));
+        }
+    }
+    let alone = body.get("inputs").is_some_and(Value::is_string);
+    let Inputs::Texts(texts) = Inputs::take(&mut body, "inputs")? else {
+        return Err(PredictError::invalid(
+            "field 'inputs' must be a text or a list of texts here",
+        ));
+    };
+    let special = match body.get("add_special_tokens") {
+        None | Some(Value::Null) => true,
+        Some(Value::Bool(special)) => *special,
+        Some(_) => {
+            return Err(PredictError::invalid(
+                "field 'add_special_tokens' must be true or false",
+            ));
+        }
+    };
+    let rows = chat::prompts(&texts)?;
+    let all = tokenised(caller, context, chosen, rows, raw(special, true)).await?;
+    let mut told = all.iter().map(|row| placed(row, &row.text));
+    Ok(match alone {
+        true => told.next().ok_or_else(none)?,
+        false => told.collect(),
+    })
+}
+
+/// The tokens of a conversation, and the text that it becomes.
+pub(crate) async fn of_chat(
+    caller: &Caller,
+    context: &RequestContext,
+    chosen: &Chosen,
+    mut body: Map<String, Value>,
+) -> Result<Value, PredictError> {
+    let messages = messages::take_messages(&mut body)?;
+    let mut parameters = Map::new();
+    for name in ["tools", "chat_template_kwargs"] {
+        parameters.extend(body.remove_entry(name));
+    }
+    // What a generation would be told says nothing here, as at the original.
+    parameters.insert(SPELLING.to_owned(), true.into());
+    let rows = chat::conversation(&messages)?;
+    let all = tokenised(caller, context, chosen, rows, parameters).await?;
+    let row = all.into_iter().next().ok_or_else(none)?;
+    let list = vec![row.ids.clone()];
+    let text = match row.text.is_empty() {
+        true => decoded(caller, context, chosen, list, false).await?.pop(),
+        false => Some(row.text.clone()),
+    };
+    let text = text.unwrap_or_default();
+    Ok(json!({ "tokenize_response": placed(&row, &text), "templated_text": text }))
+}
+
+/// Tokens with their places in `text`, in characters, where their spelling follows it.
+fn placed(row: &Tokenised, text: &str) -> Value {
+    let (mut rest, mut at) = (Some(text), 0);
+    let told = row.ids.iter().enumerate().map(|(place, id)| {
+        let piece = row.spelt.get(place).and_then(Value::as_str);
+        let piece = piece.unwrap_or_default();
+        rest = rest.and_then(|rest| rest.strip_prefix(piece));
+        let (start, stop) = (at, at + piece.chars().count());
+        at = stop;
+        let known = rest.is_some();
+        json!({
+            "id": id, "text": piece, "special": false,
+            "start": known.then_some(start), "stop": known.then_some(stop),
+        })
+    });
+    told.collect()
+}
+
+/// The text of each list of tokens.
+pub(crate) async fn decoded(
+    caller: &Caller,
+    context: &RequestContext,
+    chosen: &Chosen,
+    lists: Vec<Vec<u32>>,
+    skip_special: bool,
+) -> Result<Vec<String>, PredictError> {
+    let mut parameters = Map::new();
+    parameters.insert(DETOKENIZE.to_owned(), true.into());
+    if skip_special {
+        parameters.insert("skip_special_tokens".to_owned(), true.into());
+    }
+    let texts = Inputs::Tokens(lists).into_texts(&mut parameters);
+    parameters.remove(TOKEN_INPUTS);
+    let rows = chat::prompts(&texts)?;
+    let batches = ask(caller, context, chosen, rows, &parameters).await?;
+    Ok(answer::choices(&batches)?
+        .into_iter()
+        .map(|choice| choice.text)
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_told_while_the_spelling_follows_the_text() {
+        let row = |spelt: &[&str]| Tokenised {
+            ids: (0..spelt.len() as u32).collect(),
+            spelt: spelt.iter().map(|piece| Value::from(*piece)).collect(),
+            text: String::new(),
+        };
+        let told = placed(&row(&["Zo", "ë", " sings"]), "Zoë sings");
+        assert_eq!(
+            (&told[1]["start"], &told[1]["stop"]),
+            (&json!(2), &json!(3))
+        );
+        assert_eq!(told[2]["stop"], 9);
+        let strange = placed(&row(&["<s>", "Zo"]), "Zo");
+        assert_eq!(strange[1]["start"], Value::Null);
+    }
+}

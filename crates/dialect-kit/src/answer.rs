@@ -1,0 +1,341 @@
+//! Answers that are not streamed.
+
+use std::collections::BTreeMap;
+
+use arrow_array::RecordBatch;
+use futures::TryStreamExt;
+use serde_json::{Map, Value};
+use volley_types::{
+    ChunkStream, Citation, Details, ErrorCode, FinishReason, GenerationRow, PredictError, Usage,
+};
+
+use crate::citations;
+pub use crate::pieces::tokens;
+use crate::pieces::{self, Piece};
+use crate::sse;
+
+/// The most that an answer which is not streamed may hold, in bytes of Arrow memory.
+pub const MAX_BYTES: usize = 64 << 20;
+
+/// All batches of an answer.
+///
+/// # Errors
+/// The stream's own; `TooLarge`.
+pub async fn collect(mut chunks: ChunkStream) -> Result<Vec<RecordBatch>, PredictError> {
+    let (mut batches, mut bytes) = (Vec::new(), 0);
+    while let Some(batch) = chunks.try_next().await? {
+        bytes += batch.get_array_memory_size();
+        if MAX_BYTES < bytes {
+            return Err(PredictError::new(
+                ErrorCode::TooLarge,
+                format!(
+                    "the answer is over the limit of {MAX_BYTES} bytes; stream it, or use Arrow \
+                     Flight"
+                ),
+            ));
+        }
+        batches.push(batch);
+    }
+    Ok(batches)
+}
+
+/// One whole answer to one request row.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Choice {
+    /// Which request row this answers.
+    pub item: u32,
+    /// Which of several answers to that row.
+    pub choice: u32,
+    /// The generated text.
+    pub text: String,
+    /// The reasoning before the text.
+    pub thinking: String,
+    /// Whole calls in OpenAI's form, without the deltas' `index`.
+    pub tool_calls: Vec<Value>,
+    /// Why the choice ended; `None` while it has not.
+    pub finish_reason: Option<FinishReason>,
+    /// The tokens of the choice; `None` where its server reported none.
+    pub usage: Option<Usage>,
+    /// Its tokens with their probabilities in OpenAI's form, where the model tells them.
+    pub tokens: Vec<Value>,
+    /// What its text refers to.
+    pub citations: Vec<Citation>,
+    /// The text, where it is a refusal.
+    pub refusal: String,
+    /// All of that in the order in which it was said.
+    pub pieces: Vec<Piece>,
+    /// What its last row tells beside.
+    pub details: Details,
+}
+
+impl Choice {
+    /// Adds a row.
+    fn add(&mut self, row: &GenerationRow<'_>) {
+        self.text.push_str(row.text().unwrap_or_default());
+        self.thinking.push_str(row.thinking().unwrap_or_default());
+        if let Some(deltas) = row.tool_calls() {
+            merge_tool_calls(&mut self.tool_calls, deltas);
+        }
+        self.finish_reason = row.finish_reason().or(self.finish_reason);
+        if let Some(told) = row.usage() {
+            *self.usage.get_or_insert_default() += told;
+        }
+        self.tokens.extend(tokens(row));
+        self.citations.extend(citations::of(row));
+        if row.finish_reason().is_some() {
+            self.details = row.details().map(Details::from_json).unwrap_or_default();
+        }
+        let pieces = pieces::of(row);
+        // Reasoning of a kind of its own is a stretch of its own.
+        let own =
+            |piece: &Piece| matches!(piece, Piece::Details(details) if details.item.is_some());
+        let is_own = pieces.iter().any(own);
+        for piece in pieces {
+            match &piece {
+                Piece::Thinking(_) if is_own => self.pieces.push(piece),
+                _ => self.put(piece),
+            }
+        }
+    }
+
+    /// Adds a piece, to the one in front of it where they are of one kind.
+    fn put(&mut self, piece: Piece) {
+        if let Piece::Text {
+            text,
+            refusal: true,
+            ..
+        } = &piece
+        {
+            self.refusal.push_str(text);
+        }
+        match (self.pieces.last_mut(), piece) {
+            (Some(Piece::Thinking(said)), Piece::Thinking(more)) => said.push_str(&more),
+            (
+                Some(Piece::Text { text, refusal, .. }),
+                Piece::Text {
+                    text: more,
+                    refusal: same,
+                    ..
+                },
+            ) if *refusal == same => text.push_str(&more),
+            (_, piece) => self.pieces.push(piece),
+        }
+    }
+
+    /// What is only known once all was read: a call without arguments has none, and an answer
+    /// that calls ends so.
+    fn end(&mut self) {
+        for call in &mut self.tool_calls {
+            let Some(function) = call.get_mut("function").and_then(Value::as_object_mut) else {
+                continue;
+            };
+            let arguments = function.get("arguments").and_then(Value::as_str);
+            if arguments.is_none_or(|text| text.trim().is_empty()) {
+                function.insert("arguments".to_owned(), "{}".into());
+            }
+        }
+        let stops = matches!(self.finish_reason, None | Some(FinishReason::Stop));
+        if stops && !self.tool_calls.is_empty() {
+            self.finish_reason = Some(FinishReason::ToolCalls);
+        }
+    }
+
+    /// The text that is no refusal.
+    pub fn said(&self) -> String {
+        if self.refusal.is_empty() {
+            return self.text.clone();
+        }
+        let said = self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Text {
+                text,
+                refusal: false,
+                ..
+            } => Some(text.as_str()),
+            _ => None,
+        });
+        said.collect()
+    }
+}
+
+/// The choices of a generation, by item and choice.
+///
+/// # Errors
+/// The first item's that failed; `Internal` when the stream has no last row.
+pub fn choices(batches: &[RecordBatch]) -> Result<Vec<Choice>, PredictError> {
+    let mut choices: BTreeMap<(u32, u32), Choice> = BTreeMap::new();
+    let mut ended = false;
+    for batch in batches {
+        for row in GenerationRow::rows(batch)? {
+            failure(&row)?;
+            let choice = choices.entry((row.item(), row.choice())).or_default();
+            (choice.item, choice.choice) = (row.item(), row.choice());
+            choice.add(&row);
+            ended |= row.last();
+        }
+    }
+    if ended {
+        choices.values_mut().for_each(Choice::end);
+        Ok(choices.into_values().collect())
+    } else {
+        Err(sse::silent_end())
+    }
+}
+
+/// The tokens of the prompts, where nothing else was asked for.
+///
+/// # Errors
+/// As [`choices`]; `Unimplemented` when the model generated instead.
+pub fn prompt_tokens(batches: &[RecordBatch]) -> Result<u32, PredictError> {
+    let told = usage(&choices(batches)?);
+    match told {
+        Some(usage) if usage.completion_tokens == 0 => Ok(usage.prompt_tokens),
+        _ => Err(PredictError::new(
+            ErrorCode::Unimplemented,
+            "this model cannot count tokens without an answer",
+        )),
+    }
+}
+
+/// The tokens of all choices together.
+pub fn usage(choices: &[Choice]) -> Option<Usage> {
+    let told = choices.iter().filter_map(|choice| choice.usage);
+    told.reduce(|mut all, usage| {
+        all += usage;
+        all
+    })
+}
+
+/// What the last row of the last choice tells beside.
+pub fn details(choices: &[Choice]) -> Details {
+    let mut told = choices.iter().rev().map(|choice| &choice.details);
+    let told = told.find(|details| details.usage.is_some());
+    let last = told.or(choices.last().map(|choice| &choice.details));
+    last.cloned().unwrap_or_default()
+}
+
+/// Sets a field of an object. The macro `json!` writes a value that it is given anew, all its
+/// numbers with it; this moves it.
+pub fn put(object: &mut Value, name: &str, value: impl Into<Value>) {
+    object[name] = value.into();
+}
+
+/// The error of a row whose item failed.
+///
+/// # Errors
+/// That error.
+pub fn failure(row: &GenerationRow<'_>) -> Result<(), PredictError> {
+    let Some((code, message)) = row.error() else {
+        return Ok(());
+    };
+    let code = ErrorCode::from_name(code).unwrap_or(ErrorCode::Internal);
+    Err(PredictError::new(code, message))
+}
+
+/// Adds deltas in OpenAI's form: those of one `index` are one call, whose `arguments` are joined.
+/// A delta without an index belongs to the last call, unless it has an `id` of its own.
+pub fn merge_tool_calls(calls: &mut Vec<Value>, deltas: &str) {
+    let Ok(Value::Array(deltas)) = serde_json::from_str(deltas) else {
+        return;
+    };
+    for delta in deltas {
+        let Value::Object(mut delta) = delta else {
+            continue;
+        };
+        let index = delta.remove("index").and_then(|index| index.as_u64());
+        let fresh = delta.get("id").is_some_and(Value::is_string);
+        let place = match index.and_then(|index| usize::try_from(index).ok()) {
+            // No more than one ahead: a hole would be a call that nobody made.
+            Some(index) => index.min(calls.len()),
+            None if fresh => calls.len(),
+            None => calls.len().saturating_sub(1),
+        };
+        if place == calls.len() {
+            calls.push(Value::Object(Map::new()));
+        }
+        if let Some(call) = calls[place].as_object_mut() {
+            merge(call, delta);
+        }
+    }
+}
+
+fn merge(call: &mut Map<String, Value>, delta: Map<String, Value>) {
+    for (name, value) in delta {
+        match (call.get_mut(&name), value) {
+            (_, Value::Null) => {}
+            (Some(Value::Object(inner)), Value::Object(value)) => merge(inner, value),
+            (Some(Value::String(text)), Value::String(more))
+                if name == "arguments" || name == "input" =>
+            {
+                text.push_str(&more);
+            }
+            (_, value) => {
+                call.insert(name, value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_types::{GenerationChunk, GenerationChunks};
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn chunks_of_several_choices_become_whole_answers() {
+        let mut rows = GenerationChunks::default();
+        let call = |index: usize, arguments: &str| {
+            json!([{ "index": index, "function": { "arguments": arguments } }]).to_string()
+        };
+        let chunk = |choice, text: &str| GenerationChunk {
+            choice,
+            text: Some(text.to_owned()),
+            ..GenerationChunk::default()
+        };
+        rows.push(&chunk(0, "He"));
+        rows.push(&chunk(1, "Yo"));
+        rows.push(&chunk(0, "llo"));
+        for tool_calls in [
+            json!([{ "index": 0, "id": "c1", "type": "function",
+                     "function": { "name": "f", "arguments": "" } }])
+            .to_string(),
+            call(0, "{\"a\":"),
+            call(0, "1}"),
+        ] {
+            rows.push(&GenerationChunk {
+                tool_calls: Some(tool_calls),
+                ..chunk(0, "")
+            });
+        }
+        for (choice, last) in [(0, false), (1, true)] {
+            rows.push(&GenerationChunk {
+                finish_reason: Some(FinishReason::Stop),
+                usage: last.then_some(Usage {
+                    prompt_tokens: 3,
+                    completion_tokens: 2,
+                    ..Usage::default()
+                }),
+                last,
+                ..chunk(choice, "")
+            });
+        }
+        let choices = choices(&[rows.finish()]).unwrap();
+        let texts: Vec<_> = choices.iter().map(|choice| choice.text.as_str()).collect();
+        assert_eq!(texts, ["Hello", "Yo"]);
+        assert_eq!(choices[0].finish_reason, Some(FinishReason::ToolCalls));
+        let whole = json!({ "id": "c1", "type": "function",
+                            "function": { "name": "f", "arguments": "{\"a\":1}" } });
+        assert_eq!(choices[0].tool_calls, [whole]);
+        let usage = usage(&choices).unwrap();
+        assert_eq!((usage.prompt_tokens, usage.completion_tokens), (3, 2));
+    }
+
+    #[test]
+    fn a_stream_without_a_last_row_is_no_answer() {
+        let chunk = GenerationChunk::default();
+        let error = choices(&[GenerationChunks::single(&chunk)]).unwrap_err();
+        assert_eq!(error.code, ErrorCode::Internal);
+    }
+}

@@ -1,0 +1,28 @@
+//! Health, as servers of one model report it.
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use volley_http_edge::edge::Caller;
+
+/// Whether requests are taken, for clients of servers with one model.
+pub async fn health(caller: Caller) -> Response {
+    match caller.control.ready() {
+        true => Json(json!({ "status": "ok" })).into_response(),
+        false => {
+            let error = json!({
+                "message": "this node takes no requests", "type": "unavailable_error",
+                "code": 503, "param": null,
+            });
+            let body = Json(json!({ "status": "unavailable", "error": error }));
+            (StatusCode::SERVICE_UNAVAILABLE, body).into_response()
+        }
+    }
+}
+
+/// Which version of Volley answers.
+pub async fn version() -> Json<Value> {
+    Json(json!({ "version": env!("CARGO_PKG_VERSION") }))
+}

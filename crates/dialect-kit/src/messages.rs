@@ -1,0 +1,185 @@
+//! The messages of a body: in the pipeline's form, and as they are for servers of this very one.
+//! Pure.
+
+use serde_json::{Map, Value, json};
+use volley_types::{ChatMessage, Native, PredictError};
+
+use crate::chat;
+
+/// Fields of a message that the pipeline's form holds as they are.
+const HELD: [&str; 4] = ["role", "content", "tool_calls", "tool_call_id"];
+
+/// A conversation.
+pub struct Talk {
+    /// The messages in the pipeline's form.
+    pub messages: Vec<ChatMessage>,
+    /// The messages as they are, where that is more.
+    pub native: Option<Native>,
+}
+
+/// The conversation of a body.
+///
+/// # Errors
+/// `InvalidInput` naming the field.
+pub fn take_messages(body: &mut Map<String, Value>) -> Result<Vec<ChatMessage>, PredictError> {
+    let talk = take(body)?;
+    match talk.native.and_then(|native| native.lost) {
+        Some(lost) => Err(PredictError::invalid(lost)),
+        None => Ok(talk.messages),
+    }
+}
+
+/// Takes them out of the body.
+///
+/// # Errors
+/// `InvalidInput` naming the field.
+pub fn take(body: &mut Map<String, Value>) -> Result<Talk, PredictError> {
+    let given = match body.remove("messages") {
+        Some(Value::Array(messages)) if !messages.is_empty() => messages,
+        None | Some(Value::Null) => {
+            return Err(PredictError::invalid("field 'messages' is missing"));
+        }
+        Some(_) => {
+            return Err(PredictError::invalid(
+                "field 'messages' must be a list of at least one message",
+            ));
+        }
+    };
+    let mut messages = Vec::with_capacity(given.len());
+    let mut lost = custom(body);
+    let mut in_parts = lost.is_none();
+    for (index, message) in given.iter().enumerate() {
+        if let Some(read) = chat::openai_message(message) {
+            messages.push(read);
+            if calls_custom(message) {
+                in_parts = false;
+                lost.get_or_insert_with(|| {
+                    format!("field 'messages' has a call of the type 'custom' at place {index}")
+                });
+            }
+        } else if let Some(kind) = unheld(message) {
+            match chat::shown_message(message) {
+                Some(read) => messages.push(read),
+                None => in_parts = false,
+            }
+            lost.get_or_insert_with(|| {
+                format!("field 'messages' has content of the type '{kind}' at place {index}")
+            });
+        } else {
+            return Err(wrong(index));
+        }
+    }
+    let native = (lost.is_some() || !given.iter().all(is_held)).then(|| Native {
+        format: "openai".to_owned(),
+        body: [("messages".to_owned(), given.into())]
+            .into_iter()
+            .collect(),
+        in_parts: in_parts && lost.is_some(),
+        lost,
+        ..Native::default()
+    });
+    Ok(Talk { messages, native })
+}
+
+/// A tool whose input is any text, which servers of this form alone know.
+fn custom(body: &Map<String, Value>) -> Option<String> {
+    let mut tools = body.get("tools")?.as_array()?.iter();
+    let custom = tools.any(|tool| tool["type"] == "custom");
+    custom.then(|| "field 'tools' has a tool of the type 'custom'".to_owned())
+}
+
+fn calls_custom(message: &Value) -> bool {
+    let calls = message.get("tool_calls").and_then(Value::as_array);
+    let mut calls = calls.into_iter().flatten();
+    calls.any(|call| call["type"] == "custom")
+}
+
+fn wrong(index: usize) -> PredictError {
+    PredictError::invalid(format!(
+        "field 'messages' has no message of text at place {index}: a message has a 'role', a \
+         'content' (a text, parts of text, or null), and perhaps 'tool_calls' or a 'tool_call_id'"
+    ))
+}
+
+/// The type of a part of content that is no text, where there is one and all else is well.
+fn unheld(message: &Value) -> Option<String> {
+    let parts = message.get("content")?.as_array()?;
+    let kinds: Option<Vec<_>> = parts
+        .iter()
+        .map(|part| part.get("type")?.as_str())
+        .collect();
+    let kind = kinds?
+        .into_iter()
+        .find(|kind| !matches!(*kind, "text" | "refusal"))?;
+    let mut plain = message.clone();
+    plain["content"] = json!("");
+    chat::openai_message(&plain)?;
+    Some(kind.chars().filter(|c| !c.is_control()).take(64).collect())
+}
+
+/// Whether the pipeline's form holds all of a message.
+fn is_held(message: &Value) -> bool {
+    let plain = |(name, value): (&String, &Value)| match name.as_str() {
+        "content" => value.is_string() || value.is_null(),
+        name => value.is_null() || HELD.contains(&name),
+    };
+    message
+        .as_object()
+        .is_some_and(|fields| fields.iter().all(plain))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(messages: Value) -> Result<Talk, PredictError> {
+        take(json!({ "messages": messages }).as_object_mut().unwrap())
+    }
+
+    #[test]
+    fn what_the_pipeline_does_not_hold_is_kept_as_it_is() {
+        let plain = json!([{ "role": "user", "content": "a", "name": null }]);
+        assert!(taken(plain).unwrap().native.is_none());
+        let named = json!([{ "role": "user", "content": "a", "name": "x" }]);
+        let talk = taken(named.clone()).unwrap();
+        let native = talk.native.unwrap();
+        assert_eq!((talk.messages.len(), native.lost), (1, None));
+        assert_eq!(native.body["messages"], named);
+        let image = json!([{ "role": "user", "content": [
+            { "type": "text", "text": "What?" },
+            { "type": "image_url", "image_url": { "url": "x" } } ] }]);
+        let talk = taken(image).unwrap();
+        let native = talk.native.unwrap();
+        let lost = native.lost.unwrap();
+        assert!(lost.contains("'image_url' at place 0"), "{lost}");
+        assert!(native.in_parts && talk.messages[0].content == "What?");
+        assert!(
+            talk.messages[0]
+                .details
+                .as_deref()
+                .unwrap()
+                .contains("image_url")
+        );
+        let sound = json!([{ "role": "user", "content": [{ "type": "input_audio" }] }]);
+        assert!(!taken(sound).unwrap().native.unwrap().in_parts);
+        let call = json!({ "id": "c", "type": "custom", "custom": { "name": "f", "input": "" } });
+        let called = json!([{ "role": "assistant", "tool_calls": [call] }]);
+        let native = taken(called).unwrap().native.unwrap();
+        assert!(native.lost.unwrap().contains("'custom' at place 0") && !native.in_parts);
+        let mut body = json!({ "tools": [{ "type": "custom", "custom": { "name": "f" } }],
+                               "messages": [{ "role": "user", "content": "a" }] });
+        let lost = take(body.as_object_mut().unwrap())
+            .unwrap()
+            .native
+            .unwrap()
+            .lost;
+        assert!(lost.unwrap().contains("'tools'"));
+        for wrong in [
+            json!([{ "role": 1, "content": "a" }]),
+            json!([{ "role": "user", "content": [{ "text": 1 }] }]),
+            json!([]),
+        ] {
+            assert!(taken(wrong).is_err());
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Server-sent events (WHATWG HTML, §9.2): a [`ChunkStream`] as a response body.
+//!
+//! What is ready at once goes out as one piece; nothing waits for more. Dropping the body drops
+//! the chunks, and with them the work behind.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use arrow_array::RecordBatch;
+use async_stream::stream;
+use axum::body::Body;
+use axum::response::Response;
+use bytes::{BufMut, Bytes, BytesMut};
+use futures::{FutureExt, Stream, StreamExt};
+use http::{HeaderValue, header};
+use serde_json::Value;
+use tokio::time::Instant;
+use volley_types::{ChunkStream, EventPieces, PredictError};
+
+use volley_http_edge::context::{self, RequestContext};
+
+/// A piece of the body is sent once it has this size, even if more is ready.
+const PIECE_BYTES: usize = 64 << 10;
+const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
+/// Without the empty line of other keep-alives: some clients take that for an empty event once
+/// they have seen an id.
+const COMMENT: &[u8] = b": keep-alive\n";
+
+/// How a dialect writes its events.
+pub trait Events: Send + 'static {
+    /// Appends the events of a batch's rows.
+    ///
+    /// # Errors
+    /// When the rows cannot be read; the stream ends with that error.
+    fn batch(&mut self, batch: &RecordBatch, out: &mut BytesMut) -> Result<(), PredictError>;
+
+    /// Whether the event that ends a success is written; nothing may follow it.
+    fn finished(&self) -> bool;
+
+    /// Whether the source's end is that of a success, without an event that says so.
+    fn may_just_end(&self) -> bool {
+        false
+    }
+
+    /// Appends the event of an error, the stream's last.
+    fn error(&mut self, error: &PredictError, out: &mut BytesMut);
+}
+
+/// The first batch that has a row.
+///
+/// # Errors
+/// The stream's own; `Internal` when it ends without a row.
+pub async fn first(chunks: &mut ChunkStream) -> Result<RecordBatch, PredictError> {
+    while let Some(batch) = chunks.next().await {
+        let batch = batch?;
+        if batch.num_rows() != 0 {
+            return Ok(batch);
+        }
+    }
+    Err(silent_end())
+}
+
+/// The answer to a stream that just stops.
+pub fn silent_end() -> PredictError {
+    PredictError::internal("the answer stopped without its end", "no last row")
+}
+
+/// A response that streams `first` and then the rest of `chunks`, until the deadline; or holds
+/// them, where the caller has asked for a stream that can be taken up again.
+pub fn response(
+    first: RecordBatch,
+    chunks: ChunkStream,
+    events: impl Events,
+    keep_alive: Duration,
+    context: &RequestContext,
+) -> Response {
+    if let Some(sink) = &context.sink {
+        // Comments are for connections; what is kept has events alone.
+        let pieces = pieces(first, chunks, events, None, context.until());
+        return sink.attach(pieces.boxed(), keep_alive, context);
+    }
+    let pieces = pieces(first, chunks, events, Some(keep_alive), context.until());
+    body(pieces.map(Ok::<_, Infallible>), context)
+}
+
+/// A response that streams lines, until the deadline. Lines have no comments, and cannot be taken
+/// up again.
+pub fn lines(
+    first: RecordBatch,
+    chunks: ChunkStream,
+    events: impl Events,
+    context: &RequestContext,
+) -> Response {
+    let pieces = pieces(first, chunks, events, None, context.until());
+    let mut response = body(pieces.map(Ok::<_, Infallible>), context);
+    let media = HeaderValue::from_static("application/x-ndjson");
+    response.headers_mut().insert(header::CONTENT_TYPE, media);
+    response
+}
+
+/// A response of these pieces.
+pub fn body<E>(
+    pieces: impl Stream<Item = Result<Bytes, E>> + Send + 'static,
+    context: &RequestContext,
+) -> Response
+where
+    E: Into<axum::BoxError> + 'static,
+{
+    let pieces = InSpan::new(pieces, context.span.clone());
+    let mut response = Response::new(context.watches.watch(Body::from_stream(pieces)));
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/event-stream"),
+    );
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+/// Fills silence with comments.
+pub fn commented(
+    mut pieces: EventPieces,
+    keep_alive: Duration,
+) -> impl Stream<Item = Result<Bytes, PredictError>> + Send {
+    stream! {
+        loop {
+            match tokio::time::timeout(keep_alive, pieces.next()).await {
+                Ok(Some(piece)) => yield piece,
+                Ok(None) => break,
+                Err(_) => yield Ok(Bytes::from_static(COMMENT)),
+            }
+        }
+    }
+}
+
+fn pieces(
+    first: RecordBatch,
+    mut chunks: ChunkStream,
+    mut events: impl Events,
+    keep_alive: Option<Duration>,
+    deadline: Instant,
+) -> impl Stream<Item = Bytes> + Send {
+    stream! {
+        let mut item = Some(Ok(first));
+        let mut silent_since = Instant::now();
+        let comments = keep_alive.is_some();
+        let keep_alive = keep_alive.unwrap_or_default();
+        let silence = tokio::time::sleep_until(silent_since + keep_alive);
+        let late = tokio::time::sleep_until(deadline);
+        tokio::pin!(silence, late);
+        let mut ended = false;
+        while !ended {
+            let next = match item.take() {
+                Some(item) => Some(item),
+                None => tokio::select! {
+                    biased;
+                    next = chunks.next() => next,
+                    () = &mut late => Some(Err(context::too_late())),
+                    () = &mut silence, if comments => {
+                        // The timer is not moved with every event, so it may ring early.
+                        if keep_alive <= silent_since.elapsed() {
+                            silent_since = Instant::now();
+                            yield Bytes::from_static(KEEP_ALIVE);
+                        }
+                        silence.as_mut().reset(silent_since + keep_alive);
+                        continue;
+                    }
+                },
+            };
+            let mut out = BytesMut::new();
+            ended = !append(next, &mut events, &mut out);
+            while !ended && out.len() < PIECE_BYTES {
+                let Some(ready) = chunks.next().now_or_never() else { break };
+                ended = !append(ready, &mut events, &mut out);
+            }
+            silent_since = Instant::now();
+            if !out.is_empty() {
+                yield out.freeze();
+            }
+        }
+    }
+}
+
+/// Appends one item; returns whether the stream goes on.
+fn append(
+    item: Option<Result<RecordBatch, PredictError>>,
+    events: &mut impl Events,
+    out: &mut BytesMut,
+) -> bool {
+    if events.finished() {
+        // The source is only waited for, so that it can end by itself.
+        return matches!(item, Some(Ok(_)));
+    }
+    if item.is_none() && events.may_just_end() {
+        return false;
+    }
+    let item = item.unwrap_or_else(|| Err(silent_end()));
+    match item.and_then(|batch| events.batch(&batch, out)) {
+        Ok(()) => true,
+        Err(error) => {
+            events.error(&error, out);
+            false
+        }
+    }
+}
+
+/// Appends an event that has a name beside its data.
+pub fn named_event(name: &str, body: &Value, out: &mut BytesMut) {
+    out.put_slice(format!("event: {name}\ndata: {body}\n\n").as_bytes());
+}
+
+/// Appends `text` as a JSON string.
+pub fn json_string(text: &str, out: &mut BytesMut) {
+    let plain = |byte: u8| byte >= 0x20 && byte != b'"' && byte != b'\\';
+    if text.bytes().all(plain) {
+        out.put_u8(b'"');
+        out.put_slice(text.as_bytes());
+        out.put_u8(b'"');
+        return;
+    }
+    if let Err(error) = serde_json::to_writer(out.writer(), text) {
+        // Writing to memory does not fail, and any string can be written.
+        tracing::error!(error = %error, "an event could not be written");
+    }
+}
+
+/// Polls inside a span, so that what is logged on the way carries the request's id.
+pub struct InSpan<S> {
+    inner: Pin<Box<S>>,
+    span: tracing::Span,
+}
+
+impl<S> InSpan<S> {
+    /// `inner`, polled within `span`.
+    pub fn new(inner: S, span: tracing::Span) -> Self {
+        Self {
+            inner: Box::pin(inner),
+            span,
+        }
+    }
+}
+
+impl<S: Stream> Stream for InSpan<S> {
+    type Item = S::Item;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<S::Item>> {
+        let this = &mut *self;
+        let _entered = this.span.enter();
+        this.inner.as_mut().poll_next(cx)
+    }
+}

@@ -1,0 +1,80 @@
+//! What a server of the caller's own dialect said in a whole answer beside what rows hold. Pure.
+
+use serde_json::Value;
+use volley_types::Details;
+
+/// The whole answer as the server of that format gave it, where it is known.
+pub fn of<'a>(details: &'a Details, format: &str) -> Option<&'a Value> {
+    let answer = details.answer.as_ref()?;
+    (details.format.as_deref() == Some(format)).then_some(answer)
+}
+
+/// Adds to `own` what `given` has and it lacks. What both say stays as it is; of lists that differ
+/// in their length, or in the types of what is in them, the server's own is taken.
+pub fn supplement(own: &mut Value, given: &Value) {
+    match (own, given) {
+        (Value::Object(own), Value::Object(given)) => {
+            for (name, given) in given {
+                match own.get_mut(name) {
+                    Some(Value::Null) | None => _ = own.insert(name.clone(), given.clone()),
+                    Some(own) => supplement(own, given),
+                }
+            }
+        }
+        (own @ Value::Array(_), Value::Array(given)) => {
+            let Value::Array(list) = &mut *own else {
+                return;
+            };
+            let alike = list.len() == given.len()
+                && list.iter().zip(given).all(|(one, other)| {
+                    one.is_object() == other.is_object() && one.get("type") == other.get("type")
+                });
+            match alike {
+                true => {
+                    let pairs = list.iter_mut().zip(given);
+                    pairs.for_each(|(one, other)| supplement(one, other));
+                }
+                false => *list = given.clone(),
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_lacking_is_added_and_what_is_said_stays() {
+        let mut own = json!({
+            "id": "ours", "stop": null, "usage": { "in": 1 }, "same": [{ "type": "a", "x": 1 }],
+            "other": [{ "type": "a" }], "fewer": [], "numbers": [1, 2],
+        });
+        let given = json!({
+            "id": "theirs", "stop": "END", "usage": { "in": 2, "out": 3 }, "new": [1],
+            "same": [{ "type": "a", "x": 2, "y": 3 }], "other": [{ "type": "b" }],
+            "fewer": [{ "type": "a" }], "numbers": [3, 4],
+        });
+        supplement(&mut own, &given);
+        let expected = json!({
+            "id": "ours", "stop": "END", "usage": { "in": 1, "out": 3 }, "new": [1],
+            "same": [{ "type": "a", "x": 1, "y": 3 }], "other": [{ "type": "b" }],
+            "fewer": [{ "type": "a" }], "numbers": [1, 2],
+        });
+        assert_eq!(own, expected);
+    }
+
+    #[test]
+    fn an_answer_of_another_format_is_none() {
+        let details = Details {
+            format: Some("openai".to_owned()),
+            answer: Some(json!({})),
+            ..Details::default()
+        };
+        assert!(of(&details, "openai").is_some() && of(&details, "cohere").is_none());
+        assert!(of(&Details::default(), "openai").is_none());
+    }
+}

@@ -1,0 +1,210 @@
+//! `generate` of models of tensors, as Triton has it: inputs and outputs are fields of one flat
+//! object. Pure.
+
+use std::collections::BTreeMap;
+
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use bytes::{BufMut, BytesMut};
+use serde_json::{Map, Value, json};
+use volley_types::PredictError;
+
+use super::Found;
+use super::describe::{self, TensorForm};
+use super::outputs::{self, Wanted};
+use super::tensors::printable;
+use volley_dialect_kit::sse::Events;
+
+/// The body of `infer` that a flat one stands for.
+///
+/// # Errors
+/// `InvalidInput` naming the field.
+pub(super) fn tensors(
+    mut body: Map<String, Value>,
+    found: &Found,
+) -> Result<Map<String, Value>, PredictError> {
+    let forms = describe::inputs(&found.signature);
+    let nested = match body.remove("parameters") {
+        None | Some(Value::Null) => Map::new(),
+        Some(Value::Object(nested)) => nested,
+        Some(_) => {
+            return Err(PredictError::invalid(
+                "field 'parameters' must be an object",
+            ));
+        }
+    };
+    let id = body.remove("id");
+    // What the answer is like is chosen by the route.
+    body.remove("stream");
+    let (mut inputs, mut parameters) = (Vec::new(), Map::new());
+    for (name, value) in body.into_iter().chain(nested) {
+        let told = match forms.iter().find(|form| form.name == name) {
+            Some(form) => {
+                inputs.push(tensor(form, value)?);
+                inputs.iter().filter(|input| input["name"] == *name).count()
+            }
+            None => 1 + usize::from(parameters.insert(name.clone(), value).is_some()),
+        };
+        if 1 < told {
+            let name = printable(&name);
+            let message = format!("'{name}' is given twice: in 'parameters', and beside it");
+            return Err(PredictError::invalid(message));
+        }
+    }
+    let given = |form: &&TensorForm| inputs.iter().any(|input| input["name"] == *form.name);
+    if let Some(missing) = forms.iter().find(|form| !form.optional && !given(form)) {
+        let message = format!("input '{}' is missing", missing.name);
+        return Err(PredictError::invalid(message));
+    }
+    let mut whole = Map::new();
+    whole.insert("inputs".to_owned(), inputs.into());
+    whole.insert("parameters".to_owned(), parameters.into());
+    whole.extend(id.map(|id| ("id".to_owned(), id)));
+    Ok(whole)
+}
+
+/// A number or a text, or a list of them, as the tensor that the model declares.
+fn tensor(form: &TensorForm, value: Value) -> Result<Value, PredictError> {
+    let data = match value {
+        Value::Array(data) => data,
+        single => vec![single],
+    };
+    if data
+        .iter()
+        .any(|value| value.is_array() || value.is_object())
+    {
+        return Err(PredictError::invalid(format!(
+            "input '{}' must be one value or a flat list of them",
+            form.name
+        )));
+    }
+    let shape = spread(&form.shape, data.len()).ok_or_else(|| {
+        PredictError::invalid(format!(
+            "input '{}' has {} values, which do not make a tensor of the shape {:?}",
+            form.name,
+            data.len(),
+            form.shape
+        ))
+    })?;
+    Ok(json!({ "name": form.name, "datatype": form.datatype, "shape": shape, "data": data }))
+}
+
+/// `count` values in a declared shape: of the open dimensions the innermost takes what the others
+/// leave, and those are 1.
+fn spread(declared: &[i64], count: usize) -> Option<Vec<usize>> {
+    let mut left = count;
+    for dim in declared.iter().filter(|dim| 0 <= **dim) {
+        let dim = usize::try_from(*dim).ok()?;
+        if dim == 0 || !left.is_multiple_of(dim) {
+            return (count == 0).then(|| vec![0; declared.len()]);
+        }
+        left /= dim;
+    }
+    let mut shape: Vec<usize> = Vec::with_capacity(declared.len());
+    for dim in declared.iter().rev() {
+        shape.push(match usize::try_from(*dim) {
+            Ok(dim) => dim,
+            Err(_) => std::mem::replace(&mut left, 1),
+        });
+    }
+    shape.reverse();
+    (left == 1).then_some(shape)
+}
+
+/// How an answer is written.
+#[derive(Clone, Debug)]
+pub(super) struct FlatAnswer {
+    pub(super) model: String,
+    pub(super) version: String,
+    pub(super) id: Option<String>,
+    pub(super) schema: SchemaRef,
+    pub(super) batched: bool,
+}
+
+impl FlatAnswer {
+    /// The outputs of some rows as a flat object, its fields in the order of their names.
+    ///
+    /// # Errors
+    /// As [`outputs::outputs`].
+    pub(super) fn object(&self, batches: &[RecordBatch]) -> Result<Value, PredictError> {
+        let outputs = outputs::outputs(batches, &self.schema, &Wanted::default(), self.batched)?;
+        let mut fields: BTreeMap<String, Value> = BTreeMap::new();
+        for mut output in outputs.told {
+            let name = output["name"].as_str().unwrap_or_default().to_owned();
+            let mut data = output["data"].take();
+            if let Value::Array(values) = &mut data
+                && let [value] = values.as_mut_slice()
+            {
+                data = value.take();
+            }
+            fields.insert(name, data);
+        }
+        fields.insert("model_name".to_owned(), self.model.clone().into());
+        fields.insert("model_version".to_owned(), self.version.clone().into());
+        let id = self.id.as_deref().filter(|id| !id.is_empty());
+        fields.extend(id.map(|id| ("id".to_owned(), id.into())));
+        Ok(Value::Object(fields.into_iter().collect()))
+    }
+}
+
+/// Writes an event for each piece of an answer.
+pub(super) struct FlatEvents(pub(super) FlatAnswer);
+
+impl Events for FlatEvents {
+    fn batch(&mut self, batch: &RecordBatch, out: &mut BytesMut) -> Result<(), PredictError> {
+        let told = self.0.object(std::slice::from_ref(batch))?;
+        out.put_slice(format!("data: {told}\n\n").as_bytes());
+        Ok(())
+    }
+
+    fn finished(&self) -> bool {
+        false
+    }
+
+    fn may_just_end(&self) -> bool {
+        true
+    }
+
+    fn error(&mut self, error: &PredictError, out: &mut BytesMut) {
+        let told = json!({ "error": error.message });
+        out.put_slice(format!("data: {told}\n\n").as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn values_spread_over_the_declared_shape() {
+        for (declared, count, shape) in [
+            (&[-1][..], 1, Some(vec![1])),
+            (&[-1], 3, Some(vec![3])),
+            (&[-1, 3], 3, Some(vec![1, 3])),
+            (&[-1, 3], 6, Some(vec![2, 3])),
+            (&[-1, 3], 4, None),
+            (&[-1, -1], 5, Some(vec![1, 5])),
+            (&[-1, -1, 2], 6, Some(vec![1, 3, 2])),
+            (&[2], 4, None),
+            (&[], 1, Some(vec![])),
+            (&[-1, 2, 2], 0, Some(vec![0, 2, 2])),
+        ] {
+            assert_eq!(spread(declared, count), shape, "{declared:?} {count}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_shape_has_as_many_values_as_there_are(
+            declared in proptest::collection::vec(-1_i64..5, 0..5),
+            count in 0_usize..50,
+        ) {
+            if let Some(shape) = spread(&declared, count) {
+                prop_assert_eq!(shape.iter().product::<usize>(), count);
+                prop_assert_eq!(shape.len(), declared.len());
+            }
+        }
+    }
+}

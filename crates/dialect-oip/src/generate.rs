@@ -1,0 +1,157 @@
+//! `generate` and `generate_stream`: text in, text out; or, of a model of tensors, flat objects.
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+use volley_types::{GenerationRow, Input, PredictError, PredictRequest, Task};
+
+use super::events::GenerateEvents;
+use super::flat::{self, FlatAnswer, FlatEvents};
+use super::texts::has_tensors;
+use super::{Found, Named, infer, infer_stream, reserved};
+use crate::state::Caller;
+use volley_dialect_kit::answer;
+use volley_dialect_kit::chat;
+use volley_dialect_kit::parameters;
+use volley_dialect_kit::sse;
+use volley_http_edge::body::{Fields, Tensors, UntypedJsonObject};
+use volley_http_edge::context::RequestContext;
+use volley_http_edge::error::ApiError;
+use volley_http_edge::extract::Path;
+
+/// One whole text; or tensors as `infer` has them, where the body has them.
+pub(crate) async fn generate(
+    caller: Caller,
+    Path(named): Path<Named>,
+    context: RequestContext,
+    UntypedJsonObject(body): UntypedJsonObject,
+) -> Result<Response, ApiError> {
+    if has_tensors(&body) {
+        let body = Tensors::Told(body, Bytes::new());
+        return infer::infer(caller, Path(named), context, body).await;
+    }
+    let work = async {
+        let found = Found::find(&caller, &named).await?;
+        if found.signature.task != Task::Generate {
+            let (request, mut answer) = flat_request(body, &found, &context)?;
+            let chunks = found.predict(&caller, request).await?;
+            answer.version = found.answering(&caller, &chunks);
+            return answer.object(&answer::collect(chunks).await?);
+        }
+        let mut asked = Asked::read(found, body, &context)?;
+        asked.request.whole = true;
+        let chunks = asked.found.predict(&caller, asked.request).await?;
+        let version = asked.found.answering(&caller, &chunks);
+        let choices = answer::choices(&answer::collect(chunks).await?)?;
+        let choice = choices.into_iter().next().ok_or_else(sse::silent_end)?;
+        let mut told = json!({
+            "model_name": asked.found.model.name.as_str(),
+            "model_version": version,
+            "text_output": choice.text,
+        });
+        if asked.details {
+            let reason = choice.finish_reason.map(|reason| reason.as_str());
+            told["details"] = json!({ "finish_reason": reason });
+        }
+        if let Some(id) = asked.id {
+            told["id"] = id.into();
+        }
+        Ok(told)
+    };
+    Ok(Json(context.in_time(work).await?).into_response())
+}
+
+/// A text as it comes; or tensors as `infer_stream` has them, where the body has them.
+pub(crate) async fn stream(
+    caller: Caller,
+    Path(named): Path<Named>,
+    context: RequestContext,
+    UntypedJsonObject(body): UntypedJsonObject,
+) -> Result<Response, ApiError> {
+    if has_tensors(&body) {
+        let body = Tensors::Told(body, Bytes::new());
+        return Ok(infer_stream::stream(&caller, &named, &context, body).await?);
+    }
+    let keep_alive = caller.config.keep_alive;
+    let begun = async {
+        let found = Found::find(&caller, &named).await?;
+        if found.signature.task != Task::Generate {
+            let (request, mut answer) = flat_request(body, &found, &context)?;
+            let mut chunks = found.predict(&caller, request).await?;
+            answer.version = found.answering(&caller, &chunks);
+            let first = infer_stream::first(&mut chunks, found.signature.task).await?;
+            let events = FlatEvents(answer);
+            return Ok(sse::response(first, chunks, events, keep_alive, &context));
+        }
+        let asked = Asked::read(found, body, &context)?;
+        let mut chunks = asked.found.predict(&caller, asked.request).await?;
+        let version = asked.found.answering(&caller, &chunks);
+        let name = asked.found.model.name.as_str();
+        let events = GenerateEvents::new(name, &version, asked.id.as_deref(), asked.details);
+        let first = sse::first(&mut chunks).await?;
+        GenerationRow::rows(&first)?
+            .next()
+            .map_or(Ok(()), |row| answer::failure(&row))?;
+        Ok(sse::response(first, chunks, events, keep_alive, &context))
+    };
+    Ok(context.in_time(begun).await?)
+}
+
+/// What a flat body asks of a model of tensors, and how that is answered.
+fn flat_request(
+    body: Map<String, Value>,
+    found: &Found,
+    context: &RequestContext,
+) -> Result<(PredictRequest, FlatAnswer), PredictError> {
+    let body = flat::tensors(body, found)?;
+    let asked = infer::Asked::read(Tensors::Told(body, Bytes::new()), found)?;
+    let answer = FlatAnswer {
+        model: found.model.name.as_str().to_owned(),
+        version: found.version.clone(),
+        id: asked.id.clone(),
+        schema: found.signature.output.clone(),
+        batched: asked.batched,
+    };
+    Ok((asked.request(found, context)?, answer))
+}
+
+struct Asked {
+    found: Found,
+    request: PredictRequest,
+    id: Option<String>,
+    details: bool,
+}
+
+impl Asked {
+    /// The prompt is `text_input`. All else, beside `parameters` or in it, are parameters.
+    fn read(
+        found: Found,
+        mut body: Map<String, Value>,
+        context: &RequestContext,
+    ) -> Result<Self, PredictError> {
+        let text = body.text("text_input")?;
+        let text = text.ok_or_else(|| PredictError::invalid("field 'text_input' is missing"))?;
+        let rows = chat::prompts(&[text])?;
+        let id = body.text("id")?.map(str::to_owned);
+        for read in ["text_input", "id", "stream"] {
+            body.remove(read);
+        }
+        let mut given = body.object("parameters")?.cloned().unwrap_or_default();
+        body.remove("parameters");
+        given.extend(body);
+        let details = given.remove("details") == Some(Value::Bool(true));
+        let mut request = PredictRequest::new(found.model.clone(), Input::Batch(rows));
+        request.request_id = context.request_id.clone();
+        request.trace = context.trace;
+        request.session = context.session.clone();
+        let given = parameters::from_json(&given)?;
+        reserved::put(&mut request, given, context.deadline, Task::Generate, false)?;
+        Ok(Self {
+            found,
+            request,
+            id,
+            details,
+        })
+    }
+}

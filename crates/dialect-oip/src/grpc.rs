@@ -1,0 +1,99 @@
+//! The Open Inference Protocol over gRPC, in two skins: Triton's and MLServer's. Requests become
+//! the same rows as over REST; only the wrapping differs.
+//!
+//! Reading order: `context` (around every call), `service` (what the skins share), `request` and
+//! `reply` (messages ⇄ rows), `stream` (`ModelStreamInfer`), `triton` and `mlserver` (the skins).
+
+mod config;
+mod contents;
+mod context;
+mod mlserver;
+mod reply;
+mod request;
+mod service;
+mod stream;
+mod triton;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
+use tonic::Status;
+use tonic::codec::CompressionEncoding::{Deflate, Gzip};
+use tonic::server::NamedService;
+use tower::Service;
+use volley_proto::inference::mlserver::grpc_inference_service_server::GrpcInferenceServiceServer as MlServerServer;
+use volley_proto::inference::triton::grpc_inference_service_server::GrpcInferenceServiceServer as TritonServer;
+
+use self::mlserver::MlServer;
+use self::service::InferenceService;
+use self::triton::Triton;
+use crate::state::Oip;
+use volley_dialect_kit::answer;
+
+/// What a message may have beside the tensors of the largest answer.
+const MESSAGE_SLACK_BYTES: usize = 1 << 20;
+
+/// Whose clients a gRPC listener is for. The skins have one service name and differ in the messages
+/// of `ModelStreamInfer`, so each needs a listener of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GrpcSkin {
+    /// `tritonclient`: outputs are raw; a stream's messages are wrapped, and errors are among them.
+    Triton,
+    /// MLServer and KServe: outputs are typed where the inputs were; a stream's messages are plain,
+    /// and an error ends it.
+    MlServer,
+}
+
+/// The routes of one skin, for a router that has others too.
+pub fn routes(oip: &Oip, skin: GrpcSkin) -> Router {
+    let calls = InferenceService { skin };
+    let receive = oip.edge().config().max_tensor_bytes;
+    let send = answer::MAX_BYTES + MESSAGE_SLACK_BYTES;
+    // What is sent is compressed only where the call was: the layer below sees to that.
+    let router = match skin {
+        GrpcSkin::Triton => service(
+            TritonServer::new(Triton(calls))
+                .max_decoding_message_size(receive)
+                .max_encoding_message_size(send)
+                .accept_compressed(Gzip)
+                .accept_compressed(Deflate)
+                .send_compressed(Gzip)
+                .send_compressed(Deflate),
+        ),
+        GrpcSkin::MlServer => service(
+            MlServerServer::new(MlServer(calls))
+                .max_decoding_message_size(receive)
+                .max_encoding_message_size(send)
+                .accept_compressed(Gzip)
+                .accept_compressed(Deflate)
+                .send_compressed(Gzip)
+                .send_compressed(Deflate),
+        ),
+    };
+    router.layer(from_fn_with_state(oip.clone(), context::middleware))
+}
+
+/// A listener's routes that speaks this skin and nothing else.
+pub fn listener(oip: &Oip, skin: GrpcSkin) -> Router {
+    routes(oip, skin).fallback(no_service)
+}
+
+fn service<S>(service: S) -> Router
+where
+    S: Service<Request, Error = std::convert::Infallible>
+        + NamedService
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    S::Response: IntoResponse,
+    S::Future: Send + 'static,
+{
+    Router::new().route_service(&format!("/{}/{{*call}}", S::NAME), service)
+}
+
+async fn no_service() -> Response {
+    let status = Status::unimplemented("this listener serves inference.GRPCInferenceService");
+    status.into_http::<axum::body::Body>()
+}

@@ -1,0 +1,334 @@
+//! Around every call: what it carries, how long it may take, how it fails.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use futures::{FutureExt, StreamExt, future};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, header};
+use hyper::body::Body as HttpBody;
+use parking_lot::Mutex;
+use tonic::Status;
+use tonic::metadata::MetadataValue;
+use tracing::Instrument;
+use volley_proto::inference::triton::ModelInferRequest;
+use volley_proto::status::{grpc_code, public_message};
+use volley_proto::wire_bytes;
+use volley_security::Principal;
+use volley_types::deadline::grpc_timeout;
+use volley_types::{Deadline, PredictError, Role, Share};
+
+use crate::state::{Caller, Oip};
+use volley_http_edge::answering::AnsweredBy;
+use volley_http_edge::auth::served_here;
+use volley_http_edge::context::{self, REQUEST_ID, RequestContext};
+use volley_http_edge::edge::DialectCaller;
+use volley_http_edge::idle;
+use volley_http_edge::serve::{Draining, PeerAddress};
+
+const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
+const ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
+const STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+/// Tells gRPC clients that repeat calls how long to wait.
+const RETRY_AFTER_MS: &str = "grpc-retry-pushback-ms";
+/// The call whose messages may come for as long as the client likes.
+const STREAM: &str = "/ModelStreamInfer";
+
+/// What a call knows of itself besides its messages.
+#[derive(Clone)]
+pub(super) struct CallContext {
+    /// The cluster.
+    pub(super) caller: Caller,
+    /// As over REST, with the deadline of a call that has one request.
+    pub(super) request: RequestContext,
+    /// The deadline that the client gave, which holds for a whole stream.
+    pub(super) deadline: Option<Deadline>,
+    pub(super) draining: Draining,
+    /// What has come and is no message yet.
+    taken: Arc<Mutex<Share>>,
+}
+
+impl CallContext {
+    /// The context that the middleware made.
+    pub(super) fn of<T>(request: &tonic::Request<T>) -> Result<Self, Status> {
+        let context = request.extensions().get::<Self>().cloned();
+        context.ok_or_else(|| Status::internal("the request was lost"))
+    }
+
+    /// What a message takes of the memory for bodies.
+    ///
+    /// # Errors
+    /// `TooLarge` or `Overloaded` where there is not as much.
+    pub(super) fn share_of(&self, message: &ModelInferRequest) -> Result<Share, PredictError> {
+        self.taken.lock().split(wire_bytes(message))
+    }
+}
+
+/// An error as the end of a call.
+pub(super) fn status(error: &PredictError) -> Status {
+    volley_http_edge::error::tell(error);
+    let mut status = Status::new(grpc_code(error.code), public_message(error));
+    if let Some(after) = error.retry_after {
+        let after = MetadataValue::from(u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
+        status.metadata_mut().insert(RETRY_AFTER_MS, after);
+    }
+    status
+}
+
+/// Wraps every call: refuses what is no gRPC, makes the context, bounds the body's time, fences
+/// panics, echoes the id, and cuts an answer that nobody takes.
+pub(super) async fn middleware(
+    State(oip): State<Oip>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    // Besides being clear, this keeps web pages of other origins from calling here.
+    if !is_grpc(request.headers()) || request.method() != Method::POST {
+        let why = "this path is for gRPC: send a POST with 'content-type: application/grpc'";
+        return bare(StatusCode::UNSUPPORTED_MEDIA_TYPE, why);
+    }
+    if request.version() != Version::HTTP_2 {
+        let why = "gRPC needs HTTP/2";
+        return bare(StatusCode::HTTP_VERSION_NOT_SUPPORTED, why);
+    }
+    let call: Option<String> = request.uri().path().rsplit('/').next().map(printable);
+    let request_id = context::request_id(request.headers());
+    let trace = context::trace(request.headers());
+    let span = tracing::info_span!(
+        "grpc",
+        request_id = %request_id,
+        trace_id = format_args!("{:032x}", trace.trace_id),
+        path = request.uri().path(),
+    );
+    let now = Instant::now();
+    let config = *oip.edge().config();
+    let limits = context::timeout(request.headers(), &config).and_then(|most| {
+        let given = call_timeout(request.headers())?;
+        let session = context::session(request.headers())?;
+        Ok((most, given, session, admit(&oip, &request)?))
+    });
+    let mut response = match limits {
+        Err(error) => status(&error).into_http(),
+        Ok((most, given, session, caller)) => {
+            let given = given.map(|given| Deadline::after(now, given));
+            let most = Deadline::after(now, most);
+            let answered_by = caller.answered_by.clone();
+            let context = CallContext {
+                caller,
+                request: RequestContext {
+                    request_id: request_id.clone(),
+                    trace,
+                    deadline: given.map_or(most, |given| given.earlier(most)),
+                    session,
+                    span: span.clone(),
+                    watches: request.extensions().get().cloned().unwrap_or_default(),
+                    answered_by,
+                    sink: None,
+                },
+                deadline: given,
+                draining: request.extensions().get().cloned().unwrap_or_default(),
+                taken: Arc::new(Mutex::new(oip.edge().intake().share())),
+            };
+            let taken = context.taken.clone();
+            let watches = context.request.watches.clone();
+            request.extensions_mut().insert(context);
+            same_compression(request.headers_mut());
+            request = request.map(|body| counted(body, taken.clone()));
+            if !request.uri().path().ends_with(STREAM) {
+                request = request.map(|body| in_time(body, config.body_timeout));
+            }
+            let answered = AssertUnwindSafe(next.run(request))
+                .catch_unwind()
+                .instrument(span);
+            let answered = answered.await.unwrap_or_else(|_| {
+                let error = PredictError::internal("the request failed unexpectedly", "a panic");
+                status(&error).into_http()
+            });
+            let is_over = answered.body().is_end_stream();
+            let answered = answered.map(|body| if is_over { body } else { watches.watch(body) });
+            idle::until_sent(answered, taken)
+        }
+    };
+    reasoned(&mut response, call.as_deref().unwrap_or_default());
+    if let Ok(id) = HeaderValue::from_str(request_id.as_str()) {
+        response.headers_mut().insert(REQUEST_ID, id);
+    }
+    response
+}
+
+/// The cluster for who calls, where that is allowed to them. A call that is not listed here needs
+/// the strongest role.
+fn admit(oip: &Oip, request: &Request) -> Result<Caller, PredictError> {
+    let call = request.uri().path().rsplit('/').next();
+    let needed = match call.unwrap_or_default() {
+        "ServerLive" | "ServerReady" => return Ok(open(oip, request, Principal::nobody())),
+        "ServerMetadata" | "ModelReady" | "ModelMetadata" | "ModelConfig" | "ModelStatistics"
+        | "RepositoryIndex" => Role::Viewer,
+        "ModelInfer" | "ModelStreamInfer" => Role::Predict,
+        "RepositoryModelLoad" | "RepositoryModelUnload" => Role::ModelAdmin,
+        // Regions of shared memory are the whole node's.
+        _ => Role::ClusterAdmin,
+    };
+    served_here(needed.into(), request.extensions())?;
+    let address = request.extensions().get::<PeerAddress>().map(|peer| peer.0);
+    let principal = oip
+        .edge()
+        .gate()
+        .identify_from(request.headers(), address)?;
+    principal.allow(needed)?;
+    Ok(open(oip, request, principal))
+}
+
+fn open(oip: &Oip, request: &Request, principal: Principal) -> Caller {
+    let answered_by = AnsweredBy::default();
+    let caller = oip
+        .edge()
+        .caller(Arc::new(principal), request.headers(), answered_by);
+    DialectCaller {
+        caller,
+        state: oip.clone(),
+    }
+}
+
+fn bare(status: StatusCode, why: &'static str) -> Response {
+    let mut response = Response::new(Body::from(why));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    let media = HeaderValue::from_static("text/plain; charset=utf-8");
+    headers.insert(header::CONTENT_TYPE, media);
+    headers.insert(MESSAGE, HeaderValue::from_static(why));
+    response
+}
+
+/// Gives a refusal that says nothing its reason. Only calls that are not there come out like this.
+fn reasoned(response: &mut Response, call: &str) {
+    let headers = response.headers_mut();
+    let unknown = headers.get(STATUS).is_some_and(|status| status == "12");
+    if !unknown || headers.contains_key(MESSAGE) {
+        return;
+    }
+    let why = format!("this server has no call '{call}'");
+    if let Ok(why) = HeaderValue::from_str(&why) {
+        headers.insert(MESSAGE, why);
+    }
+}
+
+fn printable(call: &str) -> String {
+    let plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
+    call.chars().filter(plain).take(64).collect()
+}
+
+fn is_grpc(headers: &HeaderMap) -> bool {
+    let given = headers.get(header::CONTENT_TYPE);
+    let rest = given.and_then(|value| value.as_bytes().strip_prefix(b"application/grpc"));
+    matches!(rest, Some([] | [b'+' | b';', ..]))
+}
+
+/// A client that compresses gets its answer compressed in the same way, any other one plain: most
+/// could read compressed answers, and few want to wait for them.
+fn same_compression(headers: &mut HeaderMap) {
+    match headers.get(ENCODING).cloned() {
+        Some(encoding) if encoding != "identity" => {
+            headers.insert(ACCEPT_ENCODING, encoding);
+        }
+        _ => {
+            headers.remove(ACCEPT_ENCODING);
+        }
+    }
+}
+
+/// What `grpc-timeout` says.
+fn call_timeout(headers: &HeaderMap) -> Result<Option<Duration>, PredictError> {
+    let Some(value) = headers.get(TIMEOUT) else {
+        return Ok(None);
+    };
+    let malformed = || PredictError::invalid("metadata 'grpc-timeout' is malformed");
+    let given = value.to_str().ok().and_then(grpc_timeout);
+    given.map(Some).ok_or_else(malformed)
+}
+
+/// `body`, of which `taken` counts every piece; it fails where there is no memory for one.
+fn counted(body: Body, taken: Arc<Mutex<Share>>) -> Body {
+    Body::from_stream(body.into_data_stream().map(move |piece| {
+        let piece = piece?;
+        let grown = taken.lock().grow(piece.len());
+        grown.map_err(|error| axum::Error::new(status(&error)))?;
+        Ok::<_, axum::Error>(piece)
+    }))
+}
+
+/// `body`, which fails when it has not ended in time.
+fn in_time(body: Body, limit: Duration) -> Body {
+    let late = tokio::time::sleep(limit).map(|()| {
+        let error = Status::deadline_exceeded("the request's message did not arrive in time");
+        Some(Err(axum::Error::new(error)))
+    });
+    let data = body.into_data_stream().map(Some);
+    let data = data.chain(futures::stream::once(future::ready(None)));
+    let pieces = futures::stream::select(data, futures::stream::once(late));
+    Body::from_stream(
+        pieces
+            .take_while(|piece| future::ready(piece.is_some()))
+            .filter_map(future::ready),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(text: &str) -> Option<Duration> {
+        let value = HeaderValue::from_str(text).ok()?;
+        call_timeout(&HeaderMap::from_iter([(TIMEOUT, value)])).ok()?
+    }
+
+    #[test]
+    fn a_timeout_is_digits_and_a_unit() {
+        assert_eq!(read("5S"), Some(Duration::from_secs(5)));
+        assert_eq!(read("250m"), Some(Duration::from_millis(250)));
+        assert_eq!(
+            read("99999999H"),
+            Some(Duration::from_secs(99_999_999 * 3_600))
+        );
+        for bad in ["", "S", "5", "5s", "-5S", "123456789S", "5 S", "+5S"] {
+            assert_eq!(read(bad), None, "{bad}");
+        }
+        assert_eq!(call_timeout(&HeaderMap::new()).unwrap(), None);
+    }
+
+    #[test]
+    fn only_grpc_is_grpc() {
+        let given = |value: &'static str| {
+            let value = HeaderValue::from_static(value);
+            is_grpc(&HeaderMap::from_iter([(header::CONTENT_TYPE, value)]))
+        };
+        assert!(given("application/grpc") && given("application/grpc+proto"));
+        assert!(!given("application/grpc-web") && !given("text/plain"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_that_does_not_arrive_is_given_up() {
+        let endless = futures::stream::pending::<Result<bytes::Bytes, axum::Error>>();
+        let mut late =
+            in_time(Body::from_stream(endless), Duration::from_secs(1)).into_data_stream();
+        assert!(late.next().await.unwrap().is_err());
+        let mut whole = in_time(Body::from("x"), Duration::from_secs(1)).into_data_stream();
+        assert_eq!(whole.next().await.unwrap().unwrap(), "x");
+        assert!(whole.next().await.is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn any_timeout_is_read_or_refused(text in "\\PC{0,12}|[0-9]{0,9}[HMSmun]?") {
+            let _ = read(&text);
+        }
+    }
+}

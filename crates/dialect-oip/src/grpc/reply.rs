@@ -1,0 +1,235 @@
+//! Rows into `ModelInferResponse`s.
+
+use std::collections::BTreeMap;
+
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use bytes::{Bytes, BytesMut};
+use volley_proto::inference::triton::infer_parameter::ParameterChoice;
+use volley_proto::inference::triton::model_infer_response::InferOutputTensor;
+use volley_proto::inference::triton::{InferParameter, ModelInferResponse};
+use volley_types::{FinishReason, ModelName, PredictError, Usage};
+
+use super::contents::{put_element, to_typed};
+use crate::describe::TEXT_OUTPUT;
+use crate::outputs::{self, Wanted};
+use crate::tensors::RawTensor;
+use volley_dialect_kit::answer;
+use volley_shared_memory::{OFFSET, REGION, SIZE, Slice};
+
+/// How one request is answered.
+#[derive(Clone, Debug)]
+pub(super) struct Reply {
+    pub(super) model_name: ModelName,
+    pub(super) model_version: String,
+    pub(super) id: String,
+    /// Whether outputs are raw, not typed.
+    pub(super) raw: bool,
+    pub(super) form: Form,
+    /// Whether the pieces of a generation end in one without text.
+    pub(super) empty_final: bool,
+}
+
+/// What the answer is made of.
+#[derive(Clone, Debug)]
+pub(super) enum Form {
+    /// The rows of a model of tensors.
+    Tensors {
+        schema: SchemaRef,
+        wanted: Wanted,
+        batched: bool,
+    },
+    /// Texts in a tensor of this shape.
+    Texts(Vec<usize>),
+}
+
+/// How a generation ended, as far as it is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct End {
+    pub(super) finish_reason: Option<FinishReason>,
+    pub(super) usage: Option<Usage>,
+}
+
+impl Reply {
+    /// The answer to a request from all its rows.
+    ///
+    /// # Errors
+    /// `InvalidInput` for an output that is not there; a generation's own; `Unimplemented` for a
+    /// column that makes no tensor.
+    pub(super) fn whole(
+        &self,
+        batches: &[RecordBatch],
+    ) -> Result<(ModelInferResponse, Vec<(Slice, Bytes)>), PredictError> {
+        match &self.form {
+            Form::Tensors {
+                schema,
+                wanted,
+                batched,
+            } => {
+                let outputs = outputs::binary(batches, schema, wanted, *batched)?;
+                Ok(self.shared_response(outputs))
+            }
+            Form::Texts(shape) => {
+                let choices = answer::choices(batches)?;
+                let mut end = End {
+                    usage: answer::usage(&choices),
+                    ..End::default()
+                };
+                let mut texts = Vec::new();
+                for choice in choices.iter().filter(|choice| choice.choice == 0) {
+                    texts.push(choice.text.as_str());
+                    end.finish_reason = choice.finish_reason.or(end.finish_reason);
+                }
+                let mut response = self.response(vec![text_tensor(shape.clone(), &texts)?]);
+                response.parameters = end.parameters();
+                Ok((response, Vec::new()))
+            }
+        }
+    }
+
+    /// An answer of these tensors, and what of them goes to shared memory instead.
+    fn shared_response(
+        &self,
+        outputs: Vec<(RawTensor, Option<Slice>)>,
+    ) -> (ModelInferResponse, Vec<(Slice, Bytes)>) {
+        let (mut tensors, mut places) = (Vec::new(), Vec::new());
+        for (tensor, slice) in outputs {
+            tensors.push(tensor);
+            places.push(slice);
+        }
+        let data: Vec<Bytes> = tensors.iter().map(|tensor| tensor.data.clone()).collect();
+        let mut response = self.response(tensors);
+        let mut shared = Vec::new();
+        for (index, (slice, data)) in places.into_iter().zip(data).enumerate() {
+            let Some(slice) = slice else {
+                continue;
+            };
+            // Its place among the contents stays, so that clients find the others.
+            if let Some(raw) = response.raw_output_contents.get_mut(index) {
+                *raw = Bytes::new();
+            }
+            if let Some(output) = response.outputs.get_mut(index) {
+                output.contents = None;
+                let size = i64::try_from(data.len()).unwrap_or(i64::MAX);
+                let offset = i64::try_from(slice.offset).unwrap_or(i64::MAX);
+                let region = ParameterChoice::StringParam(slice.region.clone());
+                let parameters = [
+                    (REGION, region),
+                    (SIZE, ParameterChoice::Int64Param(size)),
+                    (OFFSET, ParameterChoice::Int64Param(offset)),
+                ];
+                output.parameters = parameters
+                    .map(|(name, value)| (name.to_owned(), parameter(value)))
+                    .into();
+            }
+            shared.push((slice, data));
+        }
+        (response, shared)
+    }
+
+    /// A piece of a generated text.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a text that is too large.
+    pub(super) fn piece(
+        &self,
+        text: &str,
+        choice: u32,
+    ) -> Result<ModelInferResponse, PredictError> {
+        let mut response = self.response(vec![text_tensor(vec![1], &[text])?]);
+        if choice != 0 {
+            let choice = ParameterChoice::Int64Param(choice.into());
+            response
+                .parameters
+                .insert("choice".to_owned(), parameter(choice));
+        }
+        Ok(response)
+    }
+
+    /// A message without outputs.
+    pub(super) fn empty(&self) -> ModelInferResponse {
+        self.response(Vec::new())
+    }
+
+    /// How many prompts a generation has.
+    pub(super) fn prompts(&self) -> usize {
+        match &self.form {
+            Form::Texts(shape) => shape.iter().product(),
+            Form::Tensors { .. } => 1,
+        }
+    }
+
+    fn response(&self, tensors: Vec<RawTensor>) -> ModelInferResponse {
+        let typed: Option<Vec<_>> = if self.raw {
+            None
+        } else {
+            // One output that has no typed form makes all of them raw: it is the one or the other.
+            let typed = tensors.iter();
+            typed
+                .map(|tensor| to_typed(&tensor.datatype, &tensor.data))
+                .collect()
+        };
+        let raw = typed.is_none();
+        let mut contents = typed.into_iter().flatten();
+        let mut response = ModelInferResponse {
+            model_name: self.model_name.as_str().to_owned(),
+            model_version: self.model_version.clone(),
+            id: self.id.clone(),
+            ..ModelInferResponse::default()
+        };
+        for tensor in tensors {
+            response.outputs.push(InferOutputTensor {
+                name: tensor.name,
+                datatype: tensor.datatype,
+                shape: tensor.shape.into_iter().map(|dim| dim as i64).collect(),
+                parameters: BTreeMap::new(),
+                contents: contents.next(),
+            });
+            if raw {
+                response.raw_output_contents.push(tensor.data);
+            }
+        }
+        response
+    }
+}
+
+impl End {
+    /// What is known, as parameters of a response.
+    pub(super) fn parameters(self) -> BTreeMap<String, InferParameter> {
+        let reason = self.finish_reason.map(|reason| {
+            let reason = ParameterChoice::StringParam(reason.as_str().to_owned());
+            ("finish_reason", reason)
+        });
+        let tokens = self.usage.map(|usage| {
+            let count = |count: u32| ParameterChoice::Int64Param(count.into());
+            [
+                ("prompt_tokens", count(usage.prompt_tokens)),
+                ("completion_tokens", count(usage.completion_tokens)),
+            ]
+        });
+        let known = reason.into_iter().chain(tokens.into_iter().flatten());
+        known
+            .map(|(name, value)| (name.to_owned(), parameter(value)))
+            .collect()
+    }
+}
+
+/// A parameter of a response.
+pub(super) fn parameter(value: ParameterChoice) -> InferParameter {
+    InferParameter {
+        parameter_choice: Some(value),
+    }
+}
+
+fn text_tensor(shape: Vec<usize>, texts: &[&str]) -> Result<RawTensor, PredictError> {
+    let mut data = BytesMut::new();
+    for text in texts {
+        put_element(text.as_bytes(), &mut data)?;
+    }
+    Ok(RawTensor {
+        name: TEXT_OUTPUT.to_owned(),
+        datatype: "BYTES".to_owned(),
+        shape,
+        data: data.freeze(),
+    })
+}

@@ -1,0 +1,210 @@
+//! The calls that both skins have.
+
+use tonic::{Request, Response, Status};
+use volley_proto::inference::triton::model_repository_parameter::ParameterChoice;
+use volley_proto::inference::triton::{
+    ModelInferRequest, ModelInferResponse, ModelMetadataRequest, ModelMetadataResponse,
+    ModelReadyRequest, ModelReadyResponse, RepositoryIndexRequest, RepositoryIndexResponse,
+    RepositoryModelLoadRequest, RepositoryModelLoadResponse, RepositoryModelUnloadRequest,
+    RepositoryModelUnloadResponse, ServerLiveRequest, ServerLiveResponse, ServerMetadataRequest,
+    ServerMetadataResponse, ServerReadyRequest, ServerReadyResponse,
+    model_metadata_response::TensorMetadata, repository_index_response::ModelIndex,
+};
+use volley_types::{ErrorCode, PredictError};
+
+use super::GrpcSkin;
+use super::context::{CallContext, status};
+use super::request::{Asked, named};
+use crate::describe::{self, TensorForm};
+use crate::load::{Given, Load};
+use crate::{Found, index, repository};
+
+/// What a call answers.
+pub(super) type Answer<T> = Result<Response<T>, Status>;
+
+/// The calls of one skin. What they work with comes with each call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InferenceService {
+    pub(super) skin: GrpcSkin,
+}
+
+/// Finishes a call: `work` until the deadline, and then its answer or its status.
+pub(super) async fn finish<T>(
+    context: &CallContext,
+    work: impl Future<Output = Result<T, PredictError>>,
+) -> Answer<T> {
+    let done = context.request.in_time(work).await;
+    done.map(Response::new).map_err(|error| status(&error))
+}
+
+impl InferenceService {
+    pub(super) fn server_live(&self, _: &Request<ServerLiveRequest>) -> Answer<ServerLiveResponse> {
+        Ok(Response::new(ServerLiveResponse { live: true }))
+    }
+
+    pub(super) fn server_ready(
+        &self,
+        request: &Request<ServerReadyRequest>,
+    ) -> Answer<ServerReadyResponse> {
+        let context = CallContext::of(request)?;
+        let ready = context.caller.control.ready();
+        Ok(Response::new(ServerReadyResponse { ready }))
+    }
+
+    pub(super) fn server_metadata(
+        &self,
+        _: &Request<ServerMetadataRequest>,
+    ) -> Answer<ServerMetadataResponse> {
+        let extensions = match self.skin {
+            GrpcSkin::Triton => describe::GRPC_EXTENSIONS.map(str::to_owned).to_vec(),
+            GrpcSkin::MlServer => Vec::new(),
+        };
+        Ok(Response::new(ServerMetadataResponse {
+            name: describe::SERVER.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            extensions,
+        }))
+    }
+
+    pub(super) async fn model_ready(
+        &self,
+        request: Request<ModelReadyRequest>,
+    ) -> Answer<ModelReadyResponse> {
+        let context = CallContext::of(&request)?;
+        let asked = request.into_inner();
+        let named = named(asked.name, asked.version);
+        let work = async {
+            let ready = match Found::find(&context.caller, &named).await {
+                Ok(_) => true,
+                Err(error) => match error.code {
+                    ErrorCode::Unavailable => false,
+                    // Triton's clients ask in this way whether a model is there.
+                    ErrorCode::NotFound if self.skin == GrpcSkin::Triton => false,
+                    _ => return Err(error),
+                },
+            };
+            Ok(ModelReadyResponse { ready })
+        };
+        finish(&context, work).await
+    }
+
+    pub(super) async fn model_metadata(
+        &self,
+        request: Request<ModelMetadataRequest>,
+    ) -> Answer<ModelMetadataResponse> {
+        let context = CallContext::of(&request)?;
+        let asked = request.into_inner();
+        let named = named(asked.name, asked.version);
+        let work = async {
+            let found = Found::find(&context.caller, &named).await?;
+            let inputs = describe::inputs(&found.signature);
+            let outputs = describe::outputs(&found.signature);
+            let tensors = |forms: Vec<TensorForm>| {
+                let tensor = |form: TensorForm| TensorMetadata {
+                    name: form.name,
+                    datatype: form.datatype.to_owned(),
+                    shape: form.shape,
+                };
+                forms.into_iter().map(tensor).collect()
+            };
+            Ok(ModelMetadataResponse {
+                inputs: tensors(describe::declared(&found, "input", inputs)),
+                outputs: tensors(describe::declared(&found, "output", outputs)),
+                platform: describe::platform(&found),
+                name: found.model.name.as_str().to_owned(),
+                versions: found.versions(),
+            })
+        };
+        finish(&context, work).await
+    }
+
+    pub(super) async fn model_infer(
+        &self,
+        request: Request<ModelInferRequest>,
+    ) -> Answer<ModelInferResponse> {
+        let context = CallContext::of(&request)?;
+        let work = async {
+            let given = request.into_inner();
+            let share = context.share_of(&given)?;
+            let asked =
+                Asked::read(&context.caller, self.skin, given, &context.request, share).await?;
+            asked.answer(&context.caller).await
+        };
+        finish(&context, work).await
+    }
+
+    pub(super) async fn repository_index(
+        &self,
+        request: Request<RepositoryIndexRequest>,
+    ) -> Answer<RepositoryIndexResponse> {
+        let context = CallContext::of(&request)?;
+        let asked = request.into_inner();
+        let work = async { Ok(index::entries(&context.caller, asked.ready).await) };
+        let entries = context.request.in_time(work).await;
+        let entries = entries.map_err(|error| status(&error))?;
+        let entry = |entry: index::Entry| ModelIndex {
+            name: entry.name,
+            version: entry.version.unwrap_or_default(),
+            state: entry.state.to_owned(),
+            reason: entry.reason,
+        };
+        let models = entries.into_iter().map(entry).collect();
+        Ok(Response::new(RepositoryIndexResponse { models }))
+    }
+
+    pub(super) async fn load(
+        &self,
+        request: Request<RepositoryModelLoadRequest>,
+    ) -> Answer<RepositoryModelLoadResponse> {
+        let context = CallContext::of(&request)?;
+        let asked = request.into_inner();
+        let work = async {
+            let model_name = repository_model(asked.repository_name, asked.model_name);
+            let given = asked.parameters.into_iter().map(|(name, value)| {
+                let value = match value.parameter_choice {
+                    Some(ParameterChoice::StringParam(text)) => Given::Text(text),
+                    Some(ParameterChoice::BytesParam(bytes)) => Given::Bytes(bytes),
+                    _ => Given::Other,
+                };
+                (name, value)
+            });
+            let load = Load::read(given)?;
+            repository::deploy(&context.caller, model_name.clone(), load).await?;
+            Ok(RepositoryModelLoadResponse {
+                model_name,
+                is_loaded: true,
+            })
+        };
+        finish(&context, work).await
+    }
+
+    pub(super) async fn unload(
+        &self,
+        request: Request<RepositoryModelUnloadRequest>,
+    ) -> Answer<RepositoryModelUnloadResponse> {
+        let context = CallContext::of(&request)?;
+        let asked = request.into_inner();
+        let work = async {
+            let model_name = repository_model(asked.repository_name, asked.model_name);
+            let given = asked.parameters.into_iter().map(|(name, value)| {
+                let value = match value.parameter_choice {
+                    Some(ParameterChoice::BoolParam(value)) => Some(value),
+                    _ => None,
+                };
+                (name, value)
+            });
+            let dependents = repository::dependents(given)?;
+            repository::undeploy(&context.caller, model_name.clone(), dependents).await?;
+            Ok(RepositoryModelUnloadResponse {
+                model_name,
+                is_unloaded: true,
+            })
+        };
+        finish(&context, work).await
+    }
+}
+
+/// KServe's clients have the name in the first field, where others have the repository's.
+fn repository_model(repository: String, model: String) -> String {
+    if model.is_empty() { repository } else { model }
+}

@@ -1,0 +1,269 @@
+//! `ModelStreamInfer`: requests come while answers go.
+//!
+//! Answers of models of tensors keep the order of their requests. Those of generations come piece
+//! by piece, and the pieces of several requests interleave. Whoever drops the stream drops all work
+//! behind it.
+
+use std::pin::Pin;
+use std::time::Instant;
+
+use async_stream::stream;
+use futures::future::BoxFuture;
+use futures::stream::{BoxStream, FuturesOrdered, SelectAll};
+use futures::{FutureExt, Stream, StreamExt};
+use tonic::{Status, Streaming};
+use tracing::Instrument;
+use volley_proto::inference::triton::{ModelInferRequest, ModelInferResponse};
+use volley_types::{ChunkStream, Deadline, ErrorCode, GenerationRow, PredictError, RequestId};
+
+use super::GrpcSkin;
+use super::context::{CallContext, status};
+use super::reply::{End, Reply};
+use super::request::{Asked, rows};
+use super::service::InferenceService;
+use crate::state::Caller;
+use volley_dialect_kit::answer;
+use volley_dialect_kit::sse;
+use volley_http_edge::context::{RequestContext, too_late};
+
+/// Requests of one stream that run at a time; the next is read when one has ended.
+const MAX_RUNNING: usize = 32;
+
+/// What a stream says next; an error ends the call.
+pub(super) type Said = Result<Message, Status>;
+
+/// What is said to one request.
+pub(super) enum Message {
+    /// An answer, or a piece of one.
+    Response {
+        response: ModelInferResponse,
+        /// Whether nothing follows.
+        last: bool,
+    },
+    /// The request failed.
+    Refused { id: String, error: PredictError },
+}
+
+type Read = Result<Asked, (String, PredictError)>;
+
+/// The answers to `requests`.
+pub(super) fn answers(
+    service: InferenceService,
+    context: CallContext,
+    mut requests: Streaming<ModelInferRequest>,
+) -> impl Stream<Item = Said> + Send + 'static {
+    let most = match service.skin {
+        GrpcSkin::Triton => MAX_RUNNING,
+        // Its messages say nothing of the request that they answer.
+        GrpcSkin::MlServer => 1,
+    };
+    stream! {
+        let mut reading: FuturesOrdered<BoxFuture<'static, Read>> = FuturesOrdered::new();
+        let mut whole: FuturesOrdered<BoxFuture<'static, Message>> = FuturesOrdered::new();
+        let mut pieces: SelectAll<BoxStream<'static, Message>> = SelectAll::new();
+        let (mut open, mut draining, deadline) = (true, false, context.deadline);
+        let late = async {
+            match deadline {
+                Some(deadline) => tokio::time::sleep_until(deadline.instant().into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(late);
+        loop {
+            let running = reading.len() + whole.len() + pieces.len();
+            if !open && running == 0 {
+                break;
+            }
+            tokio::select! {
+                () = &mut late => {
+                    yield Err(status(&too_late()));
+                    return;
+                }
+                read = reading.next(), if !reading.is_empty() => match read {
+                    Some(Ok(asked)) if asked.streams => pieces.push(generation(&context.caller, asked).boxed()),
+                    Some(Ok(asked)) => whole.push_back(at_once(&context.caller, asked)),
+                    Some(Err((id, error))) => {
+                        let refused = Message::Refused { id, error };
+                        whole.push_back(std::future::ready(refused).boxed());
+                    }
+                    None => {}
+                },
+                message = whole.next(), if !whole.is_empty() => {
+                    if let Some(message) = message {
+                        yield Ok(message);
+                    }
+                }
+                // The last stream's end is an item too.
+                message = pieces.next(), if !pieces.is_empty() => {
+                    if let Some(message) = message {
+                        yield Ok(message);
+                    }
+                }
+                () = context.draining.0.cancelled(), if open => {
+                    (open, draining) = (false, true);
+                }
+                next = requests.message(), if open && running < most => match next {
+                    Ok(Some(request)) => reading.push_back(read(service, &context, request)),
+                    Ok(None) => open = false,
+                    Err(status) => {
+                        yield Err(status);
+                        return;
+                    }
+                },
+            }
+        }
+        if draining {
+            let message = "this node shuts down; open the stream again at another one";
+            yield Err(status(&PredictError::new(ErrorCode::Unavailable, message)));
+        }
+    }
+}
+
+fn read(
+    service: InferenceService,
+    call: &CallContext,
+    given: ModelInferRequest,
+) -> BoxFuture<'static, Read> {
+    let now = Instant::now();
+    let own = Deadline::after(now, call.caller.config.request_timeout);
+    let context = RequestContext {
+        request_id: RequestId::random(),
+        trace: call.request.trace.child(),
+        deadline: call.deadline.map_or(own, |deadline| deadline.earlier(own)),
+        ..call.request.clone()
+    };
+    let span = tracing::info_span!(parent: &context.span, "request", id = %context.request_id);
+    let caller = call.caller.clone();
+    let share = call.share_of(&given);
+    let work = async move {
+        let id = given.id.clone();
+        let asked = async { Asked::read(&caller, service.skin, given, &context, share?).await };
+        let asked = context
+            .in_time(asked)
+            .await
+            .and_then(|asked| match asked.reply.prompts() {
+                0 | 1 => Ok(asked),
+                _ => Err(PredictError::invalid(
+                    "a stream takes one prompt in a request; send several requests",
+                )),
+            });
+        asked.map_err(|error| (id, error))
+    };
+    work.instrument(span).boxed()
+}
+
+/// The one answer of a model of tensors.
+fn at_once(caller: &Caller, asked: Asked) -> BoxFuture<'static, Message> {
+    let caller = caller.clone();
+    let (until, id) = (until(asked.request.deadline), asked.reply.id.clone());
+    let work = async move {
+        let done = tokio::time::timeout_at(until, asked.answer(&caller)).await;
+        match done.unwrap_or_else(|_| Err(too_late())) {
+            Ok(response) => Message::Response {
+                response,
+                last: true,
+            },
+            Err(error) => Message::Refused { id, error },
+        }
+    };
+    work.in_current_span().boxed()
+}
+
+/// The pieces of a generated text.
+fn generation(caller: &Caller, asked: Asked) -> impl Stream<Item = Message> + Send + 'static {
+    let caller = caller.clone();
+    let Asked {
+        found,
+        request,
+        mut reply,
+        share,
+        ..
+    } = asked;
+    let until = until(request.deadline);
+    stream! {
+        let _held = share;
+        let mut run = caller.state.statistics().start(&reply.model_name, &reply.model_version);
+        run.is_read(rows(&request));
+        let begun = tokio::time::timeout_at(until, found.predict(&caller, request)).await;
+        let mut chunks = match begun.unwrap_or_else(|_| Err(too_late())) {
+            Ok(chunks) => chunks,
+            Err(error) => {
+                yield Message::Refused { id: reply.id, error };
+                return;
+            }
+        };
+        reply.model_version = found.answering(&caller, &chunks);
+        let mut end = End::default();
+        loop {
+            match next(&mut chunks, until, &reply, &mut end).await {
+                Ok((said, ended)) => {
+                    for message in said {
+                        yield message;
+                    }
+                    if ended {
+                        run.is_inferred();
+                        run.is_done();
+                        break;
+                    }
+                }
+                Err(error) => {
+                    yield Message::Refused { id: reply.id, error };
+                    return;
+                }
+            }
+        }
+        // The source is only waited for, so that it can end by itself.
+        while let Ok(Some(Ok(_))) = tokio::time::timeout_at(until, chunks.next()).await {}
+    }
+}
+
+/// What the next rows say, and whether they were the last.
+async fn next(
+    chunks: &mut ChunkStream,
+    until: tokio::time::Instant,
+    reply: &Reply,
+    end: &mut End,
+) -> Result<(Vec<Message>, bool), PredictError> {
+    let next = tokio::time::timeout_at(until, chunks.next()).await;
+    let batch = next
+        .map_err(|_| too_late())?
+        .unwrap_or_else(|| Err(sse::silent_end()))?;
+    let mut said = Vec::new();
+    for row in GenerationRow::rows(&batch)? {
+        answer::failure(&row)?;
+        end.finish_reason = row.finish_reason().or(end.finish_reason);
+        end.usage = row.usage().or(end.usage);
+        let text = row.text().filter(|text| !text.is_empty());
+        let last = row.last();
+        if let Some(text) = text {
+            let mut response = reply.piece(text, row.choice())?;
+            let last = last && !reply.empty_final;
+            if last {
+                response.parameters.extend(end.parameters());
+            }
+            said.push(Message::Response { response, last });
+        }
+        if last {
+            if reply.empty_final {
+                let mut response = reply.empty();
+                response.parameters = end.parameters();
+                said.push(Message::Response {
+                    response,
+                    last: true,
+                });
+            }
+            return Ok((said, true));
+        }
+    }
+    Ok((said, false))
+}
+
+fn until(deadline: Option<Deadline>) -> tokio::time::Instant {
+    // Requests of this edge have one.
+    deadline.map_or_else(tokio::time::Instant::now, |deadline| {
+        deadline.instant().into()
+    })
+}
+
+/// The stream of a skin's call.
+pub(super) type Responses<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;

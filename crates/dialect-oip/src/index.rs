@@ -1,0 +1,95 @@
+//! The index of the repository: what there is.
+
+use axum::Json;
+use serde_json::{Value, json};
+use volley_types::control::ModelStatus;
+use volley_types::registry::{ModelState, RegistryState, ReplicaState};
+use volley_types::signature::Served;
+use volley_types::{ModelName, ModelRef};
+
+use super::{label, repository};
+use crate::state::Caller;
+use volley_http_edge::body::JsonObject;
+
+/// Every model, or with `{"ready": true}` those that answer.
+pub(crate) async fn index(caller: Caller, JsonObject(body): JsonObject) -> Json<Value> {
+    let only_ready = body.get("ready") == Some(&Value::Bool(true));
+    let told = |entry: Entry| {
+        json!({ "name": entry.name, "version": entry.version, "state": entry.state,
+                "reason": entry.reason })
+    };
+    let entries = entries(&caller, only_ready).await;
+    Json(entries.into_iter().map(told).collect())
+}
+
+/// A version of a model, as the index has it.
+#[derive(Clone)]
+pub(super) struct Entry {
+    pub(super) name: String,
+    /// The version that is deployed, by the name that clients call it.
+    pub(super) version: Option<String>,
+    pub(super) state: &'static str,
+    /// Why it does not answer, where that is known.
+    pub(super) reason: String,
+}
+
+/// Every version of every model that is deployed, and every model that is not; or those that
+/// answer.
+pub(super) async fn entries(caller: &Caller, only_ready: bool) -> Vec<Entry> {
+    let registry = caller.control.registry();
+    let others = registry.aliases.keys().chain(registry.pipelines.keys());
+    let mut entries = Vec::new();
+    for name in registry.models.keys().chain(others) {
+        let Some(status) = caller.control.model_status(name) else {
+            continue;
+        };
+        let state = match status.state {
+            ModelState::Deployed | ModelState::PartiallyDeployed => "READY",
+            ModelState::Deploying => "LOADING",
+            ModelState::Registered | ModelState::Undeployed | ModelState::DeployFailed => {
+                "UNAVAILABLE"
+            }
+        };
+        if only_ready && state != "READY" {
+            continue;
+        }
+        let entry = Entry {
+            name: name.as_str().to_owned(),
+            version: version(&registry, name, &status),
+            state,
+            reason: repository::failure(&status).unwrap_or_default().to_owned(),
+        };
+        let served = served(caller, name, &status).await;
+        let versions = served.into_iter().map(|version| Entry {
+            version: Some(version),
+            ..entry.clone()
+        });
+        let before = entries.len();
+        entries.extend(versions);
+        if entries.len() == before {
+            entries.push(entry);
+        }
+    }
+    entries
+}
+
+/// The versions that the replicas of a model serve by names of their own. A model that sleeps is
+/// not woken to tell.
+async fn served(caller: &Caller, name: &ModelName, status: &ModelStatus) -> Vec<String> {
+    let mut replicas = status.replicas.iter();
+    if !replicas.any(|it| it.state == ReplicaState::Ready && !it.evicted) {
+        return Vec::new();
+    }
+    let model = ModelRef::deployed(name.clone());
+    let signature = caller.control.signature(&model).await.ok();
+    signature.map_or_else(Vec::new, |signature| Served::of(&signature).versions)
+}
+
+/// What the version is called that the registry has deployed.
+fn version(registry: &RegistryState, name: &ModelName, status: &ModelStatus) -> Option<String> {
+    if let Some(version) = status.version {
+        return Some(label(registry, name, version));
+    }
+    let pipeline = registry.pipelines.get(name)?;
+    pipeline.spec.ensemble.as_ref().map(|_| "1".to_owned())
+}

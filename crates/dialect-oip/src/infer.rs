@@ -1,0 +1,194 @@
+//! `POST /v2/models/{model}/infer`.
+
+use arrow_array::RecordBatch;
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, header};
+use serde_json::json;
+use volley_types::{Input, Parameters, PredictError, PredictRequest, Task};
+
+use super::outputs::{self, Outputs, Wanted};
+use super::statistics::Run;
+use super::tensors::{self, Rows};
+use super::texts::{FIELDS, Texts, inputs};
+use super::{Found, Named, binary, reserved};
+use crate::state::Caller;
+use volley_dialect_kit::answer;
+use volley_http_edge::body::{BINARY_TENSORS, Fields, Tensors};
+use volley_http_edge::context::RequestContext;
+use volley_http_edge::error::ApiError;
+use volley_http_edge::extract::Path;
+
+/// Tensors in, tensors out.
+pub(crate) async fn infer(
+    caller: Caller,
+    Path(named): Path<Named>,
+    context: RequestContext,
+    body: Tensors,
+) -> Result<Response, ApiError> {
+    let work = async {
+        let found = Found::find(&caller, &named).await?;
+        let body = filled(body, &caller)?;
+        let mut run = caller
+            .state
+            .statistics()
+            .start(&found.model.name, &found.version);
+        if found.signature.task == Task::Generate {
+            let answer = texts(&caller, &found, body, &context, &mut run).await?;
+            run.is_done();
+            return Ok(answer);
+        }
+        let asked = Asked::read(body, &found)?;
+        run.is_read(asked.rows.num_rows());
+        let (wanted, batched, id) = (asked.wanted.clone(), asked.batched, asked.id.clone());
+        let request = asked.request(&found, &context)?;
+        let chunks = found.predict(&caller, request).await?;
+        let version = found.answering(&caller, &chunks);
+        let batches = answer::collect(chunks).await?;
+        run.is_inferred();
+        let schema = &found.signature.output;
+        let outputs = outputs::outputs(&batches, schema, &wanted, batched)?;
+        for (slice, bytes) in &outputs.shared {
+            caller.state.shared_memory().write(slice, bytes)?;
+        }
+        let answer = respond(&found, &version, id, outputs)?;
+        run.is_done();
+        Ok(answer)
+    };
+    Ok(context.in_time(work).await?)
+}
+
+/// The answer of a model that generates: its texts as a tensor.
+async fn texts(
+    caller: &Caller,
+    found: &Found,
+    body: Tensors,
+    context: &RequestContext,
+    run: &mut Run<'_>,
+) -> Result<Response, PredictError> {
+    let body = match body {
+        Tensors::Told(body, raw) => binary::told(body, raw)?,
+        Tensors::Raw(bytes) => binary::text(&bytes)?,
+    };
+    let (texts, request) = Texts::request(&body, found, context)?;
+    run.is_read(texts.count());
+    let chunks = found.predict(caller, request).await?;
+    let version = found.answering(caller, &chunks);
+    let batches = answer::collect(chunks).await?;
+    run.is_inferred();
+    let outputs = Outputs {
+        told: vec![texts.outputs(&answer::choices(&batches)?)?],
+        ..Outputs::default()
+    };
+    let id = body.text("id")?.map(str::to_owned);
+    respond(found, &version, id, outputs)
+}
+
+/// `body` with the tensors in it that lie in shared memory.
+///
+/// # Errors
+/// `InvalidInput` naming the tensor whose region is not there.
+pub(super) fn filled(body: Tensors, caller: &Caller) -> Result<Tensors, PredictError> {
+    match body {
+        Tensors::Told(mut body, raw) => {
+            let raw = caller.state.shared_memory().fill(&mut body, raw)?;
+            Ok(Tensors::Told(body, raw))
+        }
+        raw @ Tensors::Raw(_) => Ok(raw),
+    }
+}
+
+/// A request as the model takes it, and how it wants its answer.
+pub(super) struct Asked {
+    rows: RecordBatch,
+    pub(super) batched: bool,
+    wanted: Wanted,
+    pub(super) id: Option<String>,
+    parameters: Parameters,
+}
+
+impl Asked {
+    pub(super) fn read(body: Tensors, found: &Found) -> Result<Self, PredictError> {
+        let input = &found.signature.input;
+        let (body, raw) = match body {
+            Tensors::Told(body, raw) => (body, raw),
+            Tensors::Raw(bytes) => {
+                let Rows { batch, batched } = tensors::raw_rows(bytes, input)?;
+                return Ok(Self {
+                    rows: batch,
+                    batched,
+                    wanted: Wanted::all_binary(),
+                    id: None,
+                    parameters: Parameters::default(),
+                });
+            }
+        };
+        body.only("a request", &FIELDS)?;
+        let inputs = inputs(&body, input.fields().is_empty())?;
+        let Rows { batch, batched } = tensors::rows(inputs, raw, input)?;
+        let mut given = body.object("parameters")?.cloned().unwrap_or_default();
+        let wanted = Wanted::read(&body, &found.signature.output)?;
+        // What MLServer's clients say of codecs and HTTP headers is not for the model.
+        for said_to_servers in ["binary_data_output", "content_type", "headers"] {
+            given.remove(said_to_servers);
+        }
+        Ok(Self {
+            rows: batch,
+            batched,
+            wanted,
+            id: body.text("id")?.map(str::to_owned),
+            parameters: reserved::from_json(given)?,
+        })
+    }
+}
+
+impl Asked {
+    /// The request to the model.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a parameter that is not what the protocol says.
+    pub(super) fn request(
+        self,
+        found: &Found,
+        context: &RequestContext,
+    ) -> Result<PredictRequest, PredictError> {
+        let mut request = PredictRequest::new(found.model.clone(), Input::Batch(self.rows));
+        request.request_id = context.request_id.clone();
+        request.trace = context.trace;
+        request.session = context.session.clone();
+        let task = found.signature.task;
+        let waits = found.has_queues();
+        reserved::put(&mut request, self.parameters, context.deadline, task, waits)?;
+        Ok(request)
+    }
+}
+
+/// JSON, and behind it the bytes of binary outputs.
+fn respond(
+    found: &Found,
+    version: &str,
+    id: Option<String>,
+    outputs: Outputs,
+) -> Result<Response, PredictError> {
+    let mut head = json!({
+        "model_name": found.model.name.as_str(),
+        "model_version": version,
+        "outputs": null,
+    });
+    answer::put(&mut head, "outputs", outputs.told);
+    if let Some(id) = id {
+        head["id"] = id.into();
+    }
+    let Some(bytes) = outputs.bytes else {
+        return Ok(axum::Json(head).into_response());
+    };
+    let mut body = head.to_string().into_bytes();
+    let length = HeaderValue::from(body.len());
+    body.extend_from_slice(&bytes);
+    let mut response = Response::new(Body::from(body));
+    let headers = response.headers_mut();
+    headers.insert(BINARY_TENSORS, length);
+    let media = HeaderValue::from_static("application/octet-stream");
+    headers.insert(header::CONTENT_TYPE, media);
+    Ok(response)
+}

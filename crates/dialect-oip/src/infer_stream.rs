@@ -1,0 +1,207 @@
+//! `infer_stream`: tensors in, tensors out as they come, in server-sent events. MLServer has it
+//! under the name `generate_stream` too.
+
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use axum::response::Response;
+use bytes::{BufMut, Bytes, BytesMut};
+use serde_json::{Map, Value, json};
+use volley_types::{ChunkStream, GenerationRow, PredictError, PredictRequest, Task};
+
+use super::infer::{Asked, filled};
+use super::outputs::{self, Wanted};
+use super::texts::{self, End, Texts};
+use super::{Found, Named, binary};
+use crate::state::Caller;
+use volley_dialect_kit::answer::failure;
+use volley_dialect_kit::sse::{self, Events};
+use volley_http_edge::body::{Fields, Tensors};
+use volley_http_edge::context::RequestContext;
+use volley_http_edge::error::ApiError;
+use volley_http_edge::extract::Path;
+
+/// A stream of tensors.
+pub(crate) async fn infer_stream(
+    caller: Caller,
+    Path(named): Path<Named>,
+    context: RequestContext,
+    body: Tensors,
+) -> Result<Response, ApiError> {
+    Ok(stream(&caller, &named, &context, body).await?)
+}
+
+/// The same for a body that was read.
+pub(super) async fn stream(
+    caller: &Caller,
+    named: &Named,
+    context: &RequestContext,
+    body: Tensors,
+) -> Result<Response, PredictError> {
+    let begun = async {
+        let found = Found::find(caller, named).await?;
+        let body = filled(body, caller)?;
+        let Tensors::Told(body, raw) = body else {
+            let message = "a raw request has no answer in events; tell the inputs in JSON";
+            return Err(PredictError::invalid(message));
+        };
+        let mut asked = Begun::read(&body, raw, &found, context)?;
+        let mut chunks = found.predict(caller, asked.request).await?;
+        let version = found.answering(caller, &chunks);
+        asked.events.head["model_version"] = version.into();
+        let first = first(&mut chunks, found.signature.task).await?;
+        Ok((first, chunks, asked.events))
+    };
+    let (first, chunks, events) = context.in_time(begun).await?;
+    let keep_alive = caller.config.keep_alive;
+    Ok(sse::response(first, chunks, events, keep_alive, context))
+}
+
+/// The first batch, so that its failure is a status. An answer of tensors may have no rows.
+pub(super) async fn first(
+    chunks: &mut ChunkStream,
+    task: Task,
+) -> Result<RecordBatch, PredictError> {
+    if task != Task::Generate {
+        let schema = chunks.schema();
+        let first = futures::StreamExt::next(chunks).await.transpose()?;
+        return Ok(first.unwrap_or_else(|| RecordBatch::new_empty(schema)));
+    }
+    let first = sse::first(chunks).await?;
+    if let Some(row) = GenerationRow::rows(&first)?.next() {
+        failure(&row)?;
+    }
+    Ok(first)
+}
+
+/// A request as the model takes it, and how it is answered.
+struct Begun {
+    request: PredictRequest,
+    events: InferEvents,
+}
+
+impl Begun {
+    fn read(
+        body: &Map<String, Value>,
+        raw: Bytes,
+        found: &Found,
+        context: &RequestContext,
+    ) -> Result<Self, PredictError> {
+        let (request, form) = if found.signature.task == Task::Generate {
+            let body = binary::told(body.clone(), raw)?;
+            let (texts, request) = Texts::request(&body, found, context)?;
+            if texts.count() != 1 {
+                let message = "a stream takes one prompt in a request; send several requests";
+                return Err(PredictError::invalid(message));
+            }
+            (request, Form::Texts(texts.shape, End::default()))
+        } else {
+            tensors(body, raw, found, context)?
+        };
+        let id = body.text("id")?.unwrap_or(context.request_id.as_str());
+        let head = json!({
+            "model_name": found.model.name.as_str(),
+            "model_version": found.version,
+            "id": id,
+        });
+        let events = InferEvents {
+            head,
+            form,
+            finished: false,
+        };
+        Ok(Self { request, events })
+    }
+}
+
+fn tensors(
+    body: &Map<String, Value>,
+    raw: Bytes,
+    found: &Found,
+    context: &RequestContext,
+) -> Result<(PredictRequest, Form), PredictError> {
+    let schema = found.signature.output.clone();
+    let wanted = Wanted::read(body, &schema)?.in_json()?;
+    let asked = Asked::read(Tensors::Told(body.clone(), raw), found)?;
+    let form = Form::Tensors {
+        schema,
+        wanted,
+        batched: asked.batched,
+    };
+    Ok((asked.request(found, context)?, form))
+}
+
+/// What an answer is made of.
+enum Form {
+    Tensors {
+        schema: SchemaRef,
+        wanted: Wanted,
+        batched: bool,
+    },
+    Texts(Vec<usize>, End),
+}
+
+/// Writes the events of one stream: each is an answer as `infer` has it, of the rows that came.
+struct InferEvents {
+    head: Value,
+    form: Form,
+    finished: bool,
+}
+
+impl InferEvents {
+    fn put(&self, outputs: Vec<Value>, parameters: Option<Value>, out: &mut BytesMut) {
+        let mut told = self.head.clone();
+        if let Some(parameters) = parameters {
+            told["parameters"] = parameters;
+        }
+        told["outputs"] = outputs.into();
+        put(&told, out);
+    }
+}
+
+fn put(told: &Value, out: &mut BytesMut) {
+    out.put_slice(format!("data: {told}\n\n").as_bytes());
+}
+
+impl Events for InferEvents {
+    fn batch(&mut self, batch: &RecordBatch, out: &mut BytesMut) -> Result<(), PredictError> {
+        let (shape, mut end) = match &self.form {
+            Form::Tensors {
+                schema,
+                wanted,
+                batched,
+            } => {
+                let batches = std::slice::from_ref(batch);
+                let outputs = outputs::outputs(batches, schema, wanted, *batched)?;
+                self.put(outputs.told, None, out);
+                return Ok(());
+            }
+            Form::Texts(shape, end) => (shape.clone(), *end),
+        };
+        for row in GenerationRow::rows(batch)? {
+            failure(&row)?;
+            end.read(&row);
+            let (text, last) = (row.text().unwrap_or_default(), row.last());
+            if last || !text.is_empty() {
+                let parameters = last.then(|| end.parameters());
+                self.put(vec![texts::output(&shape, &[text])], parameters, out);
+            }
+            if last {
+                self.finished = true;
+                break;
+            }
+        }
+        self.form = Form::Texts(shape, end);
+        Ok(())
+    }
+
+    fn finished(&self) -> bool {
+        self.finished
+    }
+
+    fn may_just_end(&self) -> bool {
+        matches!(self.form, Form::Tensors { .. })
+    }
+
+    fn error(&mut self, error: &PredictError, out: &mut BytesMut) {
+        put(&json!({ "error": error.message }), out);
+    }
+}

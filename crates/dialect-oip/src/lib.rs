@@ -1,0 +1,262 @@
+//! The Open Inference Protocol, version 2, over REST (`/v2`): as KServe, MLServer and Triton speak
+//! it, with tensors in JSON or in binary form behind it; and over gRPC.
+
+mod binary;
+mod classes;
+mod coded;
+mod config;
+pub mod dataplane;
+mod describe;
+pub mod dialect;
+pub mod ensemble;
+pub mod error;
+mod events;
+mod flat;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
+pub(crate) mod generate;
+pub mod grpc;
+mod index;
+pub(crate) mod infer;
+pub(crate) mod infer_stream;
+mod load;
+pub mod model_files;
+pub(crate) mod models;
+pub(crate) mod operations;
+mod outputs;
+mod raw;
+mod repository;
+mod reserved;
+mod shared_memory_routes;
+pub mod state;
+pub(crate) mod statistics;
+mod statistics_routes;
+mod tensors;
+#[cfg(test)]
+mod tests;
+mod texts;
+
+use serde::Deserialize;
+use volley_types::registry::RegistryState;
+use volley_types::signature::{SERVED_VERSION, Served};
+use volley_types::{
+    ChunkStream, ErrorCode, Input, ModelName, ModelRef, ModelVersion, ParamValue, PredictError,
+    PredictRequest, Signature, Task,
+};
+
+use volley_http_edge::edge::Caller;
+
+/// The model in a route's path.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Named {
+    model: String,
+    #[serde(default)]
+    version: Option<String>,
+}
+
+/// What a path has open for a model that is there, and its version where one is named.
+///
+/// # Errors
+/// `NotFound` where there is none.
+pub(crate) async fn there(
+    caller: &Caller,
+    named: &Named,
+) -> Result<Vec<(&'static str, String)>, PredictError> {
+    match Found::find(caller, named).await {
+        Err(error) if error.code == ErrorCode::NotFound => Err(error),
+        _ => {
+            let model = std::iter::once(("model", named.model.clone()));
+            let version = named.version.clone();
+            Ok(model.chain(version.map(|it| ("version", it))).collect())
+        }
+    }
+}
+
+/// A model that answers now: its version and what it does.
+struct Found {
+    model: ModelRef,
+    version: String,
+    /// The version of those that one replica serves, where it serves several or names its own.
+    inner: Option<String>,
+    signature: Signature,
+    served: Served,
+}
+
+impl Found {
+    /// The model that a path or a message names.
+    ///
+    /// # Errors
+    /// `NotFound` for what does not exist or is not loaded; `Unavailable` where it is being
+    /// loaded, or its workers are away.
+    async fn find(caller: &Caller, named: &Named) -> Result<Self, PredictError> {
+        Self::look(caller, named).await.map_err(absent)
+    }
+
+    async fn look(caller: &Caller, named: &Named) -> Result<Self, PredictError> {
+        // No model has a name that is no name.
+        let name = ModelName::new(named.model.clone());
+        let name = name.map_err(|_| unknown(&named.model))?;
+        let deployed = ModelRef::deployed(name.clone());
+        let Some(asked) = &named.version else {
+            return Self::of(caller, deployed, None).await;
+        };
+        if let Some(version) = registered(&caller.control.registry(), &name, asked) {
+            let model = ModelRef {
+                name: name.clone(),
+                version: Some(version),
+            };
+            let found = Self::of(caller, model, None).await;
+            // Where the model's files name its versions, theirs are the names that count.
+            if !found
+                .as_ref()
+                .is_ok_and(|it| !it.served.versions.is_empty())
+            {
+                return match found {
+                    Err(error) if is_absent(&error) => {
+                        let own = Self::of(caller, deployed, Some(asked)).await;
+                        own.map_err(|_| error)
+                    }
+                    found => found,
+                };
+            }
+        }
+        Self::of(caller, deployed, Some(asked)).await
+    }
+
+    /// A model and, with `asked`, the version of that name among those that its replicas serve.
+    async fn of(
+        caller: &Caller,
+        model: ModelRef,
+        asked: Option<&str>,
+    ) -> Result<Self, PredictError> {
+        let signature = caller.control.signature(&model).await?;
+        let served = Served::of(&signature);
+        let inner = match asked {
+            None => served.versions.last().cloned(),
+            Some(asked) => {
+                let mut versions = served.versions.iter();
+                let found = versions.find(|version| *version == asked);
+                Some(
+                    found
+                        .cloned()
+                        .ok_or_else(|| no_version(&model.name, asked))?,
+                )
+            }
+        };
+        let registry = caller.control.registry();
+        let entry = registry.models.get(&model.name);
+        let deployment = entry.and_then(|entry| entry.deployment.as_ref());
+        let deployed = deployment.map(|deployment| deployment.version);
+        // The version of what a name stands for is known once it has answered.
+        let stands_for_others = registry.stands_for_others(&model.name);
+        let told = model
+            .version
+            .or(deployed)
+            .or(stands_for_others.then_some(ModelVersion(1)));
+        let number = told.ok_or_else(|| {
+            let message = format!("model '{}' is not deployed", model.name);
+            PredictError::new(ErrorCode::NotDeployed, message)
+        })?;
+        let version = inner.clone();
+        Ok(Self {
+            version: version.unwrap_or_else(|| label(&registry, &model.name, number)),
+            model,
+            inner,
+            signature,
+            served,
+        })
+    }
+
+    /// Every version that answers under this name.
+    fn versions(&self) -> Vec<String> {
+        if self.served.versions.is_empty() {
+            vec![self.version.clone()]
+        } else {
+            self.served.versions.clone()
+        }
+    }
+
+    /// Whether the model's own configuration says how requests wait.
+    fn has_queues(&self) -> bool {
+        let config = self.served.config.as_ref();
+        config.is_some_and(|config| config.get("dynamic_batching").is_some())
+    }
+
+    /// Sends `request` to the model, to the version that was named. Of no rows nothing is asked.
+    async fn predict(
+        &self,
+        caller: &Caller,
+        mut request: PredictRequest,
+    ) -> Result<ChunkStream, PredictError> {
+        if let Input::Batch(rows) = &request.input
+            && rows.num_rows() == 0
+            && self.signature.task != Task::Generate
+        {
+            let schema = self.signature.output.clone();
+            return Ok(ChunkStream::new(schema, futures::stream::empty()));
+        }
+        if let Some(inner) = &self.inner {
+            let version = ParamValue::Text(inner.clone());
+            request.parameters.set(SERVED_VERSION, version)?;
+        }
+        caller.control.predict(request).await.map_err(absent)
+    }
+
+    /// The name of the version that answers.
+    fn answering(&self, caller: &Caller, chunks: &ChunkStream) -> String {
+        if let Some(inner) = &self.inner {
+            return inner.clone();
+        }
+        let by = chunks.answered_by();
+        let by = by.and_then(|model| Some((&model.name, model.version?)));
+        by.map_or_else(
+            || self.version.clone(),
+            |(name, version)| label(&caller.control.registry(), name, version),
+        )
+    }
+}
+
+/// The parameter of a registered version that gives it a name in this protocol.
+const LABEL: &str = "version_name";
+
+/// The registered version of that number or name.
+fn registered(registry: &RegistryState, name: &ModelName, asked: &str) -> Option<ModelVersion> {
+    let versions = registry.models.get(name).map(|entry| &entry.versions);
+    let labelled = versions.and_then(|versions| {
+        let mut versions = versions.values().rev();
+        let found = versions.find(|spec| spec.parameters.text(LABEL).as_deref() == Some(asked));
+        found.map(|spec| spec.version)
+    });
+    labelled.or_else(|| asked.parse().ok().map(ModelVersion))
+}
+
+/// What a registered version is called.
+fn label(registry: &RegistryState, name: &ModelName, version: ModelVersion) -> String {
+    let entry = registry.models.get(name);
+    let spec = entry.and_then(|entry| entry.versions.get(&version));
+    let label = spec.and_then(|spec| spec.parameters.text(LABEL));
+    label.unwrap_or_else(|| version.0.to_string())
+}
+
+fn is_absent(error: &PredictError) -> bool {
+    matches!(error.code, ErrorCode::NotDeployed | ErrorCode::NotFound)
+}
+
+/// `error`, in this protocol's terms: what is not loaded is not there.
+fn absent(mut error: PredictError) -> PredictError {
+    if error.code == ErrorCode::NotDeployed {
+        error.code = ErrorCode::NotFound;
+    }
+    error
+}
+
+fn unknown(model: &str) -> PredictError {
+    let message = format!("no model '{}' is registered", tensors::printable(model));
+    PredictError::new(ErrorCode::NotFound, message)
+}
+
+fn no_version(model: &ModelName, version: &str) -> PredictError {
+    let version = tensors::printable(version);
+    let message = format!("model '{model}' has no version '{version}' that is loaded");
+    PredictError::new(ErrorCode::NotFound, message)
+}

@@ -1,0 +1,340 @@
+//! What comes with a load: a configuration in place of the repository's own, and files in place of
+//! its own.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use serde_json::{Map, Value};
+use volley_types::registry::{
+    BackendKind, ModelEntry, ModelSource, ModelVersionSpec, RegistryCommand, RegistryState,
+};
+use volley_types::{ErrorCode, ModelName, ModelVersion, ParamValue, Parameters, PredictError};
+
+use super::ensemble::{self, MAX_CONFIG_BYTES, SCHEDULING};
+use super::tensors::printable;
+use crate::model_files::ModelFile;
+
+/// The parameter of a version that holds its configuration. Only loads set it.
+const TRITON_CONFIG: &str = "triton_config";
+/// What stands before the path of a file.
+const FILE: &str = "file:";
+/// The most files of a load.
+const MAX_FILES: usize = 1_000;
+/// The longest path of a file, in bytes, and the longest part of one.
+const MAX_PATH: usize = 1_024;
+const MAX_PART: usize = 255;
+
+/// A parameter of a load.
+pub(super) enum Given {
+    Text(String),
+    Bytes(Bytes),
+    Other,
+}
+
+impl Given {
+    /// A parameter in JSON, where the bytes of files are in base64.
+    ///
+    /// # Errors
+    /// `InvalidInput` naming a file that is not in base64.
+    pub(super) fn json(name: &str, value: &Value) -> Result<Self, PredictError> {
+        match value.as_str() {
+            Some(text) if name.starts_with(FILE) => {
+                let bytes = STANDARD.decode(text).map_err(|error| {
+                    wrong(name, "must be the file's bytes in base64").with_source(error)
+                })?;
+                Ok(Self::Bytes(bytes.into()))
+            }
+            Some(text) => Ok(Self::Text(text.to_owned())),
+            None => Ok(Self::Other),
+        }
+    }
+}
+
+/// What a load brings.
+#[derive(Debug, Default)]
+pub(super) struct Load {
+    /// Triton's words.
+    pub(super) config: Option<Map<String, Value>>,
+    pub(super) files: Vec<ModelFile>,
+}
+
+fn wrong(name: &str, what: &str) -> PredictError {
+    PredictError::invalid(format!("load parameter '{}' {what}", printable(name)))
+}
+
+impl Load {
+    /// The parameters of a load.
+    ///
+    /// # Errors
+    /// `InvalidInput` naming the parameter that is not known or malformed; `TooLarge`.
+    pub(super) fn read(
+        given: impl IntoIterator<Item = (String, Given)>,
+    ) -> Result<Self, PredictError> {
+        let mut load = Self::default();
+        for (name, value) in given {
+            match (name.strip_prefix(FILE), value) {
+                (Some(path), Given::Bytes(bytes)) => {
+                    if !is_inside(path) {
+                        let what = "has a path that is absolute, climbs, or is malformed; write \
+                                    it from the model's directory, as 'file:1/model.onnx'";
+                        return Err(wrong(&name, what));
+                    }
+                    load.files.push((path.to_owned(), bytes));
+                }
+                (Some(_), _) => return Err(wrong(&name, "must be the bytes of a file")),
+                (None, Given::Text(text)) if name == "config" => load.config = Some(read(&text)?),
+                (None, _) if name == "config" => return Err(wrong(&name, "must be a text")),
+                (None, _) => {
+                    let what = "is not known; there are 'config' and 'file:<path>'";
+                    return Err(wrong(&name, what));
+                }
+            }
+        }
+        load.check()?;
+        Ok(load)
+    }
+
+    fn check(&self) -> Result<(), PredictError> {
+        if self.files.is_empty() {
+            return Ok(());
+        }
+        if self.config.is_none() {
+            return Err(PredictError::invalid(
+                "load parameter 'config' is missing: files in a load replace the model's \
+                 directory, so its configuration must come with them ('{}' where it has nothing to say)",
+            ));
+        }
+        if self.is_ensemble() {
+            return Err(PredictError::invalid(
+                "an ensemble has no files; load its models with theirs",
+            ));
+        }
+        if MAX_FILES < self.files.len() {
+            let message = format!("a load has at most {MAX_FILES} files");
+            return Err(PredictError::new(ErrorCode::TooLarge, message));
+        }
+        let paths = || self.files.iter().map(|(path, _)| path);
+        let below = |path: &str, other: &str| {
+            let rest = other.strip_prefix(path);
+            rest.is_some_and(|rest| rest.starts_with('/'))
+        };
+        match paths().find(|path| paths().any(|other| below(path, other))) {
+            Some(path) => Err(wrong(
+                &format!("{FILE}{path}"),
+                "is a file, and the folder of another",
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether its configuration is that of an ensemble.
+    pub(super) fn is_ensemble(&self) -> bool {
+        let config = self.config.iter();
+        let mut fields = config.flat_map(Map::keys);
+        fields.any(|field| field == SCHEDULING || field == "ensembleScheduling")
+    }
+}
+
+/// Whether a path stays in the directory that it is of.
+fn is_inside(path: &str) -> bool {
+    let is_part = |part: &str| {
+        let is_odd = |c: char| c.is_control() || c == '\\';
+        !matches!(part, "" | "." | "..") && part.len() <= MAX_PART && !part.contains(is_odd)
+    };
+    path.len() <= MAX_PATH && path.split('/').count() <= 16 && path.split('/').all(is_part)
+}
+
+fn read(text: &str) -> Result<Map<String, Value>, PredictError> {
+    if MAX_CONFIG_BYTES < text.len() {
+        return Err(ensemble::too_large());
+    }
+    serde_json::from_str(text).map_err(|error| {
+        let message = "the configuration of a load must be a JSON object";
+        PredictError::invalid(message).with_source(error)
+    })
+}
+
+/// Whether a version came with a load, and is none of the repository's.
+fn is_loaded(spec: &ModelVersionSpec) -> bool {
+    spec.parameters.get(TRITON_CONFIG).is_some()
+}
+
+/// The newest version of the repository's.
+fn own(entry: &ModelEntry) -> Option<&ModelVersionSpec> {
+    entry.versions.values().rfind(|spec| !is_loaded(spec))
+}
+
+/// The version that a load without parameters deploys.
+///
+/// # Errors
+/// `NotFound` for an unknown model, and for one that came with a load alone.
+pub(super) fn own_version(
+    registry: &RegistryState,
+    model: &ModelName,
+) -> Result<ModelVersion, PredictError> {
+    let entry = registry.models.get(model).ok_or_else(|| unknown(model))?;
+    let own = own(entry).map(|spec| spec.version);
+    own.ok_or_else(|| {
+        let message = format!(
+            "model '{model}' is in no repository: its files came with a load; load it with them, \
+             or register it"
+        );
+        PredictError::new(ErrorCode::NotFound, message)
+    })
+}
+
+fn unknown(model: &ModelName) -> PredictError {
+    let message = format!("no model '{model}' is registered");
+    PredictError::new(ErrorCode::NotFound, message)
+}
+
+/// What a load makes of a model.
+#[derive(Debug)]
+pub(super) enum Version {
+    /// It is registered already.
+    There(ModelVersion),
+    /// It is to be registered.
+    New(Box<RegistryCommand>),
+}
+
+/// The version of a model that has this configuration, and where `files` are kept somewhere, those
+/// in place of the repository's.
+///
+/// # Errors
+/// `NotFound` for an unknown model without files; `InvalidInput` for one that has no configuration.
+pub(super) fn version(
+    registry: &RegistryState,
+    model: &ModelName,
+    config: &Map<String, Value>,
+    files: Option<ModelSource>,
+) -> Result<Version, PredictError> {
+    let entry = registry.models.get(model);
+    let mut spec = match files {
+        Some(source) => ModelVersionSpec {
+            version: ModelVersion(0),
+            backend: BackendKind::Onnx,
+            source,
+            parameters: Parameters::default(),
+            description: String::new(),
+            created_ms: volley_dialect_kit::clock::now_ms(),
+        },
+        None => {
+            let entry = entry.ok_or_else(|| unknown(model))?;
+            let newest = own(entry).or_else(|| entry.versions.values().next_back());
+            let newest = newest.filter(|spec| spec.backend == BackendKind::Onnx);
+            newest.cloned().ok_or_else(|| {
+                PredictError::invalid(format!(
+                    "model '{model}' takes no configuration: it does not run on ONNX Runtime"
+                ))
+            })?
+        }
+    };
+    let text = ParamValue::Json(Value::Object(config.clone()).to_string());
+    spec.parameters.set(TRITON_CONFIG, text)?;
+    let same = |there: &&ModelVersionSpec| {
+        there.backend == spec.backend
+            && there.source == spec.source
+            && there.parameters == spec.parameters
+    };
+    let versions = entry
+        .into_iter()
+        .flat_map(|entry| entry.versions.values().rev());
+    Ok(match versions.into_iter().find(same) {
+        Some(there) => Version::There(there.version),
+        None => Version::New(Box::new(RegistryCommand::RegisterModel(
+            model.clone(),
+            spec,
+        ))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(given: Vec<(&str, Given)>) -> Result<Load, PredictError> {
+        let given = given.into_iter();
+        Load::read(given.map(|(name, value)| (name.to_owned(), value)))
+    }
+
+    fn text(text: &str) -> Given {
+        Given::Text(text.to_owned())
+    }
+
+    fn bytes() -> Given {
+        Given::Bytes(Bytes::from_static(b"x"))
+    }
+
+    #[test]
+    fn a_configuration_and_files_are_read_and_all_else_is_refused_by_name() {
+        let read = load(vec![
+            ("config", text(r#"{"max_batch_size":4}"#)),
+            ("file:1/model.onnx", bytes()),
+            ("file:labels.txt", bytes()),
+        ]);
+        let read = read.unwrap();
+        assert_eq!(read.config.unwrap()["max_batch_size"], 4);
+        assert_eq!(read.files[0].0, "1/model.onnx");
+        for (given, told) in [
+            (vec![("config", text("[]"))], "JSON object"),
+            (vec![("config", Given::Other)], "'config' must be a text"),
+            (vec![("other", text(""))], "'other'"),
+            (vec![("file:1/model.onnx", bytes())], "'config' is missing"),
+            (vec![("file:1/model.onnx", text(""))], "file:1/model.onnx"),
+            (
+                vec![
+                    ("config", text(r#"{"ensemble_scheduling":{}}"#)),
+                    ("file:a", bytes()),
+                ],
+                "an ensemble has no files",
+            ),
+            (
+                vec![
+                    ("config", text("{}")),
+                    ("file:a", bytes()),
+                    ("file:a/b", bytes()),
+                ],
+                "'file:a' is a file, and the folder",
+            ),
+        ] {
+            let error = load(given).unwrap_err();
+            assert!(error.message.contains(told), "{error}");
+        }
+        let long = format!("file:{}", "a".repeat(300));
+        for bad in [
+            "file:",
+            "file:/etc/passwd",
+            "file:../a",
+            "file:a/../../b",
+            "file:a//b",
+            "file:a\\b",
+            "file:./a",
+            "file:a\n",
+            &long,
+        ] {
+            let error = load(vec![("config", text("{}")), (bad, bytes())]).unwrap_err();
+            assert_eq!(error.code, ErrorCode::InvalidInput, "{bad}");
+            assert!(error.message.contains("file:"), "{error}");
+        }
+        assert!(load(vec![]).unwrap().config.is_none());
+        assert!(Given::json("file:a", &Value::from("?")).is_err());
+    }
+
+    #[test]
+    fn a_model_that_is_not_there_has_no_version() {
+        let model = ModelName::new("m").unwrap();
+        let registry = RegistryState::default();
+        let error = version(&registry, &model, &Map::new(), None).unwrap_err();
+        assert_eq!(error.code, ErrorCode::NotFound);
+        assert_eq!(
+            own_version(&registry, &model).unwrap_err().code,
+            ErrorCode::NotFound
+        );
+        let source = ModelSource::Path("/somewhere".to_owned());
+        let new = version(&registry, &model, &Map::new(), Some(source)).unwrap();
+        let Version::New(command) = new else {
+            panic!("it is new");
+        };
+        assert!(matches!(*command, RegistryCommand::RegisterModel(..)));
+    }
+}

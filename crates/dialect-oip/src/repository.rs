@@ -1,0 +1,298 @@
+//! The repository of models: load, unload.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use serde_json::{Map, Value};
+use volley_types::control::{DeploymentFailure, ModelStatus};
+use volley_types::registry::{
+    Ensemble, ModelSource, ModelState, PipelineSpec, RegistryCommand, RegistryState, ReplicaState,
+};
+use volley_types::{ErrorCode, ModelName, ModelVersion, PredictError};
+
+use super::ensemble;
+use super::load::{self, Given, Load, Version};
+use super::tensors::printable;
+use crate::model_files::ModelFile;
+use crate::state::Caller;
+use volley_http_edge::body::{Fields, JsonObject, UntypedJsonObject};
+use volley_http_edge::context::RequestContext;
+use volley_http_edge::error::ApiError;
+use volley_http_edge::extract::Path;
+
+/// Between two looks at a model that is being loaded or unloaded.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Deploys a model's newest version, or one with what comes along, and answers when it is there.
+pub(crate) async fn load(
+    caller: Caller,
+    Path(model): Path<String>,
+    context: RequestContext,
+    UntypedJsonObject(body): UntypedJsonObject,
+) -> Result<StatusCode, ApiError> {
+    body.only("a load", &["parameters"])?;
+    let given = body.object("parameters")?.into_iter().flatten();
+    let given = given.map(|(name, value)| Ok((name.clone(), Given::json(name, value)?)));
+    let given: Vec<_> = given.collect::<Result<_, PredictError>>()?;
+    drop(body);
+    let load = Load::read(given)?;
+    context.in_time(deploy(&caller, model, load)).await?;
+    Ok(StatusCode::OK)
+}
+
+/// Deploys the newest version of the repository's, or one that has what comes with the load, and
+/// returns when it is there. An ensemble is there when its models are.
+///
+/// # Errors
+/// `InvalidInput` for a malformed name, or when the model cannot be loaded; the registry's own.
+pub(super) async fn deploy(caller: &Caller, model: String, load: Load) -> Result<(), PredictError> {
+    let model = ModelName::new(model)?;
+    if load.is_ensemble()
+        && let Some(config) = &load.config
+    {
+        let spec = ensemble::pipeline(caller, model.clone(), config).await?;
+        return load_ensemble(caller, spec).await;
+    }
+    if let Some(spec) = ensemble_of(&caller.control.registry(), &model) {
+        if load.config.is_some() {
+            return Err(PredictError::invalid(format!(
+                "'{model}' is an ensemble: a configuration in a load must have \
+                 'ensemble_scheduling'"
+            )));
+        }
+        return load_ensemble(caller, spec).await;
+    }
+    let version = match &load.config {
+        None => load::own_version(&caller.control.registry(), &model)?,
+        Some(config) => register(caller, &model, config, load.files).await?,
+    };
+    deploy_version(caller, &model, Some(version)).await?;
+    deployed(caller, &model).await
+}
+
+/// The version of a model with this configuration and these files, registered where it is new.
+async fn register(
+    caller: &Caller,
+    model: &ModelName,
+    config: &Map<String, Value>,
+    files: Vec<ModelFile>,
+) -> Result<ModelVersion, PredictError> {
+    let source = match files.is_empty() {
+        true => None,
+        // Nothing is kept for who may not register it.
+        false => {
+            caller.principal.change(model)?;
+            let store = caller.state.models().ok_or_else(no_store)?;
+            let (url, sha256) = store.keep(files).await?;
+            let sha256 = Some(sha256);
+            Some(ModelSource::Url { url, sha256 })
+        }
+    };
+    match load::version(&caller.control.registry(), model, config, source)? {
+        Version::There(version) => Ok(version),
+        Version::New(command) => {
+            let reply = caller.control.write(*command).await?;
+            reply.version.ok_or_else(|| {
+                PredictError::internal("the model was not registered", "the reply has no version")
+            })
+        }
+    }
+}
+
+fn no_store() -> PredictError {
+    PredictError::new(
+        ErrorCode::Unimplemented,
+        "this cluster has no place for the files of a load: set 'uploads.store' in the \
+         coordinators' configuration to a bucket or a share that all workers reach, as \
+         \"s3://bucket/models/\" or \"file:///mnt/models/\"",
+    )
+}
+
+async fn deploy_version(
+    caller: &Caller,
+    model: &ModelName,
+    version: Option<ModelVersion>,
+) -> Result<(), PredictError> {
+    let deploy = caller.control.registry().deploy_again(model, version);
+    caller.control.write(deploy).await?;
+    Ok(())
+}
+
+/// Waits until a model answers, and no version before its deployed one does.
+async fn deployed(caller: &Caller, model: &ModelName) -> Result<(), PredictError> {
+    loop {
+        let status = caller
+            .control
+            .model_status(model)
+            .ok_or_else(|| gone(model))?;
+        let registry = caller.control.registry();
+        let entry = registry.models.get(model);
+        let deployment = entry.and_then(|entry| entry.deployment.as_ref());
+        if let Some(failure) = DeploymentFailure::find(deployment, &status) {
+            return Err(failed(model, &failure.reason));
+        }
+        // One that stays beside is no roll that ends.
+        let rolls = deployment.is_some_and(|it| it.rollout.is_some() && it.options.beside == 0);
+        match status.state {
+            ModelState::Deployed | ModelState::PartiallyDeployed if !rolls => return Ok(()),
+            ModelState::DeployFailed => return Err(failed(model, "its replicas failed")),
+            ModelState::Undeployed => return Err(gone(model)),
+            _ => tokio::time::sleep(LOOK).await,
+        }
+    }
+}
+
+/// The pipeline of that name, where it is an ensemble.
+fn ensemble_of(registry: &RegistryState, name: &ModelName) -> Option<PipelineSpec> {
+    let spec = &registry.pipelines.get(name)?.spec;
+    spec.ensemble.as_ref()?;
+    Some(PipelineSpec::clone(spec))
+}
+
+/// The models that an ensemble calls, those of ensembles in it too, and these ensembles.
+fn behind(registry: &RegistryState, spec: &PipelineSpec) -> (Vec<ModelName>, Vec<PipelineSpec>) {
+    let (mut models, mut ensembles) = (Vec::new(), Vec::new());
+    let mut open: Vec<ModelName> = spec.names().map(|model| model.name.clone()).collect();
+    while let Some(name) = open.pop() {
+        if models.contains(&name) {
+            continue;
+        }
+        if let Some(inner) = ensemble_of(registry, &name) {
+            open.extend(inner.names().map(|model| model.name.clone()));
+            ensembles.push(inner);
+        } else if registry.models.contains_key(&name) {
+            models.push(name);
+        }
+    }
+    (models, ensembles)
+}
+
+/// Writes an ensemble as one that answers, with those in it, and has its models deployed.
+async fn load_ensemble(caller: &Caller, spec: PipelineSpec) -> Result<(), PredictError> {
+    let (models, inner) = behind(&caller.control.registry(), &spec);
+    for model in &models {
+        let registry = caller.control.registry();
+        let entry = registry.models.get(model);
+        if entry.is_some_and(|entry| entry.deployment.is_none()) {
+            let version = load::own_version(&registry, model).ok();
+            deploy_version(caller, model, version).await?;
+        }
+    }
+    for model in &models {
+        deployed(caller, model).await?;
+    }
+    let name = spec.name.clone();
+    for spec in inner.into_iter().chain([spec]) {
+        put(caller, spec, true).await?;
+    }
+    // What its models take is known here once a worker has told it.
+    caller
+        .control
+        .signature(&volley_types::ModelRef::deployed(name))
+        .await?;
+    Ok(())
+}
+
+async fn put(caller: &Caller, mut spec: PipelineSpec, loaded: bool) -> Result<(), PredictError> {
+    if let Some(ensemble) = &mut spec.ensemble {
+        *ensemble = Ensemble {
+            loaded,
+            config: std::mem::take(&mut ensemble.config),
+        };
+    }
+    let pipeline = Arc::new(spec);
+    let expected = None;
+    let put = RegistryCommand::PutPipeline { pipeline, expected };
+    caller.control.write(put).await?;
+    Ok(())
+}
+
+fn gone(model: &ModelName) -> PredictError {
+    let message = format!("model '{model}' was undeployed while it was loaded");
+    PredictError::new(ErrorCode::Conflict, message)
+}
+
+fn failed(model: &ModelName, reason: &str) -> PredictError {
+    PredictError::invalid(format!("model '{model}' could not be loaded: {reason}"))
+}
+
+/// Why a replica could not be loaded.
+pub(super) fn failure(status: &ModelStatus) -> Option<&str> {
+    status
+        .replicas
+        .iter()
+        .find_map(|replica| match &replica.state {
+            ReplicaState::Failed(reason) => Some(reason.as_str()),
+            _ => None,
+        })
+}
+
+/// Undeploys a model.
+pub(crate) async fn unload(
+    caller: Caller,
+    Path(model): Path<String>,
+    JsonObject(body): JsonObject,
+) -> Result<StatusCode, ApiError> {
+    body.only("an unload", &["parameters"])?;
+    let given = body.object("parameters")?.into_iter().flatten();
+    let given = given.map(|(name, value)| (name.clone(), value.as_bool()));
+    undeploy(&caller, model, dependents(given)?).await?;
+    Ok(StatusCode::OK)
+}
+
+/// Whether an unload is of the models of an ensemble too.
+///
+/// # Errors
+/// `InvalidInput` naming the parameter that is not known, or not true or false.
+pub(super) fn dependents(
+    given: impl IntoIterator<Item = (String, Option<bool>)>,
+) -> Result<bool, PredictError> {
+    let mut dependents = false;
+    for (name, value) in given {
+        if name != "unload_dependents" {
+            return Err(PredictError::invalid(format!(
+                "unload parameter '{}' is not known; there is 'unload_dependents'",
+                printable(&name)
+            )));
+        }
+        dependents = value.ok_or_else(|| {
+            PredictError::invalid("unload parameter 'unload_dependents' must be true or false")
+        })?;
+    }
+    Ok(dependents)
+}
+
+/// Undeploys the model of that name; with its `dependents`, the models of an ensemble too.
+///
+/// # Errors
+/// `InvalidInput` for a malformed name; the registry's own.
+pub(super) async fn undeploy(
+    caller: &Caller,
+    model: String,
+    dependents: bool,
+) -> Result<(), PredictError> {
+    let model = ModelName::new(model)?;
+    let registry = caller.control.registry();
+    let Some(spec) = ensemble_of(&registry, &model) else {
+        caller
+            .control
+            .write(RegistryCommand::Undeploy(model))
+            .await?;
+        return Ok(());
+    };
+    let (models, inner) = behind(&registry, &spec);
+    put(caller, spec, false).await?;
+    if dependents {
+        for spec in inner {
+            put(caller, spec, false).await?;
+        }
+        for model in models {
+            caller
+                .control
+                .write(RegistryCommand::Undeploy(model))
+                .await?;
+        }
+    }
+    Ok(())
+}

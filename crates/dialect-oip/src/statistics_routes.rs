@@ -1,0 +1,30 @@
+//! The routes of statistics.
+
+use axum::Json;
+use serde_json::{Value, json};
+
+use super::{Found, Named};
+use crate::state::Caller;
+use volley_http_edge::error::ApiError;
+use volley_http_edge::extract::Path;
+
+/// One model's figures.
+pub(crate) async fn model(
+    caller: Caller,
+    Path(named): Path<Named>,
+) -> Result<Json<Value>, ApiError> {
+    let found = Found::find(&caller, &named).await?;
+    let key = (found.model.name, found.version);
+    let told = caller.state.statistics().of(&key).json(&key);
+    Ok(Json(json!({ "model_stats": [told] })))
+}
+
+/// The figures of all models that were asked, of those that the caller may see.
+pub(crate) async fn all(caller: Caller) -> Json<Value> {
+    let counted = caller.state.statistics().all(&caller.control.registry());
+    let told: Vec<_> = counted
+        .iter()
+        .map(|(key, counts)| counts.json(key))
+        .collect();
+    Json(json!({ "model_stats": told }))
+}

@@ -1,0 +1,449 @@
+//! Tensors of the protocol into rows. Pure.
+//!
+//! The first dimension of a tensor counts the rows. A tensor that has one dimension less than that
+//! is one row, without a dimension for it: so a model that takes no batch is called as it is.
+
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use bytes::Bytes;
+use serde_json::Value;
+use volley_types::signature::{is_bfloat16, takes_octets};
+use volley_types::{PredictError, octets};
+
+use super::coded::bytes_of_texts;
+use super::raw;
+use volley_dialect_kit::tensors::columns::{self, Form, form};
+use volley_dialect_kit::tensors::{fixed_shape, flat_values};
+use volley_shared_memory::REGION;
+
+/// The rows of a request, and whether they had a dimension of their own.
+#[derive(Debug)]
+pub(super) struct Rows {
+    pub(super) batch: RecordBatch,
+    pub(super) batched: bool,
+}
+
+/// Rows from the `inputs` of a request and the bytes behind its JSON.
+///
+/// # Errors
+/// `InvalidInput` naming the input.
+pub(super) fn rows(
+    inputs: &[Value],
+    mut raw: Bytes,
+    schema: &SchemaRef,
+) -> Result<Rows, PredictError> {
+    let mut columns = Columns::new(schema);
+    for input in inputs {
+        let name = input.get("name").and_then(Value::as_str);
+        let name = name.ok_or_else(|| PredictError::invalid("an input has no 'name'"))?;
+        columns.add(name, |field| {
+            let bytes = bytes_of(input, &mut raw)?;
+            Tensor::read(input, field, bytes)
+        })?;
+    }
+    all_read(&raw)?;
+    columns.rows()
+}
+
+/// Whether nothing is left of the bytes behind a request's JSON.
+///
+/// # Errors
+/// `InvalidInput` when something is.
+pub(super) fn all_read(raw: &Bytes) -> Result<(), PredictError> {
+    match raw.len() {
+        0 => Ok(()),
+        more => Err(PredictError::invalid(format!(
+            "the request has {more} bytes behind the tensors that it tells of"
+        ))),
+    }
+}
+
+/// One tensor in binary.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct RawTensor {
+    pub(super) name: String,
+    pub(super) datatype: String,
+    pub(super) shape: Vec<usize>,
+    pub(super) data: Bytes,
+}
+
+/// Rows from tensors that are all in binary.
+///
+/// # Errors
+/// `InvalidInput` naming the input.
+pub(super) fn binary_rows(
+    inputs: Vec<RawTensor>,
+    schema: &SchemaRef,
+) -> Result<Rows, PredictError> {
+    let mut columns = Columns::new(schema);
+    for input in inputs {
+        let (datatype, shape) = (Some(input.datatype.as_str()), input.shape);
+        columns.add(&input.name, |field| {
+            Tensor::of(field, datatype, shape, |item, size| {
+                let any_bytes = takes_octets(field);
+                Ok(Data::Raw(raw::decode(item, size, input.data, any_bytes)?))
+            })
+        })?;
+    }
+    columns.rows()
+}
+
+/// The columns of a request, as its tensors are read.
+struct Columns<'s> {
+    schema: &'s SchemaRef,
+    given: Vec<Option<(ArrayRef, usize)>>,
+    batched: Option<bool>,
+}
+
+impl<'s> Columns<'s> {
+    fn new(schema: &'s SchemaRef) -> Self {
+        Self {
+            schema,
+            given: vec![None; schema.fields().len()],
+            batched: None,
+        }
+    }
+
+    fn add<'v>(
+        &mut self,
+        name: &str,
+        read: impl FnOnce(&Field) -> Result<Tensor<'v>, String>,
+    ) -> Result<(), PredictError> {
+        let Some((index, field)) = self.schema.fields().find(name) else {
+            return Err(unknown(name, self.schema));
+        };
+        if self.given[index].is_some() {
+            let message = format!("input '{}' is given twice", printable(name));
+            return Err(PredictError::invalid(message));
+        }
+        let wrong =
+            |what: String| PredictError::invalid(format!("input '{}': {what}", printable(name)));
+        let tensor = read(field).map_err(wrong)?;
+        self.batched = Some(self.batched.unwrap_or(true) && tensor.batched);
+        self.given[index] = Some((tensor.column(field, name)?, tensor.rows));
+        Ok(())
+    }
+
+    fn rows(self) -> Result<Rows, PredictError> {
+        Ok(Rows {
+            batch: together(self.given, self.schema)?,
+            batched: self.batched.unwrap_or(false),
+        })
+    }
+}
+
+/// The row of a request that is nothing but one tensor's bytes. Where the model takes rows of one
+/// size, as many rows as there are bytes for; a text is one row.
+///
+/// # Errors
+/// `InvalidInput` when the model takes more than one tensor, or the bytes make none.
+pub(super) fn raw_rows(bytes: Bytes, schema: &SchemaRef) -> Result<Rows, PredictError> {
+    let mut needed = schema.fields().iter().enumerate();
+    let mut needed = needed.by_ref().filter(|(_, field)| !field.is_nullable());
+    let (Some((index, field)), None) = (needed.next(), needed.next()) else {
+        return Err(PredictError::invalid(
+            "a raw request (a header length of 0) is for models that take one input; tell the \
+             inputs in JSON",
+        ));
+    };
+    let wrong = |what: String| PredictError::invalid(format!("input '{}': {what}", field.name()));
+    let none = || wrong("cannot be given as raw bytes alone; tell its shape in JSON".to_owned());
+    let (item, _) = form(field).ok_or_else(none)?;
+    let (rows, row_shape, values) = match raw::width(item.data_type()) {
+        None => {
+            let one = raw_shape(field, 1).filter(|(rows, shape)| rows * elements(shape) == 1);
+            let (rows, shape) = one.ok_or_else(none)?;
+            let text = match std::str::from_utf8(&bytes) {
+                Err(_) if !takes_octets(field) => {
+                    return Err(wrong("is not UTF-8; this model takes text".to_owned()));
+                }
+                _ => Value::from(octets::to_text(&bytes)),
+            };
+            let values = flat_values(field.name(), item, &[&text], 1)?;
+            (rows, shape, values)
+        }
+        Some(width) => {
+            let (rows, row_shape) = raw_shape(field, bytes.len() / width).ok_or_else(none)?;
+            let count = rows * elements(&row_shape);
+            let values = raw::decode(item, count, bytes, false).map_err(wrong)?;
+            (rows, row_shape, values)
+        }
+    };
+    if rows == 0 {
+        return Err(wrong("has no data; tell its shape in JSON".to_owned()));
+    }
+    let mut given: Vec<Option<(ArrayRef, usize)>> = vec![None; schema.fields().len()];
+    given[index] = Some((columns::column(field, values, rows, &row_shape)?, rows));
+    let batch = together(given, schema)?;
+    Ok(Rows {
+        batch,
+        batched: true,
+    })
+}
+
+/// How many rows of which shape `count` values are, where at most one dimension is open.
+fn raw_shape(field: &Field, count: usize) -> Option<(usize, Vec<usize>)> {
+    let dims = known_shape(field);
+    let known: usize = dims.iter().flatten().product();
+    let open = count.checked_div(known)?;
+    match dims.iter().filter(|dim| dim.is_none()).count() {
+        0 => Some((open, dims.into_iter().flatten().collect())),
+        1 => Some((1, dims.into_iter().map(|dim| dim.unwrap_or(open)).collect())),
+        _ => None,
+    }
+}
+
+fn elements(shape: &[usize]) -> usize {
+    shape.iter().product()
+}
+
+fn together(
+    given: Vec<Option<(ArrayRef, usize)>>,
+    schema: &SchemaRef,
+) -> Result<RecordBatch, PredictError> {
+    let (mut fields, mut columns) = (Vec::new(), Vec::new());
+    let mut first: Option<(&str, usize)> = None;
+    for (field, given) in schema.fields().iter().zip(given) {
+        let name = field.name();
+        let Some((column, rows)) = given else {
+            if field.is_nullable() {
+                continue;
+            }
+            return Err(PredictError::invalid(format!("input '{name}' is missing")));
+        };
+        let (other, expected) = *first.get_or_insert((name, rows));
+        if rows != expected {
+            return Err(PredictError::invalid(format!(
+                "input '{name}' has {rows} rows and input '{other}' has {expected}; all inputs \
+                 need the same number"
+            )));
+        }
+        fields.push(field.clone());
+        columns.push(column);
+    }
+    // A model without inputs is called once.
+    let rows = first.map_or(1, |(_, rows)| rows);
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    let schema = Arc::new(Schema::new(fields));
+    RecordBatch::try_new_with_options(schema, columns, &options).map_err(|error| {
+        PredictError::invalid("the inputs do not fit the model").with_source(error)
+    })
+}
+
+fn unknown(name: &str, schema: &Schema) -> PredictError {
+    let known = schema.fields().iter().map(|field| field.name().as_str());
+    let known: Vec<_> = known.collect();
+    PredictError::invalid(format!(
+        "'{}' is not an input of this model; its inputs are {}",
+        printable(name),
+        known.join(", ")
+    ))
+}
+
+/// Takes the bytes of an input from the front of `raw`, where it says that it has some.
+pub(super) fn bytes_of(input: &Value, raw: &mut Bytes) -> Result<Option<Bytes>, String> {
+    let parameters = input.get("parameters");
+    if parameters.is_some_and(|given| given.get(REGION).is_some()) {
+        return Err("shared memory is not for this route; use infer".to_owned());
+    }
+    let Some(size) = parameters.and_then(|given| given.get("binary_data_size")) else {
+        return Ok(None);
+    };
+    let size = size.as_u64().and_then(|size| usize::try_from(size).ok());
+    let size = size.ok_or("'binary_data_size' must be a number of bytes")?;
+    if raw.len() < size {
+        return Err(format!(
+            "is to have {size} bytes of binary data, and {} are left; is the header \
+             'Inference-Header-Content-Length' right?",
+            raw.len()
+        ));
+    }
+    Ok(Some(raw.split_to(size)))
+}
+
+/// Rows without elements cost memory that nobody sent.
+const MAX_EMPTY_ROWS: usize = 4096;
+
+/// One tensor, checked as far as its shape goes.
+struct Tensor<'v> {
+    rows: usize,
+    row_shape: Vec<usize>,
+    batched: bool,
+    data: Data<'v>,
+}
+
+enum Data<'v> {
+    Json(Vec<&'v Value>),
+    Raw(ArrayRef),
+}
+
+impl<'v> Tensor<'v> {
+    fn read(input: &'v Value, field: &Field, bytes: Option<Bytes>) -> Result<Self, String> {
+        let datatype = input.get("datatype").and_then(Value::as_str);
+        let shape = shape(input).ok_or("'shape' must be a list of sizes")?;
+        let told = shape.clone();
+        Self::of(field, datatype, shape, |item, size| {
+            match (bytes, input.get("data")) {
+                (Some(_), Some(_)) => Err("has 'data' and binary data; give one".to_owned()),
+                (Some(bytes), None) => {
+                    let any_bytes = takes_octets(field);
+                    Ok(Data::Raw(raw::decode(item, size, bytes, any_bytes)?))
+                }
+                (None, Some(data)) => {
+                    let mut flat = Vec::new();
+                    flatten(data, &mut flat);
+                    if size == flat.len() {
+                        return match bytes_of_texts(input, field, item, &flat)? {
+                            Some(raw) => Ok(Data::Raw(raw)),
+                            None => Ok(Data::Json(flat)),
+                        };
+                    }
+                    let found = flat.len();
+                    Err(format!(
+                        "has {found} values, and its shape {told:?} needs others"
+                    ))
+                }
+                (None, None) => Err("has neither 'data' nor a 'binary_data_size'".to_owned()),
+            }
+        })
+    }
+
+    /// A tensor of this shape, whose elements `read` reads once their type and number are known.
+    fn of(
+        field: &Field,
+        given: Option<&str>,
+        shape: Vec<usize>,
+        read: impl FnOnce(&Field, usize) -> Result<Data<'v>, String>,
+    ) -> Result<Self, String> {
+        let no_form = || "it cannot be given in this protocol".to_owned();
+        let (item, form) = form(field).ok_or_else(no_form)?;
+        let wanted = datatype(item).ok_or_else(no_form)?;
+        match given.filter(|given| !given.is_empty()) {
+            Some(given) if given == wanted => {}
+            Some(given) => {
+                let given = printable(given);
+                return Err(format!("has datatype {given}, the model takes {wanted}"));
+            }
+            None => return Err("has no 'datatype'".to_owned()),
+        }
+        let mut dims = shape.iter();
+        let size = dims.try_fold(1_usize, |size, dim| size.checked_mul(*dim));
+        let size = size.ok_or("its shape is too large")?;
+        let data = read(item, size)?;
+        let rank = form.rank();
+        // A column of numbers is sometimes given as a table with one of them.
+        let column = rank == 0 && shape.len() == 2 && shape[1] == 1;
+        let batched = shape.len() == rank + 1 || column;
+        if !batched && shape.len() != rank {
+            return Err(format!(
+                "has {} dimensions, the model takes {} with the one of the rows",
+                shape.len(),
+                rank + 1
+            ));
+        }
+        let (rows, row_shape) = match shape.split_first() {
+            Some((count, _)) if column => (*count, Vec::new()),
+            Some((count, rest)) if batched => (*count, rest.to_vec()),
+            _ => (1, shape),
+        };
+        if MAX_EMPTY_ROWS < rows && size == 0 {
+            return Err(format!("has {rows} rows without elements"));
+        }
+        Ok(Self {
+            rows,
+            row_shape,
+            batched,
+            data,
+        })
+    }
+
+    fn column(&self, field: &Field, name: &str) -> Result<ArrayRef, PredictError> {
+        let item = form(field).map_or(field, |(item, _)| item);
+        let each = self.row_shape.iter().product();
+        let values = match &self.data {
+            Data::Json(values) => flat_values(name, item, values, each)?,
+            Data::Raw(values) => values.clone(),
+        };
+        columns::column(field, values, self.rows, &self.row_shape)
+    }
+}
+
+/// The shape of a row of `field` where there is none to tell it: 0 where it is open.
+pub(super) fn empty_shape(field: &Field) -> Vec<usize> {
+    let dims = known_shape(field).into_iter();
+    dims.map(Option::unwrap_or_default).collect()
+}
+
+/// The protocol's name for a column's type; `None` when it has no such form.
+pub(super) fn described(field: &Field) -> Option<&'static str> {
+    datatype(form(field)?.0)
+}
+
+/// The shape that the metadata of a model tells for a column: -1 where it is open.
+pub(super) fn declared_shape(field: &Field) -> Vec<i64> {
+    let dims = known_shape(field).into_iter();
+    let dims = dims.map(|dim| dim.and_then(|dim| i64::try_from(dim).ok()).unwrap_or(-1));
+    std::iter::once(-1).chain(dims).collect()
+}
+
+/// The dimensions of one row, where they are known.
+fn known_shape(field: &Field) -> Vec<Option<usize>> {
+    match (form(field), field.data_type()) {
+        (_, DataType::FixedSizeList(_, size)) => {
+            fixed_shape(field, *size).into_iter().map(Some).collect()
+        }
+        (Some((_, Form::Variable(rank))), _) => {
+            let metadata = field.metadata().get("ARROW:extension:metadata");
+            let told = metadata.and_then(|text| serde_json::from_str::<Value>(text).ok());
+            let dims = told
+                .as_ref()
+                .and_then(|told| told.get("uniform_shape")?.as_array());
+            let dim = |dim: &Value| usize::try_from(dim.as_u64()?).ok();
+            let dims = dims.map(|dims| dims.iter().map(dim).collect::<Vec<_>>());
+            dims.filter(|dims| dims.len() == rank)
+                .unwrap_or_else(|| vec![None; rank])
+        }
+        (form, _) => vec![None; form.map_or(0, |(_, form)| form.rank())],
+    }
+}
+
+/// The protocol's name for the type of single values.
+pub(super) fn datatype(item: &Field) -> Option<&'static str> {
+    Some(match item.data_type() {
+        DataType::UInt16 if is_bfloat16(item) => "BF16",
+        DataType::Boolean => "BOOL",
+        DataType::Int8 => "INT8",
+        DataType::Int16 => "INT16",
+        DataType::Int32 => "INT32",
+        DataType::Int64 => "INT64",
+        DataType::UInt8 => "UINT8",
+        DataType::UInt16 => "UINT16",
+        DataType::UInt32 => "UINT32",
+        DataType::UInt64 => "UINT64",
+        DataType::Float16 => "FP16",
+        DataType::Float32 => "FP32",
+        DataType::Float64 => "FP64",
+        DataType::Utf8 | DataType::LargeUtf8 => "BYTES",
+        _ => return None,
+    })
+}
+
+fn shape(input: &Value) -> Option<Vec<usize>> {
+    let dims = input.get("shape")?.as_array()?.iter();
+    dims.map(|dim| usize::try_from(dim.as_u64()?).ok())
+        .collect()
+}
+
+fn flatten<'v>(data: &'v Value, flat: &mut Vec<&'v Value>) {
+    match data {
+        Value::Array(values) => values.iter().for_each(|value| flatten(value, flat)),
+        value => flat.push(value),
+    }
+}
+
+/// A caller's own words, fit for a message.
+pub(super) fn printable(name: &str) -> String {
+    name.chars().filter(|c| !c.is_control()).take(64).collect()
+}

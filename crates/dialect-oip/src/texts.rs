@@ -1,0 +1,307 @@
+//! The tensors of a generation in JSON: texts in and, piece by piece, texts out. Pure.
+
+use arrow_array::RecordBatch;
+use serde_json::{Map, Value, json};
+use volley_types::signature::PROMPT;
+use volley_types::{FinishReason, GenerationRow, Input, PredictError, PredictRequest, Task, Usage};
+
+use super::describe::{TEXT_INPUT, TEXT_OUTPUT};
+use super::outputs::{no_output, once};
+use super::tensors::printable;
+use super::{Found, reserved};
+use volley_dialect_kit::answer::Choice;
+use volley_dialect_kit::chat;
+use volley_dialect_kit::parameters;
+use volley_http_edge::body::Fields;
+use volley_http_edge::context::RequestContext;
+
+/// What stands in a request. KServe's client says `model_name` too, which the path has.
+pub(super) const FIELDS: [&str; 5] = ["id", "model_name", "parameters", "inputs", "outputs"];
+
+/// The chat of a generation, in place of its text: a JSON list of messages.
+const MESSAGES: &str = "messages";
+
+/// Whether a body has tensors as MLServer's clients send them, on a route that others use too.
+pub(super) fn has_tensors(body: &Map<String, Value>) -> bool {
+    let inputs = body.get("inputs").and_then(Value::as_array);
+    inputs.is_some_and(|inputs| {
+        let tensor = |input: &Value| input.get("datatype").is_some();
+        !inputs.is_empty() && inputs.iter().all(tensor)
+    })
+}
+
+/// What a generation is asked for.
+#[derive(Debug)]
+pub(super) struct Texts {
+    /// A row for each text.
+    pub(super) rows: RecordBatch,
+    /// The shape of the tensor that they came in, and that the answers go in.
+    pub(super) shape: Vec<usize>,
+}
+
+impl Texts {
+    /// What a body asks for, and the request for it.
+    ///
+    /// # Errors
+    /// `InvalidInput` naming what is wrong.
+    pub(super) fn request(
+        body: &Map<String, Value>,
+        found: &Found,
+        context: &RequestContext,
+    ) -> Result<(Self, PredictRequest), PredictError> {
+        body.only("a request", &FIELDS)?;
+        check_outputs(body)?;
+        let mut given = body.object("parameters")?.cloned().unwrap_or_default();
+        // What clients say of codecs and HTTP headers is not for the model.
+        for said_to_servers in ["binary_data_output", "content_type", "headers"] {
+            given.remove(said_to_servers);
+        }
+        let texts = Self::read(inputs(body, false)?, &mut given)?;
+        let rows = Input::Batch(texts.rows.clone());
+        let mut request = PredictRequest::new(found.model.clone(), rows);
+        request.request_id = context.request_id.clone();
+        request.trace = context.trace;
+        request.session = context.session.clone();
+        let given = parameters::from_json(&given)?;
+        reserved::put(&mut request, given, context.deadline, Task::Generate, false)?;
+        Ok((texts, request))
+    }
+
+    /// How many texts there are.
+    pub(super) fn count(&self) -> usize {
+        self.rows.num_rows()
+    }
+
+    /// The answers to all of them, as an output.
+    ///
+    /// # Errors
+    /// `InvalidInput` when there is more than one answer to a text.
+    pub(super) fn outputs(&self, choices: &[Choice]) -> Result<Value, PredictError> {
+        if choices.len() != self.count() {
+            let message = "an answer has one text for each that was sent; leave 'n' out";
+            return Err(PredictError::invalid(message));
+        }
+        let texts: Vec<_> = choices.iter().map(|choice| choice.text.as_str()).collect();
+        Ok(output(&self.shape, &texts))
+    }
+
+    /// Reads the `inputs` of a request. Inputs beside the text that have one element are added to
+    /// `parameters`.
+    ///
+    /// # Errors
+    /// `InvalidInput` naming the input.
+    pub(super) fn read(
+        inputs: &[Value],
+        parameters: &mut Map<String, Value>,
+    ) -> Result<Self, PredictError> {
+        let mut texts: Option<Self> = None;
+        for input in inputs {
+            let name = input.get("name").and_then(Value::as_str);
+            let name = name.ok_or_else(|| PredictError::invalid("an input has no 'name'"))?;
+            let wrong =
+                |what: &str| PredictError::invalid(format!("input '{}': {what}", printable(name)));
+            let (shape, elements) = tensor(input).map_err(|what| wrong(&what))?;
+            let rows = match name {
+                TEXT_INPUT | PROMPT => {
+                    let given: Option<Vec<_>> = elements.iter().map(|text| text.as_str()).collect();
+                    let given = given.filter(|given| !given.is_empty());
+                    chat::prompts(&given.ok_or_else(|| wrong("must have texts in it"))?)?
+                }
+                MESSAGES => conversation(&elements)
+                    .ok_or_else(|| wrong("must be one JSON list of chat messages"))??,
+                // What the answer is like is chosen by the route.
+                "stream" | "streaming" => continue,
+                _ => {
+                    let [value] = elements.as_slice() else {
+                        return Err(wrong("must have one element"));
+                    };
+                    parameters.insert(name.to_owned(), (*value).clone());
+                    continue;
+                }
+            };
+            if texts.replace(Self { rows, shape }).is_some() {
+                let message =
+                    format!("give either '{TEXT_INPUT}' or '{MESSAGES}', and give it once");
+                return Err(PredictError::invalid(message));
+            }
+        }
+        texts.ok_or_else(|| PredictError::invalid(format!("input '{TEXT_INPUT}' is missing")))
+    }
+}
+
+/// Refuses an output that a generation does not have.
+fn check_outputs(body: &Map<String, Value>) -> Result<(), PredictError> {
+    let outputs = match body.get("outputs") {
+        None | Some(Value::Null) => return Ok(()),
+        Some(Value::Array(outputs)) => outputs,
+        Some(_) => {
+            let message = "field 'outputs' must be a list of objects with a 'name'";
+            return Err(PredictError::invalid(message));
+        }
+    };
+    let name = |output: &Value| {
+        output
+            .get("name")
+            .and_then(Value::as_str)
+            .map(str::to_owned)
+    };
+    let other = |name: &Option<String>| name.as_deref() != Some(TEXT_OUTPUT);
+    match outputs.iter().map(name).find(other) {
+        None => once(
+            outputs
+                .iter()
+                .filter_map(|output| output.get("name")?.as_str()),
+        ),
+        Some(name) => Err(no_output(&name.unwrap_or_default())),
+    }
+}
+
+fn conversation(elements: &[&Value]) -> Option<Result<RecordBatch, PredictError>> {
+    let [given] = elements else { return None };
+    let messages: Vec<Value> = serde_json::from_str(given.as_str()?).ok()?;
+    let messages: Option<Vec<_>> = messages.iter().map(chat::openai_message).collect();
+    let messages = messages.filter(|messages| !messages.is_empty())?;
+    Some(chat::conversation(&messages))
+}
+
+/// The shape of a tensor and its elements, which may be nested; a list, or a column.
+fn tensor(input: &Value) -> Result<(Vec<usize>, Vec<&Value>), String> {
+    let shape = input.get("shape").and_then(Value::as_array);
+    let sizes = shape.and_then(|shape| {
+        let size = |size: &Value| usize::try_from(size.as_u64()?).ok();
+        shape.iter().map(size).collect::<Option<Vec<_>>>()
+    });
+    let shape = sizes.ok_or("'shape' must be a list of sizes")?;
+    let data = input.get("data").and_then(Value::as_array);
+    let data = data.ok_or("'data' must be a list")?;
+    let mut elements = Vec::with_capacity(data.len());
+    for value in data {
+        match value {
+            Value::Array(inner) => elements.extend(inner),
+            value => elements.push(value),
+        }
+    }
+    let fits = match shape.as_slice() {
+        [] => elements.len() == 1,
+        [count] | [count, 1] => elements.len() == *count,
+        _ => false,
+    };
+    if fits && !elements.iter().any(|value| value.is_array()) {
+        Ok((shape, elements))
+    } else {
+        Err("its elements are not those of its shape, or it is no list".to_owned())
+    }
+}
+
+/// Texts as the output of a generation.
+pub(super) fn output(shape: &[usize], texts: &[&str]) -> Value {
+    json!({
+        "name": TEXT_OUTPUT,
+        "datatype": "BYTES",
+        "shape": shape,
+        "parameters": { "content_type": "str" },
+        "data": texts,
+    })
+}
+
+/// How a generation ended, as far as it is known.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct End {
+    reason: Option<FinishReason>,
+    usage: Option<Usage>,
+}
+
+impl End {
+    /// Takes in what a row tells.
+    pub(super) fn read(&mut self, row: &GenerationRow<'_>) {
+        self.reason = row.finish_reason().or(self.reason);
+        self.usage = row.usage().or(self.usage);
+    }
+
+    /// What is known, as the `parameters` of an answer.
+    pub(super) fn parameters(self) -> Value {
+        let mut told = json!({});
+        if let Some(reason) = self.reason {
+            told["finish_reason"] = reason.as_str().into();
+        }
+        if let Some(usage) = self.usage {
+            told["prompt_tokens"] = usage.prompt_tokens.into();
+            told["completion_tokens"] = usage.completion_tokens.into();
+        }
+        told
+    }
+}
+
+/// The inputs of a request; none only where the model takes none.
+pub(super) fn inputs(
+    body: &Map<String, Value>,
+    may_be_none: bool,
+) -> Result<&[Value], PredictError> {
+    match body.get("inputs") {
+        None | Some(Value::Null) if may_be_none => Ok(&[]),
+        Some(Value::Array(inputs)) if may_be_none || !inputs.is_empty() => Ok(inputs),
+        _ => Err(PredictError::invalid(
+            "field 'inputs' must be a list of at least one tensor",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn texts_come_flat_nested_or_as_a_chat_and_the_rest_are_parameters() {
+        let text = |name: &str, shape: Value, data: Value| json!({ "name": name, "datatype": "BYTES", "shape": shape, "data": data });
+        let chat = r#"[{"role":"user","content":"hi"}]"#;
+        for (given, rows) in [
+            (text("text_input", json!([2]), json!(["a", "b"])), 2),
+            (text("prompt", json!([2, 1]), json!([["a"], ["b"]])), 2),
+            (text("messages", json!([1]), json!([chat])), 1),
+        ] {
+            let mut parameters = Map::new();
+            let few = text("max_tokens", json!([1]), json!([3]));
+            let stream = text("stream", json!([1]), json!([true]));
+            let texts = Texts::read(&[given, few, stream], &mut parameters).unwrap();
+            assert_eq!(texts.rows.num_rows(), rows);
+            assert_eq!(Value::Object(parameters), json!({ "max_tokens": 3 }));
+        }
+        for bad in [
+            json!([]),
+            json!([{}]),
+            json!([text("other", json!([1]), json!(["a"]))]),
+            json!([text("text_input", json!([2]), json!(["a"]))]),
+            json!([text("text_input", json!([1]), json!([1]))]),
+            json!([text("text_input", json!([0]), json!([]))]),
+            json!([text("text_input", json!([1, 1, 1]), json!([[["a"]]]))]),
+            json!([text("messages", json!([1]), json!(["[]"]))]),
+            json!([
+                text("text_input", json!([1]), json!(["a"])),
+                text("messages", json!([1]), json!([chat]))
+            ]),
+        ] {
+            let inputs = bad.as_array().unwrap();
+            assert!(Texts::read(inputs, &mut Map::new()).is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_json_is_a_tensor_or_refused(
+            shape in proptest::collection::vec(0..4_u64, 0..4),
+            depth in 0..4_usize,
+            count in 0..4_usize,
+        ) {
+            let mut data = json!("x");
+            for _ in 0..depth {
+                data = Value::Array(vec![data; count]);
+            }
+            let input = json!({ "name": "text_input", "shape": shape, "data": data });
+            if let Err(error) = Texts::read(&[input], &mut Map::new()) {
+                prop_assert_eq!(error.code.http_status(), 400);
+            }
+        }
+    }
+}

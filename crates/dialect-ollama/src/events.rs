@@ -1,0 +1,128 @@
+//! The lines of a stream.
+
+use arrow_array::RecordBatch;
+use bytes::{BufMut, BytesMut};
+use serde_json::{Value, json};
+use volley_types::{Details, FinishReason, GenerationRow, PredictError, Usage};
+
+use super::{Times, calls, done_reason, now};
+use volley_dialect_kit::answer::{self, failure, merge_tool_calls};
+use volley_dialect_kit::sse::Events;
+
+/// Which of the two interfaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Chat,
+    Generate,
+}
+
+impl Kind {
+    /// One object of an answer, whole or in part.
+    pub(super) fn object(self, model: &str, text: &str, thinking: &str, done: bool) -> Value {
+        let mut object = json!({ "model": model, "created_at": now(), "done": done });
+        let place = match self {
+            Self::Chat => {
+                object["message"] = json!({ "role": "assistant", "content": text });
+                &mut object["message"]
+            }
+            Self::Generate => {
+                object["response"] = text.into();
+                &mut object
+            }
+        };
+        if !thinking.is_empty() {
+            place["thinking"] = thinking.into();
+        }
+        object
+    }
+}
+
+/// Writes the lines of one stream.
+#[derive(Debug)]
+pub(super) struct Lines {
+    kind: Kind,
+    model: String,
+    times: Times,
+    /// Calls are given whole, so they are gathered until the end.
+    calls: Vec<Value>,
+    usage: Option<Usage>,
+    reason: Option<FinishReason>,
+    finished: bool,
+}
+
+impl Lines {
+    pub(super) fn new(kind: Kind, model: &str, times: Times) -> Self {
+        Self {
+            kind,
+            model: model.to_owned(),
+            times,
+            calls: Vec::new(),
+            usage: None,
+            reason: None,
+            finished: false,
+        }
+    }
+
+    fn row(&mut self, row: &GenerationRow<'_>, out: &mut BytesMut) {
+        self.times.heard();
+        if let Some(told) = row.usage() {
+            *self.usage.get_or_insert_default() += told;
+        }
+        self.reason = row.finish_reason().or(self.reason);
+        if let Some(deltas) = row.tool_calls() {
+            merge_tool_calls(&mut self.calls, deltas);
+        }
+        let text = row.text().unwrap_or_default();
+        let thinking = row.thinking().unwrap_or_default();
+        let told = answer::tokens(row);
+        if text.is_empty() && thinking.is_empty() && told.is_empty() {
+            return;
+        }
+        let mut line = self.kind.object(&self.model, text, thinking, false);
+        if !told.is_empty() {
+            line["logprobs"] = told.into();
+        }
+        write(&line, out);
+    }
+
+    fn end(&mut self, details: &Details, out: &mut BytesMut) {
+        if !self.calls.is_empty() && self.kind == Kind::Chat {
+            let mut line = self.kind.object(&self.model, "", "", false);
+            line["message"]["tool_calls"] = calls(&self.calls);
+            write(&line, out);
+        }
+        let mut line = self.kind.object(&self.model, "", "", true);
+        line["done_reason"] = done_reason(self.reason).into();
+        self.times.tell(self.usage, details, &mut line);
+        write(&line, out);
+        self.finished = true;
+    }
+}
+
+fn write(line: &Value, out: &mut BytesMut) {
+    out.put_slice(line.to_string().as_bytes());
+    out.put_u8(b'\n');
+}
+
+impl Events for Lines {
+    fn batch(&mut self, batch: &RecordBatch, out: &mut BytesMut) -> Result<(), PredictError> {
+        for row in GenerationRow::rows(batch)? {
+            failure(&row)?;
+            self.row(&row, out);
+            if row.last() {
+                let details = row.details().map(Details::from_json);
+                self.end(&details.unwrap_or_default(), out);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn finished(&self) -> bool {
+        self.finished
+    }
+
+    fn error(&mut self, error: &PredictError, out: &mut BytesMut) {
+        write(&json!({ "error": error.message }), out);
+    }
+}

@@ -1,0 +1,133 @@
+//! `POST /api/chat` and `POST /api/generate`.
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Map, Value};
+use volley_types::{Dialect, GenerationRow, Input, PredictError, PredictRequest, Task};
+
+use super::events::{Kind, Lines};
+use super::request::{self, Read};
+use super::{FORMAT, Times, calls, done_reason, named};
+use volley_dialect_kit::answer;
+use volley_dialect_kit::sse;
+use volley_dialect_kit::supplement;
+use volley_http_edge::body::JsonObject;
+use volley_http_edge::context::RequestContext;
+use volley_http_edge::edge::Caller;
+use volley_http_edge::error::ApiError;
+
+/// A chat, streamed unless it is asked for whole.
+pub(crate) async fn chat(
+    caller: Caller,
+    context: RequestContext,
+    JsonObject(body): JsonObject,
+) -> Result<Response, ApiError> {
+    answer(&caller, &context, &body, Kind::Chat).await
+}
+
+/// A generation, streamed unless it is asked for whole.
+pub(crate) async fn generate(
+    caller: Caller,
+    context: RequestContext,
+    JsonObject(body): JsonObject,
+) -> Result<Response, ApiError> {
+    answer(&caller, &context, &body, Kind::Generate).await
+}
+
+async fn answer(
+    caller: &Caller,
+    context: &RequestContext,
+    body: &Map<String, Value>,
+    kind: Kind,
+) -> Result<Response, ApiError> {
+    let mut times = Times::begin();
+    let (name, model) = named(body)?;
+    let signature = context.in_time(caller.control.signature(&model)).await?;
+    if signature.task != Task::Generate {
+        let verb = if kind == Kind::Chat {
+            "chat"
+        } else {
+            "generate"
+        };
+        let message = format!("\"{name}\" does not support {verb}");
+        return Err(PredictError::invalid(message).into());
+    }
+    let Read {
+        rows,
+        parameters,
+        stream,
+    } = match kind {
+        Kind::Chat => request::chat(body, &signature)?,
+        Kind::Generate => request::generate(body)?,
+    };
+    let Some(rows) = rows else {
+        return Ok(loaded(kind, &name));
+    };
+    let mut request = PredictRequest::new(model, Input::Batch(rows));
+    request.request_id = context.request_id.clone();
+    request.trace = context.trace;
+    request.deadline = Some(context.deadline);
+    request.parameters = parameters;
+    request.dialect = Dialect::Ollama;
+    request.whole = !stream;
+    if stream {
+        let begun = async {
+            let mut chunks = caller.control.predict(request).await?;
+            let first = sse::first(&mut chunks).await?;
+            GenerationRow::rows(&first)?
+                .next()
+                .map_or(Ok(()), |row| answer::failure(&row))?;
+            Ok((first, chunks))
+        };
+        let (first, chunks) = context.in_time(begun).await?;
+        let lines = Lines::new(kind, &name, times);
+        return Ok(sse::lines(first, chunks, lines, context));
+    }
+    let whole = async {
+        let mut chunks = caller.control.predict(request).await?;
+        let first = sse::first(&mut chunks).await?;
+        times.heard();
+        let mut batches = vec![first];
+        batches.extend(answer::collect(chunks).await?);
+        whole(kind, &name, times, &batches)
+    };
+    Ok(Json(context.in_time(whole).await?).into_response())
+}
+
+/// The answer to who asks nothing: the model is there.
+fn loaded(kind: Kind, name: &str) -> Response {
+    let mut object = kind.object(name, "", "", true);
+    object["done_reason"] = "load".into();
+    Json(object).into_response()
+}
+
+fn whole(
+    kind: Kind,
+    name: &str,
+    times: Times,
+    batches: &[arrow_array::RecordBatch],
+) -> Result<Value, PredictError> {
+    let mut choices = answer::choices(batches)?;
+    let usage = answer::usage(&choices);
+    if choices.is_empty() {
+        return Err(sse::silent_end());
+    }
+    let choice = choices.swap_remove(0);
+    let mut object = kind.object(name, &choice.text, &choice.thinking, true);
+    if !choice.tool_calls.is_empty() && kind == Kind::Chat {
+        object["message"]["tool_calls"] = calls(&choice.tool_calls);
+    }
+    if !choice.tokens.is_empty() {
+        object["logprobs"] = choice.tokens.clone().into();
+    }
+    object["done_reason"] = done_reason(choice.finish_reason).into();
+    times.tell(usage, &choice.details, &mut object);
+    if let Some(Value::Object(given)) = supplement::of(&choice.details, FORMAT) {
+        let mut given = given.clone();
+        // A server may be asked by the other of the two interfaces.
+        given.retain(|name, _| kind == Kind::Generate || name != "response");
+        given.retain(|name, _| kind == Kind::Chat || name != "message");
+        supplement::supplement(&mut object, &given.into());
+    }
+    Ok(object)
+}

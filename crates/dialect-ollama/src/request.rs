@@ -1,0 +1,434 @@
+//! Bodies into rows and parameters.
+
+use arrow_array::RecordBatch;
+use serde_json::{Map, Value, json};
+use volley_types::{ChatMessage, Native, Parameters, PredictError, Signature};
+
+use super::FORMAT;
+use volley_dialect_kit::chat;
+use volley_dialect_kit::parameters;
+use volley_http_edge::body::Fields;
+
+const COMMON: [&str; 10] = [
+    "model",
+    "name",
+    "stream",
+    "format",
+    "options",
+    "keep_alive",
+    "think",
+    "logprobs",
+    "top_logprobs",
+    "template",
+];
+const CHAT: [&str; 2] = ["messages", "tools"];
+const GENERATE: [&str; 9] = [
+    "prompt", "system", "raw", "images", "suffix", "context", "width", "height", "steps",
+];
+
+/// Options, and what they are called here.
+const OPTIONS: [(&str, &str); 9] = [
+    ("num_predict", "max_tokens"),
+    ("temperature", "temperature"),
+    ("top_p", "top_p"),
+    ("top_k", "top_k"),
+    ("min_p", "min_p"),
+    ("seed", "seed"),
+    ("repeat_penalty", "repetition_penalty"),
+    ("presence_penalty", "presence_penalty"),
+    ("frequency_penalty", "frequency_penalty"),
+];
+/// Options that say how Ollama loads and runs a model; here that is the deployment's matter.
+const READ_OVER: [&str; 20] = [
+    "numa",
+    "num_ctx",
+    "num_batch",
+    "num_gpu",
+    "main_gpu",
+    "low_vram",
+    "f16_kv",
+    "logits_all",
+    "vocab_only",
+    "use_mmap",
+    "use_mlock",
+    "embedding_only",
+    "num_thread",
+    "num_keep",
+    "tfs_z",
+    "typical_p",
+    "repeat_last_n",
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
+];
+
+/// A request of either kind.
+#[derive(Debug)]
+pub(super) struct Read {
+    /// `None` where nothing is asked: the model is only to be there.
+    pub(super) rows: Option<RecordBatch>,
+    pub(super) parameters: Parameters,
+    pub(super) stream: bool,
+}
+
+/// # Errors
+/// `InvalidInput` naming the field.
+pub(super) fn chat(body: &Map<String, Value>, signature: &Signature) -> Result<Read, PredictError> {
+    let messages = body.get("messages").and_then(Value::as_array);
+    if let Some(messages) = messages.filter(|it| signature.takes_native(FORMAT) && !it.is_empty()) {
+        return native(body, messages, signature);
+    }
+    body.only("a chat", &[&COMMON[..], &CHAT[..]].concat())?;
+    let mut given = options(body)?;
+    match body.get("tools") {
+        None | Some(Value::Null) => {}
+        Some(Value::Array(tools)) if tools.is_empty() => {}
+        Some(Value::Array(tools)) => {
+            given.insert("tools".to_owned(), tools.clone().into());
+        }
+        Some(_) => return Err(PredictError::invalid("field 'tools' must be a list")),
+    }
+    let rows = match body.get("messages") {
+        None | Some(Value::Null) => None,
+        Some(Value::Array(messages)) if messages.is_empty() => None,
+        Some(Value::Array(messages)) => {
+            Some(chat::native_rows(signature, &conversation(messages)?, None)?.0)
+        }
+        Some(_) => return Err(no_messages()),
+    };
+    read(body, rows, &given)
+}
+
+/// A chat for a model whose server speaks this very dialect, and knows more of it.
+fn native(
+    body: &Map<String, Value>,
+    messages: &[Value],
+    signature: &Signature,
+) -> Result<Read, PredictError> {
+    let (messages, mut lost) = match conversation(messages) {
+        Ok(messages) => (messages, None),
+        Err(error) if messages.iter().all(Value::is_object) => (Vec::new(), Some(error.message)),
+        Err(error) => return Err(error),
+    };
+    // Servers of other houses are sent what can be said in their words.
+    let given = match options(body) {
+        Ok(mut given) => {
+            if let Some(tools @ Value::Array(_)) = body.get("tools") {
+                given.insert("tools".to_owned(), tools.clone());
+            }
+            given
+        }
+        Err(error) => {
+            lost = lost.or(Some(error.message));
+            Map::new()
+        }
+    };
+    let mut sent = body.clone();
+    for ours in ["model", "name", "stream"] {
+        sent.remove(ours);
+    }
+    let native = Native {
+        format: FORMAT.to_owned(),
+        body: sent,
+        lost,
+        ..Native::default()
+    };
+    let (rows, native) = chat::native_rows(signature, &messages, Some(native))?;
+    let mut read = read(body, Some(rows), &given)?;
+    if let Some(native) = native {
+        native.put(&mut read.parameters)?;
+    }
+    Ok(read)
+}
+
+/// # Errors
+/// `InvalidInput` naming the field.
+pub(super) fn generate(body: &Map<String, Value>) -> Result<Read, PredictError> {
+    body.only("a generation", &[&COMMON[..], &GENERATE[..]].concat())?;
+    no_images(body.get("images"))?;
+    if body
+        .text("suffix")?
+        .is_some_and(|suffix| !suffix.is_empty())
+    {
+        return Err(PredictError::invalid("field 'suffix' is not supported"));
+    }
+    let context = body.get("context").and_then(Value::as_array);
+    if context.is_some_and(|context| !context.is_empty()) {
+        let message = "field 'context' is not supported; send the conversation to /api/chat";
+        return Err(PredictError::invalid(message));
+    }
+    let raw = flag(body, "raw")?.unwrap_or(false);
+    let mut given = options(body)?;
+    let prompt = body.text("prompt")?.unwrap_or_default();
+    let system = body.text("system")?.filter(|system| !system.is_empty());
+    let rows = match (prompt, raw) {
+        ("", _) => None,
+        (prompt, true) => {
+            given.insert("raw".to_owned(), true.into());
+            Some(chat::prompts(&[prompt])?)
+        }
+        (prompt, false) => {
+            let system = system.map(|system| ChatMessage::new("system", system));
+            let mut messages: Vec<_> = system.into_iter().collect();
+            messages.push(ChatMessage::new("user", prompt));
+            Some(chat::conversation(&messages)?)
+        }
+    };
+    read(body, rows, &given)
+}
+
+fn read(
+    body: &Map<String, Value>,
+    rows: Option<RecordBatch>,
+    given: &Map<String, Value>,
+) -> Result<Read, PredictError> {
+    let template = body.text("template")?.unwrap_or_default();
+    if !template.is_empty() {
+        let message = "field 'template' is not supported: a model has its own";
+        return Err(PredictError::invalid(message));
+    }
+    Ok(Read {
+        rows,
+        parameters: parameters::from_json(given)?,
+        stream: flag(body, "stream")?.unwrap_or(true),
+    })
+}
+
+fn flag(body: &Map<String, Value>, name: &str) -> Result<Option<bool>, PredictError> {
+    match body.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Bool(flag)) => Ok(Some(*flag)),
+        Some(_) => Err(PredictError::invalid(format!(
+            "field '{name}' must be true or false"
+        ))),
+    }
+}
+
+/// Parameters from `options` and the fields beside them.
+fn options(body: &Map<String, Value>) -> Result<Map<String, Value>, PredictError> {
+    let mut given = Map::new();
+    for (name, value) in body.object("options")?.into_iter().flatten() {
+        if value.is_null() || READ_OVER.contains(&name.as_str()) || name == "penalize_newline" {
+            continue;
+        }
+        if name == "stop" {
+            given.insert("stop".to_owned(), value.clone());
+            continue;
+        }
+        let known = OPTIONS.iter().find(|(theirs, _)| theirs == name);
+        let Some((_, ours)) = known else {
+            let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
+            return Err(PredictError::invalid(format!(
+                "option '{name}' is not known"
+            )));
+        };
+        if !value.is_number() {
+            return Err(PredictError::invalid(format!(
+                "option '{name}' must be a number"
+            )));
+        }
+        // -1 and -2 mean as much as there is room for, which is the default.
+        if name == "num_predict" && value.as_f64().is_some_and(|count| count < 0.0) {
+            continue;
+        }
+        given.insert((*ours).to_owned(), value.clone());
+    }
+    if let Some(format) = format(body)? {
+        given.insert("response_format".to_owned(), format);
+    }
+    if flag(body, "logprobs")? == Some(true) {
+        given.insert("logprobs".to_owned(), true.into());
+        if let Some(count) = body.count("top_logprobs")?.filter(|count| *count != 0) {
+            given.insert("top_logprobs".to_owned(), count.into());
+        }
+    }
+    match body.get("think") {
+        None | Some(Value::Null) => {}
+        Some(Value::Bool(thinks)) => {
+            let kind = if *thinks { "enabled" } else { "disabled" };
+            given.insert("thinking".to_owned(), json!({ "type": kind }));
+        }
+        Some(Value::String(level)) => {
+            given.insert("reasoning_effort".to_owned(), level.as_str().into());
+        }
+        Some(_) => {
+            let message = "field 'think' must be true, false or a level";
+            return Err(PredictError::invalid(message));
+        }
+    }
+    Ok(given)
+}
+
+/// `json`, or a schema, as OpenAI's `response_format`.
+fn format(body: &Map<String, Value>) -> Result<Option<Value>, PredictError> {
+    match body.get("format") {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(name)) if name.is_empty() => Ok(None),
+        Some(Value::String(name)) if name == "json" => Ok(Some(json!({ "type": "json_object" }))),
+        Some(schema @ Value::Object(_)) => Ok(Some(json!({
+            "type": "json_schema",
+            "json_schema": { "name": "format", "schema": schema },
+        }))),
+        Some(_) => Err(PredictError::invalid(
+            "field 'format' must be 'json' or a JSON schema",
+        )),
+    }
+}
+
+fn no_messages() -> PredictError {
+    PredictError::invalid(
+        "field 'messages' must be a list of objects with the strings 'role' and 'content'",
+    )
+}
+
+fn no_images(images: Option<&Value>) -> Result<(), PredictError> {
+    match images {
+        None | Some(Value::Null) => Ok(()),
+        Some(Value::Array(images)) if images.is_empty() => Ok(()),
+        Some(_) => Err(PredictError::invalid(
+            "field 'images' is not supported: models read text",
+        )),
+    }
+}
+
+/// Messages in OpenAI's form, which the models know. Calls have no ids here: they are counted, and
+/// a tool's message answers the first call that is open.
+fn conversation(messages: &[Value]) -> Result<Vec<ChatMessage>, PredictError> {
+    let (mut made, mut answered) = (0_usize, 0_usize);
+    let mut conversation = Vec::with_capacity(messages.len());
+    for message in messages {
+        let mut message = message.as_object().ok_or_else(no_messages)?.clone();
+        no_images(message.get("images"))?;
+        if let Some(calls) = message.get_mut("tool_calls").and_then(Value::as_array_mut) {
+            for call in calls {
+                openai_call(call, made)?;
+                made += 1;
+            }
+        }
+        if message.get("role").is_some_and(|role| role == "tool") && answered < made {
+            message.insert("tool_call_id".to_owned(), id(answered).into());
+            answered += 1;
+        }
+        let thinking = message.get("thinking").and_then(Value::as_str);
+        let thinking = thinking.filter(|text| !text.is_empty()).map(str::to_owned);
+        let read = chat::openai_message(&Value::Object(message));
+        let mut read = read.ok_or_else(no_messages)?;
+        if let Some(thinking) = thinking {
+            read.details = Some(json!({ "thinking": [{ "text": thinking }] }).to_string());
+        }
+        conversation.push(read);
+    }
+    Ok(conversation)
+}
+
+fn id(index: usize) -> String {
+    format!("call_{index}")
+}
+
+fn openai_call(call: &mut Value, index: usize) -> Result<(), PredictError> {
+    let wrong = || {
+        PredictError::invalid(
+            "each of 'tool_calls' must have a 'function' with a 'name' and 'arguments'",
+        )
+    };
+    let function = call
+        .get("function")
+        .and_then(Value::as_object)
+        .ok_or_else(wrong)?;
+    let name = function
+        .get("name")
+        .and_then(Value::as_str)
+        .ok_or_else(wrong)?;
+    let arguments = match function.get("arguments") {
+        None | Some(Value::Null) => "{}".to_owned(),
+        Some(Value::String(text)) => text.clone(),
+        Some(arguments @ Value::Object(_)) => arguments.to_string(),
+        Some(_) => return Err(wrong()),
+    };
+    let function = json!({ "name": name, "arguments": arguments });
+    *call = json!({ "id": id(index), "type": "function", "function": function });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_types::ParamValue;
+
+    use super::*;
+
+    fn read(body: Value) -> Result<Read, PredictError> {
+        chat(body.as_object().unwrap(), &Signature::generation())
+    }
+
+    #[test]
+    fn options_have_other_names_here() {
+        let options = json!({ "num_predict": 9, "repeat_penalty": 1.1, "num_ctx": 4096, "seed": 1,
+                              "stop": ["a"], "temperature": null });
+        let body = json!({ "model": "m", "messages": [{ "role": "user", "content": "x" }],
+                           "options": options, "format": "json", "stream": false });
+        let read = read(body).unwrap();
+        assert!(!read.stream && read.rows.is_some());
+        let names: Vec<_> = read.parameters.iter().map(|(name, _)| name).collect();
+        assert_eq!(
+            names,
+            [
+                "max_tokens",
+                "repetition_penalty",
+                "response_format",
+                "seed",
+                "stop"
+            ]
+        );
+        assert_eq!(read.parameters.get("max_tokens"), Some(&ParamValue::Int(9)));
+        let unbounded = json!({ "model": "m", "options": { "num_predict": -1 } });
+        let unbounded = self::read(unbounded).unwrap();
+        assert!(unbounded.stream && unbounded.rows.is_none());
+        assert_eq!(unbounded.parameters.iter().count(), 0);
+    }
+
+    #[test]
+    fn calls_are_given_ids_and_their_answers_take_them() {
+        let call = |name: &str| json!({ "function": { "name": name, "arguments": { "a": 1 } } });
+        let messages = json!([
+            { "role": "user", "content": "x" },
+            { "role": "assistant", "content": "", "tool_calls": [call("f"), call("g")] },
+            { "role": "tool", "content": "4", "tool_name": "f" },
+            { "role": "tool", "content": "5", "tool_name": "g" },
+        ]);
+        let read = conversation(messages.as_array().unwrap()).unwrap();
+        let calls: Value = serde_json::from_str(read[1].tool_calls.as_deref().unwrap()).unwrap();
+        assert_eq!(calls[1]["id"], "call_1");
+        assert_eq!(calls[1]["function"]["arguments"], "{\"a\":1}");
+        assert_eq!(read[2].tool_call_id.as_deref(), Some("call_0"));
+        assert_eq!(read[3].tool_call_id.as_deref(), Some("call_1"));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_refused() {
+        for body in [
+            json!({ "messages": 1 }),
+            json!({ "messages": [1] }),
+            json!({ "messages": [{ "role": "user", "images": ["x"] }] }),
+            json!({ "messages": [{ "role": "assistant", "tool_calls": [{}] }] }),
+            json!({ "options": { "colour": 1 } }),
+            json!({ "options": { "temperature": "hot" } }),
+            json!({ "options": 1 }),
+            json!({ "format": "xml" }),
+            json!({ "think": 1 }),
+            json!({ "stream": 1 }),
+            json!({ "template": "{{ .Prompt }}" }),
+            json!({ "prompt": "x" }),
+        ] {
+            assert!(read(body.clone()).is_err(), "{body}");
+        }
+        for body in [
+            json!({ "suffix": "x" }),
+            json!({ "context": [1] }),
+            json!({ "images": ["x"] }),
+            json!({ "raw": 1 }),
+            json!({ "prompt": 1 }),
+        ] {
+            assert!(generate(body.as_object().unwrap()).is_err(), "{body}");
+        }
+    }
+}

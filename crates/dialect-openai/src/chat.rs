@@ -1,0 +1,159 @@
+//! `POST /v1/chat/completions`.
+
+mod legacy;
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Map, Value, json};
+use volley_types::{PredictError, PredictRequest, Task};
+
+use super::events::{CompletionEvents, Kind};
+use super::{FINGERPRINT, explanation, finish_reason, logprobs, take_stream, usage};
+use volley_dialect_kit::answer::{self, Choice};
+use volley_dialect_kit::chat;
+use volley_dialect_kit::citations;
+use volley_dialect_kit::clock::now;
+use volley_dialect_kit::generation;
+use volley_dialect_kit::messages;
+use volley_dialect_kit::requests::{model_for, request};
+use volley_dialect_kit::supplement;
+use volley_http_edge::body::JsonObject;
+use volley_http_edge::context::RequestContext;
+use volley_http_edge::edge::Caller;
+use volley_http_edge::error::ApiError;
+
+/// The name of the provider whose form this is.
+const FORMAT: &str = "openai";
+
+/// A chat completion, whole or streamed.
+pub(crate) async fn complete(
+    caller: Caller,
+    context: RequestContext,
+    JsonObject(mut body): JsonObject,
+) -> Result<Response, ApiError> {
+    let read = context.in_time(read(&caller, &mut body, &context)).await?;
+    let id = format!("chatcmpl-{}", context.request_id);
+    if !read.stream {
+        let answer = whole(&caller, read, &id);
+        return Ok(Json(context.in_time(answer).await?).into_response());
+    }
+    let events = CompletionEvents::new(Kind::Chat, &id, now(), &read.name, read.include_usage)
+        .of_functions(read.legacy);
+    generation::stream(&caller, read.request, events, &context).await
+}
+
+struct Read {
+    name: String,
+    request: PredictRequest,
+    stream: bool,
+    include_usage: bool,
+    /// Whether the caller knows functions, and no tools.
+    legacy: bool,
+}
+
+async fn read(
+    caller: &Caller,
+    body: &mut Map<String, Value>,
+    context: &RequestContext,
+) -> Result<Read, PredictError> {
+    let (name, model, signature) = model_for(caller, body, Task::Generate).await?;
+    refuse(body)?;
+    let legacy = legacy::take(body)?;
+    let talk = messages::take(body)?;
+    let (stream, include_usage) = take_stream(body)?;
+    let (rows, native) = chat::native_rows(&signature, &talk.messages, talk.native)?;
+    let mut request = request(model, rows, body, context)?;
+    request.whole = !stream;
+    if let Some(native) = native {
+        native.put(&mut request.parameters)?;
+    }
+    Ok(Read {
+        name,
+        request,
+        stream,
+        include_usage,
+        legacy,
+    })
+}
+
+/// Refuses what would otherwise be passed over: sound.
+fn refuse(body: &Map<String, Value>) -> Result<(), PredictError> {
+    let given = |name: &str| body.get(name).is_some_and(|value| !value.is_null());
+    let text = |modalities: &Value| modalities == &json!(["text"]);
+    if given("audio") || given("modalities") && !body.get("modalities").is_some_and(text) {
+        return Err(PredictError::invalid(
+            "field 'modalities' may be [\"text\"] alone: answers are text",
+        ));
+    }
+    Ok(())
+}
+
+async fn whole(caller: &Caller, read: Read, id: &str) -> Result<Value, PredictError> {
+    let chunks = caller.control.predict(read.request).await?;
+    let choices = answer::choices(&answer::collect(chunks).await?)?;
+    let (told, details) = (answer::usage(&choices), answer::details(&choices));
+    let choices = choices
+        .into_iter()
+        .map(|choice| self::choice(choice, read.legacy));
+    let mut body = json!({
+        "id": id,
+        "object": "chat.completion",
+        "created": now(),
+        "model": read.name,
+        "system_fingerprint": FINGERPRINT,
+        "choices": choices.collect::<Vec<_>>(),
+    });
+    if let Some(told) = told {
+        body["usage"] = usage(told, &details);
+    }
+    if let (Some(FORMAT), Some(Value::Object(fields))) =
+        (details.format.as_deref(), &details.fields)
+    {
+        for (name, value) in fields {
+            body[name] = value.clone();
+        }
+    }
+    if let Some(Value::Object(given)) = supplement::of(&details, FORMAT) {
+        let mut given = given.clone();
+        // Those are of one choice alone, and the usage is that of all.
+        given.retain(|name, _| name != "choices" && name != "usage");
+        supplement::supplement(&mut body, &given.into());
+    }
+    Ok(body)
+}
+
+fn choice(choice: Choice, legacy: bool) -> Value {
+    let calls = !choice.tool_calls.is_empty();
+    let said = choice.said();
+    let told = explanation(&choice.details).unwrap_or_default();
+    let refusal = format!("{}{told}", choice.refusal);
+    let refusal = Some(refusal).filter(|refusal| !refusal.is_empty());
+    let says = !said.is_empty() || !calls && refusal.is_none();
+    let content = says.then_some(said);
+    let logprobs = logprobs(choice.tokens);
+    let mut message = json!({ "role": "assistant", "content": content, "refusal": refusal });
+    let mut reason = finish_reason(choice.finish_reason);
+    if legacy && calls {
+        message["function_call"] = choice.tool_calls[0]["function"].clone();
+        reason = "function_call";
+    } else if calls {
+        message["tool_calls"] = choice.tool_calls.into();
+    }
+    if !choice.citations.is_empty() {
+        message["annotations"] = choice.citations.iter().map(citations::of_chat).collect();
+    }
+    if !choice.thinking.is_empty() {
+        message["reasoning_content"] = choice.thinking.into();
+    }
+    let mut told = json!({
+        "index": choice.choice,
+        "message": message,
+        "logprobs": logprobs,
+        "finish_reason": reason,
+    });
+    let given = supplement::of(&choice.details, FORMAT).filter(|_| !legacy);
+    if let Some(given) = given.and_then(|given| given.pointer("/choices/0")) {
+        supplement::supplement(&mut told, given);
+    }
+    told
+}

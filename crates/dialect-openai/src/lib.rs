@@ -1,0 +1,116 @@
+//! OpenAI's dialect (`/v1`): chat and plain completions, responses, embeddings,
+//! models; and reranking as
+//! Cohere and Jina have it, which stands beside them in most servers.
+
+pub(crate) mod chat;
+pub(crate) mod completions;
+pub mod dialect;
+pub(crate) mod embeddings;
+pub(crate) mod events;
+pub mod models;
+pub(crate) mod operations;
+pub mod responses;
+pub mod state;
+
+use serde_json::{Map, Value, json};
+use volley_types::{Details, ErrorCode, FinishReason, PredictError, Usage};
+
+use volley_http_edge::body::{Fields, take_flag};
+
+/// Takes `stream` and `stream_options`: whether to stream, and whether usage comes with it.
+fn take_stream(body: &mut Map<String, Value>) -> Result<(bool, bool), PredictError> {
+    let stream = take_flag(body, "stream")?;
+    let mut options = match body.remove("stream_options") {
+        None | Some(Value::Null) => Map::new(),
+        Some(Value::Object(options)) if stream => options,
+        Some(Value::Object(_)) => {
+            return Err(PredictError::invalid(
+                "field 'stream_options' needs 'stream' to be true",
+            ));
+        }
+        Some(_) => {
+            return Err(PredictError::invalid(
+                "field 'stream_options' must be an object",
+            ));
+        }
+    };
+    let usage = take_flag(&mut options, "include_usage")?;
+    for name in ["continuous_usage_stats", "include_obfuscation"] {
+        if take_flag(&mut options, name)? {
+            return Err(unsupported(&format!("field 'stream_options.{name}'")));
+        }
+    }
+    options.only("the field 'stream_options'", &["include_usage"])?;
+    Ok((stream, usage))
+}
+
+/// Which build answers: all answers of one server say the same.
+pub(crate) const FINGERPRINT: &str = concat!("volley-", env!("CARGO_PKG_VERSION"));
+
+/// The tokens of an answer, with what its server told beside where that is of this form.
+fn usage(usage: Usage, details: &Details) -> Value {
+    let mut told = json!({
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens),
+    });
+    let counts = [
+        (
+            "prompt_tokens_details",
+            "cached_tokens",
+            usage.cached_tokens,
+        ),
+        (
+            "prompt_tokens_details",
+            "cache_write_tokens",
+            usage.cache_write_tokens,
+        ),
+        (
+            "completion_tokens_details",
+            "reasoning_tokens",
+            usage.reasoning_tokens,
+        ),
+    ];
+    for (object, name, count) in counts.into_iter().filter(|(.., count)| *count != 0) {
+        told[object][name] = count.into();
+    }
+    let native = details.usage.as_ref().and_then(Value::as_object);
+    if let (Some("openai"), Some(native)) = (details.format.as_deref(), native) {
+        for (name, value) in native {
+            match (&mut told[name.as_str()], value) {
+                (Value::Object(own), Value::Object(value)) => {
+                    for (name, value) in value {
+                        own.entry(name.clone()).or_insert_with(|| value.clone());
+                    }
+                }
+                (own @ Value::Null, value) => *own = value.clone(),
+                _ => {}
+            }
+        }
+    }
+    told
+}
+
+/// What an upstream says of a refusal beside its text.
+fn explanation(details: &Details) -> Option<&str> {
+    let told = details.stop_details.as_ref()?;
+    told["explanation"].as_str().filter(|text| !text.is_empty())
+}
+
+/// Why an answer ended, in OpenAI's words. A failed item fails the whole answer before.
+fn finish_reason(reason: Option<FinishReason>) -> &'static str {
+    reason.unwrap_or(FinishReason::Stop).as_str()
+}
+
+/// The probabilities of tokens as chat completions have them; null without any.
+fn logprobs(tokens: Vec<Value>) -> Value {
+    if tokens.is_empty() {
+        return Value::Null;
+    }
+    json!({ "content": tokens, "refusal": null })
+}
+
+/// Something that is no part of this interface.
+fn unsupported(what: &str) -> PredictError {
+    PredictError::new(ErrorCode::InvalidInput, format!("{what} is not supported"))
+}

@@ -1,0 +1,142 @@
+//! `POST /v1/responses`: what a chat completion does, in OpenAI's newer form.
+//!
+//! Items become the pipeline's messages ([`request`]); rows become items ([`output`]), whole or
+//! as a sequence of typed events ([`events`]). Responses are held for a while, so that a later
+//! request can go on behind one ([`store`], [`stored`]).
+
+mod events;
+mod items;
+mod output;
+mod request;
+pub mod store;
+pub(crate) mod stored;
+mod tools;
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Map, Value, json};
+use volley_types::params::COUNT_TOKENS;
+use volley_types::{Dialect, ErrorCode, PredictError, PredictRequest, Task};
+
+use self::events::ResponseEvents;
+use self::output::{Draft, Keeping};
+use crate::state::ResponsesCaller as Caller;
+use volley_dialect_kit::answer;
+use volley_dialect_kit::clock::now;
+use volley_dialect_kit::generation;
+use volley_dialect_kit::requests::{self, model_for};
+use volley_http_edge::body::{Fields, JsonObject};
+use volley_http_edge::context::RequestContext;
+use volley_http_edge::error::{ApiError, with_code};
+
+/// The name of the provider whose form this is.
+const FORMAT: &str = "openai_responses";
+
+/// A response, whole or streamed.
+pub(crate) async fn create(
+    caller: Caller,
+    context: RequestContext,
+    JsonObject(mut body): JsonObject,
+) -> Result<Response, ApiError> {
+    let earlier = match context.in_time(earlier(&caller, &body)).await? {
+        Ok(earlier) => earlier,
+        Err(lost) => return Ok(lost),
+    };
+    let store = take_store(&mut body)?;
+    let begun = read(&caller, &mut body, &context, earlier, store);
+    let (request, draft, stream) = context.in_time(begun).await?;
+    if stream {
+        let events = ResponseEvents::new(draft);
+        return generation::stream(&caller, request, events, &context).await;
+    }
+    let whole = async {
+        let chunks = caller.control.predict(request).await?;
+        let batches = answer::collect(chunks).await?;
+        ResponseEvents::new(draft).whole(&batches)
+    };
+    Ok(Json(context.in_time(whole).await?).into_response())
+}
+
+/// How many tokens a response's input has, as the model's own tokenizer counts them.
+pub(crate) async fn count(
+    caller: Caller,
+    context: RequestContext,
+    JsonObject(mut body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    body.insert(COUNT_TOKENS.to_owned(), true.into());
+    take_store(&mut body)?;
+    let counted = async {
+        let earlier = match earlier(&caller, &body).await? {
+            Ok(earlier) => earlier,
+            Err(_) => return Err(stored::missing_previous()),
+        };
+        let (request, ..) = read(&caller, &mut body, &context, earlier, false).await?;
+        let chunks = caller.control.predict(request).await?;
+        answer::prompt_tokens(&answer::collect(chunks).await?)
+    };
+    let tokens = context.in_time(counted).await?;
+    let body = json!({ "object": "response.input_tokens", "input_tokens": tokens });
+    Ok(Json(body))
+}
+
+/// Whether the response is to be held, which it is unless that is refused.
+fn take_store(body: &mut Map<String, Value>) -> Result<bool, PredictError> {
+    match body.remove("store") {
+        None | Some(Value::Null) => Ok(true),
+        Some(Value::Bool(store)) => Ok(store),
+        Some(_) => Err(PredictError::invalid("field 'store' must be true or false")),
+    }
+}
+
+/// The conversation of the response before this one, where one is named; else the refusal.
+async fn earlier(
+    caller: &Caller,
+    body: &Map<String, Value>,
+) -> Result<Result<Vec<Value>, Response>, PredictError> {
+    let Some(id) = body.text("previous_response_id")? else {
+        return Ok(Ok(Vec::new()));
+    };
+    match stored::find(caller, id).await {
+        Ok(held) => Ok(Ok(held.items)),
+        Err(error) if error.code == ErrorCode::NotFound => {
+            let refused = ApiError(stored::missing_previous()).into_response();
+            Ok(Err(with_code(refused, "previous_response_not_found")))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+async fn read(
+    caller: &Caller,
+    body: &mut Map<String, Value>,
+    context: &RequestContext,
+    earlier: Vec<Value>,
+    store: bool,
+) -> Result<(PredictRequest, Draft, bool), PredictError> {
+    let (name, model, signature) = model_for(caller, body, Task::Generate).await?;
+    let asked = request::read(std::mem::take(body), earlier)?;
+    let (rows, native) =
+        volley_dialect_kit::chat::native_rows(&signature, &asked.messages, Some(asked.native))?;
+    let mut request = requests::request(model, rows, &asked.parameters, context)?;
+    request.dialect = Dialect::OpenAiResponses;
+    request.whole = !asked.stream;
+    if let Some(native) = native {
+        native.put(&mut request.parameters)?;
+    }
+    let responses = caller.state.responses();
+    let keeping = match store {
+        false => None,
+        true => Some(Keeping {
+            responses: responses.clone(),
+            id: responses.fresh_id()?,
+            owner: caller.owner(),
+            items: asked.items,
+        }),
+    };
+    let id = match &keeping {
+        Some(keeping) => stored::written(&keeping.id),
+        None => context.request_id.to_string(),
+    };
+    let draft = Draft::new(&id, &name, now(), asked.echo, keeping);
+    Ok((request, draft, asked.stream))
+}

@@ -1,0 +1,270 @@
+//! Answers as a response and its items.
+
+use serde_json::{Map, Value, json};
+use volley_types::{ErrorCode, FinishReason, PredictError, StreamId, StreamOwner, Usage};
+
+use super::store::Responses;
+use volley_dialect_kit::clock::now;
+use volley_dialect_kit::supplement::supplement;
+
+/// A response whose output is not there yet.
+#[derive(Clone, Debug)]
+pub(super) struct Draft {
+    /// Of which all ids are made.
+    id: String,
+    fields: Map<String, Value>,
+    /// Where it is held once it has ended.
+    keeping: Option<Keeping>,
+}
+
+/// Where a response is held, and with what.
+#[derive(Clone, Debug)]
+pub(super) struct Keeping {
+    pub(super) responses: Responses,
+    pub(super) id: StreamId,
+    pub(super) owner: StreamOwner,
+    /// The whole conversation in front of it.
+    pub(super) items: Vec<Value>,
+}
+
+impl Keeping {
+    /// Holds `response`; returns whether it is held.
+    fn keep(&self, response: &Value) -> bool {
+        let items = response["output"].as_array().into_iter().flatten();
+        let items: Vec<_> = self.items.iter().chain(items).collect();
+        let text = json!({ "response": response, "items": items }).to_string();
+        self.responses
+            .keep(self.id.clone(), self.owner.clone(), text.into())
+    }
+}
+
+impl Draft {
+    pub(super) fn new(
+        id: &str,
+        model: &str,
+        created: u64,
+        echo: Map<String, Value>,
+        keeping: Option<Keeping>,
+    ) -> Self {
+        let mut fields = echo;
+        let known = json!({
+            "id": format!("resp_{id}"),
+            "object": "response",
+            "created_at": created,
+            "model": model,
+            "background": false,
+            "max_tool_calls": null,
+            "service_tier": "default",
+            "store": keeping.is_some(),
+            "truncation": "disabled",
+        });
+        if let Value::Object(known) = known {
+            fields.extend(known);
+        }
+        Self {
+            id: id.to_owned(),
+            fields,
+            keeping,
+        }
+    }
+
+    /// The id of the item at a place of the output.
+    pub(super) fn item_id(&self, kind: &str, place: usize) -> String {
+        format!("{kind}_{}_{place}", self.id)
+    }
+
+    /// The id of a call that its model gave none.
+    pub(super) fn call_id(&self, place: usize) -> String {
+        format!("call_{}_{place}", self.id)
+    }
+
+    /// The response while it is made.
+    pub(super) fn begun(&self) -> Value {
+        let more = json!({
+            "status": "in_progress", "completed_at": null, "error": null,
+            "incomplete_details": null, "output": [], "usage": null,
+        });
+        self.with(more)
+    }
+
+    /// The response that ended in this way; a server of this form has perhaps `given` more of it.
+    pub(super) fn ended(
+        &self,
+        output: Vec<Value>,
+        reason: Option<FinishReason>,
+        usage: Option<Usage>,
+        given: Option<&Value>,
+    ) -> Value {
+        let at = now();
+        let incomplete = cut_off(reason);
+        let mut response = self.with(json!({
+            "status": status(reason),
+            "completed_at": incomplete.is_none().then_some(at),
+            "error": null,
+            "incomplete_details": incomplete.map(|reason| json!({ "reason": reason })),
+            "output": output,
+            "usage": usage.map(self::usage),
+        }));
+        if let Some(given) = given {
+            // The tier is the server's matter.
+            if !given["service_tier"].is_null() {
+                response["service_tier"] = Value::Null;
+            }
+            let mut given = given.clone();
+            let items = |response: &Value| response["output"].as_array().map(Vec::len);
+            // Items were told one by one, and are what they were told to be.
+            if items(&given) != items(&response) {
+                given["output"] = Value::Null;
+            }
+            supplement(&mut response, &given);
+        }
+        if let Some(keeping) = &self.keeping
+            && !keeping.keep(&response)
+        {
+            response["store"] = false.into();
+        }
+        response
+    }
+
+    /// The response that failed after this much output.
+    pub(super) fn failed(&self, output: Vec<Value>, error: &PredictError) -> Value {
+        self.with(json!({
+            "status": "failed",
+            "completed_at": null,
+            "error": { "code": error_code(error.code), "message": error.message },
+            "incomplete_details": null,
+            "output": output,
+            "usage": null,
+        }))
+    }
+
+    fn with(&self, more: Value) -> Value {
+        let mut fields = self.fields.clone();
+        if let Value::Object(more) = more {
+            fields.extend(more);
+        }
+        Value::Object(fields)
+    }
+}
+
+/// Why a response is not whole; `None` when it is.
+fn cut_off(reason: Option<FinishReason>) -> Option<&'static str> {
+    match reason {
+        Some(FinishReason::Length) => Some("max_output_tokens"),
+        Some(FinishReason::ContentFilter) => Some("content_filter"),
+        Some(FinishReason::Stop | FinishReason::ToolCalls | FinishReason::Error) | None => None,
+    }
+}
+
+pub(super) fn status(reason: Option<FinishReason>) -> &'static str {
+    cut_off(reason).map_or("completed", |_| "incomplete")
+}
+
+/// What is told beside a text.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Beside {
+    pub(super) logprobs: Vec<Value>,
+    pub(super) annotations: Vec<Value>,
+    /// The text is a refusal.
+    pub(super) refusal: bool,
+}
+
+pub(super) fn message(id: &str, status: &str, text: &str, beside: Beside) -> Value {
+    json!({
+        "id": id, "type": "message", "role": "assistant", "status": status,
+        "content": [text_part(text, beside)],
+    })
+}
+
+pub(super) fn text_part(text: &str, beside: Beside) -> Value {
+    if beside.refusal {
+        return json!({ "type": "refusal", "refusal": text });
+    }
+    json!({
+        "type": "output_text", "text": text, "annotations": beside.annotations,
+        "logprobs": beside.logprobs,
+    })
+}
+
+/// What is told of reasoning.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reasoning {
+    /// It is a summary.
+    pub(super) summary: bool,
+    /// What its provider signed or keeps secret, for the next request.
+    pub(super) encrypted: Option<String>,
+}
+
+pub(super) fn reasoning(id: &str, text: &str, told: &Reasoning) -> Value {
+    let mut item = json!({ "id": id, "type": "reasoning", "summary": [] });
+    if told.summary && !text.is_empty() {
+        item["summary"] = json!([{ "type": "summary_text", "text": text }]);
+    } else if !text.is_empty() || told.encrypted.is_none() {
+        item["content"] = json!([{ "type": "reasoning_text", "text": text }]);
+    }
+    if let Some(encrypted) = &told.encrypted {
+        item["encrypted_content"] = encrypted.as_str().into();
+    }
+    item
+}
+
+/// A call of a function as an item.
+pub(super) struct FunctionCall<'a> {
+    pub(super) id: &'a str,
+    pub(super) call_id: &'a str,
+    pub(super) name: &'a str,
+    pub(super) arguments: &'a str,
+    pub(super) status: &'a str,
+}
+
+pub(super) fn function_call(call: &FunctionCall<'_>) -> Value {
+    json!({
+        "id": call.id, "type": "function_call", "status": call.status, "call_id": call.call_id,
+        "name": call.name, "arguments": call.arguments,
+    })
+}
+
+fn usage(usage: Usage) -> Value {
+    json!({
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {
+            "cached_tokens": usage.cached_tokens,
+            "cache_write_tokens": usage.cache_write_tokens,
+        },
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": { "reasoning_tokens": usage.reasoning_tokens },
+        "total_tokens": u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens),
+    })
+}
+
+/// Both objects' fields.
+pub(super) fn merged(one: Value, other: Value) -> Value {
+    match (one, other) {
+        (Value::Object(mut one), Value::Object(other)) => {
+            one.extend(other);
+            Value::Object(one)
+        }
+        (one, _) => one,
+    }
+}
+
+/// The codes that a response's error may have are theirs.
+fn error_code(code: ErrorCode) -> &'static str {
+    match code {
+        ErrorCode::InvalidInput | ErrorCode::TooLarge => "invalid_prompt",
+        ErrorCode::Overloaded => "rate_limit_exceeded",
+        ErrorCode::Unauthenticated
+        | ErrorCode::PermissionDenied
+        | ErrorCode::NotFound
+        | ErrorCode::NotDeployed
+        | ErrorCode::Conflict
+        | ErrorCode::Cancelled
+        | ErrorCode::DeadlineExceeded
+        | ErrorCode::Unavailable
+        | ErrorCode::UpstreamFailed
+        | ErrorCode::UpstreamTimeout
+        | ErrorCode::UpstreamIncomplete
+        | ErrorCode::Unimplemented
+        | ErrorCode::Internal => "server_error",
+    }
+}

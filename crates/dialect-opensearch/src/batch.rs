@@ -1,0 +1,283 @@
+//! `_batch_predict`: a prediction that nobody waits for. Its task runs on the coordinator that
+//! took it, which holds the answer for a while; any other one asks it. That a task is there, and
+//! how it ended, is noted in the registry, for when that coordinator is gone.
+
+pub(crate) mod held;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use axum::Json;
+use futures::future::join_all;
+use serde_json::{Value, json};
+use volley_types::registry::{RegistryCommand, RegistryState, TaskRecord, TaskState};
+use volley_types::{Deadline, ErrorCode, HeldTask, ModelRef, NodeId, PredictError};
+
+pub use self::held::Everywhere;
+pub use self::held::{Batches, PeerTasks};
+use self::held::{HELD, millis, missing, note};
+use crate::forms::Form;
+use crate::prediction::Prediction;
+use crate::state::Caller;
+use crate::{predict, settings};
+use volley_dialect_kit::clock::now_ms;
+use volley_http_edge::context::RequestContext;
+use volley_http_edge::error::ApiError;
+use volley_http_edge::extract::Path;
+
+const PREFIX: &str = "batch-";
+
+fn ended() -> PredictError {
+    PredictError::new(ErrorCode::Conflict, "the batch does not run any more")
+}
+
+/// In OpenSearch's words.
+pub(super) fn still_running() -> PredictError {
+    let message = "Task cannot be deleted in running state. Try after sometime";
+    PredictError::new(ErrorCode::Conflict, message)
+}
+
+/// Whether a task's id is a batch's.
+pub(crate) fn is_batch(id: &str) -> bool {
+    id.starts_with(PREFIX)
+}
+
+/// The coordinator that took a batch.
+fn node_of(id: &str) -> Result<NodeId, PredictError> {
+    let node = id.strip_prefix(PREFIX).and_then(|id| id.split_once('-'));
+    let node = node.and_then(|(node, _)| node.parse().ok());
+    node.map(NodeId).ok_or_else(missing)
+}
+
+/// Whether the caller sees a batch: one of its tenant, of a name that it sees.
+fn is_visible(caller: &Caller, registry: &RegistryState, record: &TaskRecord) -> bool {
+    let name = &record.model;
+    let called = registry.models.contains_key(name)
+        || registry.aliases.contains_key(name)
+        || registry.pipelines.contains_key(name);
+    let tenant = caller.principal.tenant();
+    called && (tenant.is_none() || tenant == record.tenant.as_ref())
+}
+
+/// What is noted of a batch that the caller sees.
+fn noted(caller: &Caller, id: &str) -> Option<TaskRecord> {
+    let registry = caller.control.registry();
+    let record = registry.tasks.get(id)?;
+    let known = now_ms() < record.forget_ms && is_visible(caller, &registry, record);
+    known.then(|| record.clone())
+}
+
+/// What is said of a batch whose coordinator does not have it any more.
+fn lost(mut record: TaskRecord) -> TaskRecord {
+    if matches!(record.state, TaskState::Running | TaskState::Completed) {
+        let node = record.node;
+        record.state = TaskState::Failed(format!(
+            "coordinator {node}, which took this batch, was stopped or lost before somebody took \
+             the answer; send the batch again"
+        ));
+    }
+    record
+}
+
+fn bare(id: &str, record: TaskRecord) -> HeldTask {
+    HeldTask {
+        id: id.to_owned(),
+        record,
+        response: None,
+    }
+}
+
+/// A batch that the caller sees, wherever it is.
+async fn find(caller: &Caller, id: &str) -> Result<HeldTask, PredictError> {
+    let holder = caller
+        .state
+        .batches
+        .holder(caller.control.status().raft.id, node_of(id)?);
+    let asked = match holder {
+        Ok(holder) => holder.get(id).await,
+        Err(error) => Err(error),
+    };
+    let ended =
+        |record: &TaskRecord| matches!(record.state, TaskState::Failed(_) | TaskState::Cancelled);
+    match asked {
+        Ok(task) if is_visible(caller, &caller.control.registry(), &task.record) => Ok(task),
+        Ok(_) => Err(missing()),
+        Err(error) if error.code == ErrorCode::NotFound => {
+            let record = noted(caller, id).ok_or_else(missing)?;
+            Ok(bare(id, lost(record)))
+        }
+        Err(error) => {
+            let record = noted(caller, id).filter(ended);
+            record.map(|record| bare(id, record)).ok_or(error)
+        }
+    }
+}
+
+/// A task as users see it.
+fn show(task: &HeldTask) -> Value {
+    let record = &task.record;
+    let mut shown = json!({
+        "task_id": task.id,
+        "task_type": "BATCH_PREDICTION",
+        "model_id": record.model.as_str(),
+        "state": record.state.as_str().to_ascii_uppercase(),
+        "worker_node": [format!("coordinator-{}", record.node)],
+        "create_time": record.created_ms,
+        "last_update_time": record.updated_ms,
+        "is_async": true,
+    });
+    if let TaskState::Failed(why) = &record.state {
+        shown["error"] = why.as_str().into();
+    }
+    let response = task.response.as_ref();
+    if let Some(response) = response.and_then(|json| serde_json::from_slice(json).ok()) {
+        shown["response"] = response;
+    }
+    shown
+}
+
+/// One batch, with its answer.
+pub(crate) async fn get(caller: &Caller, id: &str) -> Result<Value, PredictError> {
+    find(caller, id).await.map(|task| show(&task))
+}
+
+/// All batches that the caller sees, by id, without their answers. Of a coordinator that does not
+/// answer, what is noted.
+pub(crate) async fn all(caller: &Caller) -> BTreeMap<String, Value> {
+    let before = caller.control.registry();
+    let raft = caller.control.status().raft;
+    let own = raft.id;
+    let others = raft.members.iter().map(|member| member.id);
+    let nodes: BTreeSet<_> = std::iter::once(own).chain(others).collect();
+    let asked = nodes.into_iter().map(|node| async move {
+        let listed = match caller.state.batches.holder(own, node) {
+            Ok(holder) => holder.list().await,
+            Err(error) => Err(error),
+        };
+        (node, listed)
+    });
+    let (mut found, mut silent) = (Vec::new(), BTreeSet::new());
+    for (node, listed) in join_all(asked).await {
+        match listed {
+            Ok(tasks) => found.extend(tasks),
+            Err(error) if error.code == ErrorCode::NotFound => {}
+            Err(_) => {
+                silent.insert(node);
+            }
+        }
+    }
+    let registry = caller.control.registry();
+    let mut all: BTreeMap<_, _> = found.into_iter().map(|it| (it.id, it.record)).collect();
+    let now = now_ms();
+    for (id, record) in registry.tasks.iter() {
+        // What came after the others were asked is not lost.
+        if now < record.forget_ms && before.tasks.contains_key(id) && !all.contains_key(id) {
+            let record = record.clone();
+            let told = if silent.contains(&record.node) {
+                record
+            } else {
+                lost(record)
+            };
+            all.insert(id.clone(), told);
+        }
+    }
+    all.retain(|_, record| is_visible(caller, &registry, record));
+    let shown = all.into_iter().map(|(id, record)| {
+        let task = bare(&id, record);
+        (id, show(&task))
+    });
+    shown.collect()
+}
+
+/// Forgets a batch that does not run.
+pub(crate) async fn delete(caller: &Caller, id: &str) -> Result<(), PredictError> {
+    if find(caller, id).await?.record.state == TaskState::Running {
+        return Err(still_running());
+    }
+    if caller.control.registry().tasks.contains_key(id) {
+        let forget = RegistryCommand::ForgetTask(id.to_owned());
+        caller.control.write(forget).await?;
+    }
+    let holder = caller
+        .state
+        .batches
+        .holder(caller.control.status().raft.id, node_of(id)?);
+    let forgotten = match holder {
+        Ok(holder) => holder.forget(id).await,
+        Err(error) => Err(error),
+    };
+    match forgotten {
+        // It is gone, and all that it held.
+        Err(error) if error.code == ErrorCode::NotFound => Ok(()),
+        forgotten => forgotten,
+    }
+}
+
+/// Begins a prediction that nobody waits for.
+pub(crate) async fn predict(
+    caller: Caller,
+    Path(id): Path<String>,
+    context: RequestContext,
+    body: Prediction,
+) -> Result<Json<Value>, ApiError> {
+    let model: ModelRef = id.parse()?;
+    let registry = caller.control.registry();
+    let most = registry.setting(settings::MAX_BATCHES);
+    let most = most.and_then(|most| most.parse().ok());
+    caller.state.batches.own.admit(most.unwrap_or(usize::MAX))?;
+    let read = predict::request(&caller, &id, &context, &body);
+    let (signature, mut request) = context.in_time(read).await?;
+    let limit = caller.config.max_request_timeout;
+    let deadline = Deadline::after(Instant::now(), limit);
+    request.deadline = Some(deadline);
+    let node = caller.control.status().raft.id;
+    let task = format!("{PREFIX}{node}-{}", uuid::Uuid::new_v4().simple());
+    let now = now_ms();
+    let record = TaskRecord {
+        node,
+        model: model.name,
+        tenant: caller.principal.tenant().cloned(),
+        created_ms: now,
+        updated_ms: now,
+        state: TaskState::Running,
+        forget_ms: now
+            .saturating_add(millis(limit))
+            .saturating_add(millis(HELD)),
+    };
+    let (control, own) = (caller.control.clone(), task.clone());
+    let form = Form::of(&body.fields, &caller.control.registry(), &request.model);
+    let begin = |ending: held::Ending| async move {
+        let answer = predict::whole(&*control, &signature, request, form);
+        let until = tokio::time::Instant::from_std(deadline.instant());
+        let outcome = match tokio::time::timeout_at(until, answer).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(PredictError::new(
+                ErrorCode::DeadlineExceeded,
+                "the batch did not end in time",
+            )),
+        };
+        ending.finish(&own, outcome).await;
+    };
+    let held = &caller.state.batches.own;
+    held.hold(&task, record.clone(), caller.control.clone(), begin);
+    note(&*caller.control, &task, record).await;
+    Ok(Json(json!({ "task_id": task, "status": "CREATED" })))
+}
+
+/// Ends a batch that runs.
+pub(crate) async fn cancel(
+    caller: Caller,
+    Path(id): Path<String>,
+    context: RequestContext,
+) -> Result<Json<Value>, ApiError> {
+    let cancelled = async {
+        if find(&caller, &id).await?.record.state != TaskState::Running {
+            return Err(ended());
+        }
+        let own = caller.control.status().raft.id;
+        let holder = caller.state.batches.holder(own, node_of(&id)?)?;
+        holder.cancel(&id).await
+    };
+    context.in_time(cancelled).await?;
+    Ok(Json(json!({ "status": "OK" })))
+}

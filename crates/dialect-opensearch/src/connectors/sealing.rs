@@ -1,0 +1,173 @@
+//! Secrets that stand in a connector's body, as OpenSearch's clients send them: where this cluster
+//! has master keys they are sealed and referred to, and are nowhere else.
+
+use serde_json::{Map, Value};
+use volley_types::registry::{
+    ConnectorSpec, CredentialRef, RegistryCommand, RegistryState, SealedSecret,
+};
+use volley_types::{ConnectorId, ErrorCode, PredictError, SecretName};
+
+use super::{fresh_id, read_new};
+use crate::state::Caller;
+use volley_http_edge::body::Fields;
+
+/// What the secret of a connector is called: its id and this.
+const ENDING: &str = ".credential";
+const REFERENCES: [&str; 3] = ["env:", "file:", "secret:"];
+
+/// A connector that is read, with the secret that stood in its body.
+pub(crate) struct Given {
+    pub(crate) spec: ConnectorSpec,
+    secret: Option<(SecretName, SealedSecret)>,
+}
+
+impl Given {
+    /// The connector as workers would get it, with the secret that stood in its body.
+    pub(super) fn sealed(&self) -> ConnectorSpec {
+        let mut spec = self.spec.clone();
+        if let Some((name, sealed)) = &self.secret {
+            spec.credential = Some(CredentialRef::Sealed(
+                name.clone(),
+                Box::new(sealed.clone()),
+            ));
+        }
+        spec
+    }
+}
+
+/// Reads the connector that a caller makes; a secret in it is sealed and written nowhere yet.
+///
+/// # Errors
+/// `InvalidInput`, as for [`read_new`]; `Conflict` where the secret's name is taken.
+pub(crate) fn read(
+    caller: &Caller,
+    registry: &RegistryState,
+    body: &Map<String, Value>,
+) -> Result<Given, PredictError> {
+    let literal = literal(body.get("credential"));
+    // Without master keys the body is refused for its secret, with what to do.
+    let (Some(literal), Ok(keys)) = (literal, caller.gate.master_keys()) else {
+        let spec = read_new(&caller.principal, registry, body)?;
+        return Ok(Given { spec, secret: None });
+    };
+    let mut body = body.clone();
+    let id = match body.text("connector_id")?.or(body.text("id")?) {
+        Some(id) => ConnectorId::new(id)?,
+        None => fresh_id(&caller.principal)?,
+    };
+    body.insert("connector_id".to_owned(), id.as_str().into());
+    let name = SecretName::new(format!("{id}{ENDING}"))?;
+    body.insert("credential".to_owned(), format!("secret:{name}").into());
+    let spec = read_new(&caller.principal, registry, &body)?;
+    if registry.secrets.contains_key(&name) {
+        let message = format!(
+            "a secret '{name}' is there already: name it as the credential, 'secret:{name}', or \
+             delete it"
+        );
+        return Err(PredictError::new(ErrorCode::Conflict, message));
+    }
+    let sealed = keys.seal(&name, &literal)?;
+    Ok(Given {
+        spec,
+        secret: Some((name, sealed)),
+    })
+}
+
+/// Writes a connector, and its secret before it.
+///
+/// # Errors
+/// The registry's own; then there is no secret either, unless the registry could not be reached.
+pub(crate) async fn write(caller: &Caller, given: Given) -> Result<(), PredictError> {
+    let Given { spec, secret } = given;
+    let name = secret.as_ref().map(|(name, _)| name.clone());
+    if let Some((name, sealed)) = secret {
+        let command = RegistryCommand::PutSecret { name, sealed };
+        caller.control.write(command).await?;
+    }
+    let written = caller.control.write(RegistryCommand::CreateConnector(spec));
+    let error = match written.await {
+        Ok(_) => return Ok(()),
+        Err(error) => error,
+    };
+    if let Some(name) = name {
+        forget(caller, name).await?;
+    }
+    Err(error)
+}
+
+/// The secret that only this connector was made with.
+pub(super) fn own(spec: &ConnectorSpec) -> Option<SecretName> {
+    let name = match spec.credential.as_ref()? {
+        CredentialRef::Secret(name) | CredentialRef::Sealed(name, _) => name,
+        CredentialRef::Env(_) | CredentialRef::File(_) => return None,
+    };
+    (name.as_str().strip_suffix(ENDING) == Some(spec.id.as_str())).then(|| name.clone())
+}
+
+/// Deletes a secret, unless another connector has come to use it.
+///
+/// # Errors
+/// The registry's own.
+pub(super) async fn forget(caller: &Caller, name: SecretName) -> Result<(), PredictError> {
+    match caller
+        .control
+        .write(RegistryCommand::DeleteSecret(name))
+        .await
+    {
+        Err(error) if !matches!(error.code, ErrorCode::Conflict | ErrorCode::NotFound) => {
+            Err(error)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The secret itself in OpenSearch's form of a credential: one, or the keys that sign requests.
+fn literal(credential: Option<&Value>) -> Option<String> {
+    let object = credential?.as_object()?;
+    let texts: Vec<_> = object.values().map(plain).collect::<Option<_>>()?;
+    match texts.as_slice() {
+        [] => None,
+        [one] => Some((*one).to_owned()),
+        _ if object.contains_key("access_key") && object.contains_key("secret_key") => {
+            Some(Value::Object(object.clone()).to_string())
+        }
+        _ => None,
+    }
+}
+
+/// A text that refers to nothing.
+fn plain(value: &Value) -> Option<&str> {
+    let text = value.as_str()?;
+    let refers = REFERENCES.iter().any(|start| text.starts_with(start));
+    (!text.is_empty() && !refers).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_a_secret_and_what_refers_to_one() {
+        let literal = |credential: Value| literal(Some(&credential));
+        assert_eq!(
+            literal(json!({ "openAI_key": "sk-1" })).as_deref(),
+            Some("sk-1")
+        );
+        let keys = json!({ "access_key": "a", "secret_key": "b", "session_token": "c" });
+        assert_eq!(literal(keys.clone()), Some(keys.to_string()));
+        for none in [
+            json!("sk-1"),
+            json!({}),
+            json!({ "key": "" }),
+            json!({ "key": 1 }),
+            json!({ "key": "env:KEY" }),
+            json!({ "key": "secret:key" }),
+            json!({ "a": "1", "b": "2" }),
+            json!({ "access_key": "a", "secret_key": "env:B" }),
+        ] {
+            assert_eq!(literal(none.clone()), None, "{none}");
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! Models: register, get, search; what comes after is in [`life`]. A model's id is its unique
+//! name; registering it again makes its next version.
+
+mod life;
+
+use axum::Json;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use volley_types::control::ModelStatus;
+use volley_types::registry::{
+    BackendKind, ModelEntry, ModelSource, ModelUrl, ModelUrlKind, ModelVersionSpec,
+    RegistryCommand, RegistryState, ReplicaState,
+};
+use volley_types::{
+    ConnectorId, ErrorCode, ModelName, ModelRef, ModelVersion, PredictError, WorkerId,
+};
+
+pub(crate) use self::life::{delete, deploy, undeploy, undeploy_many, update};
+use crate::search::{Search, SearchQuery};
+use crate::state::Caller;
+use crate::{connectors, deployment, model_config, settings, tasks};
+use volley_dialect_kit::clock::now_ms;
+use volley_dialect_kit::parameters;
+use volley_dialect_kit::rollout::failure;
+use volley_http_edge::body::{Fields, JsonObject};
+use volley_http_edge::error::ApiError;
+use volley_http_edge::extract::{Path, Query};
+
+/// The index that holds models in OpenSearch.
+const INDEX: &str = ".plugins-ml-model";
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RegisterQuery {
+    #[serde(default)]
+    deploy: bool,
+}
+
+pub(crate) async fn register(
+    caller: Caller,
+    Query(query): Query<RegisterQuery>,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    let model = ModelName::new(body.required("name")?)?;
+    let mut spec = spec(&body)?;
+    let registry = caller.control.registry();
+    let group = life::group(&registry, &body)?;
+    life::allowed(&registry, &spec)?;
+    origin_allowed(&registry, &spec.source)?;
+    if let Some(connector) = body.object("connector")? {
+        let given = connectors::sealing::read(&caller, &registry, connector)?;
+        settings::trust_connector(&registry, &given.spec)?;
+        spec.source = ModelSource::Connector(given.spec.id.clone());
+        connectors::sealing::write(&caller, given).await?;
+    }
+    let registered = caller
+        .control
+        .write(RegistryCommand::RegisterModel(model.clone(), spec))
+        .await?;
+    let version = registered.version.unwrap_or_default();
+    if group.is_some() {
+        let update = RegistryCommand::UpdateModel {
+            model: model.clone(),
+            description: None,
+            group: Some(group),
+        };
+        caller.control.write(update).await?;
+    }
+    if query.deploy {
+        let fields = ["replicas", "overcommit"].map(|name| (name, body.get(name)));
+        let fields = fields
+            .into_iter()
+            .filter_map(|(name, value)| Some((name.to_owned(), value?.clone())));
+        let deploy = life::deploy_command(
+            &caller.control.registry(),
+            model.clone(),
+            Some(version),
+            &life::DeployQuery::default(),
+            &fields.collect(),
+        )?;
+        caller.control.write(deploy).await?;
+    }
+    Ok(Json(json!({
+        "task_id": tasks::register_id(&model, version),
+        "status": "CREATED",
+        "model_id": model.as_str(),
+        "model_version": version.0.to_string(),
+    })))
+}
+
+/// Whether models may come from there.
+fn origin_allowed(registry: &RegistryState, source: &ModelSource) -> Result<(), PredictError> {
+    match source {
+        ModelSource::Url { .. } => settings::demand(
+            registry,
+            settings::VIA_URL,
+            "Registering a model by its URL",
+        ),
+        ModelSource::Path(_) => {
+            let what = "Registering a model by its path";
+            settings::demand(registry, settings::VIA_LOCAL_FILE, what)
+        }
+        ModelSource::None | ModelSource::Connector(_) => Ok(()),
+    }
+}
+
+fn replicas(body: &Map<String, Value>) -> Result<u32, PredictError> {
+    let replicas = body.count("replicas")?.unwrap_or(1);
+    u32::try_from(replicas).map_err(|_| PredictError::invalid("field 'replicas' is too large"))
+}
+
+fn overcommit(body: &Map<String, Value>) -> Result<bool, PredictError> {
+    match body.get("overcommit") {
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::Bool(overcommit)) => Ok(*overcommit),
+        Some(_) => Err(PredictError::invalid(
+            "field 'overcommit' must be true or false",
+        )),
+    }
+}
+
+/// `version` is what OpenSearch's clients send; versions are counted here.
+const FIELDS: [&str; 15] = [
+    "name",
+    "function_name",
+    "description",
+    "connector_id",
+    "connector",
+    "path",
+    "url",
+    "model_content_hash_value",
+    "parameters",
+    "replicas",
+    "overcommit",
+    "model_format",
+    "version",
+    "model_group_id",
+    "model_config",
+];
+
+/// What to run, from `function_name` and the fields that go with it.
+fn spec(body: &Map<String, Value>) -> Result<ModelVersionSpec, PredictError> {
+    body.only("a model", &FIELDS)?;
+    let function = body
+        .text("function_name")?
+        .unwrap_or("")
+        .to_ascii_lowercase();
+    let connector = body.text("connector_id")?;
+    let has_source = body.contains_key("path") || body.contains_key("url");
+    let onnx = body
+        .text("model_format")?
+        .is_some_and(|format| format.eq_ignore_ascii_case("onnx"));
+    let backend = match function.as_str() {
+        "text" => BackendKind::Text,
+        "fake" => BackendKind::Fake,
+        "remote" => BackendKind::Remote,
+        "" if connector.is_some() || body.contains_key("connector") => BackendKind::Remote,
+        "" | "onnx" | "text_embedding" | "text_similarity" | "text_generation"
+        | "sparse_encoding"
+            if has_source || onnx || function == "onnx" =>
+        {
+            BackendKind::Onnx
+        }
+        _ => {
+            return Err(PredictError::invalid(
+                "field 'function_name' must be 'remote' (with 'connector_id'), 'onnx' (with \
+                 'path'), 'text' or 'fake'",
+            ));
+        }
+    };
+    let source = match backend {
+        BackendKind::Text | BackendKind::Fake => ModelSource::None,
+        BackendKind::Remote => match connector {
+            Some(id) => ModelSource::Connector(ConnectorId::new(id)?),
+            None if body.contains_key("connector") => ModelSource::None,
+            None => return Err(PredictError::invalid("field 'connector_id' is missing")),
+        },
+        BackendKind::Onnx => local_source(body)?,
+    };
+    let empty = Map::new();
+    let parameters = body.object("parameters")?.unwrap_or(&empty);
+    let mut parameters = parameters::from_json(parameters)?;
+    if backend == BackendKind::Onnx {
+        model_config::add(&mut parameters, &function, body)?;
+    }
+    Ok(ModelVersionSpec {
+        version: ModelVersion::default(),
+        backend,
+        source,
+        parameters,
+        description: body.text("description")?.unwrap_or_default().to_owned(),
+        created_ms: now_ms(),
+    })
+}
+
+/// A directory on the workers, or what they fetch.
+fn local_source(body: &Map<String, Value>) -> Result<ModelSource, PredictError> {
+    let hash = body.text("model_content_hash_value")?;
+    match (body.text("path")?, body.text("url")?) {
+        (Some(_), Some(_)) => Err(PredictError::invalid("give 'path' or 'url', not both")),
+        (Some(_), None) if hash.is_some() => Err(PredictError::invalid(
+            "'model_content_hash_value' goes with 'url': what is at 'path' is not fetched",
+        )),
+        (Some(path), None) => Ok(ModelSource::Path(directory(path)?)),
+        (None, Some(url)) => url_source(url, hash),
+        (None, None) => Err(PredictError::invalid(
+            "field 'path' is missing (the model's directory on the workers), or 'url'",
+        )),
+    }
+}
+
+/// A `file://` URL of a directory is read where it is, unless there is a hash to check.
+fn url_source(url: &str, hash: Option<&str>) -> Result<ModelSource, PredictError> {
+    let is_archive = || ModelUrl::parse(url).is_ok_and(|url| url.kind() != ModelUrlKind::Directory);
+    if url.starts_with("file://") && hash.is_none() && !is_archive() {
+        return Ok(ModelSource::Path(directory(url)?));
+    }
+    Ok(ModelSource::Url {
+        url: ModelUrl::parse(url)?,
+        sha256: hash.map(str::parse).transpose()?,
+    })
+}
+
+fn directory(path: &str) -> Result<String, PredictError> {
+    let path = path.strip_prefix("file://").unwrap_or(path);
+    if path.contains("://") {
+        return Err(PredictError::invalid(
+            "field 'path' is a directory on the workers; what they fetch goes in 'url'",
+        ));
+    }
+    Ok(path.to_owned())
+}
+
+fn unknown(model: &ModelName) -> PredictError {
+    PredictError::new(
+        ErrorCode::NotFound,
+        format!("Failed to find model '{model}'"),
+    )
+}
+
+pub(crate) async fn get(caller: Caller, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+    let model: ModelRef = id.parse()?;
+    let registry = caller.control.registry();
+    let entry = registry
+        .models
+        .get(&model.name)
+        .ok_or_else(|| unknown(&model.name))?;
+    let status = caller
+        .control
+        .model_status(&model.name)
+        .ok_or_else(|| unknown(&model.name))?;
+    if let Some(version) = model.version
+        && !entry.versions.contains_key(&version)
+    {
+        return Err(unknown(&model.name).into());
+    }
+    Ok(Json(render(entry, &status, model.version)))
+}
+
+pub(crate) async fn search(
+    caller: Caller,
+    Query(query): Query<SearchQuery>,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    let search = Search::read(&body, &query)?;
+    let registry = caller.control.registry();
+    let ids = registry.models.keys().map(ToString::to_string);
+    let show = |id: &str| {
+        let entry = registry.models.get(&ModelName::new(id).ok()?)?;
+        let status = caller.control.model_status(&entry.name)?;
+        Some(render(entry, &status, None))
+    };
+    Ok(Json(search.run(INDEX, ids, show)))
+}
+
+/// A model as users see it: of the version asked for, else the deployed, else the newest.
+fn render(entry: &ModelEntry, status: &ModelStatus, version: Option<ModelVersion>) -> Value {
+    let newest = || entry.versions.keys().next_back().copied();
+    let version = version
+        .or(status.version)
+        .or_else(newest)
+        .unwrap_or_default();
+    let spec = entry.versions.get(&version);
+    let ids = |workers: &[WorkerId]| workers.iter().map(|id| id.to_string()).collect::<Vec<_>>();
+    let ready = status
+        .replicas
+        .iter()
+        .filter(|replica| replica.state == ReplicaState::Ready);
+    let ready: Vec<_> = ready.map(|replica| replica.worker.clone()).collect();
+    let failures: Map<String, Value> = status
+        .replicas
+        .iter()
+        .filter_map(|replica| Some((replica.worker.to_string(), replica.failure()?.into())))
+        .collect();
+    let (mut path, mut url, mut hash, mut connector) = (None, None, None, None);
+    match spec.map(|spec| &spec.source) {
+        Some(ModelSource::Path(source)) => path = Some(source.clone()),
+        Some(ModelSource::Url {
+            url: source,
+            sha256,
+        }) => {
+            url = Some(source.to_string());
+            hash = sha256.map(|hash| hash.to_string());
+        }
+        Some(ModelSource::Connector(id)) => connector = Some(id.to_string()),
+        Some(ModelSource::None) | None => {}
+    }
+    let mut parameters = spec.map(|spec| parameters::to_json(&spec.parameters));
+    let fields = parameters.as_mut().and_then(Value::as_object_mut);
+    let config = fields.and_then(|fields| fields.remove(model_config::NAME));
+    json!({
+        "name": entry.name.as_str(),
+        "model_id": entry.name.as_str(),
+        "model_group_id": entry.group.as_ref().map(|group| group.as_str()),
+        "model_version": version.0.to_string(),
+        "algorithm": spec.map(|spec| spec.backend.as_str().to_ascii_uppercase()),
+        "description": spec.map(|spec| spec.description.as_str()),
+        "parameters": parameters,
+        "model_config": config,
+        "path": path,
+        "url": url,
+        "model_content_hash_value": hash,
+        "connector_id": connector,
+        "model_state": status.state.as_str(),
+        "created_time": spec.map(|spec| spec.created_ms),
+        "versions": entry.versions.keys().map(|version| version.0).collect::<Vec<_>>(),
+        "deployed_version": status.version.map(|version| version.0),
+        "wanted_replicas": status.wanted_replicas,
+        "overcommit": entry.deployment.as_ref().is_some_and(|deployment| deployment.overcommit),
+        "deploy_to_all_nodes": entry.deployment.as_ref().is_none_or(|it| it.workers.is_empty()),
+        "deployment": deployment::shown(entry.deployment.as_ref()),
+        "planning_worker_node_count": entry.placement.len(),
+        "planning_worker_nodes": ids(&entry.placement),
+        "current_worker_node_count": ready.len(),
+        "current_worker_nodes": ids(&ready),
+        "failures": failures,
+        "failure": failure(entry, status),
+    })
+}

@@ -1,0 +1,174 @@
+//! `_predict` and `_predict/stream`.
+
+use arrow_array::RecordBatch;
+use axum::Json;
+use axum::extract::{FromRequest, Request};
+use axum::response::Response;
+use serde_json::{Value, json};
+use volley_types::{
+    Citation, Control, GenerationRow, Input, ModelRef, PredictError, PredictRequest, Signature,
+    Task,
+};
+
+use crate::events::OpenSearchEvents;
+use crate::forms::Form;
+use crate::prediction::Prediction;
+use crate::request;
+use crate::{settings, texts};
+use volley_dialect_kit::answer;
+use volley_dialect_kit::answer::Choice;
+use volley_dialect_kit::sse;
+use volley_dialect_kit::tensors;
+use volley_http_edge::body;
+use volley_http_edge::context::RequestContext;
+use volley_http_edge::edge::Caller;
+use volley_http_edge::edge::Edge;
+use volley_http_edge::error::ApiError;
+use volley_http_edge::extract::Path;
+
+impl<S: AsRef<Edge> + Send + Sync> FromRequest<S> for Prediction {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
+        let media = body::other_media(request.headers());
+        let held = body::held(&request);
+        let edge = state.as_ref();
+        let limit = edge.config().max_body_bytes;
+        let (bytes, mut share) = body::read(request, edge, limit).await?;
+        let read = Self::read(&bytes, &mut share);
+        held.keep(share, bytes.len());
+        read.map_err(|error| body::malformed(error, media))
+    }
+}
+
+/// Streams a generation. The status is 200 only once the first chunk is there.
+pub(crate) async fn stream(
+    caller: Caller,
+    Path(model): Path<String>,
+    context: RequestContext,
+    body: Prediction,
+) -> Result<Response, ApiError> {
+    let begun = async {
+        let registry = caller.control.registry();
+        settings::demand(&registry, settings::STREAM_ENABLED, "Streaming")?;
+        request::known_interface(&body.fields)?;
+        let (signature, request) = request(&caller, &model, &context, &body).await?;
+        if signature.task != Task::Generate {
+            return Err(PredictError::invalid(
+                "this model gives tensors, which are not streamed as events; use _predict",
+            ));
+        }
+        let mut chunks = caller.control.predict(request).await?;
+        let first = sse::first(&mut chunks).await?;
+        GenerationRow::rows(&first)?
+            .next()
+            .map_or(Ok(()), |row| answer::failure(&row))?;
+        Ok((first, chunks))
+    };
+    let (first, chunks) = context.in_time(begun).await?;
+    let events = OpenSearchEvents::default();
+    let keep_alive = caller.config.keep_alive;
+    Ok(sse::response(first, chunks, events, keep_alive, &context))
+}
+
+/// Answers whole.
+pub(crate) async fn predict(
+    caller: Caller,
+    Path(model): Path<String>,
+    context: RequestContext,
+    body: Prediction,
+) -> Result<Json<Value>, ApiError> {
+    let whole = async {
+        let (signature, request) = request(&caller, &model, &context, &body).await?;
+        let form = Form::of(&body.fields, &caller.control.registry(), &request.model);
+        self::whole(&*caller.control, &signature, request, form).await
+    };
+    Ok(Json(context.in_time(whole).await?))
+}
+
+/// The whole answer to a request; a generation's in this form too.
+///
+/// # Errors
+/// The prediction's own.
+pub(crate) async fn whole(
+    control: &dyn Control,
+    signature: &Signature,
+    mut request: PredictRequest,
+    form: Option<Form>,
+) -> Result<Value, PredictError> {
+    request.whole = true;
+    let batches = answer::collect(control.predict(request).await?).await?;
+    let whole = |output: Value| {
+        let mut result = json!({ "output": null, "status_code": 200 });
+        answer::put(&mut result, "output", output);
+        vec![result]
+    };
+    let results = match signature.task {
+        Task::Generate => whole(generation(&batches, form)?),
+        Task::Tensors => whole(tensors::to_json(&batches)?),
+        task => texts::results(task, &batches)?,
+    };
+    let mut told = json!({});
+    answer::put(&mut told, "inference_results", results);
+    Ok(told)
+}
+
+/// The same under the name of the algorithm, as the plugin's older clients call it. What the model
+/// is tells how it is called.
+pub(crate) async fn predict_as(
+    caller: Caller,
+    Path((_algorithm, model)): Path<(String, String)>,
+    context: RequestContext,
+    body: Prediction,
+) -> Result<Json<Value>, ApiError> {
+    predict(caller, Path(model), context, body).await
+}
+
+pub(crate) async fn request(
+    caller: &Caller,
+    model: &str,
+    context: &RequestContext,
+    body: &Prediction,
+) -> Result<(Signature, PredictRequest), PredictError> {
+    let model: ModelRef = model.parse()?;
+    let signature = caller.control.signature(&model).await?;
+    let (rows, parameters) = request::read(body, &signature)?;
+    let mut request = PredictRequest::new(model, Input::Batch(rows));
+    request.request_id = context.request_id.clone();
+    request.trace = context.trace;
+    request.session = context.session.clone();
+    request.deadline = Some(context.deadline);
+    request.parameters = parameters;
+    Ok((signature, request))
+}
+
+/// Each answer of a generation as one output.
+fn generation(batches: &[RecordBatch], form: Option<Form>) -> Result<Value, PredictError> {
+    let choices = answer::choices(batches)?;
+    let outputs = choices.into_iter().map(|choice| output(choice, form));
+    Ok(outputs.collect())
+}
+
+fn output(choice: Choice, form: Option<Form>) -> Value {
+    let mut map = json!({ "response": choice.text });
+    if let Some(reason) = choice.finish_reason {
+        map["finish_reason"] = reason.as_str().into();
+    }
+    if let Some(usage) = choice.usage {
+        map["usage"] = json!({
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "total_tokens": u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens),
+        });
+    }
+    if let Some(form) = form {
+        form.tell(&choice, &mut map);
+    }
+    if !choice.citations.is_empty() {
+        map["citations"] = choice.citations.iter().map(Citation::value).collect();
+    }
+    if !choice.tool_calls.is_empty() {
+        map["tool_calls"] = choice.tool_calls.into();
+    }
+    json!({ "name": "response", "dataAsMap": map })
+}

@@ -1,0 +1,205 @@
+//! Bodies of predictions. What is large in them, rows and texts, stays JSON text until the model is
+//! known that says what it becomes: as trees of values it would take many times as much.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+use volley_types::{PredictError, Share};
+
+use volley_http_edge::body::content;
+use volley_http_edge::compact;
+use volley_http_edge::intake::tree_room;
+
+/// Less than this is read as a tree, in bytes.
+const LARGE: usize = 4 << 10;
+
+const INPUTS: &str = "inputs";
+const DOCUMENTS: &str = "text_docs";
+const PARAMETERS: &str = "parameters";
+
+/// The body of a prediction.
+#[derive(Debug)]
+pub(crate) struct Prediction {
+    /// All fields; null where they are kept as text.
+    pub(crate) fields: Map<String, Value>,
+    inputs: Option<JsonText>,
+    documents: Option<JsonText>,
+    /// `parameters.inputs`.
+    nested: Option<JsonText>,
+}
+
+/// A part of a body that is well-formed JSON.
+#[derive(Clone, Debug)]
+struct JsonText(Bytes);
+
+/// A value, in the form that it has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Json<'a> {
+    Tree(&'a Value),
+    Text(&'a str),
+}
+
+impl JsonText {
+    fn json(&self) -> Json<'_> {
+        Json::Text(std::str::from_utf8(&self.0).unwrap_or_default())
+    }
+}
+
+impl From<Map<String, Value>> for Prediction {
+    fn from(fields: Map<String, Value>) -> Self {
+        Self {
+            fields,
+            inputs: None,
+            documents: None,
+            nested: None,
+        }
+    }
+}
+
+impl Prediction {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// `InvalidInput` naming what is wrong; `TooLarge` or `Overloaded` where there is no memory for it.
+    pub(super) fn read(bytes: &Bytes, share: &mut Share) -> Result<Self, PredictError> {
+        let large = LARGE <= bytes.len();
+        let parts = large.then(|| serde_json::from_slice::<BTreeMap<String, &RawValue>>(bytes));
+        let Some(Ok(parts)) = parts else {
+            share.grow(tree_room(bytes)?)?;
+            return content::parse(bytes).map(Self::from);
+        };
+        let mut read = Self::from(Map::new());
+        for (name, value) in parts {
+            let kept = match name.as_str() {
+                INPUTS => &mut read.inputs,
+                DOCUMENTS => &mut read.documents,
+                PARAMETERS if is_large(value) => {
+                    read.parameters(value, bytes, share)?;
+                    continue;
+                }
+                _ => &mut None,
+            };
+            let value = field(&name, value, kept, bytes, share)?;
+            read.fields.insert(name, value);
+        }
+        Ok(read)
+    }
+
+    fn parameters(
+        &mut self,
+        value: &RawValue,
+        bytes: &Bytes,
+        share: &mut Share,
+    ) -> Result<(), PredictError> {
+        let parts: BTreeMap<String, &RawValue> = serde_json::from_str(value.get())
+            .map_err(|_| PredictError::invalid("field 'parameters' must be an object"))?;
+        let mut fields = Map::new();
+        for (name, value) in parts {
+            let kept = match name.as_str() {
+                INPUTS => &mut self.nested,
+                _ => &mut None,
+            };
+            let value = field(&name, value, kept, bytes, share)?;
+            fields.insert(name, value);
+        }
+        self.fields.insert(PARAMETERS.to_owned(), fields.into());
+        Ok(())
+    }
+
+    /// `inputs`, of the body or, where it has none, of its parameters.
+    ///
+    /// # Errors
+    /// `InvalidInput` where both have them.
+    pub(crate) fn inputs(&self) -> Result<Option<Json<'_>>, PredictError> {
+        let parameters = self.fields.get(PARAMETERS).and_then(Value::as_object);
+        let nested = parameters.and_then(|all| given(&self.nested, all, INPUTS));
+        match (given(&self.inputs, &self.fields, INPUTS), nested) {
+            (Some(_), Some(_)) => Err(PredictError::invalid(
+                "give either 'inputs' or 'parameters.inputs', not both",
+            )),
+            (own, nested) => Ok(own.or(nested)),
+        }
+    }
+
+    /// `text_docs`.
+    pub(crate) fn documents(&self) -> Option<Json<'_>> {
+        given(&self.documents, &self.fields, DOCUMENTS)
+    }
+}
+
+fn given<'p>(
+    kept: &'p Option<JsonText>,
+    fields: &'p Map<String, Value>,
+    name: &str,
+) -> Option<Json<'p>> {
+    let kept = kept.as_ref().map(JsonText::json);
+    kept.or_else(|| fields.get(name).map(Json::Tree))
+}
+
+/// Whether a value is kept as text where its field may be.
+fn is_large(value: &RawValue) -> bool {
+    LARGE <= value.get().len() && value.get().starts_with(['[', '{'])
+}
+
+/// The value of a field; null where it goes into `kept`.
+fn field(
+    name: &str,
+    value: &RawValue,
+    kept: &mut Option<JsonText>,
+    bytes: &Bytes,
+    share: &mut Share,
+) -> Result<Value, PredictError> {
+    let text = value.get();
+    if is_large(value) && matches!(name, INPUTS | DOCUMENTS) {
+        share.grow(compact::FACTOR * text.len())?;
+        *kept = Some(JsonText(bytes.slice_ref(text.as_bytes())));
+        return Ok(Value::Null);
+    }
+    share.grow(tree_room(text.as_bytes())?)?;
+    serde_json::from_str(text).map_err(|error| {
+        PredictError::invalid(format!("field '{name}' is no value that JSON has: {error}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_types::Intake;
+
+    use super::*;
+
+    fn read(text: &str) -> Prediction {
+        let mut share = Intake::default().share();
+        Prediction::read(&Bytes::from(text.to_owned()), &mut share).unwrap()
+    }
+
+    #[test]
+    fn what_is_large_stays_text_and_the_rest_becomes_values() {
+        let rows = format!("[{}1]", "1,".repeat(LARGE));
+        let body = read(&format!(
+            r#"{{"inputs":{{"x":{rows}}},"parameters":{{"a":1}},"text_docs":{rows}}}"#
+        ));
+        assert!(
+            matches!(body.inputs().unwrap(), Some(Json::Text(text)) if text.starts_with("{\"x\":[1,"))
+        );
+        assert!(matches!(body.documents(), Some(Json::Text(text)) if text == rows));
+        assert_eq!(body.fields["parameters"]["a"], 1);
+        assert!(body.fields.contains_key("inputs") && body.fields.contains_key("text_docs"));
+
+        let body = read(&format!(
+            r#"{{"parameters":{{"inputs":{rows},"b":"c","prompt":"{}"}}}}"#,
+            "x".repeat(LARGE)
+        ));
+        assert!(matches!(body.inputs().unwrap(), Some(Json::Text(text)) if text == rows));
+        assert_eq!(body.fields["parameters"]["b"], "c");
+        assert_eq!(
+            body.fields["parameters"]["prompt"].as_str().unwrap().len(),
+            LARGE
+        );
+
+        let small = read(r#"{"inputs":{"x":[1]},"parameters":{"inputs":1}}"#);
+        assert!(small.inputs().is_err());
+        assert!(read(" ").inputs().unwrap().is_none());
+    }
+}

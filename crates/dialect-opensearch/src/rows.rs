@@ -1,0 +1,263 @@
+//! Requests whose rows still arrive, and answers row by row: a body of JSON lines or an Arrow
+//! stream is consumed while answers go back as events, lines or an Arrow stream.
+//!
+//! It is the route of the dialect's own streams; a JSON body that is answered with events is the
+//! dialect's (`opensearch/predict.rs`).
+
+mod ahead;
+mod answer;
+mod arrow;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
+mod ndjson;
+mod pieces;
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{FromRequest, Request};
+use axum::response::{IntoResponse, Response};
+use futures::{Stream, StreamExt};
+use http::{HeaderMap, header};
+use serde_json::Value;
+use volley_types::{
+    ChunkStream, GenerationRow, Input, ModelRef, Parameters, PredictError, PredictRequest, Share,
+    Task,
+};
+
+use self::ahead::Ahead;
+use self::answer::Format;
+use self::pieces::Pieces;
+use crate::predict;
+use crate::prediction::Prediction;
+use crate::state::Caller;
+use volley_http_edge::body;
+use volley_http_edge::context::RequestContext;
+use volley_http_edge::edge::Edge;
+use volley_http_edge::error::ApiError;
+use volley_http_edge::extract::Path;
+
+const NDJSON: [&str; 4] = [
+    "application/x-ndjson",
+    "application/ndjson",
+    "application/jsonl",
+    "application/x-jsonlines",
+];
+const ARROW: &str = "application/vnd.apache.arrow.stream";
+/// A caller that sends rows slowly is told after this that it is heard: some do not send on
+/// before they have a status.
+const STATUS_GRACE: Duration = Duration::from_secs(1);
+
+pub use self::answer::failure;
+pub use self::ndjson::batch_of;
+
+/// An answer as JSON objects, one for each row, until the deadline: what JSON lines have.
+pub fn objects(
+    task: Task,
+    chunks: ChunkStream,
+    context: &RequestContext,
+) -> impl Stream<Item = Vec<Value>> + Send + use<> {
+    let answer = answer::Answer {
+        task,
+        first: None,
+        chunks,
+        ahead: Ahead::none(),
+    };
+    answer.objects(context)
+}
+
+/// A request's body, by its media type.
+pub(crate) enum Given {
+    Json(Prediction),
+    Lines(Body, Share),
+    Arrow(Body, Share),
+}
+
+impl<S: AsRef<Edge> + Send + Sync> FromRequest<S> for Given {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
+        let media = media(request.headers(), &header::CONTENT_TYPE).next();
+        let media = media.as_deref().unwrap_or_default();
+        let of: fn(Body, Share) -> Self = if NDJSON.contains(&media) {
+            Self::Lines
+        } else if media == ARROW {
+            Self::Arrow
+        } else {
+            return Prediction::from_request(request, state)
+                .await
+                .map(Self::Json);
+        };
+        match body::unknown_encoding(request.headers()) {
+            Some(refusal) => Err(refusal),
+            None => Ok(of(request.into_body(), state.as_ref().intake().share())),
+        }
+    }
+}
+
+/// The media types in a header, in their order, without parameters.
+fn media<'h>(
+    headers: &'h HeaderMap,
+    name: &header::HeaderName,
+) -> impl Iterator<Item = String> + use<'h> {
+    let values = headers.get_all(name).iter();
+    let values = values.filter_map(|value| value.to_str().ok());
+    let all = values.flat_map(|value| value.split(','));
+    all.filter_map(|media| Some(media.split(';').next()?.trim().to_ascii_lowercase()))
+}
+
+fn accepted(headers: &HeaderMap) -> Format {
+    let known = |media: String| {
+        if NDJSON.contains(&media.as_str()) {
+            Some(Format::Lines)
+        } else if media == ARROW {
+            Some(Format::Arrow)
+        } else if media == "text/event-stream" {
+            Some(Format::Events)
+        } else {
+            None
+        }
+    };
+    let mut all = media(headers, &header::ACCEPT).filter_map(known);
+    all.next().unwrap_or(Format::Events)
+}
+
+/// Streams an answer.
+pub(crate) async fn stream(
+    caller: Caller,
+    Path(model): Path<String>,
+    context: RequestContext,
+    headers: HeaderMap,
+    given: Given,
+) -> Result<Response, ApiError> {
+    let format = accepted(&headers);
+    if context.sink.is_some() && format != Format::Events {
+        let message = "only streams of events can be taken up again: leave out the header \
+                       'x-volley-stream', or accept 'text/event-stream'";
+        return Err(ApiError(PredictError::invalid(message)));
+    }
+    let (mut ahead, given) = Ahead::of(given);
+    let begun = async {
+        let (task, request, open) = match given {
+            Given::Json(body) => {
+                let (signature, request) =
+                    predict::request(&caller, &model, &context, &body).await?;
+                (signature.task, request, false)
+            }
+            Given::Lines(body, share) => {
+                let (model, signature) = find(&caller, &model).await?;
+                let limit = caller.config.max_body_bytes;
+                let body = Pieces::new(body, share);
+                let lines =
+                    ndjson::read(body, signature.clone(), limit, caller.config.body_timeout);
+                let (parameters, input) = lines.await?;
+                let request = request(model, parameters, input, &context);
+                (signature.task, request, true)
+            }
+            Given::Arrow(body, share) => {
+                let (model, signature) = find(&caller, &model).await?;
+                let body = Pieces::new(body, share);
+                let reader = caller.state.arrow.as_ref().map(|open| open());
+                let rows = arrow::read(body, reader, caller.config.body_timeout);
+                let request = request(model, Parameters::default(), rows.await?, &context);
+                (signature.task, request, true)
+            }
+        };
+        let mut chunks = caller.control.predict(request).await?;
+        let first = first(&mut chunks, task, open).await?;
+        Ok((task, first, chunks))
+    };
+    let begun = async {
+        tokio::select! {
+            biased;
+            begun = begun => begun,
+            error = ahead.broken() => Err(error),
+        }
+    };
+    match context.in_time(begun).await {
+        Ok((task, first, chunks)) => {
+            let keep_alive = caller.config.keep_alive;
+            let answer = answer::Answer {
+                task,
+                first,
+                chunks,
+                ahead,
+            };
+            Ok(answer.response(format, keep_alive, &context))
+        }
+        Err(error) => Ok(ApiError(error).into_response()),
+    }
+}
+
+/// A JSON body that is answered with the dialect's events, or any of the others.
+pub(crate) async fn stream_any(
+    caller: Caller,
+    path: Path<String>,
+    context: RequestContext,
+    headers: HeaderMap,
+    given: Given,
+) -> Result<Response, ApiError> {
+    match (given, accepted(&headers)) {
+        (Given::Json(body), Format::Events) => {
+            predict::stream(caller.caller, path, context, body).await
+        }
+        (given, _) => stream(caller, path, context, headers, given).await,
+    }
+}
+
+async fn find(
+    caller: &Caller,
+    model: &str,
+) -> Result<(ModelRef, volley_types::Signature), PredictError> {
+    let model: ModelRef = model.parse()?;
+    let signature = caller.control.signature(&model).await?;
+    Ok((model, signature))
+}
+
+fn request(
+    model: ModelRef,
+    parameters: Parameters,
+    input: Input,
+    context: &RequestContext,
+) -> PredictRequest {
+    let mut request = PredictRequest::new(model, input);
+    request.request_id = context.request_id.clone();
+    request.trace = context.trace;
+    request.session = context.session.clone();
+    request.deadline = Some(context.deadline);
+    request.parameters = parameters;
+    request
+}
+
+/// The first item of an answer, so that its failure is a status; `None` when it is not there in
+/// the time that a caller who still sends is made to wait.
+async fn first(
+    chunks: &mut ChunkStream,
+    task: Task,
+    open: bool,
+) -> Result<Option<arrow_array::RecordBatch>, PredictError> {
+    let next = async {
+        while let Some(batch) = chunks.next().await.transpose()? {
+            if batch.num_rows() != 0 {
+                return Ok(Some(batch));
+            }
+        }
+        Ok(None)
+    };
+    let first = if open {
+        match tokio::time::timeout(STATUS_GRACE, next).await {
+            Ok(first) => first?,
+            Err(_) => return Ok(None),
+        }
+    } else {
+        next.await?
+    };
+    if let (Some(batch), Task::Generate) = (&first, task)
+        && batch.num_rows() == 1
+        && let Some(row) = GenerationRow::rows(batch)?.next()
+        && row.last()
+    {
+        volley_dialect_kit::answer::failure(&row)?;
+    }
+    Ok(first)
+}

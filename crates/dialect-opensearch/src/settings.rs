@@ -1,0 +1,350 @@
+//! Cluster settings under OpenSearch's names (`/_cluster/settings`): those that have a meaning
+//! here take effect, those that cannot change what Volley does are kept, and the rest is refused.
+
+mod names;
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use regex::{Regex, RegexBuilder};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use volley_types::PredictError;
+use volley_types::registry::{ConnectorSpec, RegistryCommand, RegistryState};
+
+pub(crate) use self::names::{
+    CUSTOM_PLAN, LOCAL_ENABLED, MAX_BATCHES, REMOTE_ENABLED, STREAM_ENABLED, TRUSTED_ENDPOINTS,
+    TRUSTED_URLS, VIA_LOCAL_FILE, VIA_URL,
+};
+use self::names::{Kind, SETTINGS};
+use volley_http_edge::body::{Fields, JsonObject};
+use volley_http_edge::edge::Caller;
+use volley_http_edge::error::ApiError;
+use volley_http_edge::extract::Query;
+
+/// OpenSearch's bound on a pattern, and one on how many there are.
+const MAX_PATTERN: usize = 256;
+const MAX_PATTERNS: usize = 128;
+/// No setting has a longer name, in bytes.
+const MAX_NAME: usize = 256;
+const MAX_COMPILED_BYTES: usize = 1 << 20;
+
+/// What may stand in the query string; waiting times are Volley's own.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SettingsQuery {
+    #[serde(default)]
+    flat_settings: bool,
+    #[serde(default)]
+    include_defaults: bool,
+    #[serde(rename = "timeout")]
+    _timeout: Option<String>,
+    #[serde(rename = "master_timeout")]
+    _master_timeout: Option<String>,
+    #[serde(rename = "cluster_manager_timeout")]
+    _manager_timeout: Option<String>,
+    #[serde(rename = "local")]
+    _local: Option<bool>,
+}
+
+pub(crate) async fn get(
+    caller: Caller,
+    Query(query): Query<SettingsQuery>,
+) -> Result<Json<Value>, ApiError> {
+    let registry = caller.control.registry();
+    let set = registry.settings.iter();
+    let set = set.map(|(name, value)| (name.clone(), parsed(value)));
+    let mut told = json!({
+        "persistent": shaped(set.collect(), query.flat_settings),
+        "transient": {},
+    });
+    if query.include_defaults {
+        let defaults = SETTINGS
+            .iter()
+            .filter(|it| registry.setting(it.name).is_none());
+        let defaults = defaults.map(|it| (it.name.to_owned(), parsed(it.default)));
+        told["defaults"] = shaped(defaults.collect(), query.flat_settings);
+    }
+    Ok(Json(told))
+}
+
+pub(crate) async fn change(
+    caller: Caller,
+    Query(query): Query<SettingsQuery>,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    let change = read(&body)?;
+    caller
+        .control
+        .write(RegistryCommand::ChangeSettings(change.clone()))
+        .await?;
+    let set = change.into_iter();
+    let set = set.filter_map(|(name, value)| Some((name, parsed(&value?))));
+    Ok(Json(json!({
+        "acknowledged": true,
+        "persistent": shaped(set.collect(), query.flat_settings),
+        "transient": {},
+    })))
+}
+
+type Change = BTreeMap<String, Option<String>>;
+
+/// What a body changes: full names, and values as JSON or none.
+fn read(body: &Map<String, Value>) -> Result<Change, PredictError> {
+    body.only("the cluster's settings", &["persistent", "transient"])?;
+    if body.object("transient")?.is_some_and(|it| !it.is_empty()) {
+        return Err(PredictError::invalid(
+            "settings are kept over restarts: give them in 'persistent'",
+        ));
+    }
+    let mut flat = BTreeMap::new();
+    if let Some(persistent) = body.object("persistent")? {
+        flatten("", persistent, &mut flat)?;
+    }
+    if flat.is_empty() {
+        return Err(PredictError::invalid(
+            "no settings to update: give them in 'persistent'",
+        ));
+    }
+    let checked = flat.into_iter().map(|(name, value)| {
+        let value = check(&name, value)?;
+        Ok((name, value.map(|value| value.to_string())))
+    });
+    checked.collect()
+}
+
+/// Objects inside objects are names with dots. A name that is longer than any setting's is refused
+/// where it is met: each that it begins would be as long again.
+fn flatten<'b>(
+    before: &str,
+    body: &'b Map<String, Value>,
+    flat: &mut BTreeMap<String, &'b Value>,
+) -> Result<(), PredictError> {
+    for (name, value) in body {
+        if MAX_NAME < before.len() + name.len() {
+            let whole = format!("{before}.{name:.MAX_NAME$}");
+            return Err(unknown(whole.trim_start_matches('.')));
+        }
+        let name = match before {
+            "" => name.clone(),
+            before => format!("{before}.{name}"),
+        };
+        match value {
+            Value::Object(inner) => flatten(&name, inner, flat)?,
+            value => {
+                flat.insert(name, value);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn unknown(name: &str) -> PredictError {
+    let name: String = name.chars().filter(|c| !c.is_control()).take(128).collect();
+    PredictError::invalid(format!("persistent setting [{name}], not recognized"))
+}
+
+/// The value as it is kept; `None` takes the setting back.
+fn check(name: &str, value: &Value) -> Result<Option<Value>, PredictError> {
+    let Some(setting) = SETTINGS.iter().find(|it| it.name == name) else {
+        return Err(unknown(name));
+    };
+    if value.is_null() {
+        return Ok(None);
+    }
+    let wrong = |what: &str| {
+        Err(PredictError::invalid(format!(
+            "setting '{name}' must be {what}"
+        )))
+    };
+    match setting.kind {
+        Kind::Flag => match flag_of(value) {
+            Some(flag) => Ok(Some(Value::from(flag))),
+            None => wrong("true or false"),
+        },
+        Kind::Count { least } => match count_of(value).filter(|count| least <= *count) {
+            Some(count) => Ok(Some(Value::from(count))),
+            None => wrong(&format!("a whole number of at least {least}")),
+        },
+        Kind::Pattern => match value.as_str() {
+            Some(text) => {
+                pattern(name, text)?;
+                Ok(Some(value.clone()))
+            }
+            None => wrong("a pattern"),
+        },
+        Kind::Patterns => {
+            let texts = value.as_array().filter(|texts| texts.len() <= MAX_PATTERNS);
+            let texts = texts.map(|texts| texts.iter().map(Value::as_str));
+            let Some(texts) = texts.and_then(Iterator::collect::<Option<Vec<_>>>) else {
+                return wrong(&format!("a list of at most {MAX_PATTERNS} patterns"));
+            };
+            for text in texts {
+                pattern(name, text)?;
+            }
+            Ok(Some(value.clone()))
+        }
+        Kind::Strategy => {
+            let known = names::strategies();
+            match value.as_str().filter(|text| known.contains(text)) {
+                Some(_) => Ok(Some(value.clone())),
+                None => wrong(&known.join(" or ")),
+            }
+        }
+        Kind::ReadOver => match value {
+            Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(Some(value.clone())),
+            _ => wrong("a value, not a list"),
+        },
+        Kind::Only { value: only, why } => {
+            let same = flag_of(value).is_some_and(|flag| flag == only);
+            match same {
+                true => Ok(Some(Value::from(only))),
+                false => Err(PredictError::invalid(format!("setting '{name}' {why}"))),
+            }
+        }
+        Kind::Refused { why } => Err(PredictError::invalid(format!("setting '{name}' {why}"))),
+    }
+}
+
+fn flag_of(value: &Value) -> Option<bool> {
+    match value {
+        Value::Bool(flag) => Some(*flag),
+        Value::String(text) => text.parse().ok(),
+        _ => None,
+    }
+}
+
+fn count_of(value: &Value) -> Option<u64> {
+    match value {
+        Value::String(text) => text.parse().ok(),
+        value => value.as_u64(),
+    }
+}
+
+/// A pattern that must fit from end to end. Matching takes time in proportion to the text,
+/// whatever the pattern.
+fn pattern(name: &str, text: &str) -> Result<Regex, PredictError> {
+    let regex = (text.len() <= MAX_PATTERN).then(|| {
+        RegexBuilder::new(&format!("^(?:{text})$"))
+            .size_limit(MAX_COMPILED_BYTES)
+            .build()
+    });
+    match regex {
+        Some(Ok(regex)) => Ok(regex),
+        _ => Err(PredictError::invalid(format!(
+            "setting '{name}' must be a regular expression of at most {MAX_PATTERN} bytes, without \
+             back references or look-around"
+        ))),
+    }
+}
+
+fn parsed(value: &str) -> Value {
+    serde_json::from_str(value).unwrap_or_default()
+}
+
+/// Settings as OpenSearch writes them: flat, or as objects inside objects; values are texts.
+fn shaped(settings: Vec<(String, Value)>, flat: bool) -> Value {
+    let mut shaped = Map::new();
+    for (name, value) in settings {
+        let value = text_of(value);
+        if flat {
+            shaped.insert(name, value);
+        } else {
+            nest(&mut shaped, &name, value);
+        }
+    }
+    Value::Object(shaped)
+}
+
+fn text_of(value: Value) -> Value {
+    match value {
+        Value::Array(values) => values.into_iter().map(text_of).collect(),
+        Value::String(_) => value,
+        other => Value::from(other.to_string()),
+    }
+}
+
+fn nest(into: &mut Map<String, Value>, name: &str, value: Value) {
+    match name.split_once('.') {
+        None => {
+            into.insert(name.to_owned(), value);
+        }
+        Some((first, rest)) => {
+            let inner = into.entry(first).or_insert_with(|| json!({}));
+            match inner.as_object_mut() {
+                Some(inner) => nest(inner, rest, value),
+                // A setting whose name is the beginning of another's stands flat beside it.
+                None => {
+                    into.insert(name.to_owned(), value);
+                }
+            }
+        }
+    }
+}
+
+/// Whether a setting is on; `default` where nobody has set it.
+pub(crate) fn is_on(registry: &RegistryState, name: &str, default: bool) -> bool {
+    let set = registry.setting(name);
+    set.map_or(default, |value| value == "true")
+}
+
+/// Refuses what a setting has switched off, in OpenSearch's words.
+///
+/// # Errors
+/// `PermissionDenied`.
+pub(crate) fn demand(registry: &RegistryState, name: &str, what: &str) -> Result<(), PredictError> {
+    if is_on(registry, name, true) {
+        return Ok(());
+    }
+    Err(PredictError::new(
+        volley_types::ErrorCode::PermissionDenied,
+        format!(
+            "{what} is currently disabled. To enable it, update the setting \"{name}\" to true."
+        ),
+    ))
+}
+
+/// Refuses a connector to a server that is not trusted, where somebody has said which are.
+///
+/// # Errors
+/// `InvalidInput` in OpenSearch's words.
+pub(crate) fn trust_connector(
+    registry: &RegistryState,
+    spec: &ConnectorSpec,
+) -> Result<(), PredictError> {
+    let Some(Value::Array(patterns)) = registry.setting(TRUSTED_ENDPOINTS).map(parsed) else {
+        return Ok(());
+    };
+    let texts = patterns.iter().filter_map(Value::as_str);
+    let patterns = texts.map(|text| pattern(TRUSTED_ENDPOINTS, text));
+    let patterns: Vec<_> = patterns.collect::<Result<_, _>>()?;
+    let others = spec.policy.endpoints.iter().map(|endpoint| &endpoint.url);
+    for url in std::iter::once(&spec.url).chain(others) {
+        if !patterns.iter().any(|pattern| pattern.is_match(url)) {
+            return Err(PredictError::invalid(format!(
+                "Connector URL is not matching the trusted connector endpoint regex; the cluster \
+                 setting '{TRUSTED_ENDPOINTS}' says which are"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a model from a URL that is not trusted, where somebody has said which are.
+///
+/// # Errors
+/// `InvalidInput`.
+pub(crate) fn trust_url(registry: &RegistryState, url: &str) -> Result<(), PredictError> {
+    let Some(Value::String(text)) = registry.setting(TRUSTED_URLS).map(parsed) else {
+        return Ok(());
+    };
+    if pattern(TRUSTED_URLS, &text)?.is_match(url) {
+        return Ok(());
+    }
+    Err(PredictError::invalid(format!(
+        "this url is not trusted; the cluster setting '{TRUSTED_URLS}' says which are"
+    )))
+}
+
+#[cfg(test)]
+mod tests;

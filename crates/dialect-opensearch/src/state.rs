@@ -1,0 +1,48 @@
+//! What the dialect keeps on a node.
+
+use std::sync::Arc;
+
+use volley_types::arrow_messages::OpenArrow;
+
+use crate::batch::held::Everywhere;
+use volley_http_edge::edge::{DialectCaller, Edge};
+
+/// Encodes the node's metrics in the OpenMetrics text format.
+pub type EncodeMetrics = Arc<dyn Fn() -> String + Send + Sync>;
+
+/// A caller of the dialect.
+pub(crate) type Caller = DialectCaller<OpenSearch>;
+
+/// OpenSearch's dialect: `_plugins/_ml`.
+#[derive(Clone)]
+pub struct OpenSearch {
+    edge: Edge,
+    pub(crate) metrics: EncodeMetrics,
+    pub(crate) batches: Everywhere,
+    pub(crate) arrow: Option<OpenArrow>,
+}
+
+impl OpenSearch {
+    /// The dialect at `edge`. `arrow` reads bodies that are Arrow streams, which are refused
+    /// without it.
+    #[must_use]
+    pub fn new(
+        edge: &Edge,
+        metrics: EncodeMetrics,
+        batches: Everywhere,
+        arrow: Option<OpenArrow>,
+    ) -> Self {
+        Self {
+            edge: edge.clone(),
+            metrics,
+            batches,
+            arrow,
+        }
+    }
+}
+
+impl AsRef<Edge> for OpenSearch {
+    fn as_ref(&self) -> &Edge {
+        &self.edge
+    }
+}

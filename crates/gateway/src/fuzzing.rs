@@ -1,0 +1,125 @@
+//! What reads the bytes of callers, for whoever throws anything at it: the fuzzers of `fuzz/`, and
+//! the property tests of this crate. No input may panic, hang, or grow the process beyond what it
+//! is itself.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use futures::{StreamExt, stream};
+use volley_types::arrow_messages::ReadArrow;
+use volley_types::{Input, PredictError};
+
+use crate::ws;
+use volley_dialect_oip as oip;
+use volley_dialect_opensearch::rows;
+
+/// Longer than any input takes.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A request of the Open Inference Protocol: JSON that tells of tensors, and tensors in binary
+/// behind it. The first byte tells the model, the next two the length of the JSON (little-endian).
+pub fn tensors(bytes: &[u8]) {
+    oip::fuzzing::tensors(bytes);
+}
+
+/// A body of JSON lines, in pieces. The first byte tells the model, the second the length of the
+/// pieces.
+pub fn json_lines(bytes: &[u8]) {
+    let Some(([which, length], body)) = bytes.split_first_chunk::<2>() else {
+        return;
+    };
+    let body = in_pieces(body, *length);
+    drain(async { rows::fuzzing::json_lines(body, *which, TIMEOUT).await });
+}
+
+/// A body of Arrow's streaming format, in pieces, whose messages `reader` reads. The first byte
+/// tells the length of the pieces.
+pub fn arrow(bytes: &[u8], reader: Box<dyn ReadArrow>) {
+    let Some((length, body)) = bytes.split_first() else {
+        return;
+    };
+    let body = in_pieces(body, *length);
+    drain(async { rows::fuzzing::arrow(body, reader, TIMEOUT).await });
+}
+
+/// A message of a WebSocket's client.
+pub fn message(bytes: &[u8]) {
+    ws::fuzz(&String::from_utf8_lossy(bytes));
+}
+
+fn in_pieces(body: &[u8], length: u8) -> Body {
+    let pieces = body.chunks(usize::from(length).max(1));
+    let pieces: Vec<_> = pieces
+        .map(|piece| Ok::<_, std::io::Error>(Bytes::copy_from_slice(piece)))
+        .collect();
+    Body::from_stream(stream::iter(pieces))
+}
+
+/// Reads all rows of what is read.
+fn drain(read: impl Future<Output = Result<Input, PredictError>>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .expect("a runtime without I/O needs nothing of the system");
+    runtime.block_on(async {
+        if let Ok(input) = read.await {
+            let mut batches = input.into_stream();
+            while let Some(Ok(batch)) = batches.next().await {
+                let _shown = format!("{batch:?}");
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use volley_flight::ingress::Decoder;
+
+    use super::*;
+
+    /// Pieces of all formats, so that random ones come near to what is sent.
+    const WORDS: [&str; 16] = [
+        "[{\"name\":\"x\",\"shape\":[1,2],\"datatype\":\"FP32\",\"data\":[1,2]}]",
+        "[{\"name\":\"x\",\"shape\":[2],\"datatype\":\"FP32\",\"parameters\":{\"binary_data_size\":8}}]",
+        "[{\"name\":\"text\",\"shape\":[1],\"datatype\":\"BYTES\",\"parameters\":{\"binary_data_size\":5}}]",
+        "[{\"name\":\"x\",\"shape\":[-1,9999999999],\"datatype\":\"BF16\",\"data\":[[1]]}]",
+        "\u{1}\0\0\0a",
+        "{\"prompt\":\"a\"}\n",
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}\r\n",
+        "{\"parameters\":{\"a\":1}}\n",
+        "{\"x\":[1,2.5]}\n",
+        "{\"text\":\"a\"}",
+        "{\"id\":\"1\",\"rows\":[{\"prompt\":\"a\"}],\"parameters\":{}}",
+        "{\"cancel\":\"1\"}",
+        "\n",
+        "\u{ff}\u{ff}\u{ff}\u{ff}",
+        "1e999",
+        "{\"x\":",
+    ];
+
+    fn bytes() -> impl Strategy<Value = Vec<u8>> {
+        let word = prop_oneof![
+            4 => (0..WORDS.len()).prop_map(|which| WORDS[which].as_bytes().to_vec()),
+            1 => proptest::collection::vec(any::<u8>(), 0..6),
+        ];
+        let head = (any::<u8>(), 0..160_u8, Just(0_u8));
+        let words = proptest::collection::vec(word, 0..5);
+        (head, words).prop_map(|((which, length, high), words)| {
+            let mut all = vec![which, length, high];
+            all.extend(words.concat());
+            all
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn anything_is_read_or_refused(bytes in bytes()) {
+            tensors(&bytes);
+            json_lines(&bytes);
+            message(&bytes[3..]);
+            arrow(&bytes[1..], Box::new(Decoder::default()));
+        }
+    }
+}

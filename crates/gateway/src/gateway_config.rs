@@ -1,0 +1,53 @@
+//! What an operator can set of a coordinator's public interface.
+
+use std::time::Duration;
+
+use volley_dialect_openai::responses::store::ResponsesConfig;
+use volley_http_edge::config::EdgeConfig;
+
+/// A coordinator's public interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ApiConfig {
+    /// Connections, bodies and times.
+    pub edge: EdgeConfig,
+    /// Streams that can be taken up again.
+    pub resume: ResumeConfig,
+    /// Responses that later requests name.
+    pub responses: ResponsesConfig,
+    /// Whether clients on this machine may register regions of system shared memory.
+    pub shared_memory: bool,
+}
+
+impl From<EdgeConfig> for ApiConfig {
+    fn from(edge: EdgeConfig) -> Self {
+        Self {
+            edge,
+            ..Self::default()
+        }
+    }
+}
+
+/// What is held of streams that can be taken up again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResumeConfig {
+    /// How long a stream waits for somebody who takes it up, and how long it is held after its
+    /// end.
+    pub window: Duration,
+    /// The most that is held of one stream, in bytes; of that, half may be unread.
+    pub stream_bytes: usize,
+    /// The most that is held of one tenant's streams, in bytes.
+    pub tenant_bytes: usize,
+    /// The most that is held of all streams together, in bytes.
+    pub total_bytes: usize,
+}
+
+impl Default for ResumeConfig {
+    fn default() -> Self {
+        Self {
+            window: Duration::from_secs(60),
+            stream_bytes: 4 << 20,
+            tenant_bytes: 64 << 20,
+            total_bytes: 256 << 20,
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! The HTTP and gRPC edges: bytes into [`volley_types::PredictRequest`]s, chunks into events. It knows
+//! the cluster only as a [`Control`], and nothing of workers.
+
+mod compose;
+#[cfg(test)]
+mod errors_page;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
+mod gateway_config;
+mod listing;
+mod resume;
+mod ws;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::{Extension, Router};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use volley_security::Gatekeeper;
+use volley_security::tls::EdgeTls;
+use volley_types::arrow_messages::OpenArrow;
+use volley_types::{Control, Intake};
+
+use crate::compose::Parts;
+use crate::resume::Keeper;
+use volley_dialect_oip as oip;
+use volley_dialect_oip::state::{Oip, OipNode};
+use volley_dialect_opensearch::batch::Everywhere;
+use volley_http_edge::auth::NoAdministration;
+use volley_http_edge::edge::Edge;
+use volley_http_edge::error::ErrorFormats;
+use volley_http_edge::{hosts, precheck, routes, serve};
+
+pub use crate::gateway_config::{ApiConfig, ResumeConfig};
+pub use crate::resume::{HeldAll, HeldCounts, Streams};
+pub use volley_admin_api::admin_state::EncodeMetrics;
+pub use volley_dialect_kit::peers::PeerStreams;
+pub use volley_dialect_oip::grpc::GrpcSkin;
+pub use volley_dialect_oip::model_files::{ModelFile, ModelStore};
+pub use volley_dialect_openai::responses::store::{Responses, ResponsesConfig};
+pub use volley_dialect_opensearch::batch::{Batches, PeerTasks};
+pub use volley_http_edge::config::EdgeConfig;
+pub use volley_http_edge::origins::Origins;
+
+/// The public interface of a coordinator.
+#[derive(Clone)]
+pub struct ApiServer {
+    control: Arc<dyn Control>,
+    metrics: EncodeMetrics,
+    config: ApiConfig,
+    gate: Arc<Gatekeeper>,
+    streams: Streams,
+    responses: Responses,
+    peers: PeerStreams,
+    batches: Everywhere,
+    tls: Option<EdgeTls>,
+    arrow: Option<OpenArrow>,
+    oip: OipNode,
+    origins: Origins,
+    intake: Intake,
+    administers: bool,
+}
+
+impl ApiServer {
+    /// An interface to `control` for those whom `gate` lets in.
+    #[must_use]
+    pub fn new(
+        control: Arc<dyn Control>,
+        metrics: EncodeMetrics,
+        config: ApiConfig,
+        gate: Arc<Gatekeeper>,
+    ) -> Self {
+        let node = control.status().raft.id;
+        Self {
+            control,
+            metrics,
+            gate,
+            config,
+            streams: Streams::new(node, config.resume),
+            responses: Responses::new(node, config.responses),
+            peers: Arc::new(|_| None),
+            batches: Everywhere::new(Batches::default(), Arc::new(|_| None)),
+            tls: None,
+            arrow: None,
+            oip: OipNode::new(config.shared_memory, config.edge.max_tensor_bytes),
+            origins: Origins::default(),
+            intake: Intake::new(config.edge.max_inflight_body_bytes),
+            administers: true,
+        }
+    }
+
+    /// The same with `streams` as the streams that this node holds, and a way to those that
+    /// others do.
+    #[must_use]
+    pub fn with_streams(mut self, streams: Streams, peers: PeerStreams) -> Self {
+        self.streams = streams;
+        self.peers = peers;
+        self
+    }
+
+    /// The same with `responses` as those that this node holds.
+    #[must_use]
+    pub fn with_responses(mut self, responses: Responses) -> Self {
+        self.responses = responses;
+        self
+    }
+
+    /// The same with `batches` as those that this node runs, and a way to those that others do.
+    #[must_use]
+    pub fn with_batches(mut self, batches: Batches, peers: PeerTasks) -> Self {
+        self.batches = Everywhere::new(batches, peers);
+        self
+    }
+
+    /// The same, with a store for the files of models that come with a request. Without, such
+    /// requests are refused.
+    #[must_use]
+    pub fn with_models(mut self, models: Option<Arc<dyn ModelStore>>) -> Self {
+        self.oip = self.oip.with_models(models);
+        self
+    }
+
+    /// The same, with this memory for the bodies of requests, which other servers may share.
+    #[must_use]
+    pub fn with_intake(mut self, intake: Intake) -> Self {
+        self.intake = intake;
+        self
+    }
+
+    /// Serves under TLS where `tls` is given.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Option<EdgeTls>) -> Self {
+        self.tls = tls;
+        self
+    }
+
+    /// The same, with `open` for bodies that are Arrow streams. Without, such bodies are refused.
+    #[must_use]
+    pub fn with_arrow(mut self, open: OpenArrow) -> Self {
+        self.arrow = Some(open);
+        self
+    }
+
+    /// The same, open to web pages of these origins. Without, to none but its own.
+    #[must_use]
+    pub fn with_origins(mut self, origins: Origins) -> Self {
+        self.origins = origins;
+        self
+    }
+
+    /// The same without the routes that administer models or the cluster: they answer 403, for
+    /// they are served elsewhere.
+    #[must_use]
+    pub fn without_administration(mut self) -> Self {
+        self.administers = false;
+        self
+    }
+
+    /// Serves until `shutdown`; then takes no new connections, and returns once every request
+    /// has ended, or at the drain timeout.
+    pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) {
+        let _end = (self.streams.end_guard(), self.batches.end_guard());
+        let (config, streams) = (self.config.edge, self.streams.clone());
+        let stays = self.stays();
+        let router = self.coordinator(&listener);
+        let stopping = async {
+            shutdown.cancelled().await;
+            Instant::now()
+        };
+        let run = serve::run(router, listener, config, self.tls, shutdown.clone(), stays);
+        let ((), since) = tokio::join!(run, stopping);
+        // Clients of other coordinators may read still.
+        let left = config.drain_timeout.saturating_sub(since.elapsed());
+        streams.drain(left).await;
+    }
+
+    /// Serves the same on a further listener, as [`ApiServer::serve`] does. The connections of
+    /// each listener are counted by themselves.
+    pub async fn serve_also(self, listener: TcpListener, shutdown: CancellationToken) {
+        let stays = self.stays();
+        let router = self.coordinator(&listener);
+        serve::run(
+            router,
+            listener,
+            self.config.edge,
+            self.tls,
+            shutdown,
+            stays,
+        )
+        .await;
+    }
+
+    /// Serves nothing but gRPC in this skin, as [`ApiServer::serve`] does.
+    pub async fn serve_grpc(
+        self,
+        skin: GrpcSkin,
+        listener: TcpListener,
+        shutdown: CancellationToken,
+    ) {
+        let parts = self.parts();
+        let errors = compose::errors(&compose::dialects(&parts));
+        let router = oip::grpc::listener(&Oip::new(&parts.edge, parts.oip), skin);
+        let router = self.closed(router, &errors, &listener);
+        let stays = self.stays();
+        serve::run(
+            router,
+            listener,
+            self.config.edge,
+            self.tls,
+            shutdown,
+            stays,
+        )
+        .await;
+    }
+
+    /// The routes whose answers may be streams: method, and path with its parameters in braces.
+    #[must_use]
+    pub fn streaming_routes(&self) -> Vec<(&'static str, String)> {
+        let routes = compose::routes(&compose::dialects(&self.parts()));
+        let all = routes.listed().iter();
+        let methods = |route: &routes::Listed| {
+            let path = route.path.clone();
+            let all = route.streamed.clone().into_iter();
+            all.map(move |method| (method, path.clone()))
+        };
+        all.flat_map(methods).collect()
+    }
+
+    fn coordinator(&self, listener: &TcpListener) -> Router {
+        let (router, errors) = compose::coordinator(&self.parts());
+        self.closed(router, &errors, listener)
+    }
+
+    /// `router`, closed to pages of other origins, and of other machines where no key keeps them
+    /// out.
+    fn closed(&self, router: Router, errors: &ErrorFormats, listener: &TcpListener) -> Router {
+        let router = match self.administers {
+            true => router,
+            false => router.layer(Extension(NoAdministration)),
+        };
+        let router = hosts::closed(router, listener, &self.gate, &self.origins, errors);
+        precheck::guarded(router, &self.origins, errors)
+    }
+
+    fn stays(&self) -> serve::Stays {
+        let control = self.control.clone();
+        Arc::new(move || control.ready())
+    }
+
+    fn parts(&self) -> Parts {
+        let keeper = Keeper::new(self.streams.clone(), self.peers.clone());
+        let (control, gate) = (self.control.clone(), self.gate.clone());
+        let edge = Edge::new(control, gate, self.config.edge)
+            .with_origins(self.origins.clone())
+            .with_intake(self.intake.clone())
+            .with_keeper(Arc::new(keeper.clone()));
+        Parts {
+            edge,
+            metrics: self.metrics.clone(),
+            keeper,
+            responses: self.responses.clone(),
+            peers: self.peers.clone(),
+            batches: self.batches.clone(),
+            arrow: self.arrow.clone(),
+            oip: self.oip.clone(),
+        }
+    }
+}
+
+/// Serves health and metrics of a node without a REST interface of its own, as
+/// [`ApiServer::serve`] does.
+pub async fn serve_node(
+    listener: TcpListener,
+    metrics: EncodeMetrics,
+    ready: Arc<dyn Fn() -> bool + Send + Sync>,
+    config: EdgeConfig,
+    gate: Arc<Gatekeeper>,
+    shutdown: CancellationToken,
+) {
+    let router = compose::node(metrics, ready, gate.clone());
+    let (origins, errors) = (Origins::default(), ErrorFormats::default());
+    let router = hosts::closed(router, &listener, &gate, &origins, &errors);
+    let router = precheck::guarded(router, &origins, &errors);
+    let stays: serve::Stays = Arc::new(|| true);
+    serve::run(router, listener, config, None, shutdown, stays).await;
+}

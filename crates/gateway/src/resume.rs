@@ -1,0 +1,349 @@
+//! Streams that can be taken up again, on this coordinator or on another: each event has an id,
+//! and a client that comes back with the last one that it has is given the rest.
+//!
+//! A caller asks for one by the header `x-volley-stream`; plain streams know nothing of this.
+//! The events are held as they were written, whatever the dialect, by the coordinator that took
+//! the request; its node id is part of the stream's, so that any other finds the way.
+
+mod held;
+mod store;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use axum::Json;
+use axum::extract::Request;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use volley_types::{
+    ErrorCode, EventId, EventPieces, HeldStreams, PredictError, StreamId, StreamOwner, TakenUp,
+};
+
+pub use self::store::{HeldCounts, Streams};
+use volley_dialect_kit::peers::PeerStreams;
+use volley_dialect_kit::sse;
+use volley_dialect_openai::responses::store::Responses;
+use volley_http_edge::auth::PREDICT;
+use volley_http_edge::context::{RequestContext, StreamSink};
+use volley_http_edge::dialect::Dialect;
+use volley_http_edge::edge::{self, DialectCaller, Edge, StreamKeeper};
+use volley_http_edge::error::{self, ApiError};
+use volley_http_edge::extract::{Path, Query};
+use volley_http_edge::operation::{self, Operation};
+use volley_http_edge::routes::{self, Routes};
+
+const STREAM: HeaderName = HeaderName::from_static("x-volley-stream");
+/// The same in a query, for clients that cannot set headers.
+const STREAM_PARAMETER: &str = "volley-stream";
+const STREAM_ID: HeaderName = HeaderName::from_static("x-volley-stream-id");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+/// The streams that can be continued: those of this node, and the way to those of others.
+#[derive(Clone)]
+pub(crate) struct Resume {
+    edge: Edge,
+    keeper: Keeper,
+}
+
+impl Resume {
+    pub(crate) fn new(edge: &Edge, keeper: Keeper) -> Self {
+        let edge = edge.clone();
+        Self { edge, keeper }
+    }
+}
+
+/// A caller of the routes of kept streams.
+type Caller = DialectCaller<Resume>;
+
+impl AsRef<Edge> for Resume {
+    fn as_ref(&self) -> &Edge {
+        &self.edge
+    }
+}
+
+/// Around routes that stream.
+#[derive(Clone)]
+pub(crate) struct Keeper {
+    streams: Streams,
+    peers: PeerStreams,
+}
+
+impl Keeper {
+    pub(crate) fn new(streams: Streams, peers: PeerStreams) -> Self {
+        Self { streams, peers }
+    }
+
+    fn holder(&self, id: &StreamId) -> Result<Arc<dyn HeldStreams>, PredictError> {
+        if id.node == self.streams.node() {
+            return Ok(Arc::new(self.streams.clone()));
+        }
+        (self.peers)(id.node).ok_or_else(|| {
+            let message = "the coordinator that held this stream is no member of the cluster (any \
+                           more), and its streams are gone; send the request again";
+            PredictError::new(ErrorCode::NotFound, message)
+        })
+    }
+}
+
+/// What a coordinator holds for its callers and for other coordinators: streams and responses,
+/// whose ids are of one form.
+#[derive(Clone, Debug)]
+pub struct HeldAll {
+    /// Streams that can be taken up again.
+    pub streams: Streams,
+    /// Responses that later requests name.
+    pub responses: Responses,
+}
+
+#[async_trait]
+impl HeldStreams for HeldAll {
+    async fn take_up(
+        &self,
+        id: &StreamId,
+        after: u64,
+        caller: &str,
+    ) -> Result<TakenUp, PredictError> {
+        match self.responses.take_up(id, after, caller).await {
+            Err(error) if error.code == ErrorCode::NotFound => {
+                self.streams.take_up(id, after, caller).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn cancel(&self, id: &StreamId, caller: &str) -> Result<(), PredictError> {
+        match self.responses.cancel(id, caller).await {
+            Err(error) if error.code == ErrorCode::NotFound => {
+                self.streams.cancel(id, caller).await
+            }
+            answer => answer,
+        }
+    }
+}
+
+/// How a stream that is held begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// With its events, as the answer.
+    Attached,
+    /// With its id alone.
+    Detached,
+}
+
+/// What a request that asks for such a stream carries with it.
+struct Resumable {
+    streams: Streams,
+    owner: StreamOwner,
+    mode: Mode,
+}
+
+#[async_trait]
+impl StreamKeeper for Keeper {
+    async fn around(
+        &self,
+        caller: edge::Caller,
+        context: RequestContext,
+        mut request: Request,
+        next: Next,
+    ) -> Response {
+        let again = match last_event(request.headers()) {
+            Ok(again) => again,
+            Err(error) => return ApiError(error).into_response(),
+        };
+        if let Some(event) = again {
+            return take_up(self, &caller, &event.stream, event.sequence, &context).await;
+        }
+        match mode(request.headers(), request.uri()) {
+            Ok(None) => {}
+            Ok(Some(mode)) => {
+                let sink = Resumable {
+                    streams: self.streams.clone(),
+                    owner: caller.owner(),
+                    mode,
+                };
+                let sink: Option<Arc<dyn StreamSink>> = Some(Arc::new(sink));
+                let context = RequestContext { sink, ..context };
+                request.extensions_mut().insert(context);
+            }
+            Err(error) => return ApiError(error).into_response(),
+        }
+        next.run(request).await
+    }
+}
+
+fn last_event(headers: &HeaderMap) -> Result<Option<EventId>, PredictError> {
+    match headers.get(LAST_EVENT_ID) {
+        None => Ok(None),
+        Some(value) if value.is_empty() => Ok(None),
+        Some(value) => value.to_str().unwrap_or_default().parse().map(Some),
+    }
+}
+
+fn mode(headers: &HeaderMap, uri: &Uri) -> Result<Option<Mode>, PredictError> {
+    let given = match headers.get(STREAM) {
+        Some(value) => Some(value.to_str().unwrap_or_default()),
+        None => uri
+            .query()
+            .unwrap_or_default()
+            .split('&')
+            .find_map(|pair| pair.strip_prefix(STREAM_PARAMETER)?.strip_prefix('=')),
+    };
+    match given {
+        None => Ok(None),
+        Some("resumable") => Ok(Some(Mode::Attached)),
+        Some("detached") => Ok(Some(Mode::Detached)),
+        Some(_) => Err(PredictError::invalid(format!(
+            "header '{STREAM}' (or '{STREAM_PARAMETER}' in the query) must be 'resumable' or \
+             'detached'"
+        ))),
+    }
+}
+
+impl StreamSink for Resumable {
+    fn attach(
+        &self,
+        pieces: BoxStream<'static, Bytes>,
+        keep_alive: Duration,
+        context: &RequestContext,
+    ) -> Response {
+        let owner = self.owner.clone();
+        let held = self.streams.keep(owner, pieces, context.span.clone());
+        let begun = held.and_then(|id| match self.mode {
+            Mode::Detached => Ok((detached(&id), id)),
+            Mode::Attached => match self.streams.read(&id, 0, &self.owner.caller)? {
+                TakenUp::Events(pieces) => Ok((attached(pieces, keep_alive, context), id)),
+                TakenUp::Finished => Err(sse::silent_end()),
+            },
+        });
+        match begun {
+            Ok((mut response, id)) => {
+                name(&mut response, &id);
+                response
+            }
+            Err(error) => ApiError(error).into_response(),
+        }
+    }
+}
+
+fn name(response: &mut Response, id: &StreamId) {
+    if let Ok(id) = HeaderValue::from_str(&id.to_string()) {
+        response.headers_mut().insert(STREAM_ID, id);
+    }
+}
+
+fn detached(id: &StreamId) -> Response {
+    let path = format!("/v1/streams/{id}");
+    let body = json!({ "stream_id": id.to_string(), "url": path });
+    (StatusCode::ACCEPTED, [(header::LOCATION, path)], Json(body)).into_response()
+}
+
+fn attached(pieces: EventPieces, keep_alive: Duration, context: &RequestContext) -> Response {
+    sse::body(sse::commented(pieces, keep_alive), context)
+}
+
+/// The query of a stream's route.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Behind {
+    /// The place of the last event that the caller has, where it cannot set the header.
+    after: Option<u64>,
+}
+
+/// The rest of a stream, as events.
+pub(crate) async fn get(
+    caller: Caller,
+    Path(id): Path<String>,
+    Query(behind): Query<Behind>,
+    context: RequestContext,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let id: StreamId = id.parse()?;
+    let after = match last_event(&headers)? {
+        Some(event) if event.stream == id => event.sequence,
+        Some(_) => {
+            let message = "the header 'last-event-id' names an event of another stream";
+            return Err(ApiError(PredictError::invalid(message)));
+        }
+        None => behind.after.unwrap_or(0),
+    };
+    Ok(take_up(&caller.state.keeper, &caller, &id, after, &context).await)
+}
+
+async fn take_up(
+    keeper: &Keeper,
+    caller: &edge::Caller,
+    id: &StreamId,
+    after: u64,
+    context: &RequestContext,
+) -> Response {
+    let taken_up = async {
+        keeper
+            .holder(id)?
+            .take_up(id, after, caller.principal.who())
+            .await
+    };
+    match context.in_time(taken_up).await {
+        Ok(TakenUp::Events(pieces)) => {
+            let mut response = attached(pieces, caller.config.keep_alive, context);
+            name(&mut response, id);
+            response
+        }
+        // A browser's EventSource comes back after the end too, until it is told this.
+        Ok(TakenUp::Finished) => StatusCode::NO_CONTENT.into_response(),
+        Err(error) => lost(error),
+    }
+}
+
+/// An error; what is not held any more will not be again.
+fn lost(error: PredictError) -> Response {
+    match error.code {
+        ErrorCode::NotFound => error::respond(&error, StatusCode::GONE),
+        _ => ApiError(error).into_response(),
+    }
+}
+
+/// Ends a stream and the work behind it.
+pub(crate) async fn delete(
+    caller: Caller,
+    Path(id): Path<String>,
+    context: RequestContext,
+) -> Result<Json<Value>, Response> {
+    let cancelled = async {
+        let id: StreamId = id.parse()?;
+        caller
+            .state
+            .keeper
+            .holder(&id)?
+            .cancel(&id, caller.principal.who())
+            .await
+    };
+    context.in_time(cancelled).await.map_err(lost)?;
+    Ok(Json(json!({ "stream_id": id, "cancelled": true })))
+}
+
+/// What they do, take and give.
+const OPERATIONS: &[Operation] = &[
+    operation::get("/v1/streams/{id}", "Resumes a stream.", "").streamed(),
+    operation::delete("/v1/streams/{id}", "Ends a resumable stream.", "Anything"),
+];
+
+impl Dialect for Resume {
+    fn operations(&self) -> &'static [Operation] {
+        OPERATIONS
+    }
+
+    fn routes(&self) -> Routes<()> {
+        let streams = routes::get(PREDICT, get).streamed();
+        let streams = streams.and(routes::delete(PREDICT, delete));
+        Routes::new()
+            .route("/v1/streams/{id}", streams.clone())
+            .route("/_plugins/_ml/streams/{id}", streams)
+            .with_state(self.clone())
+    }
+}

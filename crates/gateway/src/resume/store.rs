@@ -1,0 +1,387 @@
+//! All streams that this node holds, their bytes, and the tasks that fill them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::{BufMut, Bytes, BytesMut};
+use futures::{Stream, StreamExt, stream};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+use tracing::Instrument;
+use volley_types::{
+    ErrorCode, HeldStreams, NodeId, PredictError, StreamId, StreamOwner, TakenUp, TenantId,
+};
+
+use super::held::{End, Held, gone, total};
+use crate::gateway_config::ResumeConfig;
+
+/// What a stream costs besides its events.
+const STREAM_BYTES: usize = 2 << 10;
+/// Under pressure, this part of all bytes is freed at a time.
+const SQUEEZE: usize = 16;
+/// Between two looks for room that others may have made.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The streams that a coordinator holds for clients that come back. Cloning gives another handle.
+#[derive(Clone)]
+pub struct Streams(Arc<Store>);
+
+/// How many streams are held, and what became of others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldCounts {
+    /// Streams that are held now, those included that have ended.
+    pub streams: usize,
+    /// The memory that they take.
+    pub bytes: usize,
+    /// Streams that were taken up, each time counted.
+    pub taken_up: u64,
+    /// Streams that nobody took up again, and that were cancelled before their end.
+    pub abandoned: u64,
+}
+
+/// The bytes that are held.
+#[derive(Default)]
+struct Used {
+    total: usize,
+    tenants: HashMap<TenantId, usize>,
+}
+
+struct Store {
+    node: NodeId,
+    config: ResumeConfig,
+    streams: Mutex<HashMap<StreamId, Arc<Held>>>,
+    used: Mutex<Used>,
+    freed: Notify,
+    taken_up: AtomicU64,
+    abandoned: AtomicU64,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Streams {
+    /// A holder of streams on `node`.
+    #[must_use]
+    pub fn new(node: NodeId, config: ResumeConfig) -> Self {
+        Self(Arc::new(Store {
+            node,
+            config,
+            streams: Mutex::default(),
+            used: Mutex::default(),
+            freed: Notify::new(),
+            taken_up: AtomicU64::new(0),
+            abandoned: AtomicU64::new(0),
+            tasks: TaskTracker::new(),
+            stop: CancellationToken::new(),
+        }))
+    }
+
+    /// How many are held, and what became of others.
+    #[must_use]
+    pub fn counts(&self) -> HeldCounts {
+        HeldCounts {
+            streams: self.0.streams.lock().len(),
+            bytes: self.0.used.lock().total,
+            taken_up: self.0.taken_up.load(Ordering::Relaxed),
+            abandoned: self.0.abandoned.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn node(&self) -> NodeId {
+        self.0.node
+    }
+
+    /// Ends all of them once it is dropped.
+    pub(crate) fn end_guard(&self) -> DropGuard {
+        self.0.stop.clone().drop_guard()
+    }
+
+    /// Lets those that somebody reads go on until `timeout`; then ends all.
+    pub(crate) async fn drain(&self, timeout: Duration) {
+        let by = tokio::time::Instant::now() + timeout;
+        let in_use = || self.0.streams.lock().values().any(|held| held.in_use());
+        while in_use() && tokio::time::Instant::now() < by {
+            tokio::time::sleep(LOOK).await;
+        }
+        self.0.stop.cancel();
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+    }
+
+    /// Holds the events of `pieces`, each of whole events, for `owner` from now on. They are drawn by a task
+    /// in `span`, until their end, or until nobody has read for the window.
+    ///
+    /// # Errors
+    /// `Overloaded` when no more can be held.
+    pub(super) fn keep(
+        &self,
+        owner: StreamOwner,
+        pieces: impl Stream<Item = Bytes> + Send + 'static,
+        span: tracing::Span,
+    ) -> Result<StreamId, PredictError> {
+        let store = &self.0;
+        if store.stop.is_cancelled() || !store.reserve(&owner.tenant, STREAM_BYTES) {
+            return Err(PredictError::new(
+                ErrorCode::Overloaded,
+                "this node holds as many resumable streams as it may; try again, or ask for a \
+                 plain stream",
+            )
+            .with_retry_after(Duration::from_secs(1)));
+        }
+        let token = URL_SAFE_NO_PAD.encode(uuid::Uuid::new_v4().as_bytes());
+        let id = StreamId::new(store.node, token)?;
+        let held = Arc::new(Held::new(
+            id.clone(),
+            owner,
+            store.config.stream_bytes,
+            STREAM_BYTES,
+        ));
+        store.streams.lock().insert(id.clone(), held.clone());
+        let keeping = Keeping {
+            store: store.clone(),
+            held,
+        };
+        let stop = store.stop.clone();
+        let work = keeping.run(pieces).instrument(span);
+        store
+            .tasks
+            .spawn(async move { stop.run_until_cancelled(work).await.is_some() });
+        Ok(id)
+    }
+
+    /// What is left behind the event `after`.
+    ///
+    /// # Errors
+    /// As [`HeldStreams::take_up`].
+    pub(super) fn read(
+        &self,
+        id: &StreamId,
+        after: u64,
+        caller: &str,
+    ) -> Result<TakenUp, PredictError> {
+        let Some(reader) = self.find(id, caller)?.read(after)? else {
+            return Ok(TakenUp::Finished);
+        };
+        let pieces = stream::unfold(Some(reader), async |reader| {
+            let mut reader = reader?;
+            let item = reader.next().await?;
+            // Nothing follows an error.
+            let reader = item.is_ok().then_some(reader);
+            Some((item, reader))
+        });
+        Ok(TakenUp::Events(Box::pin(pieces)))
+    }
+
+    fn find(&self, id: &StreamId, caller: &str) -> Result<Arc<Held>, PredictError> {
+        let held = self.0.streams.lock().get(id).cloned();
+        // To anybody else it is as if it were not there.
+        held.filter(|held| held.owner.caller == caller)
+            .ok_or_else(gone)
+    }
+}
+
+impl std::fmt::Debug for Streams {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Streams").field(&self.counts()).finish()
+    }
+}
+
+#[async_trait]
+impl HeldStreams for Streams {
+    async fn take_up(
+        &self,
+        id: &StreamId,
+        after: u64,
+        caller: &str,
+    ) -> Result<TakenUp, PredictError> {
+        let taken_up = self.read(id, after, caller)?;
+        self.0.taken_up.fetch_add(1, Ordering::Relaxed);
+        Ok(taken_up)
+    }
+
+    async fn cancel(&self, id: &StreamId, caller: &str) -> Result<(), PredictError> {
+        let held = self.find(id, caller)?;
+        self.0.give(&held.owner.tenant, held.end(End::Cancelled));
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Takes `bytes` of what may be held for a tenant and in all. Where there is not so much,
+    /// tells whose it is that is used up.
+    fn take(&self, tenant: &TenantId, bytes: usize) -> Result<(), Full> {
+        let mut used = self.used.lock();
+        let of_tenant = used.tenants.get(tenant).copied().unwrap_or(0);
+        if self.config.tenant_bytes < of_tenant.saturating_add(bytes) {
+            return Err(Full::Tenant);
+        }
+        if self.config.total_bytes < used.total.saturating_add(bytes) {
+            return Err(Full::Node);
+        }
+        used.total += bytes;
+        *used.tenants.entry(tenant.clone()).or_default() += bytes;
+        Ok(())
+    }
+
+    fn give(&self, tenant: &TenantId, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        let mut used = self.used.lock();
+        used.total -= bytes;
+        if let Some(of_tenant) = used.tenants.get_mut(tenant) {
+            *of_tenant -= bytes;
+            if *of_tenant == 0 {
+                used.tenants.remove(tenant);
+            }
+        }
+        drop(used);
+        self.freed.notify_waiters();
+    }
+
+    /// As [`Store::take`], making room first where there is none.
+    fn reserve(&self, tenant: &TenantId, bytes: usize) -> bool {
+        let full = match self.take(tenant, bytes) {
+            Ok(()) => return true,
+            Err(full) => full,
+        };
+        let (only, limit) = match full {
+            Full::Tenant => (Some(tenant), self.config.tenant_bytes),
+            Full::Node => (None, self.config.total_bytes),
+        };
+        self.squeeze(only, bytes.max(limit / SQUEEZE));
+        self.take(tenant, bytes).is_ok()
+    }
+
+    /// Frees `wanted` bytes, of one tenant or of any: first of streams that have ended and were
+    /// read, the oldest first, then of events that were read.
+    fn squeeze(&self, only: Option<&TenantId>, wanted: usize) {
+        let mut all: Vec<_> = self.streams.lock().values().cloned().collect();
+        all.retain(|held| only.is_none_or(|tenant| held.owner.tenant == *tenant));
+        let mut done: Vec<_> = all
+            .iter()
+            .filter_map(|held| Some((held.done_since()?, held)))
+            .collect();
+        done.sort_by_key(|(since, _)| *since);
+        let mut freed = 0;
+        let mut free = |held: &Held, enough: &dyn Fn(&Held, usize) -> usize| {
+            if freed < wanted {
+                let more = enough(held, wanted - freed);
+                freed += more;
+                self.give(&held.owner.tenant, more);
+            }
+        };
+        for (_, held) in done {
+            free(held, &|held, _| held.end(End::Cancelled));
+        }
+        for held in &all {
+            free(held, &Held::squeeze);
+        }
+    }
+}
+
+/// What is used up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Full {
+    Tenant,
+    Node,
+}
+
+/// A held stream with the work behind it. Dropped, both are gone.
+struct Keeping {
+    store: Arc<Store>,
+    held: Arc<Held>,
+}
+
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        let freed = self.held.end(End::Cancelled);
+        self.store.streams.lock().remove(&self.held.id);
+        self.store.give(&self.held.owner.tenant, freed);
+    }
+}
+
+enum Became {
+    Finished,
+    Abandoned,
+    Cancelled,
+}
+
+impl Keeping {
+    async fn run(self, pieces: impl Stream<Item = Bytes> + Send) {
+        let window = self.store.config.window;
+        // Whatever it is, the work behind is dropped then.
+        let became = tokio::select! {
+            () = self.fill(pieces) => Became::Finished,
+            () = self.held.abandoned(window) => Became::Abandoned,
+            () = self.held.cancelled() => Became::Cancelled,
+        };
+        match became {
+            Became::Finished => {
+                self.held.end(End::Finished);
+                tokio::select! {
+                    () = self.held.abandoned(window) => {}
+                    () = self.held.cancelled() => {}
+                }
+            }
+            Became::Abandoned => {
+                self.store.abandoned.fetch_add(1, Ordering::Relaxed);
+                tracing::info!("a resumable stream was cancelled: nobody took it up");
+            }
+            Became::Cancelled => tracing::info!("a resumable stream was cancelled"),
+        }
+    }
+
+    async fn fill(&self, pieces: impl Stream<Item = Bytes> + Send) {
+        tokio::pin!(pieces);
+        let mut sequence = 0;
+        while let Some(piece) = pieces.next().await {
+            let events = with_ids(&piece, &self.held.id, &mut sequence);
+            let bytes = total(&events);
+            self.held.room(bytes).await;
+            while !self.store.reserve(&self.held.owner.tenant, bytes) {
+                // Others read on, or are abandoned.
+                let freed = self.store.freed.notified();
+                if tokio::time::timeout(LOOK, freed).await.is_err() {
+                    tracing::debug!("no room for events of a resumable stream yet");
+                }
+            }
+            let freed = self.held.push(events);
+            self.store.give(&self.held.owner.tenant, freed);
+        }
+    }
+}
+
+/// The events of a piece, each behind the line with its id.
+fn with_ids(piece: &Bytes, stream: &StreamId, sequence: &mut u64) -> Vec<Bytes> {
+    let ends = memchr::memmem::find_iter(piece, b"\n\n").map(|at| at + 2);
+    let mut out = BytesMut::with_capacity(piece.len() + 64);
+    let (mut start, mut cuts) = (0, Vec::new());
+    for end in ends.chain([piece.len()]) {
+        if start == end {
+            continue;
+        }
+        *sequence += 1;
+        out.put_slice(format!("id: {}\n", stream.event(*sequence)).as_bytes());
+        out.put_slice(&piece[start..end]);
+        cuts.push(out.len());
+        start = end;
+    }
+    let out = out.freeze();
+    let mut start = 0;
+    let slice = |end| {
+        let event = out.slice(start..end);
+        start = end;
+        event
+    };
+    cuts.into_iter().map(slice).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,186 @@
+//! Who may call a route, checked before its handler runs.
+
+use std::sync::Arc;
+
+use axum::extract::{OriginalUri, Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::{Extensions, HeaderValue, header};
+use volley_security::{Gatekeeper, Principal};
+use volley_types::{ErrorCode, PredictError, Role};
+
+use crate::error::ApiError;
+use crate::handshake;
+use crate::serve::PeerAddress;
+
+/// Who may call a method of a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Everybody, with no rights on the cluster: health.
+    Public,
+    /// Callers of this role.
+    Role(Role),
+}
+
+impl From<Role> for Access {
+    fn from(role: Role) -> Self {
+        Self::Role(role)
+    }
+}
+
+/// Health tells nothing but that.
+pub const PUBLIC: Access = Access::Public;
+/// Reads state.
+pub const VIEWER: Role = Role::Viewer;
+/// Calls models.
+pub const PREDICT: Role = Role::Predict;
+/// Changes models and connectors.
+pub const MODEL_ADMIN: Role = Role::ModelAdmin;
+/// Changes nodes and keys.
+pub const CLUSTER_ADMIN: Role = Role::ClusterAdmin;
+
+/// Stands in requests whose bodies grant or set something: a name that such a body has twice may be
+/// read differently by whoever checked it before.
+#[derive(Clone, Copy, Debug)]
+pub struct Grants;
+
+/// Stands in requests that came by a listener without administration.
+#[derive(Clone, Copy, Debug)]
+pub struct NoAdministration;
+
+/// Whether what needs `access` administers the cluster or its models.
+fn administers(access: Access) -> bool {
+    matches!(access, Access::Role(role) if MODEL_ADMIN <= role)
+}
+
+/// Refuses what administers where a request came by a listener that serves the rest.
+///
+/// # Errors
+/// `PermissionDenied`.
+pub fn served_here(access: Access, extensions: &Extensions) -> Result<(), PredictError> {
+    if administers(access) && extensions.get::<NoAdministration>().is_some() {
+        return Err(PredictError::new(
+            ErrorCode::PermissionDenied,
+            "administration is served on a listener of its own, 'listen.admin' in this \
+             coordinator's configuration, and not here",
+        ));
+    }
+    Ok(())
+}
+
+/// What [`identify`] found out.
+#[derive(Clone)]
+struct Identified {
+    found: Result<Arc<Principal>, PredictError>,
+    by: Arc<Gatekeeper>,
+}
+
+/// Around all routes: identifies the principal of a request, for [`check`].
+pub async fn identify(
+    State(gate): State<Arc<Gatekeeper>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let of_socket = handshake::credentials(request.headers());
+    let headers = of_socket.as_ref().unwrap_or(request.headers());
+    let address = request.extensions().get::<PeerAddress>();
+    let address = address.map(|address| address.0);
+    let found = gate.identify_from(headers, address).map(Arc::new);
+    let by = gate;
+    request.extensions_mut().insert(Identified { found, by });
+    next.run(request).await
+}
+
+/// Around one route: refuses whoever lacks `access`, and gives the handler the principal.
+pub async fn check(access: Access, mut request: Request, next: Next) -> Response {
+    if let Err(error) = served_here(access, request.extensions()) {
+        return refuse(error);
+    }
+    let found = request.extensions_mut().remove::<Identified>();
+    match admitted(access, found.as_ref()) {
+        Ok(principal) => {
+            request.extensions_mut().insert(principal);
+            if administers(access) {
+                request.extensions_mut().insert(Grants);
+            }
+            next.run(request).await
+        }
+        Err(error) => {
+            let what = format!("{} {}", request.method(), path_of(&request));
+            drop(request);
+            note(access, found, &what).await;
+            refuse(error)
+        }
+    }
+}
+
+/// The whole path, of which a nested router sees its part.
+fn path_of(request: &Request) -> &str {
+    let path = request.extensions().get::<OriginalUri>();
+    path.map_or_else(|| request.uri().path(), |OriginalUri(all)| all.path())
+}
+
+/// Notes who was known, and was refused what changes something: handlers, which note the rest, are
+/// not reached.
+async fn note(access: Access, found: Option<Identified>, what: &str) {
+    let (Access::Role(needed), Some(found)) = (access, found) else {
+        return;
+    };
+    if let Ok(principal) = found.found {
+        found.by.note_refused(&principal, needed, what).await;
+    }
+}
+
+fn admitted(access: Access, found: Option<&Identified>) -> Result<Arc<Principal>, PredictError> {
+    let Access::Role(needed) = access else {
+        return Ok(Arc::new(Principal::nobody()));
+    };
+    let Some(Identified { found, .. }) = found else {
+        return Err(PredictError::internal(
+            "the request was lost",
+            "a route was reached past the gate",
+        ));
+    };
+    let principal = found.clone()?;
+    principal.allow(needed)?;
+    Ok(principal)
+}
+
+fn refuse(error: PredictError) -> Response {
+    let unknown = error.code == ErrorCode::Unauthenticated;
+    let mut response = ApiError(error).into_response();
+    if unknown {
+        let how = HeaderValue::from_static("Bearer realm=\"volley\"");
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, how);
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn past_the_gate_nothing_is_allowed() {
+        let refused = admitted(Access::Role(Role::Viewer), None).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Internal);
+        let nobody = admitted(Access::Public, None).unwrap();
+        assert_eq!(*nobody, Principal::nobody());
+        assert!(nobody.allow(Role::Viewer).is_err());
+    }
+
+    #[test]
+    fn a_stronger_role_is_enough_and_a_weaker_one_is_not() {
+        let identified = |found| Identified {
+            found,
+            by: Arc::new(Gatekeeper::open()),
+        };
+        let anonymous = identified(Ok(Arc::new(Principal::anonymous())));
+        for role in Role::ALL {
+            assert!(admitted(Access::Role(role), Some(&anonymous)).is_ok());
+        }
+        let unknown = identified(Err(PredictError::new(ErrorCode::Unauthenticated, "who?")));
+        let refused = admitted(Access::Role(Role::Viewer), Some(&unknown));
+        assert_eq!(refused.unwrap_err().code, ErrorCode::Unauthenticated);
+    }
+}

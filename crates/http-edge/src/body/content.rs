@@ -1,0 +1,48 @@
+//! What bodies hold, and why they break off.
+
+use axum::BoxError;
+use serde_json::{Map, Value};
+use volley_types::{ErrorCode, PredictError};
+
+use crate::encoding;
+
+/// Why a body broke off.
+pub fn broken(source: BoxError) -> PredictError {
+    let error = if encoding::is_too_much(&*source) {
+        PredictError::new(
+            ErrorCode::TooLarge,
+            "the request's body inflates to far more than it is; send it in parts, or compress it \
+             less",
+        )
+    } else {
+        PredictError::invalid(
+            "the request's body could not be read; is it whole, and compressed as its header says?",
+        )
+    };
+    error.with_source(source)
+}
+
+/// Whether a body is empty, which stands for an empty object.
+pub(super) fn is_blank(bytes: &[u8]) -> bool {
+    bytes.iter().all(u8::is_ascii_whitespace)
+}
+
+/// Parses a body. The parser's own limit on depth (128) holds.
+pub fn parse(bytes: &[u8]) -> Result<Map<String, Value>, PredictError> {
+    if is_blank(bytes) {
+        return Ok(Map::new());
+    }
+    parsed(serde_json::from_slice(bytes))
+}
+
+pub(super) fn parsed(value: serde_json::Result<Value>) -> Result<Map<String, Value>, PredictError> {
+    match value {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(PredictError::invalid(
+            "the request's body must be a JSON object",
+        )),
+        Err(error) => Err(PredictError::invalid(format!(
+            "the request's body is not valid JSON: {error}"
+        ))),
+    }
+}

@@ -1,0 +1,206 @@
+//! What every route of a node shares, and what a handler is given of it.
+//!
+//! [`Edge`] is the state of routers. Handlers do not see it: they get a [`Caller`], which has the
+//! cluster with the rights of the request's principal, or a [`DialectCaller`], which has the
+//! dialect's own state too.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use axum::extract::{FromRequestParts, Request};
+use axum::middleware::Next;
+use axum::response::Response;
+use http::HeaderMap;
+use http::request::Parts;
+use volley_security::{Gatekeeper, Principal};
+use volley_types::{Control, Intake, StreamOwner};
+
+use crate::answering::{AnsweredBy, Answering};
+use crate::config::EdgeConfig;
+use crate::context::RequestContext;
+use crate::error::ApiError;
+use crate::origins::Origins;
+
+/// The state of a node's routers. A dialect with a state of its own wraps it
+/// (`impl AsRef<Edge>`).
+#[derive(Clone)]
+pub struct Edge {
+    control: Arc<dyn Control>,
+    gate: Arc<Gatekeeper>,
+    config: EdgeConfig,
+    origins: Origins,
+    intake: Intake,
+    keeper: Option<Arc<dyn StreamKeeper>>,
+}
+
+impl Edge {
+    /// An edge to `control` for the callers whom `gate` admits.
+    pub fn new(control: Arc<dyn Control>, gate: Arc<Gatekeeper>, config: EdgeConfig) -> Self {
+        Self {
+            control,
+            gate,
+            config,
+            origins: Origins::default(),
+            intake: Intake::new(config.max_inflight_body_bytes),
+            keeper: None,
+        }
+    }
+
+    /// The same, open to pages of these origins.
+    pub fn with_origins(mut self, origins: Origins) -> Self {
+        self.origins = origins;
+        self
+    }
+
+    /// The same, with this memory for the bodies of requests.
+    pub fn with_intake(mut self, intake: Intake) -> Self {
+        self.intake = intake;
+        self
+    }
+
+    /// The same, with `keeper` for streams that outlive their connection.
+    pub fn with_keeper(mut self, keeper: Arc<dyn StreamKeeper>) -> Self {
+        self.keeper = Some(keeper);
+        self
+    }
+
+    /// What identifies principals.
+    pub fn gate(&self) -> Arc<Gatekeeper> {
+        self.gate.clone()
+    }
+
+    /// The edge's configuration.
+    pub fn config(&self) -> &EdgeConfig {
+        &self.config
+    }
+
+    /// The memory for bodies.
+    pub fn intake(&self) -> &Intake {
+        &self.intake
+    }
+
+    /// The origins whose pages may call.
+    pub fn origins(&self) -> &Origins {
+        &self.origins
+    }
+
+    /// What keeps streams, where something does.
+    pub fn keeper(&self) -> Option<&Arc<dyn StreamKeeper>> {
+        self.keeper.as_ref()
+    }
+
+    /// The caller of a request: the cluster with the rights of `principal`, and with the aliases
+    /// that `headers` choose among.
+    pub fn caller(
+        &self,
+        principal: Arc<Principal>,
+        headers: &HeaderMap,
+        answered_by: AnsweredBy,
+    ) -> Caller {
+        let guarded = self
+            .gate
+            .guard_control(self.control.clone(), principal.clone());
+        let registry = self.control.registry();
+        let answering = Answering::new(guarded, registry, headers, answered_by.clone());
+        Caller {
+            control: Arc::new(answering),
+            principal,
+            config: self.config,
+            gate: self.gate.clone(),
+            intake: self.intake.clone(),
+            answered_by,
+        }
+    }
+}
+
+impl AsRef<Self> for Edge {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
+/// Keeps streams for clients that lose their connection. It stands around every route whose answer
+/// may be a stream.
+#[async_trait]
+pub trait StreamKeeper: Send + Sync {
+    /// Answers a request that continues a kept stream, marks one that asks for a stream to be kept
+    /// ([`RequestContext::sink`]), and passes every other request on.
+    async fn around(
+        &self,
+        caller: Caller,
+        context: RequestContext,
+        request: Request,
+        next: Next,
+    ) -> Response;
+}
+
+/// What a handler works with: the cluster, with the rights of the request's principal. Of nobody,
+/// where no check identified one.
+#[derive(Clone)]
+pub struct Caller {
+    /// The cluster, with the principal's rights.
+    pub control: Arc<dyn Control>,
+    /// Whose request it is.
+    pub principal: Arc<Principal>,
+    /// The edge's configuration.
+    pub config: EdgeConfig,
+    /// What identifies principals.
+    pub gate: Arc<Gatekeeper>,
+    /// The memory for bodies.
+    pub intake: Intake,
+    /// Where the model that answers is noted.
+    pub answered_by: AnsweredBy,
+}
+
+impl<S: AsRef<Edge> + Send + Sync> FromRequestParts<S> for Caller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let principal = parts.extensions.get::<Arc<Principal>>().cloned();
+        let context = parts.extensions.get::<RequestContext>();
+        let answered_by = context.map(|context| context.answered_by.clone());
+        Ok(state.as_ref().caller(
+            principal.unwrap_or_else(|| Arc::new(Principal::nobody())),
+            &parts.headers,
+            answered_by.unwrap_or_default(),
+        ))
+    }
+}
+
+/// A caller, with the state of the dialect that it speaks.
+#[derive(Clone)]
+pub struct DialectCaller<S> {
+    /// The caller.
+    pub caller: Caller,
+    /// The dialect's state.
+    pub state: S,
+}
+
+impl<S> Deref for DialectCaller<S> {
+    type Target = Caller;
+
+    fn deref(&self) -> &Caller {
+        &self.caller
+    }
+}
+
+impl<S: AsRef<Edge> + Clone + Send + Sync> FromRequestParts<S> for DialectCaller<S> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let caller = Caller::from_request_parts(parts, state).await?;
+        let state = state.clone();
+        Ok(Self { caller, state })
+    }
+}
+
+impl Caller {
+    /// Who begins a stream or a response that is kept.
+    pub fn owner(&self) -> StreamOwner {
+        StreamOwner {
+            caller: self.principal.who().to_owned(),
+            tenant: self.principal.tenant().cloned().unwrap_or_default(),
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! A request's body on its way out of a compressor.
+
+use std::error::Error;
+use std::fmt;
+use std::io::{self, BufRead, Read};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use axum::body::Body;
+use bytes::{Buf, Bytes};
+use flate2::bufread::MultiGzDecoder;
+use flate2::{Decompress, FlushDecompress, Status};
+use hyper::body::{Body as HttpBody, Frame};
+use zstd::stream::read::Decoder as ZstdDecoder;
+
+use super::Encoding;
+
+/// Given out at once.
+const STEP_BYTES: usize = 64 << 10;
+/// The largest window that a frame may ask for, as a power of two: RFC 9659's 8 MiB.
+const ZSTD_WINDOW_LOG: u32 = 23;
+/// A body that is read row by row may be of any length, but beyond the limit on whole bodies it
+/// may not be made of less than this part of it.
+const MAX_RATIO: u64 = 256;
+
+/// A body that becomes too large for what it is made of.
+#[derive(Debug)]
+struct TooMuch;
+
+impl fmt::Display for TooMuch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the body inflates beyond its limit")
+    }
+}
+
+impl Error for TooMuch {}
+
+/// Whether a body could not be read because it inflates beyond its limit.
+pub fn is_too_much(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if error.is::<TooMuch>() {
+            return true;
+        }
+        cause = inner(error);
+    }
+    false
+}
+
+/// An error of I/O tells the source of what is in it, not that itself.
+fn inner<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e (dyn Error + 'static)> {
+    let io: Option<&io::Error> = error.downcast_ref();
+    match io.and_then(io::Error::get_ref) {
+        Some(inner) => Some(inner),
+        None => error.source(),
+    }
+}
+
+/// What has come and is not inflated yet. It would block where more may come.
+#[derive(Default)]
+struct Feed {
+    piece: Bytes,
+    ended: bool,
+}
+
+impl BufRead for Feed {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.piece.is_empty() && !self.ended {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(&self.piece)
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.piece.advance(bytes);
+    }
+}
+
+impl Read for Feed {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let bytes = self.fill_buf()?.read(buffer)?;
+        self.consume(bytes);
+        Ok(bytes)
+    }
+}
+
+/// HTTP's `deflate`, which is zlib's format. Other than the library's own reader, it does not
+/// take a cut body for a whole one.
+struct Zlib {
+    feed: Feed,
+    state: Decompress,
+    ended: bool,
+}
+
+impl Read for Zlib {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while !self.ended {
+            let piece = self.feed.fill_buf()?;
+            let over = piece.is_empty();
+            let (taken, given) = (self.state.total_in(), self.state.total_out());
+            let status = self
+                .state
+                .decompress(piece, buffer, FlushDecompress::None)
+                .map_err(io::Error::other)?;
+            let taken = self.state.total_in() - taken;
+            let given = self.state.total_out() - given;
+            self.feed.consume(taken as usize);
+            self.ended = status == Status::StreamEnd;
+            if given != 0 {
+                return Ok(given as usize);
+            }
+            if !self.ended && (over || taken == 0) {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(0)
+    }
+}
+
+enum Decoder {
+    Zstd(ZstdDecoder<'static, Feed>),
+    Gzip(Box<MultiGzDecoder<Feed>>),
+    Deflate(Box<Zlib>),
+}
+
+impl Decoder {
+    fn new(encoding: Encoding) -> io::Result<Self> {
+        let feed = Feed::default();
+        Ok(match encoding {
+            Encoding::Gzip => Self::Gzip(Box::new(MultiGzDecoder::new(feed))),
+            Encoding::Deflate => Self::Deflate(Box::new(Zlib {
+                feed,
+                state: Decompress::new(true),
+                ended: false,
+            })),
+            Encoding::Zstd => {
+                let mut decoder = ZstdDecoder::with_buffer(feed)?;
+                decoder.window_log_max(ZSTD_WINDOW_LOG)?;
+                Self::Zstd(decoder)
+            }
+        })
+    }
+
+    fn feed(&mut self) -> &mut Feed {
+        match self {
+            Self::Zstd(decoder) => decoder.get_mut(),
+            Self::Gzip(decoder) => decoder.get_mut(),
+            Self::Deflate(decoder) => &mut decoder.feed,
+        }
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Zstd(decoder) => decoder.read(buffer),
+            Self::Gzip(decoder) => decoder.read(buffer),
+            Self::Deflate(decoder) => decoder.read(buffer),
+        }
+    }
+}
+
+/// A body, inflated as it is asked for.
+pub(super) struct Inflated {
+    inner: Body,
+    encoding: Encoding,
+    decoder: Option<Decoder>,
+    limit: u64,
+    taken: u64,
+    given: u64,
+    ended: bool,
+    scratch: Vec<u8>,
+}
+
+impl Inflated {
+    /// `limit` is that of a whole body.
+    pub(super) fn new(inner: Body, encoding: Encoding, limit: usize) -> Self {
+        Self {
+            inner,
+            encoding,
+            decoder: None,
+            limit: limit as u64,
+            taken: 0,
+            given: 0,
+            ended: false,
+            scratch: Vec::new(),
+        }
+    }
+
+    fn decoder(&mut self) -> io::Result<&mut Decoder> {
+        match &mut self.decoder {
+            Some(decoder) => Ok(decoder),
+            none => Ok(none.insert(Decoder::new(self.encoding)?)),
+        }
+    }
+
+    /// What can be inflated of what has come: some bytes, `None` at the end, or an error, which
+    /// may be that more must come.
+    fn step(&mut self) -> io::Result<Option<Bytes>> {
+        let mut out = std::mem::take(&mut self.scratch);
+        out.resize(STEP_BYTES, 0);
+        let read = self.decoder().and_then(|decoder| decoder.read(&mut out));
+        // A piece takes what is in it: there may be very many, of very little.
+        let piece = Bytes::copy_from_slice(&out[..read.as_ref().map_or(0, |given| *given)]);
+        self.scratch = out;
+        let given = read?;
+        if given == 0 {
+            return Ok(None);
+        }
+        self.given += given as u64;
+        let allowed = self.limit.saturating_add(MAX_RATIO * self.taken);
+        if allowed < self.given {
+            return Err(io::Error::other(TooMuch));
+        }
+        Ok(Some(piece))
+    }
+
+    fn push(&mut self, piece: Bytes) -> io::Result<()> {
+        self.taken += piece.len() as u64;
+        self.decoder()?.feed().piece = piece;
+        Ok(())
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        // A body of nothing at all is an empty one, whatever its header says.
+        self.ended = self.taken == 0;
+        self.decoder()?.feed().ended = true;
+        Ok(())
+    }
+}
+
+impl HttpBody for Inflated {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let this = &mut *self;
+        while !this.ended {
+            let failed = match this.step() {
+                Ok(Some(bytes)) => return Poll::Ready(Some(Ok(Frame::data(bytes)))),
+                Ok(None) => {
+                    this.ended = true;
+                    break;
+                }
+                Err(error) => error,
+            };
+            if failed.kind() != io::ErrorKind::WouldBlock {
+                this.ended = true;
+                return Poll::Ready(Some(Err(axum::Error::new(failed))));
+            }
+            let fed = match ready!(Pin::new(&mut this.inner).poll_frame(cx)) {
+                Some(Ok(frame)) => this.push(frame.into_data().unwrap_or_default()),
+                Some(Err(error)) => {
+                    this.ended = true;
+                    return Poll::Ready(Some(Err(error)));
+                }
+                None => this.end(),
+            };
+            if let Err(error) = fed {
+                this.ended = true;
+                return Poll::Ready(Some(Err(axum::Error::new(error))));
+            }
+        }
+        Poll::Ready(None)
+    }
+}

@@ -1,0 +1,244 @@
+//! Default deny: a route names the role that it needs, or it does not compile.
+//!
+//! Routers are built of [`Routes`], whose methods ([`get`], [`post`], [`put`], [`delete`]) take an
+//! [`Access`] each. Handlers are given the cluster as a [`Caller`](crate::edge::Caller) only, which
+//! has the rights of the request's principal.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::handler::Handler;
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::Response;
+use axum::routing::{self, MethodRouter};
+use volley_security::Gatekeeper;
+
+use crate::auth::{Access, check, identify};
+use crate::config::EdgeConfig;
+use crate::context;
+use crate::context::RequestContext;
+use crate::edge::{Caller, Edge};
+use crate::encoding;
+use crate::encoding::Uncompressed;
+use crate::error::ErrorFormats;
+
+/// The methods of one route, each with its [`Access`].
+#[derive(Clone)]
+pub struct Methods<S> {
+    router: MethodRouter<S>,
+    listed: Vec<(&'static str, Access)>,
+    streamed: Vec<&'static str>,
+}
+
+/// A `GET` for whom `access` names.
+pub fn get<H, T, S>(access: impl Into<Access>, handler: H) -> Methods<S>
+where
+    H: Handler<T, S>,
+    T: 'static,
+    S: Clone + Send + Sync + 'static,
+{
+    Methods::guarded("GET", access.into(), routing::get(handler))
+}
+
+/// A `POST` for whom `access` names.
+pub fn post<H, T, S>(access: impl Into<Access>, handler: H) -> Methods<S>
+where
+    H: Handler<T, S>,
+    T: 'static,
+    S: Clone + Send + Sync + 'static,
+{
+    Methods::guarded("POST", access.into(), routing::post(handler))
+}
+
+/// A `POST` for whom `access` names, whose answer may be a stream, which `edge`'s keeper can keep.
+pub fn post_stream<H, T, S>(access: impl Into<Access>, edge: &Edge, handler: H) -> Methods<S>
+where
+    H: Handler<T, S>,
+    T: 'static,
+    S: Clone + Send + Sync + 'static,
+{
+    let kept = from_fn_with_state(edge.clone(), keep);
+    let methods = routing::post(handler).route_layer(kept);
+    Methods::guarded("POST", access.into(), methods).streamed()
+}
+
+/// Around a route whose answer may be a stream: leaves the request to the node's keeper.
+async fn keep(
+    State(edge): State<Edge>,
+    caller: Caller,
+    context: RequestContext,
+    request: Request,
+    next: Next,
+) -> Response {
+    match edge.keeper() {
+        Some(keeper) => keeper.around(caller, context, request, next).await,
+        None => next.run(request).await,
+    }
+}
+
+/// A `PUT` for whom `access` names.
+pub fn put<H, T, S>(access: impl Into<Access>, handler: H) -> Methods<S>
+where
+    H: Handler<T, S>,
+    T: 'static,
+    S: Clone + Send + Sync + 'static,
+{
+    Methods::guarded("PUT", access.into(), routing::put(handler))
+}
+
+/// A `DELETE` for whom `access` names.
+pub fn delete<H, T, S>(access: impl Into<Access>, handler: H) -> Methods<S>
+where
+    H: Handler<T, S>,
+    T: 'static,
+    S: Clone + Send + Sync + 'static,
+{
+    Methods::guarded("DELETE", access.into(), routing::delete(handler))
+}
+
+impl<S: Clone + Send + Sync + 'static> Methods<S> {
+    fn guarded(method: &'static str, access: Access, methods: MethodRouter<S>) -> Self {
+        let check = from_fn(move |request, next| check(access, request, next));
+        Self {
+            router: methods.route_layer(check),
+            listed: vec![(method, access)],
+            streamed: Vec::new(),
+        }
+    }
+
+    /// These, whose answers may be streams.
+    pub fn streamed(mut self) -> Self {
+        self.streamed = self.listed.iter().map(|(method, _)| *method).collect();
+        self
+    }
+
+    /// These and `others`.
+    pub fn and(mut self, others: Self) -> Self {
+        self.listed.extend(others.listed);
+        self.streamed.extend(others.streamed);
+        Self {
+            router: self.router.merge(others.router),
+            listed: self.listed,
+            streamed: self.streamed,
+        }
+    }
+}
+
+/// A route as it is listed: its path, and who may call which of its methods.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// The path, with its parameters in braces.
+    pub path: String,
+    /// The methods, each with who may call it.
+    pub methods: Vec<(&'static str, Access)>,
+    /// The methods among these whose answers may be streams.
+    pub streamed: Vec<&'static str>,
+}
+
+impl Listed {
+    /// A `GET` that everybody may call.
+    pub fn public(path: &str) -> Self {
+        Self {
+            path: path.to_owned(),
+            methods: vec![("GET", Access::Public)],
+            streamed: Vec::new(),
+        }
+    }
+}
+
+/// Routes whose methods all name who may call them.
+pub struct Routes<S> {
+    router: Router<S>,
+    listed: Vec<Listed>,
+}
+
+impl<S: Clone + Send + Sync + 'static> Routes<S> {
+    /// No routes.
+    pub fn new() -> Self {
+        Self {
+            router: Router::new(),
+            listed: Vec::new(),
+        }
+    }
+
+    /// These and the methods of `path`.
+    pub fn route(mut self, path: &str, methods: Methods<S>) -> Self {
+        self.listed.push(Listed {
+            path: path.to_owned(),
+            methods: methods.listed,
+            streamed: methods.streamed,
+        });
+        Self {
+            router: self.router.route(path, methods.router),
+            listed: self.listed,
+        }
+    }
+
+    /// These and `routes` below `prefix`.
+    pub fn nest(mut self, prefix: &str, routes: Self) -> Self {
+        let nested = routes.listed.into_iter().map(|route| Listed {
+            path: format!("{prefix}{}", route.path.trim_end_matches('/')),
+            methods: route.methods,
+            streamed: route.streamed,
+        });
+        self.listed.extend(nested);
+        Self {
+            router: self.router.nest(prefix, routes.router),
+            listed: self.listed,
+        }
+    }
+
+    /// These and `routes`.
+    pub fn merge(mut self, routes: Self) -> Self {
+        self.listed.extend(routes.listed);
+        Self {
+            router: self.router.merge(routes.router),
+            listed: self.listed,
+        }
+    }
+
+    /// All routes.
+    pub fn listed(&self) -> &[Listed] {
+        &self.listed
+    }
+
+    /// The same routes, whose answers are never compressed: some clients accept compressed answers
+    /// and cannot read them.
+    pub fn uncompressed(self) -> Self {
+        let mark = from_fn(async |request, next: Next| {
+            let mut response = next.run(request).await;
+            response.extensions_mut().insert(Uncompressed);
+            response
+        });
+        Self {
+            router: self.router.route_layer(mark),
+            listed: self.listed,
+        }
+    }
+
+    /// The same routes with their state, to be merged with those of other states.
+    pub fn with_state(self, state: S) -> Routes<()> {
+        Routes {
+            router: self.router.with_state(state),
+            listed: self.listed,
+        }
+    }
+}
+
+impl Routes<()> {
+    /// The router, with what wraps every route: bodies compressed both ways, the request's
+    /// context, and its principal.
+    pub fn finish(self, gate: Arc<Gatekeeper>, config: EdgeConfig, errors: ErrorFormats) -> Router {
+        let limit = config.max_body_bytes.max(config.max_tensor_bytes);
+        self.router
+            .fallback(context::no_route)
+            .method_not_allowed_fallback(context::no_method)
+            .layer(from_fn_with_state(gate, identify))
+            .layer(from_fn_with_state(
+                (Arc::new(config), errors),
+                context::middleware,
+            ))
+            .layer(from_fn_with_state(limit, encoding::middleware))
+    }
+}

@@ -1,0 +1,100 @@
+//! Streams whose client has stopped taking events. Over HTTP/2 a client can stall one stream
+//! while its connection lives, and then nothing asks the stream's body for more: a clock beside
+//! it must notice, or the model would be held for ever.
+
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use bytes::Bytes;
+use hyper::body::{Body as HttpBody, Frame};
+use parking_lot::Mutex;
+
+#[derive(Default)]
+struct Watched {
+    body: Option<Body>,
+    /// Since when a piece is handed over and no more was asked for.
+    idle_since: Option<Instant>,
+}
+
+/// The streams of one connection.
+#[derive(Clone, Default)]
+pub struct Watches(Arc<Mutex<Vec<Weak<Mutex<Watched>>>>>);
+
+impl Watches {
+    /// `body`, under watch.
+    pub fn watch(&self, body: Body) -> Body {
+        let watched = Arc::new(Mutex::new(Watched {
+            body: Some(body),
+            idle_since: None,
+        }));
+        let mut all = self.0.lock();
+        all.retain(|other| other.strong_count() != 0);
+        all.push(Arc::downgrade(&watched));
+        Body::new(WatchedBody(watched))
+    }
+
+    /// Drops the streams that have not been asked for more in the `limit` before `now`.
+    pub fn cut(&self, now: Instant, limit: Duration) {
+        let all: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
+        for watched in all {
+            let mut watched = watched.lock();
+            let stalled = |since| limit <= now.saturating_duration_since(since);
+            if watched.idle_since.is_some_and(stalled) {
+                let body = watched.body.take();
+                drop(watched);
+                drop(body);
+                tracing::debug!("a stream was cut: its client takes no more");
+            }
+        }
+    }
+}
+
+struct WatchedBody(Arc<Mutex<Watched>>);
+
+impl HttpBody for WatchedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let mut watched = self.0.lock();
+        watched.idle_since = None;
+        let Some(body) = &mut watched.body else {
+            return Poll::Ready(Some(Err(axum::Error::new("the client took no more"))));
+        };
+        let polled = Pin::new(body).poll_frame(cx);
+        if polled.is_ready() {
+            watched.idle_since = Some(Instant::now());
+        }
+        polled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn only_a_stream_that_is_not_asked_for_more_is_cut() {
+        let pieces = futures::stream::repeat_with(|| Ok::<_, axum::Error>(Bytes::from("x")));
+        let quiet = futures::stream::pending::<Result<Bytes, axum::Error>>();
+        let watches = Watches::default();
+        let mut stalled = watches.watch(Body::from_stream(pieces));
+        let mut waiting = watches.watch(Body::from_stream(quiet));
+        stalled.frame().await.unwrap().unwrap();
+        assert!(futures::poll!(waiting.frame()).is_pending());
+        let limit = Duration::from_secs(60);
+        watches.cut(Instant::now(), limit);
+        stalled.frame().await.unwrap().unwrap();
+        watches.cut(Instant::now() + limit, limit);
+        assert!(stalled.frame().await.unwrap().is_err());
+        assert!(futures::poll!(waiting.frame()).is_pending());
+    }
+}

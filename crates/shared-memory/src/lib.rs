@@ -1,0 +1,471 @@
+//! System shared memory: tensors that a client on the same machine leaves in, and takes from, a
+//! POSIX object.
+//!
+//! Objects are read and written as the files that Linux has them as. So one that its owner makes
+//! shorter meanwhile is an error, and no signal.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::path::Path as FilePath;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
+use volley_types::{ErrorCode, PredictError};
+
+/// The parameter that names a region of shared memory.
+pub const REGION: &str = "shared_memory_region";
+/// The parameter with a tensor's size in it, in bytes.
+pub const SIZE: &str = "shared_memory_byte_size";
+/// The parameter with a tensor's place in it, in bytes.
+pub const OFFSET: &str = "shared_memory_offset";
+
+/// Where Linux has POSIX objects.
+const DIRECTORY: &str = "/dev/shm";
+/// The most regions of a node.
+const MAX_REGIONS: usize = 1_024;
+/// The longest name of a region or of an object, in bytes.
+const MAX_NAME: usize = 255;
+
+/// What a client has registered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// The object's name, as the client gave it.
+    pub key: String,
+    /// Where the region begins in the object, in bytes.
+    pub offset: u64,
+    /// Its length, in bytes.
+    pub byte_size: u64,
+}
+
+/// A tensor's place in a region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// The region's name.
+    pub region: String,
+    /// Where it begins in the region, in bytes.
+    pub offset: u64,
+    /// The length, in bytes.
+    pub size: u64,
+}
+
+/// The regions of this node.
+#[derive(Debug)]
+pub struct SharedMemory {
+    /// Whether regions may be registered here.
+    allowed: bool,
+    /// The largest tensor, in bytes.
+    most: usize,
+    regions: Mutex<BTreeMap<String, (Region, Arc<File>)>>,
+}
+
+impl SharedMemory {
+    /// Regions for clients, where they are `allowed`; one request reads at most `most` bytes of them.
+    pub fn new(allowed: bool, most: usize) -> Self {
+        Self {
+            allowed: allowed && cfg!(target_os = "linux"),
+            most,
+            regions: Mutex::default(),
+        }
+    }
+
+    /// The region of that name, or all where it is empty.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn regions(&self, name: &str) -> Result<Vec<(String, Region)>, PredictError> {
+        let regions = self.regions.lock();
+        if !name.is_empty() {
+            let (region, _) = regions.get(name).ok_or_else(|| unknown(name))?;
+            return Ok(vec![(name.to_owned(), region.clone())]);
+        }
+        let told = regions.iter();
+        Ok(told
+            .map(|(name, (region, _))| (name.clone(), region.clone()))
+            .collect())
+    }
+
+    /// Opens the object of a region.
+    ///
+    /// # Errors
+    /// `Unimplemented` where this node has none; `Conflict` when the name is taken; `InvalidInput`
+    /// for what is no object, or is shorter than the region.
+    pub fn register(&self, name: String, region: Region) -> Result<(), PredictError> {
+        if !self.allowed {
+            return Err(PredictError::new(
+                ErrorCode::Unimplemented,
+                "system shared memory is off at this node; set 'listen.shared_memory' to true, or \
+                 send tensors in the request",
+            ));
+        }
+        if name.is_empty() || MAX_NAME < name.len() || name.chars().any(char::is_control) {
+            return Err(PredictError::invalid(
+                "the name of a shared memory region must be 1 to 255 printable bytes",
+            ));
+        }
+        let shown = printable(&name);
+        let wrong =
+            |what: &str| PredictError::invalid(format!("shared memory region '{shown}': {what}"));
+        let file = open(&region.key).map_err(wrong)?;
+        let length = file.metadata().map_err(|_| wrong("cannot be read"))?.len();
+        let end = region.offset.checked_add(region.byte_size);
+        if region.byte_size == 0 || end.is_none_or(|end| length < end) {
+            return Err(wrong(&format!(
+                "its offset and byte_size do not lie in the object, which has {length} bytes"
+            )));
+        }
+        let mut regions = self.regions.lock();
+        if regions.contains_key(&name) {
+            let message = format!("shared memory region '{shown}' is registered already");
+            return Err(PredictError::new(ErrorCode::Conflict, message));
+        }
+        if MAX_REGIONS <= regions.len() {
+            let message = format!("this node has {MAX_REGIONS} shared memory regions already");
+            return Err(PredictError::new(ErrorCode::Overloaded, message));
+        }
+        regions.insert(name, (region, Arc::new(file)));
+        Ok(())
+    }
+
+    /// Forgets the region of that name, or all where it is empty. One that is not there is no
+    /// error.
+    pub fn unregister(&self, name: &str) {
+        let mut regions = self.regions.lock();
+        if name.is_empty() {
+            regions.clear();
+        } else {
+            regions.remove(name);
+        }
+    }
+
+    fn find(&self, slice: &Slice) -> Result<(Arc<File>, u64), PredictError> {
+        let regions = self.regions.lock();
+        let (region, file) = regions
+            .get(&slice.region)
+            .ok_or_else(|| unknown(&slice.region))?;
+        let end = slice.offset.checked_add(slice.size);
+        if end.is_none_or(|end| region.byte_size < end) {
+            return Err(PredictError::invalid(format!(
+                "{} bytes at {} do not lie in the shared memory region '{}', which has {}",
+                slice.size,
+                slice.offset,
+                printable(&slice.region),
+                region.byte_size
+            )));
+        }
+        if u64::try_from(self.most).is_ok_and(|most| most < slice.size) {
+            return Err(PredictError::new(
+                ErrorCode::TooLarge,
+                format!("a tensor in shared memory may have {} bytes", self.most),
+            ));
+        }
+        Ok((file.clone(), region.offset + slice.offset))
+    }
+
+    /// What lies in a slice.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown region; `InvalidInput` when the slice is not in it.
+    pub fn read(&self, slice: &Slice) -> Result<Bytes, PredictError> {
+        let (file, at) = self.find(slice)?;
+        let mut bytes = vec![0; usize::try_from(slice.size).unwrap_or(0)];
+        let read = std::os::unix::fs::FileExt::read_exact_at(&*file, &mut bytes, at);
+        read.map_err(|_| gone(&slice.region))?;
+        Ok(bytes.into())
+    }
+
+    /// Puts an output into its slice, which may be larger.
+    ///
+    /// # Errors
+    /// As [`SharedMemory::read`]; `InvalidInput` when the slice is too small.
+    pub fn write(&self, slice: &Slice, bytes: &[u8]) -> Result<(), PredictError> {
+        let (file, at) = self.find(slice)?;
+        if u64::try_from(bytes.len()).is_ok_and(|length| slice.size < length) {
+            return Err(PredictError::invalid(format!(
+                "an output has {} bytes, and its place in the shared memory region '{}' has {}",
+                bytes.len(),
+                printable(&slice.region),
+                slice.size
+            )));
+        }
+        let written = std::os::unix::fs::FileExt::write_all_at(&*file, bytes, at);
+        written.map_err(|_| gone(&slice.region))
+    }
+
+    /// A body whose inputs in shared memory are binary data behind the JSON instead.
+    ///
+    /// # Errors
+    /// Those of [`SharedMemory::read`], and `InvalidInput` naming the input.
+    pub fn fill(
+        &self,
+        body: &mut Map<String, Value>,
+        mut raw: Bytes,
+    ) -> Result<Bytes, PredictError> {
+        let inputs = body.get_mut("inputs").and_then(Value::as_array_mut);
+        let Some(inputs) = inputs.filter(|inputs| inputs.iter().any(is_shared)) else {
+            return Ok(raw);
+        };
+        let mut all = BytesMut::new();
+        for input in inputs {
+            let name = printable(input["name"].as_str().unwrap_or_default());
+            let wrong = |what: &str| PredictError::invalid(format!("input '{name}': {what}"));
+            let parameters = input.get_mut("parameters").and_then(Value::as_object_mut);
+            let Some(parameters) = parameters else {
+                continue;
+            };
+            if let Some(slice) = slice(|name| parameters.get(name)).map_err(|what| wrong(&what))? {
+                if parameters.contains_key("binary_data_size") {
+                    return Err(wrong("is in shared memory and in the body; give it once"));
+                }
+                all.extend_from_slice(&self.read(&slice)?);
+                for name in [REGION, SIZE, OFFSET] {
+                    parameters.remove(name);
+                }
+                parameters.insert("binary_data_size".to_owned(), json!(slice.size));
+            } else if let Some(size) = parameters.get("binary_data_size").and_then(Value::as_u64) {
+                let size = usize::try_from(size).unwrap_or(usize::MAX);
+                if raw.len() < size {
+                    return Err(wrong("has more binary data than the body"));
+                }
+                all.extend_from_slice(&raw.split_to(size));
+            }
+        }
+        all.extend_from_slice(&raw);
+        Ok(all.freeze())
+    }
+}
+
+fn is_shared(input: &Value) -> bool {
+    let parameters = input.get("parameters");
+    parameters.is_some_and(|parameters| parameters.get(REGION).is_some())
+}
+
+/// The slice that parameters in JSON name, where they name a region.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn slice<'v>(given: impl Fn(&str) -> Option<&'v Value>) -> Result<Option<Slice>, String> {
+    let Some(region) = given(REGION) else {
+        return Ok(None);
+    };
+    let region = region
+        .as_str()
+        .ok_or_else(|| format!("parameter '{REGION}' must be a text"))?;
+    let number = |name: &str| match given(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => value
+            .as_u64()
+            .map(Some)
+            .ok_or_else(|| format!("parameter '{name}' must be a number of bytes")),
+    };
+    Ok(Some(Slice {
+        region: region.to_owned(),
+        offset: number(OFFSET)?.unwrap_or(0),
+        size: number(SIZE)?.ok_or_else(|| format!("parameter '{SIZE}' is missing"))?,
+    }))
+}
+
+/// The object of that name: a plain file in the directory of POSIX objects, and nothing that it
+/// leads to.
+fn open(key: &str) -> Result<File, &'static str> {
+    use std::os::unix::fs::MetadataExt;
+    let name = key.strip_prefix('/').unwrap_or(key);
+    let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'/';
+    if name.is_empty() || name.starts_with('.') || MAX_NAME < name.len() || !name.bytes().all(plain)
+    {
+        return Err("its key is not the name of a POSIX shared memory object");
+    }
+    let path = FilePath::new(DIRECTORY).join(name);
+    let missing = |_| "there is no such POSIX shared memory object, or it cannot be opened";
+    let before = path.symlink_metadata().map_err(missing)?;
+    if !before.file_type().is_file() {
+        return Err("its key does not name a POSIX shared memory object");
+    }
+    let file = OpenOptions::new().read(true).write(true).open(&path);
+    let file = file.map_err(missing)?;
+    let opened = file.metadata().map_err(missing)?;
+    if (opened.dev(), opened.ino()) != (before.dev(), before.ino()) {
+        return Err("the POSIX shared memory object was replaced meanwhile");
+    }
+    Ok(file)
+}
+
+fn unknown(name: &str) -> PredictError {
+    let name = printable(name);
+    let message = format!("no shared memory region '{name}' is registered at this node");
+    PredictError::new(ErrorCode::NotFound, message)
+}
+
+fn gone(name: &str) -> PredictError {
+    let name = printable(name);
+    let message = format!("the object of the shared memory region '{name}' is shorter by now");
+    PredictError::invalid(message)
+}
+
+/// CUDA's regions are not offered.
+pub fn no_cuda() -> PredictError {
+    PredictError::invalid(
+        "CUDA shared memory is not offered; use system shared memory, or send tensors in the \
+         request",
+    )
+}
+
+/// A name as a message shows it.
+fn printable(name: &str) -> String {
+    name.chars().filter(|c| !c.is_control()).take(64).collect()
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    struct Object(String);
+
+    impl Object {
+        fn new(bytes: &[u8]) -> Self {
+            let id = volley_types::RequestId::random();
+            let key = format!("volley-test-{id}");
+            std::fs::write(FilePath::new(DIRECTORY).join(&key), bytes).unwrap();
+            Self(key)
+        }
+
+        fn path(&self) -> std::path::PathBuf {
+            FilePath::new(DIRECTORY).join(&self.0)
+        }
+
+        fn region(&self, offset: u64, byte_size: u64) -> Region {
+            let key = format!("/{}", self.0);
+            Region {
+                key,
+                offset,
+                byte_size,
+            }
+        }
+    }
+
+    impl Drop for Object {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(self.path());
+        }
+    }
+
+    fn at(offset: u64, size: u64) -> Slice {
+        Slice {
+            region: "r".to_owned(),
+            offset,
+            size,
+        }
+    }
+
+    #[test]
+    fn a_region_is_read_and_written_within_its_borders() {
+        let object = Object::new(b"0123456789");
+        let memory = SharedMemory::new(true, 8);
+        memory
+            .register("r".to_owned(), object.region(2, 6))
+            .unwrap();
+        assert_eq!(memory.read(&at(1, 3)).unwrap(), "345");
+        memory.write(&at(0, 4), b"ab").unwrap();
+        assert_eq!(std::fs::read(object.path()).unwrap(), b"01ab456789");
+        assert!(
+            memory
+                .write(&at(0, 1), b"ab")
+                .unwrap_err()
+                .message
+                .contains("2 bytes")
+        );
+        for outside in [at(0, 7), at(6, 1), at(u64::MAX, 2)] {
+            assert_eq!(
+                memory.read(&outside).unwrap_err().code,
+                ErrorCode::InvalidInput
+            );
+        }
+        let again = memory.register("r".to_owned(), object.region(0, 1));
+        assert_eq!(again.unwrap_err().code, ErrorCode::Conflict);
+        assert_eq!(memory.regions("").unwrap().len(), 1);
+        assert_eq!(memory.regions("x").unwrap_err().code, ErrorCode::NotFound);
+        // What shrinks is an error of the request's, and ends nothing.
+        std::fs::write(object.path(), b"01").unwrap();
+        assert_eq!(
+            memory.read(&at(0, 2)).unwrap_err().code,
+            ErrorCode::InvalidInput
+        );
+        memory.unregister("x");
+        memory.unregister("");
+        assert!(memory.regions("").unwrap().is_empty());
+    }
+
+    #[test]
+    fn only_objects_are_opened_and_only_where_that_is_allowed() {
+        let object = Object::new(b"0123");
+        let memory = SharedMemory::new(true, 8);
+        for key in [
+            "",
+            "/",
+            "../etc/passwd",
+            "a/b",
+            "/..",
+            ".hidden",
+            "volley-none",
+        ] {
+            let region = Region {
+                key: key.to_owned(),
+                offset: 0,
+                byte_size: 1,
+            };
+            let refused = memory.register("r".to_owned(), region).unwrap_err();
+            assert_eq!(refused.code, ErrorCode::InvalidInput, "{key}");
+            assert!(!refused.message.contains(DIRECTORY), "{refused}");
+        }
+        let link = FilePath::new(DIRECTORY).join(format!("{}-link", object.0));
+        std::os::unix::fs::symlink("/etc/passwd", &link).unwrap();
+        let region = Region {
+            key: format!("{}-link", object.0),
+            offset: 0,
+            byte_size: 1,
+        };
+        let refused = memory.register("r".to_owned(), region);
+        std::fs::remove_file(link).unwrap();
+        assert!(refused.is_err());
+        assert!(
+            memory
+                .register("r".to_owned(), object.region(0, 5))
+                .is_err()
+        );
+        assert!(
+            memory
+                .register("r".to_owned(), object.region(u64::MAX, 2))
+                .is_err()
+        );
+        let off = SharedMemory::new(false, 8);
+        let refused = off
+            .register("r".to_owned(), object.region(0, 1))
+            .unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Unimplemented);
+        off.unregister("");
+    }
+
+    #[test]
+    fn inputs_in_regions_become_binary_data_in_their_places() {
+        let object = Object::new(b"shared");
+        let memory = SharedMemory::new(true, 64);
+        memory
+            .register("r".to_owned(), object.region(0, 6))
+            .unwrap();
+        let body = json!({ "inputs": [
+            { "name": "a", "parameters": { "binary_data_size": 2 } },
+            { "name": "b", "parameters": { REGION: "r", SIZE: 3, OFFSET: 1 } },
+            { "name": "c", "data": [1] },
+        ]});
+        let mut body = body.as_object().unwrap().clone();
+        let raw = memory.fill(&mut body, Bytes::from_static(b"xy")).unwrap();
+        assert_eq!(raw, "xyhar");
+        let parameters = &body["inputs"][1]["parameters"];
+        assert_eq!(*parameters, json!({ "binary_data_size": 3 }));
+        let twice = json!({ "inputs": [
+            { "name": "a", "parameters": { REGION: "r", SIZE: 1, "binary_data_size": 2 } }] });
+        let mut twice = twice.as_object().unwrap().clone();
+        assert!(memory.fill(&mut twice, Bytes::new()).is_err());
+    }
+}
