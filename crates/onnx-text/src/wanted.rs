@@ -1,7 +1,7 @@
 //! What a request says of its answer beside the rows: the parameters of encoders.
 
 use volley_types::params::TOKEN_INPUTS;
-use volley_types::{Parameters, PredictError, Task};
+use volley_types::{Parameters, PredictError, Task, unknown_parameter};
 
 use volley_model_directory::overrides::DIMENSIONS;
 
@@ -71,11 +71,21 @@ fn misplaced(name: &str, task: Task) -> PredictError {
 }
 
 fn unknown(name: &str) -> PredictError {
-    let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
-    PredictError::invalid(format!(
-        "parameter '{name}' is not known to a text encoder; its parameters are '{DIMENSIONS}', \
-         '{NORMALIZE}', '{TRUNCATE}', '{RAW_SCORES}', '{TERM_IDS}' and '{TOKEN_INPUTS}'"
-    ))
+    let known = [
+        DIMENSIONS,
+        NORMALIZE,
+        TRUNCATE,
+        RAW_SCORES,
+        TERM_IDS,
+        TOKEN_INPUTS,
+    ];
+    let mut error = unknown_parameter(name, known);
+    let names = known.map(|name| format!("'{name}'")).join(", ");
+    error.message = format!(
+        "{}; the parameters of a text encoder are {names}",
+        error.message
+    );
+    error
 }
 
 #[cfg(test)]
