@@ -5,6 +5,7 @@
 //! (`?model=`), or the body (`model`); else the only one that is ready and can do it.
 
 mod choice;
+mod embed_all;
 mod events;
 mod options;
 mod tei;
@@ -16,7 +17,8 @@ use serde_json::{Map, Value};
 use volley_types::{PredictError, Task};
 
 pub(crate) use self::choice::{Chosen, Named, choose};
-pub(crate) use self::tei::{decode, embed, embed_all, embed_sparse, predict, rerank, similarity};
+pub(crate) use self::embed_all::embed_all;
+pub(crate) use self::tei::{decode, embed, embed_sparse, predict, rerank, similarity};
 pub(crate) use self::tgi::{chat_tokenize, generate, generate_stream, info};
 use crate::app::App;
 use crate::auth::{PREDICT, Routes, Sealed, VIEWER, get, post, post_stream};

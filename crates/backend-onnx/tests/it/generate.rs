@@ -346,6 +346,20 @@ async fn text_goes_to_tokens_and_back_and_tokens_are_a_prompt() {
     let ids = serde_json::to_string(&ids).unwrap();
     let batches = rows(&model, &ids, &[yes("detokenize")]).await;
     assert_eq!(each(&batches).next().unwrap().text(), Some(STORY));
+    // Special tokens have their text too, unless nobody wants it.
+    let marked = format!("<|end|>{STORY}");
+    let batches = rows(&model, &marked, &[yes("tokenize"), yes("raw")]).await;
+    let marks = each(&batches).next().unwrap().token_ids().unwrap();
+    let ids_of_marked = serde_json::to_string(&marks.values().to_vec()).unwrap();
+    for (skip, text) in [(false, marked.as_str()), (true, STORY)] {
+        let asked = [
+            yes("detokenize"),
+            ("skip_special_tokens", ParamValue::Bool(skip)),
+        ];
+        let asked = if skip { &asked[..] } else { &asked[..1] };
+        let batches = rows(&model, &ids_of_marked, asked).await;
+        assert_eq!(each(&batches).next().unwrap().text(), Some(text));
+    }
     let raw = tell(&model, STORY, &[tokens(8), yes("raw")]).await.unwrap();
     let given = tell(&model, &ids, &[tokens(8), yes("token_inputs")]).await;
     assert_eq!(raw.ids, given.unwrap().ids);

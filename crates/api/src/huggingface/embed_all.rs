@@ -1,0 +1,64 @@
+//! `/embed_all` of Text Embeddings Inference: a vector for each token.
+
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_array::cast::AsArray;
+use arrow_array::types::UInt32Type;
+use axum::Json;
+use serde_json::{Map, Value};
+use volley_types::params::TOKEN_VECTORS;
+use volley_types::signature::TOKENS;
+use volley_types::{PredictError, Task};
+
+use super::tei::{answered, embedded, take_truncation};
+use super::{Named, choose};
+use crate::app::App;
+use crate::body::{Fields, JsonObject};
+use crate::context::RequestContext;
+use crate::error::ApiError;
+use crate::extract::State;
+use crate::inputs::Inputs;
+use crate::openai::embeddings;
+
+/// A vector for each token of each text, as the model gives them.
+pub(crate) async fn embed_all(
+    State(app): State<Arc<App>>,
+    context: RequestContext,
+    named: Named,
+    JsonObject(mut body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    let work = async {
+        let chosen = choose(&app, named, &mut body, &[Task::Embed], "embed").await?;
+        let known = ["inputs", "truncate", "truncation_direction", "prompt_name"];
+        body.only("an embedding of tokens", &known)?;
+        let inputs = Inputs::take(&mut body, "inputs")?;
+        let mut parameters = Map::new();
+        take_truncation(&app, &chosen, &mut body, &mut parameters)?;
+        parameters.insert(TOKEN_VECTORS.to_owned(), true.into());
+        let columns = embedded(inputs, &mut body, &mut parameters)?;
+        let batches = answered(&app, &context, &chosen, columns, &parameters).await?;
+        let rows = batches.iter().map(of_tokens);
+        Ok(rows.collect::<Result<Vec<_>, _>>()?.concat())
+    };
+    Ok(Json(context.in_time(work).await.map(Value::Array)?))
+}
+
+/// For each row the vectors of its tokens, which stand one after the other.
+fn of_tokens(batch: &RecordBatch) -> Result<Vec<Value>, PredictError> {
+    let mut rows = Vec::new();
+    embeddings::vectors(batch, &mut rows)?;
+    let tokens = batch.column_by_name(TOKENS);
+    let tokens = tokens.and_then(|tokens| tokens.as_primitive_opt::<UInt32Type>());
+    let tokens = tokens.ok_or_else(|| embeddings::malformed("the tokens are not counted"))?;
+    let rows = rows.into_iter().zip(tokens.values());
+    let rows = rows.map(|(numbers, tokens)| {
+        let tokens = usize::try_from(*tokens).unwrap_or(usize::MAX);
+        if tokens == 0 || numbers.is_empty() || numbers.len() % tokens != 0 {
+            return Err(embeddings::malformed("a row has no vector for each token"));
+        }
+        let vectors = numbers.chunks(numbers.len() / tokens);
+        Ok(vectors.map(Value::from).collect())
+    });
+    rows.collect()
+}
