@@ -198,9 +198,8 @@ pub(super) async fn texts(
     let mut bytes = 0;
     while let Some(batch) = answer.try_next().await? {
         for row in GenerationRow::rows(&batch)? {
-            if let Some((code, message)) = row.error() {
-                let code = ErrorCode::from_name(code).unwrap_or(ErrorCode::Internal);
-                return Err(PredictError::new(code, message));
+            if let Some(error) = row.failure() {
+                return Err(error);
             }
             let item = row.item() as usize;
             if rows <= item {
