@@ -8,6 +8,8 @@ mod continued;
 mod crowd;
 #[path = "it/decoders.rs"]
 mod decoders;
+#[path = "it/encoder_tokens.rs"]
+mod encoder_tokens;
 #[path = "it/encoders.rs"]
 mod encoders;
 #[path = "it/faults.rs"]

@@ -96,10 +96,9 @@ async fn ask(backend: &dyn Predict, model: ModelName) -> Result<(), PredictError
     let mut chunks = backend.predict(request).await?;
     while let Some(batch) = chunks.next().await.transpose()? {
         if task == Task::Generate
-            && let Some((code, message)) = GenerationRow::rows(&batch)?.find_map(|row| row.error())
+            && let Some(error) = GenerationRow::rows(&batch)?.find_map(|row| row.failure())
         {
-            let code = ErrorCode::from_name(code).unwrap_or(ErrorCode::Internal);
-            return Err(PredictError::new(code, message));
+            return Err(error);
         }
     }
     Ok(())

@@ -1,9 +1,7 @@
 //! The answers to all items of a request as the rows of one stream. Pure.
 
 use arrow_array::RecordBatch;
-use volley_types::{
-    Citation, FinishReason, GenerationChunk, GenerationChunks, PredictError, PromptUsage, Usage,
-};
+use volley_types::{Citation, GenerationChunk, GenerationChunks, PredictError, PromptUsage, Usage};
 
 use crate::answer::Part;
 
@@ -91,13 +89,7 @@ impl Merge {
             return Err(error);
         }
         tracing::warn!(item, error = error.chain(), "an item failed");
-        let row = self.last(GenerationChunk {
-            item,
-            choice,
-            finish_reason: Some(FinishReason::Error),
-            error: Some((error.code.as_str().to_owned(), error.message)),
-            ..GenerationChunk::default()
-        });
+        let row = self.last(GenerationChunk::failed(item, choice, error));
         Ok(GenerationChunks::single(&row))
     }
 
@@ -123,6 +115,8 @@ impl Merge {
 #[cfg(test)]
 mod tests {
     use volley_types::{Details, GenerationRow};
+
+    use volley_types::FinishReason;
 
     use super::*;
     use crate::answer::End;

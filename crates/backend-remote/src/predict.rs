@@ -19,6 +19,7 @@ use crate::account::UnderWay;
 use crate::answer::Part;
 use crate::call::Call;
 use crate::merge::{Merge, To};
+use crate::naming::named;
 use crate::servers::Servers;
 use crate::wish::Wish;
 use crate::{Clients, RemoteConfig};
@@ -218,7 +219,7 @@ fn answer(
                 }
                 Ok(_) => {}
             }
-            yield part?;
+            yield part.map_err(|error| named(error, &opened.server.connector))?;
         }
     }
 }

@@ -15,9 +15,10 @@ use async_stream::try_stream;
 use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt, stream};
 use volley_backend::Backend;
+use volley_types::params::{DETOKENIZE, TOKEN_VECTORS, TOKENIZE};
 use volley_types::{
-    ChunkStream, ModelName, ModelRef, Parameters, Predict, PredictError, PredictRequest, Signature,
-    Task,
+    ChunkStream, ErrorCode, ModelName, ModelRef, Parameters, Predict, PredictError, PredictRequest,
+    Signature, Task,
 };
 
 pub(crate) use self::answer::Answered;
@@ -81,6 +82,9 @@ fn of_unknown_length(signature: Signature) -> Signature {
     }
 }
 
+/// What is asked of a tokenizer, or of single tokens, which their provider alone has.
+const OF_TOKENS: [&str; 3] = [TOKENIZE, DETOKENIZE, TOKEN_VECTORS];
+
 impl Backend for RemoteRows {
     fn capacity(&self) -> usize {
         self.config.max_streams.max(1)
@@ -92,6 +96,15 @@ impl Predict for RemoteRows {
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
         self.signature.check_input(&request.input.schema())?;
         let (given, dialect) = (request.parameters, request.dialect);
+        for name in OF_TOKENS {
+            if given.boolean(name)?.unwrap_or(false) {
+                return Err(PredictError::new(
+                    ErrorCode::Unimplemented,
+                    "this model is remote: its tokens are its provider's, which gives one vector \
+                     for each text; they cannot be written, read or embedded alone here",
+                ));
+            }
+        }
         let call = Arc::new(Call {
             wish: Wish::read(given, &self.defaults, dialect, true)?,
             native: None,

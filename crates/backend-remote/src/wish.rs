@@ -33,6 +33,11 @@ impl Wish {
         whole: bool,
     ) -> Result<Self, PredictError> {
         reserved::refuse(&given)?;
+        // Those who call tensors mean the model, as those do who name it themselves.
+        let dialect = match dialect {
+            Dialect::OpenInference => Dialect::Own,
+            other => other,
+        };
         let names = given.iter().map(|(name, _)| name.to_owned()).collect();
         Ok(Self {
             fields: provider::fields(&given.or_defaults(defaults))?,

@@ -150,7 +150,7 @@ impl Coordinator {
         let request_id = request.request_id.clone();
         let (deadline, schema, task) = (
             request.deadline,
-            target.signature.output.clone(),
+            target.signature.answer(&request.parameters),
             target.signature.task,
         );
 

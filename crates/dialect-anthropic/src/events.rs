@@ -269,7 +269,11 @@ impl MessageEvents {
         let edits = edits.and_then(|delta| delta.remove("context_management"));
         let mut body = json!({
             "type": "message_delta", "delta": delta,
-            "usage": usage(self.usage, Some(details)),
+            "usage": match self.usage {
+                Some(_) => usage(self.usage, Some(details)),
+                // What `message_start` said of the input holds; this number alone must be there.
+                None => json!({ "output_tokens": 0 }),
+            },
         });
         if let Some(edits) = edits {
             body["context_management"] = edits;

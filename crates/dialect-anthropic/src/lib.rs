@@ -179,12 +179,10 @@ fn ending(reason: Option<FinishReason>, details: &Details, refused: bool) -> Val
     ending
 }
 
-/// The tokens of a message: those of its input are the ones that no cache had or was given. What
-/// is unknown is null.
+/// The tokens of a message: those of its input are the ones that no cache had or was given. Clients
+/// demand both numbers: what is unknown is 0.
 fn usage(usage: Option<Usage>, details: Option<&Details>) -> Value {
-    let Some(usage) = usage else {
-        return json!({ "input_tokens": null, "output_tokens": null });
-    };
+    let usage = usage.unwrap_or_default();
     let cached = usage.cached_tokens.saturating_add(usage.cache_write_tokens);
     let mut told = json!({
         "input_tokens": usage.prompt_tokens.saturating_sub(cached),

@@ -5,6 +5,7 @@
 //! (`?model=`), or the body (`model`); else the only one that is ready and can do it.
 
 pub mod dialect;
+mod embed_all;
 pub mod error;
 mod events;
 pub(crate) mod operations;
@@ -18,7 +19,8 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value};
 use volley_types::{PredictError, Task};
 
-pub(crate) use self::tei::{decode, embed, embed_all, embed_sparse, predict, rerank, similarity};
+pub(crate) use self::embed_all::embed_all;
+pub(crate) use self::tei::{decode, embed, embed_sparse, predict, rerank, similarity};
 pub(crate) use self::tgi::{chat_tokenize, generate, generate_stream, info};
 use volley_dialect_kit::requests::{Chosen, Named, choose};
 use volley_http_edge::body::JsonObject;

@@ -40,7 +40,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     asked("/rerank", "Ranks texts by their relevance to a query."),
     asked("/", "Runs the model's task.").streamed(),
     asked("/embed", "Embeds texts."),
-    asked("/embed_all", "Rejects the request: vectors are pooled."),
+    asked("/embed_all", "Vectors of the tokens of each text."),
     asked("/embed_sparse", "Returns weighted tokens of each text."),
     asked("/predict", "Classifies texts."),
     asked(

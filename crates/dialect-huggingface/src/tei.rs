@@ -84,11 +84,7 @@ async fn vectors(
     if let Some(dimensions) = body.count("dimensions")? {
         parameters.insert("dimensions".to_owned(), dimensions.into());
     }
-    let kind = body.text("prompt_name")?.map(str::to_owned);
-    let texts = inputs.into_texts(&mut parameters);
-    let kinds = kind.map(|kind| StringArray::from(vec![kind; texts.len()]));
-    let mut columns = vec![(TEXT, Arc::new(StringArray::from(texts)) as ArrayRef)];
-    columns.extend(kinds.map(|kinds| (INPUT_TYPE, Arc::new(kinds) as ArrayRef)));
+    let columns = embedded(inputs, body, &mut parameters)?;
     let batches = answered(caller, context, chosen, columns, &parameters).await?;
     let mut vectors = Vec::new();
     for batch in &batches {
@@ -100,6 +96,20 @@ async fn vectors(
     Ok(vectors)
 }
 
+/// The columns of texts to embed, and what `body` says they are.
+pub(super) fn embedded(
+    inputs: Inputs,
+    body: &mut Body,
+    parameters: &mut Body,
+) -> Result<Vec<(&'static str, ArrayRef)>, PredictError> {
+    let kind = body.text("prompt_name")?.map(str::to_owned);
+    let texts = inputs.into_texts(parameters);
+    let kinds = kind.map(|kind| StringArray::from(vec![kind; texts.len()]));
+    let mut columns = vec![(TEXT, Arc::new(StringArray::from(texts)) as ArrayRef)];
+    columns.extend(kinds.map(|kinds| (INPUT_TYPE, Arc::new(kinds) as ArrayRef)));
+    Ok(columns)
+}
+
 fn to_length_one(vector: &mut [f32]) {
     let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
     if f32::EPSILON < length && (length - 1.0).abs() > 1e-6 {
@@ -108,7 +118,7 @@ fn to_length_one(vector: &mut [f32]) {
 }
 
 /// The rows of an answer to one batch.
-async fn answered(
+pub(super) async fn answered(
     caller: &Caller,
     context: &RequestContext,
     chosen: &Chosen,
@@ -123,7 +133,7 @@ async fn answered(
 
 /// What is too long is refused unless `truncate` is true, as at the original; models of other
 /// servers cut or refuse as they do.
-fn take_truncation(
+pub(super) fn take_truncation(
     caller: &Caller,
     chosen: &Chosen,
     body: &mut Body,
@@ -141,14 +151,6 @@ fn take_truncation(
         parameters.insert("truncate".to_owned(), truncate.into());
     }
     Ok(())
-}
-
-/// Vectors of single tokens: encoders make one of them here.
-pub(crate) async fn embed_all(JsonObject(_): JsonObject) -> Result<Json<Value>, ApiError> {
-    Err(ApiError(PredictError::invalid(
-        "'/embed_all' is not supported: vectors of single tokens are pooled here; '/embed' gives \
-         one for each text",
-    )))
 }
 
 /// Weighted tokens of each text.
@@ -430,7 +432,7 @@ pub(crate) async fn decode(
     JsonObject(mut body): JsonObject,
 ) -> Result<Json<Value>, DialectError> {
     let work = async {
-        let chosen = choose(&caller, named, &mut body, &tokens::TASKS, "decode tokens").await?;
+        let chosen = tokens::choose_tokenizer(&caller, named, &mut body, "decode tokens").await?;
         body.only("a decoding", &["ids", "skip_special_tokens"])?;
         let skip = match body.get("skip_special_tokens") {
             None | Some(Value::Null) => true,

@@ -2,26 +2,63 @@
 //! what a model's own tokenizer makes of a text, and back. Which form is meant, the body's fields
 //! tell: `prompt` or `messages`, `content`, `inputs`.
 
-use arrow_array::RecordBatch;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use axum::Json;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use volley_types::params::{DETOKENIZE, TOKEN_INPUTS, TOKENIZE};
-use volley_types::{GenerationRow, PredictError, Task};
+use volley_types::signature::{QUERY, TEXT};
+use volley_types::{ErrorCode, GenerationRow, PredictError, Task};
 
 use crate::error::HuggingFaceErrors;
 use volley_dialect_kit::answer::{self, failure};
-use volley_dialect_kit::chat;
 use volley_dialect_kit::inputs::Inputs;
 use volley_dialect_kit::messages;
 use volley_dialect_kit::openai_error::OpenAiErrors;
 use volley_dialect_kit::requests::{Chosen, Named, choose, request};
+use volley_dialect_kit::{catalogue, chat};
 use volley_http_edge::body::{Fields, JsonObject, take_flag};
 use volley_http_edge::context::RequestContext;
 use volley_http_edge::edge::Caller;
 use volley_http_edge::error::{DialectError, ErrorFormat};
 
 /// What has a tokenizer that can be asked.
-pub(crate) const TASKS: [Task; 1] = [Task::Generate];
+const TASKS: [Task; 6] = [
+    Task::Generate,
+    Task::Embed,
+    Task::Rerank,
+    Task::Classify,
+    Task::ClassifyTokens,
+    Task::EncodeSparse,
+];
+
+/// The model whose tokenizer is meant. Where none is named, it is the only one that generates; where
+/// none does, the only one that reads texts.
+///
+/// # Errors
+/// As [`choose`].
+pub(crate) async fn choose_tokenizer(
+    caller: &Caller,
+    named: Named,
+    body: &mut Map<String, Value>,
+    what: &str,
+) -> Result<Chosen, PredictError> {
+    let is_named = named.is_some() || body.get("model").is_some_and(|model| !model.is_null());
+    if !is_named {
+        let generates = catalogue::only(caller, &TASKS[..1], what).await;
+        if !matches!(&generates, Err(error) if error.code == ErrorCode::NotFound) {
+            let (model, signature) = generates?;
+            return Ok(Chosen {
+                name: model.to_string(),
+                model,
+                signature,
+            });
+        }
+    }
+    choose(caller, named, body, &TASKS, what).await
+}
 
 /// How a token is spelt, where the tokens were asked for with their spelling.
 const SPELLING: &str = "return_token_strs";
@@ -38,7 +75,7 @@ pub(crate) async fn tokenize(
         false => &OpenAiErrors,
     };
     let work = async {
-        let chosen = choose(&caller, named, &mut body, &TASKS, "tokenize").await?;
+        let chosen = choose_tokenizer(&caller, named, &mut body, "tokenize").await?;
         if body.contains_key("inputs") {
             of_inputs(&caller, &context, &chosen, body).await
         } else if body.contains_key("content") {
@@ -59,7 +96,7 @@ pub(crate) async fn detokenize(
     JsonObject(mut body): JsonObject,
 ) -> Result<Json<Value>, DialectError> {
     let work = async {
-        let chosen = choose(&caller, named, &mut body, &TASKS, "tokenize").await?;
+        let chosen = choose_tokenizer(&caller, named, &mut body, "tokenize").await?;
         body.only("tokens to spell", &["tokens"])?;
         let lists = match body.remove("tokens") {
             Some(Value::Array(none)) if none.is_empty() => {
@@ -85,13 +122,55 @@ pub(crate) async fn detokenize(
         .map_err(|error| DialectError(&OpenAiErrors, error))
 }
 
+/// How one token is spelt.
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Piece {
+    #[serde(default)]
+    token: Value,
+    /// Whether the tokenizer put it there, where the model says.
+    #[serde(default)]
+    special: bool,
+    /// Where it is in its text, in characters, where the model says.
+    start: Option<usize>,
+    stop: Option<usize>,
+}
+
+impl Piece {
+    fn read(value: Value) -> Self {
+        match value {
+            Value::Object(_) => serde_json::from_value(value).unwrap_or_default(),
+            token => Self {
+                token,
+                ..Self::default()
+            },
+        }
+    }
+}
+
 /// The tokens of one row.
 struct Tokenised {
     ids: Vec<u32>,
     /// One for each where they were asked for, else none.
-    spelt: Vec<Value>,
+    spelt: Vec<Piece>,
     /// What was tokenized, where the model says.
     text: String,
+}
+
+/// Texts as rows of the model.
+fn texts_for(chosen: &Chosen, texts: &[String]) -> Result<RecordBatch, PredictError> {
+    let task = chosen.signature.task;
+    if task == Task::Generate {
+        return chat::prompts(texts);
+    }
+    let column = Arc::new(StringArray::from_iter_values(texts)) as ArrayRef;
+    let mut columns = vec![(TEXT, column)];
+    if task == Task::Rerank {
+        // Of a pair, the text alone is looked at.
+        let none = StringArray::from_iter_values(texts.iter().map(|_| ""));
+        columns.push((QUERY, Arc::new(none)));
+    }
+    RecordBatch::try_from_iter(columns)
+        .map_err(|error| PredictError::internal("the request's rows cannot be built", error))
 }
 
 async fn ask(
@@ -120,7 +199,7 @@ async fn tokenised(
             failure(&row)?;
             let ids = row.token_ids().ok_or_else(|| {
                 PredictError::new(
-                    volley_types::ErrorCode::Unimplemented,
+                    ErrorCode::Unimplemented,
                     "this model has no tokenizer here: it runs at a provider, who alone can count",
                 )
             })?;
@@ -129,13 +208,9 @@ async fn tokenised(
                 Some(Ok(Value::Array(spelt))) => spelt,
                 _ => Vec::new(),
             };
-            let spelt = spelt.into_iter().map(|piece| match piece {
-                Value::Object(mut piece) => piece.remove("token").unwrap_or_default(),
-                piece => piece,
-            });
             all.push(Tokenised {
                 ids: ids.values().to_vec(),
-                spelt: spelt.collect(),
+                spelt: spelt.into_iter().map(Piece::read).collect(),
                 text: row.text().unwrap_or_default().to_owned(),
             });
         }
@@ -159,9 +234,15 @@ async fn of_prompt(
             let prompt = body.text("prompt")?.unwrap_or_default().to_owned();
             body.remove("prompt");
             body.entry("raw").or_insert(true.into());
-            chat::prompts(&[prompt])?
+            texts_for(chosen, &[prompt])?
         }
         (false, true) => {
+            if chosen.signature.task != Task::Generate {
+                return Err(PredictError::invalid(
+                    "this model reads texts and no conversations; give 'prompt' in place of \
+                     'messages'",
+                ));
+            }
             let messages = messages::take_messages(&mut body)?;
             chat::conversation(&messages)?
         }
@@ -181,7 +262,7 @@ async fn of_prompt(
         "count": row.ids.len(),
         "max_model_len": chosen.signature.context(),
         "tokens": row.ids,
-        "token_strs": spelt.then_some(row.spelt),
+        "token_strs": spelt.then(|| row.spelt.into_iter().map(|piece| piece.token).collect::<Value>()),
     }))
 }
 
@@ -205,14 +286,14 @@ async fn of_content(
     }
     let special = take_flag(&mut body, "add_special")?;
     let pieces = take_flag(&mut body, "with_pieces")?;
-    let rows = chat::prompts(&[content])?;
+    let rows = texts_for(chosen, &[content])?;
     let all = tokenised(caller, context, chosen, rows, raw(special, pieces)).await?;
     let row = all.into_iter().next().ok_or_else(none)?;
     if !pieces {
         return Ok(json!({ "tokens": row.ids }));
     }
     let told = row.ids.iter().zip(row.spelt);
-    let told = told.map(|(id, piece)| json!({ "id": id, "piece": piece }));
+    let told = told.map(|(id, piece)| json!({ "id": id, "piece": piece.token }));
     Ok(json!({ "tokens": told.collect::<Vec<_>>() }))
 }
 
@@ -259,7 +340,7 @@ async fn of_inputs(
             ));
         }
     };
-    let rows = chat::prompts(&texts)?;
+    let rows = texts_for(chosen, &texts)?;
     let all = tokenised(caller, context, chosen, rows, raw(special, true)).await?;
     let mut told = all.iter().map(|row| placed(row, &row.text));
     Ok(match alone {
@@ -298,8 +379,16 @@ pub(crate) async fn of_chat(
 fn placed(row: &Tokenised, text: &str) -> Value {
     let (mut rest, mut at) = (Some(text), 0);
     let told = row.ids.iter().enumerate().map(|(place, id)| {
-        let piece = row.spelt.get(place).and_then(Value::as_str);
-        let piece = piece.unwrap_or_default();
+        let told = row.spelt.get(place);
+        let piece = told
+            .and_then(|piece| piece.token.as_str())
+            .unwrap_or_default();
+        if let Some(told) = told.filter(|told| told.special || told.start.is_some()) {
+            return json!({
+                "id": id, "text": piece, "special": told.special,
+                "start": told.start, "stop": told.stop,
+            });
+        }
         rest = rest.and_then(|rest| rest.strip_prefix(piece));
         let (start, stop) = (at, at + piece.chars().count());
         at = stop;
@@ -327,7 +416,7 @@ pub(crate) async fn decoded(
     }
     let texts = Inputs::Tokens(lists).into_texts(&mut parameters);
     parameters.remove(TOKEN_INPUTS);
-    let rows = chat::prompts(&texts)?;
+    let rows = texts_for(chosen, &texts)?;
     let batches = ask(caller, context, chosen, rows, &parameters).await?;
     Ok(answer::choices(&batches)?
         .into_iter()
@@ -343,7 +432,10 @@ mod tests {
     fn places_are_told_while_the_spelling_follows_the_text() {
         let row = |spelt: &[&str]| Tokenised {
             ids: (0..spelt.len() as u32).collect(),
-            spelt: spelt.iter().map(|piece| Value::from(*piece)).collect(),
+            spelt: spelt
+                .iter()
+                .map(|piece| Piece::read(Value::from(*piece)))
+                .collect(),
             text: String::new(),
         };
         let told = placed(&row(&["Zo", "ë", " sings"]), "Zoë sings");

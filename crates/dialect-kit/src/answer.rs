@@ -224,11 +224,7 @@ pub fn put(object: &mut Value, name: &str, value: impl Into<Value>) {
 /// # Errors
 /// That error.
 pub fn failure(row: &GenerationRow<'_>) -> Result<(), PredictError> {
-    let Some((code, message)) = row.error() else {
-        return Ok(());
-    };
-    let code = ErrorCode::from_name(code).unwrap_or(ErrorCode::Internal);
-    Err(PredictError::new(code, message))
+    row.failure().map_or(Ok(()), Err)
 }
 
 /// Adds deltas in OpenAI's form: those of one `index` are one call, whose `arguments` are joined.

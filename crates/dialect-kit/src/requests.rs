@@ -121,6 +121,14 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
     }
 }
 
+impl Named {
+    /// Whether a path or a query names one.
+    pub fn is_some(&self) -> bool {
+        let mut names = [&self.path, &self.query].into_iter().flatten();
+        names.any(|name| !name.is_empty())
+    }
+}
+
 /// The model of a request.
 #[derive(Clone, Debug)]
 pub struct Chosen {

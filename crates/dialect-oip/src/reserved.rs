@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 use volley_types::{
-    Deadline, ParamValue, Parameters, PredictError, PredictRequest, Priority, Task,
+    Deadline, Dialect, ParamValue, Parameters, PredictError, PredictRequest, Priority, Task,
 };
 
 use volley_dialect_kit::parameters;
@@ -48,6 +48,9 @@ pub(super) fn put(
         parameters.remove(name);
     }
     request.parameters = parameters;
+    if task == Task::Tensors {
+        request.dialect = Dialect::OpenInference;
+    }
     Ok(())
 }
 

@@ -63,7 +63,7 @@ const FUNCTIONS: [&str; 2] = ["pre_process_function", "post_process_function"];
 /// Headers that providers set themselves, from the credential.
 const CREDENTIAL_HEADERS: [&str; 4] = ["authorization", "x-api-key", "api-key", "x-goog-api-key"];
 
-/// What a connector is created with besides its body.
+/// What a connector is created or changed with besides its body.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Creation {
@@ -84,7 +84,8 @@ pub(crate) async fn create(
     let id = given.spec.id.to_string();
     let sealed = given.sealed();
     let checks = async { caller.control.check_connector(&sealed, creation.test).await };
-    let warnings = check::verdict(&context.in_time(checks).await?, creation.test)?;
+    let checked = context.in_time(checks).await?;
+    let warnings = check::verdict(&checked, creation.test, "create the connector again")?;
     sealing::write(&caller, given).await?;
     let mut created = json!({ "connector_id": id });
     if !warnings.is_empty() {
@@ -119,10 +120,12 @@ pub(crate) async fn search(
     Ok(Json(search.run(INDEX, ids, show)))
 }
 
-/// Changes the fields that the body has; the others stay.
+/// Changes the fields that the body has; the others stay. The workers are asked as before a creation.
 pub(crate) async fn update(
     caller: Caller,
     Path(id): Path<String>,
+    Query(creation): Query<Creation>,
+    context: RequestContext,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let id = ConnectorId::new(id)?;
@@ -136,13 +139,18 @@ pub(crate) async fn update(
         return Err(PredictError::invalid(message).into());
     }
     settings::trust_connector(&registry, &spec)?;
+    let checks = async { caller.control.check_connector(&spec, creation.test).await };
+    let checked = context.in_time(checks).await?;
+    let warnings = check::verdict(&checked, creation.test, "change the connector again")?;
     caller
         .control
         .write(RegistryCommand::UpdateConnector(spec))
         .await?;
-    Ok(Json(
-        json!({ "_index": INDEX, "_id": id.as_str(), "result": "updated" }),
-    ))
+    let mut updated = json!({ "_index": INDEX, "_id": id.as_str(), "result": "updated" });
+    if !warnings.is_empty() {
+        updated["warnings"] = warnings.into();
+    }
+    Ok(Json(updated))
 }
 
 /// The body of a connector with what `body` changes of it.

@@ -4,6 +4,7 @@ use volley_http_edge::operation::{Operation, delete, get, post, put};
 
 const PAGE: &[(&str, &str)] = &[("from", "integer"), ("size", "integer")];
 const DEPLOY: &[(&str, &str)] = &[("replicas", "integer"), ("overcommit", "boolean")];
+const TEST: &[(&str, &str)] = &[("test", "boolean")];
 const SETTINGS: &[(&str, &str)] = &[
     ("flat_settings", "boolean"),
     ("include_defaults", "boolean"),
@@ -21,7 +22,8 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         "Creates a connector.",
         "ConnectorRequest",
         "ConnectorId",
-    ),
+    )
+    .query(TEST),
     get(ml!("/connectors/_search"), "Searches connectors.", "Hits").query(PAGE),
     post(
         ml!("/connectors/_search"),
@@ -41,7 +43,8 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         "Changes fields of a connector that no deployed model uses.",
         "ConnectorRequest",
         "Changed",
-    ),
+    )
+    .query(TEST),
     delete(ml!("/connectors/{id}"), "Deletes a connector.", "Changed"),
     post(
         ml!("/model_groups/_register"),

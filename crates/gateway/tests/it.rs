@@ -50,6 +50,8 @@ mod openapi;
 mod opensearch;
 #[path = "it/origins.rs"]
 mod origins;
+#[path = "it/passed_on.rs"]
+mod passed_on;
 #[path = "it/predictions.rs"]
 mod predictions;
 #[path = "it/probabilities.rs"]

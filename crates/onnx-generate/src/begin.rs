@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc::Sender;
 use volley_backend::items::Item;
-use volley_types::{AnswerEnd, PredictError, Sent, SentAnswer};
+use volley_types::{AnswerEnd, PredictError, Sent, SentAnswer, Usage};
 
 use super::engine::Request;
 use super::event::{Event, Place};
@@ -146,7 +146,11 @@ impl Beginning<'_> {
             (Ok(prompt), Some(AnswerEnd::Whole)) => {
                 let generated = sent.map_or(0, |sent| sent.tokens.len());
                 let generated = u32::try_from(generated).unwrap_or(u32::MAX);
-                let usage = usage(place, prompt.ids.len(), 0, generated);
+                let tokens = sent.map_or(&[][..], |sent| &sent.tokens);
+                let usage = Usage {
+                    reasoning_tokens: self.files.reasoned(&prompt.text, tokens),
+                    ..usage(place, prompt.ids.len(), 0, generated)
+                };
                 begun.merge.settle(Some(usage));
             }
             (Ok(prompt), None) => {
@@ -170,7 +174,8 @@ impl Beginning<'_> {
         sent: Option<&SentAnswer>,
     ) -> Result<Request, PredictError> {
         let options = self.options.of_choice(place.choice);
-        let mut telling = Telling::new(place, prompt.ids.len(), &options);
+        let reasoning = self.files.reasoning(&prompt.text);
+        let mut telling = Telling::new(place, prompt.ids.len(), reasoning, &options);
         if options.echo {
             telling.echo(prompt, options.scores_prompt(), self.files);
         }

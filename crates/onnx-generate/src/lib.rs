@@ -18,6 +18,7 @@ mod merge;
 mod model;
 mod options;
 mod prompt;
+mod reasoning;
 mod sampler;
 mod telling;
 

@@ -28,8 +28,8 @@ pub(crate) enum Look {
     Count,
     /// Its tokens, perhaps with their spelling.
     Tokens { spelled: bool },
-    /// The text of its tokens.
-    Text,
+    /// The text of its tokens, perhaps without special ones.
+    Text { special: bool },
 }
 
 impl Look {
@@ -40,10 +40,11 @@ impl Look {
     pub(crate) fn read(parameters: &Parameters) -> Result<Option<Self>, PredictError> {
         let flag = |name: &str| Ok::<_, PredictError>(parameters.boolean(name)?.unwrap_or(false));
         let spelled = flag("return_token_strs")?;
+        let special = !flag("skip_special_tokens")?;
         let wanted = [
             (flag(COUNT_TOKENS)?, Self::Count),
             (flag(TOKENIZE)?, Self::Tokens { spelled }),
-            (flag(DETOKENIZE)?, Self::Text),
+            (flag(DETOKENIZE)?, Self::Text { special }),
         ];
         let mut wanted = wanted.into_iter().filter(|(wanted, _)| *wanted);
         match (wanted.next(), wanted.next()) {
@@ -62,7 +63,7 @@ impl Look {
         ended: &Ended,
     ) -> Result<GenerationChunk, PredictError> {
         let Prompt { ids, .. } = match self {
-            Self::Text => prompt::given(files, item)?,
+            Self::Text { .. } => prompt::given(files, item)?,
             Self::Count | Self::Tokens { .. } => prompt::tokens(files, item, options, ended)?,
         };
         let mut chunk = GenerationChunk {
@@ -76,7 +77,8 @@ impl Look {
         };
         match self {
             Self::Count => {}
-            Self::Text => chunk.text = Some(files.texts.decode(&ids)),
+            Self::Text { special: false } => chunk.text = Some(files.texts.decode(&ids)),
+            Self::Text { special: true } => chunk.text = Some(files.texts.decode_whole(&ids)),
             Self::Tokens { spelled: told } => {
                 let spellings = told.then(|| files.spellings());
                 chunk.token_logprobs = spellings.map(|spellings| {

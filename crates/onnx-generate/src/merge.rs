@@ -1,6 +1,6 @@
 //! Several answers as one stream.
 
-use volley_types::{FinishReason, GenerationChunk, GenerationChunks, PredictError, Usage};
+use volley_types::{GenerationChunk, GenerationChunks, PredictError, Usage};
 
 use super::event::{Event, Place};
 
@@ -79,19 +79,12 @@ impl Merge {
 
 fn failure(Place { item, choice }: Place, error: PredictError) -> GenerationChunk {
     tracing::warn!(item, choice, error = error.chain(), "an item failed");
-    GenerationChunk {
-        item,
-        choice,
-        finish_reason: Some(FinishReason::Error),
-        error: Some((error.code.as_str().to_owned(), error.message)),
-        last: true,
-        ..GenerationChunk::default()
-    }
+    GenerationChunk::failed(item, choice, error)
 }
 
 #[cfg(test)]
 mod tests {
-    use volley_types::{ErrorCode, GenerationRow};
+    use volley_types::{ErrorCode, FinishReason, GenerationRow};
 
     use super::*;
 

@@ -12,12 +12,13 @@ use serde::de::DeserializeOwned;
 use volley_tokens::tokenizers::Tokenizer;
 use volley_types::{ParamValue, Parameters, PredictError};
 
+use super::reasoning::{Reasoning, Tags};
 use volley_chat_template::ChatTemplate;
 use volley_constraints::{Constraint, Constraints, Form};
 use volley_model_directory::layout::DecoderGraphs;
 use volley_onnx_runtime::OnnxConfig;
 use volley_tokens::spelling::Spellings;
-use volley_tokens::text::TokenTexts;
+use volley_tokens::text::{Decode, TokenTexts};
 use volley_tool_calls::CallStyle;
 
 #[derive(Default, Deserialize)]
@@ -91,6 +92,8 @@ pub(crate) struct ModelFiles {
     pub(crate) eos: Vec<u32>,
     pub(crate) texts: TokenTexts,
     pub(crate) chat: Option<ChatTemplate>,
+    /// How its chat template marks reasoning.
+    tags: Option<Tags>,
     pub(crate) constraints: Constraints,
     spellings: OnceLock<Spellings>,
 }
@@ -136,6 +139,8 @@ impl ModelFiles {
             })?;
         let tokens = tokenizer.get_vocab(true);
         let longest = tokens.keys().map(String::len).max().unwrap_or(0);
+        let chat = chat_template(directory)?;
+        let tags = chat.as_ref().and_then(|chat| Tags::of(chat.source()));
         Ok(Self {
             prompt_bytes: context.saturating_mul(longest.max(TOKEN_BYTES)),
             onnx: described.onnx,
@@ -150,7 +155,8 @@ impl ModelFiles {
             head_size,
             eos: described.eos,
             texts: TokenTexts::new(tokenizer, vocabulary),
-            chat: chat_template(directory)?,
+            chat,
+            tags,
             constraints: Constraints::default(),
             spellings: OnceLock::new(),
         })
@@ -167,6 +173,31 @@ impl ModelFiles {
         let mark = |name: &str| self.texts.mark_id(name);
         let spellings = self.spellings();
         self.constraints.make(form, (style, &mark), spellings, eos)
+    }
+
+    /// The count of the reasoning in an answer to `prompt`, where the model marks reasoning.
+    pub(crate) fn reasoning(&self, prompt: &str) -> Option<Reasoning> {
+        let tags = self.tags.as_ref()?;
+        Some(Reasoning::begin(*tags, prompt))
+    }
+
+    /// How many of an answer's `tokens` are reasoning.
+    pub(crate) fn reasoned(&self, prompt: &str, tokens: &[u32]) -> u32 {
+        let Some(mut reasoning) = self.reasoning(prompt) else {
+            return 0;
+        };
+        let tokens = tokens.iter().filter(|token| !self.eos.contains(token));
+        for token in tokens {
+            reasoning.push(&self.written(*token));
+        }
+        reasoning.count()
+    }
+
+    /// What a token writes; of the tags of reasoning also where they are special.
+    pub(crate) fn written(&self, token: u32) -> String {
+        let name = self.texts.tokenizer().id_to_token(token);
+        let name = name.filter(|name| self.tags.is_some_and(|tags| tags.has(name)));
+        name.unwrap_or_else(|| self.texts.decode_one(token))
     }
 
     /// What each token writes. The first call takes a moment.

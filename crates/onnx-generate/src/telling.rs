@@ -11,6 +11,7 @@ use super::event::{Event, Place};
 use super::model::ModelFiles;
 use super::options::Options;
 use super::prompt::{BLOCK, Prompt};
+use super::reasoning::Reasoning;
 use super::sampler::{Chosen, Scratch, scores};
 use volley_constraints::Constraint;
 use volley_tokens::spelling::Spellings;
@@ -35,6 +36,8 @@ pub(crate) struct Telling {
     /// Where tools may be called.
     tools: Option<ToolCalls>,
     generated: u32,
+    /// Which of them are reasoning, where the model marks it.
+    reasoning: Option<Reasoning>,
     /// Before so many tokens no stop string ends the answer.
     min_tokens: usize,
     include_stop: bool,
@@ -58,7 +61,12 @@ pub(crate) struct Telling {
 
 impl Telling {
     /// An answer to a prompt of so many tokens, before its first one.
-    pub(crate) fn new(place: Place, prompt_tokens: usize, options: &Options) -> Self {
+    pub(crate) fn new(
+        place: Place,
+        prompt_tokens: usize,
+        reasoning: Option<Reasoning>,
+        options: &Options,
+    ) -> Self {
         Self {
             place,
             prompt_tokens,
@@ -76,6 +84,7 @@ impl Telling {
             prompt_told: false,
             echo: None,
             generated: 0,
+            reasoning,
             unsaid: Vec::new(),
             logprob: None,
             told: Vec::new(),
@@ -221,6 +230,9 @@ impl Telling {
         if stops && self.min_tokens < self.generated as usize {
             return self.finish(FinishReason::Stop, files);
         }
+        if let Some(reasoning) = self.reasoning.as_mut().filter(|it| !it.is_over()) {
+            reasoning.push(&files.written(token));
+        }
         if let Some(logprob) = chosen.logprob {
             *self.logprob.get_or_insert(0.0) += logprob;
             if 0 < self.alternatives {
@@ -304,14 +316,13 @@ impl Telling {
             self.give_out(found, false);
         }
         let token_ids = Some(std::mem::take(&mut self.unsaid));
+        let reasoned = self.reasoning.as_ref().map_or(0, Reasoning::count);
         self.hold(GenerationChunk {
             finish_reason: Some(reason),
-            usage: Some(usage(
-                self.place,
-                self.prompt_tokens,
-                self.cached,
-                self.generated,
-            )),
+            usage: Some(Usage {
+                reasoning_tokens: reasoned,
+                ..usage(self.place, self.prompt_tokens, self.cached, self.generated)
+            }),
             last: true,
             token_ids,
             ..GenerationChunk::default()

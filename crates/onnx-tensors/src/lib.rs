@@ -12,6 +12,7 @@ mod encode;
 mod job;
 mod maps;
 mod merged;
+mod parameters;
 mod ports;
 mod queue;
 mod run;
@@ -290,6 +291,7 @@ fn check(
 impl Predict for TensorModel {
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
         self.signature.check_input(&request.input.schema())?;
+        parameters::check(&request.parameters, request.dialect)?;
         let (signature, config) = (self.signature.clone(), self.config);
         let (queue, most) = (self.queue.clone(), self.batching.most());
         let schema = self.answer.clone();

@@ -10,7 +10,7 @@ use arrow_schema::{DataType, Field};
 use icu_properties::CodePointMapData;
 use icu_properties::props::Script;
 use volley_types::signature::entity_fields;
-use volley_types::{Parameters, PredictError, Signature, Task};
+use volley_types::{ErrorCode, Parameters, PredictError, Signature, Task};
 
 use super::reading::{Values, activated};
 use super::settings::Settings;
@@ -18,6 +18,9 @@ use super::texts::{Place, Texts, Tokens};
 use super::wanted::Wanted;
 use volley_model_directory::overrides::{Activation, DIMENSIONS};
 use volley_onnx_runtime::failure::internal;
+
+/// The most that the vectors of one text's tokens may take.
+const TOKEN_VECTOR_BYTES: usize = 8 << 20;
 
 /// Makes columns for one model.
 pub(super) struct Shape {
@@ -28,6 +31,8 @@ pub(super) struct Shape {
     /// The names of terms, where the task gives them.
     terms: Vec<String>,
     width: usize,
+    /// Whether there are vectors of single tokens.
+    has_token_vectors: bool,
     /// Numbers of a vector where a request does not say.
     usual: usize,
 }
@@ -41,6 +46,7 @@ impl Shape {
         settings: &Settings,
         texts: &Texts,
         width: usize,
+        has_token_vectors: bool,
         defaults: &Parameters,
     ) -> Result<Self, PredictError> {
         let ids = 0..u32::try_from(width).unwrap_or(u32::MAX);
@@ -56,6 +62,7 @@ impl Shape {
             labels: settings.labels.clone(),
             terms,
             width,
+            has_token_vectors,
             usual: width,
         };
         shape.usual = shape.dimensions(defaults)?.unwrap_or(width);
@@ -72,10 +79,23 @@ impl Shape {
     /// # Errors
     /// As [`Wanted::read`] and [`Shape::dimensions`].
     pub(super) fn wanted(&self, parameters: &Parameters) -> Result<Wanted, PredictError> {
-        Ok(Wanted {
+        let wanted = Wanted {
             dimensions: self.dimensions(parameters)?,
             ..Wanted::read(parameters, self.task)?
-        })
+        };
+        if wanted.token_vectors && !self.has_token_vectors {
+            return Err(PredictError::invalid(
+                "this model's graph gives one vector for each text and none for its tokens; export \
+                 it with an output 'last_hidden_state' or 'token_embeddings'",
+            ));
+        }
+        if wanted.token_vectors && (wanted.dimensions.is_some() || wanted.normalize.is_some()) {
+            return Err(PredictError::invalid(
+                "parameters 'dimensions' and 'normalize' are not for vectors of single tokens, \
+                 which are given as they are",
+            ));
+        }
+        Ok(wanted)
     }
 
     /// The parameter `dimensions`: how much of each vector is wanted (Matryoshka embeddings:
@@ -99,6 +119,22 @@ impl Shape {
                 self.width
             ))),
         }
+    }
+
+    /// Refuses texts whose tokens' vectors would be too much for one row of an answer.
+    ///
+    /// # Errors
+    /// `TooLarge` with the number of tokens that would do.
+    pub(super) fn check_room(&self, tokens: &[Tokens]) -> Result<(), PredictError> {
+        let most = TOKEN_VECTOR_BYTES / (4 * self.width.max(1));
+        if tokens.iter().all(|row| row.ids.len() <= most) {
+            return Ok(());
+        }
+        let message = format!(
+            "a text is too long for the vectors of its single tokens: it may have {most} tokens; \
+             shorten it"
+        );
+        Err(PredictError::new(ErrorCode::TooLarge, message))
     }
 
     /// One answer row for each row.
@@ -156,6 +192,11 @@ impl Shape {
     fn vectors(&self, values: Vec<Values>, wanted: Wanted) -> ArrayRef {
         let mut lists = ListBuilder::new(Float32Builder::new()).with_field(item(DataType::Float32));
         for mut row in values {
+            if wanted.token_vectors {
+                lists.values().append_slice(&row.numbers);
+                lists.append(true);
+                continue;
+            }
             row.numbers
                 .truncate(wanted.dimensions.unwrap_or(self.usual));
             if wanted.normalize.unwrap_or(self.normalize) {

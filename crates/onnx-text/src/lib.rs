@@ -12,6 +12,7 @@ mod batcher;
 mod columns;
 mod kept;
 mod lanes;
+mod look;
 mod padding;
 mod plan;
 mod reading;
@@ -30,14 +31,16 @@ use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt, stream};
 use volley_backend::Backend;
 use volley_onnx_runtime::ort::session::Session;
+use volley_types::chunk::generation_schema;
 use volley_types::{
-    ChunkStream, ErrorCode, ModelName, ModelRef, Parameters, Predict, PredictError, PredictRequest,
-    Signature, Task,
+    ChunkStream, ErrorCode, Input, ModelName, ModelRef, Parameters, Predict, PredictError,
+    PredictRequest, Signature, Task,
 };
 
 use self::batcher::RequestKey;
 use self::columns::Shape;
 use self::lanes::Lanes;
+use self::look::Look;
 use self::plan::Budget;
 use self::run::Runner;
 use self::settings::Settings;
@@ -57,6 +60,9 @@ const UNDER_WAY: usize = 4;
 /// Rows of one piece: a large batch is answered piece by piece. A piece has several windows of what
 /// is sorted by length, so that sorting loses nothing by it.
 const PIECE_ROWS: usize = 1_024;
+
+/// Rows of one piece where each is answered with the vectors of all its tokens.
+const WIDE_ROWS: usize = 4;
 
 /// Rows of so many bytes are tokenised where they are: that takes less than to wake a thread.
 const SHORT_BYTES: usize = 2_048;
@@ -104,7 +110,8 @@ pub fn load(
     let Started { runners, wide } = start(&lanes, first, build, &settings, &config)?;
     let width = runners[0].0.width();
     settings.name_labels(width);
-    let shape = Shape::new(&settings, &texts, width, defaults)?;
+    let each = runners[0].0.has_token_vectors();
+    let shape = Shape::new(&settings, &texts, width, each, defaults)?;
     settings.check_width(shape.usual())?;
     let signature = match settings.task {
         Task::Rerank => Signature::rerank(),
@@ -279,7 +286,7 @@ impl Inner {
     ///
     /// # Errors
     /// `InvalidInput` for rows of other columns, `TooLarge` for too many.
-    fn pieces(&self, rows: &RecordBatch) -> Result<Vec<Piece>, PredictError> {
+    fn pieces(&self, rows: &RecordBatch, step: usize) -> Result<Vec<Piece>, PredictError> {
         self.signature.check_input(&rows.schema())?;
         if self.config.max_rows < rows.num_rows() {
             return Err(PredictError::new(
@@ -292,10 +299,10 @@ impl Inner {
             ));
         }
         let count = rows.num_rows();
-        let starts = (0..count).step_by(PIECE_ROWS);
+        let starts = (0..count).step_by(step);
         let piece = |first| Piece {
             first,
-            rows: rows.slice(first, PIECE_ROWS.min(count - first)),
+            rows: rows.slice(first, step.min(count - first)),
         };
         Ok(starts.map(piece).collect())
     }
@@ -319,9 +326,36 @@ impl Inner {
                 .await
                 .map_err(|error| PredictError::internal("tokenising failed", error))??
         };
+        if wanted.token_vectors {
+            self.shape.check_room(&tokenised)?;
+        }
         let tokens = Arc::new(tokenised);
         let values = self.queue.run(request, tokens.clone()).await?;
         self.shape.columns(&tokens, values, wanted)
+    }
+}
+
+impl Encoder {
+    /// What is told of texts, without a run.
+    fn look(&self, input: Input, look: Look) -> ChunkStream {
+        let inner = self.inner.clone();
+        let batches = try_stream! {
+            let mut input = input.into_stream();
+            let mut before = 0;
+            while let Some(rows) = input.try_next().await? {
+                for Piece { first, rows } in inner.pieces(&rows, PIECE_ROWS)? {
+                    let inner = inner.clone();
+                    let at = before + first;
+                    let told = move || look.at(&inner.texts, &rows, at);
+                    let told = tokio::task::spawn_blocking(told).await;
+                    yield told.map_err(|error| {
+                        PredictError::internal("tokenising failed", error)
+                    })??;
+                }
+                before += rows.num_rows();
+            }
+        };
+        ChunkStream::new(generation_schema(), batches)
     }
 }
 
@@ -346,13 +380,20 @@ fn bytes(rows: &RecordBatch) -> usize {
 impl Predict for Encoder {
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
         self.signature.check_input(&request.input.schema())?;
+        if let Some(look) = Look::read(&request.parameters)? {
+            return Ok(self.look(request.input, look));
+        }
         let wanted = self.inner.shape.wanted(&request.parameters)?;
+        let step = match wanted.token_vectors {
+            true => WIDE_ROWS,
+            false => PIECE_ROWS,
+        };
         let inner = self.inner.clone();
         let key = RequestKey::fresh();
         let batches = try_stream! {
             let input = request.input.into_stream();
             let encoded = input
-                .map_ok(|rows| stream::iter(pieces(inner.pieces(&rows))))
+                .map_ok(|rows| stream::iter(pieces(inner.pieces(&rows, step))))
                 .try_flatten()
                 .map_ok(|rows| inner.clone().encode(key, rows, wanted))
                 .map(|rows| async { rows?.await })

@@ -64,6 +64,7 @@ impl Reading {
             // Scores are activated as their request wants them, where they become columns.
             Task::Rerank | Task::Classify => numbers.to_vec(),
             _ if self.pooled => numbers.to_vec(),
+            _ if row.each => vectors().flatten().copied().collect(),
             _ => pooled(vectors(), self.width, tokens, self.pooling),
         };
         Values {

@@ -29,6 +29,8 @@ pub(super) struct Runner {
     inputs: Vec<Input>,
     output: Output,
     reading: Reading,
+    /// The output that has the vectors of single tokens, where the usual one has them not.
+    each: Option<(String, Reading)>,
     padding: Padding,
     place: Place,
 }
@@ -68,6 +70,18 @@ impl Runner {
             )));
         }
         check(settings, pooled, width)?;
+        let reading = Reading {
+            pooled,
+            width,
+            task: settings.task,
+            pooling: settings.pooling,
+            activation: settings.activation,
+            weighing: settings.weighing,
+        };
+        let each = match settings.task == Task::Embed && pooled {
+            true => each_of(&session, settings, reading),
+            false => None,
+        };
         let output = Output {
             name: output.name().to_owned(),
             element: output
@@ -81,14 +95,8 @@ impl Runner {
             kept: Kept::default(),
             inputs,
             output,
-            reading: Reading {
-                pooled,
-                width,
-                task: settings.task,
-                pooling: settings.pooling,
-                activation: settings.activation,
-                weighing: settings.weighing,
-            },
+            reading,
+            each,
             padding: Padding {
                 token: settings.pad_token,
                 first_position: u32::try_from(settings.first_position).unwrap_or(0),
@@ -122,12 +130,39 @@ impl Runner {
         self.reading.width
     }
 
-    /// One run over `rows`.
+    /// Whether it gives the vectors of single tokens.
+    pub(super) fn has_token_vectors(&self) -> bool {
+        !self.reading.pooled || self.each.is_some()
+    }
+
+    /// One run over `rows`, or two where the vectors of some rows' tokens are in another output.
     ///
     /// # Errors
     /// `Internal` when it fails, `TooLarge` when there is no memory for it, `DeadlineExceeded` when
     /// `watch` stopped it.
     pub(super) fn run(
+        &mut self,
+        rows: &[&Tokens],
+        watch: &mut Watch,
+    ) -> Result<Vec<Values>, PredictError> {
+        let (each, others): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.each);
+        if self.each.is_none() || each.is_empty() {
+            return self.run_all(rows, watch);
+        }
+        let mut apart = self.run_all(&each, watch)?.into_iter();
+        let mut usual = match others.is_empty() {
+            true => Vec::new().into_iter(),
+            false => self.run_all(&others, watch)?.into_iter(),
+        };
+        let values = rows.iter().map(|row| match row.each {
+            true => apart.next().unwrap_or_default(),
+            false => usual.next().unwrap_or_default(),
+        });
+        Ok(values.collect())
+    }
+
+    /// One run over `rows`, of which all or none want the vectors of their tokens.
+    fn run_all(
         &mut self,
         rows: &[&Tokens],
         watch: &mut Watch,
@@ -180,7 +215,7 @@ impl Runner {
         options: &Arc<Options>,
         watch: &mut Watch,
     ) -> Result<Option<Result<Vec<Values>, PredictError>>, PredictError> {
-        if self.place != Place::Host {
+        if self.place != Place::Host || self.is_apart(rows) {
             return Ok(None);
         }
         let (session, shape) = (&mut self.session, [rows.len(), longest]);
@@ -204,6 +239,7 @@ impl Runner {
         options: &Arc<Options>,
         watch: &mut Watch,
     ) -> Result<Vec<Values>, PredictError> {
+        let apart = self.is_apart(rows);
         let mut inputs: Vec<(&str, SessionInputValue<'_>)> = Vec::new();
         for input in &self.inputs {
             inputs.push((&input.name, tensor(self.padding, input, rows, longest)?));
@@ -214,11 +250,39 @@ impl Runner {
                 .run_with_options(inputs, options)
                 .map_err(|error| refused(&error.to_string()))
         })?;
+        let (name, reading) = match &self.each {
+            Some((name, reading)) if apart => (name, reading),
+            _ => (&self.output.name, &self.reading),
+        };
         let output = outputs
-            .get(self.output.name.as_str())
-            .ok_or_else(|| internal("the model gave no output", self.output.name.clone()))?;
-        self.reading.all(rows, longest, &floats(output)?)
+            .get(name.as_str())
+            .ok_or_else(|| internal("the model gave no output", name.clone()))?;
+        reading.all(rows, longest, &floats(output)?)
     }
+
+    /// Whether `rows` are read from another output than the usual one.
+    fn is_apart(&self, rows: &[&Tokens]) -> bool {
+        self.each.is_some() && rows.first().is_some_and(|row| row.each)
+    }
+}
+
+/// The output with a vector for each token, beside one that has a vector for each text.
+fn each_of(session: &Session, settings: &Settings, usual: Reading) -> Option<(String, Reading)> {
+    let found = OUTPUTS.iter().skip(2).find_map(|name| {
+        let mut outputs = session.outputs().iter();
+        outputs.find(|output| output.name() == *name)
+    })?;
+    let shape = found
+        .dtype()
+        .tensor_shape()
+        .filter(|shape| shape.len() == 3)?;
+    let last = shape.last().and_then(|last| usize::try_from(*last).ok());
+    let reading = Reading {
+        pooled: false,
+        width: last.or(settings.hidden_size).filter(|width| *width != 0)?,
+        ..usual
+    };
+    Some((found.name().to_owned(), reading))
 }
 
 fn inputs_of(session: &Session) -> Result<Vec<Input>, PredictError> {

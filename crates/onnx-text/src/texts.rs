@@ -1,6 +1,7 @@
 //! Columns of text into tokens.
 
 use std::path::Path;
+use std::sync::OnceLock;
 
 use arrow_array::RecordBatch;
 use volley_tokens::tokenizers::{
@@ -25,6 +26,8 @@ pub(super) struct Tokens {
     pub(super) places: Vec<Option<Place>>,
     /// The text, where the task needs it.
     pub(super) text: String,
+    /// The vector of each token is wanted, and not one of all.
+    pub(super) each: bool,
 }
 
 /// Where a token is in its text, in characters.
@@ -36,9 +39,20 @@ pub(super) struct Place {
     pub(super) word: Option<u32>,
 }
 
+/// A token of a text, as it is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Spelt {
+    pub(super) id: u32,
+    pub(super) text: String,
+    /// Where it is in its text, in characters; nowhere for special ones.
+    pub(super) place: Option<(usize, usize)>,
+}
+
 /// Turns rows into tokens.
 pub(super) struct Texts {
     tokenizer: Tokenizer,
+    /// The same for texts of any length, once somebody asks for their tokens.
+    uncut: OnceLock<Option<Tokenizer>>,
     task: Task,
     query_prefix: String,
     passage_prefix: String,
@@ -78,6 +92,7 @@ impl Texts {
             .map_err(malformed)?;
         Ok(Self {
             tokenizer,
+            uncut: OnceLock::new(),
             task: settings.task,
             query_prefix: settings.query_prefix.clone(),
             passage_prefix: settings.passage_prefix.clone(),
@@ -141,6 +156,13 @@ impl Texts {
             };
             self.tokens(input, kept, told, wanted.whole)
         };
+        let tokenise = |row| {
+            let tokens = tokenise(row)?;
+            Ok(Tokens {
+                each: wanted.token_vectors,
+                ..tokens
+            })
+        };
         (0..rows.num_rows()).map(tokenise).collect()
     }
 
@@ -174,6 +196,7 @@ impl Texts {
             types: encoded.get_type_ids().to_vec(),
             places: if spans { places(&encoded) } else { Vec::new() },
             text,
+            each: false,
         })
     }
 
@@ -183,11 +206,7 @@ impl Texts {
         let ids = ids.filter(|ids| !ids.is_empty()).ok_or_else(|| {
             PredictError::invalid(format!("row {row}: the text is no list of token ids"))
         })?;
-        if let Some(unknown) = ids.iter().find(|id| self.term(**id).is_none()) {
-            return Err(PredictError::invalid(format!(
-                "row {row}: token {unknown} is not in the model's vocabulary"
-            )));
-        }
+        self.check_known(&ids, row)?;
         if self.max_length < ids.len() {
             return Err(self.too_long(row));
         }
@@ -205,6 +224,78 @@ impl Texts {
             self.max_length
         );
         PredictError::new(ErrorCode::TooLarge, message)
+    }
+
+    /// All tokens of a text as it is, whatever the model's length.
+    ///
+    /// # Errors
+    /// `InvalidInput` naming the row.
+    pub(super) fn look(
+        &self,
+        text: &str,
+        special: bool,
+        row: usize,
+    ) -> Result<Vec<Spelt>, PredictError> {
+        let text = match self.lower_case && self.task == Task::Embed {
+            true => text.to_lowercase(),
+            false => text.to_owned(),
+        };
+        let failed = |error: volley_tokens::tokenizers::Error| {
+            PredictError::invalid(format!("row {row}: the text could not be tokenised"))
+                .with_source(error.to_string())
+        };
+        let uncut = self.uncut.get_or_init(|| {
+            let mut uncut = self.tokenizer.clone();
+            uncut.with_truncation(None).is_ok().then_some(uncut)
+        });
+        let uncut = uncut
+            .as_ref()
+            .ok_or_else(|| failed("it is always cut".into()))?;
+        let encoded = uncut.encode_char_offsets(text.as_str(), special);
+        let encoded = encoded.map_err(failed)?;
+        let characters: Vec<char> = text.chars().collect();
+        let places = encoded.get_offsets().iter();
+        let places = places.zip(encoded.get_special_tokens_mask());
+        let tokens = encoded.get_ids().iter().zip(places);
+        let tokens = tokens.map(|(id, ((start, end), special))| {
+            let place = (*special == 0).then_some((*start, *end));
+            let own = place.and_then(|_| characters.get(*start..*end));
+            Spelt {
+                id: *id,
+                text: match own {
+                    Some(own) => own.iter().collect(),
+                    None => self.term(*id).unwrap_or_default(),
+                },
+                place,
+            }
+        });
+        Ok(tokens.collect())
+    }
+
+    /// The text of tokens.
+    ///
+    /// # Errors
+    /// `InvalidInput` naming the row and a token that is none.
+    pub(super) fn spell(
+        &self,
+        ids: &[u32],
+        special: bool,
+        row: usize,
+    ) -> Result<String, PredictError> {
+        self.check_known(ids, row)?;
+        self.tokenizer.decode(ids, !special).map_err(|error| {
+            PredictError::invalid(format!("row {row}: the tokens have no text"))
+                .with_source(error.to_string())
+        })
+    }
+
+    fn check_known(&self, ids: &[u32], row: usize) -> Result<(), PredictError> {
+        match ids.iter().find(|id| self.term(**id).is_none()) {
+            None => Ok(()),
+            Some(unknown) => Err(PredictError::invalid(format!(
+                "row {row}: token {unknown} is not in the model's vocabulary"
+            ))),
+        }
     }
 
     /// What stands before a text of a kind.

@@ -1,7 +1,7 @@
 //! What a request says of its answer beside the rows: the parameters of encoders.
 
-use volley_types::params::TOKEN_INPUTS;
-use volley_types::{Parameters, PredictError, Task};
+use volley_types::params::{TOKEN_INPUTS, TOKEN_VECTORS};
+use volley_types::{Parameters, PredictError, Task, unknown_parameter};
 
 use volley_model_directory::overrides::DIMENSIONS;
 
@@ -27,6 +27,7 @@ pub(super) struct Wanted {
     pub(super) whole: bool,
     pub(super) term_ids: bool,
     pub(super) token_inputs: bool,
+    pub(super) token_vectors: bool,
 }
 
 impl Wanted {
@@ -41,6 +42,7 @@ impl Wanted {
             (RAW_SCORES, matches!(task, Task::Rerank | Task::Classify)),
             (TERM_IDS, task == Task::EncodeSparse),
             (TOKEN_INPUTS, task == Task::Embed),
+            (TOKEN_VECTORS, task == Task::Embed),
         ];
         for (name, _) in parameters.iter() {
             let known = name == DIMENSIONS || UNUSED.contains(&name);
@@ -59,6 +61,7 @@ impl Wanted {
             whole: flag(TRUNCATE)? == Some(false),
             term_ids: flag(TERM_IDS)?.unwrap_or(false),
             token_inputs: flag(TOKEN_INPUTS)?.unwrap_or(false),
+            token_vectors: flag(TOKEN_VECTORS)?.unwrap_or(false),
         })
     }
 }
@@ -71,11 +74,22 @@ fn misplaced(name: &str, task: Task) -> PredictError {
 }
 
 fn unknown(name: &str) -> PredictError {
-    let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
-    PredictError::invalid(format!(
-        "parameter '{name}' is not known to a text encoder; its parameters are '{DIMENSIONS}', \
-         '{NORMALIZE}', '{TRUNCATE}', '{RAW_SCORES}', '{TERM_IDS}' and '{TOKEN_INPUTS}'"
-    ))
+    let known = [
+        DIMENSIONS,
+        NORMALIZE,
+        TRUNCATE,
+        RAW_SCORES,
+        TERM_IDS,
+        TOKEN_INPUTS,
+        TOKEN_VECTORS,
+    ];
+    let mut error = unknown_parameter(name, known);
+    let names = known.map(|name| format!("'{name}'")).join(", ");
+    error.message = format!(
+        "{}; the parameters of a text encoder are {names}",
+        error.message
+    );
+    error
 }
 
 #[cfg(test)]

@@ -61,6 +61,11 @@ impl TokenTexts {
         marks.find_map(|(id, mark)| (mark == name).then_some(*id))
     }
 
+    /// The text of `ids`, with that of special tokens.
+    pub fn decode_whole(&self, ids: &[u32]) -> String {
+        (*self.tokenizer).decode(ids, false).unwrap_or_default()
+    }
+
     /// The tokenizer itself.
     pub fn tokenizer(&self) -> &tokenizers::Tokenizer {
         &self.tokenizer

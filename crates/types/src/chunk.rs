@@ -5,6 +5,7 @@
 //! in exactly one error; nothing follows either.
 
 mod build;
+mod failure;
 
 use std::any::Any;
 use std::pin::Pin;

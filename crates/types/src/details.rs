@@ -23,6 +23,8 @@ pub struct Details {
     pub refusal: bool,
     /// Parts of an answer of kinds that only `format` knows, each whole.
     pub blocks: Vec<Value>,
+    /// What is told of such parts while they come: events of a stream, as `format` has them.
+    pub events: Vec<Value>,
     /// The stop string that ended the answer.
     pub stop_sequence: Option<String>,
     /// The provider's own word for why the answer ended.
@@ -37,6 +39,11 @@ pub struct Details {
     pub answer: Option<Value>,
     /// The stream told why it ends, and then broke off in front of its terminator.
     pub unterminated: bool,
+    /// What the error of a row that failed means more closely: the name of an
+    /// [`ErrorReason`](crate::ErrorReason).
+    pub reason: Option<String>,
+    /// In how many milliseconds the caller of a row that failed may try again.
+    pub retry_after_ms: Option<u64>,
 }
 
 impl Details {
@@ -63,13 +70,15 @@ impl Details {
         let format = text("format");
         let (signature, redacted, item) = (text("signature"), text("redacted"), text("item"));
         let (stop_sequence, stop_reason) = (text("stop_sequence"), text("stop_reason"));
+        let reason = text("reason");
         let flag = |name: &str| given.get(name) == Some(&Value::Bool(true));
         let (begins, summary) = (flag("begins"), flag("summary"));
         let (refusal, unterminated) = (flag("refusal"), flag("unterminated"));
-        let blocks = match given.remove("blocks") {
-            Some(Value::Array(blocks)) => blocks,
+        let mut list = |name: &str| match given.remove(name) {
+            Some(Value::Array(list)) => list,
             _ => Vec::new(),
         };
+        let (blocks, events) = (list("blocks"), list("events"));
         Self {
             format,
             begins,
@@ -79,6 +88,7 @@ impl Details {
             item,
             refusal,
             blocks,
+            events,
             stop_sequence,
             stop_reason,
             stop_details: given.remove("stop_details"),
@@ -86,6 +96,8 @@ impl Details {
             fields: given.remove("fields"),
             answer: given.remove("answer"),
             unterminated,
+            reason,
+            retry_after_ms: given.get("retry_after_ms").and_then(Value::as_u64),
         }
     }
 
@@ -103,6 +115,7 @@ impl Details {
             ("item", &self.item),
             ("stop_sequence", &self.stop_sequence),
             ("stop_reason", &self.stop_reason),
+            ("reason", &self.reason),
         ];
         for (name, text) in texts {
             if let Some(text) = text {
@@ -129,8 +142,14 @@ impl Details {
                 told.insert(name.to_owned(), value.clone());
             }
         }
+        if let Some(ms) = self.retry_after_ms {
+            told.insert("retry_after_ms".to_owned(), ms.into());
+        }
         if !self.blocks.is_empty() {
             told.insert("blocks".to_owned(), self.blocks.clone().into());
+        }
+        if !self.events.is_empty() {
+            told.insert("events".to_owned(), self.events.clone().into());
         }
         Some(Value::Object(told).to_string())
     }
@@ -153,6 +172,7 @@ mod tests {
             item: Some("rs_1".to_owned()),
             refusal: true,
             blocks: vec![json!({ "type": "new" })],
+            events: vec![json!({ "type": "new.begun" })],
             stop_sequence: Some("END".to_owned()),
             stop_reason: Some("pause_turn".to_owned()),
             stop_details: Some(json!({ "category": "x" })),
@@ -160,6 +180,8 @@ mod tests {
             fields: Some(json!({ "system_fingerprint": "fp" })),
             answer: Some(json!({ "content": [] })),
             unterminated: true,
+            reason: Some("content_filter".to_owned()),
+            retry_after_ms: Some(1_500),
         };
         assert_eq!(Details::from_json(&details.to_json().unwrap()), details);
         let named = Details {

@@ -56,7 +56,7 @@ pub use ids::{
 };
 pub use intake::{Intake, Share};
 pub use native::Native;
-pub use nearest::nearest;
+pub use nearest::{nearest, unknown_parameter};
 pub use params::{ParamValue, Parameters};
 pub use predict::Predict;
 pub use request::{Dialect, Input, PredictRequest, Priority};

@@ -1,5 +1,7 @@
 //! The name that was perhaps meant.
 
+use crate::error::PredictError;
+
 /// The name among `names` that `given` was perhaps meant to be: one that at most a third of it
 /// would have to be changed for. `None` where no name is near, or `given` is longer than any name
 /// should be.
@@ -15,6 +17,20 @@ pub fn nearest<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> Opt
     let distances = names.into_iter().map(|name| (distance(&given, name), name));
     let (distance, name) = distances.min()?;
     (distance <= most).then_some(name)
+}
+
+/// The refusal of a parameter that is not among `names`.
+#[must_use]
+pub fn unknown_parameter<'a>(
+    given: &str,
+    names: impl IntoIterator<Item = &'a str>,
+) -> PredictError {
+    let shown: String = given.chars().filter(|c| !c.is_control()).take(64).collect();
+    let hint = nearest(given, names).map_or_else(
+        || "leave it out".to_owned(),
+        |nearest| format!("did you mean '{nearest}'?"),
+    );
+    PredictError::invalid(format!("parameter '{shown}' is not known; {hint}"))
 }
 
 /// How many letters have to be put in, left out, exchanged or swapped with their neighbour.

@@ -32,6 +32,10 @@ pub const TOKENIZE: &str = "tokenize";
 /// JSON arrays of token ids: one row for each.
 pub const DETOKENIZE: &str = "detokenize";
 
+/// The parameter that, when true, asks an embedding model for the vectors of all tokens of a text in
+/// place of one: each row's `embedding` has them one after the other, as many as its `tokens`.
+pub const TOKEN_VECTORS: &str = "token_vectors";
+
 /// The parameter that, when true, has each answer begin with its prompt: its text and, with
 /// `logprobs`, the probability of each of its tokens.
 pub const ECHO: &str = "echo";

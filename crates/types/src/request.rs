@@ -46,17 +46,21 @@ pub enum Dialect {
     Cohere,
     /// Ollama's chat and generation.
     Ollama,
+    /// Tensors of the Open Inference Protocol. Parameters that a tensor model does not know say
+    /// nothing to it, as the protocol wants.
+    OpenInference,
 }
 
 impl Dialect {
     /// Every dialect, for tables and tests.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Own,
         Self::OpenAi,
         Self::OpenAiResponses,
         Self::Anthropic,
         Self::Cohere,
         Self::Ollama,
+        Self::OpenInference,
     ];
 
     /// The stable name, used on the wire; empty for [`Dialect::Own`].
@@ -69,6 +73,7 @@ impl Dialect {
             Self::Anthropic => "anthropic",
             Self::Cohere => "cohere",
             Self::Ollama => "ollama",
+            Self::OpenInference => "open_inference",
         }
     }
 

@@ -10,6 +10,7 @@ pub use self::cast::cast_column;
 use crate::chat::message_fields;
 use crate::chunk;
 use crate::error::PredictError;
+use crate::params::{DETOKENIZE, Parameters, TOKENIZE};
 
 /// What a model does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -301,6 +302,18 @@ impl Signature {
             task,
             input: Arc::new(Schema::new(input)),
             output: Arc::new(Schema::new(output)),
+        }
+    }
+
+    /// The columns of the answer to a request with these parameters. A text encoder that is asked
+    /// for its tokens, or for their text, answers as a generation model does.
+    #[must_use]
+    pub fn answer(&self, parameters: &Parameters) -> SchemaRef {
+        let asked = |name| matches!(parameters.boolean(name), Ok(Some(true)));
+        let encodes = !matches!(self.task, Task::Generate | Task::Tensors);
+        match encodes && (asked(TOKENIZE) || asked(DETOKENIZE)) {
+            true => chunk::generation_schema(),
+            false => self.output.clone(),
         }
     }
 

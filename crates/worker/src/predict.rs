@@ -45,7 +45,7 @@ impl Predict for Worker {
         })?;
         let record = StreamRecord::begin(&self.0.metrics, &model, Instant::now());
         let metrics = self.0.metrics.clone();
-        let schema = loaded.signature.output.clone();
+        let schema = loaded.signature.answer(&request.parameters);
         let waiting_since = Instant::now();
         let (request_id, until) = (request.request_id.clone(), request.deadline);
         let limits = Limits {

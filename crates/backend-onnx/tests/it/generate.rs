@@ -346,6 +346,20 @@ async fn text_goes_to_tokens_and_back_and_tokens_are_a_prompt() {
     let ids = serde_json::to_string(&ids).unwrap();
     let batches = rows(&model, &ids, &[yes("detokenize")]).await;
     assert_eq!(each(&batches).next().unwrap().text(), Some(STORY));
+    // Special tokens have their text too, unless nobody wants it.
+    let marked = format!("<|end|>{STORY}");
+    let batches = rows(&model, &marked, &[yes("tokenize"), yes("raw")]).await;
+    let marks = each(&batches).next().unwrap().token_ids().unwrap();
+    let ids_of_marked = serde_json::to_string(&marks.values().to_vec()).unwrap();
+    for (skip, text) in [(false, marked.as_str()), (true, STORY)] {
+        let asked = [
+            yes("detokenize"),
+            ("skip_special_tokens", ParamValue::Bool(skip)),
+        ];
+        let asked = if skip { &asked[..] } else { &asked[..1] };
+        let batches = rows(&model, &ids_of_marked, asked).await;
+        assert_eq!(each(&batches).next().unwrap().text(), Some(text));
+    }
     let raw = tell(&model, STORY, &[tokens(8), yes("raw")]).await.unwrap();
     let given = tell(&model, &ids, &[tokens(8), yes("token_inputs")]).await;
     assert_eq!(raw.ids, given.unwrap().ids);
@@ -475,4 +489,53 @@ async fn what_no_model_knows_is_refused_with_the_nearest_name() {
         "{}",
         error.message
     );
+}
+
+/// A copy of the storyteller whose chat template ends as `end` says.
+async fn storyteller_with(end: &str) -> (tempfile::TempDir, Arc<dyn Backend>) {
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("copy");
+    std::fs::create_dir(&copy).unwrap();
+    for entry in std::fs::read_dir(setup::model_dir("storyteller")).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
+    }
+    let path = copy.join("chat_template.jinja");
+    let template = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, format!("{}{end}", template.trim_end())).unwrap();
+    let model = setup::load(&copy).await.unwrap();
+    (folder, model)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reasoning_that_the_chat_template_marks_is_counted() {
+    // The prompt opens the reasoning, and nothing ends it; or it closes it itself.
+    for (end, all) in [
+        ("<think>\n", true),
+        ("<think>\n\n</think>\n\n", false),
+        ("", false),
+    ] {
+        let (_folder, model) = storyteller_with(end).await;
+        let batches = rows(&model, STORY, &[tokens(12), endless()]).await;
+        let usage = each(&batches).find_map(|row| row.usage()).unwrap();
+        assert_eq!(usage.completion_tokens, 12, "{end}");
+        assert_eq!(usage.reasoning_tokens, if all { 12 } else { 0 }, "{end}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_that_fails_beside_others_says_why_in_full() {
+    let model = storyteller().await;
+    let long = "word ".repeat(2_000);
+    let asked = request(&[STORY, &long], &[tokens(4)]);
+    let answer = model.predict(asked).await.unwrap();
+    let batches: Vec<_> = answer.map(Result::unwrap).collect().await;
+    let failures: Vec<_> = each(&batches)
+        .filter_map(|row| Some((row.item(), row.failure()?)))
+        .collect();
+    let [(1, error)] = failures.as_slice() else {
+        panic!("{failures:?}")
+    };
+    assert_eq!(error.code, ErrorCode::InvalidInput);
+    assert_eq!(error.reason, Some(ErrorReason::ContextLength));
 }

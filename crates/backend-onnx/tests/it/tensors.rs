@@ -323,3 +323,28 @@ fn threads_named(name: &str) -> usize {
         tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
     names.filter(|found| found.trim() == name).count()
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_parameter_that_no_tensor_model_has_is_refused_with_the_nearest_name() {
+    let model = test_model("identity-float32").await;
+    let ask = |name: &str, dialect: Dialect| {
+        let reference = ModelRef::deployed(ModelName::new("m").unwrap());
+        let rows = pairs(Arc::new(Float32Array::from(vec![1.5, 2.5])));
+        let mut request = PredictRequest::new(reference, Input::Batch(rows));
+        request.parameters.set(name, ParamValue::Int(1)).unwrap();
+        request.dialect = dialect;
+        model.predict(request)
+    };
+    for (name, hint) in [
+        ("sequence_ids", "did you mean 'sequence_id'?"),
+        ("temperature", "leave it out"),
+    ] {
+        let error = ask(name, Dialect::Own).await.unwrap_err();
+        assert_eq!(error.code, ErrorCode::InvalidInput);
+        assert!(error.message.contains(&format!("'{name}'")), "{error:?}");
+        assert!(error.message.ends_with(hint), "{error:?}");
+        // The protocol wants them ignored.
+        ask(name, Dialect::OpenInference).await.unwrap();
+    }
+    ask("priority", Dialect::Own).await.unwrap();
+}

@@ -338,6 +338,8 @@ fn read_whole(body: &[u8], calls: &mut Calls) -> Result<Step, String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn delta(data: &str, calls: &mut Calls) -> Delta {
@@ -370,6 +372,65 @@ mod tests {
         let foreign =
             r#"{"contentBlockDelta":{"contentBlockIndex":9,"delta":{"toolUse":{"input":"{"}}}}"#;
         assert_eq!(delta(foreign, calls).tool_calls, None);
+    }
+
+    /// Reasoning comes signed, or secret, and goes back as it came: streamed and whole.
+    #[test]
+    fn signed_and_secret_reasoning_goes_back_as_it_came() {
+        let calls = &mut Calls::default();
+        let pieces = [
+            r#"{"text":"hm, "}"#,
+            r#"{"text":"so"}"#,
+            r#"{"signature":"c2ln+/=="}"#,
+            r#"{"redactedContent":"ZGF0YQ=="}"#,
+            r#"{"signature":"YmxhbmsA"}"#,
+        ];
+        let streamed = pieces.map(|piece| {
+            let data = format!(
+                r#"{{"contentBlockDelta":{{"contentBlockIndex":0,"delta":{{"reasoningContent":{piece}}}}}}}"#
+            );
+            delta(&data, calls)
+        });
+        let content = json!([
+            { "reasoningContent": { "reasoningText": { "text": "hm, so", "signature": "c2ln+/==" } } },
+            { "reasoningContent": { "redactedContent": "ZGF0YQ==" } },
+            { "reasoningContent": { "reasoningText": { "text": "", "signature": "YmxhbmsA" } } },
+        ]);
+        let whole =
+            json!({ "output": { "message": { "content": content } }, "stopReason": "end_turn" });
+        let Ok(Step::All(whole)) = read_whole(whole.to_string().as_bytes(), calls) else {
+            panic!("no message")
+        };
+        for deltas in [&streamed[..], &whole[..3]] {
+            let (mut thinking, mut said) = (Vec::new(), String::new());
+            for delta in deltas {
+                said.push_str(delta.thinking.as_deref().unwrap_or_default());
+                let Some(details) = delta.details.as_deref() else {
+                    continue;
+                };
+                assert_eq!(details.format.as_deref(), Some("bedrock"));
+                thinking.push(match (&details.signature, &details.redacted) {
+                    (Some(signature), None) => json!({
+                        "format": "bedrock", "text": std::mem::take(&mut said),
+                        "signature": signature,
+                    }),
+                    (None, Some(data)) => json!({ "format": "bedrock", "redacted": data }),
+                    other => panic!("{other:?}"),
+                });
+            }
+            let turn = volley_types::ChatMessage {
+                details: Some(json!({ "thinking": thinking }).to_string()),
+                ..volley_types::ChatMessage::new("assistant", "Hi")
+            };
+            let talk = volley_backend::items::Item::Chat(vec![turn]);
+            let body =
+                crate::provider::tests::asking(&request::TAKES, Default::default(), |asked| {
+                    request::body("m", &talk, asked)
+                });
+            let mut sent = body.unwrap()["messages"][0]["content"].take();
+            let text = sent.as_array_mut().unwrap().pop().unwrap();
+            assert_eq!((sent, text), (content.clone(), json!({ "text": "Hi" })));
+        }
     }
 
     #[test]

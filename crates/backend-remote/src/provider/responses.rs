@@ -4,7 +4,8 @@ mod request;
 
 use std::borrow::Cow;
 
-use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use volley_types::{Details, FinishReason};
@@ -30,6 +31,9 @@ struct Event<'a> {
     output_index: u64,
     #[serde(default)]
     summary_index: u64,
+    /// Whether it is about an item.
+    #[serde(default, rename = "item_id", deserialize_with = "is_some")]
+    has_item: bool,
     #[serde(default)]
     annotation: Option<Value>,
     /// New text, or new arguments.
@@ -150,6 +154,13 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
                 details.format = Some("openai_responses".to_owned());
                 details.item = begun.id.as_deref().map(str::to_owned);
             }
+            let read = ["message", "reasoning", "function_call"];
+            if item
+                .as_ref()
+                .is_some_and(|item| !read.contains(&&*item.kind))
+            {
+                pass_on(&mut delta, data);
+            }
             let item = item.filter(|item| item.kind == "function_call");
             let call = item.map(|item| {
                 let name = item.name.unwrap_or_default();
@@ -190,11 +201,36 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
             Some(error) => return Ok(fault::step(error.get())),
             None => return Err("no type".to_owned()),
         },
-        // Beginnings and ends of parts, tools that run at the provider, and what later versions
-        // add.
+        // Tools that run at the provider, and what later versions add.
+        kind if event.has_item && !is_told_otherwise(kind) => pass_on(&mut delta, data),
         _ => {}
     }
     Ok(Step::Delta(delta))
+}
+
+fn is_some<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Option::<IgnoredAny>::deserialize(deserializer).map(|given| given.is_some())
+}
+
+/// Whether an event of that kind is a beginning or an end of what is read piece by piece.
+fn is_told_otherwise(kind: &str) -> bool {
+    const READ: [&str; 5] = [
+        "response.content_part.",
+        "response.output_text.",
+        "response.refusal.",
+        "response.reasoning_",
+        "response.function_call_arguments.",
+    ];
+    READ.iter().any(|start| kind.starts_with(start))
+}
+
+/// Keeps an event as it is, for a caller of the same dialect.
+fn pass_on(delta: &mut Delta, data: &str) {
+    if let Ok(event) = serde_json::from_str(data) {
+        let details = delta.details();
+        details.format = Some("openai_responses".to_owned());
+        details.events.push(event);
+    }
 }
 
 fn one<'a>(item: &'a RawValue) -> Result<Item<'a>, String> {
@@ -375,6 +411,33 @@ mod tests {
         assert_eq!(step("[DONE]"), Step::Delta(Delta::default()));
         assert!(read("{}", &mut Calls::default()).is_err());
         assert!(read_whole(b"{}", &mut Calls::default()).is_err());
+    }
+
+    #[test]
+    fn what_is_told_of_tools_that_run_there_is_kept_as_it_is() {
+        let read = |data: &str| match read(data, &mut Calls::default()).unwrap() {
+            Step::Delta(delta) => delta,
+            step => panic!("{step:?}"),
+        };
+        for data in [
+            r#"{"type":"response.output_item.added","output_index":0,"item":{"type":"web_search_call","id":"ws","status":"in_progress"}}"#,
+            r#"{"type":"response.web_search_call.searching","output_index":0,"item_id":"ws","sequence_number":4}"#,
+            r#"{"type":"response.code_interpreter_call_code.delta","output_index":0,"item_id":"ci","delta":"1+"}"#,
+            r#"{"type":"response.image_generation_call.partial_image","output_index":0,"item_id":"ig","partial_image_b64":"AA=="}"#,
+        ] {
+            let details = read(data).details.unwrap();
+            assert_eq!(details.format.as_deref(), Some("openai_responses"));
+            let event: Value = serde_json::from_str(data).unwrap();
+            assert_eq!(details.events, [event]);
+        }
+        for data in [
+            r#"{"type":"response.output_item.added","output_index":0,"item":{"type":"message","id":"m"}}"#,
+            r#"{"type":"response.content_part.added","item_id":"m","output_index":0}"#,
+            r#"{"type":"response.output_text.done","item_id":"m","output_index":0,"text":"a"}"#,
+            r#"{"type":"response.in_progress","response":{}}"#,
+        ] {
+            assert_eq!(read(data), Delta::default(), "{data}");
+        }
     }
 
     #[test]

@@ -351,3 +351,35 @@ fn a_parameter_of_the_wrong_type_is_named() {
         assert!(error.message.contains(name), "{}", error.message);
     }
 }
+
+/// A tag that its server has no place for would be lost, and is refused.
+#[test]
+fn who_has_no_place_for_a_user_says_so() {
+    let tagged = |provider| sent(provider, Dialect::OpenAi, json!({ "user": "u-1" }));
+    for provider in [
+        ProviderKind::Cohere,
+        ProviderKind::Gemini,
+        ProviderKind::Vertex,
+        ProviderKind::Ollama,
+        ProviderKind::Tgi,
+        ProviderKind::OpenInference,
+    ] {
+        let told = provider.as_str();
+        let error = tagged(provider).unwrap_err();
+        assert_eq!(error.code, ErrorCode::InvalidInput, "{told}");
+        assert!(
+            error.message.contains("'user'"),
+            "{told}: {}",
+            error.message
+        );
+    }
+    for provider in [
+        ProviderKind::OpenAi,
+        ProviderKind::Anthropic,
+        ProviderKind::Bedrock,
+        ProviderKind::Mistral,
+    ] {
+        let body = tagged(provider).unwrap().to_string();
+        assert!(body.contains("u-1"), "{}: {body}", provider.as_str());
+    }
+}

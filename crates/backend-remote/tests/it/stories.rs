@@ -203,7 +203,15 @@ async fn streams_that_stall_break_or_rave_end_in_an_error_after_what_was_good() 
     let silent = failure(vec![Act::Hang]).await;
     assert_eq!(silent.error.unwrap().code, ErrorCode::UpstreamTimeout);
     let cut = failure(vec![Act::Send(start.clone())]).await;
-    assert_eq!(cut.error.unwrap().code, ErrorCode::UpstreamIncomplete);
+    let error = cut.error.unwrap();
+    assert_eq!(error.code, ErrorCode::UpstreamIncomplete);
+    // Whose it is, as an error in front of the answer says.
+    assert!(error.message.contains("(connector '"), "{}", error.message);
+    assert!(
+        error.message.contains("host 127.0.0.1)"),
+        "{}",
+        error.message
+    );
     assert_eq!(cut.text, "Grüße, ");
     let mut chunked = Vec::from(
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n",

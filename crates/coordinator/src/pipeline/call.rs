@@ -9,7 +9,7 @@ use futures::TryStreamExt;
 use volley_types::chunk::generation_schema;
 use volley_types::registry::{PARAMETERS, PipelineSpec, Shape, StepKind};
 use volley_types::{
-    ChunkStream, Deadline, ErrorCode, FinishReason, GenerationChunk, GenerationChunks,
+    ChunkStream, Deadline, Dialect, ErrorCode, FinishReason, GenerationChunk, GenerationChunks,
     GenerationRow, Input, Parameters, PredictError, PredictRequest, Priority, RequestId, TenantId,
     TraceContext, Usage,
 };
@@ -42,6 +42,7 @@ pub(super) struct Head {
     priority: Priority,
     affinity: Option<u64>,
     session: Option<String>,
+    dialect: Dialect,
 }
 
 impl Head {
@@ -54,6 +55,7 @@ impl Head {
             priority: request.priority,
             affinity: request.affinity,
             session: request.session.clone(),
+            dialect: request.dialect,
         }
     }
 }
@@ -120,6 +122,10 @@ impl Run {
         request.priority = self.head.priority;
         request.affinity = self.head.affinity;
         request.session.clone_from(&self.head.session);
+        // What a caller of that protocol may say, it may say to each model.
+        if self.head.dialect == Dialect::OpenInference {
+            request.dialect = Dialect::OpenInference;
+        }
         // The models of an ensemble all get what is said of sequences, as Triton's do.
         let gets_all = self.spec.ensemble.is_some() || self.answers(place);
         request.parameters = match gets_all {
@@ -192,9 +198,8 @@ pub(super) async fn texts(
     let mut bytes = 0;
     while let Some(batch) = answer.try_next().await? {
         for row in GenerationRow::rows(&batch)? {
-            if let Some((code, message)) = row.error() {
-                let code = ErrorCode::from_name(code).unwrap_or(ErrorCode::Internal);
-                return Err(PredictError::new(code, message));
+            if let Some(error) = row.failure() {
+                return Err(error);
             }
             let item = row.item() as usize;
             if rows <= item {

@@ -197,14 +197,49 @@ impl ResponseEvents {
             }
             self.continued(|_| false, out);
         }
+        for event in details.events.iter().filter(|_| own) {
+            self.passed(event, out);
+        }
         for block in details.blocks.iter().filter(|_| own) {
-            self.continued(|_| false, out);
-            let place = self.items.len();
-            let id = block["id"].as_str().map(str::to_owned);
-            let id = id.unwrap_or_else(|| self.draft.item_id("item", place));
-            self.begin_as(Kind::Other(block.clone()), id, out);
+            let place = self.other(block, out);
+            self.items[place].kind = Kind::Other(block.clone());
             self.done(place, "completed", out);
         }
+    }
+
+    /// An event of an item of a kind that only its provider knows, in its place among the others.
+    fn passed(&mut self, event: &Value, out: &mut BytesMut) {
+        if let Some(item) = event.get("item") {
+            self.other(item, out);
+            return;
+        }
+        let id = event["item_id"].as_str().unwrap_or_default();
+        let known = self.items.iter().position(|item| item.id == id);
+        let (Some(place), Some(kind)) = (known, event["type"].as_str()) else {
+            return;
+        };
+        let mut body = event.clone();
+        if let Some(body) = body.as_object_mut() {
+            body.remove("type");
+            body.remove("sequence_number");
+            body.insert("output_index".to_owned(), place.into());
+        }
+        self.event(kind, body, out);
+    }
+
+    /// The place of an item of a kind that only its provider knows, which is begun where it is new.
+    fn other(&mut self, item: &Value, out: &mut BytesMut) -> usize {
+        let id = item["id"].as_str();
+        let same = |known: &Item| {
+            matches!(known.kind, Kind::Other(_)) && known.status == OPEN && Some(&*known.id) == id
+        };
+        if let Some(place) = self.items.iter().position(same) {
+            return place;
+        }
+        self.continued(|_| false, out);
+        let place = self.items.len();
+        let id = id.map_or_else(|| self.draft.item_id("item", place), str::to_owned);
+        self.begin_as(Kind::Other(item.clone()), id, out)
     }
 
     /// The item that goes on, where it is of that kind; one of another kind is closed.

@@ -1,16 +1,20 @@
-//! What the workers say of a connector, before it is made. Pure.
+//! What the workers say of a connector, before it is made or changed. Pure.
 
 use volley_types::{ConnectorCheck, ErrorCode, PredictError};
 
 /// Workers that are named in one message.
 const NAMED: usize = 5;
 
-/// What to warn of.
+/// What to warn of. `again` says what to do once a defect is mended.
 ///
 /// # Errors
 /// `InvalidInput` where no worker could use it, with the reason of the first and the workers that
 /// lack what it needs.
-pub(super) fn verdict(checks: &[ConnectorCheck], test: bool) -> Result<Vec<String>, PredictError> {
+pub(super) fn verdict(
+    checks: &[ConnectorCheck],
+    test: bool,
+    again: &str,
+) -> Result<Vec<String>, PredictError> {
     if checks.is_empty() {
         let untested = if test { " and was not tested" } else { "" };
         return Ok(vec![format!(
@@ -39,7 +43,7 @@ pub(super) fn verdict(checks: &[ConnectorCheck], test: bool) -> Result<Vec<Strin
     if failed.len() == checks.len() || (test && tested.is_some()) {
         let reason = tested.filter(|_| test).unwrap_or(first);
         let mut error = PredictError::invalid(format!(
-            "{}; it fails on worker {names}; mend it, and create the connector again",
+            "{}; it fails on worker {names}; mend it, and {again}",
             reason.message
         ));
         error.code = match reason.code {
@@ -53,9 +57,13 @@ pub(super) fn verdict(checks: &[ConnectorCheck], test: bool) -> Result<Vec<Strin
 
 #[cfg(test)]
 mod tests {
-    use volley_types::WorkerId;
+    use volley_types::{ErrorCode, PredictError, WorkerId};
 
-    use super::*;
+    use super::ConnectorCheck;
+
+    fn verdict(checks: &[ConnectorCheck], test: bool) -> Result<Vec<String>, PredictError> {
+        super::verdict(checks, test, "create the connector again")
+    }
 
     fn check(worker: &str, outcome: Result<(), &str>) -> ConnectorCheck {
         let outcome = outcome.map_err(|message| PredictError::new(ErrorCode::Unavailable, message));

@@ -237,6 +237,10 @@ fn generated(row: &GenerationRow<'_>) -> Value {
     if let Some((code, message)) = row.error() {
         told.insert("error".to_owned(), message.into());
         told.insert("code".to_owned(), code.into());
+        let failure = row.failure().and_then(|error| error.reason);
+        if let Some(reason) = failure {
+            told.insert("reason".to_owned(), reason.as_str().into());
+        }
     }
     if row.last() {
         told.insert("last".to_owned(), true.into());

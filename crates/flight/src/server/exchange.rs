@@ -304,7 +304,8 @@ impl Exchange {
         }
         let encoder = Encoder::new(RESPONSE_MESSAGE_BYTES);
         let mut encoder = encoder.leaving_out(head.columns_left_out);
-        self.send(encoder.schema(&signature.output)).await?;
+        let answer = signature.answer(&head.parameters);
+        self.send(encoder.schema(&answer)).await?;
 
         let schema = match schema {
             Some(schema) => Some(schema),
@@ -319,7 +320,7 @@ impl Exchange {
             return no_rows(signature.task);
         };
         let chunks = self.predict.predict(head.with_input(input)).await?;
-        check_output(&chunks, signature)?;
+        check_output(&chunks, &answer)?;
         self.send_chunks(chunks, &mut encoder).await
     }
 
@@ -385,7 +386,7 @@ fn no_rows(task: Task) -> Result<(), PredictError> {
 }
 
 /// The schema has been sent already; another version may have been deployed since.
-fn check_output(chunks: &ChunkStream, signature: &Signature) -> Result<(), PredictError> {
+fn check_output(chunks: &ChunkStream, told: &SchemaRef) -> Result<(), PredictError> {
     let columns = |schema: &Schema| -> Vec<_> {
         schema
             .fields()
@@ -394,7 +395,7 @@ fn check_output(chunks: &ChunkStream, signature: &Signature) -> Result<(), Predi
             .collect()
     };
     let schema = chunks.schema();
-    if Arc::ptr_eq(&schema, &signature.output) || columns(&schema) == columns(&signature.output) {
+    if Arc::ptr_eq(&schema, told) || columns(&schema) == columns(told) {
         return Ok(());
     }
     Err(PredictError::new(

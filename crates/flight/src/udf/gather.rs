@@ -187,9 +187,8 @@ impl<'a> Gather<'a> {
 
     fn add_text(&mut self, row: &GenerationRow<'_>) -> Result<(), PredictError> {
         self.complete |= row.last();
-        if let Some((code, message)) = row.error() {
-            let code = ErrorCode::from_name(code).unwrap_or(ErrorCode::Internal);
-            return Err(PredictError::new(code, message));
+        if let Some(error) = row.failure() {
+            return Err(error);
         }
         let item = usize::try_from(row.item()).ok();
         let text = item.and_then(|item| self.texts.get_mut(item));

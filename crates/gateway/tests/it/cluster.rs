@@ -18,13 +18,13 @@ use volley_types::control::{
     ClusterStatus, DrainStatus, Liveness, ModelStatus, ReplicaStatus, WorkerStatus,
 };
 use volley_types::registry::{
-    BackendKind, CoordinatorMember, Deployment, ModelEntry, ModelSource, ModelState,
+    BackendKind, ConnectorSpec, CoordinatorMember, Deployment, ModelEntry, ModelSource, ModelState,
     ModelVersionSpec, RaftStatus, RegistryCommand, RegistryReply, RegistryState, ReplicaState,
 };
 use volley_types::scale::ScaleSignal;
 use volley_types::{
-    ChunkStream, Control, Dialect, ErrorCode, GenerationChunk, GenerationChunks, GpuReport,
-    Incarnation, Input, ModelName, ModelRef, ModelVersion, NodeId, Parameters, Predict,
+    ChunkStream, ConnectorCheck, Control, Dialect, ErrorCode, GenerationChunk, GenerationChunks,
+    GpuReport, Incarnation, Input, ModelName, ModelRef, ModelVersion, NodeId, Parameters, Predict,
     PredictError, PredictRequest, Priority, RequestId, Revision, Signature, TenantId, TraceContext,
     WorkerId,
 };
@@ -76,6 +76,10 @@ pub(crate) struct Cluster {
     pub(crate) replica_state: Mutex<Option<ReplicaState>>,
     pub(crate) draining: std::sync::atomic::AtomicBool,
     pub(crate) write_refusal: Mutex<Option<PredictError>>,
+    /// What a worker says of connectors, where one is there to be asked.
+    pub(crate) connector_check: Mutex<Option<Result<(), PredictError>>>,
+    /// The connectors that it was asked for: their models, and whether their servers were called.
+    pub(crate) connectors_checked: Mutex<Vec<(String, bool)>>,
 }
 
 struct OpenStream(Arc<AtomicUsize>);
@@ -263,6 +267,21 @@ impl Control for Cluster {
         let revision = registry.revision;
         *guard = Arc::new(registry);
         Ok(RegistryReply { revision, version })
+    }
+
+    async fn check_connector(
+        &self,
+        connector: &ConnectorSpec,
+        test: bool,
+    ) -> Result<Vec<ConnectorCheck>, PredictError> {
+        let asked = (connector.model.clone(), test);
+        self.connectors_checked.lock().push(asked);
+        let outcome = self.connector_check.lock().clone();
+        let checked = outcome.map(|outcome| ConnectorCheck {
+            worker: WorkerId::new("w1").unwrap(),
+            outcome,
+        });
+        Ok(checked.into_iter().collect())
     }
 
     fn model_status(&self, model: &ModelName) -> Option<ModelStatus> {

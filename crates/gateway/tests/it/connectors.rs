@@ -3,6 +3,7 @@
 use http::Method;
 use serde_json::{Value, json};
 use volley_gateway::ApiConfig;
+use volley_types::{ErrorCode, PredictError};
 
 use crate::support::{Edge, request};
 
@@ -331,4 +332,49 @@ async fn a_url_that_no_worker_may_call_is_refused_where_it_is_registered() {
     strict.post(register, &model).await.ok();
     let bucket = json!({ "name": "n", "url": "s3://bucket/m.zip" }).to_string();
     strict.post(register, &bucket).await.ok();
+}
+
+#[tokio::test]
+async fn a_change_is_checked_on_the_workers_as_a_creation_is() {
+    let edge = Edge::start().await;
+    *edge.cluster.connector_check.lock() = Some(Ok(()));
+    let url = "https://good.example/v1/chat/completions";
+    let body = json!({ "connector_id": "c", "url": url, "model": "one" });
+    created(&edge, &body).await;
+    let path = format!("{PATH}/c");
+    let change = |query: &str, model: &str| {
+        let body = json!({ "model": model }).to_string();
+        edge.send(request(Method::PUT, &format!("{path}{query}"), &body))
+    };
+    assert_eq!(change("", "two").await.ok().get("warnings"), None);
+    let lacks = PredictError::new(
+        ErrorCode::Unavailable,
+        "its environment variable is missing",
+    );
+    *edge.cluster.connector_check.lock() = Some(Err(lacks));
+    let reason = change("?test=true", "three").await.refused(400);
+    for part in [
+        "variable is missing",
+        "worker w1",
+        "change the connector again",
+    ] {
+        assert!(reason.contains(part), "{reason}");
+    }
+    assert_eq!(edge.get(&path).await.ok()["model"], "two");
+    let asked = edge.cluster.connectors_checked.lock().clone();
+    let asked: Vec<_> = asked
+        .iter()
+        .map(|(model, test)| (&**model, *test))
+        .collect();
+    assert_eq!(asked, [("one", false), ("two", false), ("three", true)]);
+    // Where nobody can be asked, it says so.
+    *edge.cluster.connector_check.lock() = None;
+    let warned = change("", "four").await.ok();
+    assert!(
+        warned["warnings"][0]
+            .as_str()
+            .unwrap()
+            .contains("no worker is up")
+    );
+    change("?tset=true", "five").await.refused(400);
 }

@@ -11,7 +11,7 @@ use http_body_util::Full;
 use serde_json::{Value, json};
 use volley_gateway::{ApiConfig, EdgeConfig};
 use volley_types::registry::ReplicaState;
-use volley_types::{FinishReason, GenerationChunk, Signature, Task};
+use volley_types::{Dialect, FinishReason, GenerationChunk, Signature, Task};
 
 use super::support::{Edge, Reply, Script, last, request, text};
 
@@ -112,7 +112,10 @@ async fn tensors_go_in_flat_or_nested_and_come_out() {
         outputs,
         json!([{ "name": "n", "datatype": "INT64", "shape": [1], "data": [10] }])
     );
-    assert_eq!(edge.cluster.last_call().parameters.iter().count(), 1);
+    let called = edge.cluster.last_call();
+    // What the model does not know is ignored, as the protocol wants.
+    assert_eq!(called.dialect, Dialect::OpenInference);
+    assert_eq!(called.parameters.iter().count(), 1);
 }
 
 #[tokio::test]

@@ -9,6 +9,8 @@ mod ollama;
 mod tei;
 #[path = "reference/tgi.rs"]
 mod tgi;
+#[path = "reference/tokens.rs"]
+mod tokens;
 #[path = "reference/vllm.rs"]
 mod vllm;
 

@@ -2,7 +2,7 @@
 //! that is passed over answers another question than the one that was asked.
 
 use volley_types::params::{COUNT_TOKENS, DETOKENIZE, ECHO, TOKEN_INPUTS, TOKENIZE};
-use volley_types::{ParamValue, Parameters, PredictError, nearest};
+use volley_types::{ParamValue, Parameters, PredictError, unknown_parameter};
 
 /// Those that say what is generated, and how.
 const HONOURED: [&str; 60] = [
@@ -193,12 +193,5 @@ fn known_to(template: Option<&str>, name: &str, word: &str) -> Result<(), Predic
 
 fn unknown(name: &str) -> PredictError {
     let names = HONOURED.iter().copied();
-    let names = names.chain(NEUTRAL.iter().map(|(name, _)| *name));
-    let printable: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
-    let nearest = nearest(name, names);
-    let hint = nearest.map_or_else(
-        || "leave it out".to_owned(),
-        |nearest| format!("did you mean '{nearest}'?"),
-    );
-    PredictError::invalid(format!("parameter '{printable}' is not known; {hint}"))
+    unknown_parameter(name, names.chain(NEUTRAL.iter().map(|(name, _)| *name)))
 }

@@ -47,7 +47,7 @@ impl Exchange {
         let kept = Arc::new(Mutex::new(Kept::default()));
         let input = passing.taken_of(input, &kept)?;
         let chunks = self.predict.predict(head.with_input(input)).await?;
-        check_output(&chunks, signature)?;
+        check_output(&chunks, &signature.output)?;
         let answer = passing.answer.clone();
         let joined = {
             let (answer, kept) = (answer.clone(), kept.clone());

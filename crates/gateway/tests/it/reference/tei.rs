@@ -100,8 +100,13 @@ async fn what_is_wrong_is_refused_by_name() {
         let refused = refusal(&edge.post("/embed", body).await, 422);
         assert!(refused.contains(name), "{body}: {refused}");
     }
-    let all = edge.post("/embed_all", r#"{"inputs":"a"}"#).await;
-    assert!(refusal(&all, 422).contains("/embed_all"));
+    for (body, name) in [
+        (r#"{"inputs":"a","normalize":true}"#, "normalize"),
+        (r#"{"inputs":"a","dimensions":1}"#, "dimensions"),
+    ] {
+        let refused = refusal(&edge.post("/embed_all", body).await, 422);
+        assert!(refused.contains(name), "{body}: {refused}");
+    }
 }
 
 #[tokio::test]

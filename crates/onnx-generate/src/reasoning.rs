@@ -1,0 +1,142 @@
+//! Which tokens of an answer are reasoning: those between the tags that the model's chat template
+//! marks, the tags with them.
+
+/// The tags that templates mark reasoning with: how it begins and how it ends.
+const TAGS: [(&str, &str); 5] = [
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<thinking>", "</thinking>"),
+    ("<reasoning>", "</reasoning>"),
+    ("<seed:think>", "</seed:think>"),
+];
+
+/// How a model marks reasoning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tags {
+    open: &'static str,
+    close: &'static str,
+}
+
+impl Tags {
+    /// Those that `template` knows; `None` where it knows none.
+    pub(crate) fn of(template: &str) -> Option<Self> {
+        let found = TAGS.iter().find(|(_, close)| template.contains(close));
+        let found = found.or_else(|| TAGS.iter().find(|(open, _)| template.contains(open)));
+        found.map(|(open, close)| Self { open, close })
+    }
+
+    /// Whether a token of that name is one of them.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        name == self.open || name == self.close
+    }
+}
+
+/// Where an answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In front of the first tag, if there comes one.
+    Before,
+    Inside,
+    Behind,
+}
+
+/// The count of one answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Reasoning {
+    tags: Tags,
+    place: Place,
+    /// What a tag may have begun in.
+    said: String,
+    count: u32,
+}
+
+impl Reasoning {
+    /// Of the answer to `prompt`, which may open the reasoning itself.
+    pub(crate) fn begin(tags: Tags, prompt: &str) -> Self {
+        let is_open = prompt.trim_end().ends_with(tags.open);
+        Self {
+            tags,
+            place: if is_open {
+                Place::Inside
+            } else {
+                Place::Before
+            },
+            said: String::new(),
+            count: 0,
+        }
+    }
+
+    /// Whether no further token can be reasoning.
+    pub(crate) fn is_over(&self) -> bool {
+        self.place == Place::Behind
+    }
+
+    /// The next token writes `text`.
+    pub(crate) fn push(&mut self, text: &str) {
+        if self.is_over() {
+            return;
+        }
+        self.count = self.count.saturating_add(1);
+        self.said.push_str(text);
+        if self.place == Place::Before {
+            let said = self.said.trim_start();
+            if let Some(rest) = said.strip_prefix(self.tags.open) {
+                self.said = rest.to_owned();
+                self.place = Place::Inside;
+            } else if !self.tags.open.starts_with(said) {
+                // An answer without reasoning.
+                self.count = 0;
+                self.place = Place::Behind;
+            }
+        }
+        if self.place != Place::Inside {
+            return;
+        }
+        if self.said.contains(self.tags.close) {
+            self.place = Place::Behind;
+        }
+        // The beginning of a tag at most is kept.
+        let kept = self.said.len().saturating_sub(self.tags.close.len());
+        let kept = (0..=kept).rev().find(|at| self.said.is_char_boundary(*at));
+        self.said.drain(..kept.unwrap_or(0));
+    }
+
+    /// Tokens that were reasoning.
+    pub(crate) fn count(&self) -> u32 {
+        match self.place {
+            Place::Before => 0,
+            Place::Inside | Place::Behind => self.count,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(prompt: &str, tokens: &[&str]) -> u32 {
+        let tags = Tags::of("{% if enable_thinking %}<think>{% endif %}</think>").unwrap();
+        let mut reasoning = Reasoning::begin(tags, prompt);
+        tokens.iter().for_each(|token| reasoning.push(token));
+        reasoning.count()
+    }
+
+    #[test]
+    fn tokens_between_the_tags_are_reasoning() {
+        assert_eq!(count("", &["<think>", "a", "b", "</think>", "c", "d"]), 4);
+        assert_eq!(
+            count("", &["\n", "<th", "ink", ">a", "</thi", "nk>c", "d"]),
+            6
+        );
+        // The prompt opens, or opens and closes.
+        assert_eq!(count("…<think>\n", &["a", "é", "</think>", "c"]), 3);
+        assert_eq!(count("…<think>\n\n</think>\n\n", &["a", "b"]), 0);
+        // An answer that breaks off is reasoning to its end; a text about the tags is none.
+        assert_eq!(count("", &["<think>", "a", "b"]), 3);
+        assert_eq!(count("", &["The ", "tag ", "<think>", "a", "</think>"]), 0);
+        assert_eq!(count("", &["<think>", "a", "</think>", "<think>", "b"]), 3);
+        assert_eq!(count("", &["<th"]), 0);
+        assert_eq!(count("", &[]), 0);
+        assert_eq!(Tags::of("{{ messages }}"), None);
+    }
+}

@@ -1,0 +1,66 @@
+//! The row of an answer that failed while others of its request go on, and its error.
+
+use std::time::Duration;
+
+use super::{FinishReason, GenerationChunk, GenerationRow};
+use crate::details::Details;
+use crate::error::{ErrorCode, ErrorOrigin, ErrorReason, PredictError};
+
+impl GenerationChunk {
+    /// The last row of an answer that failed: its code, what that means more closely, when to try
+    /// again, and the message.
+    #[must_use]
+    pub fn failed(item: u32, choice: u32, error: PredictError) -> Self {
+        let retry_after = error.retry_after.map(|after| after.as_millis());
+        let details = Details {
+            reason: error.reason.map(|reason| reason.as_str().to_owned()),
+            retry_after_ms: retry_after.and_then(|ms| u64::try_from(ms).ok()),
+            ..Details::default()
+        };
+        Self {
+            item,
+            choice,
+            finish_reason: Some(FinishReason::Error),
+            details: details.to_json(),
+            error: Some((error.code.as_str().to_owned(), error.message)),
+            last: true,
+            ..Self::default()
+        }
+    }
+}
+
+impl GenerationRow<'_> {
+    /// The error of an answer that failed.
+    #[must_use]
+    pub fn failure(&self) -> Option<PredictError> {
+        let (code, message) = self.error()?;
+        let code = ErrorCode::from_name(code).unwrap_or(ErrorCode::Internal);
+        let mut error = PredictError::new(code, message).with_origin(ErrorOrigin::Model);
+        let details = self.details().map(Details::from_json).unwrap_or_default();
+        error.reason = details.reason.as_deref().and_then(ErrorReason::from_name);
+        error.retry_after = details.retry_after_ms.map(Duration::from_millis);
+        Some(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::GenerationChunks;
+    use super::*;
+
+    #[test]
+    fn an_error_is_the_same_behind_a_row() {
+        let error =
+            PredictError::context_length("too long").with_retry_after(Duration::from_millis(1_500));
+        let batch = GenerationChunks::single(&GenerationChunk::failed(2, 1, error));
+        let row = GenerationRow::rows(&batch).unwrap().next().unwrap();
+        assert_eq!((row.item(), row.choice(), row.last()), (2, 1, true));
+        let read = row.failure().unwrap();
+        assert_eq!(read.code, ErrorCode::InvalidInput);
+        assert_eq!(read.message, "too long");
+        assert_eq!(read.reason, Some(ErrorReason::ContextLength));
+        assert_eq!(read.retry_after, Some(Duration::from_millis(1_500)));
+        let plain = GenerationChunk::failed(0, 0, PredictError::invalid("bad"));
+        assert_eq!(plain.details, None);
+    }
+}
