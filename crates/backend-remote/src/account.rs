@@ -1,12 +1,10 @@
 //! What the calls of one connector come to: how they ended, what they used, and what that cost.
 
 use serde::Deserialize;
+use volley_provider_kit::reserved::PRICES;
 use volley_telemetry::Metrics;
 use volley_types::registry::ConnectorSpec;
 use volley_types::{ConnectorId, ErrorCode, ParamValue, PredictError, Usage};
-
-/// The parameter of a connector that tells prices.
-pub(crate) const PRICES: &str = "prices";
 
 /// Tokens that a price is for.
 const PER: f64 = 1_000_000.0;

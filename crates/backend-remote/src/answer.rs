@@ -2,14 +2,18 @@
 
 use bytes::Bytes;
 use serde_json::Value;
+use volley_provider_kit::calls::Calls;
+use volley_provider_kit::citations::Passages;
+use volley_provider_kit::framing::{Ending, Framing};
+use volley_provider_kit::step::{self, Delta, Step};
+use volley_providers::Wire;
+use volley_remote_http::sse::Parser;
+use volley_remote_http::upstream;
 use volley_types::registry::ProviderKind;
 use volley_types::{Details, FinishReason, PredictError, Usage};
 
 use crate::expect::Expect;
-use crate::provider::{self, Calls, Delta, Ending, Passages, Step, Wire};
 use crate::sight::Sight;
-use crate::sse::{Framing, Parser};
-use crate::upstream;
 
 /// What one read of an answer brings.
 #[derive(Debug, Default)]
@@ -115,7 +119,7 @@ impl Answer {
             calls.passages = Passages::default().of_bytes();
         }
         Self {
-            parser: Parser::new(provider::format(wire.provider).framing),
+            parser: Parser::new(volley_providers::format(wire.provider).framing),
             wire,
             sight: Sight::default(),
             calls,
@@ -286,7 +290,7 @@ impl Answer {
             citation.start = citation.start.or(Some(end));
         }
         if delta.has_usage() || self.usage.is_some() {
-            provider::usage(self.usage.get_or_insert_default(), &delta);
+            step::usage(self.usage.get_or_insert_default(), &delta);
         }
         if let Some(end) = delta.end.take() {
             self.keep(*end);

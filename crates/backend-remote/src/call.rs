@@ -3,33 +3,34 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use bytes::{Bytes, BytesMut};
-use futures::{FutureExt, Stream, StreamExt};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
-use reqwest::Response;
 use serde_json::Value;
 use url::Url;
 use volley_backend::items::Item;
+use volley_provider_kit::framing::Shape;
+use volley_provider_kit::reserved::KEY_HEADER;
+use volley_provider_kit::rows::answer::Answered;
+use volley_provider_kit::rows::group::Group;
+use volley_provider_kit::wish::Wish;
+use volley_provider_kit::{hosted, native};
+use volley_providers::Wire;
+use volley_remote_http::body::{Response, bounded, within};
+use volley_remote_http::client::Clients;
+use volley_remote_http::config::RemoteConfig;
+use volley_remote_http::credential::Secret;
+use volley_remote_http::event::MAX_EVENT_BYTES;
+use volley_remote_http::refusal::Refusal;
+use volley_remote_http::upstream;
 use volley_types::registry::{ConnectorSpec, ProviderKind};
 use volley_types::{Deadline, Native, ParamValue, PredictError};
 
-use crate::credential::Secret;
 use crate::expect::Expect;
-use crate::provider::{Shape, Wire, hosted, native};
-use crate::reading::redacted;
-use crate::refusal::Refusal;
-use crate::rows::{Answered, Group, RowsForm};
-use crate::servers::Server;
-use crate::sse::MAX_EVENT_BYTES;
-use crate::wish::Wish;
-use crate::{Clients, RemoteConfig, provider, upstream};
+use crate::server::Server;
 
 /// The largest answer that is not streamed, in bytes.
 pub(crate) const MAX_WHOLE_BYTES: usize = MAX_EVENT_BYTES;
 /// The largest error body, in bytes.
 const MAX_ERROR_BYTES: usize = 64 << 10;
-/// Pieces of a body are joined up to this size.
-const MAX_GATHERED_BYTES: usize = 64 << 10;
 /// The media type of an answer that is not streamed.
 const WHOLE_MEDIA: &str = "application/json";
 /// How long a whole answer may take to a request without a deadline.
@@ -97,7 +98,7 @@ impl Call {
                 native::body(native, &server.connector, &self.wish, whole)
             }
             native => {
-                let mut body = provider::body(&server.connector, item, &self.wish, whole)?;
+                let mut body = volley_providers::body(&server.connector, item, &self.wish, whole)?;
                 if let (Some(native), Some(body)) = (native, body.as_object_mut()) {
                     native::overlay(body, native);
                 }
@@ -109,7 +110,10 @@ impl Call {
         }
         let (url, accept) = match whole {
             true => (&server.whole_url, WHOLE_MEDIA),
-            false => (&server.url, provider::format(server.wire.provider).media),
+            false => (
+                &server.url,
+                volley_providers::format(server.wire.provider).media,
+            ),
         };
         let (limit, _) = self.silence(server);
         let sent = self.post(server, url, secret, &body, accept, limit).await;
@@ -144,9 +148,11 @@ impl Call {
     pub(crate) async fn rows(
         &self,
         server: &Server,
-        form: &RowsForm,
         group: &Group,
     ) -> Result<Answered, PredictError> {
+        let form = server.rows.as_ref().ok_or_else(|| {
+            PredictError::internal("a remote model was asked for rows", "it generates")
+        })?;
         let secret = server.secret().await?;
         let body = form.body(&server.connector, group, &self.wish.fields)?;
         let limit = self.config.first_byte_timeout;
@@ -216,7 +222,7 @@ impl Call {
                 headers: &headers,
                 body: &body,
             };
-            return Err(refusal.error(|text| redacted(secret, text)));
+            return Err(refusal.error(|text| Secret::redacted(secret, text)));
         }
         let media = media(&headers);
         match wire.shape(&media) {
@@ -225,45 +231,6 @@ impl Call {
             None => Err(upstream::not_a_stream("something else")),
         }
     }
-}
-
-type Piece = reqwest::Result<Bytes>;
-
-/// Joins the pieces that are there already to `first`, so that they become one batch of rows:
-/// what a batch costs, it costs once. What is there and is no piece of a body is `held`.
-pub(crate) fn gather(
-    first: Bytes,
-    pieces: &mut (impl Stream<Item = Piece> + Unpin),
-    held: &mut Option<Option<Piece>>,
-) -> Bytes {
-    let mut joined = None;
-    let length = |joined: &Option<BytesMut>| joined.as_ref().map_or(first.len(), BytesMut::len);
-    while length(&joined) < MAX_GATHERED_BYTES {
-        match pieces.next().now_or_never() {
-            Some(Some(Ok(next))) => joined
-                .get_or_insert_with(|| BytesMut::from(first.as_ref()))
-                .extend_from_slice(&next),
-            Some(other) => {
-                *held = Some(other);
-                break;
-            }
-            None => break,
-        }
-    }
-    joined.map_or(first, BytesMut::freeze)
-}
-
-/// The result of `work`, unless it takes longer than `limit`.
-///
-/// # Errors
-/// `UpstreamTimeout`.
-pub(crate) async fn within<T>(
-    limit: Duration,
-    work: impl Future<Output = T>,
-) -> Result<T, PredictError> {
-    tokio::time::timeout(limit, work)
-        .await
-        .map_err(|_| upstream::silent(limit))
 }
 
 /// The headers of a request: the connector's, the key's, and what the format demands.
@@ -276,7 +243,7 @@ fn headers(
     traceparent: &str,
     accept: &'static str,
 ) -> Result<HeaderMap, PredictError> {
-    let format = provider::format(connector.provider);
+    let format = volley_providers::format(connector.provider);
     let mut headers = HeaderMap::new();
     for (name, value) in &connector.headers {
         let pair = HeaderName::try_from(name)
@@ -311,8 +278,8 @@ fn headers(
 /// # Errors
 /// `InvalidInput` when that is no header's name.
 fn key_header(connector: &ConnectorSpec) -> Result<(HeaderName, &'static str), PredictError> {
-    let prefix = provider::format(connector.provider).key_prefix;
-    match connector.parameters.get(provider::KEY_HEADER) {
+    let prefix = volley_providers::format(connector.provider).key_prefix;
+    match connector.parameters.get(KEY_HEADER) {
         Some(ParamValue::Text(name)) if connector.provider == ProviderKind::Http => {
             let name = HeaderName::try_from(name.as_str()).map_err(|_| {
                 let message = "parameter 'credential_header' is no name of a header";
@@ -343,34 +310,4 @@ fn media(headers: &HeaderMap) -> String {
         .unwrap_or_default()
         .trim()
         .to_ascii_lowercase()
-}
-
-/// Whether a body that is cut is told from one that ends. Without a length, and before HTTP/2, it
-/// ends with the connection, however that ends.
-pub(crate) fn is_bounded(response: &Response) -> bool {
-    let lengths = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
-    let has = |name: &HeaderName| response.headers().contains_key(name);
-    http::Version::HTTP_2 <= response.version() || lengths.iter().any(has)
-}
-
-/// A body of at most `limit` bytes, with at most `stall` between two pieces.
-///
-/// # Errors
-/// As a stream's; `UpstreamFailed` past the limit.
-pub(crate) async fn bounded(
-    mut response: Response,
-    limit: usize,
-    stall: Duration,
-) -> Result<Bytes, PredictError> {
-    let mut body = BytesMut::new();
-    while let Some(piece) = within(stall, response.chunk())
-        .await?
-        .map_err(upstream::broken)?
-    {
-        if limit < body.len() + piece.len() {
-            return Err(upstream::not_a_stream("a body over the limit"));
-        }
-        body.extend_from_slice(&piece);
-    }
-    Ok(body.freeze())
 }

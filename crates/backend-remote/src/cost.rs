@@ -6,11 +6,12 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use volley_provider_kit::framing::Framing;
+use volley_remote_http::sse::Parser;
 use volley_types::registry::ProviderKind;
 
 use crate::answer::Answer;
 use crate::merge::{Merge, To};
-use crate::sse::{Framing, Parser};
 
 const CHUNKS: usize = 500;
 const ROUNDS: usize = if cfg!(debug_assertions) { 1 } else { 400 };

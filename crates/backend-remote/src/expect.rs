@@ -2,12 +2,13 @@
 //! the input of one tool, or calls no more than one. Pure.
 
 use serde_json::{Map, Value};
+use volley_provider_kit::format::ANSWER_TOOL;
+use volley_provider_kit::step::Delta;
+use volley_remote_http::upstream::error;
 use volley_types::registry::ProviderKind;
 use volley_types::{ErrorCode, FinishReason, PredictError};
 
-use crate::provider::{ANSWER_TOOL, Delta};
 use crate::schema;
-use crate::upstream::error;
 
 /// The longest answer that is checked by a schema, in bytes.
 const MAX_FORM_BYTES: usize = 8 << 20;

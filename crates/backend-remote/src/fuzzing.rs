@@ -4,14 +4,15 @@
 
 use bytes::Bytes;
 use serde_json::Value;
+use volley_provider_kit::framing::Framing;
+use volley_provider_kit::paths::Path;
+use volley_provider_kit::rows::answer::Post;
+use volley_provider_kit::template;
+use volley_remote_http::sse::Parser;
 use volley_types::Citation;
 use volley_types::registry::ProviderKind;
 
 use crate::answer::Answer;
-use crate::paths::Path;
-use crate::rows::Post;
-use crate::sse::{Framing, Parser};
-use crate::template;
 
 /// An answer of a provider, whole and in pieces: SSE, JSON lines or AWS's frames, and what their
 /// events say. The first byte tells the provider, the second the length of the pieces.

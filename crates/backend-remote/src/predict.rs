@@ -9,6 +9,9 @@ use futures::{Stream, StreamExt, stream};
 use serde_json::Value;
 use volley_backend::Backend;
 use volley_backend::items::{self, Item};
+use volley_provider_kit::wish::Wish;
+use volley_remote_http::client::Clients;
+use volley_remote_http::config::RemoteConfig;
 use volley_types::params::COUNT_TOKENS;
 use volley_types::{
     ChunkStream, ErrorCode, ModelName, ModelRef, Native, ParamValue, Parameters, Predict,
@@ -20,8 +23,6 @@ use crate::answer::Part;
 use crate::call::Call;
 use crate::merge::{Merge, To};
 use crate::servers::Servers;
-use crate::wish::Wish;
-use crate::{Clients, RemoteConfig};
 
 /// Items of one request that are asked for at a time. A request holds one permit however many
 /// items it has, so this is small; and servers limit their callers.

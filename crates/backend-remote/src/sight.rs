@@ -4,7 +4,9 @@
 //! read, those that begin and end as it does are not: what stands between is the text, where no
 //! character in it means something in JSON. What differs in any byte, or holds an escape, is read.
 
-use crate::provider::{Calls, Delta, Step, Wire};
+use volley_provider_kit::calls::Calls;
+use volley_provider_kit::step::{Delta, Step};
+use volley_providers::Wire;
 
 /// Events whose pieces are found; a stream of other ones is read as ever.
 const MAX_TRIES: u32 = 16;

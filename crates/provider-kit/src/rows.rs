@@ -1,0 +1,6 @@
+//! Rows of servers that embed or rerank: how they are sent, and how the answer is read.
+
+pub mod answer;
+pub mod form;
+pub mod google;
+pub mod group;
