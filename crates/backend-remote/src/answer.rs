@@ -6,10 +6,9 @@ use volley_provider_kit::calls::Calls;
 use volley_provider_kit::citations::Passages;
 use volley_provider_kit::framing::{Ending, Framing};
 use volley_provider_kit::step::{self, Delta, Step};
-use volley_providers::Wire;
+use volley_provider_kit::wire::Wire;
 use volley_remote_http::sse::Parser;
 use volley_remote_http::upstream;
-use volley_types::registry::ProviderKind;
 use volley_types::{Details, FinishReason, PredictError, Usage};
 
 use crate::expect::Expect;
@@ -115,11 +114,11 @@ impl Answer {
     pub(crate) fn new(wire: impl Into<Wire>, seed: u64) -> Self {
         let wire = wire.into();
         let mut calls = Calls::new(seed);
-        if matches!(wire.provider, ProviderKind::Gemini | ProviderKind::Vertex) {
+        if wire.provider.counts_bytes {
             calls.passages = Passages::default().of_bytes();
         }
         Self {
-            parser: Parser::new(volley_providers::format(wire.provider).framing),
+            parser: Parser::new(wire.provider.framing),
             wire,
             sight: Sight::default(),
             calls,

@@ -8,12 +8,13 @@ use serde_json::Value;
 use url::Url;
 use volley_backend::items::Item;
 use volley_provider_kit::framing::Shape;
+use volley_provider_kit::provider::Provider;
 use volley_provider_kit::reserved::KEY_HEADER;
 use volley_provider_kit::rows::answer::Answered;
 use volley_provider_kit::rows::group::Group;
+use volley_provider_kit::wire::{self, Wire};
 use volley_provider_kit::wish::Wish;
 use volley_provider_kit::{hosted, native};
-use volley_providers::Wire;
 use volley_remote_http::body::{Response, bounded, within};
 use volley_remote_http::client::Clients;
 use volley_remote_http::config::RemoteConfig;
@@ -21,7 +22,7 @@ use volley_remote_http::credential::Secret;
 use volley_remote_http::event::MAX_EVENT_BYTES;
 use volley_remote_http::refusal::Refusal;
 use volley_remote_http::upstream;
-use volley_types::registry::{ConnectorSpec, ProviderKind};
+use volley_types::registry::ConnectorSpec;
 use volley_types::{Deadline, Native, ParamValue, PredictError};
 
 use crate::expect::Expect;
@@ -92,13 +93,14 @@ impl Call {
         secret: Option<&Secret>,
         item: &Item,
     ) -> Result<Sent, PredictError> {
+        let provider = server.wire.provider;
         let whole = self.is_whole(server);
         let body = match self.native_for(server)? {
             Some(native) if native::is_whole(native) => {
-                native::body(native, &server.connector, &self.wish, whole)
+                native::body(native, provider, &server.connector, &self.wish, whole)
             }
             native => {
-                let mut body = volley_providers::body(&server.connector, item, &self.wish, whole)?;
+                let mut body = wire::body(provider, &server.connector, item, &self.wish, whole)?;
                 if let (Some(native), Some(body)) = (native, body.as_object_mut()) {
                     native::overlay(body, native);
                 }
@@ -106,19 +108,16 @@ impl Call {
             }
         };
         if !server.runs_tools {
-            hosted::refuse(server.wire.provider, &body)?;
+            hosted::refuse(&body, provider.hosted_tool)?;
         }
         let (url, accept) = match whole {
             true => (&server.whole_url, WHOLE_MEDIA),
-            false => (
-                &server.url,
-                volley_providers::format(server.wire.provider).media,
-            ),
+            false => (&server.url, provider.media),
         };
         let (limit, _) = self.silence(server);
         let sent = self.post(server, url, secret, &body, accept, limit).await;
         let (response, shape) = sent?;
-        let expect = Expect::of(server.wire.provider, &body, &self.wish.fields);
+        let expect = Expect::of(provider, &body, &self.wish.fields);
         Ok(Sent {
             response,
             shape,
@@ -128,7 +127,7 @@ impl Call {
 
     /// The format that the caller and that server share, where they do.
     pub(crate) fn shared_format(&self, server: &Server) -> Option<&'static str> {
-        let forms = native::forms(&server.connector);
+        let forms = native::forms(server.wire.provider, &server.connector);
         let caller = self.wish.dialect.as_str();
         forms.iter().copied().find(|form| *form == caller)
     }
@@ -141,7 +140,7 @@ impl Call {
         let Some(native) = self.native.as_deref() else {
             return Ok(None);
         };
-        Ok(native::fits(native, &server.connector)?.then_some(native))
+        Ok(native::fits(native, server.wire.provider, &server.connector)?.then_some(native))
     }
 
     /// Asks for the rows of a group, and reads what comes back.
@@ -154,7 +153,12 @@ impl Call {
             PredictError::internal("a remote model was asked for rows", "it generates")
         })?;
         let secret = server.secret().await?;
-        let body = form.body(&server.connector, group, &self.wish.fields)?;
+        let body = form.body(
+            server.wire.provider,
+            &server.connector,
+            group,
+            &self.wish.fields,
+        )?;
         let limit = self.config.first_byte_timeout;
         let sent = self.post(
             server,
@@ -185,7 +189,13 @@ impl Call {
         let connector = &server.connector;
         let body = serde_json::to_vec(body)
             .map_err(|error| PredictError::internal("the request cannot be written", error))?;
-        let mut headers = headers(connector, secret, &self.traceparent, accept)?;
+        let mut headers = headers(
+            server.wire.provider,
+            connector,
+            secret,
+            &self.traceparent,
+            accept,
+        )?;
         if let Some(native) = self.native_for(server)? {
             native::headers(native, connector, &mut headers);
         }
@@ -238,12 +248,12 @@ impl Call {
 /// # Errors
 /// `InvalidInput` when one of them cannot be sent.
 fn headers(
+    provider: &Provider,
     connector: &ConnectorSpec,
     secret: Option<&Secret>,
     traceparent: &str,
     accept: &'static str,
 ) -> Result<HeaderMap, PredictError> {
-    let format = volley_providers::format(connector.provider);
     let mut headers = HeaderMap::new();
     for (name, value) in &connector.headers {
         let pair = HeaderName::try_from(name)
@@ -256,12 +266,12 @@ fn headers(
     headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
     let json = HeaderValue::from_static("application/json");
     headers.entry(header::CONTENT_TYPE).or_insert(json);
-    let (name, prefix) = key_header(connector)?;
+    let (name, prefix) = key_header(provider, connector)?;
     let key = secret.map(|secret| secret.header(prefix));
     if let Some(key) = key.transpose()?.flatten() {
         headers.insert(name, key);
     }
-    for (name, value) in format.headers {
+    for (name, value) in provider.headers {
         let name = HeaderName::from_static(name);
         let value = HeaderValue::from_static(value);
         headers.entry(name).or_insert(value);
@@ -277,10 +287,13 @@ fn headers(
 ///
 /// # Errors
 /// `InvalidInput` when that is no header's name.
-fn key_header(connector: &ConnectorSpec) -> Result<(HeaderName, &'static str), PredictError> {
-    let prefix = volley_providers::format(connector.provider).key_prefix;
+fn key_header(
+    provider: &Provider,
+    connector: &ConnectorSpec,
+) -> Result<(HeaderName, &'static str), PredictError> {
+    let prefix = provider.key_prefix;
     match connector.parameters.get(KEY_HEADER) {
-        Some(ParamValue::Text(name)) if connector.provider == ProviderKind::Http => {
+        Some(ParamValue::Text(name)) if provider.is_configured() => {
             let name = HeaderName::try_from(name.as_str()).map_err(|_| {
                 let message = "parameter 'credential_header' is no name of a header";
                 PredictError::invalid(message)
@@ -292,10 +305,7 @@ fn key_header(connector: &ConnectorSpec) -> Result<(HeaderName, &'static str), P
             };
             Ok((name, prefix))
         }
-        _ => Ok((
-            HeaderName::from_static(connector.provider.key_header()),
-            prefix,
-        )),
+        _ => Ok((HeaderName::from_static(provider.key_header), prefix)),
     }
 }
 

@@ -163,11 +163,17 @@ pub(crate) mod tests {
     use std::collections::BTreeMap;
 
     use volley_types::registry::{
-        ConnectorPolicy, ConnectorSpec, ModelSource, ModelVersionSpec, ProviderKind,
+        ConnectorPolicy, ConnectorSpec, ModelSource, ModelVersionSpec, ProviderName,
     };
-    use volley_types::{ConnectorId, ErrorCode, ModelName, ModelVersion, Parameters};
+    use volley_types::{
+        CheckConnector, ConnectorId, ErrorCode, ModelName, ModelVersion, Parameters,
+    };
 
     use super::*;
+
+    pub(crate) fn provider(name: &str) -> &'static volley_providers::Provider {
+        volley_providers::named(name).unwrap()
+    }
 
     pub(crate) fn assignment(url: &str) -> Assignment {
         let id = ConnectorId::new("c").unwrap();
@@ -184,7 +190,7 @@ pub(crate) mod tests {
             connector: Some(ConnectorSpec {
                 id,
                 name: "c".to_owned(),
-                provider: ProviderKind::OpenAi,
+                provider: ProviderName::from_static("openai"),
                 url: url.to_owned(),
                 model: "m".to_owned(),
                 credential: None,
@@ -193,6 +199,22 @@ pub(crate) mod tests {
                 request_body: None,
                 policy: ConnectorPolicy::default(),
             }),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_provider_that_this_version_lacks_is_named_and_nothing_is_called() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let loader = RemoteLoader::new(RemoteConfig::default()).unwrap();
+        let mut later = assignment("http://127.0.0.1:1/v1/chat/completions");
+        let connector = later.connector.as_mut().unwrap();
+        connector.provider = ProviderName::from_static("of_a_later_version");
+        let refused = loader.check_connector(connector, false).await.unwrap_err();
+        let failed = loader.load(&later).await.err().unwrap();
+        for error in [refused, failed] {
+            assert_eq!(error.code, ErrorCode::InvalidInput);
+            assert!(error.message.contains("'of_a_later_version'"), "{error}");
+            assert!(error.message.contains("upgrade the worker"), "{error}");
         }
     }
 

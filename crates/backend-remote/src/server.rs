@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use recloser::{AsyncRecloser, Error, Recloser};
 use url::Url;
+use volley_provider_kit::provider::Provider;
 use volley_provider_kit::rows::form::RowsForm;
+use volley_provider_kit::wire::{self, Wire};
 use volley_provider_kit::{hosted, reserved};
-use volley_providers::Wire;
 use volley_remote_http::credential::{Opener, Secret};
 use volley_remote_http::signing::Signer;
 use volley_remote_http::tries::blames_server;
 use volley_types::PredictError;
-use volley_types::registry::{ConnectorPolicy, ConnectorSpec, ProviderKind};
+use volley_types::registry::{ConnectorPolicy, ConnectorSpec};
 
 /// Of so many calls half must fail while a server is given another chance.
 const PROBES: usize = 3;
@@ -45,30 +46,31 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// The server of that connector; `checked` reads its URL.
+    /// The server of that connector, which is of `provider`; `checked` reads its URL.
     ///
     /// # Errors
     /// That of `checked`; `InvalidInput` where its requests cannot be made or signed.
     pub(crate) fn new(
+        provider: &'static Provider,
         connector: ConnectorSpec,
         opener: &Opener,
         checked: &impl Fn(&str) -> Result<Url, PredictError>,
     ) -> Result<Self, PredictError> {
         let given = checked(&connector.url)?;
-        let whole_url = volley_providers::whole_url(connector.provider, given.clone());
-        let url = volley_providers::url(connector.provider, given);
+        let whole_url = wire::whole_url(provider, given.clone());
+        let url = wire::url(provider, given);
         // What any server is sent, and so whether it streams, is the template's to say.
-        let streams_always = connector.provider == ProviderKind::Http
-            || reserved::always_streams(&connector.parameters)?;
+        let streams_always =
+            provider.is_configured() || reserved::always_streams(&connector.parameters)?;
         let runs_tools = hosted::allowed(&connector.parameters)?;
-        let rows = RowsForm::of(&connector)?;
+        let rows = RowsForm::of(provider, &connector)?;
         Ok(Self {
             breaker: breaker(&connector.policy),
             open_for: Duration::from_millis(connector.policy.breaker_open_ms.into()),
-            signer: Signer::of(&connector, &url)?,
+            signer: Signer::of(provider, &connector, &url)?,
             wire: match rows {
-                Some(_) => Wire::from(connector.provider),
-                None => Wire::of(&connector)?,
+                Some(_) => Wire::from(provider),
+                None => Wire::of(provider, &connector)?,
             },
             rows,
             connector,

@@ -19,7 +19,7 @@ use volley_remote_http::limits::Limits;
 use volley_remote_http::naming::named;
 use volley_remote_http::tries::{Rank, Tries, blames_request};
 use volley_types::native::PARTS;
-use volley_types::registry::{ConnectorSpec, ProviderKind};
+use volley_types::registry::ConnectorSpec;
 use volley_types::{ConnectorId, ErrorCode, PredictError, Task};
 
 use crate::account::Account;
@@ -87,14 +87,16 @@ impl Servers {
             fallback: false,
         };
         let mut ranks = vec![own];
-        let mut all = vec![connector.clone()];
+        let own = volley_providers::known(connector.provider)?;
+        let mut all = vec![(own, connector.clone())];
         for endpoint in &policy.endpoints {
             let Rank { weight, fallback } = Rank {
                 weight: endpoint.weight,
                 fallback: endpoint.fallback,
             };
             ranks.push(Rank { weight, fallback });
-            all.push(ConnectorSpec {
+            let provider = volley_providers::known(endpoint.provider)?;
+            let spec = ConnectorSpec {
                 provider: endpoint.provider,
                 url: endpoint.url.clone(),
                 model: endpoint.model.clone(),
@@ -104,13 +106,14 @@ impl Servers {
                 request_body: connector
                     .request_body
                     .clone()
-                    .filter(|_| [connector.provider, endpoint.provider] == [ProviderKind::Http; 2]),
+                    .filter(|_| own.is_configured() && provider.is_configured()),
                 ..connector.clone()
-            });
+            };
+            all.push((provider, spec));
         }
         let servers = all
             .into_iter()
-            .map(|connector| Server::new(connector, opener, &checked));
+            .map(|(provider, connector)| Server::new(provider, connector, opener, &checked));
         let list = servers.collect::<Result<Vec<Server>, PredictError>>()?;
         let task = |server: &Server| server.rows.map(|rows| rows.task());
         if list.iter().any(|server| task(server) != task(&list[0])) {
@@ -148,14 +151,15 @@ impl Servers {
 
     /// The forms in which some of them take requests as they are.
     pub(crate) fn forms(&self) -> Vec<&'static str> {
-        let forms = self.list.iter().map(|server| &server.connector);
-        let mut forms: Vec<_> = forms.flat_map(native::forms).copied().collect();
+        let forms = self.list.iter();
+        let forms = forms.flat_map(|server| native::forms(server.wire.provider, &server.connector));
+        let mut forms: Vec<_> = forms.copied().collect();
         forms.sort_unstable();
         forms.dedup();
         if self
             .list
             .iter()
-            .all(|server| native::takes_images(&server.connector))
+            .all(|server| native::takes_images(server.wire.provider, &server.connector))
         {
             forms.push(PARTS);
         }

@@ -6,7 +6,7 @@
 
 use volley_provider_kit::calls::Calls;
 use volley_provider_kit::step::{Delta, Step};
-use volley_providers::Wire;
+use volley_provider_kit::wire::Wire;
 
 /// Events whose pieces are found; a stream of other ones is read as ever.
 const MAX_TRIES: u32 = 16;
@@ -78,25 +78,25 @@ fn around(wire: &Wire, calls: &Calls, data: &str, text: &str) -> Option<(String,
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use volley_types::registry::ProviderKind;
 
     use super::*;
+    use crate::tests::provider;
 
-    const FORMATS: [(ProviderKind, &str); 4] = [
+    const FORMATS: [(&str, &str); 4] = [
         (
-            ProviderKind::OpenAi,
+            "openai",
             r#"{"id":"x","object":"chat.completion.chunk","model":"m","choices":[{"index":0,"delta":{"content":@},"logprobs":null,"finish_reason":null}],"usage":null}"#,
         ),
         (
-            ProviderKind::Anthropic,
+            "anthropic",
             r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":@}}"#,
         ),
         (
-            ProviderKind::Gemini,
+            "gemini",
             r#"{"candidates":[{"content":{"parts":[{"text":@}],"role":"model"},"index":0}]}"#,
         ),
         (
-            ProviderKind::OpenAiResponses,
+            "openai_responses",
             r#"{"type":"response.output_text.delta","output_index":0,"delta":@,"logprobs":[]}"#,
         ),
     ];
@@ -105,8 +105,8 @@ mod tests {
         template.replace('@', &serde_json::Value::from(text).to_string())
     }
 
-    fn learnt(provider: ProviderKind, template: &str, text: &str) -> Sight {
-        let (wire, calls) = (Wire::from(provider), Calls::default());
+    fn learnt(name: &str, template: &str, text: &str) -> Sight {
+        let (wire, calls) = (Wire::from(provider(name)), Calls::default());
         let data = event(template, text);
         let Ok(Step::Delta(delta)) = wire.read(&data, &mut calls.clone()) else {
             panic!("{data}")
@@ -118,8 +118,8 @@ mod tests {
 
     #[test]
     fn what_is_alike_is_seen_and_what_differs_is_not() {
-        for (provider, template) in FORMATS {
-            let sight = learnt(provider, template, "Grüße");
+        for (name, template) in FORMATS {
+            let sight = learnt(name, template, "Grüße");
             assert_eq!(sight.text(&event(template, " Fuchs 🦊")), Some(" Fuchs 🦊"));
             assert_eq!(sight.text(&event(template, "a\nb")), None, "an escape");
             assert_eq!(sight.text(&event(template, "")), None);
@@ -131,19 +131,19 @@ mod tests {
 
     #[test]
     fn an_event_that_brings_more_or_whose_text_stands_elsewhere_too_teaches_nothing() {
-        let (provider, template) = FORMATS[0];
+        let (name, template) = FORMATS[0];
         assert!(
-            learnt(provider, template, "m").around.is_none(),
+            learnt(name, template, "m").around.is_none(),
             "the model's name"
         );
         let last = template.replace("\"finish_reason\":null", "\"finish_reason\":\"stop\"");
-        assert!(learnt(provider, &last, "a").around.is_none());
-        let mut sight = learnt(provider, template, "m");
+        assert!(learnt(name, &last, "a").around.is_none());
+        let mut sight = learnt(name, template, "m");
         for _ in 0..MAX_TRIES {
             let data = event(template, "m");
-            sight.learn(&provider.into(), &Calls::default(), &data, &said("m"));
+            sight.learn(&provider(name).into(), &Calls::default(), &data, &said("m"));
         }
-        let (wire, data) = (provider.into(), event(template, "good"));
+        let (wire, data) = (provider(name).into(), event(template, "good"));
         sight.learn(&wire, &Calls::default(), &data, &said("good"));
         assert!(sight.around.is_none(), "it does not try for ever");
     }
@@ -156,8 +156,8 @@ mod tests {
             changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<char>()), 0..3),
             text in any::<String>(),
         ) {
-            let (provider, template) = FORMATS[which];
-            let sight = learnt(provider, template, &first);
+            let (name, template) = FORMATS[which];
+            let sight = learnt(name, template, &first);
             let mut data: Vec<char> = event(template, &text).chars().collect();
             for (index, char) in changes {
                 let index = index.index(data.len());
@@ -165,7 +165,7 @@ mod tests {
             }
             let data: String = data.into_iter().collect();
             if let Some(seen) = sight.text(&data) {
-                let read = Wire::from(provider).read(&data, &mut Calls::default());
+                let read = Wire::from(provider(name)).read(&data, &mut Calls::default());
                 prop_assert_eq!(read, Ok(Step::Delta(said(seen))));
             }
         }

@@ -3,9 +3,10 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Map, Value};
-use volley_types::registry::{ConnectorSpec, ProviderKind};
+use volley_types::registry::ConnectorSpec;
 use volley_types::{Native, PredictError};
 
+use crate::provider::Provider;
 use crate::reserved;
 use crate::wish::Wish;
 
@@ -13,40 +14,32 @@ use crate::wish::Wish;
 const OURS: [&str; 3] = ["model", "stream", "stream_options"];
 
 /// The forms in which servers of that provider take requests as they are.
-pub fn forms(connector: &ConnectorSpec) -> &'static [&'static str] {
+pub fn forms(provider: &Provider, connector: &ConnectorSpec) -> &'static [&'static str] {
     if connector.request_body.is_some() {
         return &[];
     }
-    match connector.provider {
-        ProviderKind::Anthropic => &["anthropic"],
-        ProviderKind::OpenAi | ProviderKind::Azure => &["openai"],
-        ProviderKind::OpenAiResponses => &["openai_responses"],
-        ProviderKind::Cohere => &["cohere"],
-        ProviderKind::Ollama => &["ollama"],
-        _ => &[],
-    }
+    provider.native
 }
 
 /// Whether that server is sent the images of messages.
-pub fn takes_images(connector: &ConnectorSpec) -> bool {
-    let texts_alone = [
-        ProviderKind::Http,
-        ProviderKind::Tgi,
-        ProviderKind::OpenInference,
-    ];
-    connector.request_body.is_none() && !texts_alone.contains(&connector.provider)
+pub fn takes_images(provider: &Provider, connector: &ConnectorSpec) -> bool {
+    connector.request_body.is_none() && provider.takes_images
 }
 
 /// Whether that server takes the request as it is.
 ///
 /// # Errors
 /// `InvalidInput` naming what the request's rows lack of it, where it does not.
-pub fn fits(native: &Native, connector: &ConnectorSpec) -> Result<bool, PredictError> {
-    let fits = forms(connector).contains(&native.format.as_str());
+pub fn fits(
+    native: &Native,
+    provider: &Provider,
+    connector: &ConnectorSpec,
+) -> Result<bool, PredictError> {
+    let fits = forms(provider, connector).contains(&native.format.as_str());
     match &native.lost {
         Some(lost) if !fits => Err(PredictError::invalid(format!(
             "{lost}: servers of the provider '{}' are not sent it",
-            connector.provider.as_str()
+            provider.name.as_str()
         ))),
         _ => Ok(fits),
     }
@@ -54,7 +47,13 @@ pub fn fits(native: &Native, connector: &ConnectorSpec) -> Result<bool, PredictE
 
 /// The body of a request that is sent as it is, with the defaults of the connector and the model
 /// for what it does not say.
-pub fn body(native: &Native, connector: &ConnectorSpec, wish: &Wish, whole: bool) -> Value {
+pub fn body(
+    native: &Native,
+    provider: &Provider,
+    connector: &ConnectorSpec,
+    wish: &Wish,
+    whole: bool,
+) -> Value {
     let mut body = native.body.clone();
     let defaults = wish
         .fields
@@ -65,8 +64,8 @@ pub fn body(native: &Native, connector: &ConnectorSpec, wish: &Wish, whole: bool
     }
     body.insert("model".to_owned(), connector.model.as_str().into());
     body.insert("stream".to_owned(), (!whole).into());
-    if connector.provider == ProviderKind::OpenAiResponses {
-        body.entry("store").or_insert_with(|| false.into());
+    for (name, value) in provider.native_defaults {
+        body.entry(*name).or_insert_with(|| (*value).into());
     }
     Value::Object(body)
 }

@@ -4,3 +4,4 @@ pub mod answer;
 pub mod form;
 pub mod google;
 pub mod group;
+pub mod pre;

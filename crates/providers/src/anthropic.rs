@@ -10,22 +10,28 @@ use serde_json::{Value, json};
 use volley_provider_kit::calls::{Calls, deltas};
 use volley_provider_kit::citations::{number, stretch, text};
 use volley_provider_kit::fault::{self, place};
-use volley_provider_kit::format::Format;
-use volley_provider_kit::framing::{Ending, Framing};
+use volley_provider_kit::provider::{AnswerForm, Page, Provider};
 use volley_provider_kit::step::{Delta, Step};
 use volley_types::{Citation, FinishReason, PlaceUnit};
 
-pub(super) const FORMAT: Format = Format {
-    framing: Framing::Sse,
-    media: "text/event-stream",
+pub(crate) static PROVIDER: Provider = Provider {
+    page: Page {
+        endpoint: "messages, `…/v1/messages`",
+        key: "`x-api-key`, and `anthropic-version: 2023-06-01` unless `headers` has another",
+        url: "path ends in `/messages`",
+    },
+    route: "/v1/messages",
+    recognizes: |address| address.path.ends_with("/messages"),
+    key_header: "x-api-key",
     key_prefix: "",
     headers: &[("anthropic-version", "2023-06-01")],
-    stream_field: Some(true),
-    ending: Ending::Event,
-    takes: &request::TAKES,
-    body: request::body,
+    native: &["anthropic"],
+    flat_body: true,
+    answer_form: Some(AnswerForm::Anthropic),
+    keeps_schemas: false,
     read,
     read_whole,
+    ..Provider::new("anthropic", &request::TAKES, request::body)
 };
 
 #[derive(Deserialize)]

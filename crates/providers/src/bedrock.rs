@@ -12,23 +12,52 @@ use serde_json::value::RawValue;
 use volley_provider_kit::calls::{Calls, deltas};
 use volley_provider_kit::citations::{number, some, stretch, text};
 use volley_provider_kit::fault::{self, place, text as error_text};
-use volley_provider_kit::format::Format;
-use volley_provider_kit::framing::{Ending, Framing};
+use volley_provider_kit::framing::Framing;
+use volley_provider_kit::provider::{AnswerForm, Page, Provider, part_of_url};
+use volley_provider_kit::rows::answer::Post;
+use volley_provider_kit::rows::pre::Pre;
 use volley_provider_kit::step::{Delta, Step};
+use volley_types::registry::ConnectorSpec;
 use volley_types::{Citation, ErrorCode, FinishReason, PlaceUnit};
 
-pub(super) const FORMAT: Format = Format {
+pub(crate) static PROVIDER: Provider = Provider {
+    aliases: &["aws_sigv4"],
+    page: Page {
+        endpoint: "Amazon Bedrock's Converse, `…/model/NAME/converse-stream`",
+        key: "[signed](#amazon-bedrock), or `Authorization: Bearer`",
+        url: "path ends in `/converse-stream` or `/converse`, host `bedrock-runtime…`",
+    },
+    route: "/model/{model}/converse-stream",
+    recognizes: |address| {
+        let path = address.path;
+        path.ends_with("/converse-stream")
+            || path.ends_with("/converse")
+            || address.host.starts_with("bedrock-runtime")
+    },
+    model_of_url: |url| part_of_url(url, "/model/", '/'),
+    signing_service: Some("bedrock"),
     framing: Framing::Frames,
     media: "application/vnd.amazon.eventstream",
-    key_prefix: "Bearer ",
-    headers: &[],
     stream_field: Some(false),
-    ending: Ending::Event,
-    takes: &request::TAKES,
-    body: request::body,
+    whole_route: Some(("/converse-stream", "/converse")),
+    answer_form: Some(AnswerForm::Converse),
+    limits_calls: false,
+    keeps_schemas: false,
+    rows,
     read,
     read_whole,
+    ..Provider::new("bedrock", &request::TAKES, request::body)
 };
+
+/// Models that embed have a route of their own, each with the body of its maker.
+fn rows(connector: &ConnectorSpec) -> Option<(Pre, Post)> {
+    let url = connector.url.split(['?', '#']).next()?;
+    match url.ends_with("/invoke") {
+        true if connector.model.contains("cohere.embed") => Some((Pre::Texts, Post::List)),
+        true => Some((Pre::InputText, Post::One)),
+        false => None,
+    }
+}
 
 /// An event is the one member that it has.
 #[derive(Deserialize)]

@@ -13,7 +13,7 @@ use volley_provider_kit::conversation::{
 };
 use volley_provider_kit::effort::{self, Thinking};
 use volley_provider_kit::fault::{place, text as error_text};
-use volley_provider_kit::format::Format;
+use volley_provider_kit::provider::{Page, Provider};
 use volley_provider_kit::step::{Delta, Step};
 use volley_provider_kit::takes::{Asked, Takes};
 use volley_provider_kit::tidy::{
@@ -21,14 +21,20 @@ use volley_provider_kit::tidy::{
 };
 use volley_types::{Citation, Dialect, FinishReason, PredictError};
 
-use crate::openai;
-
-pub(super) const FORMAT: Format = Format {
-    takes: &TAKES,
-    body,
+pub(crate) static PROVIDER: Provider = Provider {
+    page: Page {
+        endpoint: "chat, version 2, `…/v2/chat`",
+        url: "path ends in `v2/chat`",
+        ..Page::NONE
+    },
+    route: "/v2/chat",
+    recognizes: |address| address.path.ends_with("v2/chat"),
+    native: &["cohere"],
+    flat_body: true,
+    limits_calls: false,
     read,
     read_whole,
-    ..openai::FORMAT
+    ..Provider::new("cohere", &TAKES, body)
 };
 
 static TAKES: Takes = Takes {

@@ -1,40 +1,51 @@
 //! Any HTTP server: the connector's template makes the body, and its paths say what is where in
 //! the answer.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 use volley_backend::items::Item;
 use volley_provider_kit::calls::{Calls, numbered};
 use volley_provider_kit::citations::annotation;
 use volley_provider_kit::fault::{place, text as error_text};
-use volley_provider_kit::format::Format;
-use volley_provider_kit::framing::{Ending, Framing, Shape};
+use volley_provider_kit::framing::{Ending, Shape};
 use volley_provider_kit::paths::Path;
+use volley_provider_kit::provider::{Page, Provider, ReadAnswer};
 use volley_provider_kit::step::{Delta, Step};
 use volley_provider_kit::takes::Asked;
+use volley_types::registry::ConnectorSpec;
 use volley_types::{Citation, FinishReason, ParamValue, Parameters, PredictError};
 
 use crate::openai;
 
 /// What is not in the connector's template is nowhere: there is no body but that.
-pub(super) const FORMAT: Format = Format {
-    framing: Framing::Sse,
+pub(crate) static PROVIDER: Provider = Provider {
+    page: Page {
+        endpoint: "[any HTTP server](#any-http-server)",
+        key: "`Authorization: Bearer`, or the header in `credential_header`",
+        ..Page::NONE
+    },
+    at_root: true,
     media: "text/event-stream, application/x-ndjson, application/json",
-    key_prefix: "Bearer ",
-    headers: &[],
     stream_field: None,
-    ending: Ending::Event,
-    takes: &openai::request::TAKES,
-    body: without_template,
-    read: |_, _| Err("no paths".to_owned()),
-    read_whole: |_, _| Err("no paths".to_owned()),
+    takes_images: false,
+    configure: Some(configure),
+    ..Provider::new("http", &openai::request::TAKES, without_template)
 };
+
+fn configure(connector: &ConnectorSpec) -> Result<Arc<dyn ReadAnswer>, PredictError> {
+    match connector.request_body {
+        Some(_) => Ok(Arc::new(Custom::of(&connector.parameters)?)),
+        None => Err(no_template()),
+    }
+}
 
 fn without_template(_: &str, _: &Item, _: Asked<'_>) -> Result<Value, PredictError> {
     Err(no_template())
 }
 
 /// There is no body that would fit any server.
-pub(super) fn no_template() -> PredictError {
+fn no_template() -> PredictError {
     PredictError::invalid(
         "a connector of provider 'http' needs 'request_body', a template of what its server is \
          sent",
@@ -49,7 +60,7 @@ const FILTER: &str = "response_filter";
 
 /// What a connector says of its server's answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Custom {
+struct Custom {
     shape: Option<Shape>,
     text: Path,
     thinking: Option<Path>,
@@ -70,7 +81,7 @@ impl Custom {
     ///
     /// # Errors
     /// `InvalidInput` naming what is missing, unknown or no path.
-    pub(crate) fn of(parameters: &Parameters) -> Result<Self, PredictError> {
+    fn of(parameters: &Parameters) -> Result<Self, PredictError> {
         let given = match parameters.get(RESPONSE) {
             None => Map::new(),
             Some(ParamValue::Json(text) | ParamValue::Text(text)) => serde_json::from_str(text)
@@ -117,42 +128,6 @@ impl Custom {
         }
     }
 
-    /// How an answer of that media type is cut; `None` where nothing tells.
-    pub(super) fn shape(&self, media: &str) -> Option<Shape> {
-        self.shape.or_else(|| Shape::of_media(media))
-    }
-
-    /// How a good answer ends.
-    pub(super) fn ending(&self) -> Ending {
-        if self.terminator.is_some() || self.done.is_some() {
-            Ending::Event
-        } else if self.finish_reason.is_some() {
-            Ending::BodyAfterReason
-        } else {
-            Ending::WholeBody
-        }
-    }
-
-    /// Reads an event's data.
-    pub(super) fn read(&self, data: &str, calls: &mut Calls) -> Result<Step, String> {
-        if self.terminator.as_deref() == Some(data) {
-            return Ok(Step::End);
-        }
-        let event: Value = serde_json::from_str(data).map_err(|error| place(&error))?;
-        let is_last = self.done.as_ref().and_then(|path| path.first(&event));
-        let step = self.step(&event, calls)?;
-        Ok(match step {
-            Step::Delta(delta) if is_last.is_some_and(|last| *last != false) => Step::Last(delta),
-            step => step,
-        })
-    }
-
-    /// Reads a whole answer.
-    pub(super) fn read_whole(&self, body: &[u8], calls: &mut Calls) -> Result<Step, String> {
-        let body: Value = serde_json::from_slice(body).map_err(|error| place(&error))?;
-        self.step(&body, calls)
-    }
-
     fn step(&self, event: &Value, calls: &mut Calls) -> Result<Step, String> {
         let first = |path: &Option<Path>| path.as_ref().and_then(|path| path.first(event));
         if let Some(error) = first(&self.error) {
@@ -178,6 +153,40 @@ impl Custom {
             ..Delta::default()
         };
         numbered(Step::Delta(delta), calls)
+    }
+}
+
+impl ReadAnswer for Custom {
+    fn shape(&self, media: &str) -> Option<Shape> {
+        self.shape.or_else(|| Shape::of_media(media))
+    }
+
+    fn ending(&self) -> Ending {
+        if self.terminator.is_some() || self.done.is_some() {
+            Ending::Event
+        } else if self.finish_reason.is_some() {
+            Ending::BodyAfterReason
+        } else {
+            Ending::WholeBody
+        }
+    }
+
+    fn read(&self, data: &str, calls: &mut Calls) -> Result<Step, String> {
+        if self.terminator.as_deref() == Some(data) {
+            return Ok(Step::End);
+        }
+        let event: Value = serde_json::from_str(data).map_err(|error| place(&error))?;
+        let is_last = self.done.as_ref().and_then(|path| path.first(&event));
+        let step = self.step(&event, calls)?;
+        Ok(match step {
+            Step::Delta(delta) if is_last.is_some_and(|last| *last != false) => Step::Last(delta),
+            step => step,
+        })
+    }
+
+    fn read_whole(&self, body: &[u8], calls: &mut Calls) -> Result<Step, String> {
+        let body: Value = serde_json::from_slice(body).map_err(|error| place(&error))?;
+        self.step(&body, calls)
     }
 }
 
@@ -251,6 +260,8 @@ impl Fields {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+
+    use volley_provider_kit::framing::Framing;
 
     use super::*;
 

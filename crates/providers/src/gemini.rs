@@ -14,29 +14,87 @@ use serde_json::{Value, json};
 use volley_provider_kit::calls::{Calls, deltas};
 use volley_provider_kit::citations::some;
 use volley_provider_kit::fault::{self, place};
-use volley_provider_kit::format::Format;
 use volley_provider_kit::framing::Ending;
+use volley_provider_kit::provider::{Address, AnswerForm, Page, Provider, part_of_url};
+use volley_provider_kit::rows::answer::Post;
+use volley_provider_kit::rows::google::Google;
+use volley_provider_kit::rows::pre::Pre;
 use volley_provider_kit::step::{Delta, Step};
 use volley_types::FinishReason;
+use volley_types::registry::{ConnectorSpec, ProviderName};
 
-use crate::openai;
+pub(crate) static PROVIDER: Provider = GEMINI;
 
-pub(super) const FORMAT: Format = Format {
+const GEMINI: Provider = Provider {
+    page: Page {
+        endpoint: "`…/v1beta/models/NAME:streamGenerateContent`",
+        key: "`x-goog-api-key`",
+        url: "path ends in `:streamGenerateContent`",
+    },
+    route: "/v1beta/models/{model}:streamGenerateContent",
+    recognizes: |address| is_of_google(address) && !is_of_vertex(address),
+    model_of_url: |url| part_of_url(url, "/models/", ':'),
+    key_header: "x-goog-api-key",
     key_prefix: "",
     stream_field: Some(false),
+    stream_query: Some(("alt", "sse")),
+    whole_route: Some((":streamGenerateContent", ":generateContent")),
     ending: Ending::BodyAfterReason,
-    takes: &request::TAKES,
-    body: request::body,
+    answer_form: Some(AnswerForm::Gemini),
+    limits_calls: false,
+    keeps_schemas: false,
+    counts_bytes: true,
+    hosted_tool,
+    rows,
     read,
     read_whole,
-    ..openai::FORMAT
+    ..Provider::new("gemini", &request::TAKES, request::body)
 };
 
 /// At Vertex a token of the account takes the place of a key.
-pub(super) const ON_VERTEX: Format = Format {
+pub(crate) static VERTEX: Provider = Provider {
+    name: ProviderName::from_static("vertex"),
+    page: Page {
+        endpoint: "Gemini at Vertex AI, `…/publishers/google/models/NAME:streamGenerateContent`",
+        key: "`Authorization: Bearer`, a token that another process renews in a file",
+        url: "the same, host `*aiplatform.googleapis.com`",
+    },
+    route: "/v1/projects/p/locations/l/publishers/google/models/{model}:streamGenerateContent",
+    recognizes: |address| is_of_google(address) && is_of_vertex(address),
+    key_header: "authorization",
     key_prefix: "Bearer ",
-    ..FORMAT
+    ..GEMINI
 };
+
+fn is_of_google(address: &Address<'_>) -> bool {
+    let methods = [
+        "streamGenerateContent",
+        "generateContent",
+        "embedContent",
+        "batchEmbedContents",
+    ];
+    let method = address.path.rsplit_once(':').map(|(_, method)| method);
+    method.is_some_and(|method| methods.contains(&method))
+        || address.path.contains("/publishers/google/") && method == Some("predict")
+}
+
+/// Vertex has a host for each region: `europe-west4-aiplatform.googleapis.com`.
+fn is_of_vertex(address: &Address<'_>) -> bool {
+    address.host.ends_with("aiplatform.googleapis.com")
+}
+
+/// A tool that runs at the caller has functions; others are named after what they do.
+fn hosted_tool(tool: &Value) -> Option<&str> {
+    let mut names = tool.as_object()?.keys();
+    let name = names.find(|name| !name.starts_with("function"))?;
+    Some(name.as_str())
+}
+
+fn rows(connector: &ConnectorSpec) -> Option<(Pre, Post)> {
+    let url = connector.url.split(['?', '#']).next()?;
+    let google = Google::of_url(url)?;
+    Some((Pre::Google(google), Post::Google(google)))
+}
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -1,46 +1,77 @@
 //! The providers of remote models: a file for each, and one list.
 //!
-//! A file has its provider's [`Format`]: how a request is written, and what an event of an answer
-//! means. All of it is pure.
+//! A file has its [`Provider`]: how a request is written, what an event of an answer means, and
+//! what the rest of Volley has to know of it. All of it is pure. To add one, write its file and
+//! add its line to the list below; `docs/contributing/add-a-provider.md` is the guide.
 
-mod anthropic;
-mod azure;
-mod bedrock;
-mod cohere;
-mod custom;
-mod gemini;
-mod mistral;
-mod ollama;
-mod open_inference;
-mod openai;
-mod responses;
-mod tgi;
-mod wire;
+pub use volley_provider_kit::provider::{Address, AnswerForm, Page, Provider};
+use volley_types::PredictError;
+use volley_types::registry::ProviderName;
+
+/// Declares a module for each file, and the list of the providers in them.
+macro_rules! providers {
+    ($($module:ident: $($provider:ident),+;)+) => {
+        $(mod $module;)+
+
+        /// All providers. Of those that recognize a URL the first one counts, so what is told by a
+        /// path stands before what is told by a host.
+        pub static PROVIDERS: &[&Provider] = &[$($(&$module::$provider),+),+];
+    };
+}
+
+providers! {
+    openai: PROVIDER;
+    gemini: PROVIDER, VERTEX;
+    anthropic: PROVIDER;
+    bedrock: PROVIDER;
+    responses: PROVIDER;
+    cohere: PROVIDER;
+    ollama: PROVIDER;
+    open_inference: PROVIDER;
+    tgi: PROVIDER;
+    azure: PROVIDER;
+    mistral: PROVIDER;
+    custom: PROVIDER;
+}
+
+/// The provider of that name, or that other name of it.
+#[must_use]
+pub fn named(name: &str) -> Option<&'static Provider> {
+    let mut all = PROVIDERS.iter().copied();
+    all.find(|provider| provider.name.as_str() == name || provider.aliases.contains(&name))
+}
+
+/// The provider of a connector, on a worker that has to call it.
+///
+/// # Errors
+/// `InvalidInput` that says what to do, where this version does not have it.
+pub fn known(name: ProviderName) -> Result<&'static Provider, PredictError> {
+    named(name.as_str()).ok_or_else(|| {
+        PredictError::invalid(format!(
+            "this worker's version, {}, does not know the provider '{name}': upgrade the worker, \
+             or give the connector one of {}",
+            env!("CARGO_PKG_VERSION"),
+            names()
+        ))
+    })
+}
+
+/// The names of all, for messages.
+#[must_use]
+pub fn names() -> String {
+    let names = PROVIDERS.iter().map(|provider| provider.name.as_str());
+    names.collect::<Vec<_>>().join(", ")
+}
+
+/// The provider that a connector's URL tells, where it names none. What no other recognizes is of
+/// OpenAI's format.
+#[must_use]
+pub fn of_url(url: &str) -> &'static Provider {
+    let address = Address::of(url);
+    let mut all = PROVIDERS.iter().copied();
+    all.find(|provider| (provider.recognizes)(&address))
+        .unwrap_or(&openai::PROVIDER)
+}
 
 #[cfg(test)]
 mod tests;
-
-use volley_provider_kit::format::Format;
-use volley_types::registry::ProviderKind;
-
-pub use crate::wire::{Wire, body, url, whole_url};
-
-/// The format of that provider.
-#[must_use]
-pub fn format(provider: ProviderKind) -> &'static Format {
-    match provider {
-        ProviderKind::OpenAi => &openai::FORMAT,
-        ProviderKind::Anthropic => &anthropic::FORMAT,
-        ProviderKind::Cohere => &cohere::FORMAT,
-        ProviderKind::Mistral => &mistral::FORMAT,
-        ProviderKind::Ollama => &ollama::FORMAT,
-        ProviderKind::Gemini => &gemini::FORMAT,
-        ProviderKind::Vertex => &gemini::ON_VERTEX,
-        ProviderKind::Azure => &azure::FORMAT,
-        ProviderKind::Tgi => &tgi::FORMAT,
-        ProviderKind::OpenInference => &open_inference::FORMAT,
-        ProviderKind::Bedrock => &bedrock::FORMAT,
-        ProviderKind::OpenAiResponses => &responses::FORMAT,
-        ProviderKind::Http => &custom::FORMAT,
-    }
-}

@@ -4,19 +4,26 @@ use serde_json::{Value, json};
 use volley_backend::items::Item;
 use volley_provider_kit::calls::in_order;
 use volley_provider_kit::effort::{self, Effort, Thinking};
-use volley_provider_kit::format::Format;
+use volley_provider_kit::provider::{AnswerForm, Page, Provider};
 use volley_provider_kit::takes::{Asked, Takes};
 use volley_provider_kit::tidy::{allowed_only, take_user};
 use volley_types::{Dialect, PredictError};
 
 use crate::openai;
 
-pub(super) const FORMAT: Format = Format {
-    takes: &TAKES,
-    body,
+pub(crate) static PROVIDER: Provider = Provider {
+    page: Page {
+        endpoint: "chat completions, `…/v1/chat/completions`",
+        url: "host `*.mistral.ai`",
+        ..Page::NONE
+    },
+    route: "/v1/chat/completions",
+    recognizes: |address| address.is_of("mistral.ai"),
+    flat_body: true,
+    answer_form: Some(AnswerForm::OpenAi),
     read: |data, calls| openai::read(data).and_then(|step| in_order(step, calls)),
     read_whole: |body, calls| openai::read_whole(body).and_then(|step| in_order(step, calls)),
-    ..openai::FORMAT
+    ..Provider::new("mistral", &TAKES, body)
 };
 
 static TAKES: Takes = Takes {
@@ -117,7 +124,7 @@ mod tests {
         let data = r#"{"choices":[{"delta":{"tool_calls":[
             {"id":"null","function":{"name":"f","arguments":{"a":1}}},
             {"id":"abcdefghi","function":{"name":"g","arguments":"{"}}]},"finish_reason":null}]}"#;
-        let Step::Delta(delta) = (FORMAT.read)(data, &mut calls).unwrap() else {
+        let Step::Delta(delta) = (PROVIDER.read)(data, &mut calls).unwrap() else {
             panic!()
         };
         let begun: Value = serde_json::from_str(&delta.tool_calls.unwrap()).unwrap();
@@ -128,7 +135,7 @@ mod tests {
             (&json!(1), &json!("abcdefghi"))
         );
         let data = r#"{"choices":[{"delta":{"tool_calls":[{"function":{"arguments":"}"}}]}}]}"#;
-        let Step::Delta(delta) = (FORMAT.read)(data, &mut calls).unwrap() else {
+        let Step::Delta(delta) = (PROVIDER.read)(data, &mut calls).unwrap() else {
             panic!()
         };
         let more: Value = serde_json::from_str(&delta.tool_calls.unwrap()).unwrap();

@@ -12,20 +12,29 @@ use volley_provider_kit::conversation::{
 };
 use volley_provider_kit::effort::{self, Effort, Thinking};
 use volley_provider_kit::fault::{self, place};
-use volley_provider_kit::format::Format;
 use volley_provider_kit::framing::Framing;
+use volley_provider_kit::provider::{Page, Provider};
 use volley_provider_kit::step::{Delta, Step};
 use volley_provider_kit::takes::{Asked, Takes};
 use volley_provider_kit::tidy::{Choice, Form, allowed_only, is_one_call, take_choice, take_form};
 use volley_types::{ChatMessage, Dialect, FinishReason, PredictError};
 
-use crate::openai::{self, probabilities};
+use crate::openai::probabilities;
 
-pub(super) const FORMAT: Format = Format {
+pub(crate) static PROVIDER: Provider = Provider {
+    page: Page {
+        endpoint: "chat, `…/api/chat`",
+        key: "`Authorization: Bearer`, if there is one",
+        url: "path ends in `/api/chat` or `/api/generate`",
+    },
+    route: "/api/chat",
+    recognizes: |address| {
+        address.path.ends_with("api/chat") || address.path.ends_with("api/generate")
+    },
     framing: Framing::Lines,
     media: "application/x-ndjson",
-    takes: &TAKES,
-    body,
+    native: &["ollama"],
+    limits_calls: false,
     read,
     read_whole: |body, calls| match std::str::from_utf8(body) {
         Ok(text) => match read(text, calls)? {
@@ -34,7 +43,7 @@ pub(super) const FORMAT: Format = Format {
         },
         Err(_) => Err("no UTF-8".to_owned()),
     },
-    ..openai::FORMAT
+    ..Provider::new("ollama", &TAKES, body)
 };
 
 static TAKES: Takes = Takes {

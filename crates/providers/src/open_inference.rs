@@ -6,27 +6,51 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
 use volley_provider_kit::conversation::prompt;
 use volley_provider_kit::fault::{self, place};
-use volley_provider_kit::format::Format;
 use volley_provider_kit::framing::Ending;
+use volley_provider_kit::provider::{Page, Provider, part_of_url};
 use volley_provider_kit::step::{Delta, Step};
 use volley_provider_kit::takes::{Asked, Takes};
 use volley_types::{Dialect, FinishReason, PredictError};
 
-use crate::openai;
-
-pub(super) const FORMAT: Format = Format {
+pub(crate) static PROVIDER: Provider = Provider {
+    page: Page {
+        endpoint: "the Open Inference Protocol, version 2, `…/v2/models/NAME/generate_stream`: \
+                   Triton, KServe, another Volley, and with a [template](#templates) of tensors \
+                   MLServer; prompts only",
+        key: "`Authorization: Bearer`, if there is one",
+        url: "path `/v2/models/…/generate_stream`",
+    },
+    route: "/v2/models/{model}/generate_stream",
+    recognizes: |address| {
+        let path = address.path;
+        path.ends_with("generate_stream")
+            && (path.starts_with("v2/models/") || path.contains("/v2/models/"))
+    },
+    model_of_url: |url| part_of_url(url, "/v2/models/", '/'),
     stream_field: Some(false),
+    whole_route: Some(("/generate_stream", "/generate")),
+    make_whole,
     ending: Ending::WholeBody,
-    takes: &TAKES,
-    body,
+    takes_images: false,
+    takes_messages: false,
     read: |data, _| read(data.as_bytes()),
     read_whole: |body, _| read(body),
-    ..openai::FORMAT
+    ..Provider::new("open_inference", &TAKES, body)
 };
+
+/// Some backends of this protocol are told among the parameters.
+fn make_whole(body: &mut Map<String, Value>) {
+    let stream = body
+        .get_mut("parameters")
+        .and_then(|given| given.get_mut("stream"));
+    if let Some(stream) = stream {
+        *stream = false.into();
+    }
+}
 
 /// Its parameters are the backend's own: any may be one, and the backend refuses what it does not
 /// know.

@@ -12,24 +12,29 @@ use serde_json::{Value, json};
 use volley_provider_kit::calls::numbered;
 use volley_provider_kit::citations::{annotations, some};
 use volley_provider_kit::fault::{self, place};
-use volley_provider_kit::format::Format;
-use volley_provider_kit::framing::{Ending, Framing};
+use volley_provider_kit::provider::{AnswerForm, Page, Provider};
 use volley_provider_kit::step::{Delta, Step};
 use volley_types::{Citation, FinishReason};
 
 use self::chunk::{Choice, Chunk, Content, Said};
 
-pub(super) const FORMAT: Format = Format {
-    framing: Framing::Sse,
-    media: "text/event-stream",
-    key_prefix: "Bearer ",
-    headers: &[],
-    stream_field: Some(true),
-    ending: Ending::Event,
-    takes: &request::TAKES,
-    body: request::body,
+pub(crate) static PROVIDER: Provider = CHAT;
+
+/// What servers have in common that speak chat completions.
+pub(crate) const CHAT: Provider = Provider {
+    page: Page {
+        endpoint: "OpenAI's chat completions, `…/v1/chat/completions`, and every compatible \
+                   server: vLLM, SGLang, llama.cpp, LiteLLM, another Volley",
+        url: "all other URLs",
+        ..Page::NONE
+    },
+    route: "/v1/chat/completions",
+    native: &["openai"],
+    flat_body: true,
+    answer_form: Some(AnswerForm::OpenAi),
     read: |data, calls| read(data).and_then(|step| numbered(step, calls)),
     read_whole: |body, calls| read_whole(body).and_then(|step| numbered(step, calls)),
+    ..Provider::new("openai", &request::TAKES, request::body)
 };
 
 #[derive(Deserialize)]

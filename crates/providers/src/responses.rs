@@ -10,18 +10,25 @@ use serde_json::{Value, json};
 use volley_provider_kit::calls::{Calls, deltas};
 use volley_provider_kit::citations::{annotation, some};
 use volley_provider_kit::fault::{self, place};
-use volley_provider_kit::format::Format;
+use volley_provider_kit::provider::{Page, Provider};
 use volley_provider_kit::step::{Delta, Step};
 use volley_types::{Details, FinishReason};
 
-use crate::openai::{self, probabilities};
+use crate::openai::probabilities;
 
-pub(super) const FORMAT: Format = Format {
-    takes: &request::TAKES,
-    body: request::body,
+pub(crate) static PROVIDER: Provider = Provider {
+    page: Page {
+        endpoint: "OpenAI's responses, `…/v1/responses`",
+        url: "path ends in `v1/responses`",
+        ..Page::NONE
+    },
+    route: "/v1/responses",
+    recognizes: |address| address.path.ends_with("v1/responses"),
+    native: &["openai_responses"],
+    native_defaults: &[("store", false)],
     read,
     read_whole,
-    ..openai::FORMAT
+    ..Provider::new("openai_responses", &request::TAKES, request::body)
 };
 
 #[derive(Deserialize)]

@@ -6,17 +6,21 @@ use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
 use volley_provider_kit::takes::{Asked, Takes};
 use volley_provider_kit::typed::fields;
+use volley_provider_kit::wire::body;
 use volley_provider_kit::wish::Wish;
 use volley_types::registry::{ConnectorPolicy, ConnectorSpec};
 use volley_types::{ConnectorId, Dialect, ErrorCode, ParamValue, Parameters, PredictError};
 
 use super::*;
 
+mod list;
+mod reference;
+
 fn connector(url: &str) -> ConnectorSpec {
     ConnectorSpec {
         id: ConnectorId::new("c").unwrap(),
         name: "c".to_owned(),
-        provider: ProviderKind::OpenAi,
+        provider: ProviderName::from_static("openai"),
         url: url.to_owned(),
         model: "m".to_owned(),
         credential: None,
@@ -58,15 +62,15 @@ fn wish(dialect: Dialect, fields: Map<String, Value>) -> Wish {
     }
 }
 
-fn sent(provider: ProviderKind, dialect: Dialect, fields: Value) -> Result<Value, PredictError> {
-    let connector = connector("http://127.0.0.1:1/");
+fn sent(provider: &str, dialect: Dialect, fields: Value) -> Result<Value, PredictError> {
+    let provider = named(provider).unwrap();
     let connector = ConnectorSpec {
-        provider,
-        ..connector
+        provider: provider.name,
+        ..connector("http://127.0.0.1:1/")
     };
     let fields = fields.as_object().cloned().unwrap();
     let item = Item::Prompt("hi".to_owned());
-    body(&connector, &item, &wish(dialect, fields), false)
+    body(provider, &connector, &item, &wish(dialect, fields), false)
 }
 
 /// What callers ask for, in the form that all dialects are brought to.
@@ -125,9 +129,12 @@ fn nothing_that_a_caller_asks_for_is_dropped_on_the_way_to_any_house() {
         json!({ "type": "function", "function": {
             "name": name, "parameters": { "type": "object" } } })
     };
-    let houses = ProviderKind::ALL.into_iter();
-    for provider in houses.filter(|provider| *provider != ProviderKind::Http) {
-        let talks = !matches!(provider, ProviderKind::Tgi | ProviderKind::OpenInference);
+    let written = PROVIDERS
+        .iter()
+        .filter(|provider| !provider.is_configured());
+    for provider in written {
+        let talks = provider.takes_messages;
+        let provider = provider.name.as_str();
         for dialect in Dialect::ALL {
             let base = match talks {
                 true => json!({ "tools": [tool("f"), tool("g")] }),
@@ -137,7 +144,7 @@ fn nothing_that_a_caller_asks_for_is_dropped_on_the_way_to_any_house() {
             for (name, value) in parameters() {
                 let mut fields = base.clone();
                 fields[name] = value.clone();
-                let told = format!("{} {dialect:?} {name}: {value}", provider.as_str());
+                let told = format!("{} {dialect:?} {name}: {value}", provider);
                 match sent(provider, dialect, fields) {
                     Ok(body) => assert_ne!(body, plain, "dropped: {told}"),
                     Err(error) => {
@@ -166,92 +173,86 @@ fn what_a_house_takes_is_sent_in_its_own_words() {
     let openai = Dialect::OpenAi;
     for (provider, name, value, path, expected) in [
         (
-            ProviderKind::Anthropic,
+            "anthropic",
             "stop",
             json!(["x"]),
             "/stop_sequences",
             json!(["x"]),
         ),
         (
-            ProviderKind::Anthropic,
+            "anthropic",
             "user",
             json!("u"),
             "/metadata/user_id",
             json!("u"),
         ),
         (
-            ProviderKind::Anthropic,
+            "anthropic",
             "reasoning_effort",
             json!("low"),
             "/output_config/effort",
             json!("low"),
         ),
         (
-            ProviderKind::Gemini,
+            "gemini",
             "seed",
             json!(7),
             "/generationConfig/seed",
             json!(7),
         ),
         (
-            ProviderKind::Gemini,
+            "gemini",
             "service_tier",
             json!("flex"),
             "/serviceTier",
             json!("FLEX"),
         ),
         (
-            ProviderKind::Bedrock,
+            "bedrock",
             "top_k",
             json!(7),
             "/additionalModelRequestFields/top_k",
             json!(7),
         ),
         (
-            ProviderKind::Bedrock,
+            "bedrock",
             "metadata",
             json!({ "a": "b" }),
             "/requestMetadata/a",
             json!("b"),
         ),
-        (ProviderKind::Cohere, "top_k", json!(7), "/k", json!(7)),
+        ("cohere", "top_k", json!(7), "/k", json!(7)),
         (
-            ProviderKind::Cohere,
+            "cohere",
             "reasoning_effort",
             json!("low"),
             "/thinking/token_budget",
             json!(1_024),
         ),
+        ("mistral", "seed", json!(7), "/random_seed", json!(7)),
         (
-            ProviderKind::Mistral,
-            "seed",
-            json!(7),
-            "/random_seed",
-            json!(7),
-        ),
-        (
-            ProviderKind::Ollama,
+            "ollama",
             "reasoning_effort",
             json!("none"),
             "/think",
             json!(false),
         ),
         (
-            ProviderKind::Ollama,
+            "ollama",
             "max_tokens",
             json!(7),
             "/options/num_predict",
             json!(7),
         ),
         (
-            ProviderKind::Tgi,
+            "tgi",
             "max_tokens",
             json!(7),
             "/parameters/max_new_tokens",
             json!(7),
         ),
         (
-            ProviderKind::OpenAiResponses,
+            "openai_responses",
             "reasoning_effort",
             json!("low"),
             "/reasoning/effort",
@@ -260,40 +261,27 @@ fn what_a_house_takes_is_sent_in_its_own_words() {
     ] {
         let body = sent(provider, openai, json!({ name: value })).unwrap();
         let found = body.pointer(path);
-        assert_eq!(
-            found,
-            Some(&expected),
-            "{} {name}: {body}",
-            provider.as_str()
-        );
+        assert_eq!(found, Some(&expected), "{} {name}: {body}", provider);
     }
 }
 
 #[test]
 fn what_is_out_of_a_houses_range_is_refused_by_name() {
     for (provider, name, value) in [
-        (ProviderKind::Anthropic, "temperature", json!(1.5)),
-        (ProviderKind::Anthropic, "stop", json!([" \n"])),
-        (ProviderKind::Anthropic, "metadata", json!({ "team": "x" })),
-        (ProviderKind::Bedrock, "temperature", json!(1.5)),
-        (ProviderKind::Gemini, "temperature", json!(2.5)),
-        (
-            ProviderKind::Gemini,
-            "stop",
-            json!(["a", "b", "c", "d", "e", "f"]),
-        ),
-        (ProviderKind::Cohere, "presence_penalty", json!(-0.5)),
-        (
-            ProviderKind::Cohere,
-            "stop",
-            json!(["a", "b", "c", "d", "e", "f"]),
-        ),
-        (ProviderKind::OpenAiResponses, "stop", json!(["a"])),
-        (ProviderKind::Ollama, "tool_choice", json!("required")),
+        ("anthropic", "temperature", json!(1.5)),
+        ("anthropic", "stop", json!([" \n"])),
+        ("anthropic", "metadata", json!({ "team": "x" })),
+        ("bedrock", "temperature", json!(1.5)),
+        ("gemini", "temperature", json!(2.5)),
+        ("gemini", "stop", json!(["a", "b", "c", "d", "e", "f"])),
+        ("cohere", "presence_penalty", json!(-0.5)),
+        ("cohere", "stop", json!(["a", "b", "c", "d", "e", "f"])),
+        ("openai_responses", "stop", json!(["a"])),
+        ("ollama", "tool_choice", json!("required")),
     ] {
         let error = sent(provider, Dialect::OpenAi, json!({ name: value })).unwrap_err();
         let named = error.message.contains(&format!("'{name}'"));
-        assert!(named, "{} {name}: {}", provider.as_str(), error.message);
+        assert!(named, "{} {name}: {}", provider, error.message);
     }
 }
 
@@ -301,7 +289,7 @@ fn what_is_out_of_a_houses_range_is_refused_by_name() {
 fn the_newest_version_of_messages_has_no_sampling() {
     let connector = connector("http://127.0.0.1:1/");
     let mut connector = ConnectorSpec {
-        provider: ProviderKind::Anthropic,
+        provider: ProviderName::from_static("anthropic"),
         ..connector
     };
     let item = Item::Prompt("hi".to_owned());
@@ -309,13 +297,13 @@ fn the_newest_version_of_messages_has_no_sampling() {
         let fields = json!({ "temperature": temperature });
         wish(Dialect::OpenAi, fields.as_object().cloned().unwrap())
     };
-    let sent = body(&connector, &item, &asked(0.5), false).unwrap();
+    let sent = body(&anthropic::PROVIDER, &connector, &item, &asked(0.5), false).unwrap();
     assert_eq!(sent["temperature"], 0.5);
     let version = ("anthropic-version".to_owned(), "2026-10-21".to_owned());
     connector.headers.extend([version]);
-    let error = body(&connector, &item, &asked(0.5), false).unwrap_err();
+    let error = body(&anthropic::PROVIDER, &connector, &item, &asked(0.5), false).unwrap_err();
     assert!(error.message.contains("'temperature'"));
-    let sent = body(&connector, &item, &asked(1.0), false).unwrap();
+    let sent = body(&anthropic::PROVIDER, &connector, &item, &asked(1.0), false).unwrap();
     assert!(sent.get("temperature").is_none());
 }
 
@@ -346,7 +334,7 @@ fn openais_own_servers_are_asked_for_events_without_padding() {
     let mut connector = connector("https://api.openai.com/v1/chat/completions");
     let options = |connector: &ConnectorSpec| {
         let item = Item::Prompt("hi".to_owned());
-        body(connector, &item, &Wish::default(), false).unwrap()["stream_options"].clone()
+        body(&openai::PROVIDER, connector, &item, &Wish::default(), false).unwrap()["stream_options"].clone()
     };
     let expected = serde_json::json!({ "include_usage": true, "include_obfuscation": false });
     assert_eq!(options(&connector), expected);

@@ -8,20 +8,30 @@ use serde_json::{Value, json};
 use volley_backend::items::Item;
 use volley_provider_kit::conversation::prompt;
 use volley_provider_kit::fault::{self, place, text as error_text};
-use volley_provider_kit::format::Format;
+use volley_provider_kit::provider::{Page, Provider};
 use volley_provider_kit::step::{Delta, Step};
 use volley_provider_kit::takes::{Asked, Takes};
 use volley_provider_kit::tidy::{Form, take_form};
 use volley_types::{Dialect, ErrorCode, FinishReason, PredictError};
 
-use crate::openai;
-
-pub(super) const FORMAT: Format = Format {
-    takes: &TAKES,
-    body,
+pub(crate) static PROVIDER: Provider = Provider {
+    page: Page {
+        endpoint: "Text Generation Inference, `…/generate_stream`; prompts only, its chats are \
+                   `openai`",
+        key: "`Authorization: Bearer`, if there is one",
+        url: "path ends in `/generate_stream`",
+    },
+    route: "/generate_stream",
+    at_root: true,
+    recognizes: |address| address.path.ends_with("generate_stream"),
+    // It serves one, and its OpenAI interface calls that so.
+    model_of_url: |_| Some("tgi"),
+    whole_route: Some(("/generate_stream", "/generate")),
+    takes_images: false,
+    takes_messages: false,
     read: |data, _| read(data),
     read_whole: |body, _| read_whole(body),
-    ..openai::FORMAT
+    ..Provider::new("tgi", &TAKES, body)
 };
 
 static TAKES: Takes = Takes {

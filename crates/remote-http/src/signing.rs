@@ -9,8 +9,9 @@ use aws_sigv4::http_request::{
 use aws_sigv4::sign::v4;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use url::Url;
+use volley_provider_kit::provider::Provider;
 use volley_types::PredictError;
-use volley_types::registry::{ConnectorSpec, ProviderKind};
+use volley_types::registry::ConnectorSpec;
 
 use crate::credential::Keys;
 
@@ -27,15 +28,19 @@ impl Signer {
     ///
     /// # Errors
     /// `InvalidInput` when nothing tells the region.
-    pub fn of(connector: &ConnectorSpec, url: &Url) -> Result<Option<Self>, PredictError> {
+    pub fn of(
+        provider: &Provider,
+        connector: &ConnectorSpec,
+        url: &Url,
+    ) -> Result<Option<Self>, PredictError> {
         let text = |name: &str| match connector.parameters.get(name) {
             Some(volley_types::ParamValue::Text(text)) => Some(text.clone()),
             _ => None,
         };
-        let service = match connector.provider {
-            ProviderKind::Bedrock => Some(text("service_name").unwrap_or("bedrock".to_owned())),
-            ProviderKind::Http => text("service_name"),
-            _ => None,
+        let named = text("service_name");
+        let service = match provider.signing_service {
+            Some(service) => Some(named.unwrap_or_else(|| service.to_owned())),
+            None => named.filter(|_| provider.is_configured()),
         };
         let Some(service) = service else {
             return Ok(None);

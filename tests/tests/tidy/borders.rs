@@ -98,7 +98,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "security",
         ],
     ),
-    ("api", &["types", "proto", "security"]),
+    ("api", &["types", "proto", "security", "providers"]),
     ("client", &[]),
     ("sql", &["types", "flight"]),
     (

@@ -4,56 +4,21 @@ use std::sync::Arc;
 
 use arrow_array::StringArray;
 use serde_json::{Value, json};
-use volley_types::registry::{ConnectorSpec, ProviderKind};
+use volley_types::registry::{ConnectorSpec, ProviderName};
 use volley_types::{
     ChatMessage, ErrorCode, FinishReason, GenerationRow, ParamValue, Parameters, chat,
 };
 
 use crate::server::{
-    Act, ask_rows, config, connector, events, frames, head, key_file, load, open, read, serve,
-    serve_each,
+    Act, ask_rows, config, connector, events, frames, head, key_file, load, open, read, recorded,
+    serve, serve_each, server_of,
 };
 
-/// Where each server listens, the header that carries the key, and the model of the body.
-fn house(provider: ProviderKind) -> (&'static str, &'static str) {
-    match provider {
-        ProviderKind::OpenAi => ("/v1/chat/completions", "authorization: Bearer sk-canary"),
-        ProviderKind::Anthropic => ("/v1/messages", "x-api-key: sk-canary"),
-        ProviderKind::Cohere => ("/v2/chat", "authorization: Bearer sk-canary"),
-        ProviderKind::Mistral => ("/v1/chat/completions", "authorization: Bearer sk-canary"),
-        ProviderKind::Ollama => ("/api/chat", "authorization: Bearer sk-canary"),
-        ProviderKind::Gemini => (
-            "/v1beta/models/the-model:streamGenerateContent",
-            "x-goog-api-key: sk-canary",
-        ),
-        ProviderKind::Vertex => (
-            "/v1/projects/p/locations/l/publishers/google/models/the-model:streamGenerateContent",
-            "authorization: Bearer sk-canary",
-        ),
-        ProviderKind::Tgi => ("/generate_stream", "authorization: Bearer sk-canary"),
-        ProviderKind::OpenInference => (
-            "/v2/models/the-model/generate_stream",
-            "authorization: Bearer sk-canary",
-        ),
-        ProviderKind::Azure => (
-            "/openai/deployments/the-model/chat/completions?api-version=2024-10-21",
-            "api-key: sk-canary",
-        ),
-        ProviderKind::OpenAiResponses => ("/v1/responses", "authorization: Bearer sk-canary"),
-        ProviderKind::Http => ("/infer?x=1", "x-key: sk-canary"),
-        // A key that is one token is sent as it is; others sign.
-        ProviderKind::Bedrock => (
-            "/model/the-model/converse-stream",
-            "authorization: Bearer sk-canary",
-        ),
-    }
-}
-
-fn text_of(provider: ProviderKind) -> Vec<u8> {
+fn text_of(provider: ProviderName) -> Vec<u8> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
-    let (name, media) = match provider {
-        ProviderKind::Ollama => ("text.ndjson", "application/x-ndjson"),
-        ProviderKind::Bedrock => ("text.frames", "application/vnd.amazon.eventstream"),
+    let (name, media) = match provider.as_str() {
+        "ollama" => ("text.ndjson", "application/x-ndjson"),
+        "bedrock" => ("text.frames", "application/vnd.amazon.eventstream"),
         _ => ("text.sse", "text/event-stream"),
     };
     let path = format!("{folder}/{}/{name}", provider.as_str());
@@ -110,31 +75,7 @@ fn settings() -> Parameters {
         .collect()
 }
 
-/// What that server does not take, and would be refused.
-fn not_taken(provider: ProviderKind) -> &'static [&'static str] {
-    match provider {
-        ProviderKind::OpenAi | ProviderKind::Azure | ProviderKind::Mistral => &[],
-        ProviderKind::OpenAiResponses => &["stop", "seed"],
-        ProviderKind::Anthropic | ProviderKind::Bedrock => &["seed"],
-        ProviderKind::Cohere
-        | ProviderKind::Gemini
-        | ProviderKind::Vertex
-        | ProviderKind::Ollama => &["user"],
-        ProviderKind::Tgi | ProviderKind::OpenInference => &["user", "tools", "tool_choice"],
-        // Its template has a place for one.
-        ProviderKind::Http => &[
-            "max_tokens",
-            "top_p",
-            "stop",
-            "seed",
-            "user",
-            "tools",
-            "tool_choice",
-        ],
-    }
-}
-
-fn with_key(url: &str, provider: ProviderKind) -> ConnectorSpec {
+fn with_key(url: &str, provider: ProviderName) -> ConnectorSpec {
     ConnectorSpec {
         credential: Some(key_file("sk-canary\n")),
         ..connector(url, provider)
@@ -143,19 +84,23 @@ fn with_key(url: &str, provider: ProviderKind) -> ConnectorSpec {
 
 #[tokio::test]
 async fn one_talk_is_sent_in_every_houses_form() {
-    for provider in ProviderKind::ALL {
+    for provider in recorded() {
+        let expected = server_of(provider);
+        let text = |name: &str| expected[name].as_str().unwrap();
         let mut server = serve(vec![Act::Send(text_of(provider))]).await;
         let base = server
             .url
             .trim_end_matches("/v1/chat/completions")
             .to_owned();
-        let (path, key) = house(provider);
-        let model = load(with_key(&format!("{base}{path}"), provider), config());
+        let model = load(
+            with_key(&format!("{base}{}", text("url")), provider),
+            config(),
+        );
         let model = model.await.unwrap();
-        let prompts = [ProviderKind::Tgi, ProviderKind::OpenInference].contains(&provider);
+        let prompts = expected["prompts_only"] == true;
         let mut settings = settings();
-        for name in not_taken(provider) {
-            settings.remove(name);
+        for name in expected["rejected"].as_array().unwrap() {
+            settings.remove(name.as_str().unwrap());
         }
         let answer = if prompts {
             let rows = Arc::new(StringArray::from(vec!["How is the weather?"]));
@@ -174,13 +119,15 @@ async fn one_talk_is_sent_in_every_houses_form() {
 
         let request = server.requests.recv().await.unwrap();
         let (head, body) = request.split_once("\r\n\r\n").unwrap();
-        let google = matches!(provider, ProviderKind::Gemini | ProviderKind::Vertex);
-        let query = if google { "?alt=sse" } else { "" };
         assert!(
-            head.starts_with(&format!("POST {path}{query} HTTP/1.1\r\n")),
+            head.starts_with(&format!("POST {} HTTP/1.1\r\n", text("route"))),
             "{head}"
         );
-        for line in [key, "content-type: application/json", "traceparent: 00-"] {
+        for line in [
+            text("key"),
+            "content-type: application/json",
+            "traceparent: 00-",
+        ] {
             assert!(head.contains(line), "{}: {head}", provider.as_str());
         }
         let keys = head
@@ -188,12 +135,8 @@ async fn one_talk_is_sent_in_every_houses_form() {
             .filter(|line| line.contains("sk-canary"))
             .count();
         assert_eq!(keys, 1, "no other header has the key");
-        let accept = match provider {
-            ProviderKind::Ollama => "accept: application/x-ndjson",
-            ProviderKind::Bedrock => "accept: application/vnd.amazon.eventstream",
-            _ => "accept: text/event-stream",
-        };
-        assert!(head.contains(accept), "{head}");
+        let accept = format!("accept: {}", text("accept"));
+        assert!(head.contains(&accept), "{head}");
         let body: Value = serde_json::from_str(body).unwrap();
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
         let path = format!("{folder}/{}/request.json", provider.as_str());
@@ -213,7 +156,10 @@ async fn a_key_that_a_house_repeats_is_taken_out_even_in_the_middle_of_an_answer
     refusal.extend_from_slice(br#"{"error":"key sk-canary is unknown"}"#);
     for (bytes, text) in [(answer, "Grü"), (refusal, "")] {
         let server = serve(vec![Act::Send(bytes)]).await;
-        let model = load(with_key(&server.url, ProviderKind::Ollama), config());
+        let model = load(
+            with_key(&server.url, ProviderName::from_static("ollama")),
+            config(),
+        );
         let answer = read(open(&model.await.unwrap(), &[]).await).await;
         assert_eq!(answer.text, text);
         let error = answer.error.unwrap();
@@ -223,8 +169,14 @@ async fn a_key_that_a_house_repeats_is_taken_out_even_in_the_middle_of_an_answer
 
 #[tokio::test]
 async fn what_a_house_cannot_do_is_refused_before_it_is_asked() {
-    let mut server = serve(vec![Act::Send(text_of(ProviderKind::Ollama))]).await;
-    let model = load(connector(&server.url, ProviderKind::Ollama), config());
+    let mut server = serve(vec![Act::Send(text_of(ProviderName::from_static(
+        "ollama",
+    )))])
+    .await;
+    let model = load(
+        connector(&server.url, ProviderName::from_static("ollama")),
+        config(),
+    );
     let model = model.await.unwrap();
     let required = ParamValue::Text("required".to_owned());
     let error = read(open(&model, &[("tool_choice", required)]).await)
@@ -256,7 +208,10 @@ fn said(text: &str) -> Vec<Act> {
 async fn each_row_is_asked_by_itself_and_one_that_fails_leaves_the_others_whole() {
     let failing = vec![Act::Send(head("500 Oops", "text/plain"))];
     let server = serve_each([said("one"), failing, said("three")]).await;
-    let model = load(connector(&server.url, ProviderKind::OpenAi), config());
+    let model = load(
+        connector(&server.url, ProviderName::from_static("openai")),
+        config(),
+    );
     let model = model.await.unwrap();
     let prompts = Arc::new(StringArray::from(vec!["a", "b", "c"]));
     let mut chunks = ask_rows(&model, "prompt", prompts, Parameters::default()).await;
@@ -289,7 +244,10 @@ async fn each_row_is_asked_by_itself_and_one_that_fails_leaves_the_others_whole(
 
 #[tokio::test]
 async fn a_house_that_knows_no_talks_says_where_to_go() {
-    for provider in [ProviderKind::Tgi, ProviderKind::OpenInference] {
+    for provider in [
+        ProviderName::from_static("tgi"),
+        ProviderName::from_static("open_inference"),
+    ] {
         let mut server = serve(vec![Act::Send(text_of(provider))]).await;
         let model = load(connector(&server.url, provider), config())
             .await
@@ -314,7 +272,7 @@ async fn an_end_that_may_be_a_cut_is_no_success() {
     let whole = [head, format!("{chunked}0\r\n\r\n").into()].concat();
     for (answer, is_good) in [(open_ended, false), (cut, false), (whole, true)] {
         let server = serve(vec![Act::Send(answer)]).await;
-        let spec = connector(&server.url, ProviderKind::OpenInference);
+        let spec = connector(&server.url, ProviderName::from_static("open_inference"));
         let answer = read(open(&load(spec, config()).await.unwrap(), &[]).await).await;
         assert_eq!(answer.text, "hello");
         let code = answer.error.map(|error| error.code);

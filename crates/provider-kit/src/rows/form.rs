@@ -4,14 +4,15 @@
 use arrow_array::RecordBatch;
 use serde_json::{Map, Value, json};
 use volley_types::chat::text_at;
-use volley_types::registry::{ConnectorSpec, ProviderKind};
+use volley_types::registry::ConnectorSpec;
 use volley_types::signature::{INPUT_TYPE, QUERY, TEXT};
 use volley_types::{ParamValue, PredictError, Task};
 
+use crate::provider::Provider;
 use crate::reserved::SIGNING;
 use crate::rows::answer::Post;
-use crate::rows::google::Google;
 use crate::rows::group::Group;
+use crate::rows::pre::Pre;
 use crate::template;
 
 const PRE: &str = "pre_process_function";
@@ -20,43 +21,6 @@ const POST: &str = "post_process_function";
 const STEP: &str = "input_docs_processed_step_size";
 const DEFAULT_STEP: usize = 64;
 const MAX_STEP: u64 = 2_048;
-
-/// How rows become a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pre {
-    /// `input`, a list.
-    Input,
-    /// `texts`, a list, and `input_type`.
-    Texts,
-    /// `inputText`, one.
-    InputText,
-    /// `query` and `documents`.
-    Documents,
-    /// `query` and `texts`.
-    QueryTexts,
-    /// `queries` and `sources`.
-    Sources,
-    /// One of Google's; a template has `texts`.
-    Google(Google),
-}
-
-impl Pre {
-    fn of_name(name: &str) -> Option<Self> {
-        Some(match name.strip_prefix("connector.pre_process.")? {
-            "openai.embedding" | "default.embedding" => Self::Input,
-            "cohere.embedding" => Self::Texts,
-            "bedrock.embedding" => Self::InputText,
-            "cohere.rerank" => Self::Documents,
-            "default.rerank" => Self::QueryTexts,
-            "bedrock.rerank" => Self::Sources,
-            _ => return None,
-        })
-    }
-
-    fn is_rerank(self) -> bool {
-        matches!(self, Self::Documents | Self::QueryTexts | Self::Sources)
-    }
-}
 
 /// How one server's rows are sent and read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,13 +37,16 @@ impl RowsForm {
     ///
     /// # Errors
     /// `InvalidInput` naming a function that is not known here, or that does not go with the other.
-    pub fn of(connector: &ConnectorSpec) -> Result<Option<Self>, PredictError> {
+    pub fn of(
+        provider: &Provider,
+        connector: &ConnectorSpec,
+    ) -> Result<Option<Self>, PredictError> {
         let text = |name: &str| match connector.parameters.get(name) {
             Some(ParamValue::Text(text)) => Some(text.trim()).filter(|text| !text.is_empty()),
             _ => None,
         };
         let (pre, post) = (text(PRE), text(POST));
-        let told = of_url(connector);
+        let told = (provider.rows)(connector).or_else(|| of_url(connector));
         if pre.is_none() && post.is_none() && told.is_none() {
             return Ok(None);
         }
@@ -135,13 +102,15 @@ impl RowsForm {
     /// As [`template::fill`].
     pub fn body(
         &self,
+        provider: &Provider,
         connector: &ConnectorSpec,
         group: &Group,
         fields: &Map<String, Value>,
     ) -> Result<Value, PredictError> {
         let mut fields = fields.clone();
         fields.remove("stream");
-        if connector.provider == ProviderKind::Bedrock {
+        // Where requests are signed the route names the model.
+        if provider.signing_service.is_some() {
             fields.retain(|name, _| !SIGNING.contains(&name.as_str()));
         } else {
             fields.insert("model".to_owned(), connector.model.as_str().into());
@@ -237,19 +206,10 @@ fn unknown(parameter: &str, name: &str, known: &[&str]) -> PredictError {
     ))
 }
 
-/// What the URLs of known houses tell.
+/// What the routes tell that several providers have.
 fn of_url(connector: &ConnectorSpec) -> Option<(Pre, Post)> {
     let url = connector.url.split(['?', '#']).next().unwrap_or_default();
-    let is_bedrock = connector.provider == ProviderKind::Bedrock && url.ends_with("/invoke");
-    let of_google = [ProviderKind::Gemini, ProviderKind::Vertex].contains(&connector.provider);
-    if let Some(google) = Google::of_url(url).filter(|_| of_google) {
-        return Some((Pre::Google(google), Post::Google(google)));
-    }
-    Some(if is_bedrock && connector.model.contains("cohere.embed") {
-        (Pre::Texts, Post::List)
-    } else if is_bedrock {
-        (Pre::InputText, Post::One)
-    } else if url.ends_with("/embeddings") {
+    Some(if url.ends_with("/embeddings") {
         (Pre::Input, Post::OpenAi)
     } else if url.ends_with("/api/embed") {
         (Pre::Input, Post::List)

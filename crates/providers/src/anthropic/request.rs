@@ -6,7 +6,7 @@ use volley_provider_kit::conversation::{
     Image, arguments, calls, image, is_error, messages, parts, reasoned, without_system,
 };
 use volley_provider_kit::effort::{self, Thinking};
-use volley_provider_kit::format::ANSWER_TOOL;
+use volley_provider_kit::provider::ANSWER_TOOL;
 use volley_provider_kit::takes::{Asked, Takes};
 use volley_provider_kit::tidy::{Form, allowed_only, take_form, take_user};
 use volley_types::{ChatMessage, Dialect, PredictError};

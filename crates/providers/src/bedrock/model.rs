@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 use volley_provider_kit::effort::{self, Effort, Thinking};
-use volley_provider_kit::format::ANSWER_TOOL;
+use volley_provider_kit::provider::ANSWER_TOOL;
 use volley_provider_kit::takes::Asked;
 use volley_provider_kit::tidy::Form;
 use volley_types::{Dialect, PredictError};

@@ -5,32 +5,31 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use url::Url;
 use volley_backend::items::Item;
-use volley_provider_kit::calls::Calls;
-use volley_provider_kit::conversation::{messages, openai_messages};
-use volley_provider_kit::framing::{Ending, Shape};
-use volley_provider_kit::step::{Delta, Step};
-use volley_provider_kit::takes::Asked;
-use volley_provider_kit::wish::Wish;
-use volley_provider_kit::{neutral, reserved, template};
 use volley_types::PredictError;
-use volley_types::registry::{ConnectorSpec, ProviderKind};
+use volley_types::registry::ConnectorSpec;
 
-use crate::custom::{self, Custom};
-use crate::format;
+use crate::calls::Calls;
+use crate::conversation::{messages, openai_messages};
+use crate::framing::{Ending, Shape};
+use crate::provider::{Provider, ReadAnswer};
+use crate::step::{Delta, Step};
+use crate::takes::Asked;
+use crate::wish::Wish;
+use crate::{neutral, reserved, template};
 
 /// How the answers of one server are read: its provider's format, or what its connector says.
 #[derive(Clone, Debug)]
 pub struct Wire {
     /// Whose format.
-    pub provider: ProviderKind,
-    custom: Option<Arc<Custom>>,
+    pub provider: &'static Provider,
+    reader: Option<Arc<dyn ReadAnswer>>,
 }
 
-impl From<ProviderKind> for Wire {
-    fn from(provider: ProviderKind) -> Self {
+impl From<&'static Provider> for Wire {
+    fn from(provider: &'static Provider) -> Self {
         Self {
             provider,
-            custom: None,
+            reader: None,
         }
     }
 }
@@ -40,37 +39,36 @@ impl Wire {
     ///
     /// # Errors
     /// `InvalidInput` where the connector does not say how its server is spoken to, and has to.
-    pub fn of(connector: &ConnectorSpec) -> Result<Self, PredictError> {
-        let is_custom = connector.provider == ProviderKind::Http;
-        if is_custom && connector.request_body.is_none() {
-            return Err(custom::no_template());
-        }
-        let custom = is_custom.then(|| Custom::of(&connector.parameters));
+    pub fn of(
+        provider: &'static Provider,
+        connector: &ConnectorSpec,
+    ) -> Result<Self, PredictError> {
+        let reader = provider.configure.map(|configure| configure(connector));
         Ok(Self {
-            provider: connector.provider,
-            custom: custom.transpose()?.map(Arc::new),
+            provider,
+            reader: reader.transpose()?,
         })
     }
 
     /// How a body of that media type is cut; `None` where it cannot be an answer.
     pub fn shape(&self, media: &str) -> Option<Shape> {
-        let format = format(self.provider);
-        match (&self.custom, media) {
-            (Some(custom), media) => custom.shape(media),
+        let provider = self.provider;
+        match (&self.reader, media) {
+            (Some(reader), media) => reader.shape(media),
             (None, "application/json") => Some(Shape::Whole),
-            (None, media) => (media == format.media).then_some(Shape::Stream(format.framing)),
+            (None, media) => (media == provider.media).then_some(Shape::Stream(provider.framing)),
         }
     }
 
     /// How a good answer ends.
     pub fn ending(&self) -> Ending {
-        let custom = self.custom.as_ref().map(|custom| custom.ending());
-        custom.unwrap_or(format(self.provider).ending)
+        let reader = self.reader.as_ref().map(|reader| reader.ending());
+        reader.unwrap_or(self.provider.ending)
     }
 
     /// Whether an answer with nothing in it tells that the connector is wrong.
     pub fn is_custom(&self) -> bool {
-        self.custom.is_some()
+        self.reader.is_some()
     }
 
     /// Reads an event's data.
@@ -82,9 +80,9 @@ impl Wire {
         if data.is_empty() {
             return Ok(Step::Delta(Delta::default()));
         }
-        match &self.custom {
-            Some(custom) => custom.read(data, calls),
-            None => (format(self.provider).read)(data, calls),
+        match &self.reader {
+            Some(reader) => reader.read(data, calls),
+            None => (self.provider.read)(data, calls),
         }
     }
 
@@ -93,37 +91,40 @@ impl Wire {
     /// # Errors
     /// `Err` with what is wrong when it is not of the format.
     pub fn read_whole(&self, body: &[u8], calls: &mut Calls) -> Result<Step, String> {
-        match &self.custom {
-            Some(custom) => custom.read_whole(body, calls),
-            None => (format(self.provider).read_whole)(body, calls),
+        match &self.reader {
+            Some(reader) => reader.read_whole(body, calls),
+            None => (self.provider.read_whole)(body, calls),
         }
     }
 }
 
-/// Where to call: what the connector says, with what the format needs to be asked for a stream.
-pub fn url(provider: ProviderKind, mut url: Url) -> Url {
-    let gemini = matches!(provider, ProviderKind::Gemini | ProviderKind::Vertex);
-    let stream = gemini && url.path().ends_with(":streamGenerateContent");
-    if stream && !url.query_pairs().any(|(name, _)| name == "alt") {
-        url.query_pairs_mut().append_pair("alt", "sse");
+/// Where to call: what the connector says, with what the provider needs to be asked for a stream.
+#[must_use]
+pub fn url(provider: &Provider, mut url: Url) -> Url {
+    let Some((name, value)) = provider.stream_query else {
+        return url;
+    };
+    let streams = provider
+        .whole_route
+        .is_none_or(|(streamed, _)| url.path().ends_with(streamed));
+    if streams && !url.query_pairs().any(|(given, _)| given == name) {
+        url.query_pairs_mut().append_pair(name, value);
     }
     url
 }
 
 /// The same, where the answer is asked for whole.
-pub fn whole_url(provider: ProviderKind, mut url: Url) -> Url {
-    let (streamed, whole) = match provider {
-        ProviderKind::Gemini | ProviderKind::Vertex => {
-            (":streamGenerateContent", ":generateContent")
-        }
-        ProviderKind::Bedrock => ("/converse-stream", "/converse"),
-        ProviderKind::Tgi | ProviderKind::OpenInference => ("/generate_stream", "/generate"),
-        _ => return url,
+#[must_use]
+pub fn whole_url(provider: &Provider, mut url: Url) -> Url {
+    let Some((streamed, whole)) = provider.whole_route else {
+        return url;
     };
     if let Some(before) = url.path().strip_suffix(streamed) {
         let path = format!("{before}{whole}");
         url.set_path(&path);
-        let others = url.query_pairs().filter(|(name, _)| name != "alt");
+        let of_streams = provider.stream_query.map(|(name, _)| name);
+        let others = url.query_pairs();
+        let others = others.filter(|(name, _)| Some(name.as_ref()) != of_streams);
         let others: Vec<(String, String)> = others
             .map(|(name, value)| (name.into_owned(), value.into_owned()))
             .collect();
@@ -141,12 +142,12 @@ pub fn whole_url(provider: ProviderKind, mut url: Url) -> Url {
 /// `InvalidInput` when a template lacks a parameter or makes no JSON object, or the server cannot
 /// do what a parameter asks for.
 pub fn body(
+    provider: &Provider,
     connector: &ConnectorSpec,
     item: &Item,
     wish: &Wish,
     whole: bool,
 ) -> Result<Value, PredictError> {
-    let format = format(connector.provider);
     let fields = &wish.fields;
     let mut body = match &connector.request_body {
         Some(template) => {
@@ -156,12 +157,12 @@ pub fn body(
             })?
         }
         None => {
-            let asked = Asked::new(format.takes, wish, &connector.headers)?;
-            (format.body)(&connector.model, item, asked)?
+            let asked = Asked::new(provider.takes, wish, &connector.headers)?;
+            (provider.body)(&connector.model, item, asked)?
         }
     };
     if let Value::Object(fields) = &mut body {
-        match format.stream_field {
+        match provider.stream_field {
             // Whatever the caller or a template says: this worker knows what it reads.
             Some(true) => _ = fields.insert("stream".to_owned(), (!whole).into()),
             Some(false) => _ = fields.remove("stream"),
@@ -169,13 +170,7 @@ pub fn body(
         }
         if whole {
             fields.remove("stream_options");
-            // Some backends of this protocol are told among the parameters.
-            let told = fields
-                .get_mut("parameters")
-                .and_then(|given| given.get_mut("stream"));
-            if let Some(told) = told.filter(|_| connector.provider == ProviderKind::OpenInference) {
-                *told = false.into();
-            }
+            (provider.make_whole)(fields);
         } else if connector.url.starts_with(OPENAI) && connector.request_body.is_none() {
             unpadded(fields);
         }
