@@ -125,13 +125,13 @@ impl Account {
 }
 
 /// A call whose answer has begun. Where it ends in no other way, its caller has left.
-pub(crate) struct UnderWay<'a> {
+pub(crate) struct CallRecord<'a> {
     account: &'a Account,
     server: &'a ConnectorSpec,
     error: Option<ErrorCode>,
 }
 
-impl<'a> UnderWay<'a> {
+impl<'a> CallRecord<'a> {
     pub(crate) fn new(account: &'a Account, server: &'a ConnectorSpec) -> Self {
         Self {
             account,
@@ -146,7 +146,7 @@ impl<'a> UnderWay<'a> {
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for CallRecord<'_> {
     fn drop(&mut self) {
         self.account.called(self.server, self.error);
     }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use serde_json::Value;
-use volley_provider_kit::calls::Calls;
+use volley_provider_kit::calls::ToolCallAccumulator;
 use volley_provider_kit::citations::Passages;
 use volley_provider_kit::framing::{Ending, Framing};
 use volley_provider_kit::step::{self, Delta, Step};
@@ -11,8 +11,8 @@ use volley_remote_http::sse::Parser;
 use volley_remote_http::upstream;
 use volley_types::{Details, FinishReason, PredictError, Usage};
 
+use crate::delta_template::DeltaTemplate;
 use crate::expect::Expect;
-use crate::sight::Sight;
 
 /// What one read of an answer brings.
 #[derive(Debug, Default)]
@@ -90,8 +90,8 @@ pub(crate) fn whole(
 pub(crate) struct Answer {
     wire: Wire,
     parser: Parser,
-    sight: Sight,
-    calls: Calls,
+    template: DeltaTemplate,
+    calls: ToolCallAccumulator,
     expect: Expect,
     /// `None` until some is told.
     usage: Option<Usage>,
@@ -113,14 +113,14 @@ impl Answer {
     /// `seed` makes ids of tool calls that the server does not name.
     pub(crate) fn new(wire: impl Into<Wire>, seed: u64) -> Self {
         let wire = wire.into();
-        let mut calls = Calls::new(seed);
+        let mut calls = ToolCallAccumulator::new(seed);
         if wire.provider.counts_bytes {
             calls.passages = Passages::default().of_bytes();
         }
         Self {
             parser: Parser::new(wire.provider.framing),
             wire,
-            sight: Sight::default(),
+            template: DeltaTemplate::default(),
             calls,
             expect: Expect::default(),
             usage: None,
@@ -180,7 +180,7 @@ impl Answer {
                     break;
                 }
             };
-            if let Some(piece) = self.sight.text(text) {
+            if let Some(piece) = self.template.text(text) {
                 self.calls.passages.add(piece);
                 if let Err(failure) = self.expect.said(piece) {
                     self.failure = Some(failure);
@@ -217,7 +217,7 @@ impl Answer {
     ) -> bool {
         match self.wire.read(data, &mut self.calls) {
             Ok(Step::Delta(delta)) => {
-                self.sight.learn(&self.wire, &self.calls, data, &delta);
+                self.template.learn(&self.wire, &self.calls, data, &delta);
                 self.take(delta, part);
                 return self.failure.is_none();
             }

@@ -8,12 +8,12 @@ use serde_json::Value;
 use url::Url;
 use volley_backend::items::Item;
 use volley_provider_kit::framing::Shape;
+use volley_provider_kit::options::RequestOptions;
 use volley_provider_kit::provider::Provider;
 use volley_provider_kit::reserved::KEY_HEADER;
-use volley_provider_kit::rows::answer::Answered;
+use volley_provider_kit::rows::answer::RowValues;
 use volley_provider_kit::rows::group::Group;
 use volley_provider_kit::wire::{self, Wire};
-use volley_provider_kit::wish::Wish;
 use volley_provider_kit::{hosted, native};
 use volley_remote_http::body::{Response, bounded, within};
 use volley_remote_http::client::Clients;
@@ -42,7 +42,7 @@ const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// What the calls of one request have in common.
 #[derive(Clone)]
 pub(crate) struct Call {
-    pub(crate) wish: Wish,
+    pub(crate) options: RequestOptions,
     /// The request as its dialect has it, for servers of the same one.
     pub(crate) native: Option<Arc<Native>>,
     pub(crate) traceparent: String,
@@ -52,7 +52,7 @@ pub(crate) struct Call {
 }
 
 /// What a call has led to: the head of a good answer.
-pub(crate) struct Sent {
+pub(crate) struct AnswerHead {
     pub(crate) response: Response,
     /// How its body is cut.
     pub(crate) shape: Shape,
@@ -70,7 +70,7 @@ impl Call {
 
     /// Whether that server is asked for a whole answer.
     fn is_whole(&self, server: &Server) -> bool {
-        self.wish.whole && !server.streams_always
+        self.options.whole && !server.streams_always
     }
 
     /// How long that server may say nothing, before its answer and between two pieces of it. One
@@ -92,15 +92,15 @@ impl Call {
         server: &Server,
         secret: Option<&Secret>,
         item: &Item,
-    ) -> Result<Sent, PredictError> {
+    ) -> Result<AnswerHead, PredictError> {
         let provider = server.wire.provider;
         let whole = self.is_whole(server);
         let body = match self.native_for(server)? {
             Some(native) if native::is_whole(native) => {
-                native::body(native, provider, &server.connector, &self.wish, whole)
+                native::body(native, provider, &server.connector, &self.options, whole)
             }
             native => {
-                let mut body = wire::body(provider, &server.connector, item, &self.wish, whole)?;
+                let mut body = wire::body(provider, &server.connector, item, &self.options, whole)?;
                 if let (Some(native), Some(body)) = (native, body.as_object_mut()) {
                     native::overlay(body, native);
                 }
@@ -117,8 +117,8 @@ impl Call {
         let (limit, _) = self.silence(server);
         let sent = self.post(server, url, secret, &body, accept, limit).await;
         let (response, shape) = sent?;
-        let expect = Expect::of(provider, &body, &self.wish.fields);
-        Ok(Sent {
+        let expect = Expect::of(provider, &body, &self.options.fields);
+        Ok(AnswerHead {
             response,
             shape,
             expect,
@@ -128,7 +128,7 @@ impl Call {
     /// The format that the caller and that server share, where they do.
     pub(crate) fn shared_format(&self, server: &Server) -> Option<&'static str> {
         let forms = native::forms(server.wire.provider, &server.connector);
-        let caller = self.wish.dialect.as_str();
+        let caller = self.options.dialect.as_str();
         forms.iter().copied().find(|form| *form == caller)
     }
 
@@ -148,7 +148,7 @@ impl Call {
         &self,
         server: &Server,
         group: &Group,
-    ) -> Result<Answered, PredictError> {
+    ) -> Result<RowValues, PredictError> {
         let form = server.rows.as_ref().ok_or_else(|| {
             PredictError::internal("a remote model was asked for rows", "it generates")
         })?;
@@ -157,7 +157,7 @@ impl Call {
             server.wire.provider,
             &server.connector,
             group,
-            &self.wish.fields,
+            &self.options.fields,
         )?;
         let limit = self.config.first_byte_timeout;
         let sent = self.post(

@@ -19,6 +19,7 @@ mod call;
 mod check;
 #[cfg(test)]
 mod cost;
+mod delta_template;
 mod expect;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
@@ -29,7 +30,6 @@ mod rows;
 mod schema;
 mod server;
 mod servers;
-mod sight;
 
 use std::sync::Arc;
 

@@ -12,7 +12,7 @@ use volley_remote_http::upstream;
 use volley_types::PredictError;
 
 use crate::answer::{self, Answer, Part};
-use crate::call::{self, Call, Sent};
+use crate::call::{self, AnswerHead, Call};
 use crate::server::Server;
 use volley_remote_http::body::{self, Piece};
 
@@ -64,7 +64,7 @@ impl Reading {
         let secret = server.secret().await?;
         // No two answers of this process make the same ids for their tool calls.
         let seed = RandomState::new().hash_one(0);
-        let Sent {
+        let AnswerHead {
             response,
             shape,
             expect,

@@ -11,10 +11,10 @@ use async_stream::try_stream;
 use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt, stream};
 use volley_backend::Backend;
-use volley_provider_kit::rows::answer::Answered;
+use volley_provider_kit::options::RequestOptions;
+use volley_provider_kit::rows::answer::RowValues;
 use volley_provider_kit::rows::form::groups;
 use volley_provider_kit::rows::group::Group;
-use volley_provider_kit::wish::Wish;
 use volley_remote_http::client::Clients;
 use volley_remote_http::config::RemoteConfig;
 use volley_types::{
@@ -89,7 +89,7 @@ impl Predict for RemoteRows {
         self.signature.check_input(&request.input.schema())?;
         let (given, dialect) = (request.parameters, request.dialect);
         let call = Arc::new(Call {
-            wish: Wish::read(given, &self.defaults, dialect, true)?,
+            options: RequestOptions::read(given, &self.defaults, dialect, true)?,
             native: None,
             traceparent: request.trace.to_string(),
             deadline: request.deadline,
@@ -121,12 +121,12 @@ impl Predict for RemoteRows {
 }
 
 /// One call for several rows.
-async fn ask(servers: &Servers, call: &Call, group: Group) -> Result<Answered, PredictError> {
+async fn ask(servers: &Servers, call: &Call, group: Group) -> Result<RowValues, PredictError> {
     let _permit = servers.limits.permit(call.patience(Instant::now())).await?;
     servers.ask(call, &group).await
 }
 
-fn columns(signature: &Signature, answered: Answered) -> Result<RecordBatch, PredictError> {
+fn columns(signature: &Signature, answered: RowValues) -> Result<RecordBatch, PredictError> {
     let tokens = UInt32Array::from_iter_values(answered.tokens());
     let values: ArrayRef = if signature.task == Task::Rerank {
         let scores = answered.values.iter().map(|values| values.first().copied());

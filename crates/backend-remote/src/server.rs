@@ -6,12 +6,12 @@ use std::time::Duration;
 use recloser::{AsyncRecloser, Error, Recloser};
 use url::Url;
 use volley_provider_kit::provider::Provider;
-use volley_provider_kit::rows::form::RowsForm;
+use volley_provider_kit::rows::form::RowsFormat;
 use volley_provider_kit::wire::{self, Wire};
 use volley_provider_kit::{hosted, reserved};
 use volley_remote_http::credential::{Opener, Secret};
+use volley_remote_http::retry::blames_server;
 use volley_remote_http::signing::Signer;
-use volley_remote_http::tries::blames_server;
 use volley_types::PredictError;
 use volley_types::registry::{ConnectorPolicy, ConnectorSpec};
 
@@ -32,7 +32,7 @@ pub(crate) struct Server {
     /// How its answers are read.
     pub(crate) wire: Wire,
     /// How rows are sent to it, where it embeds or reranks.
-    pub(crate) rows: Option<RowsForm>,
+    pub(crate) rows: Option<RowsFormat>,
     /// What signs its requests, where it wants them signed.
     pub(crate) signer: Option<Signer>,
     breaker: Option<AsyncRecloser>,
@@ -63,7 +63,7 @@ impl Server {
         let streams_always =
             provider.is_configured() || reserved::always_streams(&connector.parameters)?;
         let runs_tools = hosted::allowed(&connector.parameters)?;
-        let rows = RowsForm::of(provider, &connector)?;
+        let rows = RowsFormat::of(provider, &connector)?;
         Ok(Self {
             breaker: breaker(&connector.policy),
             open_for: Duration::from_millis(connector.policy.breaker_open_ms.into()),

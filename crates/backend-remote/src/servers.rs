@@ -11,13 +11,13 @@ use recloser::Error;
 use url::Url;
 use volley_backend::items::Item;
 use volley_provider_kit::native;
-use volley_provider_kit::rows::answer::Answered;
+use volley_provider_kit::rows::answer::RowValues;
 use volley_provider_kit::rows::group::Group;
 use volley_remote_http::budget::Budget;
 use volley_remote_http::credential::Opener;
 use volley_remote_http::limits::Limits;
 use volley_remote_http::naming::named;
-use volley_remote_http::tries::{Rank, Tries, blames_request};
+use volley_remote_http::retry::{Rank, RetryState, blames_request};
 use volley_types::native::PARTS;
 use volley_types::registry::ConnectorSpec;
 use volley_types::{ConnectorId, ErrorCode, PredictError, Task};
@@ -65,7 +65,7 @@ pub(crate) struct Servers {
 }
 
 /// An answer that has begun, and the server that gives it.
-pub(crate) struct Opened<'a> {
+pub(crate) struct OpenAnswer<'a> {
     pub(crate) reading: Reading,
     pub(crate) server: &'a Server,
 }
@@ -176,7 +176,7 @@ impl Servers {
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub(crate) async fn ask(&self, call: &Call, group: &Group) -> Result<Answered, PredictError> {
+    pub(crate) async fn ask(&self, call: &Call, group: &Group) -> Result<RowValues, PredictError> {
         let asked = self.first(call, |server| call.rows(server, group).boxed());
         let (server, answered) = asked.await?;
         self.account.called(&server.connector, None);
@@ -188,10 +188,14 @@ impl Servers {
     ///
     /// # Errors
     /// The last one's, where there is none left to call.
-    pub(crate) async fn open(&self, call: &Call, item: &Item) -> Result<Opened<'_>, PredictError> {
+    pub(crate) async fn open(
+        &self,
+        call: &Call,
+        item: &Item,
+    ) -> Result<OpenAnswer<'_>, PredictError> {
         let begun = self.first(call, |server| Reading::begun(call, server, item).boxed());
         let (server, reading) = begun.await?;
-        Ok(Opened { reading, server })
+        Ok(OpenAnswer { reading, server })
     }
 
     /// What the first server gives that does not fail.
@@ -207,14 +211,14 @@ impl Servers {
             .with_jitter()
             .build();
         let draw = |below: u64| fastrand::u64(..below);
-        let mut tries = Tries::new(&self.ranks);
+        let mut retry = RetryState::new(&self.ranks);
         let mut failure = None;
         self.budget.earn();
         loop {
-            let at = match tries.fresh(draw) {
+            let at = match retry.fresh(draw) {
                 Some(at) => at,
                 None => {
-                    let again = tries.again(draw).zip(backoffs.next());
+                    let again = retry.again(draw).zip(backoffs.next());
                     let again = again.map(|((at, asked), backoff)| (at, asked.max(backoff)));
                     let again = again.filter(|(_, wait)| *wait <= call.patience(Instant::now()));
                     match again.filter(|_| self.budget.spend()) {
@@ -242,11 +246,11 @@ impl Servers {
                     self.account.called(&server.connector, Some(error.code));
                     let connector = &self.connector.id;
                     tracing::info!(%connector, server = at, error = error.chain(), "a call failed");
-                    tries.failed(at, &error);
+                    retry.failed(at, &error);
                     failure = Some(named(error, &server.connector));
                 }
                 Err(Error::Rejected) => {
-                    tries.out(at);
+                    retry.out(at);
                     self.account.left_alone();
                     let left_alone = || named(left_alone(server.open_for), &server.connector);
                     failure = failure.or_else(|| Some(left_alone()));

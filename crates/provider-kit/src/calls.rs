@@ -10,7 +10,7 @@ use crate::step::Step;
 /// The tool calls of one answer, for formats that do not number or name them, and where its text
 /// stands.
 #[derive(Clone, Debug, Default)]
-pub struct Calls {
+pub struct ToolCallAccumulator {
     /// The passages that the text refers to.
     pub passages: Passages,
     /// What is kept of an answer that comes in blocks.
@@ -67,7 +67,7 @@ struct Nameless {
     arguments: String,
 }
 
-impl Calls {
+impl ToolCallAccumulator {
     /// No calls yet; ids are made of `seed`.
     pub fn new(seed: u64) -> Self {
         Self {
@@ -247,7 +247,7 @@ pub fn deltas(calls: Vec<Value>) -> Option<String> {
 ///
 /// # Errors
 /// `Err` with what is wrong when they are no list.
-pub fn in_order(step: Step, calls: &mut Calls) -> Result<Step, String> {
+pub fn in_order(step: Step, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
     each(step, |call| {
         let piece = Piece::of(call);
         match piece.name {
@@ -261,7 +261,7 @@ pub fn in_order(step: Step, calls: &mut Calls) -> Result<Step, String> {
 ///
 /// # Errors
 /// As [`in_order`].
-pub fn numbered(step: Step, calls: &mut Calls) -> Result<Step, String> {
+pub fn numbered(step: Step, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
     each(step, |call| {
         let piece = Piece::of(call);
         match (call["index"].as_u64(), piece.name) {
@@ -311,7 +311,7 @@ mod tests {
     use super::*;
     use crate::step::Delta;
 
-    fn said(step: &str, calls: &mut Calls) -> Value {
+    fn said(step: &str, calls: &mut ToolCallAccumulator) -> Value {
         let delta = Delta {
             tool_calls: Some(step.to_owned()),
             ..Delta::default()
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn a_call_says_its_id_and_name_once_and_its_arguments_as_text() {
-        let calls = &mut Calls::new(7);
+        let calls = &mut ToolCallAccumulator::new(7);
         let first = said(
             r#"[{"index":0,"id":"a","type":"function","function":{"name":"f","arguments":{"x":1}},"extra_content":{"k":1}}]"#,
             calls,
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn calls_of_custom_tools_have_their_input_as_it_is() {
-        let calls = &mut Calls::new(7);
+        let calls = &mut ToolCallAccumulator::new(7);
         let first = r#"[{"index":0,"id":"a","type":"custom","custom":{"name":"f","input":""}}]"#;
         assert_eq!(
             said(first, calls)[0],
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn numbers_with_gaps_and_one_number_for_all_become_counts() {
-        let calls = &mut Calls::new(7);
+        let calls = &mut ToolCallAccumulator::new(7);
         let gap = r#"[{"index":1,"id":"a","function":{"name":"f","arguments":""}},{"index":5,"function":{"name":"g"}}]"#;
         let gap = said(gap, calls);
         assert_eq!((&gap[0]["index"], &gap[1]["index"]), (&json!(0), &json!(1)));
@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn what_comes_in_front_of_a_name_waits_for_it() {
-        let calls = &mut Calls::new(7);
+        let calls = &mut ToolCallAccumulator::new(7);
         let nothing = r#"[{"index":0,"id":"a","function":{"arguments":"{"}}]"#;
         assert_eq!(said(nothing, calls), json!([]));
         let named = r#"[{"index":0,"function":{"name":"f","arguments":"}"}}]"#;

@@ -1,10 +1,10 @@
-//! How much a model is to think, in the words of each house: levels, numbers of tokens, or both.
+//! How much a model is to think, in the words of each provider: levels, numbers of tokens, or both.
 //! Pure.
 
 use serde_json::Value;
 use volley_types::PredictError;
 
-use crate::takes::Asked;
+use crate::parameters::RequestFields;
 
 /// A level, from the least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,15 +92,15 @@ impl Thinking {
     }
 }
 
-/// Takes `reasoning_effort`, and `thinking` of the houses that have that, out of the parameters.
+/// Takes `reasoning_effort`, and `thinking` of the providers that have that, out of the parameters.
 ///
 /// # Errors
 /// `InvalidInput` naming the one that is none.
-pub fn take(asked: &mut Asked<'_>) -> Result<Option<Thinking>, PredictError> {
-    let level = asked
+pub fn take(request: &mut RequestFields<'_>) -> Result<Option<Thinking>, PredictError> {
+    let level = request
         .take("reasoning_effort")
         .map(|effort| of_effort(&effort));
-    let thinking = asked
+    let thinking = request
         .take("thinking")
         .map(|thinking| of_thinking(&thinking));
     let (level, thinking) = (level.transpose()?, thinking.transpose()?);

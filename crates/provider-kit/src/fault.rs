@@ -7,7 +7,7 @@ use crate::step::Step;
 
 /// What an error is about, where its server's words tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Blame {
+pub enum FaultKind {
     /// The prompt does not fit the model's context.
     Context,
     /// A filter of contents refused it.
@@ -32,40 +32,40 @@ pub enum Blame {
 
 /// The words that servers have in `type`, `code`, `status`, `reason` and `error_type`, in lower
 /// case.
-const WORDS: [(&str, Blame); 33] = [
-    ("context_length_exceeded", Blame::Context),
-    ("exceed_context_size_error", Blame::Context),
-    ("string_above_max_length", Blame::Context),
-    ("content_filter", Blame::Filter),
-    ("content_policy_violation", Blame::Filter),
-    ("responsibleaipolicyviolation", Blame::Filter),
-    ("insufficient_quota", Blame::Quota),
-    ("billing_error", Blame::Quota),
-    ("billing_hard_limit_reached", Blame::Quota),
-    ("billing_not_active", Blame::Quota),
-    ("servicequotaexceededexception", Blame::Quota),
-    ("api_key_invalid", Blame::Key),
-    ("invalid_api_key", Blame::Key),
-    ("authentication_error", Blame::Key),
-    ("permission_error", Blame::Key),
-    ("rate_limit_error", Blame::Rate),
-    ("rate_limit_exceeded", Blame::Rate),
-    ("resource_exhausted", Blame::Rate),
-    ("throttlingexception", Blame::Rate),
-    ("overloaded_error", Blame::Overload),
-    ("overloaded", Blame::Overload),
-    ("unavailable", Blame::Overload),
-    ("serviceunavailableexception", Blame::Overload),
-    ("modelnotreadyexception", Blame::NotReady),
-    ("timeout_error", Blame::Timeout),
-    ("deadline_exceeded", Blame::Timeout),
-    ("modeltimeoutexception", Blame::Timeout),
-    ("request_too_large", Blame::Size),
-    ("invalid_request_error", Blame::Request),
-    ("invalid_argument", Blame::Request),
-    ("invalid_prompt", Blame::Request),
-    ("badrequesterror", Blame::Request),
-    ("validationexception", Blame::Request),
+const WORDS: [(&str, FaultKind); 33] = [
+    ("context_length_exceeded", FaultKind::Context),
+    ("exceed_context_size_error", FaultKind::Context),
+    ("string_above_max_length", FaultKind::Context),
+    ("content_filter", FaultKind::Filter),
+    ("content_policy_violation", FaultKind::Filter),
+    ("responsibleaipolicyviolation", FaultKind::Filter),
+    ("insufficient_quota", FaultKind::Quota),
+    ("billing_error", FaultKind::Quota),
+    ("billing_hard_limit_reached", FaultKind::Quota),
+    ("billing_not_active", FaultKind::Quota),
+    ("servicequotaexceededexception", FaultKind::Quota),
+    ("api_key_invalid", FaultKind::Key),
+    ("invalid_api_key", FaultKind::Key),
+    ("authentication_error", FaultKind::Key),
+    ("permission_error", FaultKind::Key),
+    ("rate_limit_error", FaultKind::Rate),
+    ("rate_limit_exceeded", FaultKind::Rate),
+    ("resource_exhausted", FaultKind::Rate),
+    ("throttlingexception", FaultKind::Rate),
+    ("overloaded_error", FaultKind::Overload),
+    ("overloaded", FaultKind::Overload),
+    ("unavailable", FaultKind::Overload),
+    ("serviceunavailableexception", FaultKind::Overload),
+    ("modelnotreadyexception", FaultKind::NotReady),
+    ("timeout_error", FaultKind::Timeout),
+    ("deadline_exceeded", FaultKind::Timeout),
+    ("modeltimeoutexception", FaultKind::Timeout),
+    ("request_too_large", FaultKind::Size),
+    ("invalid_request_error", FaultKind::Request),
+    ("invalid_argument", FaultKind::Request),
+    ("invalid_prompt", FaultKind::Request),
+    ("badrequesterror", FaultKind::Request),
+    ("validationexception", FaultKind::Request),
 ];
 
 /// The types of errors that are about the request.
@@ -114,22 +114,22 @@ pub fn is_context_length(text: &str) -> bool {
 }
 
 /// What an exception of Amazon's is about, by its name.
-pub fn of_exception(name: &str) -> Option<Blame> {
+pub fn of_exception(name: &str) -> Option<FaultKind> {
     // The name may have a namespace after it.
     let name = name.split(':').next().unwrap_or(name);
     word(name)
 }
 
-fn word(word: &str) -> Option<Blame> {
+fn word(word: &str) -> Option<FaultKind> {
     let lower = word.to_ascii_lowercase();
     let known = WORDS.iter().find(|(known, _)| *known == lower);
     known.map(|(_, blame)| *blame)
 }
 
 /// What an error object is about.
-pub fn of_error(error: &Value) -> Option<Blame> {
+pub fn of_error(error: &Value) -> Option<FaultKind> {
     if error.is_array() {
-        return Some(Blame::Request);
+        return Some(FaultKind::Request);
     }
     let message = error["message"]
         .as_str()
@@ -139,7 +139,7 @@ pub fn of_error(error: &Value) -> Option<Blame> {
         .iter()
         .any(|known| message.to_lowercase().contains(known))
     {
-        return Some(Blame::Quota);
+        return Some(FaultKind::Quota);
     }
     let details = error["details"].as_array().into_iter().flatten();
     let reasons = details.filter_map(|detail| detail["reason"].as_str());
@@ -151,19 +151,19 @@ pub fn of_error(error: &Value) -> Option<Blame> {
     let original = error["originalStatusCode"].as_u64().and_then(of_status);
     original
         .or_else(|| reasons.chain(inner).chain(own).find_map(word))
-        .or_else(|| request.map(|_| Blame::Request))
+        .or_else(|| request.map(|_| FaultKind::Request))
 }
 
 /// What a status that stands in a body is about.
-fn of_status(status: u64) -> Option<Blame> {
+fn of_status(status: u64) -> Option<FaultKind> {
     Some(match status {
-        400 | 422 => Blame::Request,
-        401 | 403 => Blame::Key,
-        402 => Blame::Quota,
-        408 | 504 => Blame::Timeout,
-        413 => Blame::Size,
-        429 => Blame::Rate,
-        503 | 529 => Blame::Overload,
+        400 | 422 => FaultKind::Request,
+        401 | 403 => FaultKind::Key,
+        402 => FaultKind::Quota,
+        408 | 504 => FaultKind::Timeout,
+        413 => FaultKind::Size,
+        429 => FaultKind::Rate,
+        503 | 529 => FaultKind::Overload,
         _ => return None,
     })
 }
@@ -186,7 +186,7 @@ pub fn step(error: &str) -> Step {
     let message = text(error);
     let in_code = told["code"].as_u64().and_then(of_status);
     let code = match of_error(&told).or(in_code) {
-        Some(Blame::Context) => {
+        Some(FaultKind::Context) => {
             let named = if is_context_length(&message) {
                 message
             } else {
@@ -194,19 +194,21 @@ pub fn step(error: &str) -> Step {
             };
             return Step::Refused(ErrorCode::InvalidInput, named);
         }
-        Some(Blame::Filter | Blame::Request) => ErrorCode::InvalidInput,
-        Some(Blame::Size) => ErrorCode::TooLarge,
-        Some(Blame::Rate) => ErrorCode::Overloaded,
-        Some(Blame::Quota | Blame::Overload | Blame::NotReady) => ErrorCode::Unavailable,
-        Some(Blame::Timeout) => ErrorCode::UpstreamTimeout,
-        Some(Blame::Key) | None if is_context_length(&message) => ErrorCode::InvalidInput,
-        Some(Blame::Key) | None => return Step::Failed(message),
+        Some(FaultKind::Filter | FaultKind::Request) => ErrorCode::InvalidInput,
+        Some(FaultKind::Size) => ErrorCode::TooLarge,
+        Some(FaultKind::Rate) => ErrorCode::Overloaded,
+        Some(FaultKind::Quota | FaultKind::Overload | FaultKind::NotReady) => {
+            ErrorCode::Unavailable
+        }
+        Some(FaultKind::Timeout) => ErrorCode::UpstreamTimeout,
+        Some(FaultKind::Key) | None if is_context_length(&message) => ErrorCode::InvalidInput,
+        Some(FaultKind::Key) | None => return Step::Failed(message),
     };
     Step::Refused(code, message)
 }
 
 /// Where JSON is not as it should be, without what it says: that is the caller's.
-pub fn place(error: &serde_json::Error) -> String {
+pub fn json_position(error: &serde_json::Error) -> String {
     let (kind, line, column) = (error.classify(), error.line(), error.column());
     format!("{kind:?} error in JSON at line {line}, column {column}")
 }
@@ -218,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_houses_words_for_a_prompt_that_does_not_fit() {
+    fn every_providers_words_for_a_prompt_that_does_not_fit() {
         for text in [
             "This model's maximum context length is 8192 tokens. However, you requested 9000.",
             "prompt is too long: 208310 tokens > 200000 maximum",
@@ -233,7 +235,7 @@ mod tests {
         }
         assert!(!is_context_length("max_tokens must be at most 4096"));
         let coded = json!({ "code": "context_length_exceeded", "message": "no" });
-        assert_eq!(of_error(&coded), Some(Blame::Context));
+        assert_eq!(of_error(&coded), Some(FaultKind::Context));
     }
 
     #[test]

@@ -6,9 +6,9 @@ use serde_json::{Map, Value};
 use volley_types::registry::ConnectorSpec;
 use volley_types::{Native, PredictError};
 
+use crate::options::RequestOptions;
 use crate::provider::Provider;
 use crate::reserved;
-use crate::wish::Wish;
 
 /// Fields of a body that are the worker's own to say.
 const OURS: [&str; 3] = ["model", "stream", "stream_options"];
@@ -51,14 +51,14 @@ pub fn body(
     native: &Native,
     provider: &Provider,
     connector: &ConnectorSpec,
-    wish: &Wish,
+    options: &RequestOptions,
     whole: bool,
 ) -> Value {
     let mut body = native.body.clone();
-    let defaults = wish
+    let defaults = options
         .fields
         .iter()
-        .filter(|(name, _)| !wish.given.contains(*name) && !reserved::is_reserved(name));
+        .filter(|(name, _)| !options.given.contains(*name) && !reserved::is_reserved(name));
     for (name, value) in defaults {
         body.entry(name.clone()).or_insert_with(|| value.clone());
     }

@@ -9,13 +9,13 @@ use volley_backend::items::Item;
 use volley_types::PredictError;
 use volley_types::registry::{ConnectorSpec, ProviderName};
 
-use crate::calls::Calls;
+use crate::calls::ToolCallAccumulator;
 use crate::framing::{Ending, Framing, Shape};
 use crate::hosted;
+use crate::parameters::{ParameterTable, RequestFields};
 use crate::rows::answer::Post;
 use crate::rows::pre::Pre;
 use crate::step::Step;
-use crate::takes::{Asked, Takes};
 
 /// A provider of remote models. A file of `volley-providers` has one, and nothing outside of that
 /// file and the list names it.
@@ -58,7 +58,7 @@ pub struct Provider {
     /// How a good answer ends.
     pub ending: Ending,
     /// The request parameters that its server takes.
-    pub takes: &'static Takes,
+    pub parameters: &'static ParameterTable,
     /// The dialects whose requests its server takes as they are.
     pub native: &'static [&'static str],
     /// Fields of a request that is sent as it is, unless the request has them.
@@ -87,13 +87,13 @@ pub struct Provider {
     /// Makes the body of a request for a model.
     pub body: MakeBody,
     /// Reads the data of an event.
-    pub read: fn(&str, &mut Calls) -> Result<Step, String>,
+    pub read: fn(&str, &mut ToolCallAccumulator) -> Result<Step, String>,
     /// Reads a whole answer.
-    pub read_whole: fn(&[u8], &mut Calls) -> Result<Step, String>,
+    pub read_whole: fn(&[u8], &mut ToolCallAccumulator) -> Result<Step, String>,
 }
 
 /// Makes the body of a request: for a model, of an item and its parameters.
-pub type MakeBody = fn(&str, &Item, Asked<'_>) -> Result<Value, PredictError>;
+pub type MakeBody = fn(&str, &Item, RequestFields<'_>) -> Result<Value, PredictError>;
 
 /// Makes the reader of the answers of one connector's server.
 pub type Configure = fn(&ConnectorSpec) -> Result<Arc<dyn ReadAnswer>, PredictError>;
@@ -105,7 +105,11 @@ impl Provider {
     /// A provider with what each must have. It speaks as most do: `stream` in the body, server-sent
     /// events, a bearer token, and an event that ends the answer.
     #[must_use]
-    pub const fn new(name: &'static str, takes: &'static Takes, body: MakeBody) -> Self {
+    pub const fn new(
+        name: &'static str,
+        parameters: &'static ParameterTable,
+        body: MakeBody,
+    ) -> Self {
         Self {
             name: ProviderName::from_static(name),
             aliases: &[],
@@ -125,7 +129,7 @@ impl Provider {
             whole_route: None,
             make_whole: |_| {},
             ending: Ending::Event,
-            takes,
+            parameters,
             native: &[],
             native_defaults: &[],
             takes_images: true,
@@ -242,11 +246,11 @@ pub trait ReadAnswer: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// `Err` with what is wrong when it is not of the format; never with what the event says.
-    fn read(&self, data: &str, calls: &mut Calls) -> Result<Step, String>;
+    fn read(&self, data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String>;
 
     /// Reads a whole answer.
     ///
     /// # Errors
     /// `Err` with what is wrong when it is not of the format.
-    fn read_whole(&self, body: &[u8], calls: &mut Calls) -> Result<Step, String>;
+    fn read_whole(&self, body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, String>;
 }

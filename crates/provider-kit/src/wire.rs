@@ -8,13 +8,13 @@ use volley_backend::items::Item;
 use volley_types::PredictError;
 use volley_types::registry::ConnectorSpec;
 
-use crate::calls::Calls;
+use crate::calls::ToolCallAccumulator;
 use crate::conversation::{messages, openai_messages};
 use crate::framing::{Ending, Shape};
+use crate::options::RequestOptions;
+use crate::parameters::RequestFields;
 use crate::provider::{Provider, ReadAnswer};
 use crate::step::{Delta, Step};
-use crate::takes::Asked;
-use crate::wish::Wish;
 use crate::{neutral, reserved, template};
 
 /// How the answers of one server are read: its provider's format, or what its connector says.
@@ -75,7 +75,7 @@ impl Wire {
     ///
     /// # Errors
     /// `Err` with what is wrong when it is not of the format; never with what the event says.
-    pub fn read(&self, data: &str, calls: &mut Calls) -> Result<Step, String> {
+    pub fn read(&self, data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
         let data = data.trim();
         if data.is_empty() {
             return Ok(Step::Delta(Delta::default()));
@@ -90,7 +90,7 @@ impl Wire {
     ///
     /// # Errors
     /// `Err` with what is wrong when it is not of the format.
-    pub fn read_whole(&self, body: &[u8], calls: &mut Calls) -> Result<Step, String> {
+    pub fn read_whole(&self, body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, String> {
         match &self.reader {
             Some(reader) => reader.read_whole(body, calls),
             None => (self.provider.read_whole)(body, calls),
@@ -145,20 +145,20 @@ pub fn body(
     provider: &Provider,
     connector: &ConnectorSpec,
     item: &Item,
-    wish: &Wish,
+    options: &RequestOptions,
     whole: bool,
 ) -> Result<Value, PredictError> {
-    let fields = &wish.fields;
+    let fields = &options.fields;
     let mut body = match &connector.request_body {
         Some(template) => {
-            placed(template, wish)?;
+            placed(template, options)?;
             template::fill(template, |name| {
                 template_value(connector, item, fields, name)
             })?
         }
         None => {
-            let asked = Asked::new(provider.takes, wish, &connector.headers)?;
-            (provider.body)(&connector.model, item, asked)?
+            let request = RequestFields::new(provider.parameters, options, &connector.headers)?;
+            (provider.body)(&connector.model, item, request)?
         }
     };
     if let Value::Object(fields) = &mut body {
@@ -182,7 +182,7 @@ pub fn body(
 ///
 /// # Errors
 /// `InvalidInput` naming one that has none.
-fn placed(template: &str, wish: &Wish) -> Result<(), PredictError> {
+fn placed(template: &str, options: &RequestOptions) -> Result<(), PredictError> {
     let has_place = |name: &str| {
         let place = format!("${{parameters.{name}");
         let mut found = template.match_indices(&place);
@@ -191,10 +191,10 @@ fn placed(template: &str, wish: &Wish) -> Result<(), PredictError> {
             after.starts_with('}') || after.starts_with(":-")
         })
     };
-    let mut given = wish
+    let mut given = options
         .fields
         .iter()
-        .filter(|(name, _)| wish.given.contains(*name));
+        .filter(|(name, _)| options.given.contains(*name));
     let lost = given.find(|(name, value)| {
         name.as_str() != "stream" && !neutral::is_neutral(name, value) && !has_place(name)
     });

@@ -7,9 +7,9 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use volley_provider_kit::calls::{Calls, deltas};
+use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::citations::{number, stretch, text};
-use volley_provider_kit::fault::{self, place};
+use volley_provider_kit::fault::{self, json_position};
 use volley_provider_kit::provider::{AnswerForm, Page, Provider};
 use volley_provider_kit::step::{Delta, Step};
 use volley_types::{Citation, FinishReason, PlaceUnit};
@@ -31,7 +31,7 @@ pub(crate) static PROVIDER: Provider = Provider {
     keeps_schemas: false,
     read,
     read_whole,
-    ..Provider::new("anthropic", &request::TAKES, request::body)
+    ..Provider::new("anthropic", &request::PARAMETERS, request::body)
 };
 
 #[derive(Deserialize)]
@@ -101,8 +101,8 @@ struct OutputTokens {
     thinking_tokens: Option<u32>,
 }
 
-fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
-    let body: Body<'_> = serde_json::from_str(data).map_err(|error| place(&error))?;
+fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
+    let body: Body<'_> = serde_json::from_str(data).map_err(|error| json_position(&error))?;
     let mut delta = Delta::default();
     match body.kind.as_ref() {
         "message_stop" => return Ok(Step::End),
@@ -138,7 +138,7 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
 }
 
 /// A block begins; some come whole.
-fn begin(delta: &mut Delta, index: u64, block: Value, calls: &mut Calls) {
+fn begin(delta: &mut Delta, index: u64, block: Value, calls: &mut ToolCallAccumulator) {
     calls.passages.enter(index);
     let after_text = std::mem::take(&mut calls.native.after_text);
     let text = |name: &str| block[name].as_str().filter(|text| !text.is_empty());
@@ -183,7 +183,7 @@ fn begin(delta: &mut Delta, index: u64, block: Value, calls: &mut Calls) {
     named(delta);
 }
 
-fn piece(delta: &mut Delta, index: u64, inner: Inner<'_>, calls: &mut Calls) {
+fn piece(delta: &mut Delta, index: u64, inner: Inner<'_>, calls: &mut ToolCallAccumulator) {
     delta.text = inner.text.map(Cow::into_owned);
     delta.thinking = inner.thinking.map(Cow::into_owned);
     if let Some(signature) = inner.signature.filter(|it| !it.is_empty()) {
@@ -210,7 +210,7 @@ fn of_call(block: &Value) -> Option<Value> {
 }
 
 /// A block ends.
-fn end(delta: &mut Delta, index: u64, calls: &mut Calls) {
+fn end(delta: &mut Delta, index: u64, calls: &mut ToolCallAccumulator) {
     delta.citations = calls.passages.leave();
     if let Some(block) = calls.native.end(index) {
         delta.details().blocks.push(block);
@@ -282,7 +282,7 @@ fn failed(error: Option<Value>) -> Step {
 
 /// What was read from a cache or written to one was part of the prompt as well. Numbers are those
 /// of the whole answer so far, and what is not told again stays.
-fn tokens(delta: &mut Delta, told: Option<&Value>, calls: &mut Calls) {
+fn tokens(delta: &mut Delta, told: Option<&Value>, calls: &mut ToolCallAccumulator) {
     let Some(told) = told.filter(|told| told.is_object()) else {
         return;
     };
@@ -360,8 +360,8 @@ fn reason(reason: Option<&str>) -> Option<FinishReason> {
 }
 
 /// A whole message is read as the events that would bring it, so that its blocks keep their order.
-fn read_whole(body: &[u8], calls: &mut Calls) -> Result<Step, String> {
-    let mut body: Value = serde_json::from_slice(body).map_err(|error| place(&error))?;
+fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, String> {
+    let mut body: Value = serde_json::from_slice(body).map_err(|error| json_position(&error))?;
     if body["type"] == "error" {
         return Ok(failed(body.get_mut("error").map(Value::take)));
     }

@@ -9,9 +9,9 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use volley_provider_kit::calls::{Calls, deltas};
+use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::citations::{number, some, stretch, text};
-use volley_provider_kit::fault::{self, place, text as error_text};
+use volley_provider_kit::fault::{self, json_position, text as error_text};
 use volley_provider_kit::framing::Framing;
 use volley_provider_kit::provider::{AnswerForm, Page, Provider, part_of_url};
 use volley_provider_kit::rows::answer::Post;
@@ -46,7 +46,7 @@ pub(crate) static PROVIDER: Provider = Provider {
     rows,
     read,
     read_whole,
-    ..Provider::new("bedrock", &request::TAKES, request::body)
+    ..Provider::new("bedrock", &request::PARAMETERS, request::body)
 };
 
 /// Models that embed have a route of their own, each with the body of its maker.
@@ -179,8 +179,8 @@ struct Tokens {
     cache_write_input_tokens: Option<u32>,
 }
 
-fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
-    let event: Event<'_> = serde_json::from_str(data).map_err(|error| place(&error))?;
+fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
+    let event: Event<'_> = serde_json::from_str(data).map_err(|error| json_position(&error))?;
     let mut delta = Delta::default();
     if let Some(BlockDelta {
         content_block_index: block,
@@ -342,8 +342,8 @@ fn reason(reason: Option<&str>) -> Option<FinishReason> {
     })
 }
 
-fn read_whole(body: &[u8], calls: &mut Calls) -> Result<Step, String> {
-    let body: Value = serde_json::from_slice(body).map_err(|error| place(&error))?;
+fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, String> {
+    let body: Value = serde_json::from_slice(body).map_err(|error| json_position(&error))?;
     let blocks = body.pointer("/output/message/content");
     let blocks = blocks.and_then(Value::as_array).ok_or("no content")?;
     let uses = blocks.iter().filter_map(|block| block.get("toolUse"));
@@ -369,7 +369,7 @@ fn read_whole(body: &[u8], calls: &mut Calls) -> Result<Step, String> {
 mod tests {
     use super::*;
 
-    fn delta(data: &str, calls: &mut Calls) -> Delta {
+    fn delta(data: &str, calls: &mut ToolCallAccumulator) -> Delta {
         match read(data, calls) {
             Ok(Step::Delta(delta)) => delta,
             other => panic!("{data}: {other:?}"),
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn pieces_of_calls_that_come_in_turns_find_their_call() {
-        let calls = &mut Calls::new(1);
+        let calls = &mut ToolCallAccumulator::new(1);
         let text =
             r#"{"contentBlockDelta":{"contentBlockIndex":0,"delta":{"text":"hi"},"p":"abc"}}"#;
         assert_eq!(delta(text, calls).text.as_deref(), Some("hi"));
@@ -403,7 +403,7 @@ mod tests {
 
     #[test]
     fn the_end_is_the_usage_and_exceptions_say_whose_fault_they_are() {
-        let calls = &mut Calls::default();
+        let calls = &mut ToolCallAccumulator::default();
         let stop = delta(
             r#"{"messageStop":{"stopReason":"guardrail_intervened"}}"#,
             calls,

@@ -6,19 +6,20 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
-use volley_provider_kit::calls::{Calls, deltas};
+use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::citations::{number, some, text};
 use volley_provider_kit::conversation::{
     calls as calls_of, messages, openai_messages, parts, reasoning_text,
 };
 use volley_provider_kit::effort::{self, Thinking};
-use volley_provider_kit::fault::{place, text as error_text};
+use volley_provider_kit::fault::{json_position, text as error_text};
+use volley_provider_kit::normalize::{
+    ResponseFormat, ToolChoice, allowed_only, is_one_call, only_tool, take_response_format,
+    take_tool_choice,
+};
+use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_provider_kit::provider::{Page, Provider};
 use volley_provider_kit::step::{Delta, Step};
-use volley_provider_kit::takes::{Asked, Takes};
-use volley_provider_kit::tidy::{
-    Choice, Form, allowed_only, is_one_call, only_tool, take_choice, take_form,
-};
 use volley_types::{Citation, Dialect, FinishReason, PredictError};
 
 pub(crate) static PROVIDER: Provider = Provider {
@@ -34,10 +35,10 @@ pub(crate) static PROVIDER: Provider = Provider {
     limits_calls: false,
     read,
     read_whole,
-    ..Provider::new("cohere", &TAKES, body)
+    ..Provider::new("cohere", &PARAMETERS, body)
 };
 
-static TAKES: Takes = Takes {
+static PARAMETERS: ParameterTable = ParameterTable {
     server: "Cohere's chat",
     dialects: &[Dialect::Cohere, Dialect::Own],
     names: &[
@@ -77,35 +78,39 @@ static TAKES: Takes = Takes {
     stops: 5,
 };
 
-fn body(model: &str, item: &Item, mut asked: Asked<'_>) -> Result<Value, PredictError> {
-    let fields = &mut asked.fields;
+fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Value, PredictError> {
+    let fields = &mut request.fields;
     allowed_only(fields);
     if fields.get("parallel_tool_calls") == Some(&Value::Bool(false)) {
         if !is_one_call(fields) {
             let why = "name the tool in 'tool_choice', or give one tool";
-            return Err(asked.refused("parallel_tool_calls", why));
+            return Err(request.refused("parallel_tool_calls", why));
         }
         fields.remove("parallel_tool_calls");
     }
     strict(fields);
-    match take_choice(fields) {
-        Some(Choice::None) => _ = fields.insert("tool_choice".to_owned(), "NONE".into()),
-        Some(Choice::Required) => _ = fields.insert("tool_choice".to_owned(), "REQUIRED".into()),
-        Some(Choice::Named(name)) => {
+    match take_tool_choice(fields) {
+        Some(ToolChoice::None) => _ = fields.insert("tool_choice".to_owned(), "NONE".into()),
+        Some(ToolChoice::Required) => {
+            _ = fields.insert("tool_choice".to_owned(), "REQUIRED".into())
+        }
+        Some(ToolChoice::Named(name)) => {
             only_tool(fields, &name);
             fields.insert("tool_choice".to_owned(), "REQUIRED".into());
         }
-        Some(Choice::Auto) | None => {}
+        Some(ToolChoice::Auto) | None => {}
     }
-    let form = match take_form(fields) {
-        Some(Form::Object) => Some(json!({ "type": "json_object" })),
-        Some(Form::Schema(schema)) => Some(json!({ "type": "json_object", "json_schema": schema })),
-        Some(Form::Text) | None => None,
+    let form = match take_response_format(fields) {
+        Some(ResponseFormat::Object) => Some(json!({ "type": "json_object" })),
+        Some(ResponseFormat::Schema(schema)) => {
+            Some(json!({ "type": "json_object", "json_schema": schema }))
+        }
+        Some(ResponseFormat::Text) | None => None,
     };
     if let Some(form) = form {
         fields.insert("response_format".to_owned(), form);
     }
-    let thinking = match effort::take(&mut asked)? {
+    let thinking = match effort::take(&mut request)? {
         Some(Thinking::Off) => Some(json!({ "type": "disabled" })),
         Some(thinking) => Some(match thinking.budget() {
             Some(budget) => json!({ "type": "enabled", "token_budget": budget }),
@@ -113,7 +118,7 @@ fn body(model: &str, item: &Item, mut asked: Asked<'_>) -> Result<Value, Predict
         }),
         None => None,
     };
-    let mut body = asked.finish()?;
+    let mut body = request.finish()?;
     if let Some(thinking) = thinking {
         body.insert("thinking".to_owned(), thinking);
     }
@@ -252,12 +257,12 @@ struct Counts {
     output_tokens: Option<f64>,
 }
 
-fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
+fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
     // Some proxies add this after the end; it is none.
     if data == "[DONE]" {
         return Ok(Step::Delta(Delta::default()));
     }
-    let body: Body<'_> = serde_json::from_str(data).map_err(|error| place(&error))?;
+    let body: Body<'_> = serde_json::from_str(data).map_err(|error| json_position(&error))?;
     let (inner, mut delta) = (body.delta.unwrap_or_default(), Delta::default());
     match (body.kind.as_deref(), body.message) {
         (Some("message-end"), _) => return end(&inner),
@@ -300,7 +305,7 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
 }
 
 fn one<'a, T: Deserialize<'a>>(raw: &'a RawValue) -> Result<T, String> {
-    serde_json::from_str(raw.get()).map_err(|error| place(&error))
+    serde_json::from_str(raw.get()).map_err(|error| json_position(&error))
 }
 
 /// The probabilities of the tokens of one text in OpenAI's form, with their numbers.
@@ -347,7 +352,7 @@ fn citations(told: &Value) -> Vec<Citation> {
     cited.collect()
 }
 
-fn tool_call(call: Call<'_>, index: Option<u64>, calls: &mut Calls) -> Option<Value> {
+fn tool_call(call: Call<'_>, index: Option<u64>, calls: &mut ToolCallAccumulator) -> Option<Value> {
     let function = call.function?;
     let arguments = function.arguments.unwrap_or_default();
     let id = call.id.as_deref();
@@ -417,8 +422,8 @@ fn tokens(delta: &mut Delta, told: Option<&Tokens>) {
     delta.cached_tokens = count(told.and_then(|told| told.cached_tokens));
 }
 
-fn read_whole(body: &[u8], calls: &mut Calls) -> Result<Step, String> {
-    let body: Value = serde_json::from_slice(body).map_err(|error| place(&error))?;
+fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, String> {
+    let body: Value = serde_json::from_slice(body).map_err(|error| json_position(&error))?;
     let message = match &body["message"] {
         Value::String(error) => return Ok(Step::Failed(error.clone())),
         Value::Object(message) => message,

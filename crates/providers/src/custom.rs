@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use volley_backend::items::Item;
-use volley_provider_kit::calls::{Calls, numbered};
+use volley_provider_kit::calls::{ToolCallAccumulator, numbered};
 use volley_provider_kit::citations::annotation;
-use volley_provider_kit::fault::{place, text as error_text};
+use volley_provider_kit::fault::{json_position, text as error_text};
 use volley_provider_kit::framing::{Ending, Shape};
+use volley_provider_kit::parameters::RequestFields;
 use volley_provider_kit::paths::Path;
 use volley_provider_kit::provider::{Page, Provider, ReadAnswer};
 use volley_provider_kit::step::{Delta, Step};
-use volley_provider_kit::takes::Asked;
 use volley_types::registry::ConnectorSpec;
 use volley_types::{Citation, FinishReason, ParamValue, Parameters, PredictError};
 
@@ -30,7 +30,7 @@ pub(crate) static PROVIDER: Provider = Provider {
     stream_field: None,
     takes_images: false,
     configure: Some(configure),
-    ..Provider::new("http", &openai::request::TAKES, without_template)
+    ..Provider::new("http", &openai::request::PARAMETERS, without_template)
 };
 
 fn configure(connector: &ConnectorSpec) -> Result<Arc<dyn ReadAnswer>, PredictError> {
@@ -40,7 +40,7 @@ fn configure(connector: &ConnectorSpec) -> Result<Arc<dyn ReadAnswer>, PredictEr
     }
 }
 
-fn without_template(_: &str, _: &Item, _: Asked<'_>) -> Result<Value, PredictError> {
+fn without_template(_: &str, _: &Item, _: RequestFields<'_>) -> Result<Value, PredictError> {
     Err(no_template())
 }
 
@@ -128,7 +128,7 @@ impl Custom {
         }
     }
 
-    fn step(&self, event: &Value, calls: &mut Calls) -> Result<Step, String> {
+    fn step(&self, event: &Value, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
         let first = |path: &Option<Path>| path.as_ref().and_then(|path| path.first(event));
         if let Some(error) = first(&self.error) {
             return Ok(Step::Failed(error_text(&error.to_string())));
@@ -171,11 +171,11 @@ impl ReadAnswer for Custom {
         }
     }
 
-    fn read(&self, data: &str, calls: &mut Calls) -> Result<Step, String> {
+    fn read(&self, data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
         if self.terminator.as_deref() == Some(data) {
             return Ok(Step::End);
         }
-        let event: Value = serde_json::from_str(data).map_err(|error| place(&error))?;
+        let event: Value = serde_json::from_str(data).map_err(|error| json_position(&error))?;
         let is_last = self.done.as_ref().and_then(|path| path.first(&event));
         let step = self.step(&event, calls)?;
         Ok(match step {
@@ -184,8 +184,8 @@ impl ReadAnswer for Custom {
         })
     }
 
-    fn read_whole(&self, body: &[u8], calls: &mut Calls) -> Result<Step, String> {
-        let body: Value = serde_json::from_slice(body).map_err(|error| place(&error))?;
+    fn read_whole(&self, body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, String> {
+        let body: Value = serde_json::from_slice(body).map_err(|error| json_position(&error))?;
         self.step(&body, calls)
     }
 }
@@ -225,7 +225,7 @@ fn texts(path: &Path, event: &Value) -> Option<String> {
     texts.reduce(|all, text| all + &text)
 }
 
-/// Any house's word for why an answer ends.
+/// Any provider's word for why an answer ends.
 fn finish_reason(reason: &str) -> Option<FinishReason> {
     Some(match reason.to_ascii_lowercase().as_str() {
         "" | "null" | "none" => return None,
@@ -277,7 +277,7 @@ mod tests {
             "completion_tokens": "n.out", "error": "$.fault", "done": "$.final",
         }));
         let custom = custom.unwrap();
-        let calls = &mut Calls::new(1);
+        let calls = &mut ToolCallAccumulator::new(1);
         let event = r#"{"choices":[{"piece":"a"},{"piece":"b"}],"sources":["https://a.example",{"url":"https://b.example","title":"b"}],"why":null,"final":false}"#;
         let Ok(Step::Delta(delta)) = custom.read(event, calls) else {
             panic!()
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(ending(terminated.clone()), Ending::Event);
         let end = custom(terminated)
             .unwrap()
-            .read("[DONE]", &mut Calls::default());
+            .read("[DONE]", &mut ToolCallAccumulator::default());
         assert_eq!(end, Ok(Step::End));
     }
 

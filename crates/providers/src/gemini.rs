@@ -11,9 +11,9 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use volley_provider_kit::calls::{Calls, deltas};
+use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::citations::some;
-use volley_provider_kit::fault::{self, place};
+use volley_provider_kit::fault::{self, json_position};
 use volley_provider_kit::framing::Ending;
 use volley_provider_kit::provider::{Address, AnswerForm, Page, Provider, part_of_url};
 use volley_provider_kit::rows::answer::Post;
@@ -48,7 +48,7 @@ const GEMINI: Provider = Provider {
     rows,
     read,
     read_whole,
-    ..Provider::new("gemini", &request::TAKES, request::body)
+    ..Provider::new("gemini", &request::PARAMETERS, request::body)
 };
 
 /// At Vertex a token of the account takes the place of a key.
@@ -175,7 +175,7 @@ struct Tokens {
     cached_content_token_count: Option<u32>,
 }
 
-fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
+fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
     // Some proxies add this; it is no answer's end.
     if data == "[DONE]" {
         return Ok(Step::Delta(Delta::default()));
@@ -184,7 +184,8 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
     if data.starts_with('[') {
         return read_whole(data.as_bytes(), calls);
     }
-    let response: Response<'_> = serde_json::from_str(data).map_err(|error| place(&error))?;
+    let response: Response<'_> =
+        serde_json::from_str(data).map_err(|error| json_position(&error))?;
     let mut step = step(response, calls)?;
     if let Step::Delta(delta) = &mut step {
         let text = delta.text.as_deref().unwrap_or_default();
@@ -195,11 +196,11 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
 }
 
 /// One response, or the list of them that a URL without `alt=sse` gives.
-fn read_whole(body: &[u8], calls: &mut Calls) -> Result<Step, String> {
+fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, String> {
     let responses: Vec<Response<'_>> = if body.trim_ascii_start().starts_with(b"[") {
-        serde_json::from_slice(body).map_err(|error| place(&error))?
+        serde_json::from_slice(body).map_err(|error| json_position(&error))?
     } else {
-        vec![serde_json::from_slice(body).map_err(|error| place(&error))?]
+        vec![serde_json::from_slice(body).map_err(|error| json_position(&error))?]
     };
     let mut whole = Delta::default();
     let (mut called, mut cited) = (Vec::new(), Vec::new());
@@ -211,7 +212,7 @@ fn read_whole(body: &[u8], calls: &mut Calls) -> Result<Step, String> {
         append(&mut whole.text, delta.text);
         append(&mut whole.thinking, delta.thinking);
         let more = delta.tool_calls.map(|more| serde_json::from_str(&more));
-        let more: Option<Vec<Value>> = more.transpose().map_err(|error| place(&error))?;
+        let more: Option<Vec<Value>> = more.transpose().map_err(|error| json_position(&error))?;
         called.extend(more.into_iter().flatten());
         cited.extend(delta.citations.into_iter().flatten());
         whole.finish_reason = delta.finish_reason.or(whole.finish_reason);
@@ -238,7 +239,7 @@ fn append(text: &mut Option<String>, more: Option<String>) {
     }
 }
 
-fn step(response: Response<'_>, calls: &mut Calls) -> Result<Step, String> {
+fn step(response: Response<'_>, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
     if let Some(error) = response.error {
         return Ok(fault::step(error.get()));
     }
@@ -291,7 +292,11 @@ fn step(response: Response<'_>, calls: &mut Calls) -> Result<Step, String> {
 
 /// What a model thought before a call has a signature, which the next request must repeat: it
 /// travels where Google's own OpenAI interface has it.
-fn call(function: &Function<'_>, signature: Option<&str>, calls: &mut Calls) -> Value {
+fn call(
+    function: &Function<'_>,
+    signature: Option<&str>,
+    calls: &mut ToolCallAccumulator,
+) -> Value {
     let arguments = function.args.map_or("{}", RawValue::get);
     let mut call = calls.begin(function.id.as_deref(), &function.name, arguments);
     if let Some(signature) = signature {
@@ -301,7 +306,7 @@ fn call(function: &Function<'_>, signature: Option<&str>, calls: &mut Calls) -> 
 }
 
 /// `None` where the answer ended in a failure, and none inside where it has not ended.
-fn reason(reason: &str, calls: &Calls) -> Option<Option<FinishReason>> {
+fn reason(reason: &str, calls: &ToolCallAccumulator) -> Option<Option<FinishReason>> {
     Some(Some(match reason {
         "" | "FINISH_REASON_UNSPECIFIED" => return Some(None),
         "MAX_TOKENS" => FinishReason::Length,
@@ -349,7 +354,7 @@ mod tests {
 
     use super::*;
 
-    fn delta(data: &str, calls: &mut Calls) -> Delta {
+    fn delta(data: &str, calls: &mut ToolCallAccumulator) -> Delta {
         match read(data, calls) {
             Ok(Step::Delta(delta)) => delta,
             other => panic!("{other:?}"),
@@ -358,7 +363,7 @@ mod tests {
 
     #[test]
     fn events_of_every_kind() {
-        let calls = &mut Calls::new(1);
+        let calls = &mut ToolCallAccumulator::new(1);
         let both = delta(
             r#"{"candidates":[{"content":{"role":"model","parts":[{"text":"hm","thought":true},{"text":"hi"}]},"index":0}],"usageMetadata":{"promptTokenCount":4,"totalTokenCount":4}}"#,
             calls,
@@ -394,7 +399,7 @@ mod tests {
     fn a_list_of_responses_is_one_answer() {
         let body = br#"[{"candidates":[{"content":{"parts":[{"text":"a"}]}}]},
             {"candidates":[{"content":{"parts":[{"text":"b"}]},"finishReason":"MAX_TOKENS"}],"usageMetadata":{"promptTokenCount":1,"candidatesTokenCount":2}}]"#;
-        let Ok(Step::Delta(delta)) = read_whole(body, &mut Calls::default()) else {
+        let Ok(Step::Delta(delta)) = read_whole(body, &mut ToolCallAccumulator::default()) else {
             panic!()
         };
         assert_eq!(delta.text.as_deref(), Some("ab"));

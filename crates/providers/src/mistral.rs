@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 use volley_backend::items::Item;
 use volley_provider_kit::calls::in_order;
 use volley_provider_kit::effort::{self, Effort, Thinking};
+use volley_provider_kit::normalize::{allowed_only, take_user};
+use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_provider_kit::provider::{AnswerForm, Page, Provider};
-use volley_provider_kit::takes::{Asked, Takes};
-use volley_provider_kit::tidy::{allowed_only, take_user};
 use volley_types::{Dialect, PredictError};
 
 use crate::openai;
@@ -23,10 +23,10 @@ pub(crate) static PROVIDER: Provider = Provider {
     answer_form: Some(AnswerForm::OpenAi),
     read: |data, calls| openai::read(data).and_then(|step| in_order(step, calls)),
     read_whole: |body, calls| openai::read_whole(body).and_then(|step| in_order(step, calls)),
-    ..Provider::new("mistral", &TAKES, body)
+    ..Provider::new("mistral", &PARAMETERS, body)
 };
 
-static TAKES: Takes = Takes {
+static PARAMETERS: ParameterTable = ParameterTable {
     server: "Mistral's chat completions",
     dialects: &[Dialect::Own],
     names: &[
@@ -67,25 +67,28 @@ static TAKES: Takes = Takes {
     stops: usize::MAX,
 };
 
-fn body(model: &str, item: &Item, mut asked: Asked<'_>) -> Result<Value, PredictError> {
-    allowed_only(&mut asked.fields);
-    if asked.fields.contains_key("thinking") {
-        let level = match effort::take(&mut asked)? {
+fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Value, PredictError> {
+    allowed_only(&mut request.fields);
+    if request.fields.contains_key("thinking") {
+        let level = match effort::take(&mut request)? {
             Some(Thinking::Off) => Some("none"),
             Some(thinking) => Some(thinking.level().unwrap_or(Effort::Medium).as_str()),
             None => None,
         };
         if let Some(level) = level {
-            asked
+            request
                 .fields
                 .insert("reasoning_effort".to_owned(), level.into());
         }
     }
-    if let Some(user) = take_user(&mut asked.fields) {
-        let metadata = asked.fields.entry("metadata").or_insert_with(|| json!({}));
+    if let Some(user) = take_user(&mut request.fields) {
+        let metadata = request
+            .fields
+            .entry("metadata")
+            .or_insert_with(|| json!({}));
         metadata["user"] = user.into();
     }
-    let mut body = asked.finish()?;
+    let mut body = request.finish()?;
     if let Some(choice) = body.get_mut("tool_choice").filter(|c| **c == "required") {
         *choice = "any".into();
     }
@@ -95,7 +98,7 @@ fn body(model: &str, item: &Item, mut asked: Asked<'_>) -> Result<Value, Predict
 
 #[cfg(test)]
 mod tests {
-    use volley_provider_kit::calls::Calls;
+    use volley_provider_kit::calls::ToolCallAccumulator;
     use volley_provider_kit::step::Step;
 
     use super::*;
@@ -109,7 +112,7 @@ mod tests {
         });
         let fields = fields.as_object().cloned().unwrap();
         let item = Item::Prompt("hi".to_owned());
-        let body = asking(&TAKES, fields, |asked| body("small", &item, asked)).unwrap();
+        let body = asking(&PARAMETERS, fields, |request| body("small", &item, request)).unwrap();
         let expected = json!({
             "model": "small", "messages": [{ "role": "user", "content": "hi" }],
             "random_seed": 3, "max_tokens": 9, "tool_choice": "any", "safe_prompt": true,
@@ -120,7 +123,7 @@ mod tests {
 
     #[test]
     fn calls_are_numbered_and_their_arguments_are_text() {
-        let mut calls = Calls::new(7);
+        let mut calls = ToolCallAccumulator::new(7);
         let data = r#"{"choices":[{"delta":{"tool_calls":[
             {"id":"null","function":{"name":"f","arguments":{"a":1}}},
             {"id":"abcdefghi","function":{"name":"g","arguments":"{"}}]},"finish_reason":null}]}"#;

@@ -6,17 +6,19 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
-use volley_provider_kit::calls::{Calls, deltas};
+use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::conversation::{
     Image, arguments, called, calls as calls_of, image, messages, no_address, parts, reasoning_text,
 };
 use volley_provider_kit::effort::{self, Effort, Thinking};
-use volley_provider_kit::fault::{self, place};
+use volley_provider_kit::fault::{self, json_position};
 use volley_provider_kit::framing::Framing;
+use volley_provider_kit::normalize::{
+    ResponseFormat, ToolChoice, allowed_only, is_one_call, take_response_format, take_tool_choice,
+};
+use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_provider_kit::provider::{Page, Provider};
 use volley_provider_kit::step::{Delta, Step};
-use volley_provider_kit::takes::{Asked, Takes};
-use volley_provider_kit::tidy::{Choice, Form, allowed_only, is_one_call, take_choice, take_form};
 use volley_types::{ChatMessage, Dialect, FinishReason, PredictError};
 
 use crate::openai::probabilities;
@@ -43,10 +45,10 @@ pub(crate) static PROVIDER: Provider = Provider {
         },
         Err(_) => Err("no UTF-8".to_owned()),
     },
-    ..Provider::new("ollama", &TAKES, body)
+    ..Provider::new("ollama", &PARAMETERS, body)
 };
 
-static TAKES: Takes = Takes {
+static PARAMETERS: ParameterTable = ParameterTable {
     server: "Ollama's chat",
     dialects: &[Dialect::Ollama, Dialect::Own],
     names: &[
@@ -80,26 +82,26 @@ static TAKES: Takes = Takes {
     stops: usize::MAX,
 };
 
-fn body(model: &str, item: &Item, mut asked: Asked<'_>) -> Result<Value, PredictError> {
-    allowed_only(&mut asked.fields);
-    if asked.fields.get("parallel_tool_calls") == Some(&Value::Bool(false)) {
-        if !is_one_call(&asked.fields) {
+fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Value, PredictError> {
+    allowed_only(&mut request.fields);
+    if request.fields.get("parallel_tool_calls") == Some(&Value::Bool(false)) {
+        if !is_one_call(&request.fields) {
             let why = "the server cannot be told; give one tool";
-            return Err(asked.refused("parallel_tool_calls", why));
+            return Err(request.refused("parallel_tool_calls", why));
         }
-        asked.take("parallel_tool_calls");
+        request.take("parallel_tool_calls");
     }
-    match take_choice(&mut asked.fields) {
-        Some(Choice::None) => _ = asked.take("tools"),
-        Some(Choice::Required | Choice::Named(_)) => {
+    match take_tool_choice(&mut request.fields) {
+        Some(ToolChoice::None) => _ = request.take("tools"),
+        Some(ToolChoice::Required | ToolChoice::Named(_)) => {
             let why = "the remote model's server cannot be told to call a tool; it may be 'auto' \
                        or 'none'";
-            return Err(asked.refused("tool_choice", why));
+            return Err(request.refused("tool_choice", why));
         }
-        Some(Choice::Auto) | None => {}
+        Some(ToolChoice::Auto) | None => {}
     }
-    let form = take_form(&mut asked.fields);
-    let think: Option<Value> = match effort::take(&mut asked)? {
+    let form = take_response_format(&mut request.fields);
+    let think: Option<Value> = match effort::take(&mut request)? {
         Some(Thinking::Off) => Some(false.into()),
         Some(Thinking::On) => Some(true.into()),
         // The server knows three levels.
@@ -110,14 +112,14 @@ fn body(model: &str, item: &Item, mut asked: Asked<'_>) -> Result<Value, Predict
         }),
         None => None,
     };
-    let mut body = asked.finish()?;
+    let mut body = request.finish()?;
     if let Some(think) = think {
         body.entry("think").or_insert(think);
     }
     match form {
-        Some(Form::Object) => _ = body.insert("format".to_owned(), "json".into()),
-        Some(Form::Schema(schema)) => _ = body.insert("format".to_owned(), schema),
-        Some(Form::Text) | None => {}
+        Some(ResponseFormat::Object) => _ = body.insert("format".to_owned(), "json".into()),
+        Some(ResponseFormat::Schema(schema)) => _ = body.insert("format".to_owned(), schema),
+        Some(ResponseFormat::Text) | None => {}
     }
     body.insert("model".to_owned(), model.into());
     let messages = messages(item);
@@ -212,8 +214,8 @@ struct Message<'a> {
     tool_calls: Option<Vec<Value>>,
 }
 
-fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
-    let line: Line<'_> = serde_json::from_str(data).map_err(|error| place(&error))?;
+fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
+    let line: Line<'_> = serde_json::from_str(data).map_err(|error| json_position(&error))?;
     if let Some(error) = line.error {
         return Ok(fault::step(error.get()));
     }
@@ -283,7 +285,7 @@ mod tests {
         ]);
         let made = |fields: Value| {
             let fields = fields.as_object().cloned().unwrap();
-            asking(&TAKES, fields, |asked| body("llama", &item, asked))
+            asking(&PARAMETERS, fields, |request| body("llama", &item, request))
         };
         let sent = made(fields).unwrap();
         let expected = json!({
@@ -312,7 +314,7 @@ mod tests {
 
     #[test]
     fn lines_of_every_kind() {
-        let calls = &mut Calls::new(1);
+        let calls = &mut ToolCallAccumulator::new(1);
         let line = r#"{"model":"m","message":{"role":"assistant","content":"","thinking":"hm"},"done":false}"#;
         let Ok(Step::Delta(delta)) = read(line, calls) else {
             panic!()

@@ -9,11 +9,11 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
 use volley_provider_kit::conversation::prompt;
-use volley_provider_kit::fault::{self, place};
+use volley_provider_kit::fault::{self, json_position};
 use volley_provider_kit::framing::Ending;
+use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_provider_kit::provider::{Page, Provider, part_of_url};
 use volley_provider_kit::step::{Delta, Step};
-use volley_provider_kit::takes::{Asked, Takes};
 use volley_types::{Dialect, FinishReason, PredictError};
 
 pub(crate) static PROVIDER: Provider = Provider {
@@ -39,7 +39,7 @@ pub(crate) static PROVIDER: Provider = Provider {
     takes_messages: false,
     read: |data, _| read(data.as_bytes()),
     read_whole: |body, _| read(body),
-    ..Provider::new("open_inference", &TAKES, body)
+    ..Provider::new("open_inference", &PARAMETERS, body)
 };
 
 /// Some backends of this protocol are told among the parameters.
@@ -54,7 +54,7 @@ fn make_whole(body: &mut Map<String, Value>) {
 
 /// Its parameters are the backend's own: any may be one, and the backend refuses what it does not
 /// know.
-static TAKES: Takes = Takes {
+static PARAMETERS: ParameterTable = ParameterTable {
     server: "the Open Inference Protocol",
     dialects: &Dialect::ALL,
     names: &[
@@ -90,9 +90,9 @@ static TAKES: Takes = Takes {
     stops: usize::MAX,
 };
 
-fn body(_: &str, item: &Item, asked: Asked<'_>) -> Result<Value, PredictError> {
+fn body(_: &str, item: &Item, request: RequestFields<'_>) -> Result<Value, PredictError> {
     let prompt = prompt(item)?;
-    let mut fields = asked.finish()?;
+    let mut fields = request.finish()?;
     // Some backends want to be told here as well.
     fields.insert("stream".to_owned(), true.into());
     Ok(json!({ "text_input": prompt, "parameters": fields }))
@@ -127,7 +127,7 @@ struct Details<'a> {
 }
 
 fn read(data: &[u8]) -> Result<Step, String> {
-    let event: Event<'_> = serde_json::from_slice(data).map_err(|error| place(&error))?;
+    let event: Event<'_> = serde_json::from_slice(data).map_err(|error| json_position(&error))?;
     if let Some(error) = event.error {
         return Ok(fault::step(error.get()));
     }
@@ -150,10 +150,10 @@ fn read(data: &[u8]) -> Result<Step, String> {
 fn text(raw: &RawValue) -> Result<String, String> {
     if raw.get().starts_with('[') {
         let texts: Vec<Cow<'_, str>> =
-            serde_json::from_str(raw.get()).map_err(|error| place(&error))?;
+            serde_json::from_str(raw.get()).map_err(|error| json_position(&error))?;
         return Ok(texts.concat());
     }
-    serde_json::from_str(raw.get()).map_err(|error| place(&error))
+    serde_json::from_str(raw.get()).map_err(|error| json_position(&error))
 }
 
 #[cfg(test)]

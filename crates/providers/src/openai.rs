@@ -11,12 +11,12 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use volley_provider_kit::calls::numbered;
 use volley_provider_kit::citations::{annotations, some};
-use volley_provider_kit::fault::{self, place};
+use volley_provider_kit::fault::{self, json_position};
 use volley_provider_kit::provider::{AnswerForm, Page, Provider};
 use volley_provider_kit::step::{Delta, Step};
 use volley_types::{Citation, FinishReason};
 
-use self::chunk::{Choice, Chunk, Content, Said};
+use self::chunk::{Choice, Chunk, Content, ContentPart};
 
 pub(crate) static PROVIDER: Provider = CHAT;
 
@@ -34,7 +34,7 @@ pub(crate) const CHAT: Provider = Provider {
     answer_form: Some(AnswerForm::OpenAi),
     read: |data, calls| read(data).and_then(|step| numbered(step, calls)),
     read_whole: |body, calls| read_whole(body).and_then(|step| numbered(step, calls)),
-    ..Provider::new("openai", &request::TAKES, request::body)
+    ..Provider::new("openai", &request::PARAMETERS, request::body)
 };
 
 #[derive(Deserialize)]
@@ -101,12 +101,12 @@ pub(super) fn read(data: &str) -> Result<Step, String> {
     if data == "[DONE]" {
         return Ok(Step::End);
     }
-    let chunk: Chunk<'_> = serde_json::from_str(data).map_err(|error| place(&error))?;
+    let chunk: Chunk<'_> = serde_json::from_str(data).map_err(|error| json_position(&error))?;
     step(chunk)
 }
 
 pub(super) fn read_whole(body: &[u8]) -> Result<Step, String> {
-    let chunk: Chunk<'_> = serde_json::from_slice(body).map_err(|error| place(&error))?;
+    let chunk: Chunk<'_> = serde_json::from_slice(body).map_err(|error| json_position(&error))?;
     if chunk.failure().is_none() && chunk.choices.as_ref().is_none_or(Vec::is_empty) {
         return Err("no choices".to_owned());
     }
@@ -147,8 +147,8 @@ fn step(chunk: Chunk<'_>) -> Result<Step, String> {
         details.blocks.push(told);
     }
     match content.content {
-        Some(Said::Text(text)) => delta.text = Some(text.into_owned()),
-        Some(Said::Parts(parts)) => split(&parts, &mut delta),
+        Some(ContentPart::Text(text)) => delta.text = Some(text.into_owned()),
+        Some(ContentPart::Parts(parts)) => split(&parts, &mut delta),
         None => {}
     }
     let cited = annotations(content.annotations.as_deref().unwrap_or_default());

@@ -7,9 +7,9 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use volley_provider_kit::calls::{Calls, deltas};
+use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::citations::{annotation, some};
-use volley_provider_kit::fault::{self, place};
+use volley_provider_kit::fault::{self, json_position};
 use volley_provider_kit::provider::{Page, Provider};
 use volley_provider_kit::step::{Delta, Step};
 use volley_types::{Details, FinishReason};
@@ -28,7 +28,7 @@ pub(crate) static PROVIDER: Provider = Provider {
     native_defaults: &[("store", false)],
     read,
     read_whole,
-    ..Provider::new("openai_responses", &request::TAKES, request::body)
+    ..Provider::new("openai_responses", &request::PARAMETERS, request::body)
 };
 
 #[derive(Deserialize)]
@@ -115,12 +115,12 @@ struct OutputTokens {
     reasoning_tokens: Option<u32>,
 }
 
-fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
+fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
     // It is none of this format, but some proxies end all streams so.
     if data == "[DONE]" {
         return Ok(Step::Delta(Delta::default()));
     }
-    let event: Event<'_> = serde_json::from_str(data).map_err(|error| place(&error))?;
+    let event: Event<'_> = serde_json::from_str(data).map_err(|error| json_position(&error))?;
     let mut delta = Delta::default();
     match event.kind.as_ref() {
         "response.output_text.delta" => {
@@ -207,7 +207,7 @@ fn read(data: &str, calls: &mut Calls) -> Result<Step, String> {
 }
 
 fn one<'a>(item: &'a RawValue) -> Result<Item<'a>, String> {
-    serde_json::from_str(item.get()).map_err(|error| place(&error))
+    serde_json::from_str(item.get()).map_err(|error| json_position(&error))
 }
 
 /// What a whole item has that was not read piece by piece.
@@ -228,7 +228,7 @@ fn done(item: &RawValue) -> Option<Details> {
     Some(details).filter(|details| !details.is_empty())
 }
 
-fn end(response: Option<Response<'_>>, calls: &Calls) -> Delta {
+fn end(response: Option<Response<'_>>, calls: &ToolCallAccumulator) -> Delta {
     let mut delta = Delta::default();
     if let Some(response) = response {
         tokens(&mut delta, response.usage);
@@ -275,8 +275,8 @@ fn tokens(delta: &mut Delta, tokens: Option<Tokens>) {
 }
 
 /// A whole response is read item by item, so that they keep their order.
-fn read_whole(body: &[u8], calls: &mut Calls) -> Result<Step, String> {
-    let body: Value = serde_json::from_slice(body).map_err(|error| place(&error))?;
+fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, String> {
+    let body: Value = serde_json::from_slice(body).map_err(|error| json_position(&error))?;
     if !body["error"].is_null() {
         return Ok(fault::step(&body["error"].to_string()));
     }
@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn failures_say_whose_fault_they_are() {
-        let step = |data: &str| read(data, &mut Calls::default()).unwrap();
+        let step = |data: &str| read(data, &mut ToolCallAccumulator::default()).unwrap();
         let failed = r#"{"type":"response.failed","response":{"error":{"code":"rate_limit_exceeded","message":"slow"}}}"#;
         let expected = Step::Refused(ErrorCode::Overloaded, "slow".to_owned());
         assert_eq!(step(failed), expected);
@@ -382,13 +382,13 @@ mod tests {
         let bare = r#"{"error":{"message":"no"}}"#;
         assert_eq!(step(bare), Step::Failed("no".to_owned()));
         assert_eq!(step("[DONE]"), Step::Delta(Delta::default()));
-        assert!(read("{}", &mut Calls::default()).is_err());
-        assert!(read_whole(b"{}", &mut Calls::default()).is_err());
+        assert!(read("{}", &mut ToolCallAccumulator::default()).is_err());
+        assert!(read_whole(b"{}", &mut ToolCallAccumulator::default()).is_err());
     }
 
     #[test]
     fn a_refusal_is_text_that_says_so_and_probabilities_come_along() {
-        let calls = &mut Calls::default();
+        let calls = &mut ToolCallAccumulator::default();
         let refusal = r#"{"type":"response.refusal.delta","output_index":0,"delta":"I cannot"}"#;
         let Ok(Step::Delta(delta)) = read(refusal, calls) else {
             panic!()

@@ -1,13 +1,13 @@
-//! What is sent to every house, of whatever a caller asks for.
+//! What is sent to every provider, of whatever a caller asks for.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
-use volley_provider_kit::takes::{Asked, Takes};
+use volley_provider_kit::options::RequestOptions;
+use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_provider_kit::typed::fields;
 use volley_provider_kit::wire::body;
-use volley_provider_kit::wish::Wish;
 use volley_types::registry::{ConnectorPolicy, ConnectorSpec};
 use volley_types::{ConnectorId, Dialect, ErrorCode, ParamValue, Parameters, PredictError};
 
@@ -34,27 +34,27 @@ fn connector(url: &str) -> ConnectorSpec {
 /// What `make` makes of a request with these parameters, which came by `dialect`.
 pub(super) fn asking_in<T>(
     dialect: Dialect,
-    takes: &'static Takes,
+    parameters: &'static ParameterTable,
     fields: Map<String, Value>,
-    make: impl FnOnce(Asked<'_>) -> Result<T, PredictError>,
+    make: impl FnOnce(RequestFields<'_>) -> Result<T, PredictError>,
 ) -> Result<T, PredictError> {
-    let wish = wish(dialect, fields);
+    let options = options(dialect, fields);
     let headers = BTreeMap::new();
-    make(Asked::new(takes, &wish, &headers)?)
+    make(RequestFields::new(parameters, &options, &headers)?)
 }
 
 /// As [`asking_in`], in Volley's own.
 pub(super) fn asking<T>(
-    takes: &'static Takes,
+    parameters: &'static ParameterTable,
     fields: Map<String, Value>,
-    make: impl FnOnce(Asked<'_>) -> Result<T, PredictError>,
+    make: impl FnOnce(RequestFields<'_>) -> Result<T, PredictError>,
 ) -> Result<T, PredictError> {
-    asking_in(Dialect::Own, takes, fields, make)
+    asking_in(Dialect::Own, parameters, fields, make)
 }
 
-fn wish(dialect: Dialect, fields: Map<String, Value>) -> Wish {
+fn options(dialect: Dialect, fields: Map<String, Value>) -> RequestOptions {
     let given = fields.keys().cloned().collect();
-    Wish {
+    RequestOptions {
         fields,
         given,
         dialect,
@@ -70,7 +70,13 @@ fn sent(provider: &str, dialect: Dialect, fields: Value) -> Result<Value, Predic
     };
     let fields = fields.as_object().cloned().unwrap();
     let item = Item::Prompt("hi".to_owned());
-    body(provider, &connector, &item, &wish(dialect, fields), false)
+    body(
+        provider,
+        &connector,
+        &item,
+        &options(dialect, fields),
+        false,
+    )
 }
 
 /// What callers ask for, in the form that all dialects are brought to.
@@ -124,7 +130,7 @@ fn parameters() -> Vec<(&'static str, Value)> {
 }
 
 #[test]
-fn nothing_that_a_caller_asks_for_is_dropped_on_the_way_to_any_house() {
+fn nothing_that_a_caller_asks_for_is_dropped_on_the_way_to_any_provider() {
     let tool = |name: &str| {
         json!({ "type": "function", "function": {
             "name": name, "parameters": { "type": "object" } } })
@@ -169,7 +175,7 @@ fn nothing_that_a_caller_asks_for_is_dropped_on_the_way_to_any_house() {
 }
 
 #[test]
-fn what_a_house_takes_is_sent_in_its_own_words() {
+fn what_a_provider_takes_is_sent_in_its_own_words() {
     let openai = Dialect::OpenAi;
     for (provider, name, value, path, expected) in [
         (
@@ -266,7 +272,7 @@ fn what_a_house_takes_is_sent_in_its_own_words() {
 }
 
 #[test]
-fn what_is_out_of_a_houses_range_is_refused_by_name() {
+fn what_is_out_of_a_providers_range_is_refused_by_name() {
     for (provider, name, value) in [
         ("anthropic", "temperature", json!(1.5)),
         ("anthropic", "stop", json!([" \n"])),
@@ -293,17 +299,38 @@ fn the_newest_version_of_messages_has_no_sampling() {
         ..connector
     };
     let item = Item::Prompt("hi".to_owned());
-    let asked = |temperature: f64| {
+    let request = |temperature: f64| {
         let fields = json!({ "temperature": temperature });
-        wish(Dialect::OpenAi, fields.as_object().cloned().unwrap())
+        options(Dialect::OpenAi, fields.as_object().cloned().unwrap())
     };
-    let sent = body(&anthropic::PROVIDER, &connector, &item, &asked(0.5), false).unwrap();
+    let sent = body(
+        &anthropic::PROVIDER,
+        &connector,
+        &item,
+        &request(0.5),
+        false,
+    )
+    .unwrap();
     assert_eq!(sent["temperature"], 0.5);
     let version = ("anthropic-version".to_owned(), "2026-10-21".to_owned());
     connector.headers.extend([version]);
-    let error = body(&anthropic::PROVIDER, &connector, &item, &asked(0.5), false).unwrap_err();
+    let error = body(
+        &anthropic::PROVIDER,
+        &connector,
+        &item,
+        &request(0.5),
+        false,
+    )
+    .unwrap_err();
     assert!(error.message.contains("'temperature'"));
-    let sent = body(&anthropic::PROVIDER, &connector, &item, &asked(1.0), false).unwrap();
+    let sent = body(
+        &anthropic::PROVIDER,
+        &connector,
+        &item,
+        &request(1.0),
+        false,
+    )
+    .unwrap();
     assert!(sent.get("temperature").is_none());
 }
 
@@ -334,7 +361,15 @@ fn openais_own_servers_are_asked_for_events_without_padding() {
     let mut connector = connector("https://api.openai.com/v1/chat/completions");
     let options = |connector: &ConnectorSpec| {
         let item = Item::Prompt("hi".to_owned());
-        body(&openai::PROVIDER, connector, &item, &Wish::default(), false).unwrap()["stream_options"].clone()
+        body(
+            &openai::PROVIDER,
+            connector,
+            &item,
+            &RequestOptions::default(),
+            false,
+        )
+        .unwrap()["stream_options"]
+            .clone()
     };
     let expected = serde_json::json!({ "include_usage": true, "include_obfuscation": false });
     assert_eq!(options(&connector), expected);

@@ -7,11 +7,11 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use volley_backend::items::Item;
 use volley_provider_kit::conversation::prompt;
-use volley_provider_kit::fault::{self, place, text as error_text};
+use volley_provider_kit::fault::{self, json_position, text as error_text};
+use volley_provider_kit::normalize::{ResponseFormat, take_response_format};
+use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_provider_kit::provider::{Page, Provider};
 use volley_provider_kit::step::{Delta, Step};
-use volley_provider_kit::takes::{Asked, Takes};
-use volley_provider_kit::tidy::{Form, take_form};
 use volley_types::{Dialect, ErrorCode, FinishReason, PredictError};
 
 pub(crate) static PROVIDER: Provider = Provider {
@@ -31,10 +31,10 @@ pub(crate) static PROVIDER: Provider = Provider {
     takes_messages: false,
     read: |data, _| read(data),
     read_whole: |body, _| read_whole(body),
-    ..Provider::new("tgi", &TAKES, body)
+    ..Provider::new("tgi", &PARAMETERS, body)
 };
 
-static TAKES: Takes = Takes {
+static PARAMETERS: ParameterTable = ParameterTable {
     server: "Text Generation Inference",
     dialects: &[Dialect::Own],
     names: &[
@@ -67,14 +67,14 @@ static TAKES: Takes = Takes {
     stops: usize::MAX,
 };
 
-fn body(_: &str, item: &Item, mut asked: Asked<'_>) -> Result<Value, PredictError> {
+fn body(_: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Value, PredictError> {
     let prompt = prompt(item)?;
-    let form = take_form(&mut asked.fields);
-    let mut fields = asked.finish()?;
+    let form = take_response_format(&mut request.fields);
+    let mut fields = request.finish()?;
     let schema = match form {
-        Some(Form::Object) => Some(json!({ "type": "object" })),
-        Some(Form::Schema(schema)) => Some(schema),
-        Some(Form::Text) | None => None,
+        Some(ResponseFormat::Object) => Some(json!({ "type": "object" })),
+        Some(ResponseFormat::Schema(schema)) => Some(schema),
+        Some(ResponseFormat::Text) | None => None,
     };
     if let Some(schema) = schema {
         fields
@@ -120,7 +120,7 @@ struct Details<'a> {
 }
 
 fn read(data: &str) -> Result<Step, String> {
-    let event: Event<'_> = serde_json::from_str(data).map_err(|error| place(&error))?;
+    let event: Event<'_> = serde_json::from_str(data).map_err(|error| json_position(&error))?;
     if let Some(step) = failure(&event) {
         return Ok(step);
     }
@@ -139,10 +139,11 @@ fn read(data: &str) -> Result<Step, String> {
 /// `/generate` answers with an object, and `/` with a list of one.
 fn read_whole(body: &[u8]) -> Result<Step, String> {
     let event: Event<'_> = if body.trim_ascii_start().starts_with(b"[") {
-        let list: Vec<Event<'_>> = serde_json::from_slice(body).map_err(|error| place(&error))?;
+        let list: Vec<Event<'_>> =
+            serde_json::from_slice(body).map_err(|error| json_position(&error))?;
         list.into_iter().next().ok_or("an empty list")?
     } else {
-        serde_json::from_slice(body).map_err(|error| place(&error))?
+        serde_json::from_slice(body).map_err(|error| json_position(&error))?
     };
     if let Some(step) = failure(&event) {
         return Ok(step);
@@ -220,12 +221,12 @@ mod tests {
         let fields = json!({ "max_tokens": 9, "stream": true, "n": 1, "stop": ["x"] });
         let fields = fields.as_object().cloned().unwrap();
         let item = Item::Prompt("hi".to_owned());
-        let made = asking(&TAKES, fields, |asked| body("m", &item, asked)).unwrap();
+        let made = asking(&PARAMETERS, fields, |request| body("m", &item, request)).unwrap();
         let parameters = json!({ "max_new_tokens": 9, "stop": ["x"], "details": true });
         assert_eq!(made, json!({ "inputs": "hi", "parameters": parameters }));
         let talk = Item::Chat(Vec::new());
         let none = serde_json::Map::new();
-        let error = asking(&TAKES, none, |asked| body("m", &talk, asked)).unwrap_err();
+        let error = asking(&PARAMETERS, none, |request| body("m", &talk, request)).unwrap_err();
         assert!(error.message.contains("'messages'"), "{error:?}");
     }
 }

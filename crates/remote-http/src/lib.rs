@@ -13,7 +13,7 @@ pub mod frames;
 pub mod limits;
 pub mod naming;
 pub mod refusal;
+pub mod retry;
 pub mod signing;
 pub mod sse;
-pub mod tries;
 pub mod upstream;

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, StatusCode};
 use serde_json::Value;
-use volley_provider_kit::fault::{self, Blame};
+use volley_provider_kit::fault::{self, FaultKind};
 use volley_types::{ErrorCode, ErrorReason, PredictError};
 
 use crate::upstream::{error, shortened};
@@ -26,26 +26,29 @@ impl Refusal<'_> {
     /// What the caller is told. What the server says is passed on through `redact`: some repeat
     /// the key that they refuse.
     pub fn error(&self, redact: impl Fn(&str) -> String) -> PredictError {
-        let said = Said::read(self.body, self.headers);
-        let text = said.message.as_ref().map_or(String::new(), |text| {
+        let body = ErrorBody::read(self.body, self.headers);
+        let text = body.message.as_ref().map_or(String::new(), |text| {
             format!(": {}", shortened(&redact(text)))
         });
-        let result = self.classified(&said, &text);
+        let result = self.classified(&body, &text);
         let wait = retry_after(self.headers, SystemTime::now());
-        match wait.or(said.retry_after) {
+        match wait.or(body.retry_after) {
             Some(after) => result.with_retry_after(after.min(MAX_RETRY_AFTER)),
             None => result,
         }
     }
 
-    fn classified(&self, said: &Said, text: &str) -> PredictError {
+    fn classified(&self, body: &ErrorBody, text: &str) -> PredictError {
         let status = self.status.as_u16();
-        let spoken = said.message.as_deref().unwrap_or_default();
+        let spoken = body.message.as_deref().unwrap_or_default();
         let of_request = matches!(status, 400 | 413 | 422 | 424)
-            && matches!(said.blame, None | Some(Blame::Request | Blame::Size));
+            && matches!(
+                body.blame,
+                None | Some(FaultKind::Request | FaultKind::Size)
+            );
         let blame = match of_request && fault::is_context_length(spoken) {
-            true => Some(Blame::Context),
-            false => said.blame,
+            true => Some(FaultKind::Context),
+            false => body.blame,
         };
         match (status, blame) {
             (300..=399, _) => error(
@@ -53,26 +56,26 @@ impl Refusal<'_> {
                 "the remote model's server answered with a redirect, which is not followed; \
                  give the connector the final URL",
             ),
-            (_, Some(Blame::Context)) => refused(text).with_reason(ErrorReason::ContextLength),
-            (402, _) | (_, Some(Blame::Quota)) => error(
+            (_, Some(FaultKind::Context)) => refused(text).with_reason(ErrorReason::ContextLength),
+            (402, _) | (_, Some(FaultKind::Quota)) => error(
                 ErrorCode::Unavailable,
                 format!("the account at the remote model's server has no credit left{text}"),
             )
             .with_reason(ErrorReason::QuotaExhausted),
-            (400 | 403 | 422, Some(Blame::Filter)) => {
+            (400 | 403 | 422, Some(FaultKind::Filter)) => {
                 refused(text).with_reason(ErrorReason::ContentFilter)
             }
-            (401 | 403 | 498, _) | (400, Some(Blame::Key)) => refused_key(),
-            (_, Some(Blame::NotReady | Blame::Overload)) | (529, _) => overloaded(text),
+            (401 | 403 | 498, _) | (400, Some(FaultKind::Key)) => refused_key(),
+            (_, Some(FaultKind::NotReady | FaultKind::Overload)) | (529, _) => overloaded(text),
             (503, _) => error(
                 ErrorCode::Unavailable,
                 format!("the remote model's server is not available{text}"),
             ),
-            (429, _) | (424, Some(Blame::Rate)) => error(
+            (429, _) | (424, Some(FaultKind::Rate)) => error(
                 ErrorCode::Overloaded,
                 format!("the remote model's server is limiting requests{text}"),
             ),
-            (400 | 422, _) | (424, Some(Blame::Request)) => refused(text),
+            (400 | 422, _) | (424, Some(FaultKind::Request)) => refused(text),
             (413, _) => error(
                 ErrorCode::TooLarge,
                 format!("the request is too large for the remote model's server{text}"),
@@ -120,14 +123,14 @@ fn refused_key() -> PredictError {
 
 /// What an error body says; nothing where it is not JSON, as an HTML page.
 #[derive(Default)]
-struct Said {
+struct ErrorBody {
     message: Option<String>,
     /// The servers' own words for it.
-    blame: Option<Blame>,
+    blame: Option<FaultKind>,
     retry_after: Option<Duration>,
 }
 
-impl Said {
+impl ErrorBody {
     fn read(body: &[u8], headers: &HeaderMap) -> Self {
         let named = headers
             .get("x-amzn-errortype")
@@ -280,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn each_houses_way_to_say_it_is_understood() {
+    fn each_providers_way_to_say_it_is_understood() {
         let filtered = r#"{"error":{"message":"no","code":"content_filter"}}"#;
         let filtered = answered(400, filtered);
         assert_eq!(filtered.reason, Some(ErrorReason::ContentFilter));

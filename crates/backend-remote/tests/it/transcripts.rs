@@ -219,7 +219,7 @@ async fn every_transcript_reads_the_same_however_it_comes() {
 }
 
 #[tokio::test]
-async fn an_event_of_8_mib_is_read_from_every_house_and_one_of_13_ends_the_answer() {
+async fn an_event_of_8_mib_is_read_from_every_provider_and_one_of_13_ends_the_answer() {
     for transcript in transcripts() {
         if transcript.has_failed() || !transcript.name.starts_with("text.") {
             continue;
@@ -342,7 +342,7 @@ async fn refused(provider: ProviderName, status: &str, body: &str) -> PredictErr
 }
 
 #[tokio::test]
-async fn each_house_refuses_in_its_own_words() {
+async fn each_provider_refuses_in_its_own_words() {
     let limited = "429 Too Many Requests\r\nretry-after: 7";
     for (provider, status, body, code, says) in [
         (

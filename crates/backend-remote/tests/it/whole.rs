@@ -33,7 +33,7 @@ async fn ask(model: &Arc<dyn Backend>, request: PredictRequest) -> ChunkStream {
 }
 
 #[tokio::test]
-async fn every_house_is_asked_for_a_whole_answer_which_is_read_whole() {
+async fn every_provider_is_asked_for_a_whole_answer_which_is_read_whole() {
     for provider in recorded() {
         let name = provider.as_str();
         let expected = server_of(provider);

@@ -72,10 +72,7 @@ fn credential() -> impl Strategy<Value = CredentialRef> {
 
 prop_compose! {
     fn endpoint()(
-        provider in select(vec![
-            ProviderName::from_static("openai"),
-            ProviderName::from_static("of_a_later_version"),
-        ]),
+        provider in select(vec!["openai", "a_later_one"]).prop_map(ProviderName::from_static),
         texts in (".*", ".*"),
         credential in option::of(credential()),
         headers in btree_map(".{0,8}", ".*", 0..4),
@@ -111,10 +108,7 @@ prop_compose! {
     fn connector()(
         id in connector_id(),
         texts in (".*", ".*", ".*"),
-        provider in select(vec![
-            ProviderName::from_static("openai"),
-            ProviderName::from_static("of_a_later_version"),
-        ]),
+        provider in select(vec!["openai", "a_later_one"]).prop_map(ProviderName::from_static),
         policy in policy(),
         credential in option::of(credential()),
         headers in btree_map(".{0,8}", ".*", 0..4),

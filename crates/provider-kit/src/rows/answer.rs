@@ -6,19 +6,19 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use volley_types::Usage;
 
-use crate::fault::place;
+use crate::fault::json_position;
 use crate::rows::google::Google;
 
 /// What came back for the rows of one call, in their order.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Answered {
+pub struct RowValues {
     /// A vector for each row, or one score.
     pub values: Vec<Vec<f32>>,
     /// Of all rows together.
     total: u32,
 }
 
-impl Answered {
+impl RowValues {
     /// What the call used, where its server told.
     pub fn usage(&self) -> Option<Usage> {
         (self.total != 0).then(|| Usage {
@@ -105,7 +105,7 @@ impl Post {
     ///
     /// # Errors
     /// `Err` with what is wrong when it is not of the form, or not for so many rows.
-    pub fn read(self, body: &[u8], count: usize) -> Result<Answered, String> {
+    pub fn read(self, body: &[u8], count: usize) -> Result<RowValues, String> {
         if matches!(self, Self::Bare | Self::BareScores) {
             let values = self.bare(body, count)?;
             return complete(values, count, 0);
@@ -158,7 +158,7 @@ impl Post {
 }
 
 fn parse<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, String> {
-    serde_json::from_slice(json).map_err(|error| place(&error))
+    serde_json::from_slice(json).map_err(|error| json_position(&error))
 }
 
 fn raw<'a>(raw: Option<&'a RawValue>, name: &str) -> Result<&'a [u8], String> {
@@ -179,11 +179,11 @@ fn scattered(
     whole.ok_or_else(|| "not all rows have an answer".to_owned())
 }
 
-fn complete(values: Vec<Vec<f32>>, count: usize, total: u32) -> Result<Answered, String> {
+fn complete(values: Vec<Vec<f32>>, count: usize, total: u32) -> Result<RowValues, String> {
     if values.len() != count || values.iter().any(Vec::is_empty) {
         return Err(format!("{} answers to {count} rows", values.len()));
     }
-    Ok(Answered { values, total })
+    Ok(RowValues { values, total })
 }
 
 #[derive(Deserialize)]

@@ -24,7 +24,7 @@ const MAX_STEP: u64 = 2_048;
 
 /// How one server's rows are sent and read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RowsForm {
+pub struct RowsFormat {
     pre: Pre,
     /// How the answer is read.
     pub post: Post,
@@ -32,7 +32,7 @@ pub struct RowsForm {
     pub step: usize,
 }
 
-impl RowsForm {
+impl RowsFormat {
     /// That of a connector's server; `None` where the server generates text.
     ///
     /// # Errors
@@ -54,9 +54,9 @@ impl RowsForm {
         let pre = match (pre, post) {
             (Some(pre), _) => Some(Pre::of_name(pre).ok_or_else(|| unknown(PRE, pre, &PRE_NAMES))?),
             (None, Some(post)) => {
-                let house = post.split(".float").next().unwrap_or(post);
-                let house = house.replace("_v2", "");
-                Pre::of_name(&beside(&house, ".post_process.", ".pre_process."))
+                let provider = post.split(".float").next().unwrap_or(post);
+                let provider = provider.replace("_v2", "");
+                Pre::of_name(&beside(&provider, ".post_process.", ".pre_process."))
             }
             (None, None) => None,
         };

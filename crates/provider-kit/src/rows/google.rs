@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::fault::place;
+use crate::fault::json_position;
 use crate::rows::group::Group;
 
 /// Which of its methods.
@@ -35,7 +35,7 @@ impl Google {
         self == Self::One || self == Self::Predict && model.starts_with("gemini-embedding")
     }
 
-    /// The body of a request. Of the fields those are left out that only other houses have.
+    /// The body of a request. Of the fields those are left out that only other providers have.
     pub fn body(self, model: &str, group: &Group, fields: &Map<String, Value>) -> Value {
         let mut fields = fields.clone();
         for name in ["model", "user", "encoding_format", "input_type", "stream"] {
@@ -88,7 +88,7 @@ impl Google {
     /// # Errors
     /// `Err` with what is wrong when it is not of the form.
     pub fn read(self, body: &[u8]) -> Result<(Vec<Vec<f32>>, u32), String> {
-        let body: Body = serde_json::from_slice(body).map_err(|error| place(&error))?;
+        let body: Body = serde_json::from_slice(body).map_err(|error| json_position(&error))?;
         let told = body.usage.and_then(|usage| usage.prompt_token_count);
         let found = match self {
             Self::Batch => body.embeddings.ok_or("no 'embeddings'")?,
@@ -119,7 +119,7 @@ fn content(text: &str, task: Option<&Value>, fields: &Map<String, Value>) -> Val
     Value::Object(request)
 }
 
-/// The kinds of other houses have names of its own; another one is meant for it.
+/// The kinds of other providers have names of its own; another one is meant for it.
 fn task_of(kind: &str) -> String {
     match kind {
         "query" | "search_query" => "RETRIEVAL_QUERY".to_owned(),

@@ -1,4 +1,4 @@
-//! What the house's models can do, by their names, and the schemas that they take. Pure.
+//! What the provider's models can do, by their names, and the schemas that they take. Pure.
 
 use serde_json::{Map, Value, json};
 use volley_provider_kit::effort::Effort;

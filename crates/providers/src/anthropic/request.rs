@@ -6,9 +6,11 @@ use volley_provider_kit::conversation::{
     Image, arguments, calls, image, is_error, messages, parts, reasoned, without_system,
 };
 use volley_provider_kit::effort::{self, Thinking};
+use volley_provider_kit::normalize::{
+    ResponseFormat, allowed_only, take_response_format, take_user,
+};
+use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_provider_kit::provider::ANSWER_TOOL;
-use volley_provider_kit::takes::{Asked, Takes};
-use volley_provider_kit::tidy::{Form, allowed_only, take_form, take_user};
 use volley_types::{ChatMessage, Dialect, PredictError};
 
 use super::claude::{self, Claude};
@@ -20,7 +22,7 @@ const LEAST_BUDGET: u64 = 1_024;
 /// Since this version sampling is the server's alone.
 const WITHOUT_SAMPLING: &str = "2026-10-21";
 
-pub(super) static TAKES: Takes = Takes {
+pub(super) static PARAMETERS: ParameterTable = ParameterTable {
     server: "Anthropic's messages",
     dialects: &[Dialect::Anthropic, Dialect::Own],
     names: &[
@@ -58,20 +60,24 @@ pub(super) static TAKES: Takes = Takes {
 ///
 /// # Errors
 /// `InvalidInput` naming a parameter that the server does not take.
-pub(super) fn body(model: &str, item: &Item, mut asked: Asked<'_>) -> Result<Value, PredictError> {
+pub(super) fn body(
+    model: &str,
+    item: &Item,
+    mut request: RequestFields<'_>,
+) -> Result<Value, PredictError> {
     let claude = Claude::of(model);
-    let is_own = asked.dialect() == Dialect::Anthropic;
-    sampling(&mut asked)?;
-    named(&mut asked, is_own)?;
-    allowed_only(&mut asked.fields);
-    let form = take_form(&mut asked.fields);
-    let parallel = asked.take("parallel_tool_calls");
+    let is_own = request.dialect() == Dialect::Anthropic;
+    sampling(&mut request)?;
+    named(&mut request, is_own)?;
+    allowed_only(&mut request.fields);
+    let form = take_response_format(&mut request.fields);
+    let parallel = request.take("parallel_tool_calls");
     let thinking = match is_own {
-        // What the house's own clients say of it is said as it is.
-        true => own_effort(&mut asked)?,
-        false => foreign_thinking(&mut asked)?,
+        // What the provider's own clients say of it is said as it is.
+        true => own_effort(&mut request)?,
+        false => foreign_thinking(&mut request)?,
     };
-    let mut body = asked.finish()?;
+    let mut body = request.finish()?;
     if let Some(Value::Array(given)) = body.get_mut("tools") {
         given.iter_mut().try_for_each(|given| tool(given, claude))?;
     }
@@ -101,23 +107,23 @@ pub(super) fn body(model: &str, item: &Item, mut asked: Asked<'_>) -> Result<Val
 
 /// Newer versions of the interface refuse what is about sampling, and the server refuses stops
 /// that are blank.
-fn sampling(asked: &mut Asked<'_>) -> Result<(), PredictError> {
-    let version = asked.header("anthropic-version").unwrap_or_default();
+fn sampling(request: &mut RequestFields<'_>) -> Result<(), PredictError> {
+    let version = request.header("anthropic-version").unwrap_or_default();
     if WITHOUT_SAMPLING <= version {
-        if asked.fields.get("temperature").and_then(Value::as_f64) == Some(1.0) {
-            asked.take("temperature");
+        if request.fields.get("temperature").and_then(Value::as_f64) == Some(1.0) {
+            request.take("temperature");
         }
         for name in ["temperature", "top_p", "top_k"] {
-            if asked.fields.contains_key(name) {
+            if request.fields.contains_key(name) {
                 let why = "this version of the interface has no sampling parameters";
-                return Err(asked.refused(name, why));
+                return Err(request.refused(name, why));
             }
         }
     }
-    let stops = asked.fields.get("stop").and_then(Value::as_array);
+    let stops = request.fields.get("stop").and_then(Value::as_array);
     let mut stops = stops.into_iter().flatten().filter_map(Value::as_str);
     if stops.any(|stop| stop.trim().is_empty()) {
-        return Err(asked.refused(
+        return Err(request.refused(
             "stop",
             "a stop text needs a character that is no white space",
         ));
@@ -126,50 +132,52 @@ fn sampling(asked: &mut Asked<'_>) -> Result<(), PredictError> {
 }
 
 /// Who asks, and in which tier.
-fn named(asked: &mut Asked<'_>, is_own: bool) -> Result<(), PredictError> {
+fn named(request: &mut RequestFields<'_>, is_own: bool) -> Result<(), PredictError> {
     if is_own {
         return Ok(());
     }
-    let user = take_user(&mut asked.fields);
-    match asked.take("metadata") {
+    let user = take_user(&mut request.fields);
+    match request.take("metadata") {
         None => {}
         Some(Value::Object(given)) if given.keys().all(|name| name == "user_id") => {
-            asked.fields.insert("metadata".to_owned(), given.into());
+            request.fields.insert("metadata".to_owned(), given.into());
         }
-        Some(_) => return Err(asked.refused("metadata", "it may have a 'user_id' alone")),
+        Some(_) => return Err(request.refused("metadata", "it may have a 'user_id' alone")),
     }
     if let Some(user) = user {
-        let metadata = asked.fields.entry("metadata");
+        let metadata = request.fields.entry("metadata");
         metadata.or_insert_with(|| json!({ "user_id": user }));
     }
-    let tier = match asked.fields.get("service_tier").and_then(Value::as_str) {
+    let tier = match request.fields.get("service_tier").and_then(Value::as_str) {
         None | Some("standard_only") => return Ok(()),
         Some("default" | "standard") => "standard_only",
         Some(_) => {
-            return Err(asked.refused("service_tier", "it may be 'auto' or 'default'"));
+            return Err(request.refused("service_tier", "it may be 'auto' or 'default'"));
         }
     };
-    asked.fields.insert("service_tier".to_owned(), tier.into());
+    request
+        .fields
+        .insert("service_tier".to_owned(), tier.into());
     Ok(())
 }
 
-/// The level that a client of the house names, which stands beside the form of the answer.
-fn own_effort(asked: &mut Asked<'_>) -> Result<Option<Thinking>, PredictError> {
-    let thinking = asked.take("thinking");
-    let effort = effort::take(asked)?;
+/// The level that a client of the provider names, which stands beside the form of the answer.
+fn own_effort(request: &mut RequestFields<'_>) -> Result<Option<Thinking>, PredictError> {
+    let thinking = request.take("thinking");
+    let effort = effort::take(request)?;
     if let Some(thinking) = thinking {
-        asked.fields.insert("thinking".to_owned(), thinking);
+        request.fields.insert("thinking".to_owned(), thinking);
     }
     Ok(effort)
 }
 
 /// `thinking` as the server has it stays as it is; a level becomes it.
-fn foreign_thinking(asked: &mut Asked<'_>) -> Result<Option<Thinking>, PredictError> {
-    let is_ours = matches!(asked.dialect(), Dialect::Own | Dialect::OpenAi);
-    if is_ours && !asked.fields.contains_key("reasoning_effort") {
+fn foreign_thinking(request: &mut RequestFields<'_>) -> Result<Option<Thinking>, PredictError> {
+    let is_ours = matches!(request.dialect(), Dialect::Own | Dialect::OpenAi);
+    if is_ours && !request.fields.contains_key("reasoning_effort") {
         return Ok(None);
     }
-    effort::take(asked)
+    effort::take(request)
 }
 
 /// Has the model think as much as the caller says.
@@ -233,14 +241,14 @@ fn think(
 /// else by a tool that it must call, whose input is the answer.
 fn answer_in(
     body: &mut Map<String, Value>,
-    form: Form,
+    form: ResponseFormat,
     claude: Claude,
     is_own: bool,
 ) -> Result<(), PredictError> {
     let schema = match form {
-        Form::Text => return Ok(()),
-        Form::Object => json!({ "type": "object" }),
-        Form::Schema(schema) => {
+        ResponseFormat::Text => return Ok(()),
+        ResponseFormat::Object => json!({ "type": "object" }),
+        ResponseFormat::Schema(schema) => {
             let fitted = match is_own {
                 true => Some(schema.clone()),
                 false => claude.has_forms.then(|| claude::fitted(&schema)).flatten(),

@@ -3,7 +3,7 @@ use volley_types::ErrorCode;
 use super::*;
 
 fn step(data: &str) -> Step {
-    read(data, &mut Calls::default()).unwrap()
+    read(data, &mut ToolCallAccumulator::default()).unwrap()
 }
 
 fn delta(data: &str) -> Delta {
@@ -44,7 +44,7 @@ fn events_of_every_kind() {
 
 #[test]
 fn tool_calls_are_counted_from_zero_whatever_their_blocks_are() {
-    let mut begun = Calls::default();
+    let mut begun = ToolCallAccumulator::default();
     let mut calls = |data: &str| {
         let Ok(Step::Delta(delta)) = read(data, &mut begun) else {
             panic!("{data}")
@@ -69,7 +69,7 @@ fn tool_calls_are_counted_from_zero_whatever_their_blocks_are() {
 /// What a whole message brings, delta by delta.
 fn whole(body: &Value) -> Vec<Delta> {
     let body = body.to_string();
-    match read_whole(body.as_bytes(), &mut Calls::default()) {
+    match read_whole(body.as_bytes(), &mut ToolCallAccumulator::default()) {
         Ok(Step::All(all)) => all,
         other => panic!("{other:?}"),
     }
@@ -110,15 +110,15 @@ fn a_whole_message_has_its_blocks_in_order_and_its_usage() {
     assert_eq!(last.reasoning_tokens, Some(2));
     let error = br#"{"type":"error","error":{"message":"no"}}"#;
     assert_eq!(
-        read_whole(error, &mut Calls::default()),
+        read_whole(error, &mut ToolCallAccumulator::default()),
         Ok(Step::Failed("no".to_owned()))
     );
-    assert!(read_whole(b"{}", &mut Calls::default()).is_err());
+    assert!(read_whole(b"{}", &mut ToolCallAccumulator::default()).is_err());
 }
 
 #[test]
 fn signatures_unknown_blocks_and_the_providers_own_reason_come_along() {
-    let calls = &mut Calls::default();
+    let calls = &mut ToolCallAccumulator::default();
     let mut delta = |data: &str| match read(data, calls) {
         Ok(Step::Delta(delta)) => delta,
         other => panic!("{other:?}"),

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 use volley_provider_kit::effort::{self, Effort, Thinking};
+use volley_provider_kit::normalize::ResponseFormat;
+use volley_provider_kit::parameters::RequestFields;
 use volley_provider_kit::provider::ANSWER_TOOL;
-use volley_provider_kit::takes::Asked;
-use volley_provider_kit::tidy::Form;
 use volley_types::{Dialect, PredictError};
 
 use crate::anthropic::claude::{self, Claude};
@@ -18,17 +18,20 @@ pub(super) fn is_claude(model: &str) -> bool {
 ///
 /// # Errors
 /// `InvalidInput` where what it says is none.
-pub(super) fn thinking(model: &str, asked: &mut Asked<'_>) -> Result<Option<Value>, PredictError> {
+pub(super) fn thinking(
+    model: &str,
+    request: &mut RequestFields<'_>,
+) -> Result<Option<Value>, PredictError> {
     // In the model's own form it is passed on as it is.
-    let is_models = match asked.dialect() {
+    let is_models = match request.dialect() {
         Dialect::Own => true,
         Dialect::Cohere | Dialect::Ollama => false,
         _ => is_claude(model),
     };
-    if is_models && !asked.fields.contains_key("reasoning_effort") {
+    if is_models && !request.fields.contains_key("reasoning_effort") {
         return Ok(None);
     }
-    let Some(thinking) = effort::take(asked)? else {
+    let Some(thinking) = effort::take(request)? else {
         return Ok(None);
     };
     Ok(Some(if is_claude(model) {
@@ -126,12 +129,12 @@ pub(super) fn think(body: &mut Map<String, Value>, thinking: Value) -> Result<()
 pub(super) fn answer_in(
     body: &mut Map<String, Value>,
     model: &str,
-    form: Form,
+    form: ResponseFormat,
 ) -> Result<(), PredictError> {
     let schema = match form {
-        Form::Text => return Ok(()),
-        Form::Object => json!({ "type": "object" }),
-        Form::Schema(schema) => {
+        ResponseFormat::Text => return Ok(()),
+        ResponseFormat::Object => json!({ "type": "object" }),
+        ResponseFormat::Schema(schema) => {
             let claude = is_claude(model).then(|| Claude::of(model));
             let fitted = match claude {
                 Some(claude) => claude.has_forms.then(|| claude::fitted(&schema)).flatten(),

@@ -5,15 +5,15 @@ use volley_backend::items::Item;
 use volley_provider_kit::conversation::{
     Image, arguments, calls, image, is_error, is_system, messages, no_address, parts, reasoned,
 };
-use volley_provider_kit::takes::{Asked, Takes};
-use volley_provider_kit::tidy::{
-    Choice, allowed_only, is_one_call, take_choice, take_form, take_user,
+use volley_provider_kit::normalize::{
+    ToolChoice, allowed_only, is_one_call, take_response_format, take_tool_choice, take_user,
 };
+use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_types::{ChatMessage, Dialect, PredictError};
 
 use super::model;
 
-pub(super) static TAKES: Takes = Takes {
+pub(super) static PARAMETERS: ParameterTable = ParameterTable {
     server: "Bedrock's Converse",
     dialects: &[Dialect::Own],
     names: &[
@@ -62,30 +62,34 @@ const OWN: [&str; 12] = [
 /// # Errors
 /// `InvalidInput` naming a parameter that the server does not take, and where tools are forbidden
 /// that the talk has called.
-pub(super) fn body(model: &str, item: &Item, mut asked: Asked<'_>) -> Result<Value, PredictError> {
+pub(super) fn body(
+    model: &str,
+    item: &Item,
+    mut request: RequestFields<'_>,
+) -> Result<Value, PredictError> {
     let talk = messages(item);
-    allowed_only(&mut asked.fields);
-    let stops = asked.fields.get("stop").and_then(Value::as_array);
+    allowed_only(&mut request.fields);
+    let stops = request.fields.get("stop").and_then(Value::as_array);
     if stops.is_some_and(|stops| stops.iter().any(|stop| stop == "")) {
-        return Err(asked.refused("stop", "a stop text may not be empty"));
+        return Err(request.refused("stop", "a stop text may not be empty"));
     }
-    let tier = tier(&mut asked)?;
-    let user = take_user(&mut asked.fields);
-    let form = take_form(&mut asked.fields);
-    let choice = take_choice(&mut asked.fields);
-    let alone = asked.take("parallel_tool_calls") == Some(Value::Bool(false));
+    let tier = tier(&mut request)?;
+    let user = take_user(&mut request.fields);
+    let form = take_response_format(&mut request.fields);
+    let choice = take_tool_choice(&mut request.fields);
+    let alone = request.take("parallel_tool_calls") == Some(Value::Bool(false));
     if alone && !model::is_claude(model) {
-        let mut told = asked.fields.clone();
-        if let Some(Choice::Named(name)) = &choice {
+        let mut told = request.fields.clone();
+        if let Some(ToolChoice::Named(name)) = &choice {
             told.insert("tool_choice".to_owned(), json!({ "name": name }));
         }
         if !is_one_call(&told) {
             let why = "name the tool in 'tool_choice', or give one tool";
-            return Err(asked.refused("parallel_tool_calls", why));
+            return Err(request.refused("parallel_tool_calls", why));
         }
     }
-    let thinking = model::thinking(model, &mut asked)?;
-    let mut body = asked.finish()?;
+    let thinking = model::thinking(model, &mut request)?;
+    let mut body = request.finish()?;
     if let Some(tier) = tier {
         body.insert("serviceTier".to_owned(), json!({ "type": tier }));
     }
@@ -139,28 +143,28 @@ fn system(body: &mut Map<String, Value>, talk: &[ChatMessage]) {
     }
 }
 
-fn tier(asked: &mut Asked<'_>) -> Result<Option<String>, PredictError> {
+fn tier(request: &mut RequestFields<'_>) -> Result<Option<String>, PredictError> {
     let tiers = ["default", "flex", "priority", "reserved"];
-    match asked.take("service_tier") {
+    match request.take("service_tier") {
         None => Ok(None),
         Some(Value::String(tier)) if tiers.contains(&tier.as_str()) => Ok(Some(tier)),
         Some(_) => {
             let why = "it may be 'auto', 'default', 'flex', 'priority' or 'reserved'";
-            Err(asked.refused("service_tier", why))
+            Err(request.refused("service_tier", why))
         }
     }
 }
 
 fn tools(
     body: &mut Map<String, Value>,
-    choice: Option<Choice>,
+    choice: Option<ToolChoice>,
     talk: &[ChatMessage],
 ) -> Result<(), PredictError> {
     let choice = match choice {
-        None | Some(Choice::Auto) => None,
-        Some(Choice::Required) => Some(json!({ "any": {} })),
-        Some(Choice::Named(name)) => Some(json!({ "tool": { "name": name } })),
-        Some(Choice::None) => {
+        None | Some(ToolChoice::Auto) => None,
+        Some(ToolChoice::Required) => Some(json!({ "any": {} })),
+        Some(ToolChoice::Named(name)) => Some(json!({ "tool": { "name": name } })),
+        Some(ToolChoice::None) => {
             if talk.iter().any(|message| !calls(message).is_empty()) {
                 return Err(PredictError::invalid(
                     "parameter 'tool_choice' cannot be 'none' after tools were called: the remote \
@@ -297,7 +301,7 @@ mod tests {
 
     fn made(item: &Item, fields: Value) -> Result<Value, PredictError> {
         let fields = fields.as_object().cloned().unwrap();
-        asking(&TAKES, fields, |asked| body("m", item, asked))
+        asking(&PARAMETERS, fields, |request| body("m", item, request))
     }
 
     #[test]

@@ -3,7 +3,7 @@ use volley_types::ChatMessage;
 use super::*;
 use crate::tests::asking;
 
-fn delta(data: &str, calls: &mut Calls) -> Delta {
+fn delta(data: &str, calls: &mut ToolCallAccumulator) -> Delta {
     match read(data, calls) {
         Ok(Step::Delta(delta)) => delta,
         other => panic!("{other:?}"),
@@ -28,7 +28,10 @@ fn parameters_have_the_servers_names() {
     };
     let item = Item::Chat(vec![ChatMessage::new("user", "hi"), called]);
     let fields = fields.as_object().cloned().unwrap();
-    let body = asking(&TAKES, fields, |asked| body("command", &item, asked)).unwrap();
+    let body = asking(&PARAMETERS, fields, |request| {
+        body("command", &item, request)
+    })
+    .unwrap();
     let expected = json!({
         "model": "command", "k": 4, "p": 0.5, "stop_sequences": ["x"], "max_tokens": 9,
         "tools": [tool("g")], "tool_choice": "REQUIRED",
@@ -42,7 +45,7 @@ fn parameters_have_the_servers_names() {
 
 #[test]
 fn events_of_every_kind() {
-    let calls = &mut Calls::default();
+    let calls = &mut ToolCallAccumulator::default();
     let start = r#"{"type":"message-start","id":"x","delta":{"message":{"role":"assistant","content":[],"tool_plan":"","tool_calls":[],"citations":[]}}}"#;
     assert_eq!(delta(start, calls), Delta::default());
     let thinking =
@@ -89,7 +92,7 @@ fn events_of_every_kind() {
 #[test]
 fn a_whole_message_has_all_its_parts() {
     let body = br#"{"id":"x","finish_reason":"MAX_TOKENS","message":{"role":"assistant","content":[{"type":"thinking","thinking":"hm"},{"type":"text","text":"hi"}]},"usage":{"tokens":{"input_tokens":2,"output_tokens":3}}}"#;
-    let Ok(Step::All(deltas)) = read_whole(body, &mut Calls::default()) else {
+    let Ok(Step::All(deltas)) = read_whole(body, &mut ToolCallAccumulator::default()) else {
         panic!()
     };
     assert_eq!(deltas[0].thinking.as_deref(), Some("hm"));

@@ -5,13 +5,15 @@ use volley_backend::items::Item;
 use volley_provider_kit::conversation::{
     self, Image, arguments, called, calls, is_error, messages, without_system,
 };
-use volley_provider_kit::takes::{Asked, Takes};
-use volley_provider_kit::tidy::{Choice, Form, allowed_only, is_one_call, take_choice, take_form};
+use volley_provider_kit::normalize::{
+    ResponseFormat, ToolChoice, allowed_only, is_one_call, take_response_format, take_tool_choice,
+};
+use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_types::{ChatMessage, Dialect, PredictError};
 
 use super::thinking;
 
-pub(super) static TAKES: Takes = Takes {
+pub(super) static PARAMETERS: ParameterTable = ParameterTable {
     server: "Gemini",
     dialects: &[Dialect::Own],
     names: &[
@@ -59,21 +61,25 @@ pub(super) static TAKES: Takes = Takes {
 ///
 /// # Errors
 /// `InvalidInput` naming a parameter that the server does not take.
-pub(super) fn body(model: &str, item: &Item, mut asked: Asked<'_>) -> Result<Value, PredictError> {
-    allowed_only(&mut asked.fields);
-    if asked.fields.get("parallel_tool_calls") == Some(&Value::Bool(false)) {
-        if !is_one_call(&asked.fields) {
+pub(super) fn body(
+    model: &str,
+    item: &Item,
+    mut request: RequestFields<'_>,
+) -> Result<Value, PredictError> {
+    allowed_only(&mut request.fields);
+    if request.fields.get("parallel_tool_calls") == Some(&Value::Bool(false)) {
+        if !is_one_call(&request.fields) {
             let why = "name the tool in 'tool_choice', or give one tool";
-            return Err(asked.refused("parallel_tool_calls", why));
+            return Err(request.refused("parallel_tool_calls", why));
         }
-        asked.take("parallel_tool_calls");
+        request.take("parallel_tool_calls");
     }
-    let tier = tier(&mut asked)?;
-    let form = form(&mut asked.fields);
-    asked.fields.extend(form);
-    let thinking = thinking::of(model, &mut asked)?;
-    let choice = take_choice(&mut asked.fields);
-    let mut body = asked.finish()?;
+    let tier = tier(&mut request)?;
+    let form = form(&mut request.fields);
+    request.fields.extend(form);
+    let thinking = thinking::of(model, &mut request)?;
+    let choice = take_tool_choice(&mut request.fields);
+    let mut body = request.finish()?;
     if let Some(tier) = tier {
         body.insert("serviceTier".to_owned(), tier.into());
     }
@@ -102,8 +108,8 @@ pub(super) fn body(model: &str, item: &Item, mut asked: Asked<'_>) -> Result<Val
 }
 
 /// The server's names of the tiers that it has.
-fn tier(asked: &mut Asked<'_>) -> Result<Option<&'static str>, PredictError> {
-    let Some(tier) = asked.take("service_tier") else {
+fn tier(request: &mut RequestFields<'_>) -> Result<Option<&'static str>, PredictError> {
+    let Some(tier) = request.take("service_tier") else {
         return Ok(None);
     };
     Ok(Some(match tier.as_str() {
@@ -112,17 +118,17 @@ fn tier(asked: &mut Asked<'_>) -> Result<Option<&'static str>, PredictError> {
         Some("priority") => "PRIORITY",
         _ => {
             let why = "it may be 'auto', 'default', 'flex' or 'priority'";
-            return Err(asked.refused("service_tier", why));
+            return Err(request.refused("service_tier", why));
         }
     }))
 }
 
 /// What the answer's form is called among the settings.
 fn form(body: &mut Map<String, Value>) -> Map<String, Value> {
-    let (schema, is_json) = match take_form(body) {
-        Some(Form::Object) => (None, true),
-        Some(Form::Schema(schema)) => (Some(schema), true),
-        Some(Form::Text) | None => (None, false),
+    let (schema, is_json) = match take_response_format(body) {
+        Some(ResponseFormat::Object) => (None, true),
+        Some(ResponseFormat::Schema(schema)) => (Some(schema), true),
+        Some(ResponseFormat::Text) | None => (None, false),
     };
     let media = is_json.then(|| ("responseMimeType".to_owned(), "application/json".into()));
     let schema = schema.map(|schema| ("responseJsonSchema".to_owned(), undated(schema)));
@@ -162,14 +168,14 @@ fn tools(given: Vec<Value>) -> Value {
     tools.into()
 }
 
-fn calling(choice: Option<Choice>, strict: bool) -> Value {
+fn calling(choice: Option<ToolChoice>, strict: bool) -> Value {
     match choice {
         // The model decides, and calls only by the schemas.
-        Some(Choice::Auto) | None if strict => json!({ "mode": "VALIDATED" }),
-        Some(Choice::Auto) | None => json!({ "mode": "AUTO" }),
-        Some(Choice::None) => json!({ "mode": "NONE" }),
-        Some(Choice::Required) => json!({ "mode": "ANY" }),
-        Some(Choice::Named(name)) => json!({ "mode": "ANY", "allowedFunctionNames": [name] }),
+        Some(ToolChoice::Auto) | None if strict => json!({ "mode": "VALIDATED" }),
+        Some(ToolChoice::Auto) | None => json!({ "mode": "AUTO" }),
+        Some(ToolChoice::None) => json!({ "mode": "NONE" }),
+        Some(ToolChoice::Required) => json!({ "mode": "ANY" }),
+        Some(ToolChoice::Named(name)) => json!({ "mode": "ANY", "allowedFunctionNames": [name] }),
     }
 }
 
@@ -256,8 +262,8 @@ mod tests {
 
     fn made(item: &Item, fields: &Value) -> Result<Value, PredictError> {
         let fields = fields.as_object().cloned().unwrap();
-        asking(&TAKES, fields, |asked| {
-            body("gemini-2.5-flash", item, asked)
+        asking(&PARAMETERS, fields, |request| {
+            body("gemini-2.5-flash", item, request)
         })
     }
 
@@ -362,7 +368,9 @@ mod tests {
                 "temprature" => {
                     let fields = fields.as_object().cloned().unwrap();
                     let dialect = Dialect::OpenAi;
-                    asking_in(dialect, &TAKES, fields, |asked| body("m", &item, asked))
+                    asking_in(dialect, &PARAMETERS, fields, |request| {
+                        body("m", &item, request)
+                    })
                 }
                 _ => made(&item, &fields),
             };

@@ -3,15 +3,18 @@
 
 use serde_json::{Value, json};
 use volley_provider_kit::effort::{self, Effort, Thinking};
-use volley_provider_kit::takes::Asked;
+use volley_provider_kit::parameters::RequestFields;
 use volley_types::PredictError;
 
 /// The setting of what a request says; `None` where it says nothing.
 ///
 /// # Errors
 /// `InvalidInput` where what it says is none.
-pub(super) fn of(model: &str, asked: &mut Asked<'_>) -> Result<Option<Value>, PredictError> {
-    let Some(thinking) = effort::take(asked)? else {
+pub(super) fn of(
+    model: &str,
+    request: &mut RequestFields<'_>,
+) -> Result<Option<Value>, PredictError> {
+    let Some(thinking) = effort::take(request)? else {
         return Ok(None);
     };
     Ok(Some(match (has_levels(model), thinking) {
@@ -55,7 +58,7 @@ fn has_levels(model: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gemini::request::TAKES;
+    use crate::gemini::request::PARAMETERS;
     use crate::tests::asking;
 
     #[test]
@@ -63,9 +66,11 @@ mod tests {
         let of = |model: &str, effort: &str| {
             let fields = json!({ "reasoning_effort": effort });
             let fields = fields.as_object().cloned().unwrap();
-            asking(&TAKES, fields, |mut asked| super::of(model, &mut asked))
-                .unwrap()
-                .unwrap()
+            asking(&PARAMETERS, fields, |mut request| {
+                super::of(model, &mut request)
+            })
+            .unwrap()
+            .unwrap()
         };
         for (model, effort, expected) in [
             (

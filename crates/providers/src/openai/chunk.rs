@@ -106,7 +106,7 @@ pub(super) struct Logprobs<'a> {
 
 open_object! {
     Content {
-        content: Said<'a> = "content",
+        content: ContentPart<'a> = "content",
         reasoning_content: Cow<'a, str> = "reasoning_content",
         /// What newer servers call the former; some send both.
         reasoning: Cow<'a, str> = "reasoning",
@@ -155,32 +155,32 @@ impl<'de: 'a, 'a> Deserialize<'de> for Key<'a> {
 }
 
 /// Content is text or, with some servers, a list of typed parts.
-pub(super) enum Said<'a> {
+pub(super) enum ContentPart<'a> {
     Text(Cow<'a, str>),
     Parts(Vec<Value>),
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Said<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for ContentPart<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(SaidVisitor)
+        deserializer.deserialize_any(ContentPartVisitor)
     }
 }
 
-struct SaidVisitor;
+struct ContentPartVisitor;
 
-impl<'de> Visitor<'de> for SaidVisitor {
-    type Value = Said<'de>;
+impl<'de> Visitor<'de> for ContentPartVisitor {
+    type Value = ContentPart<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("text or a list of parts")
     }
 
     fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-        Ok(Said::Text(Cow::Borrowed(text)))
+        Ok(ContentPart::Text(Cow::Borrowed(text)))
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(Said::Text(Cow::Owned(text.to_owned())))
+        Ok(ContentPart::Text(Cow::Owned(text.to_owned())))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Self::Value, A::Error> {
@@ -188,6 +188,6 @@ impl<'de> Visitor<'de> for SaidVisitor {
         while let Some(part) = parts.next_element()? {
             all.push(part);
         }
-        Ok(Said::Parts(all))
+        Ok(ContentPart::Parts(all))
     }
 }

@@ -4,11 +4,11 @@ use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
 use volley_provider_kit::conversation::{messages, openai_messages};
 use volley_provider_kit::effort::{self, Effort, Thinking};
-use volley_provider_kit::takes::{Asked, Takes};
+use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_types::{Dialect, PredictError};
 
 /// Servers of this format know more than OpenAI's own, and each something else.
-pub(crate) static TAKES: Takes = Takes {
+pub(crate) static PARAMETERS: ParameterTable = ParameterTable {
     server: "OpenAI's chat completions",
     dialects: &[Dialect::OpenAi, Dialect::Own],
     names: &[],
@@ -74,9 +74,13 @@ pub(crate) static TAKES: Takes = Takes {
     stops: usize::MAX,
 };
 
-pub(super) fn body(model: &str, item: &Item, mut asked: Asked<'_>) -> Result<Value, PredictError> {
-    translated(&mut asked)?;
-    let mut body = asked.finish()?;
+pub(super) fn body(
+    model: &str,
+    item: &Item,
+    mut request: RequestFields<'_>,
+) -> Result<Value, PredictError> {
+    translated(&mut request)?;
+    let mut body = request.finish()?;
     talk(model, item, &mut body);
     // `false` is for servers that know no such field.
     if body.get("stream_options") == Some(&Value::Bool(false)) {
@@ -88,14 +92,14 @@ pub(super) fn body(model: &str, item: &Item, mut asked: Asked<'_>) -> Result<Val
     Ok(Value::Object(body))
 }
 
-/// Brings what callers of other houses say into OpenAI's words.
-pub(crate) fn translated(asked: &mut Asked<'_>) -> Result<(), PredictError> {
+/// Brings what callers of other providers say into OpenAI's words.
+pub(crate) fn translated(request: &mut RequestFields<'_>) -> Result<(), PredictError> {
     let (max, older) = ("max_completion_tokens", "max_tokens");
-    let both = asked.fields.get(max).zip(asked.fields.get(older));
+    let both = request.fields.get(max).zip(request.fields.get(older));
     if both.is_some_and(|(one, other)| one != other) {
-        match (asked.is_given(max), asked.is_given(older)) {
-            (true, false) => _ = asked.take(older),
-            (false, true) => _ = asked.take(max),
+        match (request.is_given(max), request.is_given(older)) {
+            (true, false) => _ = request.take(older),
+            (false, true) => _ = request.take(max),
             _ => {
                 return Err(PredictError::invalid(
                     "parameter 'max_tokens' and parameter 'max_completion_tokens' contradict each \
@@ -104,12 +108,12 @@ pub(crate) fn translated(asked: &mut Asked<'_>) -> Result<(), PredictError> {
             }
         }
     }
-    let dialect = asked.dialect();
+    let dialect = request.dialect();
     if matches!(
         dialect,
         Dialect::Anthropic | Dialect::Cohere | Dialect::Ollama
     ) {
-        let level = match effort::take(asked)? {
+        let level = match effort::take(request)? {
             Some(Thinking::Off) => Some("none"),
             // The model decides, as it does where nothing is said.
             Some(Thinking::On) if dialect == Dialect::Anthropic => None,
@@ -118,40 +122,43 @@ pub(crate) fn translated(asked: &mut Asked<'_>) -> Result<(), PredictError> {
             Some(thinking) => thinking.level().map(Effort::as_str),
         };
         if let Some(level) = level {
-            asked
+            request
                 .fields
                 .insert("reasoning_effort".to_owned(), level.into());
         }
     }
-    if asked.dialect() == Dialect::Anthropic {
-        if let Some(metadata) = asked.take("metadata") {
+    if request.dialect() == Dialect::Anthropic {
+        if let Some(metadata) = request.take("metadata") {
             let user = metadata.get("user_id").filter(|user| !user.is_null());
             let others = metadata
                 .as_object()
                 .is_none_or(|all| all.keys().any(|it| it != "user_id"));
             if others {
-                return Err(asked.refused("metadata", "it may have a 'user_id' alone"));
+                return Err(request.refused("metadata", "it may have a 'user_id' alone"));
             }
             if let Some(user) = user {
-                asked.fields.insert("user".to_owned(), user.clone());
+                request.fields.insert("user".to_owned(), user.clone());
             }
         }
-        match asked.fields.get("service_tier").and_then(Value::as_str) {
+        match request.fields.get("service_tier").and_then(Value::as_str) {
             None | Some("auto") => {}
             Some("standard_only") => {
-                asked
+                request
                     .fields
                     .insert("service_tier".to_owned(), "default".into());
             }
             Some(_) => {
                 let why = "it may be 'auto' or 'standard_only'";
-                return Err(asked.refused("service_tier", why));
+                return Err(request.refused("service_tier", why));
             }
         }
     }
-    if asked.dialect() == Dialect::Cohere && asked.fields.get("strict_tools").is_some() {
-        let strict = asked.take("strict_tools").unwrap_or_default();
-        let tools = asked.fields.get_mut("tools").and_then(Value::as_array_mut);
+    if request.dialect() == Dialect::Cohere && request.fields.get("strict_tools").is_some() {
+        let strict = request.take("strict_tools").unwrap_or_default();
+        let tools = request
+            .fields
+            .get_mut("tools")
+            .and_then(Value::as_array_mut);
         for tool in tools.into_iter().flatten() {
             if tool["function"].is_object() {
                 tool["function"]["strict"] = strict.clone();
@@ -178,7 +185,10 @@ mod tests {
         let fields = |fields: Value| fields.as_object().cloned().unwrap();
         let item = Item::Prompt("hi".into());
         let made = |given: Value| {
-            asking(&TAKES, fields(given), |asked| body("gpt", &item, asked)).unwrap()
+            asking(&PARAMETERS, fields(given), |request| {
+                body("gpt", &item, request)
+            })
+            .unwrap()
         };
         let body = made(json!({ "temperature": 0.5 }));
         assert_eq!(
@@ -193,11 +203,13 @@ mod tests {
     }
 
     #[test]
-    fn what_other_houses_say_is_said_in_openais_words() {
+    fn what_other_providers_say_is_said_in_openais_words() {
         let item = Item::Prompt("hi".into());
         let made = |dialect: Dialect, fields: Value| {
             let fields = fields.as_object().cloned().unwrap();
-            asking_in(dialect, &TAKES, fields, |asked| body("gpt", &item, asked))
+            asking_in(dialect, &PARAMETERS, fields, |request| {
+                body("gpt", &item, request)
+            })
         };
         let claude = json!({
             "thinking": { "type": "enabled", "budget_tokens": 4096 },

@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 use volley_backend::items::Item;
 use volley_provider_kit::conversation::{calls, messages, parts, reasoned};
-use volley_provider_kit::takes::{Asked, Takes};
+use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_types::{ChatMessage, Dialect, PredictError};
 
 use crate::openai::request::translated;
 
-pub(super) static TAKES: Takes = Takes {
+pub(super) static PARAMETERS: ParameterTable = ParameterTable {
     server: "OpenAI's responses",
     dialects: &[Dialect::OpenAiResponses, Dialect::Own],
     names: &[
@@ -47,13 +47,17 @@ pub(super) static TAKES: Takes = Takes {
 ///
 /// # Errors
 /// `InvalidInput` naming a parameter that the server does not take.
-pub(super) fn body(model: &str, item: &Item, mut asked: Asked<'_>) -> Result<Value, PredictError> {
-    translated(&mut asked)?;
-    let logprobs = asked.take("logprobs") == Some(Value::Bool(true));
-    let effort = asked.take("reasoning_effort");
-    let verbosity = asked.take("verbosity");
-    let form = asked.take("response_format");
-    let mut body = asked.finish()?;
+pub(super) fn body(
+    model: &str,
+    item: &Item,
+    mut request: RequestFields<'_>,
+) -> Result<Value, PredictError> {
+    translated(&mut request)?;
+    let logprobs = request.take("logprobs") == Some(Value::Bool(true));
+    let effort = request.take("reasoning_effort");
+    let verbosity = request.take("verbosity");
+    let form = request.take("response_format");
+    let mut body = request.finish()?;
     if logprobs {
         let name = json!("message.output_text.logprobs");
         let include = body.entry("include").or_insert_with(|| json!([]));
@@ -185,7 +189,7 @@ mod tests {
         });
         let item = Item::Prompt("hi".to_owned());
         let fields = fields.as_object().cloned().unwrap();
-        let made = asking(&TAKES, fields, |asked| body("m", &item, asked)).unwrap();
+        let made = asking(&PARAMETERS, fields, |request| body("m", &item, request)).unwrap();
         let expected = json!({
             "model": "m", "input": [{ "role": "user", "content": "hi" }], "max_output_tokens": 9,
             "include": ["message.output_text.logprobs"], "top_logprobs": 2, "store": true,
@@ -208,7 +212,8 @@ mod tests {
             ("top_k", json!(4)),
         ] {
             let fields = json!({ name: value }).as_object().cloned().unwrap();
-            let error = asking(&TAKES, fields, |asked| body("m", &item, asked)).unwrap_err();
+            let error =
+                asking(&PARAMETERS, fields, |request| body("m", &item, request)).unwrap_err();
             assert!(error.message.contains(&format!("'{name}'")), "{error}");
         }
     }

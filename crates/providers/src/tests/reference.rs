@@ -36,7 +36,7 @@ fn the_reference_of_parameters_has_a_row_for_each_provider() {
         .iter()
         .filter(|provider| !provider.is_configured());
     table.extend(written.map(|provider| {
-        let takes = provider.takes;
+        let takes = provider.parameters;
         let renamed = takes.names.iter().map(|(name, path)| match name == path {
             true => format!("`{name}`"),
             false => format!("`{name}` → `{path}`"),

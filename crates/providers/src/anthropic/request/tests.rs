@@ -4,7 +4,10 @@ use super::*;
 use crate::tests::asking;
 
 fn body(model: &str, item: &Item, fields: Map<String, Value>) -> Value {
-    asking(&TAKES, fields, |asked| super::body(model, item, asked)).unwrap()
+    asking(&PARAMETERS, fields, |request| {
+        super::body(model, item, request)
+    })
+    .unwrap()
 }
 
 #[test]
@@ -144,8 +147,8 @@ fn thinking_and_a_tool_that_must_be_called_are_both_heard() {
     let new = body("claude-opus-5", &item, fields.clone());
     assert_eq!(new["output_config"]["effort"], "high");
     assert_eq!(new["tool_choice"], json!({ "type": "any" }));
-    let old = asking(&TAKES, fields, |asked| {
-        super::body("claude-opus-4-1", &item, asked)
+    let old = asking(&PARAMETERS, fields, |request| {
+        super::body("claude-opus-4-1", &item, request)
     });
     assert!(old.unwrap_err().message.contains("'reasoning_effort'"));
     let alone = json!({ "reasoning_effort": "medium" })
@@ -172,8 +175,8 @@ fn arguments_that_are_no_object_are_refused_by_the_calls_name() {
             tool_calls: Some(call.to_string()),
             ..ChatMessage::new("assistant", "")
         }]);
-        let made = asking(&TAKES, Map::new(), |asked| {
-            super::body("claude", &item, asked)
+        let made = asking(&PARAMETERS, Map::new(), |request| {
+            super::body("claude", &item, request)
         });
         assert_eq!(made.is_ok(), good, "{arguments}");
         if let Err(error) = made {

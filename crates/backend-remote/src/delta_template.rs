@@ -1,10 +1,10 @@
-//! Text that is seen without reading its event.
+//! The text of an event, found without parsing it.
 //!
 //! The events of a stream that bring a piece of text are alike but for that piece. Once one was
 //! read, those that begin and end as it does are not: what stands between is the text, where no
 //! character in it means something in JSON. What differs in any byte, or holds an escape, is read.
 
-use volley_provider_kit::calls::Calls;
+use volley_provider_kit::calls::ToolCallAccumulator;
 use volley_provider_kit::step::{Delta, Step};
 use volley_provider_kit::wire::Wire;
 
@@ -17,12 +17,12 @@ const PROBE: &str = "what is said here is the text";
 
 /// What stands around the text in the events of one stream.
 #[derive(Debug, Default)]
-pub(crate) struct Sight {
+pub(crate) struct DeltaTemplate {
     around: Option<(String, String)>,
     tries: u32,
 }
 
-impl Sight {
+impl DeltaTemplate {
     /// The text of an event that is like the one that was learnt.
     pub(crate) fn text<'a>(&self, data: &'a str) -> Option<&'a str> {
         let (before, after) = self.around.as_ref()?;
@@ -32,7 +32,13 @@ impl Sight {
     }
 
     /// Learns what stands around the text of an event that brought nothing else.
-    pub(crate) fn learn(&mut self, wire: &Wire, calls: &Calls, data: &str, delta: &Delta) {
+    pub(crate) fn learn(
+        &mut self,
+        wire: &Wire,
+        calls: &ToolCallAccumulator,
+        data: &str,
+        delta: &Delta,
+    ) {
         if self.around.is_some() || MAX_TRIES <= self.tries {
             return;
         }
@@ -61,7 +67,12 @@ fn is_plain(text: &str) -> bool {
 
 /// What stands around the one place where `text` is a string, if it is the text that is read: the
 /// event with another text there must say that, and nothing else.
-fn around(wire: &Wire, calls: &Calls, data: &str, text: &str) -> Option<(String, String)> {
+fn around(
+    wire: &Wire,
+    calls: &ToolCallAccumulator,
+    data: &str,
+    text: &str,
+) -> Option<(String, String)> {
     let quoted = format!("\"{text}\"");
     let mut places = data.match_indices(&quoted);
     let (place, _) = places.next()?;
@@ -105,27 +116,30 @@ mod tests {
         template.replace('@', &serde_json::Value::from(text).to_string())
     }
 
-    fn learnt(name: &str, template: &str, text: &str) -> Sight {
-        let (wire, calls) = (Wire::from(provider(name)), Calls::default());
+    fn learnt(name: &str, template: &str, text: &str) -> DeltaTemplate {
+        let (wire, calls) = (Wire::from(provider(name)), ToolCallAccumulator::default());
         let data = event(template, text);
         let Ok(Step::Delta(delta)) = wire.read(&data, &mut calls.clone()) else {
             panic!("{data}")
         };
-        let mut sight = Sight::default();
-        sight.learn(&wire, &calls, &data, &delta);
-        sight
+        let mut learnt = DeltaTemplate::default();
+        learnt.learn(&wire, &calls, &data, &delta);
+        learnt
     }
 
     #[test]
     fn what_is_alike_is_seen_and_what_differs_is_not() {
         for (name, template) in FORMATS {
-            let sight = learnt(name, template, "Grüße");
-            assert_eq!(sight.text(&event(template, " Fuchs 🦊")), Some(" Fuchs 🦊"));
-            assert_eq!(sight.text(&event(template, "a\nb")), None, "an escape");
-            assert_eq!(sight.text(&event(template, "")), None);
+            let learnt = learnt(name, template, "Grüße");
+            assert_eq!(
+                learnt.text(&event(template, " Fuchs 🦊")),
+                Some(" Fuchs 🦊")
+            );
+            assert_eq!(learnt.text(&event(template, "a\nb")), None, "an escape");
+            assert_eq!(learnt.text(&event(template, "")), None);
             let other = event(template, "a").replace("index\":0", "index\":1");
-            assert!(other == event(template, "a") || sight.text(&other).is_none());
-            assert_eq!(sight.text("[DONE]"), None);
+            assert!(other == event(template, "a") || learnt.text(&other).is_none());
+            assert_eq!(learnt.text("[DONE]"), None);
         }
     }
 
@@ -138,14 +152,19 @@ mod tests {
         );
         let last = template.replace("\"finish_reason\":null", "\"finish_reason\":\"stop\"");
         assert!(learnt(name, &last, "a").around.is_none());
-        let mut sight = learnt(name, template, "m");
+        let mut found = learnt(name, template, "m");
         for _ in 0..MAX_TRIES {
             let data = event(template, "m");
-            sight.learn(&provider(name).into(), &Calls::default(), &data, &said("m"));
+            found.learn(
+                &provider(name).into(),
+                &ToolCallAccumulator::default(),
+                &data,
+                &said("m"),
+            );
         }
         let (wire, data) = (provider(name).into(), event(template, "good"));
-        sight.learn(&wire, &Calls::default(), &data, &said("good"));
-        assert!(sight.around.is_none(), "it does not try for ever");
+        found.learn(&wire, &ToolCallAccumulator::default(), &data, &said("good"));
+        assert!(found.around.is_none(), "it does not try for ever");
     }
 
     proptest! {
@@ -157,15 +176,15 @@ mod tests {
             text in any::<String>(),
         ) {
             let (name, template) = FORMATS[which];
-            let sight = learnt(name, template, &first);
+            let learnt = learnt(name, template, &first);
             let mut data: Vec<char> = event(template, &text).chars().collect();
             for (index, char) in changes {
                 let index = index.index(data.len());
                 data[index] = char;
             }
             let data: String = data.into_iter().collect();
-            if let Some(seen) = sight.text(&data) {
-                let read = Wire::from(provider(name)).read(&data, &mut Calls::default());
+            if let Some(seen) = learnt.text(&data) {
+                let read = Wire::from(provider(name)).read(&data, &mut ToolCallAccumulator::default());
                 prop_assert_eq!(read, Ok(Step::Delta(said(seen))));
             }
         }

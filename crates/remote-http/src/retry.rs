@@ -26,12 +26,12 @@ enum State {
 /// The tries for one item. Servers that have not been called come first, those that are no
 /// fallbacks before the others; then those that did no work may be called again.
 #[derive(Debug)]
-pub struct Tries<'a> {
+pub struct RetryState<'a> {
     ranks: &'a [Rank],
     states: Vec<State>,
 }
 
-impl<'a> Tries<'a> {
+impl<'a> RetryState<'a> {
     /// No server was called yet.
     pub fn new(ranks: &'a [Rank]) -> Self {
         Self {
@@ -127,41 +127,41 @@ mod tests {
     #[test]
     fn shares_are_by_weight_and_fallbacks_come_last() {
         let ranks = [rank(1, false), rank(9, true), rank(3, false)];
-        let mut tries = Tries::new(&ranks);
-        let drawn = |tries: &Tries<'_>| -> Vec<_> {
+        let mut retry = RetryState::new(&ranks);
+        let drawn = |retry: &RetryState<'_>| -> Vec<_> {
             (0..4)
-                .map(|n| tries.fresh(|total| n.min(total - 1)).unwrap())
+                .map(|n| retry.fresh(|total| n.min(total - 1)).unwrap())
                 .collect()
         };
-        assert_eq!(drawn(&tries), [0, 2, 2, 2]);
-        tries.failed(2, &error(ErrorCode::UpstreamFailed));
-        assert_eq!(drawn(&tries), [0; 4]);
-        tries.failed(0, &error(ErrorCode::Overloaded));
-        assert_eq!(drawn(&tries), [1; 4]);
-        tries.out(1);
-        assert_eq!(tries.fresh(|_| 0), None);
-        assert_eq!(tries.again(|_| 0), Some((0, Duration::ZERO)));
+        assert_eq!(drawn(&retry), [0, 2, 2, 2]);
+        retry.failed(2, &error(ErrorCode::UpstreamFailed));
+        assert_eq!(drawn(&retry), [0; 4]);
+        retry.failed(0, &error(ErrorCode::Overloaded));
+        assert_eq!(drawn(&retry), [1; 4]);
+        retry.out(1);
+        assert_eq!(retry.fresh(|_| 0), None);
+        assert_eq!(retry.again(|_| 0), Some((0, Duration::ZERO)));
     }
 
     #[test]
     fn only_who_did_no_work_is_called_again_and_the_most_patient_first() {
         let ranks = [rank(1, false); 3];
-        let mut tries = Tries::new(&ranks);
+        let mut retry = RetryState::new(&ranks);
         let after = |seconds| Duration::from_secs(seconds);
-        tries.failed(0, &error(ErrorCode::Overloaded).with_retry_after(after(3)));
-        tries.failed(1, &error(ErrorCode::Unavailable).with_retry_after(after(2)));
-        tries.failed(2, &error(ErrorCode::UpstreamTimeout));
-        assert_eq!(tries.again(|_| 0), Some((1, after(2))));
-        tries.failed(1, &error(ErrorCode::UpstreamIncomplete));
-        assert_eq!(tries.again(|_| 0), Some((0, after(3))));
-        tries.out(0);
-        assert_eq!(tries.again(|_| 0), None);
+        retry.failed(0, &error(ErrorCode::Overloaded).with_retry_after(after(3)));
+        retry.failed(1, &error(ErrorCode::Unavailable).with_retry_after(after(2)));
+        retry.failed(2, &error(ErrorCode::UpstreamTimeout));
+        assert_eq!(retry.again(|_| 0), Some((1, after(2))));
+        retry.failed(1, &error(ErrorCode::UpstreamIncomplete));
+        assert_eq!(retry.again(|_| 0), Some((0, after(3))));
+        retry.out(0);
+        assert_eq!(retry.again(|_| 0), None);
     }
 
     #[test]
     fn there_is_no_one_to_call_where_there_is_no_server() {
-        let tries = Tries::new(&[]);
-        assert_eq!(tries.fresh(|_| 0), None);
-        assert_eq!(tries.again(|_| 0), None);
+        let retry = RetryState::new(&[]);
+        assert_eq!(retry.fresh(|_| 0), None);
+        assert_eq!(retry.again(|_| 0), None);
     }
 }

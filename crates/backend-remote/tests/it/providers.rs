@@ -83,7 +83,7 @@ fn with_key(url: &str, provider: ProviderName) -> ConnectorSpec {
 }
 
 #[tokio::test]
-async fn one_talk_is_sent_in_every_houses_form() {
+async fn one_talk_is_sent_in_every_providers_form() {
     for provider in recorded() {
         let expected = server_of(provider);
         let text = |name: &str| expected[name].as_str().unwrap();
@@ -147,7 +147,7 @@ async fn one_talk_is_sent_in_every_houses_form() {
 }
 
 #[tokio::test]
-async fn a_key_that_a_house_repeats_is_taken_out_even_in_the_middle_of_an_answer() {
+async fn a_key_that_a_provider_repeats_is_taken_out_even_in_the_middle_of_an_answer() {
     let begun = r#"{"message":{"role":"assistant","content":"Grü"},"done":false}"#;
     let failed = format!("{begun}\n{{\"error\":\"key sk-canary is out of credit\"}}\n");
     let mut answer = head("200 OK", "application/x-ndjson");
@@ -168,7 +168,7 @@ async fn a_key_that_a_house_repeats_is_taken_out_even_in_the_middle_of_an_answer
 }
 
 #[tokio::test]
-async fn what_a_house_cannot_do_is_refused_before_it_is_asked() {
+async fn what_a_provider_cannot_do_is_refused_before_it_is_asked() {
     let mut server = serve(vec![Act::Send(text_of(ProviderName::from_static(
         "ollama",
     )))])
@@ -243,7 +243,7 @@ async fn each_row_is_asked_by_itself_and_one_that_fails_leaves_the_others_whole(
 }
 
 #[tokio::test]
-async fn a_house_that_knows_no_talks_says_where_to_go() {
+async fn a_provider_that_knows_no_talks_says_where_to_go() {
     for provider in [
         ProviderName::from_static("tgi"),
         ProviderName::from_static("open_inference"),

@@ -7,11 +7,11 @@ use serde_json::{Map, Value};
 use volley_types::{Dialect, PredictError};
 
 use crate::neutral::is_neutral;
+use crate::options::RequestOptions;
 use crate::reserved::{is_reserved, shown};
-use crate::wish::Wish;
 
 /// What one provider's server takes.
-pub struct Takes {
+pub struct ParameterTable {
     /// What it is called in a message.
     pub server: &'static str,
     /// The interfaces whose callers may name fields that are written down nowhere here: they mean
@@ -93,7 +93,7 @@ const KNOWN: [&str; 60] = [
 ];
 
 /// Names that callers of a dialect know for what is called otherwise here.
-const SAID: [(Dialect, &str, &str); 12] = [
+const CALLER_NAMES: [(Dialect, &str, &str); 12] = [
     (Dialect::Anthropic, "stop", "stop_sequences"),
     (Dialect::Cohere, "stop", "stop_sequences"),
     (Dialect::Cohere, "top_k", "k"),
@@ -109,49 +109,49 @@ const SAID: [(Dialect, &str, &str); 12] = [
 ];
 
 /// A request's parameters on their way into a body.
-pub struct Asked<'a> {
+pub struct RequestFields<'a> {
     /// The parameters that are left to place.
     pub fields: Map<String, Value>,
-    takes: &'static Takes,
-    wish: &'a Wish,
+    parameters: &'static ParameterTable,
+    options: &'a RequestOptions,
     /// The connector's headers.
     headers: &'a BTreeMap<String, String>,
 }
 
-impl<'a> Asked<'a> {
-    /// All parameters of `wish` that say something to that server.
+impl<'a> RequestFields<'a> {
+    /// All parameters of `options` that say something to that server.
     ///
     /// # Errors
     /// `InvalidInput` naming one that is out of the server's range.
     pub fn new(
-        takes: &'static Takes,
-        wish: &'a Wish,
+        parameters: &'static ParameterTable,
+        options: &'a RequestOptions,
         headers: &'a BTreeMap<String, String>,
     ) -> Result<Self, PredictError> {
-        let mut fields = wish.fields.clone();
+        let mut fields = options.fields.clone();
         // Where a server is called is no field of what it is sent.
         fields.retain(|name, value| {
-            let is_said = !is_neutral(name, value) || takes.own.contains(&name.as_str());
+            let is_said = !is_neutral(name, value) || parameters.own.contains(&name.as_str());
             name != "stream" && !is_reserved(name) && is_said
         });
-        let asked = Self {
+        let request = Self {
             fields,
-            takes,
-            wish,
+            parameters,
+            options,
             headers,
         };
-        asked.in_range()?;
-        Ok(asked)
+        request.in_range()?;
+        Ok(request)
     }
 
     fn in_range(&self) -> Result<(), PredictError> {
-        for (name, least, greatest) in self.takes.ranges {
+        for (name, least, greatest) in self.parameters.ranges {
             let given = self.fields.get(*name).and_then(Value::as_f64);
             if given.is_some_and(|given| given < *least || *greatest < given) {
                 return Err(PredictError::invalid(format!(
                     "parameter '{}' must be {least} to {greatest} for {}",
                     self.said(name),
-                    self.takes.server
+                    self.parameters.server
                 )));
             }
         }
@@ -160,12 +160,12 @@ impl<'a> Asked<'a> {
             .get("stop")
             .or_else(|| self.fields.get("stop_sequences"));
         let stops = stops.and_then(Value::as_array).map_or(0, Vec::len);
-        if self.takes.stops < stops {
+        if self.parameters.stops < stops {
             return Err(PredictError::invalid(format!(
                 "parameter '{}' may have at most {} texts for {}",
                 self.said("stop"),
-                self.takes.stops,
-                self.takes.server
+                self.parameters.stops,
+                self.parameters.server
             )));
         }
         Ok(())
@@ -173,12 +173,12 @@ impl<'a> Asked<'a> {
 
     /// The interface that the request came by.
     pub fn dialect(&self) -> Dialect {
-        self.wish.dialect
+        self.options.dialect
     }
 
     /// Whether the request itself has that parameter.
     pub fn is_given(&self, name: &str) -> bool {
-        self.wish.given.contains(name)
+        self.options.given.contains(name)
     }
 
     /// The connector's header of that name, in lower case.
@@ -190,8 +190,8 @@ impl<'a> Asked<'a> {
 
     /// What the caller calls that parameter.
     fn said<'b>(&self, name: &'b str) -> &'b str {
-        let mut all = SAID.iter();
-        let said = all.find(|(of, ours, _)| *of == self.wish.dialect && *ours == name);
+        let mut all = CALLER_NAMES.iter();
+        let said = all.find(|(of, ours, _)| *of == self.options.dialect && *ours == name);
         said.map_or(name, |(_, _, said)| said)
     }
 
@@ -202,7 +202,7 @@ impl<'a> Asked<'a> {
 
     /// That a server cannot do what a parameter asks for, and perhaps what can be done.
     pub fn refused(&self, name: &str, why: &str) -> PredictError {
-        let (name, server) = (shown(self.said(name)), self.takes.server);
+        let (name, server) = (shown(self.said(name)), self.parameters.server);
         let why = if why.is_empty() { "leave it out" } else { why };
         PredictError::invalid(format!(
             "parameter '{name}' is not supported by {server}: {why}"
@@ -216,10 +216,10 @@ impl<'a> Asked<'a> {
     /// `InvalidInput` naming what is left over, and two parameters that contradict each other.
     pub fn finish(mut self) -> Result<Map<String, Value>, PredictError> {
         let mut body = Map::new();
-        for name in self.takes.own {
+        for name in self.parameters.own {
             if let Some(value) = self.fields.remove(*name) {
                 let mut paths = self
-                    .takes
+                    .parameters
                     .names
                     .iter()
                     .filter_map(|(_, to)| to.split_once('.'));
@@ -234,8 +234,8 @@ impl<'a> Asked<'a> {
         // The request's own come first: the connector's give way to them.
         let mut placed: BTreeMap<&str, &str> = BTreeMap::new();
         for given in [true, false] {
-            for (from, to) in self.takes.names {
-                if self.wish.given.contains(*from) != given {
+            for (from, to) in self.parameters.names {
+                if self.options.given.contains(*from) != given {
                     continue;
                 }
                 let Some(value) = self.fields.remove(*from) else {
@@ -244,7 +244,7 @@ impl<'a> Asked<'a> {
                 let root = to.split('.').next().unwrap_or(to);
                 let before = placed.get(to).copied().unwrap_or(root);
                 // What stands in an object of the request's own, another default does not change.
-                let root_given = self.wish.given.contains(root);
+                let root_given = self.options.given.contains(root);
                 match place(&mut body, to)? {
                     slot @ Value::Null => *slot = value,
                     slot if *slot == value => {}
@@ -277,7 +277,8 @@ impl<'a> Asked<'a> {
         if KNOWN.contains(&name) {
             return false;
         }
-        !self.wish.given.contains(name) || self.takes.dialects.contains(&self.wish.dialect)
+        !self.options.given.contains(name)
+            || self.parameters.dialects.contains(&self.options.dialect)
     }
 }
 
@@ -301,7 +302,7 @@ mod tests {
 
     use super::*;
 
-    static TAKES: Takes = Takes {
+    static PARAMETERS: ParameterTable = ParameterTable {
         server: "a test",
         dialects: &[Dialect::Own, Dialect::Cohere],
         names: &[
@@ -314,12 +315,12 @@ mod tests {
         stops: 2,
     };
 
-    fn wish(given: Value, defaults: Value, dialect: Dialect) -> Wish {
+    fn options(given: Value, defaults: Value, dialect: Dialect) -> RequestOptions {
         let given = given.as_object().cloned().unwrap();
         let names = given.keys().cloned().collect();
         let mut fields = defaults.as_object().cloned().unwrap();
         fields.extend(given);
-        Wish {
+        RequestOptions {
             fields,
             given: names,
             dialect,
@@ -328,10 +329,11 @@ mod tests {
     }
 
     fn made(given: Value, defaults: Value, dialect: Dialect) -> Result<Value, String> {
-        let wish = wish(given, defaults, dialect);
+        let options = options(given, defaults, dialect);
         let headers = BTreeMap::new();
-        let asked = Asked::new(&TAKES, &wish, &headers).map_err(|error| error.message)?;
-        let body = asked.finish().map_err(|error| error.message)?;
+        let request =
+            RequestFields::new(&PARAMETERS, &options, &headers).map_err(|error| error.message)?;
+        let body = request.finish().map_err(|error| error.message)?;
         Ok(body.into())
     }
 

@@ -48,7 +48,7 @@ pub fn is_one_call(body: &Map<String, Value>) -> bool {
 
 /// What `tool_choice` asks for.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Choice {
+pub enum ToolChoice {
     /// The model decides.
     Auto,
     /// No tool.
@@ -60,14 +60,14 @@ pub enum Choice {
 }
 
 /// Takes `tool_choice` out of the body, where it is in OpenAI's form.
-pub fn take_choice(body: &mut Map<String, Value>) -> Option<Choice> {
+pub fn take_tool_choice(body: &mut Map<String, Value>) -> Option<ToolChoice> {
     let given = body.get("tool_choice")?;
     let name = given.pointer("/function/name").and_then(Value::as_str);
     let choice = match (given.as_str(), name) {
-        (Some("auto"), _) => Choice::Auto,
-        (Some("none"), _) => Choice::None,
-        (Some("required" | "any"), _) => Choice::Required,
-        (None, Some(name)) => Choice::Named(name.to_owned()),
+        (Some("auto"), _) => ToolChoice::Auto,
+        (Some("none"), _) => ToolChoice::None,
+        (Some("required" | "any"), _) => ToolChoice::Required,
+        (None, Some(name)) => ToolChoice::Named(name.to_owned()),
         _ => return None,
     };
     body.remove("tool_choice");
@@ -83,7 +83,7 @@ pub fn only_tool(body: &mut Map<String, Value>, name: &str) {
 
 /// The form that `response_format` asks for.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Form {
+pub enum ResponseFormat {
     /// Any text.
     Text,
     /// An object.
@@ -93,15 +93,15 @@ pub enum Form {
 }
 
 /// Takes `response_format` out of the body, where it is in OpenAI's form.
-pub fn take_form(body: &mut Map<String, Value>) -> Option<Form> {
+pub fn take_response_format(body: &mut Map<String, Value>) -> Option<ResponseFormat> {
     let given = body.get("response_format")?;
     let form = match (
         given["type"].as_str()?,
         given.pointer("/json_schema/schema"),
     ) {
-        ("text", _) => Form::Text,
-        ("json_object", None) if given.get("json_schema").is_none() => Form::Object,
-        ("json_schema", Some(schema)) => Form::Schema(schema.clone()),
+        ("text", _) => ResponseFormat::Text,
+        ("json_object", None) if given.get("json_schema").is_none() => ResponseFormat::Object,
+        ("json_schema", Some(schema)) => ResponseFormat::Schema(schema.clone()),
         _ => return None,
     };
     body.remove("response_format");
@@ -138,19 +138,22 @@ mod tests {
     fn choices_and_forms_are_read_and_others_are_left() {
         let named = json!({ "type": "function", "function": { "name": "f" } });
         for (given, expected) in [
-            (json!("auto"), Some(Choice::Auto)),
-            (json!("required"), Some(Choice::Required)),
-            (named, Some(Choice::Named("f".to_owned()))),
+            (json!("auto"), Some(ToolChoice::Auto)),
+            (json!("required"), Some(ToolChoice::Required)),
+            (named, Some(ToolChoice::Named("f".to_owned()))),
             (json!({ "type": "own" }), None),
         ] {
             let mut body = object(json!({ "tool_choice": given }));
-            assert_eq!(take_choice(&mut body), expected);
+            assert_eq!(take_tool_choice(&mut body), expected);
             assert_eq!(body.is_empty(), expected.is_some());
         }
         let schema = json!({ "type": "json_schema", "json_schema": { "schema": { "a": 1 } } });
         let mut body = object(json!({ "response_format": schema }));
-        assert_eq!(take_form(&mut body), Some(Form::Schema(json!({ "a": 1 }))));
+        assert_eq!(
+            take_response_format(&mut body),
+            Some(ResponseFormat::Schema(json!({ "a": 1 })))
+        );
         let mut own = object(json!({ "response_format": { "type": "own" } }));
-        assert_eq!((take_form(&mut own), own.len()), (None, 1));
+        assert_eq!((take_response_format(&mut own), own.len()), (None, 1));
     }
 }

@@ -9,7 +9,7 @@ use crate::{reserved, typed};
 
 /// What a request asks of a remote model, beside its rows.
 #[derive(Clone, Debug, Default)]
-pub struct Wish {
+pub struct RequestOptions {
     /// Its parameters over the model's and the connector's, each in its own type.
     pub fields: Map<String, Value>,
     /// The names of those that the request itself has.
@@ -20,7 +20,7 @@ pub struct Wish {
     pub whole: bool,
 }
 
-impl Wish {
+impl RequestOptions {
     /// A request's own parameters over `defaults`.
     ///
     /// # Errors
