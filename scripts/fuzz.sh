@@ -53,11 +53,12 @@ seed() {
   mkdir -p "$seeds"
   case "$name" in
     answer)
-      local house
-      for house in openai anthropic cohere mistral ollama gemini vertex azure tgi open_inference \
-        bedrock openai_responses; do
+      local folder house
+      # The glob sorts by name, as the target sorts the providers.
+      for folder in crates/backend-remote/tests/fixtures/*/; do
+        house="$(basename "$folder")"
         local file
-        for file in "crates/backend-remote/tests/fixtures/$house"/*.{sse,ndjson}; do
+        for file in "$folder"*.{sse,ndjson}; do
           [ -f "$file" ] || continue
           { printf "\\x$(printf %02x "$at")\\x07"; cat "$file"; } \
             >"$seeds/$house-$(basename "$file")"

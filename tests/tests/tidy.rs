@@ -11,6 +11,8 @@ mod cycles;
 mod deploy;
 #[path = "tidy/documents.rs"]
 mod documents;
+#[path = "tidy/providers.rs"]
+mod providers;
 #[path = "tidy/sources.rs"]
 mod sources;
 

@@ -1,12 +1,10 @@
 //! What the calls of one connector come to: how they ended, what they used, and what that cost.
 
 use serde::Deserialize;
+use volley_provider_kit::reserved::PRICES;
 use volley_telemetry::Metrics;
 use volley_types::registry::ConnectorSpec;
 use volley_types::{ConnectorId, ErrorCode, ParamValue, PredictError, Usage};
-
-/// The parameter of a connector that tells prices.
-pub(crate) const PRICES: &str = "prices";
 
 /// Tokens that a price is for.
 const PER: f64 = 1_000_000.0;
@@ -127,13 +125,13 @@ impl Account {
 }
 
 /// A call whose answer has begun. Where it ends in no other way, its caller has left.
-pub(crate) struct UnderWay<'a> {
+pub(crate) struct CallRecord<'a> {
     account: &'a Account,
     server: &'a ConnectorSpec,
     error: Option<ErrorCode>,
 }
 
-impl<'a> UnderWay<'a> {
+impl<'a> CallRecord<'a> {
     pub(crate) fn new(account: &'a Account, server: &'a ConnectorSpec) -> Self {
         Self {
             account,
@@ -148,7 +146,7 @@ impl<'a> UnderWay<'a> {
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for CallRecord<'_> {
     fn drop(&mut self) {
         self.account.called(self.server, self.error);
     }

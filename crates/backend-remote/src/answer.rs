@@ -2,14 +2,17 @@
 
 use bytes::Bytes;
 use serde_json::Value;
-use volley_types::registry::ProviderKind;
+use volley_provider_kit::calls::ToolCallAccumulator;
+use volley_provider_kit::citations::Passages;
+use volley_provider_kit::framing::{Ending, Framing};
+use volley_provider_kit::step::{self, Delta, Step};
+use volley_provider_kit::wire::Wire;
+use volley_remote_http::sse::Parser;
+use volley_remote_http::upstream;
 use volley_types::{Details, FinishReason, PredictError, Usage};
 
+use crate::delta_template::DeltaTemplate;
 use crate::expect::Expect;
-use crate::provider::{self, Calls, Delta, Ending, Passages, Step, Wire};
-use crate::sight::Sight;
-use crate::sse::{Framing, Parser};
-use crate::upstream;
 
 /// What one read of an answer brings.
 #[derive(Debug, Default)]
@@ -87,8 +90,8 @@ pub(crate) fn whole(
 pub(crate) struct Answer {
     wire: Wire,
     parser: Parser,
-    sight: Sight,
-    calls: Calls,
+    template: DeltaTemplate,
+    calls: ToolCallAccumulator,
     expect: Expect,
     /// `None` until some is told.
     usage: Option<Usage>,
@@ -110,14 +113,14 @@ impl Answer {
     /// `seed` makes ids of tool calls that the server does not name.
     pub(crate) fn new(wire: impl Into<Wire>, seed: u64) -> Self {
         let wire = wire.into();
-        let mut calls = Calls::new(seed);
-        if matches!(wire.provider, ProviderKind::Gemini | ProviderKind::Vertex) {
+        let mut calls = ToolCallAccumulator::new(seed);
+        if wire.provider.counts_bytes {
             calls.passages = Passages::default().of_bytes();
         }
         Self {
-            parser: Parser::new(provider::format(wire.provider).framing),
+            parser: Parser::new(wire.provider.framing),
             wire,
-            sight: Sight::default(),
+            template: DeltaTemplate::default(),
             calls,
             expect: Expect::default(),
             usage: None,
@@ -177,7 +180,7 @@ impl Answer {
                     break;
                 }
             };
-            if let Some(piece) = self.sight.text(text) {
+            if let Some(piece) = self.template.text(text) {
                 self.calls.passages.add(piece);
                 if let Err(failure) = self.expect.said(piece) {
                     self.failure = Some(failure);
@@ -214,7 +217,7 @@ impl Answer {
     ) -> bool {
         match self.wire.read(data, &mut self.calls) {
             Ok(Step::Delta(delta)) => {
-                self.sight.learn(&self.wire, &self.calls, data, &delta);
+                self.template.learn(&self.wire, &self.calls, data, &delta);
                 self.take(delta, part);
                 return self.failure.is_none();
             }
@@ -286,7 +289,7 @@ impl Answer {
             citation.start = citation.start.or(Some(end));
         }
         if delta.has_usage() || self.usage.is_some() {
-            provider::usage(self.usage.get_or_insert_default(), &delta);
+            step::usage(self.usage.get_or_insert_default(), &delta);
         }
         if let Some(end) = delta.end.take() {
             self.keep(*end);

@@ -3,33 +3,35 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use bytes::{Bytes, BytesMut};
-use futures::{FutureExt, Stream, StreamExt};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
-use reqwest::Response;
 use serde_json::Value;
 use url::Url;
 use volley_backend::items::Item;
-use volley_types::registry::{ConnectorSpec, ProviderKind};
+use volley_provider_kit::framing::Shape;
+use volley_provider_kit::options::RequestOptions;
+use volley_provider_kit::provider::Provider;
+use volley_provider_kit::reserved::KEY_HEADER;
+use volley_provider_kit::rows::answer::RowValues;
+use volley_provider_kit::rows::group::Group;
+use volley_provider_kit::wire::{self, Wire};
+use volley_provider_kit::{hosted, native};
+use volley_remote_http::body::{Response, bounded, within};
+use volley_remote_http::client::Clients;
+use volley_remote_http::config::RemoteConfig;
+use volley_remote_http::credential::Secret;
+use volley_remote_http::event::MAX_EVENT_BYTES;
+use volley_remote_http::refusal::Refusal;
+use volley_remote_http::upstream;
+use volley_types::registry::ConnectorSpec;
 use volley_types::{Deadline, Native, ParamValue, PredictError};
 
-use crate::credential::Secret;
 use crate::expect::Expect;
-use crate::provider::{Shape, Wire, hosted, native};
-use crate::reading::redacted;
-use crate::refusal::Refusal;
-use crate::rows::{Answered, Group, RowsForm};
-use crate::servers::Server;
-use crate::sse::MAX_EVENT_BYTES;
-use crate::wish::Wish;
-use crate::{Clients, RemoteConfig, provider, upstream};
+use crate::server::Server;
 
 /// The largest answer that is not streamed, in bytes.
 pub(crate) const MAX_WHOLE_BYTES: usize = MAX_EVENT_BYTES;
 /// The largest error body, in bytes.
 const MAX_ERROR_BYTES: usize = 64 << 10;
-/// Pieces of a body are joined up to this size.
-const MAX_GATHERED_BYTES: usize = 64 << 10;
 /// The media type of an answer that is not streamed.
 const WHOLE_MEDIA: &str = "application/json";
 /// How long a whole answer may take to a request without a deadline.
@@ -40,7 +42,7 @@ const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// What the calls of one request have in common.
 #[derive(Clone)]
 pub(crate) struct Call {
-    pub(crate) wish: Wish,
+    pub(crate) options: RequestOptions,
     /// The request as its dialect has it, for servers of the same one.
     pub(crate) native: Option<Arc<Native>>,
     pub(crate) traceparent: String,
@@ -50,7 +52,7 @@ pub(crate) struct Call {
 }
 
 /// What a call has led to: the head of a good answer.
-pub(crate) struct Sent {
+pub(crate) struct AnswerHead {
     pub(crate) response: Response,
     /// How its body is cut.
     pub(crate) shape: Shape,
@@ -68,7 +70,7 @@ impl Call {
 
     /// Whether that server is asked for a whole answer.
     fn is_whole(&self, server: &Server) -> bool {
-        self.wish.whole && !server.streams_always
+        self.options.whole && !server.streams_always
     }
 
     /// How long that server may say nothing, before its answer and between two pieces of it. One
@@ -90,14 +92,15 @@ impl Call {
         server: &Server,
         secret: Option<&Secret>,
         item: &Item,
-    ) -> Result<Sent, PredictError> {
+    ) -> Result<AnswerHead, PredictError> {
+        let provider = server.wire.provider;
         let whole = self.is_whole(server);
         let body = match self.native_for(server)? {
             Some(native) if native::is_whole(native) => {
-                native::body(native, &server.connector, &self.wish, whole)
+                native::body(native, provider, &server.connector, &self.options, whole)
             }
             native => {
-                let mut body = provider::body(&server.connector, item, &self.wish, whole)?;
+                let mut body = wire::body(provider, &server.connector, item, &self.options, whole)?;
                 if let (Some(native), Some(body)) = (native, body.as_object_mut()) {
                     native::overlay(body, native);
                 }
@@ -105,17 +108,17 @@ impl Call {
             }
         };
         if !server.runs_tools {
-            hosted::refuse(server.wire.provider, &body)?;
+            hosted::refuse(&body, provider.hosted_tool)?;
         }
         let (url, accept) = match whole {
             true => (&server.whole_url, WHOLE_MEDIA),
-            false => (&server.url, provider::format(server.wire.provider).media),
+            false => (&server.url, provider.media),
         };
         let (limit, _) = self.silence(server);
         let sent = self.post(server, url, secret, &body, accept, limit).await;
         let (response, shape) = sent?;
-        let expect = Expect::of(server.wire.provider, &body, &self.wish.fields);
-        Ok(Sent {
+        let expect = Expect::of(provider, &body, &self.options.fields);
+        Ok(AnswerHead {
             response,
             shape,
             expect,
@@ -124,8 +127,8 @@ impl Call {
 
     /// The format that the caller and that server share, where they do.
     pub(crate) fn shared_format(&self, server: &Server) -> Option<&'static str> {
-        let forms = native::forms(&server.connector);
-        let caller = self.wish.dialect.as_str();
+        let forms = native::forms(server.wire.provider, &server.connector);
+        let caller = self.options.dialect.as_str();
         forms.iter().copied().find(|form| *form == caller)
     }
 
@@ -137,18 +140,25 @@ impl Call {
         let Some(native) = self.native.as_deref() else {
             return Ok(None);
         };
-        Ok(native::fits(native, &server.connector)?.then_some(native))
+        Ok(native::fits(native, server.wire.provider, &server.connector)?.then_some(native))
     }
 
     /// Asks for the rows of a group, and reads what comes back.
     pub(crate) async fn rows(
         &self,
         server: &Server,
-        form: &RowsForm,
         group: &Group,
-    ) -> Result<Answered, PredictError> {
+    ) -> Result<RowValues, PredictError> {
+        let form = server.rows.as_ref().ok_or_else(|| {
+            PredictError::internal("a remote model was asked for rows", "it generates")
+        })?;
         let secret = server.secret().await?;
-        let body = form.body(&server.connector, group, &self.wish.fields)?;
+        let body = form.body(
+            server.wire.provider,
+            &server.connector,
+            group,
+            &self.options.fields,
+        )?;
         let limit = self.config.first_byte_timeout;
         let sent = self.post(
             server,
@@ -179,7 +189,13 @@ impl Call {
         let connector = &server.connector;
         let body = serde_json::to_vec(body)
             .map_err(|error| PredictError::internal("the request cannot be written", error))?;
-        let mut headers = headers(connector, secret, &self.traceparent, accept)?;
+        let mut headers = headers(
+            server.wire.provider,
+            connector,
+            secret,
+            &self.traceparent,
+            accept,
+        )?;
         if let Some(native) = self.native_for(server)? {
             native::headers(native, connector, &mut headers);
         }
@@ -216,7 +232,7 @@ impl Call {
                 headers: &headers,
                 body: &body,
             };
-            return Err(refusal.error(|text| redacted(secret, text)));
+            return Err(refusal.error(|text| Secret::redacted(secret, text)));
         }
         let media = media(&headers);
         match wire.shape(&media) {
@@ -227,56 +243,17 @@ impl Call {
     }
 }
 
-type Piece = reqwest::Result<Bytes>;
-
-/// Joins the pieces that are there already to `first`, so that they become one batch of rows:
-/// what a batch costs, it costs once. What is there and is no piece of a body is `held`.
-pub(crate) fn gather(
-    first: Bytes,
-    pieces: &mut (impl Stream<Item = Piece> + Unpin),
-    held: &mut Option<Option<Piece>>,
-) -> Bytes {
-    let mut joined = None;
-    let length = |joined: &Option<BytesMut>| joined.as_ref().map_or(first.len(), BytesMut::len);
-    while length(&joined) < MAX_GATHERED_BYTES {
-        match pieces.next().now_or_never() {
-            Some(Some(Ok(next))) => joined
-                .get_or_insert_with(|| BytesMut::from(first.as_ref()))
-                .extend_from_slice(&next),
-            Some(other) => {
-                *held = Some(other);
-                break;
-            }
-            None => break,
-        }
-    }
-    joined.map_or(first, BytesMut::freeze)
-}
-
-/// The result of `work`, unless it takes longer than `limit`.
-///
-/// # Errors
-/// `UpstreamTimeout`.
-pub(crate) async fn within<T>(
-    limit: Duration,
-    work: impl Future<Output = T>,
-) -> Result<T, PredictError> {
-    tokio::time::timeout(limit, work)
-        .await
-        .map_err(|_| upstream::silent(limit))
-}
-
 /// The headers of a request: the connector's, the key's, and what the format demands.
 ///
 /// # Errors
 /// `InvalidInput` when one of them cannot be sent.
 fn headers(
+    provider: &Provider,
     connector: &ConnectorSpec,
     secret: Option<&Secret>,
     traceparent: &str,
     accept: &'static str,
 ) -> Result<HeaderMap, PredictError> {
-    let format = provider::format(connector.provider);
     let mut headers = HeaderMap::new();
     for (name, value) in &connector.headers {
         let pair = HeaderName::try_from(name)
@@ -289,12 +266,12 @@ fn headers(
     headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
     let json = HeaderValue::from_static("application/json");
     headers.entry(header::CONTENT_TYPE).or_insert(json);
-    let (name, prefix) = key_header(connector)?;
+    let (name, prefix) = key_header(provider, connector)?;
     let key = secret.map(|secret| secret.header(prefix));
     if let Some(key) = key.transpose()?.flatten() {
         headers.insert(name, key);
     }
-    for (name, value) in format.headers {
+    for (name, value) in provider.headers {
         let name = HeaderName::from_static(name);
         let value = HeaderValue::from_static(value);
         headers.entry(name).or_insert(value);
@@ -310,10 +287,13 @@ fn headers(
 ///
 /// # Errors
 /// `InvalidInput` when that is no header's name.
-fn key_header(connector: &ConnectorSpec) -> Result<(HeaderName, &'static str), PredictError> {
-    let prefix = provider::format(connector.provider).key_prefix;
-    match connector.parameters.get(provider::KEY_HEADER) {
-        Some(ParamValue::Text(name)) if connector.provider == ProviderKind::Http => {
+fn key_header(
+    provider: &Provider,
+    connector: &ConnectorSpec,
+) -> Result<(HeaderName, &'static str), PredictError> {
+    let prefix = provider.key_prefix;
+    match connector.parameters.get(KEY_HEADER) {
+        Some(ParamValue::Text(name)) if provider.is_configured() => {
             let name = HeaderName::try_from(name.as_str()).map_err(|_| {
                 let message = "parameter 'credential_header' is no name of a header";
                 PredictError::invalid(message)
@@ -325,10 +305,7 @@ fn key_header(connector: &ConnectorSpec) -> Result<(HeaderName, &'static str), P
             };
             Ok((name, prefix))
         }
-        _ => Ok((
-            HeaderName::from_static(connector.provider.key_header()),
-            prefix,
-        )),
+        _ => Ok((HeaderName::from_static(provider.key_header), prefix)),
     }
 }
 
@@ -343,34 +320,4 @@ fn media(headers: &HeaderMap) -> String {
         .unwrap_or_default()
         .trim()
         .to_ascii_lowercase()
-}
-
-/// Whether a body that is cut is told from one that ends. Without a length, and before HTTP/2, it
-/// ends with the connection, however that ends.
-pub(crate) fn is_bounded(response: &Response) -> bool {
-    let lengths = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
-    let has = |name: &HeaderName| response.headers().contains_key(name);
-    http::Version::HTTP_2 <= response.version() || lengths.iter().any(has)
-}
-
-/// A body of at most `limit` bytes, with at most `stall` between two pieces.
-///
-/// # Errors
-/// As a stream's; `UpstreamFailed` past the limit.
-pub(crate) async fn bounded(
-    mut response: Response,
-    limit: usize,
-    stall: Duration,
-) -> Result<Bytes, PredictError> {
-    let mut body = BytesMut::new();
-    while let Some(piece) = within(stall, response.chunk())
-        .await?
-        .map_err(upstream::broken)?
-    {
-        if limit < body.len() + piece.len() {
-            return Err(upstream::not_a_stream("a body over the limit"));
-        }
-        body.extend_from_slice(&piece);
-    }
-    Ok(body.freeze())
 }

@@ -7,6 +7,7 @@ use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use async_trait::async_trait;
 use futures::StreamExt;
 use volley_backend::BackendLoader;
+use volley_remote_http::naming::named;
 use volley_types::registry::{
     Assignment, BackendKind, ConnectorSpec, ModelSource, ModelVersionSpec,
 };
@@ -18,7 +19,6 @@ use volley_types::{
 
 use crate::RemoteLoader;
 use crate::account::Account;
-use crate::naming::named;
 use crate::servers::Servers;
 
 /// How long a server that is tried may take.

@@ -6,11 +6,13 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use volley_types::registry::ProviderKind;
+use volley_provider_kit::framing::Framing;
+use volley_remote_http::sse::Parser;
 
 use crate::answer::Answer;
 use crate::merge::{Merge, To};
-use crate::sse::{Framing, Parser};
+use crate::tests::provider;
+use volley_providers::Provider;
 
 const CHUNKS: usize = 500;
 const ROUNDS: usize = if cfg!(debug_assertions) { 1 } else { 400 };
@@ -53,7 +55,7 @@ fn anthropic() -> String {
 }
 
 /// The best time of a chunk over many short rounds, most of which nothing interrupts.
-fn time(provider: ProviderKind, pieces: &[Bytes], rows: bool) -> Duration {
+fn time(provider: &'static Provider, pieces: &[Bytes], rows: bool) -> Duration {
     let round = || {
         let (mut answer, mut merge) = (Answer::new(provider, 0), Merge::new(1));
         let started = Instant::now();
@@ -89,9 +91,9 @@ fn time_of_trees(body: &Bytes) -> Duration {
 #[test]
 fn cost_of_a_chunk() {
     let cases = [
-        ("openai, plain", ProviderKind::OpenAi, openai(false)),
-        ("openai, with an escape", ProviderKind::OpenAi, openai(true)),
-        ("anthropic, plain", ProviderKind::Anthropic, anthropic()),
+        ("openai, plain", provider("openai"), openai(false)),
+        ("openai, with an escape", provider("openai"), openai(true)),
+        ("anthropic, plain", provider("anthropic"), anthropic()),
     ];
     let tree = time_of_trees(&Bytes::from(openai(true)));
     eprintln!("openai, as trees of JSON: {tree:?}");
@@ -116,7 +118,7 @@ fn cost_of_a_chunk() {
 
 /// The best time of an event with so much text, from the bytes as the network brings them to what
 /// is sent on.
-fn time_of_an_event(provider: ProviderKind, event: &Bytes) -> Duration {
+fn time_of_an_event(provider: &'static Provider, event: &Bytes) -> Duration {
     let round = || {
         let mut answer = Answer::new(provider, 0);
         let pieces: Vec<_> = (0..event.len())
@@ -142,13 +144,13 @@ fn cost_of_an_event_of_8_mib() {
     for (name, provider, start, end) in [
         (
             "openai",
-            ProviderKind::OpenAi,
+            provider("openai"),
             "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"",
             "\"}}]}\n\n",
         ),
         (
             "anthropic",
-            ProviderKind::Anthropic,
+            provider("anthropic"),
             "data: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\
              \"text_delta\",\"text\":\"",
             "\"}}\n\n",

@@ -2,12 +2,12 @@
 //! the input of one tool, or calls no more than one. Pure.
 
 use serde_json::{Map, Value};
-use volley_types::registry::ProviderKind;
+use volley_provider_kit::provider::{ANSWER_TOOL, Provider};
+use volley_provider_kit::step::Delta;
+use volley_remote_http::upstream::error;
 use volley_types::{ErrorCode, FinishReason, PredictError};
 
-use crate::provider::{ANSWER_TOOL, Delta};
 use crate::schema;
-use crate::upstream::error;
 
 /// The longest answer that is checked by a schema, in bytes.
 const MAX_FORM_BYTES: usize = 8 << 20;
@@ -36,7 +36,7 @@ struct Form {
 
 impl Expect {
     /// What `body`, made for a request with these parameters, leads to.
-    pub(crate) fn of(provider: ProviderKind, body: &Value, fields: &Map<String, Value>) -> Self {
+    pub(crate) fn of(provider: &Provider, body: &Value, fields: &Map<String, Value>) -> Self {
         let tools = body
             .pointer("/toolConfig/tools")
             .or_else(|| body.get("tools"));
@@ -46,14 +46,6 @@ impl Expect {
             name.and_then(Value::as_str)
         });
         let answer_tool = names.into_iter().any(|name| name == ANSWER_TOOL);
-        let untold = matches!(
-            provider,
-            ProviderKind::Gemini
-                | ProviderKind::Vertex
-                | ProviderKind::Cohere
-                | ProviderKind::Ollama
-                | ProviderKind::Bedrock
-        );
         let alone = fields.get("parallel_tool_calls") == Some(&Value::Bool(false));
         let form = form(provider, fields).map(|schema| {
             let text = String::new();
@@ -62,7 +54,7 @@ impl Expect {
         Self {
             form,
             answer_tool,
-            one_call: untold && alone,
+            one_call: !provider.limits_calls && alone,
             ..Self::default()
         }
     }
@@ -172,15 +164,10 @@ impl Expect {
 
 /// The schema that an answer is checked by: that of a request to a server which may enforce less
 /// than it says. Where the caller wants no more than the server's best, there is none.
-fn form(provider: ProviderKind, fields: &Map<String, Value>) -> Option<Value> {
-    let partial = matches!(
-        provider,
-        ProviderKind::Anthropic
-            | ProviderKind::Bedrock
-            | ProviderKind::Gemini
-            | ProviderKind::Vertex
-    );
-    let form = fields.get("response_format").filter(|_| partial)?;
+fn form(provider: &Provider, fields: &Map<String, Value>) -> Option<Value> {
+    let form = fields
+        .get("response_format")
+        .filter(|_| !provider.keeps_schemas)?;
     let form = form.get("json_schema")?;
     let schema = form.get("schema")?;
     (form.get("strict") != Some(&Value::Bool(false))).then(|| schema.clone())
@@ -191,6 +178,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::tests::provider;
 
     fn delta(calls: &Value, finish: Option<FinishReason>) -> Delta {
         Delta {
@@ -203,7 +191,7 @@ mod tests {
     #[test]
     fn the_input_of_the_tool_is_the_answer() {
         let body = json!({ "tools": [{ "name": ANSWER_TOOL }] });
-        let mut expect = Expect::of(ProviderKind::Anthropic, &body, &Map::new());
+        let mut expect = Expect::of(provider("anthropic"), &body, &Map::new());
         let begun = json!([{ "index": 0, "id": "a", "function": {
             "name": ANSWER_TOOL, "arguments": "" } }]);
         let mut first = delta(&begun, None);
@@ -225,7 +213,7 @@ mod tests {
     fn the_callers_tools_are_called_as_ever() {
         let body = json!({ "toolConfig": { "tools": [
             { "toolSpec": { "name": ANSWER_TOOL } }, { "toolSpec": { "name": "f" } }] } });
-        let mut expect = Expect::of(ProviderKind::Bedrock, &body, &Map::new());
+        let mut expect = Expect::of(provider("bedrock"), &body, &Map::new());
         let call =
             json!([{ "index": 0, "id": "a", "function": { "name": "f", "arguments": "{}" } }]);
         let mut called = delta(&call, Some(FinishReason::ToolCalls));
@@ -245,12 +233,12 @@ mod tests {
             .as_object()
             .cloned()
             .unwrap();
-        let mut expect = Expect::of(ProviderKind::Gemini, &json!({}), &fields);
+        let mut expect = Expect::of(provider("gemini"), &json!({}), &fields);
         let call = |index: u32| json!([{ "index": index, "id": "a", "function": { "name": "f", "arguments": "{}" } }]);
         assert!(expect.check(&mut delta(&call(0), None)).is_ok());
         let error = expect.check(&mut delta(&call(1), None)).unwrap_err();
         assert_eq!(error.code, ErrorCode::UpstreamFailed);
-        let mut told = Expect::of(ProviderKind::OpenAi, &json!({}), &fields);
+        let mut told = Expect::of(provider("openai"), &json!({}), &fields);
         assert!(told.check(&mut delta(&call(1), None)).is_ok());
     }
 }

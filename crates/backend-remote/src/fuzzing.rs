@@ -4,14 +4,15 @@
 
 use bytes::Bytes;
 use serde_json::Value;
+use volley_provider_kit::framing::Framing;
+use volley_provider_kit::paths::Path;
+use volley_provider_kit::rows::answer::Post;
+use volley_provider_kit::template;
+use volley_providers::Provider;
+use volley_remote_http::sse::Parser;
 use volley_types::Citation;
-use volley_types::registry::ProviderKind;
 
 use crate::answer::Answer;
-use crate::paths::Path;
-use crate::rows::Post;
-use crate::sse::{Framing, Parser};
-use crate::template;
 
 /// An answer of a provider, whole and in pieces: SSE, JSON lines or AWS's frames, and what their
 /// events say. The first byte tells the provider, the second the length of the pieces.
@@ -22,11 +23,10 @@ pub fn answer(bytes: &[u8]) {
     let Some(([which, length], body)) = bytes.split_first_chunk::<2>() else {
         return;
     };
-    let kinds: Vec<_> = ProviderKind::ALL
-        .into_iter()
-        .filter(|kind| *kind != ProviderKind::Http)
-        .collect();
-    let provider = kinds[usize::from(*which) % kinds.len()];
+    let mut providers = volley_providers::PROVIDERS.to_vec();
+    // In the order of their names, as `scripts/fuzz.sh` counts the folders of their transcripts.
+    providers.sort_unstable_by_key(|provider| provider.name);
+    let provider = providers[usize::from(*which) % providers.len()];
     let length = usize::from(*length).max(1);
     let whole = play(provider, std::iter::once(body));
     let pieces = play(provider, body.chunks(length));
@@ -36,7 +36,7 @@ pub fn answer(bytes: &[u8]) {
 /// The text, the citations, and how it ended.
 type Played = (String, Vec<Citation>, bool, Option<&'static str>);
 
-fn play<'a>(provider: ProviderKind, pieces: impl Iterator<Item = &'a [u8]>) -> Played {
+fn play<'a>(provider: &'static Provider, pieces: impl Iterator<Item = &'a [u8]>) -> Played {
     let mut answer = Answer::new(provider, 0);
     let (mut text, mut citations) = (String::new(), Vec::new());
     let pieces = pieces.map(|piece| Some(Bytes::copy_from_slice(piece)));

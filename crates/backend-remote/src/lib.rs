@@ -1,73 +1,52 @@
 //! Remote models: one replica holds no model but the way to one, a connector.
 //!
+//! Four crates make a call, and each uses only those above it:
+//!
+//! | crate | what it has | what it may not do |
+//! |---|---|---|
+//! | `volley-provider-kit` | what providers share: parameters, events, tool calls, citations, words of errors, rows | I/O; it knows no provider by name |
+//! | `volley-providers` | a file for each provider, and the list of them | I/O |
+//! | `volley-remote-http` | clients, egress, credentials, signatures, limits, retries, events of a body | it knows no provider by name |
+//! | this one | who is called for an item, and what is made of the answer | name an HTTP client |
+//!
 //! Reading order: [`RemoteLoader`], `predict` (one request), `servers` (who is called for an item
-//! of it, and again), `call` (one call), `rows` (models that embed or rerank), `reading` and `answer` (what comes back), `merge` (the
-//! answers as one stream), `provider` (a wire format each), `sse` and `frames` (the events),
-//! `upstream` (failures into errors), `egress` (where calls may go).
+//! of it, and again), `server` (one of them), `call` (one call), `rows` (models that embed or
+//! rerank), `reading` and `answer` (what comes back), `merge` (the answers as one stream).
 
 mod account;
 mod answer;
-mod budget;
 mod call;
 mod check;
-mod config;
 #[cfg(test)]
 mod cost;
-mod credential;
-mod egress;
+mod delta_template;
 mod expect;
-mod fault;
-mod frames;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
-mod limits;
 mod merge;
-mod naming;
-mod paths;
 mod predict;
-mod provider;
 mod reading;
-mod refusal;
-mod reserved;
 mod rows;
 mod schema;
+mod server;
 mod servers;
-mod sight;
-mod signing;
-mod sse;
-mod template;
-mod tries;
-mod upstream;
-mod wish;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use url::Url;
 use volley_backend::{Backend, BackendLoader};
+use volley_remote_http::client::Clients;
+pub use volley_remote_http::config::RemoteConfig;
+use volley_remote_http::credential::Opener;
 use volley_telemetry::Metrics;
 use volley_types::PredictError;
 use volley_types::registry::{Assignment, BackendKind, OpenSecret};
 
 use crate::account::Account;
-pub use crate::config::RemoteConfig;
-use crate::credential::Opener;
 use crate::predict::RemoteModel;
 use crate::rows::RemoteRows;
 use crate::servers::{AllServers, Servers};
-
-/// One client speaks HTTP/2 over one connection for each host, which carries some hundred
-/// streams; several spread the load.
-const CLIENTS: usize = 16;
-/// Shorter than what servers and balancers in between allow an idle connection.
-const POOL_IDLE: Duration = Duration::from_secs(4);
-
-/// A stream whose caller reads slowly must not stop the others on its connection: each may
-/// hold this much, in bytes, and the connection as much as all of them.
-const STREAM_WINDOW: u32 = 256 << 10;
-const CONNECTION_WINDOW: u32 = i32::MAX as u32;
 
 /// Loads remote models.
 #[derive(Clone, Debug)]
@@ -91,10 +70,10 @@ impl RemoteLoader {
     /// # Errors
     /// `Internal` when a client cannot be set up.
     pub fn new(config: RemoteConfig) -> Result<Self, PredictError> {
-        let (clients, no_tls) = match Clients::build(&config, |builder| builder) {
+        let (clients, no_tls) = match Clients::new(&config) {
             Ok(clients) => (clients, None),
             Err(failure) => {
-                let plain = Clients::build(&config, |builder| builder.tls_certs_only([]));
+                let plain = Clients::without_tls(&config);
                 let plain = plain.map_err(|error| {
                     let message = "the HTTP client of remote models cannot be set up";
                     PredictError::internal(message, error)
@@ -141,44 +120,6 @@ impl RemoteLoader {
     }
 }
 
-/// HTTP clients, taken in turns.
-#[derive(Debug)]
-pub(crate) struct Clients {
-    clients: Vec<reqwest::Client>,
-    turn: AtomicUsize,
-}
-
-impl Clients {
-    fn build(
-        config: &RemoteConfig,
-        trust: impl Fn(reqwest::ClientBuilder) -> reqwest::ClientBuilder,
-    ) -> Result<Self, reqwest::Error> {
-        let resolver = Arc::new(egress::CheckedResolver::new(config.allow_private));
-        let build = || {
-            let builder = reqwest::Client::builder()
-                .connect_timeout(config.connect_timeout)
-                .pool_idle_timeout(POOL_IDLE)
-                .tcp_nodelay(true)
-                .http2_initial_stream_window_size(STREAM_WINDOW)
-                .http2_initial_connection_window_size(CONNECTION_WINDOW)
-                .redirect(reqwest::redirect::Policy::none())
-                .no_proxy()
-                .user_agent(concat!("volley/", env!("CARGO_PKG_VERSION")))
-                .dns_resolver(resolver.clone());
-            trust(builder).build()
-        };
-        Ok(Self {
-            clients: (0..CLIENTS).map(|_| build()).collect::<Result<_, _>>()?,
-            turn: AtomicUsize::new(0),
-        })
-    }
-
-    pub(crate) fn next(&self) -> &reqwest::Client {
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        &self.clients[turn % self.clients.len()]
-    }
-}
-
 #[async_trait]
 impl BackendLoader for RemoteLoader {
     fn kind(&self) -> BackendKind {
@@ -222,11 +163,17 @@ pub(crate) mod tests {
     use std::collections::BTreeMap;
 
     use volley_types::registry::{
-        ConnectorPolicy, ConnectorSpec, ModelSource, ModelVersionSpec, ProviderKind,
+        ConnectorPolicy, ConnectorSpec, ModelSource, ModelVersionSpec, ProviderName,
     };
-    use volley_types::{ConnectorId, ErrorCode, ModelName, ModelVersion, Parameters};
+    use volley_types::{
+        CheckConnector, ConnectorId, ErrorCode, ModelName, ModelVersion, Parameters,
+    };
 
     use super::*;
+
+    pub(crate) fn provider(name: &str) -> &'static volley_providers::Provider {
+        volley_providers::named(name).unwrap()
+    }
 
     pub(crate) fn assignment(url: &str) -> Assignment {
         let id = ConnectorId::new("c").unwrap();
@@ -243,7 +190,7 @@ pub(crate) mod tests {
             connector: Some(ConnectorSpec {
                 id,
                 name: "c".to_owned(),
-                provider: ProviderKind::OpenAi,
+                provider: ProviderName::from_static("openai"),
                 url: url.to_owned(),
                 model: "m".to_owned(),
                 credential: None,
@@ -256,10 +203,26 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
+    async fn a_provider_that_this_version_lacks_is_named_and_nothing_is_called() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let loader = RemoteLoader::new(RemoteConfig::default()).unwrap();
+        let mut later = assignment("http://127.0.0.1:1/v1/chat/completions");
+        let connector = later.connector.as_mut().unwrap();
+        connector.provider = ProviderName::from_static("of_a_later_version");
+        let refused = loader.check_connector(connector, false).await.unwrap_err();
+        let failed = loader.load(&later).await.err().unwrap();
+        for error in [refused, failed] {
+            assert_eq!(error.code, ErrorCode::InvalidInput);
+            assert!(error.message.contains("'of_a_later_version'"), "{error}");
+            assert!(error.message.contains("upgrade the worker"), "{error}");
+        }
+    }
+
+    #[tokio::test]
     async fn without_certificates_only_plain_servers_can_be_called() {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let config = RemoteConfig::default();
-        let clients = Clients::build(&config, |builder| builder.tls_certs_only([])).unwrap();
+        let clients = Clients::without_tls(&config).unwrap();
         let loader = RemoteLoader {
             clients: Arc::new(clients),
             no_tls: Some(PredictError::invalid("no certificates")),

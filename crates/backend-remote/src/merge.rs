@@ -114,13 +114,13 @@ impl Merge {
 
 #[cfg(test)]
 mod tests {
+    use volley_remote_http::upstream;
     use volley_types::{Details, GenerationRow};
 
     use volley_types::FinishReason;
 
     use super::*;
     use crate::answer::End;
-    use crate::upstream;
 
     fn to(item: u32) -> To {
         To { item, choice: 0 }

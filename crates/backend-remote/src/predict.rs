@@ -9,20 +9,21 @@ use futures::{Stream, StreamExt, stream};
 use serde_json::Value;
 use volley_backend::Backend;
 use volley_backend::items::{self, Item};
+use volley_provider_kit::options::RequestOptions;
+use volley_remote_http::client::Clients;
+use volley_remote_http::config::RemoteConfig;
 use volley_types::params::COUNT_TOKENS;
 use volley_types::{
     ChunkStream, ErrorCode, ModelName, ModelRef, Native, ParamValue, Parameters, Predict,
     PredictError, PredictRequest, Signature,
 };
 
-use crate::account::UnderWay;
+use crate::account::CallRecord;
 use crate::answer::Part;
 use crate::call::Call;
 use crate::merge::{Merge, To};
-use crate::naming::named;
 use crate::servers::Servers;
-use crate::wish::Wish;
-use crate::{Clients, RemoteConfig};
+use volley_remote_http::naming::named;
 
 /// Items of one request that are asked for at a time. A request holds one permit however many
 /// items it has, so this is small; and servers limit their callers.
@@ -83,8 +84,8 @@ impl Predict for RemoteModel {
                 Some(native) if native.lost.is_some() => vec![Item::Chat(Vec::new())],
                 _ => items::collect(input).await?,
             };
-            let wish = Wish::read(given, &defaults, dialect, whole)?;
-            let call = Call { wish, native, traceparent, deadline, clients, config };
+            let options = RequestOptions::read(given, &defaults, dialect, whole)?;
+            let call = Call { options, native, traceparent, deadline, clients, config };
             let mut merge = Merge::new(items.len() * choices as usize);
             let mut parts = answers(servers, calls(call, choices), items);
             while let Some((to, part)) = parts.next().await {
@@ -146,12 +147,12 @@ fn take_choices(given: &mut Parameters, defaults: &Parameters) -> Result<u32, Pr
 
 /// A call for each choice. A seed is another for each, or all would say the same.
 fn calls(call: Call, choices: u32) -> Vec<Arc<Call>> {
-    let seed = call.wish.fields.get("seed").and_then(Value::as_i64);
+    let seed = call.options.fields.get("seed").and_then(Value::as_i64);
     let others = (1..choices).map(|choice| {
         let mut other = call.clone();
         if let Some(seed) = seed {
             let seed = seed.wrapping_add(i64::from(choice));
-            other.wish.fields.insert("seed".to_owned(), seed.into());
+            other.options.fields.insert("seed".to_owned(), seed.into());
         }
         Arc::new(other)
     });
@@ -203,7 +204,7 @@ fn answer(
     try_stream! {
         let _permit = servers.limits.permit(call.patience(Instant::now())).await?;
         let mut opened = servers.open(&call, &item).await?;
-        let mut under_way = UnderWay::new(&servers.account, &opened.server.connector);
+        let mut under_way = CallRecord::new(&servers.account, &opened.server.connector);
         while let Some(part) = opened.reading.next().await {
             match &part {
                 Err(error) => {

@@ -4,19 +4,17 @@ use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use volley_backend::items::Item;
+use volley_provider_kit::framing::Shape;
+use volley_remote_http::credential::Secret;
+use volley_remote_http::upstream;
 use volley_types::PredictError;
 
 use crate::answer::{self, Answer, Part};
-use crate::call::{self, Call, Sent};
-use crate::credential::Secret;
-use crate::provider::Shape;
-use crate::servers::Server;
-use crate::upstream;
-
-type Piece = reqwest::Result<Bytes>;
+use crate::call::{self, AnswerHead, Call};
+use crate::server::Server;
+use volley_remote_http::body::{self, Piece};
 
 /// How long a terminator may take to come once the answer has told why it ends.
 const TERMINATOR_WAIT: Duration = Duration::from_secs(5);
@@ -40,6 +38,20 @@ struct Rest {
 }
 
 impl Reading {
+    /// Calls that server, and reads until its answer begins.
+    ///
+    /// # Errors
+    /// Those of [`Self::open`] and [`Self::begin`].
+    pub(crate) async fn begun(
+        call: &Call,
+        server: &Server,
+        item: &Item,
+    ) -> Result<Self, PredictError> {
+        let mut reading = Self::open(call, server, item).await?;
+        reading.begin().await?;
+        Ok(reading)
+    }
+
     /// Calls that server; its answer has a good head then.
     ///
     /// # Errors
@@ -52,15 +64,15 @@ impl Reading {
         let secret = server.secret().await?;
         // No two answers of this process make the same ids for their tool calls.
         let seed = RandomState::new().hash_one(0);
-        let Sent {
+        let AnswerHead {
             response,
             shape,
             expect,
         } = call.send(server, secret.as_ref(), item).await?;
         let limits = call.silence(server);
         let Shape::Stream(framing) = shape else {
-            let body = call::bounded(response, call::MAX_WHOLE_BYTES, limits.1).await?;
-            let redact = |text: &str| redacted(secret.as_ref(), text);
+            let body = body::bounded(response, call::MAX_WHOLE_BYTES, limits.1).await?;
+            let redact = |text: &str| Secret::redacted(secret.as_ref(), text);
             let format = call.shared_format(server).filter(|_| expect.is_plain());
             let mut part = answer::whole(&server.wire, expect, seed, &body, redact)?;
             if let Some(format) = format {
@@ -71,7 +83,7 @@ impl Reading {
                 rest: None,
             });
         };
-        let bounded = call::is_bounded(&response);
+        let bounded = body::is_bounded(&response);
         let rest = Rest {
             pieces: Box::pin(response.bytes_stream()),
             held: None,
@@ -140,22 +152,17 @@ impl Rest {
                 let next = tokio::time::timeout(wait, self.pieces.next());
                 next.await.unwrap_or_default()
             }
-            None => call::within(self.limits.0, self.pieces.next()).await?,
+            None => body::within(self.limits.0, self.pieces.next()).await?,
         };
         self.limits.0 = self.limits.1;
-        let redact = |text: &str| redacted(self.secret.as_ref(), text);
+        let redact = |text: &str| Secret::redacted(self.secret.as_ref(), text);
         Ok(match piece {
             Some(Ok(first)) => {
-                let piece = call::gather(first, &mut self.pieces, &mut self.held);
+                let piece = body::gather(first, &mut self.pieces, &mut self.held);
                 self.answer.read(Some(piece), redact)
             }
             Some(Err(failure)) => self.answer.break_off(upstream::broken(failure)),
             None => self.answer.read(None, redact),
         })
     }
-}
-
-/// `text` without the key, should a server repeat it.
-pub(crate) fn redacted(secret: Option<&Secret>, text: &str) -> String {
-    secret.map_or_else(|| text.to_owned(), |secret| secret.redact(text))
 }

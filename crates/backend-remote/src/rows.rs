@@ -1,10 +1,6 @@
 //! Remote models that embed or rerank: each row of a request has a row of the answer. Several rows
 //! are one call, where the server takes several.
 
-mod answer;
-mod form;
-mod google;
-
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -15,20 +11,20 @@ use async_stream::try_stream;
 use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt, stream};
 use volley_backend::Backend;
+use volley_provider_kit::options::RequestOptions;
+use volley_provider_kit::rows::answer::RowValues;
+use volley_provider_kit::rows::form::groups;
+use volley_provider_kit::rows::group::Group;
+use volley_remote_http::client::Clients;
+use volley_remote_http::config::RemoteConfig;
 use volley_types::params::{DETOKENIZE, TOKEN_VECTORS, TOKENIZE};
 use volley_types::{
     ChunkStream, ErrorCode, ModelName, ModelRef, Parameters, Predict, PredictError, PredictRequest,
     Signature, Task,
 };
 
-pub(crate) use self::answer::Answered;
-#[cfg(any(test, feature = "fuzzing"))]
-pub(crate) use self::answer::Post;
-pub(crate) use self::form::{Group, RowsForm};
 use crate::call::Call;
 use crate::servers::Servers;
-use crate::wish::Wish;
-use crate::{Clients, RemoteConfig};
 
 /// Calls for one request that are made at a time.
 const CALLS_AT_ONCE: usize = 8;
@@ -106,7 +102,7 @@ impl Predict for RemoteRows {
             }
         }
         let call = Arc::new(Call {
-            wish: Wish::read(given, &self.defaults, dialect, true)?,
+            options: RequestOptions::read(given, &self.defaults, dialect, true)?,
             native: None,
             traceparent: request.trace.to_string(),
             deadline: request.deadline,
@@ -117,7 +113,7 @@ impl Predict for RemoteRows {
         let batches = try_stream! {
             let mut input = request.input.into_stream();
             while let Some(rows) = input.try_next().await? {
-                let groups = form::groups(&rows, signature.task, servers.step())?;
+                let groups = groups(&rows, signature.task, servers.step())?;
                 let asked = groups.into_iter().map(|group| ask(&servers, &call, group));
                 let mut answered = stream::iter(asked).buffered(CALLS_AT_ONCE);
                 while let Some(answered) = answered.next().await {
@@ -138,12 +134,12 @@ impl Predict for RemoteRows {
 }
 
 /// One call for several rows.
-async fn ask(servers: &Servers, call: &Call, group: Group) -> Result<Answered, PredictError> {
+async fn ask(servers: &Servers, call: &Call, group: Group) -> Result<RowValues, PredictError> {
     let _permit = servers.limits.permit(call.patience(Instant::now())).await?;
     servers.ask(call, &group).await
 }
 
-fn columns(signature: &Signature, answered: Answered) -> Result<RecordBatch, PredictError> {
+fn columns(signature: &Signature, answered: RowValues) -> Result<RecordBatch, PredictError> {
     let tokens = UInt32Array::from_iter_values(answered.tokens());
     let values: ArrayRef = if signature.task == Task::Rerank {
         let scores = answered.values.iter().map(|values| values.first().copied());

@@ -1,35 +1,31 @@
 //! The servers behind one connector, and the calls to them for one item.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use recloser::{AsyncRecloser, Error, Recloser};
+use recloser::Error;
 use url::Url;
 use volley_backend::items::Item;
+use volley_provider_kit::native;
+use volley_provider_kit::rows::answer::RowValues;
+use volley_provider_kit::rows::group::Group;
+use volley_remote_http::budget::Budget;
+use volley_remote_http::credential::Opener;
+use volley_remote_http::limits::Limits;
+use volley_remote_http::naming::named;
+use volley_remote_http::retry::{Rank, RetryState, blames_request};
 use volley_types::native::PARTS;
-use volley_types::registry::{ConnectorPolicy, ConnectorSpec, ProviderKind};
+use volley_types::registry::ConnectorSpec;
 use volley_types::{ConnectorId, ErrorCode, PredictError, Task};
 
 use crate::account::Account;
-use crate::budget::Budget;
 use crate::call::Call;
-use crate::credential::{Opener, Secret};
-use crate::limits::Limits;
-use crate::naming::named;
-use crate::provider::{self, Wire, hosted, native};
 use crate::reading::Reading;
-use crate::reserved;
-use crate::rows::{Answered, Group, RowsForm};
-use crate::signing::Signer;
-use crate::tries::{Rank, Tries, blames_request, blames_server};
-
-/// Of so many calls half must fail while a server is given another chance.
-const PROBES: usize = 3;
+use crate::server::Server;
 
 /// The servers of all connectors in use, so that replicas of one share what is known of them.
 #[derive(Debug, Default)]
@@ -68,35 +64,8 @@ pub(crate) struct Servers {
     list: Vec<Server>,
 }
 
-/// One server, as a connector of its own.
-pub(crate) struct Server {
-    pub(crate) connector: ConnectorSpec,
-    opener: Opener,
-    pub(crate) url: Url,
-    /// Where it is asked for an answer that it does not stream.
-    pub(crate) whole_url: Url,
-    /// Whether it is asked for streams alone.
-    pub(crate) streams_always: bool,
-    /// Whether tools may run at its provider.
-    pub(crate) runs_tools: bool,
-    /// How its answers are read.
-    pub(crate) wire: Wire,
-    /// How rows are sent to it, where it embeds or reranks.
-    rows: Option<RowsForm>,
-    /// What signs its requests, where it wants them signed.
-    pub(crate) signer: Option<Signer>,
-    breaker: Option<AsyncRecloser>,
-    open_for: Duration,
-}
-
-impl fmt::Debug for Server {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").finish_non_exhaustive()
-    }
-}
-
 /// An answer that has begun, and the server that gives it.
-pub(crate) struct Opened<'a> {
+pub(crate) struct OpenAnswer<'a> {
     pub(crate) reading: Reading,
     pub(crate) server: &'a Server,
 }
@@ -118,14 +87,16 @@ impl Servers {
             fallback: false,
         };
         let mut ranks = vec![own];
-        let mut all = vec![connector.clone()];
+        let own = volley_providers::known(connector.provider)?;
+        let mut all = vec![(own, connector.clone())];
         for endpoint in &policy.endpoints {
             let Rank { weight, fallback } = Rank {
                 weight: endpoint.weight,
                 fallback: endpoint.fallback,
             };
             ranks.push(Rank { weight, fallback });
-            all.push(ConnectorSpec {
+            let provider = volley_providers::known(endpoint.provider)?;
+            let spec = ConnectorSpec {
                 provider: endpoint.provider,
                 url: endpoint.url.clone(),
                 model: endpoint.model.clone(),
@@ -135,36 +106,14 @@ impl Servers {
                 request_body: connector
                     .request_body
                     .clone()
-                    .filter(|_| [connector.provider, endpoint.provider] == [ProviderKind::Http; 2]),
+                    .filter(|_| own.is_configured() && provider.is_configured()),
                 ..connector.clone()
-            });
+            };
+            all.push((provider, spec));
         }
-        let servers = all.into_iter().map(|connector| {
-            let given = checked(&connector.url)?;
-            let whole_url = provider::whole_url(connector.provider, given.clone());
-            let url = provider::url(connector.provider, given);
-            // What any server is sent, and so whether it streams, is the template's to say.
-            let streams_always = connector.provider == ProviderKind::Http
-                || reserved::always_streams(&connector.parameters)?;
-            let runs_tools = hosted::allowed(&connector.parameters)?;
-            let rows = RowsForm::of(&connector)?;
-            Ok(Server {
-                breaker: breaker(policy),
-                open_for: Duration::from_millis(policy.breaker_open_ms.into()),
-                signer: Signer::of(&connector, &url)?,
-                wire: match rows {
-                    Some(_) => Wire::from(connector.provider),
-                    None => Wire::of(&connector)?,
-                },
-                rows,
-                connector,
-                opener: opener.clone(),
-                url,
-                whole_url,
-                streams_always,
-                runs_tools,
-            })
-        });
+        let servers = all
+            .into_iter()
+            .map(|(provider, connector)| Server::new(provider, connector, opener, &checked));
         let list = servers.collect::<Result<Vec<Server>, PredictError>>()?;
         let task = |server: &Server| server.rows.map(|rows| rows.task());
         if list.iter().any(|server| task(server) != task(&list[0])) {
@@ -202,14 +151,15 @@ impl Servers {
 
     /// The forms in which some of them take requests as they are.
     pub(crate) fn forms(&self) -> Vec<&'static str> {
-        let forms = self.list.iter().map(|server| &server.connector);
-        let mut forms: Vec<_> = forms.flat_map(native::forms).copied().collect();
+        let forms = self.list.iter();
+        let forms = forms.flat_map(|server| native::forms(server.wire.provider, &server.connector));
+        let mut forms: Vec<_> = forms.copied().collect();
         forms.sort_unstable();
         forms.dedup();
         if self
             .list
             .iter()
-            .all(|server| native::takes_images(&server.connector))
+            .all(|server| native::takes_images(server.wire.provider, &server.connector))
         {
             forms.push(PARTS);
         }
@@ -226,8 +176,8 @@ impl Servers {
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub(crate) async fn ask(&self, call: &Call, group: &Group) -> Result<Answered, PredictError> {
-        let asked = self.first(call, |server| server.rows(call, group).boxed());
+    pub(crate) async fn ask(&self, call: &Call, group: &Group) -> Result<RowValues, PredictError> {
+        let asked = self.first(call, |server| call.rows(server, group).boxed());
         let (server, answered) = asked.await?;
         self.account.called(&server.connector, None);
         self.account.used(answered.usage());
@@ -238,10 +188,14 @@ impl Servers {
     ///
     /// # Errors
     /// The last one's, where there is none left to call.
-    pub(crate) async fn open(&self, call: &Call, item: &Item) -> Result<Opened<'_>, PredictError> {
-        let begun = self.first(call, |server| server.begin(call, item).boxed());
+    pub(crate) async fn open(
+        &self,
+        call: &Call,
+        item: &Item,
+    ) -> Result<OpenAnswer<'_>, PredictError> {
+        let begun = self.first(call, |server| Reading::begun(call, server, item).boxed());
         let (server, reading) = begun.await?;
-        Ok(Opened { reading, server })
+        Ok(OpenAnswer { reading, server })
     }
 
     /// What the first server gives that does not fail.
@@ -257,14 +211,14 @@ impl Servers {
             .with_jitter()
             .build();
         let draw = |below: u64| fastrand::u64(..below);
-        let mut tries = Tries::new(&self.ranks);
+        let mut retry = RetryState::new(&self.ranks);
         let mut failure = None;
         self.budget.earn();
         loop {
-            let at = match tries.fresh(draw) {
+            let at = match retry.fresh(draw) {
                 Some(at) => at,
                 None => {
-                    let again = tries.again(draw).zip(backoffs.next());
+                    let again = retry.again(draw).zip(backoffs.next());
                     let again = again.map(|((at, asked), backoff)| (at, asked.max(backoff)));
                     let again = again.filter(|(_, wait)| *wait <= call.patience(Instant::now()));
                     match again.filter(|_| self.budget.spend()) {
@@ -292,11 +246,11 @@ impl Servers {
                     self.account.called(&server.connector, Some(error.code));
                     let connector = &self.connector.id;
                     tracing::info!(%connector, server = at, error = error.chain(), "a call failed");
-                    tries.failed(at, &error);
+                    retry.failed(at, &error);
                     failure = Some(named(error, &server.connector));
                 }
                 Err(Error::Rejected) => {
-                    tries.out(at);
+                    retry.out(at);
                     self.account.left_alone();
                     let left_alone = || named(left_alone(server.open_for), &server.connector);
                     failure = failure.or_else(|| Some(left_alone()));
@@ -304,66 +258,6 @@ impl Servers {
             }
         }
     }
-}
-
-impl Server {
-    /// Calls it, and reads until its answer begins.
-    async fn begin(&self, call: &Call, item: &Item) -> Result<Reading, PredictError> {
-        let mut reading = Reading::open(call, self, item).await?;
-        reading.begin().await?;
-        Ok(reading)
-    }
-
-    /// Asks it for rows.
-    async fn rows(&self, call: &Call, group: &Group) -> Result<Answered, PredictError> {
-        let form = self.rows.as_ref().ok_or_else(|| {
-            PredictError::internal("a remote model was asked for rows", "it generates")
-        })?;
-        call.rows(self, form, group).await
-    }
-
-    /// The secret that it is called with.
-    ///
-    /// # Errors
-    /// `Unavailable` where the connector's reference leads nowhere on this worker.
-    pub(crate) async fn secret(&self) -> Result<Option<Secret>, PredictError> {
-        Ok(match &self.connector.credential {
-            Some(reference) if self.signer.is_some() => {
-                Some(Secret::read_keys(reference, &self.opener).await?)
-            }
-            Some(reference) => Some(Secret::read(reference, &self.opener).await?),
-            None => None,
-        })
-    }
-
-    /// Unless it has failed too often and is left alone.
-    async fn guarded<T>(
-        &self,
-        work: impl Future<Output = Result<T, PredictError>>,
-    ) -> Result<T, Error<PredictError>> {
-        match &self.breaker {
-            Some(breaker) => breaker.call_with(blames_server, work).await,
-            None => work.await.map_err(Error::Inner),
-        }
-    }
-
-    /// Its answer failed in the middle.
-    pub(crate) async fn failed(&self, error: &PredictError) {
-        if let Some(breaker) = self.breaker.as_ref().filter(|_| blames_server(error)) {
-            let _: Result<(), Error<()>> = breaker.call(std::future::ready(Err(()))).await;
-        }
-    }
-}
-
-fn breaker(policy: &ConnectorPolicy) -> Option<AsyncRecloser> {
-    let window = (policy.breaker_window != 0).then_some(policy.breaker_window as usize)?;
-    let built = Recloser::custom()
-        .error_rate(0.5)
-        .closed_len(window)
-        .half_open_len(PROBES)
-        .open_wait(Duration::from_millis(policy.breaker_open_ms.into()))
-        .build();
-    Some(AsyncRecloser::from(built))
 }
 
 fn left_alone(open_for: Duration) -> PredictError {

@@ -5,10 +5,10 @@
 mod anything;
 #[path = "it/bedrock.rs"]
 mod bedrock;
-#[path = "it/houses.rs"]
-mod houses;
 #[path = "it/litellm.rs"]
 mod litellm;
+#[path = "it/providers.rs"]
+mod providers;
 #[path = "it/resilience.rs"]
 mod resilience;
 #[path = "it/rows.rs"]

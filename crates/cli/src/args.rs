@@ -395,9 +395,9 @@ pub(crate) enum Connector {
         /// Id of the connector [default: random].
         #[arg(long)]
         id: Option<String>,
-        /// Wire format of the server.
-        #[arg(long, default_value = "openai", value_parser = ["openai", "anthropic"])]
-        provider: String,
+        /// Wire format of the server, such as openai [default: the URL decides].
+        #[arg(long)]
+        provider: Option<String>,
         /// Full URL for POST requests, such as https://host/v1/chat/completions.
         #[arg(long)]
         endpoint: String,

@@ -12,10 +12,9 @@ use std::collections::BTreeMap;
 use axum::Json;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use volley_providers::Provider;
 use volley_security::Principal;
-use volley_types::registry::{
-    ConnectorSpec, CredentialRef, ProviderKind, RegistryCommand, RegistryState,
-};
+use volley_types::registry::{ConnectorSpec, CredentialRef, RegistryCommand, RegistryState};
 use volley_types::{ConnectorId, ErrorCode, PredictError, SecretName};
 
 use crate::search::{Search, SearchQuery};
@@ -287,8 +286,7 @@ pub(crate) fn read(body: &Map<String, Value>) -> Result<ConnectorSpec, PredictEr
         Some(model) => model.to_owned(),
         None => match parameters.remove("model") {
             Some(Value::String(model)) => model,
-            _ => provider
-                .model_of_url(&url)
+            _ => (provider.model_of_url)(&url)
                 .map(str::to_owned)
                 .ok_or_else(|| {
                     PredictError::invalid("field 'model' (or 'parameters.model') is missing")
@@ -302,8 +300,8 @@ pub(crate) fn read(body: &Map<String, Value>) -> Result<ConnectorSpec, PredictEr
             parameters.insert(name.to_owned(), given.into());
         }
     }
-    let described = provider == ProviderKind::Http
-        || FUNCTIONS.iter().any(|name| parameters.contains_key(*name));
+    let described =
+        provider.is_configured() || FUNCTIONS.iter().any(|name| parameters.contains_key(*name));
     // In the actions form the template is customary and repeats the provider's own body, where
     // there is one.
     let used = action.is_none() || body.contains_key("request_body") || described;
@@ -313,7 +311,7 @@ pub(crate) fn read(body: &Map<String, Value>) -> Result<ConnectorSpec, PredictEr
     Ok(ConnectorSpec {
         name: body.text("name")?.unwrap_or(id.as_str()).to_owned(),
         id,
-        provider,
+        provider: provider.name,
         policy: policy::read(body, &model)?,
         model,
         credential: credential(body)?,
@@ -381,7 +379,7 @@ fn fill(
 }
 
 /// What `provider` or `protocol` names, or else the URL tells.
-fn provider(body: &Map<String, Value>, url: &str) -> Result<ProviderKind, PredictError> {
+fn provider(body: &Map<String, Value>, url: &str) -> Result<&'static Provider, PredictError> {
     let (field, named) = match body.text("provider")? {
         Some(name) => ("provider", Some(name)),
         None => {
@@ -390,10 +388,10 @@ fn provider(body: &Map<String, Value>, url: &str) -> Result<ProviderKind, Predic
         }
     };
     let Some(name) = named else {
-        return Ok(ProviderKind::of_url(url));
+        return Ok(volley_providers::of_url(url));
     };
-    ProviderKind::from_name(name).ok_or_else(|| {
-        let known = ProviderKind::ALL.map(ProviderKind::as_str).join(", ");
+    volley_providers::named(name).ok_or_else(|| {
+        let known = volley_providers::names();
         let also = if field == "protocol" { "http, " } else { "" };
         PredictError::invalid(format!("field '{field}' must be one of {also}{known}"))
     })
@@ -448,13 +446,13 @@ fn key_variables(object: &Map<String, Value>) -> Option<&str> {
 fn headers(
     body: &Map<String, Value>,
     action: Option<&Map<String, Value>>,
-    provider: ProviderKind,
+    provider: &Provider,
 ) -> Result<BTreeMap<String, String>, PredictError> {
     let given = match body.object("headers")? {
         Some(headers) => Some(headers),
         None => action.map_or(Ok(None), |action| action.object("headers"))?,
     };
-    let key = provider.key_header();
+    let key = provider.key_header;
     let mut headers = BTreeMap::new();
     for (name, value) in given.into_iter().flatten() {
         let name = name.to_ascii_lowercase();
@@ -465,7 +463,7 @@ fn headers(
             if name == key {
                 continue;
             }
-            let provider = provider.as_str();
+            let provider = provider.name.as_str();
             return Err(PredictError::invalid(format!(
                 "header '{name}' cannot carry the credential; with provider '{provider}' '{key}' \
                  does"

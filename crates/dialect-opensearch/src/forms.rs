@@ -2,7 +2,8 @@
 //! answer on as it is, so its clients look for theirs in `dataAsMap`.
 
 use serde_json::{Map, Value, json};
-use volley_types::registry::{ModelSource, ProviderKind, RegistryState};
+use volley_providers::AnswerForm;
+use volley_types::registry::{ModelSource, ProviderName, RegistryState};
 use volley_types::{FinishReason, ModelRef, Usage};
 
 use volley_dialect_kit::answer::Choice;
@@ -46,16 +47,14 @@ impl Form {
         }
     }
 
-    fn of_provider(provider: ProviderKind) -> Option<Self> {
-        match provider {
-            ProviderKind::OpenAi | ProviderKind::Azure | ProviderKind::Mistral => {
-                Some(Self::OpenAi)
-            }
-            ProviderKind::Bedrock => Some(Self::Converse),
-            ProviderKind::Gemini | ProviderKind::Vertex => Some(Self::Gemini),
-            ProviderKind::Anthropic => Some(Self::Anthropic),
-            _ => None,
-        }
+    fn of_provider(provider: ProviderName) -> Option<Self> {
+        let provider = volley_providers::named(provider.as_str())?;
+        Some(match provider.answer_form? {
+            AnswerForm::OpenAi => Self::OpenAi,
+            AnswerForm::Converse => Self::Converse,
+            AnswerForm::Gemini => Self::Gemini,
+            AnswerForm::Anthropic => Self::Anthropic,
+        })
     }
 
     /// Adds the answer in this form to `map`.
@@ -113,7 +112,7 @@ impl Form {
     }
 }
 
-fn provider(registry: &RegistryState, model: &ModelRef) -> Option<ProviderKind> {
+fn provider(registry: &RegistryState, model: &ModelRef) -> Option<ProviderName> {
     let entry = registry.models.get(&model.name)?;
     // All versions of a remote model answer to the same clients: the newest says for whom.
     let spec = match model.version {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use volley_types::registry::size::Counted;
 use volley_types::registry::{
     Assignment, BackendKind, ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, Drain, ModelEntry,
-    ModelSource, ModelUrl, ModelVersionSpec, ProviderKind, RegistryCommand, RegistryState, Sha256,
+    ModelSource, ModelUrl, ModelVersionSpec, ProviderName, RegistryCommand, RegistryState, Sha256,
 };
 use volley_types::{
     ConnectorId, KeyId, ModelGroupId, ModelName, ModelVersion, PredictError, Revision, SecretName,
@@ -107,9 +107,8 @@ fn policy_from_wire(policy: wire::ConnectorPolicy) -> Result<ConnectorPolicy, Pr
     })
 }
 
-fn provider_from_wire(name: &str) -> Result<ProviderKind, PredictError> {
-    ProviderKind::from_name(name)
-        .ok_or_else(|| PredictError::invalid("a connector's provider is unknown"))
+fn provider_from_wire(name: &str) -> Result<ProviderName, PredictError> {
+    ProviderName::new(name)
 }
 
 /// A connector as a peer sent it.

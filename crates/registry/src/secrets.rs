@@ -94,7 +94,7 @@ pub(super) fn check_named(
 mod tests {
     use std::collections::BTreeMap;
 
-    use volley_types::registry::{ConnectorPolicy, ProviderKind, RegistryCommand};
+    use volley_types::registry::{ConnectorPolicy, ProviderName, RegistryCommand};
     use volley_types::{ConnectorId, ErrorCode, Parameters};
 
     use crate::apply;
@@ -113,7 +113,7 @@ mod tests {
         ConnectorSpec {
             id: ConnectorId::new("c").unwrap(),
             name: String::new(),
-            provider: ProviderKind::OpenAi,
+            provider: ProviderName::from_static("openai"),
             url: "https://api.example.org/v1/chat/completions".to_owned(),
             model: "m".to_owned(),
             credential: Some(CredentialRef::Secret(secret.clone())),

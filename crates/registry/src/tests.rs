@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 use volley_types::registry::{
-    ConnectorPolicy, DeployOptions, MOVING_LEVEL, Placing, ProviderKind, RolloutAction, Scaling,
+    ConnectorPolicy, DeployOptions, MOVING_LEVEL, Placing, ProviderName, RolloutAction, Scaling,
 };
 use volley_types::{Parameters, Revision, WorkerId};
 
@@ -36,7 +36,7 @@ fn connector(id: &str, url: &str) -> ConnectorSpec {
     ConnectorSpec {
         id: ConnectorId::new(id).unwrap(),
         name: id.to_owned(),
-        provider: ProviderKind::OpenAi,
+        provider: ProviderName::from_static("openai"),
         url: url.to_owned(),
         model: "m".to_owned(),
         credential: None,

@@ -24,7 +24,7 @@ pub use self::alias::{
     MAX_NAME_DEPTH, MAX_STICKY_HEADER, hash as choice_hash,
 };
 pub use self::connector::{
-    ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, CredentialRef, ProviderKind,
+    ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, CredentialRef, ProviderName,
 };
 pub use self::deployment::{DeployOptions, Deployment, Placing, Rollout, RolloutAction, Scaling};
 use crate::access::{ApiKey, KeyHash, NodeIdentity, Quota};

@@ -66,7 +66,20 @@ const MAY_NAME: &[(&str, &[&str])] = &[
         "model-host",
         &["types", "proto", "telemetry", "flight", "backend"],
     ),
-    ("backend-remote", &["types", "telemetry", "backend"]),
+    ("provider-kit", &["types", "backend"]),
+    ("providers", &["types", "backend", "provider-kit"]),
+    ("remote-http", &["types", "provider-kit"]),
+    (
+        "backend-remote",
+        &[
+            "types",
+            "telemetry",
+            "backend",
+            "provider-kit",
+            "providers",
+            "remote-http",
+        ],
+    ),
     (
         "worker",
         &["types", "proto", "telemetry", "backend", "security"],
@@ -96,7 +109,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("dialect-openai", DIALECT),
     (
         "dialect-opensearch",
-        &["types", "http-edge", "dialect-kit", "security"],
+        &["types", "http-edge", "dialect-kit", "security", "providers"],
     ),
     (
         "dialect-oip",
@@ -177,6 +190,8 @@ const DIALECT: &[&str] = &["types", "http-edge", "dialect-kit"];
 const HEAVY: &[(&str, &[&str])] = &[
     ("arrow-flight", &["flight"]),
     ("axum", &["http-edge"]),
+    ("aws-sigv4", &["remote-http"]),
+    ("aws-smithy-eventstream", &["remote-http"]),
     ("datafusion", &["sql"]),
     ("datafusion-common", &["types"]),
     ("object_store", &["artifacts"]),
@@ -189,10 +204,7 @@ const HEAVY: &[(&str, &[&str])] = &[
     ("protox", &["codegen"]),
     ("redb", &["cluster"]),
     // In artifacts it makes the clients that object_store calls with.
-    (
-        "reqwest",
-        &["artifacts", "backend-remote", "client", "tests"],
-    ),
+    ("reqwest", &["artifacts", "remote-http", "client", "tests"]),
     ("tar", &["artifacts"]),
     ("tokenizers", &["tokens"]),
     ("tonic-prost-build", &["codegen"]),
@@ -211,6 +223,8 @@ const NEVER: &[(&str, &[&str])] = &[
     ("artifacts", &["tonic", "axum", "openraft", "ort"]),
     ("backend-onnx", &["tonic", "axum", "openraft"]),
     ("backend-remote", &["tonic", "axum", "openraft"]),
+    ("provider-kit", &["tokio", "futures", "reqwest", "axum"]),
+    ("providers", &["tokio", "futures", "reqwest", "axum"]),
     ("model-host", &["axum", "openraft", "ort"]),
     ("worker", &["axum", "openraft"]),
     ("cluster", &["axum", "arrow-array", "arrow-schema"]),

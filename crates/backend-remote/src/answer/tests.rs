@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use volley_types::ErrorCode;
 
 use super::*;
+use crate::tests::provider;
 
 const OPENAI: &str = concat!(
     "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n",
@@ -31,17 +32,17 @@ const GEMINI: &str = concat!(
     "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"Gr\u{fc}\u{df}e \"}]}}]}\r\n\r\n",
     "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"\u{1f98a}\"}]},\"finishReason\":\"MAX_TOKENS\"}]}\r\n\r\n",
 );
-const STREAMS: [(ProviderKind, &str); 5] = [
-    (ProviderKind::OpenAi, OPENAI),
-    (ProviderKind::Anthropic, ANTHROPIC),
-    (ProviderKind::Cohere, COHERE),
-    (ProviderKind::Ollama, OLLAMA),
-    (ProviderKind::Gemini, GEMINI),
+const STREAMS: [(&str, &str); 5] = [
+    ("openai", OPENAI),
+    ("anthropic", ANTHROPIC),
+    ("cohere", COHERE),
+    ("ollama", OLLAMA),
+    ("gemini", GEMINI),
 ];
 
 /// The text, whether there was an end, and the failure, of an answer in these pieces.
-fn play(provider: ProviderKind, pieces: &[&[u8]]) -> (String, bool, Option<ErrorCode>) {
-    let (mut answer, mut text, mut ended) = (Answer::new(provider, 0), String::new(), false);
+fn play(name: &str, pieces: &[&[u8]]) -> (String, bool, Option<ErrorCode>) {
+    let (mut answer, mut text, mut ended) = (Answer::new(provider(name), 0), String::new(), false);
     let pieces = pieces
         .iter()
         .map(|piece| Some(Bytes::copy_from_slice(piece)));
@@ -88,7 +89,7 @@ fn cut_in_front_of_its_reason_a_stream_is_incomplete_and_never_a_success() {
 
 #[test]
 fn what_comes_in_one_piece_is_one_part() {
-    let mut answer = Answer::new(ProviderKind::OpenAi, 0);
+    let mut answer = Answer::new(provider("openai"), 0);
     let part = answer.read(Some(Bytes::from_static(OPENAI.as_bytes())), str::to_owned);
     assert_eq!(part.deltas.len(), 2);
     let end = part.end.unwrap();
@@ -101,7 +102,7 @@ fn what_comes_in_one_piece_is_one_part() {
 #[test]
 fn a_bare_error_among_events_is_the_servers() {
     let error = "{\n  \"error\": {\n    \"message\": \"busy\"\n  }\n}\n";
-    let mut answer = Answer::new(ProviderKind::Gemini, 0);
+    let mut answer = Answer::new(provider("gemini"), 0);
     let begun = format!("{}{error}", &GEMINI[..GEMINI.find("\r\n\r\n").unwrap() + 4]);
     let part = answer.read(Some(Bytes::from(begun)), str::to_owned);
     assert_eq!(part.deltas.len(), 1);
@@ -112,7 +113,7 @@ fn a_bare_error_among_events_is_the_servers() {
 fn a_reason_without_a_terminator_is_an_end_that_is_told() {
     let cut = &OPENAI[..OPENAI.find("data: {\"choices\":[],").unwrap()];
     for broken in [false, true] {
-        let mut answer = Answer::new(ProviderKind::OpenAi, 0);
+        let mut answer = Answer::new(provider("openai"), 0);
         let read = answer.read(Some(Bytes::from_static(cut.as_bytes())), str::to_owned);
         assert!(read.end.is_none() && answer.has_reason());
         let part = match broken {
@@ -131,7 +132,7 @@ fn a_stop_behind_calls_is_theirs_and_calls_without_arguments_have_an_object() {
         "data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"a\",\"function\":{\"name\":\"f\",\"arguments\":\"\"}}]}}]}\n\n",
         "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n",
     );
-    let mut answer = Answer::new(ProviderKind::OpenAi, 0);
+    let mut answer = Answer::new(provider("openai"), 0);
     let part = answer.read(Some(Bytes::from_static(stream.as_bytes())), str::to_owned);
     assert_eq!(part.end.unwrap().finish_reason, FinishReason::ToolCalls);
     let rest = part.deltas.last().unwrap().tool_calls.as_deref().unwrap();
@@ -140,7 +141,7 @@ fn a_stop_behind_calls_is_theirs_and_calls_without_arguments_have_an_object() {
 
 #[test]
 fn a_connection_that_breaks_after_the_end_has_not_failed() {
-    let mut answer = Answer::new(ProviderKind::OpenAi, 0);
+    let mut answer = Answer::new(provider("openai"), 0);
     let unended = OPENAI.trim_end().as_bytes();
     answer.read(Some(Bytes::from_static(unended)), str::to_owned);
     assert!(!answer.has_ended());

@@ -1,6 +1,6 @@
 //! Servers of no known provider, which only their connectors describe.
 
-use volley_types::registry::{ConnectorSpec, ProviderKind};
+use volley_types::registry::{ConnectorSpec, ProviderName};
 use volley_types::{ErrorCode, FinishReason, ParamValue, Parameters};
 
 use crate::server::{Act, Read, config, connector, head, load, open, read, serve};
@@ -12,7 +12,7 @@ fn with(url: &str, template: Option<&str>, parameters: &[(&str, &str)]) -> Conne
     ConnectorSpec {
         request_body: template.map(str::to_owned),
         parameters: pairs.collect::<Parameters>(),
-        ..connector(url, ProviderKind::Http)
+        ..connector(url, ProviderName::from_static("http"))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Amazon Bedrock, by a server that checks signatures as the service does.
 
 use ring::{digest, hmac};
-use volley_types::registry::{ConnectorSpec, ProviderKind};
+use volley_types::registry::{ConnectorSpec, ProviderName};
 use volley_types::{ErrorCode, FinishReason, ParamValue};
 
 use crate::server::{Act, config, connector, frames, head, key_file, load, open, read, serve};
@@ -87,7 +87,7 @@ fn checked(request: &str) -> String {
 
 fn spec(base: &str, path: &str, keys: &str) -> ConnectorSpec {
     let url = base.replace("/v1/chat/completions", path);
-    let mut spec = connector(&url, ProviderKind::Bedrock);
+    let mut spec = connector(&url, ProviderName::from_static("bedrock"));
     spec.credential = Some(key_file(keys));
     // As OpenSearch's blueprints have it.
     spec.headers

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::process::{Child, Command};
-use volley_types::registry::ProviderKind;
+use volley_types::registry::ProviderName;
 use volley_types::{ErrorCode, FinishReason};
 
 use crate::server::{config, connector, key_file, load, open, read};
@@ -51,13 +51,13 @@ async fn a_real_proxy_streams_in_both_formats() {
     let key = key_file("sk-volley-test");
     let formats = [
         (
-            ProviderKind::OpenAi,
+            ProviderName::from_static("openai"),
             "/v1/chat/completions",
             "mock-gpt",
             "The quick brown fox jumps over the lazy dog, says the proxy.",
         ),
         (
-            ProviderKind::Anthropic,
+            ProviderName::from_static("anthropic"),
             "/v1/messages",
             "mock-claude",
             "Every good boy deserves fudge, says the other proxy.",
@@ -90,7 +90,7 @@ async fn a_real_proxy_streams_in_both_formats() {
         assert_eq!(error.code, ErrorCode::UpstreamFailed, "{error:?}");
     }
     let url = format!("{base}/v1/chat/completions");
-    let mut limited = connector(&url, ProviderKind::OpenAi);
+    let mut limited = connector(&url, ProviderName::from_static("openai"));
     limited.model = "mock-limited".to_owned();
     limited.credential = Some(key.clone());
     let limited = load(limited, patient).await.unwrap();

@@ -7,7 +7,7 @@ use futures::StreamExt;
 use serde_json::Value;
 use volley_backend::{Backend, BackendLoader};
 use volley_backend_remote::{RemoteConfig, RemoteLoader};
-use volley_types::registry::{ConnectorEndpoint, ConnectorPolicy, ProviderKind};
+use volley_types::registry::{ConnectorEndpoint, ConnectorPolicy, ProviderName};
 use volley_types::{ErrorCode, ParamValue};
 
 use crate::server::{
@@ -37,7 +37,7 @@ fn claude(said: &str) -> Vec<Act> {
     ]))]
 }
 
-fn endpoint(server: &Server, provider: ProviderKind) -> ConnectorEndpoint {
+fn endpoint(server: &Server, provider: ProviderName) -> ConnectorEndpoint {
     ConnectorEndpoint {
         provider,
         url: server.url.clone(),
@@ -50,7 +50,7 @@ fn endpoint(server: &Server, provider: ProviderKind) -> ConnectorEndpoint {
 }
 
 async fn model(url: &str, policy: ConnectorPolicy, config: RemoteConfig) -> Arc<dyn Backend> {
-    let mut spec = connector(url, ProviderKind::OpenAi);
+    let mut spec = connector(url, ProviderName::from_static("openai"));
     spec.policy = policy;
     load(spec, config).await.unwrap()
 }
@@ -141,7 +141,7 @@ async fn another_providers_server_answers_where_the_first_fails_before_its_first
         let first = serve_each(script.clone()).await;
         let mut second = serve_each([claude("from the other")]).await;
         let policy = ConnectorPolicy {
-            endpoints: vec![endpoint(&second, ProviderKind::Anthropic)],
+            endpoints: vec![endpoint(&second, ProviderName::from_static("anthropic"))],
             ..again(0)
         };
         let url = if script.is_some() { &first.url } else { &gone };
@@ -170,7 +170,7 @@ async fn after_the_first_chunk_or_a_bad_request_there_is_no_other_server() {
         let first = serve_each([vec![Act::Send(script)]]).await;
         let mut second = serve_each([claude("from the other")]).await;
         let policy = ConnectorPolicy {
-            endpoints: vec![endpoint(&second, ProviderKind::Anthropic)],
+            endpoints: vec![endpoint(&second, ProviderName::from_static("anthropic"))],
             ..again(2)
         };
         let read = ask(&model(&first.url, policy, config()).await).await;
@@ -186,7 +186,7 @@ async fn servers_get_their_share_by_weight() {
     let other = ConnectorEndpoint {
         weight: 9,
         fallback: false,
-        ..endpoint(&second, ProviderKind::OpenAi)
+        ..endpoint(&second, ProviderName::from_static("openai"))
     };
     let policy = ConnectorPolicy {
         endpoints: vec![other],
@@ -289,7 +289,7 @@ async fn calls_tokens_and_cost_are_counted_for_each_connector() {
     let cut = vec![Act::Send(events(&[text]))];
     let unterminated = vec![Act::Send(events(&[end]))];
     let server = serve_each([failing, good(), good(), cut, unterminated]).await;
-    let mut spec = connector(&server.url, ProviderKind::OpenAi);
+    let mut spec = connector(&server.url, ProviderName::from_static("openai"));
     spec.policy.max_retries = 1;
     spec.policy.retry_backoff_ms = 1;
     let prices = ParamValue::Json(r#"{"prompt":2,"cached":0.5,"completion":8}"#.to_owned());

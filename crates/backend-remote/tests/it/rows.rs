@@ -8,7 +8,7 @@ use arrow_array::{Array, ArrayRef, RecordBatch, StringArray};
 use futures::TryStreamExt;
 use serde_json::{Value, json};
 use volley_backend::Backend;
-use volley_types::registry::{ConnectorPolicy, ConnectorSpec, ProviderKind};
+use volley_types::registry::{ConnectorPolicy, ConnectorSpec, ProviderName};
 use volley_types::{
     ErrorCode, Input, ModelName, ModelRef, ParamValue, PredictError, PredictRequest, Task,
 };
@@ -64,7 +64,7 @@ fn answers(bodies: &[Value]) -> Vec<Vec<Act>> {
 
 fn spec(
     server: &Server,
-    provider: ProviderKind,
+    provider: ProviderName,
     path: &str,
     pairs: &[(&str, &str)],
 ) -> ConnectorSpec {
@@ -94,7 +94,12 @@ async fn texts_are_embedded_several_to_a_call_and_in_their_order() {
     let first = body(&[(1, 2.0), (0, 1.0)]);
     let mut server = serve_each(answers(&[first, body(&[(0, 3.0)])])).await;
     let step = ("input_docs_processed_step_size", "2");
-    let mut spec = spec(&server, ProviderKind::OpenAi, "/v1/embeddings", &[step]);
+    let mut spec = spec(
+        &server,
+        ProviderName::from_static("openai"),
+        "/v1/embeddings",
+        &[step],
+    );
     spec.policy.max_concurrent = Some(1);
     let model = load(spec, config()).await.unwrap();
     let reference = ModelRef::deployed(ModelName::new("m").unwrap());
@@ -114,7 +119,12 @@ async fn texts_are_embedded_several_to_a_call_and_in_their_order() {
 async fn cohere_is_told_the_kind_of_text_and_ollama_nothing_but_the_texts() {
     let typed = json!({ "embeddings": { "float": [[1.0]] }, "meta": { "billed_units": { "input_tokens": 2 } } });
     let mut server = serve_each(answers(&[typed])).await;
-    let cohere = spec(&server, ProviderKind::Cohere, "/v2/embed", &[]);
+    let cohere = spec(
+        &server,
+        ProviderName::from_static("cohere"),
+        "/v2/embed",
+        &[],
+    );
     let model = load(cohere, config()).await.unwrap();
     let columns = vec![column("text", &["a"]), column("input_type", &["query"])];
     let given = ask(&model, columns).await.unwrap();
@@ -126,7 +136,12 @@ async fn cohere_is_told_the_kind_of_text_and_ollama_nothing_but_the_texts() {
 
     let list = json!({ "embeddings": [[1.0]], "prompt_eval_count": 4 });
     let mut server = serve_each(answers(&[list])).await;
-    let ollama = spec(&server, ProviderKind::Ollama, "/api/embed", &[]);
+    let ollama = spec(
+        &server,
+        ProviderName::from_static("ollama"),
+        "/api/embed",
+        &[],
+    );
     let model = load(ollama, config()).await.unwrap();
     let given = ask(&model, vec![column("text", &["a"])]).await.unwrap();
     assert_eq!(tokens(&given), 4);
@@ -141,7 +156,7 @@ async fn a_titan_model_embeds_one_text_for_each_signed_call() {
     let body = |value: f32| json!({ "embedding": [value], "inputTextTokenCount": 2 });
     let mut server = serve_each(answers(&[body(1.0), body(2.0)])).await;
     let path = "/model/amazon.titan-embed-text-v2:0/invoke";
-    let mut spec = spec(&server, ProviderKind::Bedrock, path, &[]);
+    let mut spec = spec(&server, ProviderName::from_static("bedrock"), path, &[]);
     spec.policy.max_concurrent = Some(1);
     spec.credential = Some(key_file("AKID:canary"));
     let model = load(spec, config()).await.unwrap();
@@ -165,7 +180,12 @@ async fn documents_are_scored_against_their_query() {
     let body = json!({ "results": [
         { "index": 1, "relevance_score": 0.9 }, { "index": 0, "relevance_score": 0.1 } ] });
     let mut server = serve_each(answers(&[body])).await;
-    let spec = spec(&server, ProviderKind::OpenAi, "/v1/rerank", &[]);
+    let spec = spec(
+        &server,
+        ProviderName::from_static("openai"),
+        "/v1/rerank",
+        &[],
+    );
     let model = load(spec, config()).await.unwrap();
     let columns = vec![column("query", &["q", "q"]), column("text", &["a", "b"])];
     let given = ask(&model, columns).await.unwrap();
@@ -189,7 +209,7 @@ async fn opensearchs_functions_and_a_template_describe_any_server() {
             "connector.post_process.default.embedding",
         ),
     ];
-    let mut own = spec(&server, ProviderKind::Http, "/embed", &names);
+    let mut own = spec(&server, ProviderName::from_static("http"), "/embed", &names);
     own.request_body = Some(r#"{"inputs": ${parameters.input}, "truncate": true}"#.to_owned());
     let model = load(own, config()).await.unwrap();
     let given = ask(&model, vec![column("text", &["a", "b"])])
@@ -213,7 +233,12 @@ async fn opensearchs_functions_and_a_template_describe_any_server() {
         ),
     ] {
         let path = "/v1/chat/completions";
-        let spec = spec(&server, ProviderKind::OpenAi, path, &[(name, value)]);
+        let spec = spec(
+            &server,
+            ProviderName::from_static("openai"),
+            path,
+            &[(name, value)],
+        );
         let loaded = load(spec, config()).await.map(|_| ());
         match loaded {
             Err(error) => {
@@ -238,7 +263,12 @@ async fn a_server_that_limits_is_asked_again_and_half_an_answer_is_none() {
     let mut scripts = vec![vec![Act::Send(limited)]];
     scripts.extend(answers(&[good.clone(), good]));
     let server = serve_each(scripts).await;
-    let mut spec = spec(&server, ProviderKind::OpenAi, "/v1/embeddings", &[]);
+    let mut spec = spec(
+        &server,
+        ProviderName::from_static("openai"),
+        "/v1/embeddings",
+        &[],
+    );
     spec.policy = ConnectorPolicy::default();
     let model = load(spec, config()).await.unwrap();
     let given = ask(&model, vec![column("text", &["a"])]).await.unwrap();
@@ -258,7 +288,10 @@ async fn google_embeds_by_each_of_its_methods() {
     let batch = json!({ "embeddings": [{ "values": [1.0] }, { "values": [2.0] }] });
     let mut server = serve_each(answers(&[batch])).await;
     let path = "/v1beta/models/gemini-e:batchEmbedContents";
-    let model = load(spec(&server, ProviderKind::Gemini, path, &[]), config());
+    let model = load(
+        spec(&server, ProviderName::from_static("gemini"), path, &[]),
+        config(),
+    );
     let model = model.await.unwrap();
     let given = ask(&model, vec![column("text", &["a", "b"])])
         .await
@@ -272,7 +305,7 @@ async fn google_embeds_by_each_of_its_methods() {
     let one = |value: f32| json!({ "embedding": { "values": [value] }, "usageMetadata": { "promptTokenCount": 2 } });
     let mut server = serve_each(answers(&[one(1.0), one(2.0)])).await;
     let path = "/v1beta/models/gemini-e:embedContent";
-    let mut single = spec(&server, ProviderKind::Gemini, path, &[]);
+    let mut single = spec(&server, ProviderName::from_static("gemini"), path, &[]);
     single.policy.max_concurrent = Some(1);
     let model = load(single, config()).await.unwrap();
     let columns = vec![
@@ -292,7 +325,12 @@ async fn google_embeds_by_each_of_its_methods() {
     let mut server = serve_each(answers(&[predicted])).await;
     let path = "/v1/projects/p/locations/l/publishers/google/models/text-e:predict";
     let model = load(
-        spec(&server, ProviderKind::Vertex, path, &[("dimensions", "1")]),
+        spec(
+            &server,
+            ProviderName::from_static("vertex"),
+            path,
+            &[("dimensions", "1")],
+        ),
         config(),
     );
     let model = model.await.unwrap();

@@ -15,7 +15,7 @@ use volley_backend::{Backend, BackendLoader};
 use volley_backend_remote::{RemoteConfig, RemoteLoader};
 use volley_types::registry::{
     Assignment, BackendKind, ConnectorPolicy, ConnectorSpec, CredentialRef, ModelSource,
-    ModelVersionSpec, ProviderKind,
+    ModelVersionSpec, ProviderName,
 };
 use volley_types::*;
 
@@ -194,11 +194,31 @@ const PATHS: &str = r#"{ "text": "$.out[*].piece", "thinking": "$.thought", "too
     "finish_reason": "$.why", "prompt_tokens": "$.count.in", "completion_tokens": "$.count['out']",
     "error": "$.fault", "done": "$.final" }"#;
 
-pub(crate) fn connector(url: &str, provider: ProviderKind) -> ConnectorSpec {
+/// The providers of which there are transcripts: `tests/fixtures/` has a folder each.
+pub(crate) fn recorded() -> Vec<ProviderName> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
+    let folders = std::fs::read_dir(folder).unwrap();
+    let names = folders.map(|folder| folder.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = names
+        .map(|name| ProviderName::new(&name).unwrap())
+        .collect();
+    names.sort_unstable();
+    names
+}
+
+/// What its folder says of a provider's server: where it listens, with which key, how its answers
+/// end.
+pub(crate) fn server_of(provider: ProviderName) -> serde_json::Value {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
+    let text = std::fs::read_to_string(format!("{folder}/{provider}/server.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+pub(crate) fn connector(url: &str, provider: ProviderName) -> ConnectorSpec {
     let text = |name: &str, text: &str| (name.to_owned(), ParamValue::Text(text.to_owned()));
-    let (parameters, request_body) = match provider {
-        ProviderKind::Bedrock => (vec![text("region", "us-east-1")], None),
-        ProviderKind::Http => (
+    let (parameters, request_body) = match provider.as_str() {
+        "bedrock" => (vec![text("region", "us-east-1")], None),
+        "http" => (
             vec![text("response", PATHS), text("credential_header", "x-key")],
             Some(TEMPLATE.to_owned()),
         ),

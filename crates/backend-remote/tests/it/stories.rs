@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use volley_types::registry::{CredentialRef, ProviderKind};
+use volley_types::registry::{CredentialRef, ProviderName};
 use volley_types::{ErrorCode, FinishReason, GenerationRow, ParamValue, Usage};
 
 use crate::server::{
@@ -26,7 +26,7 @@ const ANTHROPIC: [&str; 6] = [
     "event: message_stop\ndata: {\"type\":\"message_stop\"}",
 ];
 
-async fn ask(server: &Server, provider: ProviderKind) -> Read {
+async fn ask(server: &Server, provider: ProviderName) -> Read {
     let model = load(connector(&server.url, provider), config())
         .await
         .unwrap();
@@ -36,7 +36,7 @@ async fn ask(server: &Server, provider: ProviderKind) -> Read {
 async fn failure(acts: Vec<Act>) -> Read {
     let server = serve(acts).await;
     let started = Instant::now();
-    let read = ask(&server, ProviderKind::OpenAi).await;
+    let read = ask(&server, ProviderName::from_static("openai")).await;
     assert!(
         started.elapsed() < Duration::from_secs(20),
         "an error comes soon"
@@ -53,8 +53,8 @@ async fn refusal(status: &str, media: &str, body: &str) -> volley_types::Predict
 #[tokio::test]
 async fn both_formats_stream_whole_and_byte_by_byte() {
     let formats = [
-        (ProviderKind::OpenAi, events(&OPENAI)),
-        (ProviderKind::Anthropic, events(&ANTHROPIC)),
+        (ProviderName::from_static("openai"), events(&OPENAI)),
+        (ProviderName::from_static("anthropic"), events(&ANTHROPIC)),
     ];
     for (provider, bytes) in formats {
         for act in [Act::Send(bytes.clone()), Act::Drip(bytes)] {
@@ -76,7 +76,7 @@ async fn both_formats_stream_whole_and_byte_by_byte() {
 #[tokio::test]
 async fn the_request_has_the_model_the_key_and_asks_for_a_stream_whatever_the_caller_says() {
     let mut server = serve(vec![Act::Send(events(&OPENAI))]).await;
-    let mut spec = connector(&server.url, ProviderKind::OpenAi);
+    let mut spec = connector(&server.url, ProviderName::from_static("openai"));
     spec.credential = Some(key_file("sk-canary\n"));
     spec.headers
         .insert("x-team".to_owned(), "search".to_owned());
@@ -105,7 +105,7 @@ async fn the_request_has_the_model_the_key_and_asks_for_a_stream_whatever_the_ca
 #[tokio::test]
 async fn tokens_alone_are_not_counted_and_the_upstream_is_not_asked() {
     let mut server = serve(vec![Act::Send(events(&OPENAI))]).await;
-    let spec = connector(&server.url, ProviderKind::OpenAi);
+    let spec = connector(&server.url, ProviderName::from_static("openai"));
     let model = load(spec, config()).await.unwrap();
     let only = [("count_tokens", ParamValue::Bool(true))];
     let refused = read(open(&model, &only).await).await.error.unwrap();
@@ -119,7 +119,7 @@ async fn tokens_alone_are_not_counted_and_the_upstream_is_not_asked() {
 #[tokio::test]
 async fn a_template_makes_the_body() {
     let mut server = serve(vec![Act::Send(events(&OPENAI))]).await;
-    let mut spec = connector(&server.url, ProviderKind::OpenAi);
+    let mut spec = connector(&server.url, ProviderName::from_static("openai"));
     spec.request_body =
         Some(r#"{"q": "Q: ${parameters.prompt}", "k": ${parameters.k}}"#.to_owned());
     let model = load(spec, config()).await.unwrap();
@@ -242,7 +242,7 @@ async fn streams_that_stall_break_or_rave_end_in_an_error_after_what_was_good() 
 /// took to see it.
 async fn leave_during(acts: Vec<Act>) -> Duration {
     let mut server = serve(acts).await;
-    let spec = connector(&server.url, ProviderKind::OpenAi);
+    let spec = connector(&server.url, ProviderName::from_static("openai"));
     let mut patient = config();
     patient.first_byte_timeout = Duration::from_secs(60);
     patient.stall_timeout = Duration::from_secs(60);
@@ -301,7 +301,10 @@ async fn dropping_the_stream_closes_the_socket_at_once_in_every_phase() {
 #[tokio::test]
 async fn chunks_that_arrive_together_are_one_batch() {
     let server = serve(vec![Act::Send(events(&OPENAI))]).await;
-    let model = load(connector(&server.url, ProviderKind::OpenAi), config());
+    let model = load(
+        connector(&server.url, ProviderName::from_static("openai")),
+        config(),
+    );
     let batches: Vec<_> = open(&model.await.unwrap(), &[]).await.collect().await;
     assert_eq!(batches.len(), 1);
     assert_eq!(batches[0].as_ref().unwrap().num_rows(), 3);
@@ -311,7 +314,7 @@ async fn chunks_that_arrive_together_are_one_batch() {
 async fn a_name_that_leads_where_calls_may_not_go_is_the_connectors_fault() {
     let mut private = config();
     private.allow_private = false;
-    let spec = connector("http://localhost:1/v1", ProviderKind::OpenAi);
+    let spec = connector("http://localhost:1/v1", ProviderName::from_static("openai"));
     // What other names lead to is seen when they are resolved.
     let error = load(spec, private).await.err().unwrap();
     assert_eq!(error.code, ErrorCode::InvalidInput);
@@ -328,7 +331,7 @@ async fn a_secret_that_cannot_be_read_is_said_without_saying_where() {
         ),
         (CredentialRef::File("/no/such/place".to_owned()), "file"),
     ] {
-        let mut spec = connector(&server.url, ProviderKind::Anthropic);
+        let mut spec = connector(&server.url, ProviderName::from_static("anthropic"));
         spec.credential = Some(reference);
         let model = load(spec, config()).await.unwrap();
         let error = read(open(&model, &[]).await).await.error.unwrap();
@@ -344,7 +347,10 @@ async fn a_server_that_is_not_there_can_be_tried_elsewhere() {
         .unwrap()
         .local_addr()
         .unwrap();
-    let spec = connector(&format!("http://{gone}/v1"), ProviderKind::OpenAi);
+    let spec = connector(
+        &format!("http://{gone}/v1"),
+        ProviderName::from_static("openai"),
+    );
     let model = load(spec, config()).await.unwrap();
     let error = read(open(&model, &[]).await).await.error.unwrap();
     assert_eq!(error.code, ErrorCode::Unavailable);
@@ -355,7 +361,10 @@ async fn a_server_that_is_not_there_can_be_tried_elsewhere() {
     let mut private = config();
     private.allow_private = false;
     let refused = load(
-        connector(&format!("http://{gone}/"), ProviderKind::OpenAi),
+        connector(
+            &format!("http://{gone}/"),
+            ProviderName::from_static("openai"),
+        ),
         private,
     )
     .await;
@@ -366,7 +375,10 @@ async fn a_server_that_is_not_there_can_be_tried_elsewhere() {
 async fn several_answers_are_several_calls_each_with_a_seed_of_its_own() {
     let answer = || vec![Act::Send(events(&OPENAI))];
     let mut server = serve_each(vec![answer(), answer(), answer()]).await;
-    let model = load(connector(&server.url, ProviderKind::OpenAi), config());
+    let model = load(
+        connector(&server.url, ProviderName::from_static("openai")),
+        config(),
+    );
     let parameters = [("n", ParamValue::Int(3)), ("seed", ParamValue::Int(7))];
     let chunks = open(&model.await.unwrap(), &parameters).await;
     let batches: Vec<_> = chunks.map(Result::unwrap).collect().await;

@@ -8,12 +8,12 @@ use futures::StreamExt;
 use serde_json::Value;
 use volley_backend::Backend;
 use volley_backend_remote::RemoteConfig;
-use volley_types::registry::{ConnectorSpec, ProviderKind};
+use volley_types::registry::{ConnectorSpec, ProviderName};
 use volley_types::{
     ChunkStream, Deadline, ErrorCode, Input, ModelName, ModelRef, ParamValue, PredictRequest,
 };
 
-use crate::server::{Act, config, connector, events, head, load, read, serve};
+use crate::server::{Act, config, connector, events, head, load, read, recorded, serve, server_of};
 
 fn request(parameters: &[(&str, ParamValue)]) -> PredictRequest {
     let rows: arrow_array::ArrayRef = Arc::new(StringArray::from(vec!["hello"]));
@@ -32,71 +32,17 @@ async fn ask(model: &Arc<dyn Backend>, request: PredictRequest) -> ChunkStream {
     model.predict(request).await.unwrap()
 }
 
-/// Where each server is asked for a stream, for a whole answer, and whose recorded answer it gives.
-const HOUSES: [(ProviderKind, &str, &str, &str); 12] = [
-    (
-        ProviderKind::OpenAi,
-        "/v1/chat/completions",
-        "/v1/chat/completions",
-        "openai",
-    ),
-    (
-        ProviderKind::Azure,
-        "/openai/deployments/d/chat/completions?api-version=1",
-        "/openai/deployments/d/chat/completions?api-version=1",
-        "openai",
-    ),
-    (
-        ProviderKind::Mistral,
-        "/v1/chat/completions",
-        "/v1/chat/completions",
-        "openai",
-    ),
-    (
-        ProviderKind::OpenAiResponses,
-        "/v1/responses",
-        "/v1/responses",
-        "openai_responses",
-    ),
-    (
-        ProviderKind::Anthropic,
-        "/v1/messages",
-        "/v1/messages",
-        "anthropic",
-    ),
-    (ProviderKind::Cohere, "/v2/chat", "/v2/chat", "cohere"),
-    (ProviderKind::Ollama, "/api/chat", "/api/chat", "ollama"),
-    (
-        ProviderKind::Gemini,
-        "/v1beta/models/g:streamGenerateContent?alt=sse&x=1",
-        "/v1beta/models/g:generateContent?x=1",
-        "gemini",
-    ),
-    (
-        ProviderKind::Vertex,
-        "/v1/publishers/google/models/g:streamGenerateContent",
-        "/v1/publishers/google/models/g:generateContent",
-        "gemini",
-    ),
-    (
-        ProviderKind::Bedrock,
-        "/model/b%3A0/converse-stream",
-        "/model/b%3A0/converse",
-        "bedrock",
-    ),
-    (ProviderKind::Tgi, "/generate_stream", "/generate", "tgi"),
-    (
-        ProviderKind::OpenInference,
-        "/v2/models/t/generate_stream",
-        "/v2/models/t/generate",
-        "open_inference",
-    ),
-];
-
 #[tokio::test]
-async fn every_house_is_asked_for_a_whole_answer_which_is_read_whole() {
-    for (provider, streamed, whole, folder) in HOUSES {
+async fn every_provider_is_asked_for_a_whole_answer_which_is_read_whole() {
+    for provider in recorded() {
         let name = provider.as_str();
+        let expected = server_of(provider);
+        let Some(expected) = expected.get("whole") else {
+            continue;
+        };
+        let text = |name: &str| expected[name].as_str().unwrap();
+        let (streamed, whole) = (text("url"), text("route"));
+        let folder = text("answer_of");
         let path = format!("{}/tests/fixtures/{folder}", env!("CARGO_MANIFEST_DIR"));
         let answer = std::fs::read(format!("{path}/whole.json")).unwrap();
         let expected = std::fs::read_to_string(format!("{path}/expected.json")).unwrap();
@@ -108,7 +54,7 @@ async fn every_house_is_asked_for_a_whole_answer_which_is_read_whole() {
             .trim_end_matches("/v1/chat/completions")
             .to_owned();
         let mut spec = connector(&format!("{base}{streamed}"), provider);
-        if provider == ProviderKind::Bedrock {
+        if provider == ProviderName::from_static("bedrock") {
             spec.credential = Some(crate::server::key_file("sk-canary"));
         }
         let model = load(spec, config()).await.unwrap();
@@ -137,14 +83,14 @@ async fn every_house_is_asked_for_a_whole_answer_which_is_read_whole() {
             !streams(&body) && !streams(&body["parameters"]),
             "{name}: {body}"
         );
-        if provider == ProviderKind::Ollama {
+        if provider == ProviderName::from_static("ollama") {
             assert_eq!(body["stream"], false, "it would stream by itself");
         }
     }
 }
 
 fn streaming(url: &str, always: ParamValue) -> ConnectorSpec {
-    let mut spec = connector(url, ProviderKind::OpenAi);
+    let mut spec = connector(url, ProviderName::from_static("openai"));
     spec.parameters.set("stream_upstream", always).unwrap();
     spec
 }
@@ -178,7 +124,10 @@ async fn a_connector_may_have_its_server_stream_every_answer() {
 async fn a_server_that_streams_all_the_same_is_read_as_a_stream() {
     let text = r#"data: {"choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":"stop"}]}"#;
     let server = serve(vec![Act::Send(events(&[text, "data: [DONE]"]))]).await;
-    let model = load(connector(&server.url, ProviderKind::OpenAi), config());
+    let model = load(
+        connector(&server.url, ProviderName::from_static("openai")),
+        config(),
+    );
     let answer = read(ask(&model.await.unwrap(), request(&[])).await).await;
     assert_eq!((answer.text.as_str(), answer.last), ("hi", true));
 }
@@ -193,7 +142,7 @@ async fn a_whole_answer_may_be_long_in_coming_and_the_deadline_holds() {
     let begun = head("200 OK\r\ncontent-length: 9", "application/json");
     for acts in [vec![Act::Hang], vec![Act::Send(begun), Act::Hang]] {
         let server = serve(acts).await;
-        let spec = connector(&server.url, ProviderKind::OpenAi);
+        let spec = connector(&server.url, ProviderName::from_static("openai"));
         let model = load(spec, impatient.clone()).await.unwrap();
         let mut request = request(&[]);
         let (start, limit) = (Instant::now(), Duration::from_millis(400));
@@ -210,7 +159,10 @@ async fn a_whole_answer_may_be_long_in_coming_and_the_deadline_holds() {
 #[tokio::test]
 async fn a_caller_that_leaves_closes_the_connection() {
     let mut server = serve(vec![Act::Hang]).await;
-    let model = load(connector(&server.url, ProviderKind::OpenAi), config());
+    let model = load(
+        connector(&server.url, ProviderName::from_static("openai")),
+        config(),
+    );
     let mut chunks = ask(&model.await.unwrap(), request(&[])).await;
     tokio::select! {
         _ = chunks.next() => panic!("nothing is answered"),
@@ -228,7 +180,10 @@ async fn a_body_over_the_limit_is_an_error() {
     let body = format!(r#"{{"choices":[{{"message":{{"content":"{text}"}}}}]}}"#);
     let answer = [head("200 OK", "application/json"), body.into_bytes()].concat();
     let server = serve(vec![Act::Send(answer)]).await;
-    let model = load(connector(&server.url, ProviderKind::OpenAi), config());
+    let model = load(
+        connector(&server.url, ProviderName::from_static("openai")),
+        config(),
+    );
     let error = read(ask(&model.await.unwrap(), request(&[])).await)
         .await
         .error
@@ -240,13 +195,13 @@ async fn a_body_over_the_limit_is_an_error() {
 #[tokio::test]
 async fn where_a_server_is_called_is_the_connectors_alone() {
     for provider in [
-        ProviderKind::OpenAi,
-        ProviderKind::Anthropic,
-        ProviderKind::Http,
+        ProviderName::from_static("openai"),
+        ProviderName::from_static("anthropic"),
+        ProviderName::from_static("http"),
     ] {
         let mut server = serve(vec![Act::Hang]).await;
         let mut spec = connector(&server.url, provider);
-        if provider == ProviderKind::Http {
+        if provider == ProviderName::from_static("http") {
             let template = r#"{"q": ${parameters.prompt}, "to": "${parameters.api_base:-here}"}"#;
             spec.request_body = Some(template.to_owned());
         }
@@ -274,7 +229,7 @@ async fn where_a_server_is_called_is_the_connectors_alone() {
 #[tokio::test]
 async fn a_parameter_without_a_place_in_the_template_is_refused_by_name() {
     let mut server = serve(vec![Act::Hang]).await;
-    let spec = connector(&server.url, ProviderKind::Http);
+    let spec = connector(&server.url, ProviderName::from_static("http"));
     let model = load(spec, config()).await.unwrap();
     let given = [("top_p", ParamValue::Float(0.5))];
     let error = read(ask(&model, request(&given)).await)

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use volley_cluster::{Cluster, ClusterConfig};
 use volley_types::registry::{
     BackendKind, ConnectorPolicy, ConnectorSpec, LEVEL, ModelSource, ModelVersionSpec,
-    ProviderKind, RegistryCommand, RegistryState,
+    ProviderName, RegistryCommand, RegistryState,
 };
 use volley_types::{ConnectorId, ErrorCode, ModelName, ModelVersion, NodeId, Parameters};
 
@@ -230,7 +230,7 @@ pub(crate) fn connector(id: &ConnectorId, url: &str) -> RegistryCommand {
     RegistryCommand::CreateConnector(ConnectorSpec {
         id: id.clone(),
         name: String::new(),
-        provider: ProviderKind::OpenAi,
+        provider: ProviderName::from_static("openai"),
         url: url.to_owned(),
         model: "m".to_owned(),
         credential: None,

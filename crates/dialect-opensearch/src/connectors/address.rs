@@ -1,8 +1,8 @@
 //! What a connector's URL must be before anybody calls it.
 
 use url::Url;
+use volley_providers::Provider;
 use volley_types::PredictError;
-use volley_types::registry::ProviderKind;
 
 /// Paths under which servers have no route for requests: what SDKs take as a base URL.
 const BASES: [&str; 6] = ["", "/v1", "/v2", "/api", "/api/v1", "/openai/v1"];
@@ -11,7 +11,7 @@ const BASES: [&str; 6] = ["", "/v1", "/v2", "/api", "/api/v1", "/openai/v1"];
 ///
 /// # Errors
 /// `InvalidInput` where it is no HTTP URL, or the base URL of an SDK, with the URL that is meant.
-pub(super) fn check(url: &str, provider: ProviderKind) -> Result<(), PredictError> {
+pub(super) fn check(url: &str, provider: &Provider) -> Result<(), PredictError> {
     let shown: String = url
         .chars()
         .filter(|it| !it.is_control())
@@ -31,20 +31,17 @@ pub(super) fn check(url: &str, provider: ProviderKind) -> Result<(), PredictErro
     if !BASES.contains(&path) || parsed.query().is_some() || has_user {
         return Ok(());
     }
-    let route = match provider {
-        ProviderKind::OpenAi | ProviderKind::Mistral => "/v1/chat/completions",
-        ProviderKind::Anthropic => "/v1/messages",
-        ProviderKind::Ollama => "/api/chat",
-        ProviderKind::Cohere => "/v2/chat",
-        // Both may be for servers whose only route is the root.
-        ProviderKind::Http | ProviderKind::Tgi => return Ok(()),
-        _ => {
-            return Err(PredictError::invalid(format!(
-                "field 'url' names a server and no route of it: requests are sent to '{shown}' as \
-                 it is, so write the whole URL of the route"
-            )));
-        }
-    };
+    // Some servers have no route but the root.
+    if provider.at_root {
+        return Ok(());
+    }
+    let route = provider.route;
+    if route.contains('{') {
+        return Err(PredictError::invalid(format!(
+            "field 'url' names a server and no route of it: requests are sent to '{shown}' as it \
+             is, so write the whole URL of the route"
+        )));
+    }
     let meant = parsed.join(route).map(|url| url.to_string());
     Err(PredictError::invalid(format!(
         "field 'url' names a server and no route of it: requests are sent to '{shown}' as it is; \
@@ -57,20 +54,24 @@ pub(super) fn check(url: &str, provider: ProviderKind) -> Result<(), PredictErro
 mod tests {
     use super::*;
 
+    fn named(name: &str) -> &'static Provider {
+        volley_providers::named(name).unwrap()
+    }
+
     #[test]
     fn a_base_url_is_rejected_with_the_route_that_is_meant() {
         let refused = |url: &str, provider| check(url, provider).unwrap_err().message;
-        let openai = refused("https://api.openai.com/v1", ProviderKind::OpenAi);
+        let openai = refused("https://api.openai.com/v1", named("openai"));
         assert!(
             openai.contains("https://api.openai.com/v1/chat/completions"),
             "{openai}"
         );
-        let ollama = refused("http://127.0.0.1:11434/", ProviderKind::Ollama);
+        let ollama = refused("http://127.0.0.1:11434/", named("ollama"));
         assert!(
             ollama.contains("http://127.0.0.1:11434/api/chat"),
             "{ollama}"
         );
-        let claude = refused("https://api.anthropic.com", ProviderKind::Anthropic);
+        let claude = refused("https://api.anthropic.com", named("anthropic"));
         assert!(
             claude.contains("https://api.anthropic.com/v1/messages"),
             "{claude}"
@@ -81,15 +82,12 @@ mod tests {
             "/v1/chat/completions",
             "http:///x",
         ] {
-            assert!(check(no_url, ProviderKind::OpenAi).is_err(), "{no_url}");
+            assert!(check(no_url, named("openai")).is_err(), "{no_url}");
         }
         for (url, provider) in [
-            (
-                "https://llm.example/v1/chat/completions",
-                ProviderKind::OpenAi,
-            ),
-            ("http://gateway.example/team/llm", ProviderKind::OpenAi),
-            ("http://127.0.0.1:9000/", ProviderKind::Http),
+            ("https://llm.example/v1/chat/completions", named("openai")),
+            ("http://gateway.example/team/llm", named("openai")),
+            ("http://127.0.0.1:9000/", named("http")),
         ] {
             assert_eq!(check(url, provider).map_err(|error| error.message), Ok(()));
         }

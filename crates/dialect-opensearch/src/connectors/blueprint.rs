@@ -2,7 +2,7 @@
 //! is the provider's; what an operator wrote into the template is not lost.
 
 use serde_json::{Map, Value};
-use volley_types::registry::ProviderKind;
+use volley_providers::Provider;
 
 const START: &str = "${parameters.";
 /// What the provider's own body has.
@@ -10,22 +10,10 @@ const OWN: [&str; 8] = [
     "model", "messages", "message", "prompt", "inputs", "input", "system", "stream",
 ];
 
-/// Whether fields of the provider's body are parameters under the same names.
-fn is_flat(provider: ProviderKind) -> bool {
-    matches!(
-        provider,
-        ProviderKind::OpenAi
-            | ProviderKind::Azure
-            | ProviderKind::Mistral
-            | ProviderKind::Anthropic
-            | ProviderKind::Cohere
-    )
-}
-
 /// Makes fields of `template` parameters, where they are none yet: those that have a fixed value,
 /// and those that stand for a parameter of another name or with a default.
-pub(super) fn adopt(provider: ProviderKind, template: &str, parameters: &mut Map<String, Value>) {
-    let fields = match is_flat(provider) {
+pub(super) fn adopt(provider: &Provider, template: &str, parameters: &mut Map<String, Value>) {
+    let fields = match provider.flat_body {
         true => serde_json::from_str(&quoted(template)),
         false => return,
     };
@@ -115,7 +103,11 @@ mod tests {
 
     use super::*;
 
-    fn adopted(provider: ProviderKind, template: &str, parameters: Value) -> Value {
+    fn named(name: &str) -> &'static Provider {
+        volley_providers::named(name).unwrap()
+    }
+
+    fn adopted(provider: &Provider, template: &str, parameters: Value) -> Value {
         let mut parameters = parameters.as_object().unwrap().clone();
         adopt(provider, template, &mut parameters);
         parameters.into()
@@ -129,20 +121,14 @@ mod tests {
             "user": "team-${parameters.user}", "top_p": ${parameters.top_p}}"#;
         let given = json!({ "model": "m", "max_tokens_to_sample": 9, "temperature": 1 });
         assert_eq!(
-            adopted(ProviderKind::OpenAi, template, given.clone()),
+            adopted(named("openai"), template, given.clone()),
             json!({
                 "model": "m", "temperature": 1, "response_format": { "type": "json_object" },
                 "max_tokens": 9, "seed": 7,
             })
         );
-        assert_eq!(
-            adopted(ProviderKind::Gemini, template, given.clone()),
-            given
-        );
-        assert_eq!(
-            adopted(ProviderKind::OpenAi, "{ no json", given.clone()),
-            given
-        );
+        assert_eq!(adopted(named("gemini"), template, given.clone()), given);
+        assert_eq!(adopted(named("openai"), "{ no json", given.clone()), given);
     }
 
     #[test]
@@ -156,7 +142,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_template_is_too_odd(template in r#"[\\"${}a-c:,é. \[\]-]{0,40}(\$\{parameters\.[a-c}]{0,3})?[\\"}é]{0,4}"#) {
-            adopted(ProviderKind::OpenAi, &template, json!({ "a": 1 }));
+            adopted(named("openai"), &template, json!({ "a": 1 }));
         }
     }
 }

@@ -71,7 +71,9 @@ fn endpoint(given: &Value, model: &str) -> Result<ConnectorEndpoint, PredictErro
     given.only("an endpoint", &ENDPOINT)?;
     let url = given.required("url")?;
     let provider = provider(given, url)?;
-    let named = given.text("model")?.or_else(|| provider.model_of_url(url));
+    let named = given
+        .text("model")?
+        .or_else(|| (provider.model_of_url)(url));
     let fallback = match given.get("fallback") {
         None | Some(Value::Null) => false,
         Some(Value::Bool(fallback)) => *fallback,
@@ -82,7 +84,7 @@ fn endpoint(given: &Value, model: &str) -> Result<ConnectorEndpoint, PredictErro
         }
     };
     Ok(ConnectorEndpoint {
-        provider,
+        provider: provider.name,
         url: url.to_owned(),
         model: named.unwrap_or(model).to_owned(),
         credential: credential(given)?,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant, SystemTime};
 
-use volley_types::registry::{ConnectorPolicy, ConnectorSpec, ProviderKind};
+use volley_types::registry::{ConnectorPolicy, ConnectorSpec, ProviderName};
 use volley_types::{ConnectorId, ErrorCode, GpuReport, ModelName, Parameters};
 
 use self::page::assert_current;
@@ -80,7 +80,7 @@ fn sampled() -> Metrics {
     let server = ConnectorSpec {
         id: id.clone(),
         name: String::new(),
-        provider: ProviderKind::OpenAi,
+        provider: ProviderName::from_static("openai"),
         url: "https://host/v1".to_owned(),
         model: "m".to_owned(),
         credential: None,

@@ -19,7 +19,7 @@ struct ConnectorLabel {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CallLabel {
     connector: String,
-    provider: &'static str,
+    provider: String,
     code: &'static str,
 }
 
@@ -54,7 +54,7 @@ impl Metrics {
     pub fn upstream_called(&self, server: &ConnectorSpec, error: Option<ErrorCode>) {
         let label = CallLabel {
             connector: server.id.to_string(),
-            provider: server.provider.as_str(),
+            provider: server.provider.to_string(),
             code: error.map_or("ok", ErrorCode::as_str),
         };
         self.0.upstream.calls.get_or_create(&label).inc();

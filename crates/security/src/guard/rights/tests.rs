@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use volley_types::registry::{
     AliasEntry, AliasSpec, AliasTarget, BackendKind, ConnectorPolicy, ModelGroup, ModelVersionSpec,
-    ProviderKind, SealedSecret,
+    ProviderName, SealedSecret,
 };
 use volley_types::{ModelVersion, Parameters, Revision, TenantId};
 
@@ -19,7 +19,7 @@ fn connector(id: &str, credential: Option<CredentialRef>) -> ConnectorSpec {
     ConnectorSpec {
         id: ConnectorId::new(id).unwrap(),
         name: id.to_owned(),
-        provider: ProviderKind::OpenAi,
+        provider: ProviderName::from_static("openai"),
         url: "https://llm.example/v1/chat/completions".to_owned(),
         model: "m".to_owned(),
         credential,

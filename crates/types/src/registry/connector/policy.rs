@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{CredentialRef, ProviderKind};
+use super::{CredentialRef, ProviderName};
 
 /// How a connector's servers are called, and what is done when they fail. Each worker keeps to
 /// it by itself.
@@ -45,7 +45,7 @@ impl Default for ConnectorPolicy {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConnectorEndpoint {
     /// Whose wire format.
-    pub provider: ProviderKind,
+    pub provider: ProviderName,
     /// The full URL to POST to.
     pub url: String,
     /// The model's name there.

@@ -1,0 +1,127 @@
+//! One server of a connector, and whether it is called at all.
+
+use std::fmt;
+use std::time::Duration;
+
+use recloser::{AsyncRecloser, Error, Recloser};
+use url::Url;
+use volley_provider_kit::provider::Provider;
+use volley_provider_kit::rows::form::RowsFormat;
+use volley_provider_kit::wire::{self, Wire};
+use volley_provider_kit::{hosted, reserved};
+use volley_remote_http::credential::{Opener, Secret};
+use volley_remote_http::retry::blames_server;
+use volley_remote_http::signing::Signer;
+use volley_types::PredictError;
+use volley_types::registry::{ConnectorPolicy, ConnectorSpec};
+
+/// Of so many calls half must fail while a server is given another chance.
+const PROBES: usize = 3;
+
+/// One server, as a connector of its own.
+pub(crate) struct Server {
+    pub(crate) connector: ConnectorSpec,
+    opener: Opener,
+    pub(crate) url: Url,
+    /// Where it is asked for an answer that it does not stream.
+    pub(crate) whole_url: Url,
+    /// Whether it is asked for streams alone.
+    pub(crate) streams_always: bool,
+    /// Whether tools may run at its provider.
+    pub(crate) runs_tools: bool,
+    /// How its answers are read.
+    pub(crate) wire: Wire,
+    /// How rows are sent to it, where it embeds or reranks.
+    pub(crate) rows: Option<RowsFormat>,
+    /// What signs its requests, where it wants them signed.
+    pub(crate) signer: Option<Signer>,
+    breaker: Option<AsyncRecloser>,
+    pub(crate) open_for: Duration,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// The server of that connector, which is of `provider`; `checked` reads its URL.
+    ///
+    /// # Errors
+    /// That of `checked`; `InvalidInput` where its requests cannot be made or signed.
+    pub(crate) fn new(
+        provider: &'static Provider,
+        connector: ConnectorSpec,
+        opener: &Opener,
+        checked: &impl Fn(&str) -> Result<Url, PredictError>,
+    ) -> Result<Self, PredictError> {
+        let given = checked(&connector.url)?;
+        let whole_url = wire::whole_url(provider, given.clone());
+        let url = wire::url(provider, given);
+        // What any server is sent, and so whether it streams, is the template's to say.
+        let streams_always =
+            provider.is_configured() || reserved::always_streams(&connector.parameters)?;
+        let runs_tools = hosted::allowed(&connector.parameters)?;
+        let rows = RowsFormat::of(provider, &connector)?;
+        Ok(Self {
+            breaker: breaker(&connector.policy),
+            open_for: Duration::from_millis(connector.policy.breaker_open_ms.into()),
+            signer: Signer::of(provider, &connector, &url)?,
+            wire: match rows {
+                Some(_) => Wire::from(provider),
+                None => Wire::of(provider, &connector)?,
+            },
+            rows,
+            connector,
+            opener: opener.clone(),
+            url,
+            whole_url,
+            streams_always,
+            runs_tools,
+        })
+    }
+
+    /// The secret that it is called with.
+    ///
+    /// # Errors
+    /// `Unavailable` where the connector's reference leads nowhere on this worker.
+    pub(crate) async fn secret(&self) -> Result<Option<Secret>, PredictError> {
+        Ok(match &self.connector.credential {
+            Some(reference) if self.signer.is_some() => {
+                Some(Secret::read_keys(reference, &self.opener).await?)
+            }
+            Some(reference) => Some(Secret::read(reference, &self.opener).await?),
+            None => None,
+        })
+    }
+
+    /// Unless it has failed too often and is left alone.
+    pub(crate) async fn guarded<T>(
+        &self,
+        work: impl Future<Output = Result<T, PredictError>>,
+    ) -> Result<T, Error<PredictError>> {
+        match &self.breaker {
+            Some(breaker) => breaker.call_with(blames_server, work).await,
+            None => work.await.map_err(Error::Inner),
+        }
+    }
+
+    /// Its answer failed in the middle.
+    pub(crate) async fn failed(&self, error: &PredictError) {
+        if let Some(breaker) = self.breaker.as_ref().filter(|_| blames_server(error)) {
+            let _: Result<(), Error<()>> = breaker.call(std::future::ready(Err(()))).await;
+        }
+    }
+}
+
+fn breaker(policy: &ConnectorPolicy) -> Option<AsyncRecloser> {
+    let window = (policy.breaker_window != 0).then_some(policy.breaker_window as usize)?;
+    let built = Recloser::custom()
+        .error_rate(0.5)
+        .closed_len(window)
+        .half_open_len(PROBES)
+        .open_wait(Duration::from_millis(policy.breaker_open_ms.into()))
+        .build();
+    Some(AsyncRecloser::from(built))
+}

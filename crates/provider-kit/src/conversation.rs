@@ -1,0 +1,192 @@
+//! Conversations, as the formats need them.
+
+use serde_json::{Value, json};
+use volley_backend::items::Item;
+use volley_types::{ChatMessage, PredictError};
+
+/// A plain prompt is one user's message.
+pub fn messages(item: &Item) -> Vec<ChatMessage> {
+    match item {
+        Item::Prompt(prompt) => vec![ChatMessage::new("user", prompt)],
+        Item::Chat(messages) => messages.clone(),
+    }
+}
+
+/// The prompt, for servers that take nothing else.
+///
+/// # Errors
+/// `InvalidInput` where there is a conversation.
+pub fn prompt(item: &Item) -> Result<&str, PredictError> {
+    match item {
+        Item::Prompt(prompt) => Ok(prompt),
+        Item::Chat(_) => Err(PredictError::invalid(
+            "the remote model's server takes a 'prompt' and no 'messages'; where it has OpenAI's \
+             chat completions too, give the connector their URL",
+        )),
+    }
+}
+
+/// A message in OpenAI's form.
+pub fn message(message: &ChatMessage) -> Value {
+    let mut fields = json!({ "role": message.role, "content": message.content });
+    let calls = message.tool_calls.as_deref();
+    if let Some(calls) = calls.and_then(|calls| serde_json::from_str::<Value>(calls).ok()) {
+        if message.content.is_empty() {
+            fields["content"] = Value::Null;
+        }
+        fields["tool_calls"] = calls;
+    }
+    if let Some(id) = &message.tool_call_id {
+        fields["tool_call_id"] = id.as_str().into();
+    }
+    fields
+}
+
+/// Messages in OpenAI's form. What a tool shows beside its text is in a message of the user behind
+/// all results, as theirs are text alone.
+pub fn openai_messages(talk: &[ChatMessage]) -> Vec<Value> {
+    let (mut made, mut shown) = (Vec::with_capacity(talk.len()), Vec::new());
+    for given in talk {
+        if given.role != "tool" && !shown.is_empty() {
+            let parts = std::mem::take(&mut shown);
+            made.push(json!({ "role": "user", "content": parts }));
+        }
+        let mut fields = message(given);
+        if let Some(mut parts) = parts(given) {
+            match given.role == "tool" {
+                true => {
+                    parts.retain(|part| part["type"] != "text");
+                    let said = given.content.trim_end();
+                    let said = format!("{said}\n(The image follows in the next message.)");
+                    fields["content"] = said.trim_start().into();
+                    shown.extend(parts);
+                }
+                false => fields["content"] = parts.into(),
+            }
+        }
+        made.push(fields);
+    }
+    if !shown.is_empty() {
+        made.push(json!({ "role": "user", "content": shown }));
+    }
+    made
+}
+
+/// The content of a message that has images, in parts of OpenAI's form.
+pub fn parts(message: &ChatMessage) -> Option<Vec<Value>> {
+    match details(message)["parts"].take() {
+        Value::Array(parts) => Some(parts),
+        _ => None,
+    }
+}
+
+/// An image of a part.
+pub enum Image {
+    /// Its media type, and its bytes in base64.
+    Data(String, String),
+    /// An address from which it is fetched.
+    Address(String),
+}
+
+/// The image of a part in OpenAI's form; `None` where it is none.
+pub fn image(part: &Value) -> Option<Image> {
+    let url = part.pointer("/image_url/url")?.as_str()?;
+    let data = url.strip_prefix("data:");
+    let data = data.and_then(|data| data.split_once(";base64,"));
+    Some(match data {
+        Some((media, data)) => Image::Data(media.to_owned(), data.to_owned()),
+        None => Image::Address(url.to_owned()),
+    })
+}
+
+/// That a server takes images as bytes alone.
+pub fn no_address(server: &str) -> PredictError {
+    PredictError::invalid(format!(
+        "field 'messages' has an image by its address: {server} takes images as 'data:' URLs alone"
+    ))
+}
+
+/// The tools that a message calls, in OpenAI's form.
+pub fn calls(message: &ChatMessage) -> Vec<Value> {
+    let calls = message.tool_calls.as_deref();
+    let calls = calls.and_then(|calls| serde_json::from_str(calls).ok());
+    calls.unwrap_or_default()
+}
+
+/// A call's arguments as the object that their text is; empty where there is no text.
+///
+/// # Errors
+/// `InvalidInput` naming the call where the text is no object: a server of this kind is sent none.
+pub fn arguments(call: &Value) -> Result<Value, PredictError> {
+    let arguments = &call["function"]["arguments"];
+    let read = match arguments.as_str().map(str::trim) {
+        Some("") => Some(json!({})),
+        Some(text) => serde_json::from_str(text).ok(),
+        None if arguments.is_null() => Some(json!({})),
+        None => Some(arguments.clone()),
+    };
+    read.filter(Value::is_object).ok_or_else(|| {
+        let name = call["function"]["name"].as_str().unwrap_or_default();
+        PredictError::invalid(format!(
+            "field 'arguments' of a call of '{name}' in 'messages' must be the text of a JSON \
+             object"
+        ))
+    })
+}
+
+/// What an assistant reasoned before, for servers of that format: as it was given, or not at all.
+pub fn reasoned(message: &ChatMessage, format: &str) -> Vec<Value> {
+    let mut thinking = thinking(message);
+    thinking.retain(|stretch| stretch["format"] == format);
+    thinking
+}
+
+/// The text of what an assistant reasoned before, whoever it was.
+pub fn reasoning_text(message: &ChatMessage) -> Option<String> {
+    let thinking = thinking(message);
+    let texts = thinking.iter().filter_map(|it| it["text"].as_str());
+    let text: String = texts.collect();
+    (!text.is_empty()).then_some(text)
+}
+
+fn thinking(message: &ChatMessage) -> Vec<Value> {
+    match details(message)["thinking"].take() {
+        Value::Array(thinking) => thinking,
+        _ => Vec::new(),
+    }
+}
+
+/// Whether a tool's message tells that the tool failed.
+pub fn is_error(message: &ChatMessage) -> bool {
+    details(message)["is_error"] == true
+}
+
+fn details(message: &ChatMessage) -> Value {
+    let details = message.details.as_deref();
+    let details = details.and_then(|details| serde_json::from_str(details).ok());
+    details.unwrap_or_default()
+}
+
+/// The name of the function whose result a tool's message is: the call stands before it.
+pub fn called<'a>(
+    before: impl DoubleEndedIterator<Item = &'a ChatMessage>,
+    result: &ChatMessage,
+) -> Option<String> {
+    let id = result.tool_call_id.as_deref()?;
+    before.rev().flat_map(calls).find_map(|call| {
+        let name = call["function"]["name"].as_str()?;
+        (call["id"] == id).then(|| name.to_owned())
+    })
+}
+
+/// Whether a message is about how to answer, and not a part of the talk.
+pub fn is_system(message: &ChatMessage) -> bool {
+    matches!(message.role.as_str(), "system" | "developer")
+}
+
+/// The system messages as one text, where there are any, and all others.
+pub fn without_system(messages: Vec<ChatMessage>) -> (Option<String>, Vec<ChatMessage>) {
+    let (system, rest): (Vec<_>, Vec<_>) = messages.into_iter().partition(is_system);
+    let texts: Vec<_> = system.into_iter().map(|message| message.content).collect();
+    ((!texts.is_empty()).then(|| texts.join("\n\n")), rest)
+}

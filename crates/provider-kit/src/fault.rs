@@ -1,0 +1,281 @@
+//! What servers say of their errors, in the words that each provider has for the same fault. Pure.
+
+use serde_json::Value;
+use volley_types::ErrorCode;
+
+use crate::step::Step;
+
+/// What an error is about, where its server's words tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// The prompt does not fit the model's context.
+    Context,
+    /// A filter of contents refused it.
+    Filter,
+    /// The request is wrong otherwise.
+    Request,
+    /// The request is too large.
+    Size,
+    /// The connector's credential.
+    Key,
+    /// The account has no credit or quota left.
+    Quota,
+    /// Too many requests of this account.
+    Rate,
+    /// The server has too much to do.
+    Overload,
+    /// The model is still being started.
+    NotReady,
+    /// It took too long.
+    Timeout,
+}
+
+/// The words that servers have in `type`, `code`, `status`, `reason` and `error_type`, in lower
+/// case.
+const WORDS: [(&str, FaultKind); 33] = [
+    ("context_length_exceeded", FaultKind::Context),
+    ("exceed_context_size_error", FaultKind::Context),
+    ("string_above_max_length", FaultKind::Context),
+    ("content_filter", FaultKind::Filter),
+    ("content_policy_violation", FaultKind::Filter),
+    ("responsibleaipolicyviolation", FaultKind::Filter),
+    ("insufficient_quota", FaultKind::Quota),
+    ("billing_error", FaultKind::Quota),
+    ("billing_hard_limit_reached", FaultKind::Quota),
+    ("billing_not_active", FaultKind::Quota),
+    ("servicequotaexceededexception", FaultKind::Quota),
+    ("api_key_invalid", FaultKind::Key),
+    ("invalid_api_key", FaultKind::Key),
+    ("authentication_error", FaultKind::Key),
+    ("permission_error", FaultKind::Key),
+    ("rate_limit_error", FaultKind::Rate),
+    ("rate_limit_exceeded", FaultKind::Rate),
+    ("resource_exhausted", FaultKind::Rate),
+    ("throttlingexception", FaultKind::Rate),
+    ("overloaded_error", FaultKind::Overload),
+    ("overloaded", FaultKind::Overload),
+    ("unavailable", FaultKind::Overload),
+    ("serviceunavailableexception", FaultKind::Overload),
+    ("modelnotreadyexception", FaultKind::NotReady),
+    ("timeout_error", FaultKind::Timeout),
+    ("deadline_exceeded", FaultKind::Timeout),
+    ("modeltimeoutexception", FaultKind::Timeout),
+    ("request_too_large", FaultKind::Size),
+    ("invalid_request_error", FaultKind::Request),
+    ("invalid_argument", FaultKind::Request),
+    ("invalid_prompt", FaultKind::Request),
+    ("badrequesterror", FaultKind::Request),
+    ("validationexception", FaultKind::Request),
+];
+
+/// The types of errors that are about the request.
+pub const REQUEST_ERRORS: [&str; 4] = [
+    "validation",
+    "template_error",
+    "missing_template_variable",
+    "tool_error",
+];
+
+/// How texts say that a prompt does not fit, in lower case.
+const CONTEXT_TEXTS: [&str; 19] = [
+    "maximum context length",
+    "context_length_exceeded",
+    "context length exceeded",
+    "exceeds the maximum number of tokens",
+    "exceeds the available context size",
+    "exceeds the context window",
+    "exceeds the model's maximum context",
+    "exceeds context window",
+    "exceed context limit",
+    "exceeds the limit of the context",
+    "prompt is too long",
+    "input is too long",
+    "input length exceeds",
+    "too many input tokens",
+    "too many tokens",
+    "input token count",
+    "longer than the maximum model length",
+    "longer than the model's context",
+    "`inputs` tokens + `max_new_tokens` must be <=",
+];
+
+/// How texts say that an account has nothing left, in lower case: some servers call that a wrong
+/// request.
+const QUOTA_TEXTS: [&str; 3] = [
+    "credit balance is too low",
+    "reached your specified api usage limits",
+    "spend limit",
+];
+
+/// Whether a text says that the prompt does not fit the model's context.
+pub fn is_context_length(text: &str) -> bool {
+    let text = text.to_lowercase();
+    CONTEXT_TEXTS.iter().any(|known| text.contains(known))
+}
+
+/// What an exception of Amazon's is about, by its name.
+pub fn of_exception(name: &str) -> Option<FaultKind> {
+    // The name may have a namespace after it.
+    let name = name.split(':').next().unwrap_or(name);
+    word(name)
+}
+
+fn word(word: &str) -> Option<FaultKind> {
+    let lower = word.to_ascii_lowercase();
+    let known = WORDS.iter().find(|(known, _)| *known == lower);
+    known.map(|(_, blame)| *blame)
+}
+
+/// What an error object is about.
+pub fn of_error(error: &Value) -> Option<FaultKind> {
+    if error.is_array() {
+        return Some(FaultKind::Request);
+    }
+    let message = error["message"]
+        .as_str()
+        .or(error.as_str())
+        .unwrap_or_default();
+    if QUOTA_TEXTS
+        .iter()
+        .any(|known| message.to_lowercase().contains(known))
+    {
+        return Some(FaultKind::Quota);
+    }
+    let details = error["details"].as_array().into_iter().flatten();
+    let reasons = details.filter_map(|detail| detail["reason"].as_str());
+    let inner = error.pointer("/innererror/code").and_then(Value::as_str);
+    let own = ["code", "type", "status", "error_type"];
+    let own = own.iter().filter_map(|name| error[*name].as_str());
+    let request = error["error_type"].as_str();
+    let request = request.filter(|kind| REQUEST_ERRORS.contains(kind));
+    let original = error["originalStatusCode"].as_u64().and_then(of_status);
+    original
+        .or_else(|| reasons.chain(inner).chain(own).find_map(word))
+        .or_else(|| request.map(|_| FaultKind::Request))
+}
+
+/// What a status that stands in a body is about.
+fn of_status(status: u64) -> Option<FaultKind> {
+    Some(match status {
+        400 | 422 => FaultKind::Request,
+        401 | 403 => FaultKind::Key,
+        402 => FaultKind::Quota,
+        408 | 504 => FaultKind::Timeout,
+        413 => FaultKind::Size,
+        429 => FaultKind::Rate,
+        503 | 529 => FaultKind::Overload,
+        _ => return None,
+    })
+}
+
+/// The message of an error: an object with one, or text.
+pub fn text(json: &str) -> String {
+    match serde_json::from_str::<Value>(json) {
+        Ok(Value::String(text)) => text,
+        Ok(value) => match value.get("message").and_then(Value::as_str) {
+            Some(message) => message.to_owned(),
+            None => value.to_string(),
+        },
+        Err(_) => json.to_owned(),
+    }
+}
+
+/// An error object in the middle of an answer, whose status is 200 by then.
+pub fn step(error: &str) -> Step {
+    let told: Value = serde_json::from_str(error).unwrap_or_default();
+    let message = text(error);
+    let in_code = told["code"].as_u64().and_then(of_status);
+    let code = match of_error(&told).or(in_code) {
+        Some(FaultKind::Context) => {
+            let named = if is_context_length(&message) {
+                message
+            } else {
+                format!("context_length_exceeded: {message}")
+            };
+            return Step::Refused(ErrorCode::InvalidInput, named);
+        }
+        Some(FaultKind::Filter | FaultKind::Request) => ErrorCode::InvalidInput,
+        Some(FaultKind::Size) => ErrorCode::TooLarge,
+        Some(FaultKind::Rate) => ErrorCode::Overloaded,
+        Some(FaultKind::Quota | FaultKind::Overload | FaultKind::NotReady) => {
+            ErrorCode::Unavailable
+        }
+        Some(FaultKind::Timeout) => ErrorCode::UpstreamTimeout,
+        Some(FaultKind::Key) | None if is_context_length(&message) => ErrorCode::InvalidInput,
+        Some(FaultKind::Key) | None => return Step::Failed(message),
+    };
+    Step::Refused(code, message)
+}
+
+/// Where JSON is not as it should be, without what it says: that is the caller's.
+pub fn json_position(error: &serde_json::Error) -> String {
+    let (kind, line, column) = (error.classify(), error.line(), error.column());
+    format!("{kind:?} error in JSON at line {line}, column {column}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_providers_words_for_a_prompt_that_does_not_fit() {
+        for text in [
+            "This model's maximum context length is 8192 tokens. However, you requested 9000.",
+            "prompt is too long: 208310 tokens > 200000 maximum",
+            "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+            "Input is too long for requested model.",
+            "the request exceeds the available context size. try increasing the context size",
+            "too many tokens: size limit exceeded by 12 tokens",
+            "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096",
+            "input length exceeds the context length",
+        ] {
+            assert!(is_context_length(text), "{text}");
+        }
+        assert!(!is_context_length("max_tokens must be at most 4096"));
+        let coded = json!({ "code": "context_length_exceeded", "message": "no" });
+        assert_eq!(of_error(&coded), Some(FaultKind::Context));
+    }
+
+    #[test]
+    fn errors_within_an_answer_say_whose_fault_they_are() {
+        let of = |error: Value| step(&error.to_string());
+        for (error, code) in [
+            (
+                json!({ "type": "overloaded_error" }),
+                ErrorCode::Unavailable,
+            ),
+            (json!({ "type": "rate_limit_error" }), ErrorCode::Overloaded),
+            (json!({ "code": 429 }), ErrorCode::Overloaded),
+            (json!({ "code": 400 }), ErrorCode::InvalidInput),
+            (
+                json!({ "code": 503, "status": "UNAVAILABLE" }),
+                ErrorCode::Unavailable,
+            ),
+            (json!({ "originalStatusCode": 429 }), ErrorCode::Overloaded),
+            (
+                json!({ "type": "insufficient_quota" }),
+                ErrorCode::Unavailable,
+            ),
+            (
+                json!({ "type": "timeout_error" }),
+                ErrorCode::UpstreamTimeout,
+            ),
+        ] {
+            let mut error = error;
+            error["message"] = "no".into();
+            assert_eq!(
+                of(error.clone()),
+                Step::Refused(code, "no".to_owned()),
+                "{error}"
+            );
+        }
+        let long = of(json!({ "code": "context_length_exceeded", "message": "no" }));
+        let expected = "context_length_exceeded: no".to_owned();
+        assert_eq!(long, Step::Refused(ErrorCode::InvalidInput, expected));
+        let plain = of(json!({ "type": "server_error", "message": "no" }));
+        assert_eq!(plain, Step::Failed("no".to_owned()));
+        assert_eq!(step("\"no\""), Step::Failed("no".to_owned()));
+    }
+}

@@ -1,0 +1,159 @@
+//! Parameters that clients of OpenAI send, for servers with other words for them.
+
+use serde_json::{Map, Value};
+
+/// Takes out who the caller's own user is, by OpenAI's newer name or its older one.
+pub fn take_user(body: &mut Map<String, Value>) -> Option<String> {
+    let both = [body.remove("safety_identifier"), body.remove("user")];
+    let given = both.into_iter().flatten();
+    given
+        .filter_map(|user| user.as_str().map(str::to_owned))
+        .next()
+}
+
+/// Where a choice is among some tools alone, leaves only those, for servers that cannot be told
+/// so.
+pub fn allowed_only(body: &mut Map<String, Value>) {
+    let Some(choice) = body.get("tool_choice") else {
+        return;
+    };
+    if choice["type"] != "allowed_tools" {
+        return;
+    }
+    // OpenAI's chat completions have them one level deeper.
+    let allowed = match &choice["allowed_tools"] {
+        Value::Object(_) => &choice["allowed_tools"],
+        _ => choice,
+    };
+    let mode = allowed["mode"].as_str().unwrap_or("auto").to_owned();
+    let tools = allowed["tools"].as_array().into_iter().flatten();
+    let name = |tool: &Value| {
+        let name = tool.pointer("/function/name").or_else(|| tool.get("name"));
+        name.and_then(Value::as_str).map(str::to_owned)
+    };
+    let names: Vec<_> = tools.filter_map(name).collect();
+    if let Some(Value::Array(tools)) = body.get_mut("tools") {
+        tools.retain(|tool| name(tool).is_some_and(|name| names.contains(&name)));
+    }
+    body.insert("tool_choice".to_owned(), mode.into());
+}
+
+/// Whether a request that wants one call at a time can have no more: its tool is named, or there
+/// is but one. That is checked of the answer where the server cannot be told.
+pub fn is_one_call(body: &Map<String, Value>) -> bool {
+    let named = body.get("tool_choice").is_some_and(Value::is_object);
+    let tools = body.get("tools").and_then(Value::as_array);
+    named || tools.is_none_or(|tools| tools.len() <= 1)
+}
+
+/// What `tool_choice` asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ToolChoice {
+    /// The model decides.
+    Auto,
+    /// No tool.
+    None,
+    /// Some tool.
+    Required,
+    /// This one.
+    Named(String),
+}
+
+/// Takes `tool_choice` out of the body, where it is in OpenAI's form.
+pub fn take_tool_choice(body: &mut Map<String, Value>) -> Option<ToolChoice> {
+    let given = body.get("tool_choice")?;
+    let name = given.pointer("/function/name").and_then(Value::as_str);
+    let choice = match (given.as_str(), name) {
+        (Some("auto"), _) => ToolChoice::Auto,
+        (Some("none"), _) => ToolChoice::None,
+        (Some("required" | "any"), _) => ToolChoice::Required,
+        (None, Some(name)) => ToolChoice::Named(name.to_owned()),
+        _ => return None,
+    };
+    body.remove("tool_choice");
+    Some(choice)
+}
+
+/// Leaves only the tool of that name, for servers that cannot be told which to call.
+pub fn only_tool(body: &mut Map<String, Value>, name: &str) {
+    if let Some(Value::Array(tools)) = body.get_mut("tools") {
+        tools.retain(|tool| tool["function"]["name"] == name);
+    }
+}
+
+/// The form that `response_format` asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ResponseFormat {
+    /// Any text.
+    Text,
+    /// An object.
+    Object,
+    /// What the schema allows.
+    Schema(Value),
+}
+
+/// Takes `response_format` out of the body, where it is in OpenAI's form.
+pub fn take_response_format(body: &mut Map<String, Value>) -> Option<ResponseFormat> {
+    let given = body.get("response_format")?;
+    let form = match (
+        given["type"].as_str()?,
+        given.pointer("/json_schema/schema"),
+    ) {
+        ("text", _) => ResponseFormat::Text,
+        ("json_object", None) if given.get("json_schema").is_none() => ResponseFormat::Object,
+        ("json_schema", Some(schema)) => ResponseFormat::Schema(schema.clone()),
+        _ => return None,
+    };
+    body.remove("response_format");
+    Some(form)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(value: Value) -> Map<String, Value> {
+        value.as_object().cloned().unwrap()
+    }
+
+    #[test]
+    fn a_choice_among_some_leaves_those() {
+        let tool = |name: &str| json!({ "type": "function", "function": { "name": name } });
+        let choice = json!({ "type": "allowed_tools", "allowed_tools": {
+            "mode": "required", "tools": [tool("g")] } });
+        let mut body = object(json!({ "tools": [tool("f"), tool("g")], "tool_choice": choice }));
+        allowed_only(&mut body);
+        let expected = json!({ "tools": [tool("g")], "tool_choice": "required" });
+        assert_eq!(Value::from(body.clone()), expected);
+        assert!(is_one_call(&body));
+        body.insert("tools".to_owned(), json!([tool("f"), tool("g")]));
+        assert!(!is_one_call(&body));
+        body.insert("tool_choice".to_owned(), tool("f"));
+        assert!(is_one_call(&body));
+    }
+
+    #[test]
+    fn choices_and_forms_are_read_and_others_are_left() {
+        let named = json!({ "type": "function", "function": { "name": "f" } });
+        for (given, expected) in [
+            (json!("auto"), Some(ToolChoice::Auto)),
+            (json!("required"), Some(ToolChoice::Required)),
+            (named, Some(ToolChoice::Named("f".to_owned()))),
+            (json!({ "type": "own" }), None),
+        ] {
+            let mut body = object(json!({ "tool_choice": given }));
+            assert_eq!(take_tool_choice(&mut body), expected);
+            assert_eq!(body.is_empty(), expected.is_some());
+        }
+        let schema = json!({ "type": "json_schema", "json_schema": { "schema": { "a": 1 } } });
+        let mut body = object(json!({ "response_format": schema }));
+        assert_eq!(
+            take_response_format(&mut body),
+            Some(ResponseFormat::Schema(json!({ "a": 1 })))
+        );
+        let mut own = object(json!({ "response_format": { "type": "own" } }));
+        assert_eq!((take_response_format(&mut own), own.len()), (None, 1));
+    }
+}

@@ -1,0 +1,254 @@
+//! Names of parameters that are the connector's alone: where its server is called, with what, and
+//! how its answers are read. A request that has one is refused by that name. Pure.
+
+use volley_types::{ParamValue, Parameters, PredictError};
+
+/// Names of endpoints and credentials, in lower case and without `_`, `-` and `.`: clients write
+/// `api_base`, `apiBase` and `api-base`.
+const NAMES: [&str; 71] = [
+    "accesskey",
+    "accesskeyid",
+    "accesstoken",
+    "apibase",
+    "apikey",
+    "apikeys",
+    "apisecret",
+    "apitoken",
+    "apitype",
+    "apiurl",
+    "apiversion",
+    "auth",
+    "authentication",
+    "authorization",
+    "authtoken",
+    "basepath",
+    "baseurl",
+    "bearer",
+    "bearertoken",
+    "clientsecret",
+    "cookie",
+    "cookies",
+    "credential",
+    "credentialheader",
+    "credentials",
+    "customheaders",
+    "customllmprovider",
+    "defaultheaders",
+    "defaultquery",
+    "deploymentid",
+    "endpoint",
+    "endpointurl",
+    "extrabody",
+    "extraheaders",
+    "extraquery",
+    "headers",
+    "host",
+    "hostname",
+    "httpheaders",
+    "httpproxy",
+    "httpsproxy",
+    "idtoken",
+    "key",
+    "orgid",
+    "organization",
+    "organizationid",
+    "passwd",
+    "password",
+    "project",
+    "projectid",
+    "proxies",
+    "proxy",
+    "proxyurl",
+    "refreshtoken",
+    "region",
+    "regionname",
+    "secret",
+    "secretaccesskey",
+    "secretkey",
+    "secrets",
+    "serverurl",
+    "serviceaccount",
+    "servicename",
+    "sessiontoken",
+    "targeturl",
+    "token",
+    "uri",
+    "url",
+    "username",
+    "xapikey",
+    "xgoogapikey",
+];
+/// How names begin that are some cloud's or library's own: `aws_secret_access_key`.
+const BEGINNINGS: [&str; 3] = ["aws_", "azure_", "vertex_"];
+/// How they end where something stands before: `openai_api_key`.
+const ENDS: [&str; 12] = [
+    "accesskey",
+    "accesstoken",
+    "apibase",
+    "apikey",
+    "apiversion",
+    "baseurl",
+    "credentials",
+    "headers",
+    "organization",
+    "password",
+    "secret",
+    "secretkey",
+];
+/// What a connector says of its server's answers and their costs.
+const OF_ANSWERS: [&str; 9] = [
+    "response",
+    "response_filter",
+    "pre_process_function",
+    "post_process_function",
+    "input_docs_processed_step_size",
+    STREAM_UPSTREAM,
+    PROVIDER_TOOLS,
+    PRICES,
+    KEY_HEADER,
+];
+
+/// The parameter of a connector that tells prices.
+pub const PRICES: &str = "prices";
+
+/// The parameter of a connector that names the header of its key.
+pub const KEY_HEADER: &str = "credential_header";
+
+/// The parameter of a connector that says whether callers may have tools run at its provider.
+pub const PROVIDER_TOOLS: &str = "provider_tools";
+
+/// The parameters of a connector that say how its requests are signed, and are no part of them.
+pub const SIGNING: [&str; 2] = ["region", "service_name"];
+
+/// The parameter of a connector that has its server stream every answer.
+pub const STREAM_UPSTREAM: &str = "stream_upstream";
+
+/// Refuses a request's own parameters where one has such a name.
+///
+/// # Errors
+/// `InvalidInput` naming it.
+pub fn refuse(given: &Parameters) -> Result<(), PredictError> {
+    match given.iter().find(|(name, _)| is_reserved(name)) {
+        Some((name, _)) => Err(PredictError::invalid(format!(
+            "parameter '{}' may not be given with a request: the connector alone says where and \
+             how its server is called",
+            shown(name)
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Whether a parameter has such a name.
+pub fn is_reserved(name: &str) -> bool {
+    OF_ANSWERS.contains(&name) || is_endpoint(name)
+}
+
+/// Whether a parameter is named like an endpoint or a credential.
+fn is_endpoint(name: &str) -> bool {
+    let lower = name.trim().to_ascii_lowercase();
+    let squeezed: String = lower
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric())
+        .collect();
+    NAMES.contains(&squeezed.as_str())
+        || BEGINNINGS.iter().any(|begin| lower.starts_with(begin))
+        || ENDS.iter().any(|end| squeezed.ends_with(end))
+}
+
+/// A name of the caller's as it may stand in a message.
+pub fn shown(name: &str) -> String {
+    name.chars().filter(|c| !c.is_control()).take(64).collect()
+}
+
+/// Whether the connector wants its server to stream every answer.
+///
+/// # Errors
+/// `InvalidInput` when the parameter is neither true nor false.
+pub fn always_streams(connector: &Parameters) -> Result<bool, PredictError> {
+    match connector.get(STREAM_UPSTREAM) {
+        Some(ParamValue::Bool(always)) => Ok(*always),
+        _ => Ok(connector.boolean(STREAM_UPSTREAM)?.unwrap_or(false)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_types::ErrorCode;
+
+    use super::*;
+
+    fn refused(name: &str) -> Option<PredictError> {
+        let value = ParamValue::Text("x".to_owned());
+        let given = [(name.to_owned(), value)].into_iter().collect();
+        refuse(&given).err()
+    }
+
+    #[test]
+    fn endpoints_and_credentials_are_refused_by_name_however_they_are_spelt() {
+        for name in [
+            "api_base",
+            "apiBase",
+            "API-BASE",
+            "base_url",
+            "baseURL",
+            "headers",
+            "extra_headers",
+            "extra_body",
+            "api_key",
+            "openai_api_key",
+            "x-api-key",
+            "authorization",
+            "Authorization",
+            "organization",
+            "openai_organization",
+            "api_version",
+            "proxy",
+            "https_proxy",
+            "aws_secret_access_key",
+            "azure_ad_token",
+            "vertex_credentials",
+            "region",
+            "endpoint",
+            "token",
+            "response_filter",
+            "credential_header",
+            "prices",
+            "stream_upstream",
+            "provider_tools",
+        ] {
+            let error = refused(name).unwrap_or_else(|| panic!("{name}"));
+            assert_eq!(error.code, ErrorCode::InvalidInput);
+            assert!(error.message.contains(&format!("'{name}'")), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_only_looks_alike_is_a_parameter() {
+        for name in [
+            "temperature",
+            "max_tokens",
+            "prompt_cache_key",
+            "response_format",
+            "token_budget",
+            "stop_token_ids",
+            "thinking",
+            "metadata",
+            "user",
+            "service_tier",
+            "keep_alive",
+            "logit_bias",
+            "anthropic_version",
+            "safety_identifier",
+            "monkey",
+        ] {
+            assert!(refused(name).is_none(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_long_name_is_not_repeated_whole() {
+        let name = format!("{}\napi_key", "x".repeat(500));
+        let error = refused(&name).unwrap();
+        assert!(error.message.len() < 300 && !error.message.contains('\n'));
+    }
+}

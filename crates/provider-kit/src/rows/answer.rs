@@ -1,0 +1,331 @@
+//! What servers that embed or rerank answer. Pure.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use volley_types::Usage;
+
+use crate::fault::json_position;
+use crate::rows::google::Google;
+
+/// What came back for the rows of one call, in their order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowValues {
+    /// A vector for each row, or one score.
+    pub values: Vec<Vec<f32>>,
+    /// Of all rows together.
+    total: u32,
+}
+
+impl RowValues {
+    /// What the call used, where its server told.
+    pub fn usage(&self) -> Option<Usage> {
+        (self.total != 0).then(|| Usage {
+            prompt_tokens: self.total,
+            ..Usage::default()
+        })
+    }
+
+    /// The tokens of each row: servers tell their sum, of which each row has an equal part.
+    pub fn tokens(&self) -> impl Iterator<Item = u32> + '_ {
+        let rows = u32::try_from(self.values.len()).unwrap_or(u32::MAX).max(1);
+        let (each, rest) = (self.total / rows, self.total % rows);
+        (0..rows)
+            .take(self.values.len())
+            .map(move |row| each + u32::from(row < rest))
+    }
+}
+
+/// How an answer is read: OpenSearch's functions, by the form that they read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Post {
+    /// `data`, a list of objects with `embedding` and `index`.
+    OpenAi,
+    /// `embeddings`, a list of vectors.
+    List,
+    /// `embeddings.float`.
+    Typed,
+    /// `embedding`, one vector.
+    One,
+    /// `embeddingsByType.float`, one vector.
+    OneTyped,
+    /// The body is the list of vectors.
+    Bare,
+    /// `results`, a list of objects with `index` and a score.
+    Results,
+    /// The body is such a list, or one of scores.
+    BareScores,
+    /// One of Google's.
+    Google(Google),
+}
+
+impl Post {
+    /// All forms.
+    pub const ALL: [Self; 11] = [
+        Self::OpenAi,
+        Self::List,
+        Self::Typed,
+        Self::One,
+        Self::OneTyped,
+        Self::Bare,
+        Self::Results,
+        Self::BareScores,
+        Self::Google(Google::Batch),
+        Self::Google(Google::One),
+        Self::Google(Google::Predict),
+    ];
+
+    /// The form of OpenSearch's function of that name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Some(match name.strip_prefix("connector.post_process.")? {
+            "openai.embedding" => Self::OpenAi,
+            "cohere.embedding" => Self::List,
+            "cohere_v2.embedding.float" => Self::Typed,
+            "bedrock.embedding" => Self::One,
+            "bedrock_v2.embedding.float" => Self::OneTyped,
+            "default.embedding" => Self::Bare,
+            "cohere.rerank" | "bedrock.rerank" => Self::Results,
+            "default.rerank" => Self::BareScores,
+            _ => return None,
+        })
+    }
+
+    /// Whether the answer has scores in place of vectors.
+    pub fn is_rerank(self) -> bool {
+        matches!(self, Self::Results | Self::BareScores)
+    }
+
+    /// Whether the server must be told which kind of numbers it is to answer with.
+    pub fn wants_floats(self) -> bool {
+        self == Self::Typed
+    }
+
+    /// Reads the answer to `count` rows.
+    ///
+    /// # Errors
+    /// `Err` with what is wrong when it is not of the form, or not for so many rows.
+    pub fn read(self, body: &[u8], count: usize) -> Result<RowValues, String> {
+        if matches!(self, Self::Bare | Self::BareScores) {
+            let values = self.bare(body, count)?;
+            return complete(values, count, 0);
+        }
+        if let Self::Google(google) = self {
+            let (values, total) = google.read(body)?;
+            return complete(values, count, total);
+        }
+        let body: Body<'_> = parse(body)?;
+        let total = body.tokens();
+        let values = match self {
+            Self::OpenAi => {
+                let data = body.data.ok_or("no 'data'")?;
+                let placed = data.into_iter().enumerate();
+                let placed = placed.map(|(at, datum)| (datum.index.unwrap_or(at), datum.embedding));
+                scattered(placed, count)?
+            }
+            Self::List => parse(raw(body.embeddings, "embeddings")?)?,
+            Self::Typed => {
+                let mut kinds: BTreeMap<String, &RawValue> =
+                    parse(raw(body.embeddings, "embeddings")?)?;
+                let floats = kinds.remove("float").ok_or("no 'embeddings.float'")?;
+                parse(floats.get().as_bytes())?
+            }
+            Self::One => vec![body.embedding.ok_or("no 'embedding'")?],
+            Self::OneTyped => {
+                let mut kinds: BTreeMap<String, &RawValue> =
+                    parse(raw(body.by_type, "embeddingsByType")?)?;
+                let floats = kinds.remove("float").ok_or("no 'embeddingsByType.float'")?;
+                vec![parse(floats.get().as_bytes())?]
+            }
+            _ => {
+                let results = body.results.ok_or("no 'results'")?;
+                scattered(results.into_iter().map(Scored::placed), count)?
+            }
+        };
+        complete(values, count, total)
+    }
+
+    fn bare(self, body: &[u8], count: usize) -> Result<Vec<Vec<f32>>, String> {
+        if self == Self::Bare {
+            return parse(body);
+        }
+        if let Ok(scores) = serde_json::from_slice::<Vec<f32>>(body) {
+            return Ok(scores.into_iter().map(|score| vec![score]).collect());
+        }
+        let results: Vec<Scored> = parse(body)?;
+        scattered(results.into_iter().map(Scored::placed), count)
+    }
+}
+
+fn parse<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, String> {
+    serde_json::from_slice(json).map_err(|error| json_position(&error))
+}
+
+fn raw<'a>(raw: Option<&'a RawValue>, name: &str) -> Result<&'a [u8], String> {
+    let raw = raw.ok_or_else(|| format!("no '{name}'"))?;
+    Ok(raw.get().as_bytes())
+}
+
+/// Values in the order of their places.
+fn scattered(
+    placed: impl Iterator<Item = (usize, Vec<f32>)>,
+    count: usize,
+) -> Result<Vec<Vec<f32>>, String> {
+    let mut values = vec![None; count];
+    for (at, value) in placed {
+        *values.get_mut(at).ok_or("a place past the end")? = Some(value);
+    }
+    let whole: Option<Vec<_>> = values.into_iter().collect();
+    whole.ok_or_else(|| "not all rows have an answer".to_owned())
+}
+
+fn complete(values: Vec<Vec<f32>>, count: usize, total: u32) -> Result<RowValues, String> {
+    if values.len() != count || values.iter().any(Vec::is_empty) {
+        return Err(format!("{} answers to {count} rows", values.len()));
+    }
+    Ok(RowValues { values, total })
+}
+
+#[derive(Deserialize)]
+struct Body<'a> {
+    #[serde(default)]
+    data: Option<Vec<Datum>>,
+    #[serde(borrow, default)]
+    embeddings: Option<&'a RawValue>,
+    #[serde(borrow, default, rename = "embeddingsByType")]
+    by_type: Option<&'a RawValue>,
+    #[serde(default)]
+    embedding: Option<Vec<f32>>,
+    #[serde(default)]
+    results: Option<Vec<Scored>>,
+    #[serde(default)]
+    usage: Option<Used>,
+    #[serde(default)]
+    meta: Option<Meta>,
+    /// Titan's.
+    #[serde(default, rename = "inputTextTokenCount")]
+    input_text: Option<u32>,
+    /// Ollama's.
+    #[serde(default)]
+    prompt_eval_count: Option<u32>,
+}
+
+impl Body<'_> {
+    fn tokens(&self) -> u32 {
+        let used = self.usage.as_ref();
+        let told = used.and_then(|used| used.prompt_tokens.or(used.total_tokens));
+        let billed = || self.meta.as_ref()?.billed_units.as_ref()?.input_tokens;
+        // A float becomes the nearest whole number that there is.
+        let told = told.or_else(|| billed().map(|tokens| tokens as u32));
+        let told = told.or(self.input_text).or(self.prompt_eval_count);
+        told.unwrap_or(0)
+    }
+}
+
+#[derive(Deserialize)]
+struct Datum {
+    #[serde(default)]
+    index: Option<usize>,
+    embedding: Vec<f32>,
+}
+
+#[derive(Deserialize)]
+struct Scored {
+    index: usize,
+    #[serde(alias = "relevance_score", alias = "relevanceScore")]
+    score: f32,
+}
+
+impl Scored {
+    fn placed(self) -> (usize, Vec<f32>) {
+        (self.index, vec![self.score])
+    }
+}
+
+#[derive(Deserialize)]
+struct Used {
+    #[serde(default)]
+    prompt_tokens: Option<u32>,
+    #[serde(default)]
+    total_tokens: Option<u32>,
+}
+
+#[derive(Deserialize)]
+struct Meta {
+    #[serde(default)]
+    billed_units: Option<Billed>,
+}
+
+#[derive(Deserialize)]
+struct Billed {
+    #[serde(default)]
+    input_tokens: Option<f64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(post: Post, body: &str, count: usize) -> Result<Vec<Vec<f32>>, String> {
+        post.read(body.as_bytes(), count).map(|read| read.values)
+    }
+
+    #[test]
+    fn every_form_is_read_in_the_order_of_the_rows() {
+        let two = || Ok(vec![vec![1.0, 2.0], vec![3.0, 4.0]]);
+        let openai = r#"{"data":[{"index":1,"embedding":[3,4]},{"index":0,"embedding":[1,2]}],"usage":{"prompt_tokens":5,"total_tokens":5}}"#;
+        assert_eq!(read(Post::OpenAi, openai, 2), two());
+        let tokens: Vec<_> = Post::OpenAi
+            .read(openai.as_bytes(), 2)
+            .unwrap()
+            .tokens()
+            .collect();
+        assert_eq!(tokens, [3, 2], "in equal parts");
+        assert_eq!(
+            read(Post::List, r#"{"embeddings":[[1,2],[3,4]]}"#, 2),
+            two()
+        );
+        let typed = r#"{"embeddings":{"float":[[1,2],[3,4]]},"meta":{"billed_units":{"input_tokens":4.0}}}"#;
+        assert_eq!(read(Post::Typed, typed, 2), two());
+        assert_eq!(Post::Typed.read(typed.as_bytes(), 2).unwrap().total, 4);
+        assert_eq!(read(Post::Bare, "[[1,2],[3,4]]", 2), two());
+        let one = r#"{"embedding":[1,2],"inputTextTokenCount":3}"#;
+        assert_eq!(read(Post::One, one, 1), Ok(vec![vec![1.0, 2.0]]));
+        let one = r#"{"embeddingsByType":{"float":[1,2]}}"#;
+        assert_eq!(read(Post::OneTyped, one, 1), Ok(vec![vec![1.0, 2.0]]));
+        let scores = Ok(vec![vec![0.5], vec![0.25]]);
+        for name in ["relevance_score", "relevanceScore", "score"] {
+            let results = format!(r#"[{{"index":1,"{name}":0.25}},{{"index":0,"{name}":0.5}}]"#);
+            assert_eq!(read(Post::BareScores, &results, 2), scores, "{name}");
+            let results = format!(r#"{{"results":{results}}}"#);
+            assert_eq!(read(Post::Results, &results, 2), scores, "{name}");
+        }
+        assert_eq!(read(Post::BareScores, "[0.5,0.25]", 2), scores);
+    }
+
+    #[test]
+    fn an_answer_that_is_not_for_these_rows_is_none() {
+        for (post, body) in [
+            (Post::OpenAi, r#"{"data":[{"index":0,"embedding":[1]}]}"#),
+            (Post::OpenAi, r#"{"data":[{"index":9,"embedding":[1]}]}"#),
+            (Post::OpenAi, r#"{"error":"no"}"#),
+            (Post::List, r#"{"embeddings":[[1]]}"#),
+            (Post::List, r#"{"embeddings":[[1],[]]}"#),
+            (Post::Typed, r#"{"embeddings":{"int8":[[1],[2]]}}"#),
+            (
+                Post::Results,
+                r#"{"results":[{"index":0,"score":1},{"index":0,"score":1}]}"#,
+            ),
+            (Post::Bare, "{}"),
+        ] {
+            assert!(read(post, body, 2).is_err(), "{body}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_body_is_survived(body in r#"[\[\]{}":,0-9a-z]{0,40}"#, which in 0..11_usize) {
+            let _ = Post::ALL[which].read(body.as_bytes(), 2);
+        }
+    }
+}

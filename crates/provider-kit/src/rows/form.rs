@@ -1,0 +1,265 @@
+//! What servers that embed or rerank are sent: by OpenSearch's names of functions, or as the URL
+//! tells. Pure.
+
+use arrow_array::RecordBatch;
+use serde_json::{Map, Value, json};
+use volley_types::chat::text_at;
+use volley_types::registry::ConnectorSpec;
+use volley_types::signature::{INPUT_TYPE, QUERY, TEXT};
+use volley_types::{ParamValue, PredictError, Task};
+
+use crate::provider::Provider;
+use crate::reserved::SIGNING;
+use crate::rows::answer::Post;
+use crate::rows::group::Group;
+use crate::rows::pre::Pre;
+use crate::template;
+
+const PRE: &str = "pre_process_function";
+const POST: &str = "post_process_function";
+/// OpenSearch's name for how many texts go into one call.
+const STEP: &str = "input_docs_processed_step_size";
+const DEFAULT_STEP: usize = 64;
+const MAX_STEP: u64 = 2_048;
+
+/// How one server's rows are sent and read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowsFormat {
+    pre: Pre,
+    /// How the answer is read.
+    pub post: Post,
+    /// How many rows go into one call.
+    pub step: usize,
+}
+
+impl RowsFormat {
+    /// That of a connector's server; `None` where the server generates text.
+    ///
+    /// # Errors
+    /// `InvalidInput` naming a function that is not known here, or that does not go with the other.
+    pub fn of(
+        provider: &Provider,
+        connector: &ConnectorSpec,
+    ) -> Result<Option<Self>, PredictError> {
+        let text = |name: &str| match connector.parameters.get(name) {
+            Some(ParamValue::Text(text)) => Some(text.trim()).filter(|text| !text.is_empty()),
+            _ => None,
+        };
+        let (pre, post) = (text(PRE), text(POST));
+        let told = (provider.rows)(connector).or_else(|| of_url(connector));
+        if pre.is_none() && post.is_none() && told.is_none() {
+            return Ok(None);
+        }
+        let beside = |name: &str, from: &str, to: &str| name.replacen(from, to, 1);
+        let pre = match (pre, post) {
+            (Some(pre), _) => Some(Pre::of_name(pre).ok_or_else(|| unknown(PRE, pre, &PRE_NAMES))?),
+            (None, Some(post)) => {
+                let provider = post.split(".float").next().unwrap_or(post);
+                let provider = provider.replace("_v2", "");
+                Pre::of_name(&beside(&provider, ".post_process.", ".pre_process."))
+            }
+            (None, None) => None,
+        };
+        let post = match (post, text(PRE)) {
+            (Some(post), _) => {
+                Some(Post::of_name(post).ok_or_else(|| unknown(POST, post, &POST_NAMES))?)
+            }
+            (None, Some(pre)) => Post::of_name(&beside(pre, ".pre_process.", ".post_process.")),
+            (None, None) => None,
+        };
+        let pre = pre.or(told.map(|told| told.0));
+        let post = post.or(told.map(|told| told.1));
+        let (pre, post) = pre
+            .zip(post)
+            .filter(|(pre, post)| pre.is_rerank() == post.is_rerank())
+            .ok_or_else(|| {
+                PredictError::invalid(format!(
+                    "parameters '{PRE}' and '{POST}' do not go together; name both, for the same \
+                     task"
+                ))
+            })?;
+        let step = connector.parameters.unsigned(STEP)?;
+        let step = step.map(|step| usize::try_from(step.clamp(1, MAX_STEP)).unwrap_or(1));
+        let step = match pre {
+            Pre::InputText => 1,
+            Pre::Google(google) if google.is_single(&connector.model) => 1,
+            _ => step.unwrap_or(DEFAULT_STEP),
+        };
+        Ok(Some(Self { pre, post, step }))
+    }
+
+    /// What the server does.
+    pub fn task(&self) -> Task {
+        match self.pre.is_rerank() {
+            true => Task::Rerank,
+            false => Task::Embed,
+        }
+    }
+
+    /// The body of a request. With a template the fields are its parameters.
+    ///
+    /// # Errors
+    /// As [`template::fill`].
+    pub fn body(
+        &self,
+        provider: &Provider,
+        connector: &ConnectorSpec,
+        group: &Group,
+        fields: &Map<String, Value>,
+    ) -> Result<Value, PredictError> {
+        let mut fields = fields.clone();
+        fields.remove("stream");
+        // Where requests are signed the route names the model.
+        if provider.signing_service.is_some() {
+            fields.retain(|name, _| !SIGNING.contains(&name.as_str()));
+        } else {
+            fields.insert("model".to_owned(), connector.model.as_str().into());
+        }
+        let template = connector.request_body.as_deref();
+        if let (Pre::Google(google), None) = (self.pre, template) {
+            return Ok(google.body(&connector.model, group, &fields));
+        }
+        self.fill(&mut fields, group, template.is_some());
+        if self.post.wants_floats() && template.is_none() {
+            fields
+                .entry("embedding_types")
+                .or_insert_with(|| json!(["float"]));
+        }
+        match template {
+            Some(template) => template::fill(template, |name| fields.get(name).cloned()),
+            None => Ok(Value::Object(fields)),
+        }
+    }
+
+    fn fill(&self, fields: &mut Map<String, Value>, group: &Group, for_template: bool) {
+        let query = group.query.clone().unwrap_or_default();
+        let mut set = |name: &str, value: Value| _ = fields.insert(name.to_owned(), value);
+        match self.pre {
+            Pre::Input => set("input", json!(group.texts)),
+            Pre::InputText => set("inputText", json!(group.texts.concat())),
+            Pre::Google(_) => set("texts", json!(group.texts)),
+            Pre::Texts => {
+                set("texts", json!(group.texts));
+                let kind = group.kind.as_deref().map(kind_of_cohere);
+                match kind {
+                    Some(kind) => set("input_type", kind.into()),
+                    None => {
+                        fields
+                            .entry("input_type")
+                            .or_insert_with(|| "search_document".into());
+                    }
+                }
+            }
+            Pre::Documents => {
+                set("query", query.into());
+                set("documents", json!(group.texts));
+                set("top_n", group.texts.len().into());
+            }
+            Pre::QueryTexts => {
+                if for_template {
+                    set("query_text", query.as_str().into());
+                    set("documents", json!(group.texts));
+                }
+                set("query", query.into());
+                set("texts", json!(group.texts));
+            }
+            Pre::Sources => {
+                set(
+                    "queries",
+                    json!([{ "type": "TEXT", "textQuery": { "text": query } }]),
+                );
+                let sources = group.texts.iter().map(|text| {
+                    let document = json!({ "type": "TEXT", "textDocument": { "text": text } });
+                    json!({ "type": "INLINE", "inlineDocumentSource": document })
+                });
+                set("sources", sources.collect());
+            }
+        }
+    }
+}
+
+const PRE_NAMES: [&str; 6] = [
+    "openai.embedding",
+    "cohere.embedding",
+    "bedrock.embedding",
+    "default.embedding",
+    "cohere.rerank",
+    "default.rerank",
+];
+const POST_NAMES: [&str; 8] = [
+    "openai.embedding",
+    "cohere.embedding",
+    "cohere_v2.embedding.float",
+    "bedrock.embedding",
+    "bedrock_v2.embedding.float",
+    "default.embedding",
+    "cohere.rerank",
+    "default.rerank",
+];
+
+fn unknown(parameter: &str, name: &str, known: &[&str]) -> PredictError {
+    let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
+    let prefix = parameter.trim_end_matches("_function");
+    PredictError::invalid(format!(
+        "'{name}' is not known as a '{parameter}'; known are, after 'connector.{prefix}.', {}",
+        known.join(", ")
+    ))
+}
+
+/// What the routes tell that several providers have.
+fn of_url(connector: &ConnectorSpec) -> Option<(Pre, Post)> {
+    let url = connector.url.split(['?', '#']).next().unwrap_or_default();
+    Some(if url.ends_with("/embeddings") {
+        (Pre::Input, Post::OpenAi)
+    } else if url.ends_with("/api/embed") {
+        (Pre::Input, Post::List)
+    } else if url.ends_with("/v2/embed") {
+        (Pre::Texts, Post::Typed)
+    } else if url.ends_with("/v1/embed") {
+        (Pre::Texts, Post::List)
+    } else if url.ends_with("/rerank") {
+        (Pre::Documents, Post::Results)
+    } else {
+        return None;
+    })
+}
+
+fn kind_of_cohere(kind: &str) -> &str {
+    match kind {
+        "query" => "search_query",
+        "passage" | "document" => "search_document",
+        other => other,
+    }
+}
+
+/// The rows of a batch in groups of at most `step`, in order.
+///
+/// # Errors
+/// `InvalidInput` naming a row that has no text.
+pub fn groups(rows: &RecordBatch, task: Task, step: usize) -> Result<Vec<Group>, PredictError> {
+    let at = |name: &str, row: usize| text_at(rows.column_by_name(name)?, row);
+    let demanded = |name: &str, row: usize| {
+        at(name, row)
+            .ok_or_else(|| PredictError::invalid(format!("row {row}: column '{name}' has no text")))
+    };
+    let mut groups: Vec<Group> = Vec::new();
+    for row in 0..rows.num_rows() {
+        let text = demanded(TEXT, row)?;
+        let query = match task {
+            Task::Rerank => Some(demanded(QUERY, row)?),
+            _ => None,
+        };
+        let kind = at(INPUT_TYPE, row);
+        match groups.last_mut() {
+            Some(last) if last.query == query && last.kind == kind && last.texts.len() < step => {
+                last.texts.push(text);
+            }
+            _ => groups.push(Group {
+                query,
+                kind,
+                texts: vec![text],
+            }),
+        }
+    }
+    Ok(groups)
+}

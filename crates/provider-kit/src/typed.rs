@@ -1,0 +1,229 @@
+//! Parameters that both formats know, brought to the type that servers demand. Dialects that
+//! turn every value into text would otherwise have them refused.
+
+use serde_json::{Map, Value};
+use volley_types::{ParamValue, Parameters, PredictError};
+
+use crate::reserved::{KEY_HEADER, PRICES, PROVIDER_TOOLS, STREAM_UPSTREAM};
+
+/// Beside OpenAI's those of vLLM, SGLang and llama.cpp's server.
+const NUMBERS: [&str; 11] = [
+    "temperature",
+    "top_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "min_p",
+    "typical_p",
+    "repetition_penalty",
+    "repeat_penalty",
+    "length_penalty",
+    "dynatemp_range",
+    "xtc_probability",
+];
+/// `top_k` may be -1 where it means all.
+const COUNTS: [&str; 6] = [
+    "max_tokens",
+    "max_completion_tokens",
+    "max_new_tokens",
+    "min_tokens",
+    "max_output_tokens",
+    "top_logprobs",
+];
+const FLAGS: [&str; 9] = [
+    "logprobs",
+    "parallel_tool_calls",
+    "ignore_eos",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "include_stop_str_in_output",
+    "add_generation_prompt",
+    "separate_reasoning",
+    "cache_prompt",
+];
+/// They may be negative, which counts may not.
+const WHOLE: [&str; 4] = ["seed", "top_k", "truncate_prompt_tokens", "dimensions"];
+/// These may be plain text as well, as a stop sequence or `auto`.
+const JSON: [&str; 20] = [
+    "stop",
+    "stop_sequences",
+    "tools",
+    "tool_choice",
+    "response_format",
+    "logit_bias",
+    "thinking",
+    "metadata",
+    "stop_token_ids",
+    "bad_words",
+    "chat_template_kwargs",
+    "structured_outputs",
+    "guided_json",
+    "guided_choice",
+    "json_schema",
+    "logit_processors",
+    "reasoning",
+    "text",
+    "include",
+    "lora",
+];
+
+/// `parameters`, with those that are known in their own type and all others as they are.
+///
+/// # Errors
+/// `InvalidInput` naming a parameter that is not of its type.
+pub fn typed(parameters: &Parameters) -> Result<Parameters, PredictError> {
+    let typed = parameters.iter().map(|(name, value)| {
+        let known = one(parameters, name, value)?;
+        Ok((name.to_owned(), known.unwrap_or_else(|| value.clone())))
+    });
+    typed.collect()
+}
+
+/// One parameter in its own type; `None` where it is as good as it is.
+fn one(
+    parameters: &Parameters,
+    name: &str,
+    value: &ParamValue,
+) -> Result<Option<ParamValue>, PredictError> {
+    if NUMBERS.contains(&name) {
+        return Ok(parameters.float(name)?.map(ParamValue::Float));
+    }
+    if COUNTS.contains(&name) {
+        let count = parameters.unsigned(name)?.map(i64::try_from);
+        return count
+            .transpose()
+            .map(|count| count.map(ParamValue::Int))
+            .map_err(|_| PredictError::invalid(format!("parameter '{name}' is too large")));
+    }
+    if FLAGS.contains(&name) {
+        return Ok(parameters.boolean(name)?.map(ParamValue::Bool));
+    }
+    Ok(match value {
+        ParamValue::Float(number) if WHOLE.contains(&name) && number.fract() == 0.0 => {
+            Some(ParamValue::Int(*number as i64))
+        }
+        ParamValue::Text(text) if WHOLE.contains(&name) => {
+            let whole = text.trim().parse().map(ParamValue::Int);
+            Some(whole.map_err(|_| {
+                PredictError::invalid(format!("parameter '{name}' must be a whole number"))
+            })?)
+        }
+        ParamValue::Text(text) if JSON.contains(&name) && is_nested_json(text) => {
+            Some(ParamValue::Json(text.clone()))
+        }
+        _ => None,
+    })
+}
+
+fn is_nested_json(text: &str) -> bool {
+    text.trim_start().starts_with(['[', '{'])
+        && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
+}
+
+/// The parameters that say nothing to a server.
+const NOT_SENT: [&str; 9] = [
+    "raw",
+    PRICES,
+    KEY_HEADER,
+    STREAM_UPSTREAM,
+    PROVIDER_TOOLS,
+    "response_filter",
+    "pre_process_function",
+    "post_process_function",
+    "input_docs_processed_step_size",
+];
+
+/// All parameters as fields of a body. Names are the server's business.
+///
+/// # Errors
+/// `InvalidInput` naming a parameter that is known and is not of its type.
+pub fn fields(parameters: &Parameters) -> Result<Map<String, Value>, PredictError> {
+    let parameters = typed(parameters)?;
+    let choices = parameters.unsigned("n")?;
+    if choices.is_some_and(|choices| choices != 1) {
+        return Err(PredictError::invalid(
+            "parameter 'n' must be 1: a request to a remote model has one answer",
+        ));
+    }
+    // `raw` is about chat templates, which are the upstream's business; the others are about the
+    // connector.
+    let given = parameters
+        .iter()
+        .filter(|(name, _)| !NOT_SENT.contains(name));
+    let fields = given.map(|(name, value)| {
+        let value = match name {
+            "stop" => parameters.strings(name)?.into(),
+            "n" => 1.into(),
+            _ => json(value),
+        };
+        Ok((name.to_owned(), value))
+    });
+    fields.collect()
+}
+
+fn json(value: &ParamValue) -> Value {
+    match value {
+        ParamValue::Bool(value) => (*value).into(),
+        ParamValue::Int(value) => (*value).into(),
+        ParamValue::Float(value) => (*value).into(),
+        ParamValue::Text(text) => text.as_str().into(),
+        ParamValue::Json(text) => {
+            serde_json::from_str(text).unwrap_or_else(|_| text.as_str().into())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn typed_one(name: &str, value: ParamValue) -> Result<ParamValue, PredictError> {
+        let parameters: Parameters = [(name.to_owned(), value)].into_iter().collect();
+        Ok(typed(&parameters)?.get(name).unwrap().clone())
+    }
+
+    fn text(text: &str) -> ParamValue {
+        ParamValue::Text(text.to_owned())
+    }
+
+    #[test]
+    fn text_becomes_the_type_that_the_server_demands() {
+        for (name, given, expected) in [
+            ("temperature", text("0.7"), ParamValue::Float(0.7)),
+            ("max_tokens", text(" 64 "), ParamValue::Int(64)),
+            ("max_tokens", ParamValue::Float(64.0), ParamValue::Int(64)),
+            ("seed", text("-3"), ParamValue::Int(-3)),
+            ("logprobs", text("true"), ParamValue::Bool(true)),
+            ("tools", text("[{}]"), ParamValue::Json("[{}]".to_owned())),
+            ("tool_choice", text("auto"), text("auto")),
+            ("stop", text("[END"), text("[END")),
+            ("stop", text("0.5"), text("0.5")),
+            ("top_k", text("-1"), ParamValue::Int(-1)),
+            ("min_p", text("0.05"), ParamValue::Float(0.05)),
+            ("ignore_eos", text("true"), ParamValue::Bool(true)),
+            (
+                "guided_choice",
+                text("[\"a\"]"),
+                ParamValue::Json("[\"a\"]".to_owned()),
+            ),
+            ("guided_regex", text("[ab]+"), text("[ab]+")),
+            ("of_the_servers_own", text("0.7"), text("0.7")),
+        ] {
+            assert_eq!(typed_one(name, given).unwrap(), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_of_its_type_is_named() {
+        for (name, given) in [
+            ("temperature", "warm"),
+            ("top_p", "NaN"),
+            ("max_tokens", "-1"),
+            ("max_tokens", "18446744073709551615"),
+            ("seed", "lucky"),
+            ("logprobs", "perhaps"),
+        ] {
+            let error = typed_one(name, text(given)).unwrap_err();
+            assert!(error.message.contains(&format!("'{name}'")), "{name}");
+        }
+    }
+}

@@ -1,0 +1,425 @@
+//! Requests in Anthropic's form. Pure.
+
+use serde_json::{Map, Value, json};
+use volley_backend::items::Item;
+use volley_provider_kit::conversation::{
+    Image, arguments, calls, image, is_error, messages, parts, reasoned, without_system,
+};
+use volley_provider_kit::effort::{self, Thinking};
+use volley_provider_kit::normalize::{
+    ResponseFormat, allowed_only, take_response_format, take_user,
+};
+use volley_provider_kit::parameters::{ParameterTable, RequestFields};
+use volley_provider_kit::provider::ANSWER_TOOL;
+use volley_types::{ChatMessage, Dialect, PredictError};
+
+use super::claude::{self, Claude};
+
+/// The server demands a limit; this is where the caller gives none. All its models have this much.
+const DEFAULT_MAX_TOKENS: u64 = 4_096;
+/// The least that it lets a model think, in tokens.
+const LEAST_BUDGET: u64 = 1_024;
+/// Since this version sampling is the server's alone.
+const WITHOUT_SAMPLING: &str = "2026-10-21";
+
+pub(super) static PARAMETERS: ParameterTable = ParameterTable {
+    server: "Anthropic's messages",
+    dialects: &[Dialect::Anthropic, Dialect::Own],
+    names: &[
+        ("max_tokens", "max_tokens"),
+        ("max_completion_tokens", "max_tokens"),
+        ("max_new_tokens", "max_tokens"),
+        ("temperature", "temperature"),
+        ("top_p", "top_p"),
+        ("top_k", "top_k"),
+        ("stop", "stop_sequences"),
+        ("stop_sequences", "stop_sequences"),
+    ],
+    own: &[
+        "anthropic_beta",
+        "anthropic_version",
+        "cache_control",
+        "container",
+        "context_management",
+        "mcp_servers",
+        "metadata",
+        "output_config",
+        "output_format",
+        "service_tier",
+        "speed",
+        "system",
+        "thinking",
+        "tool_choice",
+        "tools",
+    ],
+    ranges: &[("temperature", 0.0, 1.0), ("top_p", 0.0, 1.0)],
+    stops: usize::MAX,
+};
+
+/// The body of a request: parameters under their names there, messages as blocks.
+///
+/// # Errors
+/// `InvalidInput` naming a parameter that the server does not take.
+pub(super) fn body(
+    model: &str,
+    item: &Item,
+    mut request: RequestFields<'_>,
+) -> Result<Value, PredictError> {
+    let claude = Claude::of(model);
+    let is_own = request.dialect() == Dialect::Anthropic;
+    sampling(&mut request)?;
+    named(&mut request, is_own)?;
+    allowed_only(&mut request.fields);
+    let form = take_response_format(&mut request.fields);
+    let parallel = request.take("parallel_tool_calls");
+    let thinking = match is_own {
+        // What the provider's own clients say of it is said as it is.
+        true => own_effort(&mut request)?,
+        false => foreign_thinking(&mut request)?,
+    };
+    let mut body = request.finish()?;
+    if let Some(Value::Array(given)) = body.get_mut("tools") {
+        given.iter_mut().try_for_each(|given| tool(given, claude))?;
+    }
+    if let Some(choice) = body.get_mut("tool_choice") {
+        tool_choice(choice);
+    }
+    if let Some(form) = form {
+        answer_in(&mut body, form, claude, is_own)?;
+    }
+    if parallel == Some(Value::Bool(false)) {
+        one_at_a_time(&mut body);
+    }
+    if let Some(thinking) = thinking {
+        think(&mut body, thinking, claude, is_own)?;
+    }
+    body.insert("model".to_owned(), model.into());
+    body.entry("max_tokens")
+        .or_insert_with(|| DEFAULT_MAX_TOKENS.into());
+    // System messages have a place of their own in this format.
+    let (system, rest) = without_system(messages(item));
+    if let Some(system) = system {
+        body.entry("system").or_insert_with(|| system.into());
+    }
+    body.insert("messages".to_owned(), turns(&rest)?.into());
+    Ok(Value::Object(body))
+}
+
+/// Newer versions of the interface refuse what is about sampling, and the server refuses stops
+/// that are blank.
+fn sampling(request: &mut RequestFields<'_>) -> Result<(), PredictError> {
+    let version = request.header("anthropic-version").unwrap_or_default();
+    if WITHOUT_SAMPLING <= version {
+        if request.fields.get("temperature").and_then(Value::as_f64) == Some(1.0) {
+            request.take("temperature");
+        }
+        for name in ["temperature", "top_p", "top_k"] {
+            if request.fields.contains_key(name) {
+                let why = "this version of the interface has no sampling parameters";
+                return Err(request.refused(name, why));
+            }
+        }
+    }
+    let stops = request.fields.get("stop").and_then(Value::as_array);
+    let mut stops = stops.into_iter().flatten().filter_map(Value::as_str);
+    if stops.any(|stop| stop.trim().is_empty()) {
+        return Err(request.refused(
+            "stop",
+            "a stop text needs a character that is no white space",
+        ));
+    }
+    Ok(())
+}
+
+/// Who asks, and in which tier.
+fn named(request: &mut RequestFields<'_>, is_own: bool) -> Result<(), PredictError> {
+    if is_own {
+        return Ok(());
+    }
+    let user = take_user(&mut request.fields);
+    match request.take("metadata") {
+        None => {}
+        Some(Value::Object(given)) if given.keys().all(|name| name == "user_id") => {
+            request.fields.insert("metadata".to_owned(), given.into());
+        }
+        Some(_) => return Err(request.refused("metadata", "it may have a 'user_id' alone")),
+    }
+    if let Some(user) = user {
+        let metadata = request.fields.entry("metadata");
+        metadata.or_insert_with(|| json!({ "user_id": user }));
+    }
+    let tier = match request.fields.get("service_tier").and_then(Value::as_str) {
+        None | Some("standard_only") => return Ok(()),
+        Some("default" | "standard") => "standard_only",
+        Some(_) => {
+            return Err(request.refused("service_tier", "it may be 'auto' or 'default'"));
+        }
+    };
+    request
+        .fields
+        .insert("service_tier".to_owned(), tier.into());
+    Ok(())
+}
+
+/// The level that a client of the provider names, which stands beside the form of the answer.
+fn own_effort(request: &mut RequestFields<'_>) -> Result<Option<Thinking>, PredictError> {
+    let thinking = request.take("thinking");
+    let effort = effort::take(request)?;
+    if let Some(thinking) = thinking {
+        request.fields.insert("thinking".to_owned(), thinking);
+    }
+    Ok(effort)
+}
+
+/// `thinking` as the server has it stays as it is; a level becomes it.
+fn foreign_thinking(request: &mut RequestFields<'_>) -> Result<Option<Thinking>, PredictError> {
+    let is_ours = matches!(request.dialect(), Dialect::Own | Dialect::OpenAi);
+    if is_ours && !request.fields.contains_key("reasoning_effort") {
+        return Ok(None);
+    }
+    effort::take(request)
+}
+
+/// Has the model think as much as the caller says.
+fn think(
+    body: &mut Map<String, Value>,
+    thinking: Thinking,
+    claude: Claude,
+    is_own: bool,
+) -> Result<(), PredictError> {
+    if let (Some(level), true) = (thinking.level(), claude.adapts || is_own) {
+        let config = body.entry("output_config").or_insert_with(|| json!({}));
+        config["effort"] = claude::level(level).into();
+    }
+    let forced = matches!(body.get("tool_choice"), Some(choice) if matches!(
+        choice["type"].as_str(),
+        Some("any" | "tool")
+    ));
+    match thinking {
+        Thinking::Off => {
+            let thinking = body.entry("thinking");
+            thinking.or_insert_with(|| json!({ "type": "disabled" }));
+        }
+        _ if is_own => {}
+        // A tool that must be called leaves no room to think; the level holds without it.
+        _ if claude.adapts && forced => {}
+        _ if claude.adapts => {
+            let adaptive = json!({ "type": "adaptive", "display": "summarized" });
+            body.insert("thinking".to_owned(), adaptive);
+        }
+        _ if forced => {
+            return Err(PredictError::invalid(
+                "parameter 'reasoning_effort' does not go with a tool that must be called, or an \
+                 answer of a schema, at this model: leave one of them out",
+            ));
+        }
+        thinking => {
+            let budget = thinking.budget().unwrap_or(LEAST_BUDGET).max(LEAST_BUDGET);
+            let limit = body.get("max_tokens").and_then(Value::as_u64);
+            let budget = match limit {
+                Some(limit) if limit <= LEAST_BUDGET => {
+                    return Err(PredictError::invalid(format!(
+                        "parameter 'reasoning_effort' needs a 'max_tokens' over {LEAST_BUDGET} at \
+                         this model, which includes what is thought"
+                    )));
+                }
+                Some(limit) => budget.min(limit - 1),
+                None => {
+                    let room = (budget + DEFAULT_MAX_TOKENS).into();
+                    body.insert("max_tokens".to_owned(), room);
+                    budget
+                }
+            };
+            let enabled = json!({ "type": "enabled", "budget_tokens": budget });
+            body.insert("thinking".to_owned(), enabled);
+        }
+    }
+    Ok(())
+}
+
+/// Has the model answer in that form: by the server's own means where it has them for the form,
+/// else by a tool that it must call, whose input is the answer.
+fn answer_in(
+    body: &mut Map<String, Value>,
+    form: ResponseFormat,
+    claude: Claude,
+    is_own: bool,
+) -> Result<(), PredictError> {
+    let schema = match form {
+        ResponseFormat::Text => return Ok(()),
+        ResponseFormat::Object => json!({ "type": "object" }),
+        ResponseFormat::Schema(schema) => {
+            let fitted = match is_own {
+                true => Some(schema.clone()),
+                false => claude.has_forms.then(|| claude::fitted(&schema)).flatten(),
+            };
+            if let Some(schema) = fitted {
+                let config = body.entry("output_config").or_insert_with(|| json!({}));
+                config["format"] = json!({ "type": "json_schema", "schema": schema });
+                return Ok(());
+            }
+            schema
+        }
+    };
+    let tools = body.entry("tools").or_insert_with(|| json!([]));
+    let Value::Array(tools) = tools else {
+        return Err(PredictError::invalid("parameter 'tools' must be a list"));
+    };
+    let alone = tools.is_empty();
+    tools.push(json!({
+        "name": ANSWER_TOOL,
+        "description": "Gives the answer. Call this tool once, with the whole answer as its input.",
+        "input_schema": claude::object(schema)?,
+    }));
+    let choice = match alone {
+        true => json!({ "type": "tool", "name": ANSWER_TOOL }),
+        false => json!({ "type": "any" }),
+    };
+    let given = body
+        .get("tool_choice")
+        .and_then(|choice| choice["type"].as_str());
+    let choice = match given {
+        // That tool's call comes first, and the answer in a later turn.
+        Some("tool") => return Ok(()),
+        Some("none") => json!({ "type": "tool", "name": ANSWER_TOOL }),
+        _ => choice,
+    };
+    body.insert("tool_choice".to_owned(), choice);
+    Ok(())
+}
+
+fn one_at_a_time(body: &mut Map<String, Value>) {
+    if !body.contains_key("tools") {
+        return;
+    }
+    let choice = body.entry("tool_choice");
+    let choice = choice.or_insert_with(|| json!({ "type": "auto" }));
+    if let Value::Object(choice) = choice {
+        choice.insert("disable_parallel_tool_use".to_owned(), true.into());
+    }
+}
+
+/// A tool in OpenAI's form becomes one in Anthropic's; one that is already stays.
+///
+/// # Errors
+/// `InvalidInput` where a tool is to be called strictly, and the server cannot do that with its
+/// schema.
+fn tool(tool: &mut Value, claude: Claude) -> Result<(), PredictError> {
+    let Some(function) = tool.get_mut("function").map(Value::take) else {
+        return Ok(());
+    };
+    let schema = function.get("parameters").cloned();
+    let schema = schema.filter(|schema| !schema.is_null());
+    let mut schema = schema.unwrap_or_else(|| json!({ "type": "object" }));
+    let mut made = json!({ "name": function["name"] });
+    if let Some(said) = function.get("description").filter(|said| !said.is_null()) {
+        made["description"] = said.clone();
+    }
+    if function.get("strict") == Some(&Value::Bool(true)) {
+        let fitted = claude.has_forms.then(|| claude::fitted(&schema)).flatten();
+        schema = fitted.ok_or_else(|| {
+            let name = function["name"].as_str().unwrap_or_default();
+            let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
+            PredictError::invalid(format!(
+                "parameter 'tools' has 'strict' for the tool '{name}', whose schema this model \
+                 cannot keep to strictly; leave 'strict' out"
+            ))
+        })?;
+        made["strict"] = true.into();
+    }
+    made["input_schema"] = schema;
+    if let Some(cache) = tool.get("cache_control") {
+        made["cache_control"] = cache.clone();
+    }
+    *tool = made;
+    Ok(())
+}
+
+fn tool_choice(choice: &mut Value) {
+    let made = match (choice.as_str(), choice.pointer("/function/name")) {
+        (Some("auto"), _) => json!({ "type": "auto" }),
+        (Some("none"), _) => json!({ "type": "none" }),
+        (Some("required"), _) => json!({ "type": "any" }),
+        (None, Some(name)) => json!({ "type": "tool", "name": name }),
+        _ => return,
+    };
+    *choice = made;
+}
+
+/// Messages as Anthropic has them: the results of tools are blocks of one message of the user.
+fn turns(messages: &[ChatMessage]) -> Result<Vec<Value>, PredictError> {
+    let mut turns: Vec<Value> = Vec::new();
+    let mut after_result = false;
+    for message in messages {
+        let result = message.role == "tool";
+        if result {
+            let mut block = json!({
+                "type": "tool_result",
+                "tool_use_id": message.tool_call_id,
+                "content": blocks(message).unwrap_or_else(|| message.content.clone().into()),
+            });
+            if is_error(message) {
+                block["is_error"] = true.into();
+            }
+            match turns
+                .last_mut()
+                .and_then(|turn| turn["content"].as_array_mut())
+            {
+                Some(blocks) if after_result => blocks.push(block),
+                _ => turns.push(json!({ "role": "user", "content": [block] })),
+            }
+        } else {
+            turns.push(turn(message)?);
+        }
+        after_result = result;
+    }
+    Ok(turns)
+}
+
+fn turn(message: &ChatMessage) -> Result<Value, PredictError> {
+    if let Some(blocks) = blocks(message) {
+        return Ok(json!({ "role": message.role, "content": blocks }));
+    }
+    let (calls, reasoned) = (calls(message), reasoned(message, "anthropic"));
+    if calls.is_empty() && reasoned.is_empty() {
+        return Ok(json!({ "role": message.role, "content": message.content }));
+    }
+    // Signed reasoning goes back as it came, in front of all else.
+    let mut blocks: Vec<_> = reasoned.iter().map(thinking).collect();
+    if !message.content.is_empty() {
+        blocks.push(json!({ "type": "text", "text": message.content }));
+    }
+    for call in &calls {
+        let (id, name) = (&call["id"], &call["function"]["name"]);
+        let input = arguments(call)?;
+        blocks.push(json!({ "type": "tool_use", "id": id, "name": name, "input": input }));
+    }
+    Ok(json!({ "role": message.role, "content": blocks }))
+}
+
+/// The blocks of content with images.
+fn blocks(message: &ChatMessage) -> Option<Value> {
+    let blocks = parts(message)?.into_iter().map(|part| {
+        let source = match image(&part) {
+            None => return json!({ "type": "text", "text": part["text"] }),
+            Some(Image::Address(url)) => json!({ "type": "url", "url": url }),
+            Some(Image::Data(media, data)) => {
+                json!({ "type": "base64", "media_type": media, "data": data })
+            }
+        };
+        json!({ "type": "image", "source": source })
+    });
+    Some(blocks.collect())
+}
+
+fn thinking(stretch: &Value) -> Value {
+    match stretch.get("redacted") {
+        Some(data) => json!({ "type": "redacted_thinking", "data": data }),
+        None => json!({
+            "type": "thinking", "thinking": stretch["text"], "signature": stretch["signature"],
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

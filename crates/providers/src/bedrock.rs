@@ -1,0 +1,499 @@
+//! Amazon Bedrock's Converse: [`request`] writes it, `signing` signs it, `frames` cuts its stream,
+//! and here is what its events mean.
+
+mod model;
+mod request;
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
+use volley_provider_kit::citations::{number, some, stretch, text};
+use volley_provider_kit::fault::{self, json_position, text as error_text};
+use volley_provider_kit::framing::Framing;
+use volley_provider_kit::provider::{AnswerForm, Page, Provider, part_of_url};
+use volley_provider_kit::rows::answer::Post;
+use volley_provider_kit::rows::pre::Pre;
+use volley_provider_kit::step::{Delta, Step};
+use volley_types::registry::ConnectorSpec;
+use volley_types::{Citation, ErrorCode, FinishReason, PlaceUnit};
+
+pub(crate) static PROVIDER: Provider = Provider {
+    aliases: &["aws_sigv4"],
+    page: Page {
+        endpoint: "Amazon Bedrock's Converse, `…/model/NAME/converse-stream`",
+        key: "[signed](#amazon-bedrock), or `Authorization: Bearer`",
+        url: "path ends in `/converse-stream` or `/converse`, host `bedrock-runtime…`",
+    },
+    route: "/model/{model}/converse-stream",
+    recognizes: |address| {
+        let path = address.path;
+        path.ends_with("/converse-stream")
+            || path.ends_with("/converse")
+            || address.host.starts_with("bedrock-runtime")
+    },
+    model_of_url: |url| part_of_url(url, "/model/", '/'),
+    signing_service: Some("bedrock"),
+    framing: Framing::Frames,
+    media: "application/vnd.amazon.eventstream",
+    stream_field: Some(false),
+    whole_route: Some(("/converse-stream", "/converse")),
+    answer_form: Some(AnswerForm::Converse),
+    limits_calls: false,
+    keeps_schemas: false,
+    rows,
+    read,
+    read_whole,
+    ..Provider::new("bedrock", &request::PARAMETERS, request::body)
+};
+
+/// Models that embed have a route of their own, each with the body of its maker.
+fn rows(connector: &ConnectorSpec) -> Option<(Pre, Post)> {
+    let url = connector.url.split(['?', '#']).next()?;
+    match url.ends_with("/invoke") {
+        true if connector.model.contains("cohere.embed") => Some((Pre::Texts, Post::List)),
+        true => Some((Pre::InputText, Post::One)),
+        false => None,
+    }
+}
+
+/// An event is the one member that it has.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Event<'a> {
+    #[serde(borrow, default)]
+    content_block_delta: Option<BlockDelta<'a>>,
+    #[serde(borrow, default)]
+    content_block_start: Option<BlockStart<'a>>,
+    #[serde(default)]
+    content_block_stop: Option<Value>,
+    #[serde(borrow, default)]
+    message_stop: Option<Stop<'a>>,
+    #[serde(default)]
+    metadata: Option<Metadata>,
+    #[serde(borrow, default)]
+    error: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    throttling_exception: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    service_unavailable_exception: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    validation_exception: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    internal_server_exception: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    model_stream_error_exception: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    model_timeout_exception: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct BlockDelta<'a> {
+    #[serde(default)]
+    content_block_index: u64,
+    #[serde(borrow)]
+    delta: Piece<'a>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Piece<'a> {
+    #[serde(borrow, default)]
+    text: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    tool_use: Option<ToolPiece<'a>>,
+    #[serde(borrow, default)]
+    reasoning_content: Option<Reasoning<'a>>,
+    #[serde(default)]
+    citation: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct ToolPiece<'a> {
+    #[serde(borrow, default)]
+    input: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Reasoning<'a> {
+    #[serde(borrow, default)]
+    text: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    signature: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    redacted_content: Option<Cow<'a, str>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct BlockStart<'a> {
+    #[serde(default)]
+    content_block_index: u64,
+    #[serde(borrow, default)]
+    start: Start<'a>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Start<'a> {
+    #[serde(borrow, default)]
+    tool_use: Option<ToolStart<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ToolStart<'a> {
+    #[serde(borrow)]
+    tool_use_id: Cow<'a, str>,
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Stop<'a> {
+    #[serde(borrow, default)]
+    stop_reason: Option<Cow<'a, str>>,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    #[serde(default)]
+    usage: Option<Tokens>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Tokens {
+    #[serde(default)]
+    input_tokens: Option<u32>,
+    #[serde(default)]
+    output_tokens: Option<u32>,
+    #[serde(default)]
+    cache_read_input_tokens: Option<u32>,
+    #[serde(default)]
+    cache_write_input_tokens: Option<u32>,
+}
+
+fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
+    let event: Event<'_> = serde_json::from_str(data).map_err(|error| json_position(&error))?;
+    let mut delta = Delta::default();
+    if let Some(BlockDelta {
+        content_block_index: block,
+        delta: piece,
+    }) = event.content_block_delta
+    {
+        calls.passages.enter(block);
+        if let Some(told) = piece.citation {
+            calls.passages.hold(Some(citation(&told)));
+        }
+        delta.text = piece.text.map(Cow::into_owned);
+        if let Some(reasoning) = piece.reasoning_content {
+            let signature = reasoning.signature.as_deref();
+            signed(&mut delta, signature, reasoning.redacted_content.as_deref());
+            delta.thinking = reasoning.text.map(Cow::into_owned);
+        }
+        let input = piece.tool_use.map(|tool| tool.input);
+        let more = input.and_then(|input| calls.more_in(block, &input));
+        delta.tool_calls = deltas(more.into_iter().collect());
+    } else if let Some(begun) = event.content_block_start {
+        let call = begun.start.tool_use.map(|tool| {
+            let block = begun.content_block_index;
+            calls.begin_in(block, Some(&tool.tool_use_id), &tool.name, "")
+        });
+        delta.tool_calls = deltas(call.into_iter().collect());
+    } else if event.content_block_stop.is_some() {
+        delta.citations = calls.passages.leave();
+    } else if let Some(stop) = event.message_stop {
+        delta.finish_reason = reason(stop.stop_reason.as_deref());
+    } else if let Some(metadata) = event.metadata {
+        // The last of all: why the answer ends came before.
+        tokens(&mut delta, metadata.usage);
+        return Ok(Step::Last(delta));
+    } else if let Some(failure) = failure(&event) {
+        return Ok(failure);
+    }
+    // Beginnings of blocks, and what later versions add.
+    Ok(Step::Delta(delta))
+}
+
+/// The signature of reasoning, or what is kept secret of it.
+fn signed(delta: &mut Delta, signature: Option<&str>, redacted: Option<&str>) {
+    if signature.is_some() || redacted.is_some() {
+        let details = delta.details();
+        details.format = Some("bedrock".to_owned());
+        details.signature = signature.map(str::to_owned);
+        details.redacted = redacted.map(str::to_owned);
+    }
+}
+
+/// The reasoning of a whole message, each stretch with its signature.
+fn reasoned(blocks: &[Value]) -> Vec<Delta> {
+    let stretches = blocks
+        .iter()
+        .filter_map(|block| block.get("reasoningContent"));
+    let made = stretches.map(|stretch| {
+        let text = |path: &str| stretch.pointer(path).and_then(Value::as_str);
+        let mut delta = Delta {
+            thinking: text("/reasoningText/text").map(str::to_owned),
+            ..Delta::default()
+        };
+        let signature = text("/reasoningText/signature");
+        signed(&mut delta, signature, text("/redactedContent"));
+        delta
+    });
+    made.collect()
+}
+
+/// Its place in the answer is that of its block.
+fn citation(told: &Value) -> Citation {
+    let location = &told["location"];
+    let of = |unit, name: &str| {
+        let inner = location.get(name)?;
+        let number = number(inner, "documentIndex").or_else(|| number(inner, "searchResultIndex"));
+        Some((number, stretch(unit, inner, "start", "end")))
+    };
+    let found = of(PlaceUnit::Characters, "documentChar")
+        .or_else(|| of(PlaceUnit::Pages, "documentPage"))
+        .or_else(|| of(PlaceUnit::Blocks, "documentChunk"))
+        .or_else(|| of(PlaceUnit::Passages, "searchResultLocation"));
+    let (document, place) = found.unwrap_or_default();
+    let quotes = told["sourceContent"].as_array().into_iter().flatten();
+    let quote: String = quotes.filter_map(|part| part["text"].as_str()).collect();
+    Citation {
+        url: text(&location["web"], "url"),
+        title: text(told, "title"),
+        quote: Some(quote).filter(|quote| !quote.is_empty()),
+        source: text(told, "source"),
+        document,
+        place,
+        ..Citation::default()
+    }
+}
+
+/// The text of a whole message's blocks, and what it refers to.
+fn said(blocks: &[Value]) -> (String, Vec<Citation>) {
+    let (mut text, mut cited) = (String::new(), Vec::new());
+    let characters = |text: &str| u32::try_from(text.chars().count()).ok();
+    for block in blocks {
+        let start = characters(&text);
+        text.push_str(block["text"].as_str().unwrap_or_default());
+        let inner = &block["citationsContent"];
+        let parts = inner["content"].as_array().into_iter().flatten();
+        text.extend(parts.filter_map(|part| part["text"].as_str()));
+        let end = characters(&text);
+        let told = inner["citations"].as_array().into_iter().flatten();
+        cited.extend(told.map(citation).map(|citation| Citation {
+            start,
+            end,
+            ..citation
+        }));
+    }
+    (text, cited)
+}
+
+fn failure(event: &Event<'_>) -> Option<Step> {
+    let text = |raw: &RawValue| error_text(raw.get());
+    let refused = [
+        (event.throttling_exception, ErrorCode::Overloaded),
+        (event.service_unavailable_exception, ErrorCode::Unavailable),
+        (event.validation_exception, ErrorCode::InvalidInput),
+    ];
+    let mut refused = refused.into_iter();
+    let refused = refused.find_map(|(raw, code)| Some(Step::Refused(code, text(raw?))));
+    refused.or_else(|| {
+        let timeout = event.model_timeout_exception;
+        if let Some(raw) = timeout {
+            return Some(Step::Refused(ErrorCode::UpstreamTimeout, text(raw)));
+        }
+        let failed = event.error.or(event.internal_server_exception);
+        // It may have been the model that was throttled.
+        let failed = failed.or(event.model_stream_error_exception);
+        failed.map(|raw| fault::step(raw.get()))
+    })
+}
+
+/// What was read from a cache or written to one was part of the prompt as well.
+fn tokens(delta: &mut Delta, tokens: Option<Tokens>) {
+    let Some(tokens) = tokens else { return };
+    let cached = [
+        tokens.cache_read_input_tokens,
+        tokens.cache_write_input_tokens,
+    ];
+    let cached = cached.into_iter().flatten().fold(0, u32::saturating_add);
+    delta.prompt_tokens = tokens
+        .input_tokens
+        .map(|tokens| tokens.saturating_add(cached));
+    delta.completion_tokens = tokens.output_tokens;
+    delta.cached_tokens = tokens.cache_read_input_tokens;
+    delta.cache_write_tokens = tokens.cache_write_input_tokens;
+}
+
+fn reason(reason: Option<&str>) -> Option<FinishReason> {
+    Some(match reason? {
+        "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
+        "tool_use" => FinishReason::ToolCalls,
+        "guardrail_intervened" | "content_filtered" => FinishReason::ContentFilter,
+        _ => FinishReason::Stop,
+    })
+}
+
+fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, String> {
+    let body: Value = serde_json::from_slice(body).map_err(|error| json_position(&error))?;
+    let blocks = body.pointer("/output/message/content");
+    let blocks = blocks.and_then(Value::as_array).ok_or("no content")?;
+    let uses = blocks.iter().filter_map(|block| block.get("toolUse"));
+    let uses = uses.map(|tool| {
+        let name = tool["name"].as_str().unwrap_or_default();
+        calls.begin(tool["toolUseId"].as_str(), name, &tool["input"].to_string())
+    });
+    let (text, cited) = said(blocks);
+    let mut delta = Delta {
+        text: Some(text),
+        citations: some(cited),
+        tool_calls: deltas(uses.collect()),
+        finish_reason: reason(body["stopReason"].as_str()),
+        ..Delta::default()
+    };
+    tokens(&mut delta, Tokens::deserialize(&body["usage"]).ok());
+    let mut all = reasoned(blocks);
+    all.push(delta);
+    Ok(Step::All(all))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn delta(data: &str, calls: &mut ToolCallAccumulator) -> Delta {
+        match read(data, calls) {
+            Ok(Step::Delta(delta)) => delta,
+            other => panic!("{data}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn pieces_of_calls_that_come_in_turns_find_their_call() {
+        let calls = &mut ToolCallAccumulator::new(1);
+        let text =
+            r#"{"contentBlockDelta":{"contentBlockIndex":0,"delta":{"text":"hi"},"p":"abc"}}"#;
+        assert_eq!(delta(text, calls).text.as_deref(), Some("hi"));
+        for (block, name) in [(1, "f"), (2, "g")] {
+            let start = format!(
+                r#"{{"contentBlockStart":{{"contentBlockIndex":{block},"start":{{"toolUse":{{"toolUseId":"t{block}","name":"{name}"}}}}}}}}"#
+            );
+            assert!(delta(&start, calls).tool_calls.unwrap().contains(name));
+        }
+        for (block, index) in [(1, 0), (2, 1), (1, 0)] {
+            let piece = format!(
+                r#"{{"contentBlockDelta":{{"contentBlockIndex":{block},"delta":{{"toolUse":{{"input":"{{"}}}}}}}}"#
+            );
+            let piece = delta(&piece, calls).tool_calls.unwrap();
+            let piece: Value = serde_json::from_str(&piece).unwrap();
+            assert_eq!(piece[0]["index"], index);
+        }
+        let foreign =
+            r#"{"contentBlockDelta":{"contentBlockIndex":9,"delta":{"toolUse":{"input":"{"}}}}"#;
+        assert_eq!(delta(foreign, calls).tool_calls, None);
+    }
+
+    /// Reasoning comes signed, or secret, and goes back as it came: streamed and whole.
+    #[test]
+    fn signed_and_secret_reasoning_goes_back_as_it_came() {
+        let calls = &mut ToolCallAccumulator::default();
+        let pieces = [
+            r#"{"text":"hm, "}"#,
+            r#"{"text":"so"}"#,
+            r#"{"signature":"c2ln+/=="}"#,
+            r#"{"redactedContent":"ZGF0YQ=="}"#,
+            r#"{"signature":"YmxhbmsA"}"#,
+        ];
+        let streamed = pieces.map(|piece| {
+            let data = format!(
+                r#"{{"contentBlockDelta":{{"contentBlockIndex":0,"delta":{{"reasoningContent":{piece}}}}}}}"#
+            );
+            delta(&data, calls)
+        });
+        let content = json!([
+            { "reasoningContent": { "reasoningText": { "text": "hm, so", "signature": "c2ln+/==" } } },
+            { "reasoningContent": { "redactedContent": "ZGF0YQ==" } },
+            { "reasoningContent": { "reasoningText": { "text": "", "signature": "YmxhbmsA" } } },
+        ]);
+        let whole =
+            json!({ "output": { "message": { "content": content } }, "stopReason": "end_turn" });
+        let Ok(Step::All(whole)) = read_whole(whole.to_string().as_bytes(), calls) else {
+            panic!("no message")
+        };
+        for deltas in [&streamed[..], &whole[..3]] {
+            let (mut thinking, mut said) = (Vec::new(), String::new());
+            for delta in deltas {
+                said.push_str(delta.thinking.as_deref().unwrap_or_default());
+                let Some(details) = delta.details.as_deref() else {
+                    continue;
+                };
+                assert_eq!(details.format.as_deref(), Some("bedrock"));
+                thinking.push(match (&details.signature, &details.redacted) {
+                    (Some(signature), None) => json!({
+                        "format": "bedrock", "text": std::mem::take(&mut said),
+                        "signature": signature,
+                    }),
+                    (None, Some(data)) => json!({ "format": "bedrock", "redacted": data }),
+                    other => panic!("{other:?}"),
+                });
+            }
+            let turn = volley_types::ChatMessage {
+                details: Some(json!({ "thinking": thinking }).to_string()),
+                ..volley_types::ChatMessage::new("assistant", "Hi")
+            };
+            let talk = volley_backend::items::Item::Chat(vec![turn]);
+            let body =
+                crate::tests::asking(&request::PARAMETERS, Default::default(), |request| {
+                    request::body("m", &talk, request)
+                });
+            let mut sent = body.unwrap()["messages"][0]["content"].take();
+            let text = sent.as_array_mut().unwrap().pop().unwrap();
+            assert_eq!((sent, text), (content.clone(), json!({ "text": "Hi" })));
+        }
+    }
+
+    #[test]
+    fn the_end_is_the_usage_and_exceptions_say_whose_fault_they_are() {
+        let calls = &mut ToolCallAccumulator::default();
+        let stop = delta(
+            r#"{"messageStop":{"stopReason":"guardrail_intervened"}}"#,
+            calls,
+        );
+        assert_eq!(stop.finish_reason, Some(FinishReason::ContentFilter));
+        let end = r#"{"metadata":{"usage":{"inputTokens":2,"outputTokens":3,"cacheReadInputTokens":4},"metrics":{"latencyMs":1}}}"#;
+        let Ok(Step::Last(end)) = read(end, calls) else {
+            panic!()
+        };
+        assert_eq!(
+            (end.prompt_tokens, end.completion_tokens),
+            (Some(6), Some(3))
+        );
+        for (name, code) in [
+            ("throttlingException", Some(ErrorCode::Overloaded)),
+            ("serviceUnavailableException", Some(ErrorCode::Unavailable)),
+            ("validationException", Some(ErrorCode::InvalidInput)),
+            ("modelStreamErrorException", None),
+            ("internalServerException", None),
+            ("modelTimeoutException", Some(ErrorCode::UpstreamTimeout)),
+            ("error", None),
+        ] {
+            let step = read(&format!(r#"{{"{name}":{{"message":"no"}}}}"#), calls).unwrap();
+            let expected = match code {
+                Some(code) => Step::Refused(code, "no".to_owned()),
+                None => Step::Failed("no".to_owned()),
+            };
+            assert_eq!(step, expected, "{name}");
+        }
+        assert!(read("7", calls).is_err());
+    }
+}

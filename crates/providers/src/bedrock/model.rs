@@ -1,0 +1,187 @@
+//! What differs among the models behind Converse, by their names. Pure.
+
+use serde_json::{Map, Value, json};
+use volley_provider_kit::effort::{self, Effort, Thinking};
+use volley_provider_kit::normalize::ResponseFormat;
+use volley_provider_kit::parameters::RequestFields;
+use volley_provider_kit::provider::ANSWER_TOOL;
+use volley_types::{Dialect, PredictError};
+
+use crate::anthropic::claude::{self, Claude};
+
+/// Whether a model is one of Anthropic's.
+pub(super) fn is_claude(model: &str) -> bool {
+    model.contains("claude")
+}
+
+/// Takes what a request says of thinking: as fields of the model.
+///
+/// # Errors
+/// `InvalidInput` where what it says is none.
+pub(super) fn thinking(
+    model: &str,
+    request: &mut RequestFields<'_>,
+) -> Result<Option<Value>, PredictError> {
+    // In the model's own form it is passed on as it is.
+    let is_models = match request.dialect() {
+        Dialect::Own => true,
+        Dialect::Cohere | Dialect::Ollama => false,
+        _ => is_claude(model),
+    };
+    if is_models && !request.fields.contains_key("reasoning_effort") {
+        return Ok(None);
+    }
+    let Some(thinking) = effort::take(request)? else {
+        return Ok(None);
+    };
+    Ok(Some(if is_claude(model) {
+        of_claude(model, thinking)
+    } else if model.contains("nova") {
+        of_nova(thinking)
+    } else {
+        let level = thinking.level().map_or("none", Effort::as_str);
+        json!({ "reasoning_effort": level })
+    }))
+}
+
+fn of_claude(model: &str, thinking: Thinking) -> Value {
+    match (thinking, Claude::of(model).adapts) {
+        (Thinking::Off, _) => json!({ "thinking": { "type": "disabled" } }),
+        (thinking, true) => {
+            let mut made = json!({ "thinking": { "type": "adaptive", "display": "summarized" } });
+            if let Some(level) = thinking.level() {
+                made["output_config"] = json!({ "effort": claude::level(level) });
+            }
+            made
+        }
+        (thinking, false) => {
+            let budget = thinking.budget().unwrap_or(1_024).max(1_024);
+            json!({ "thinking": { "type": "enabled", "budget_tokens": budget } })
+        }
+    }
+}
+
+fn of_nova(thinking: Thinking) -> Value {
+    let level = thinking.level().map(|level| match level {
+        Effort::Minimal | Effort::Low => "low",
+        Effort::Medium => "medium",
+        Effort::High | Effort::Xhigh | Effort::Max => "high",
+    });
+    match (thinking, level) {
+        (Thinking::Off, _) => json!({ "reasoningConfig": { "type": "disabled" } }),
+        (_, None) => json!({ "reasoningConfig": { "type": "enabled" } }),
+        (_, Some(level)) => {
+            json!({ "reasoningConfig": { "type": "enabled", "maxReasoningEffort": level } })
+        }
+    }
+}
+
+/// Puts the fields about thinking among the model's.
+///
+/// # Errors
+/// `InvalidInput` where a tool must be called, and the model cannot think then.
+pub(super) fn think(body: &mut Map<String, Value>, thinking: Value) -> Result<(), PredictError> {
+    let choice = body
+        .get("toolConfig")
+        .and_then(|config| config.get("toolChoice"));
+    let forced = choice.is_some_and(|choice| choice.get("auto").is_none());
+    let budget = thinking
+        .pointer("/thinking/budget_tokens")
+        .and_then(Value::as_u64);
+    if forced && budget.is_some() {
+        return Err(PredictError::invalid(
+            "parameter 'reasoning_effort' does not go with a tool that must be called, or an \
+             answer of a schema, at this model: leave one of them out",
+        ));
+    }
+    // What is thought counts, and the answer needs room.
+    let limit = body
+        .get("inferenceConfig")
+        .and_then(|config| config["maxTokens"].as_u64());
+    if let Some((budget, limit)) = budget.zip(limit).filter(|(budget, limit)| limit <= budget) {
+        return Err(PredictError::invalid(format!(
+            "parameter 'reasoning_effort' lets the model think for {budget} tokens, and needs a \
+             'max_tokens' over that instead of {limit}"
+        )));
+    }
+    let Value::Object(mut fields) = thinking else {
+        return Ok(());
+    };
+    if forced && fields.contains_key("output_config") {
+        // The level holds without it.
+        fields.remove("thinking");
+    }
+    let own = body.entry("additionalModelRequestFields");
+    let own = own.or_insert_with(|| json!({}));
+    if let Value::Object(own) = own {
+        for (name, value) in fields {
+            own.entry(name).or_insert(value);
+        }
+    }
+    Ok(())
+}
+
+/// Has the model answer in that form: by Converse's own means, or by a tool that it must call,
+/// whose input is the answer.
+///
+/// # Errors
+/// `InvalidInput` for a form that the model cannot be told.
+pub(super) fn answer_in(
+    body: &mut Map<String, Value>,
+    model: &str,
+    form: ResponseFormat,
+) -> Result<(), PredictError> {
+    let schema = match form {
+        ResponseFormat::Text => return Ok(()),
+        ResponseFormat::Object => json!({ "type": "object" }),
+        ResponseFormat::Schema(schema) => {
+            let claude = is_claude(model).then(|| Claude::of(model));
+            let fitted = match claude {
+                Some(claude) => claude.has_forms.then(|| claude::fitted(&schema)).flatten(),
+                None => Some(schema.clone()),
+            };
+            if let Some(schema) = fitted {
+                let structure = json!({ "jsonSchema": {
+                    "name": "answer", "schema": schema.to_string() } });
+                let config = body.entry("outputConfig").or_insert_with(|| json!({}));
+                config["textFormat"] = json!({ "type": "json_schema", "structure": structure });
+                return Ok(());
+            }
+            schema
+        }
+    };
+    let spec = json!({
+        "name": ANSWER_TOOL,
+        "description": "Gives the answer. Call this tool once, with the whole answer as its input.",
+        "inputSchema": { "json": claude::object(schema)? },
+    });
+    let config = body.entry("toolConfig").or_insert_with(|| json!({}));
+    let mut tools = config["tools"].as_array().cloned().unwrap_or_default();
+    let choice = match tools.is_empty() {
+        true => json!({ "tool": { "name": ANSWER_TOOL } }),
+        false => json!({ "any": {} }),
+    };
+    tools.push(json!({ "toolSpec": spec }));
+    config["tools"] = tools.into();
+    // A tool that is named is called first, and the answer comes in a later turn.
+    if config["toolChoice"].get("tool").is_none() {
+        config["toolChoice"] = choice;
+    }
+    Ok(())
+}
+
+/// Has one of Anthropic's models call one tool at a time, which Converse has no word for.
+pub(super) fn one_at_a_time(body: &mut Map<String, Value>) {
+    let chosen = body
+        .get("toolConfig")
+        .is_some_and(|config| config.get("toolChoice").is_some());
+    let mut choice = json!({ "disable_parallel_tool_use": true });
+    if !chosen {
+        choice["type"] = "auto".into();
+    }
+    let fields = body.entry("additionalModelRequestFields");
+    let fields = fields.or_insert_with(|| json!({}));
+    if fields["tool_choice"].is_null() {
+        fields["tool_choice"] = choice;
+    }
+}

@@ -1,0 +1,400 @@
+//! Requests in the form of Converse. Pure.
+
+use serde_json::{Map, Value, json};
+use volley_backend::items::Item;
+use volley_provider_kit::conversation::{
+    Image, arguments, calls, image, is_error, is_system, messages, no_address, parts, reasoned,
+};
+use volley_provider_kit::normalize::{
+    ToolChoice, allowed_only, is_one_call, take_response_format, take_tool_choice, take_user,
+};
+use volley_provider_kit::parameters::{ParameterTable, RequestFields};
+use volley_types::{ChatMessage, Dialect, PredictError};
+
+use super::model;
+
+pub(super) static PARAMETERS: ParameterTable = ParameterTable {
+    server: "Bedrock's Converse",
+    dialects: &[Dialect::Own],
+    names: &[
+        ("max_tokens", "inferenceConfig.maxTokens"),
+        ("max_completion_tokens", "inferenceConfig.maxTokens"),
+        ("max_new_tokens", "inferenceConfig.maxTokens"),
+        ("maxTokens", "inferenceConfig.maxTokens"),
+        ("temperature", "inferenceConfig.temperature"),
+        ("top_p", "inferenceConfig.topP"),
+        ("topP", "inferenceConfig.topP"),
+        ("stop", "inferenceConfig.stopSequences"),
+        ("stop_sequences", "inferenceConfig.stopSequences"),
+        ("stopSequences", "inferenceConfig.stopSequences"),
+        // What Converse does not have, the models may.
+        ("top_k", "additionalModelRequestFields.top_k"),
+        ("thinking", "additionalModelRequestFields.thinking"),
+        ("metadata", "requestMetadata"),
+    ],
+    own: &OWN,
+    ranges: &[
+        ("max_tokens", 1.0, f64::MAX),
+        ("temperature", 0.0, 1.0),
+        ("top_p", 0.0, 1.0),
+    ],
+    stops: 2_500,
+};
+
+/// The fields of a request that are Converse's own. All others are the model's.
+const OWN: [&str; 12] = [
+    "additionalModelRequestFields",
+    "additionalModelResponseFieldPaths",
+    "guardrailConfig",
+    "inferenceConfig",
+    "outputConfig",
+    "performanceConfig",
+    "promptVariables",
+    "requestMetadata",
+    "serviceTier",
+    "system",
+    "toolConfig",
+    "tools",
+];
+
+/// The body of a request. The model is in the URL.
+///
+/// # Errors
+/// `InvalidInput` naming a parameter that the server does not take, and where tools are forbidden
+/// that the talk has called.
+pub(super) fn body(
+    model: &str,
+    item: &Item,
+    mut request: RequestFields<'_>,
+) -> Result<Value, PredictError> {
+    let talk = messages(item);
+    allowed_only(&mut request.fields);
+    let stops = request.fields.get("stop").and_then(Value::as_array);
+    if stops.is_some_and(|stops| stops.iter().any(|stop| stop == "")) {
+        return Err(request.refused("stop", "a stop text may not be empty"));
+    }
+    let tier = tier(&mut request)?;
+    let user = take_user(&mut request.fields);
+    let form = take_response_format(&mut request.fields);
+    let choice = take_tool_choice(&mut request.fields);
+    let alone = request.take("parallel_tool_calls") == Some(Value::Bool(false));
+    if alone && !model::is_claude(model) {
+        let mut told = request.fields.clone();
+        if let Some(ToolChoice::Named(name)) = &choice {
+            told.insert("tool_choice".to_owned(), json!({ "name": name }));
+        }
+        if !is_one_call(&told) {
+            let why = "name the tool in 'tool_choice', or give one tool";
+            return Err(request.refused("parallel_tool_calls", why));
+        }
+    }
+    let thinking = model::thinking(model, &mut request)?;
+    let mut body = request.finish()?;
+    if let Some(tier) = tier {
+        body.insert("serviceTier".to_owned(), json!({ "type": tier }));
+    }
+    if let Some(user) = user {
+        let metadata = body.entry("requestMetadata").or_insert_with(|| json!({}));
+        metadata["user"] = user.into();
+    }
+    tools(&mut body, choice, &talk)?;
+    if let Some(form) = form {
+        model::answer_in(&mut body, model, form)?;
+    }
+    if let Some(thinking) = thinking {
+        model::think(&mut body, thinking)?;
+    }
+    if alone && model::is_claude(model) && body.contains_key("toolConfig") {
+        model::one_at_a_time(&mut body);
+    }
+    models_own(&mut body);
+    system(&mut body, &talk);
+    body.insert("messages".to_owned(), turns(&talk)?.into());
+    Ok(Value::Object(body))
+}
+
+/// What is none of Converse's fields is the model's.
+fn models_own(body: &mut Map<String, Value>) {
+    let names = body.keys().filter(|name| !OWN.contains(&name.as_str()));
+    let names: Vec<_> = names.cloned().collect();
+    for name in names {
+        if let Some(value) = body.remove(&name) {
+            let fields = body.entry("additionalModelRequestFields");
+            let fields = fields.or_insert_with(|| json!({}));
+            if fields[&name].is_null() {
+                fields[&name] = value;
+            }
+        }
+    }
+}
+
+fn system(body: &mut Map<String, Value>, talk: &[ChatMessage]) {
+    let told = talk.iter().filter(|message| is_system(message));
+    let told: Vec<_> = told
+        .map(|message| json!({ "text": message.content }))
+        .collect();
+    match body.remove("system") {
+        Some(Value::String(text)) => {
+            _ = body.insert("system".to_owned(), json!([{ "text": text }]))
+        }
+        Some(blocks) => _ = body.insert("system".to_owned(), blocks),
+        None if told.is_empty() => {}
+        None => _ = body.insert("system".to_owned(), told.into()),
+    }
+}
+
+fn tier(request: &mut RequestFields<'_>) -> Result<Option<String>, PredictError> {
+    let tiers = ["default", "flex", "priority", "reserved"];
+    match request.take("service_tier") {
+        None => Ok(None),
+        Some(Value::String(tier)) if tiers.contains(&tier.as_str()) => Ok(Some(tier)),
+        Some(_) => {
+            let why = "it may be 'auto', 'default', 'flex', 'priority' or 'reserved'";
+            Err(request.refused("service_tier", why))
+        }
+    }
+}
+
+fn tools(
+    body: &mut Map<String, Value>,
+    choice: Option<ToolChoice>,
+    talk: &[ChatMessage],
+) -> Result<(), PredictError> {
+    let choice = match choice {
+        None | Some(ToolChoice::Auto) => None,
+        Some(ToolChoice::Required) => Some(json!({ "any": {} })),
+        Some(ToolChoice::Named(name)) => Some(json!({ "tool": { "name": name } })),
+        Some(ToolChoice::None) => {
+            if talk.iter().any(|message| !calls(message).is_empty()) {
+                return Err(PredictError::invalid(
+                    "parameter 'tool_choice' cannot be 'none' after tools were called: the remote \
+                     model's server wants their definitions, and cannot be told not to call them",
+                ));
+            }
+            body.remove("tools");
+            None
+        }
+    };
+    let given = match body.remove("tools") {
+        Some(Value::Array(given)) => given,
+        _ => named_in(talk),
+    };
+    if given.is_empty() {
+        return Ok(());
+    }
+    let mut config = json!({ "tools": given.into_iter().map(tool).collect::<Vec<_>>() });
+    if let Some(choice) = choice {
+        config["toolChoice"] = choice;
+    }
+    body.entry("toolConfig").or_insert(config);
+    Ok(())
+}
+
+/// The tools that were called, of which nothing is known but their names: the server wants those
+/// of a talk to be defined, also where none may be called any more.
+fn named_in(talk: &[ChatMessage]) -> Vec<Value> {
+    let called = talk.iter().flat_map(calls);
+    let names = called.filter_map(|call| call["function"]["name"].as_str().map(str::to_owned));
+    let names: std::collections::BTreeSet<String> = names.collect();
+    let tools = names
+        .into_iter()
+        .map(|name| json!({ "function": { "name": name } }));
+    tools.collect()
+}
+
+/// A tool in OpenAI's form becomes one in Converse's; one that is already stays.
+fn tool(mut tool: Value) -> Value {
+    let Some(function) = tool.get_mut("function").map(Value::take) else {
+        return tool;
+    };
+    let schema = function.get("parameters").cloned();
+    let schema = schema.unwrap_or_else(|| json!({ "type": "object" }));
+    let mut made = json!({ "name": function["name"], "inputSchema": { "json": schema } });
+    for name in ["description", "strict"] {
+        if let Some(value) = function.get(name).filter(|value| !value.is_null()) {
+            made[name] = value.clone();
+        }
+    }
+    json!({ "toolSpec": made })
+}
+
+/// The talk as turns of the user and the assistant: what one says in a row, results of tools
+/// included, is one turn.
+fn turns(talk: &[ChatMessage]) -> Result<Vec<Value>, PredictError> {
+    let mut turns: Vec<(&str, Vec<Value>)> = Vec::new();
+    for message in talk.iter().filter(|message| !is_system(message)) {
+        let role = match message.role.as_str() {
+            "tool" => "user",
+            role => role,
+        };
+        match turns.last_mut() {
+            Some((last, blocks)) if *last == role => blocks.extend(content(message)?),
+            _ => turns.push((role, content(message)?)),
+        }
+    }
+    let turns = turns.into_iter();
+    let turns = turns.map(|(role, content)| json!({ "role": role, "content": content }));
+    Ok(turns.collect())
+}
+
+fn content(message: &ChatMessage) -> Result<Vec<Value>, PredictError> {
+    if message.role == "tool" {
+        let images = shown(message)?.unwrap_or_default().into_iter();
+        let mut told: Vec<_> = images.filter(|block| block.get("text").is_none()).collect();
+        if told.is_empty() || !message.content.is_empty() {
+            told.insert(0, json!({ "text": message.content }));
+        }
+        let mut result = json!({ "toolUseId": message.tool_call_id, "content": told });
+        if is_error(message) {
+            result["status"] = "error".into();
+        }
+        return Ok(vec![json!({ "toolResult": result })]);
+    }
+    if let Some(blocks) = shown(message)? {
+        return Ok(blocks);
+    }
+    let calls = calls(message);
+    // Signed reasoning goes back as it came, in front of all else.
+    let thoughts = reasoned(message, "bedrock");
+    let thoughts = thoughts.iter().map(reasoning);
+    // The server refuses text that is empty.
+    let text = (!message.content.is_empty() || calls.is_empty())
+        .then(|| json!({ "text": message.content }));
+    let uses = calls.iter().map(|call| {
+        let (id, name) = (&call["id"], &call["function"]["name"]);
+        let input = arguments(call)?;
+        Ok(json!({ "toolUse": { "toolUseId": id, "name": name, "input": input } }))
+    });
+    let said = thoughts.chain(text).map(Ok);
+    said.chain(uses).collect()
+}
+
+fn reasoning(stretch: &Value) -> Value {
+    let content = match stretch.get("redacted") {
+        Some(data) => json!({ "redactedContent": data }),
+        None => json!({ "reasoningText": {
+            "text": stretch["text"], "signature": stretch["signature"] } }),
+    };
+    json!({ "reasoningContent": content })
+}
+
+/// Text and images as blocks.
+fn shown(message: &ChatMessage) -> Result<Option<Vec<Value>>, PredictError> {
+    let Some(parts) = parts(message) else {
+        return Ok(None);
+    };
+    let made = parts.iter().map(|part| match image(part) {
+        None => Ok(json!({ "text": part["text"] })),
+        Some(Image::Data(media, data)) => {
+            let format = media.strip_prefix("image/").unwrap_or(&media);
+            Ok(json!({ "image": { "format": format, "source": { "bytes": data } } }))
+        }
+        Some(Image::Address(_)) => Err(no_address("Bedrock's Converse")),
+    });
+    made.collect::<Result<_, _>>().map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::asking;
+
+    fn made(item: &Item, fields: Value) -> Result<Value, PredictError> {
+        let fields = fields.as_object().cloned().unwrap();
+        asking(&PARAMETERS, fields, |request| body("m", item, request))
+    }
+
+    #[test]
+    fn what_is_not_converses_is_the_models() {
+        let item = Item::Prompt("hi".to_owned());
+        let fields = json!({
+            "max_tokens": 9, "top_k": 5, "user": "u", "region": "eu-west-1", "tool_choice": "none",
+            "guardrailConfig": { "guardrailIdentifier": "g" }, "tools": [],
+            "thinking": { "type": "enabled" }, "newest": 1,
+        });
+        let expected = json!({
+            "messages": [{ "role": "user", "content": [{ "text": "hi" }] }],
+            "inferenceConfig": { "maxTokens": 9 },
+            "guardrailConfig": { "guardrailIdentifier": "g" },
+            "requestMetadata": { "user": "u" },
+            "additionalModelRequestFields": { "top_k": 5, "thinking": { "type": "enabled" }, "newest": 1 },
+        });
+        assert_eq!(made(&item, fields).unwrap(), expected);
+    }
+
+    #[test]
+    fn one_sides_messages_in_a_row_are_one_turn() {
+        let call = |id: &str| json!({ "id": id, "function": { "name": "f", "arguments": "{}" } });
+        let result = |id: &str| ChatMessage {
+            tool_call_id: Some(id.to_owned()),
+            ..ChatMessage::new("tool", "21")
+        };
+        let talk = Item::Chat(vec![
+            ChatMessage {
+                tool_calls: Some(json!([call("a"), call("b")]).to_string()),
+                ..ChatMessage::new("assistant", "")
+            },
+            result("a"),
+            result("b"),
+            ChatMessage::new("user", "So?"),
+        ]);
+        let body = made(&talk, json!({})).unwrap();
+        assert_eq!(body["messages"].as_array().unwrap().len(), 2);
+        assert_eq!(body["messages"][0]["content"].as_array().unwrap().len(), 2);
+        assert_eq!(body["messages"][1]["content"][2]["text"], "So?");
+        let tools = json!([{ "type": "function", "function": { "name": "f" } }]);
+        let error = made(&talk, json!({ "tools": tools, "tool_choice": "none" })).unwrap_err();
+        assert!(error.message.contains("'tool_choice'"));
+        let named = json!({ "type": "function", "function": { "name": "f" } });
+        let body = made(&talk, json!({ "tools": tools, "tool_choice": named })).unwrap();
+        assert_eq!(body["toolConfig"]["toolChoice"]["tool"]["name"], "f");
+    }
+
+    #[test]
+    fn what_converse_cannot_do_is_refused_by_name() {
+        let item = Item::Prompt("hi".to_owned());
+        for (name, value) in [
+            ("temperature", json!(1.5)),
+            ("stop", json!([""])),
+            ("seed", json!(7)),
+            ("presence_penalty", json!(0.5)),
+            ("logprobs", json!(true)),
+            ("logit_bias", json!({ "1": 2 })),
+            ("service_tier", json!("scale")),
+        ] {
+            let error = made(&item, json!({ name: value })).unwrap_err();
+            assert!(error.message.contains(&format!("'{name}'")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_schema_is_text_and_tools_of_a_talk_are_defined() {
+        let schema = json!({ "type": "object", "properties": { "a": { "type": "integer" } } });
+        let form =
+            json!({ "type": "json_schema", "json_schema": { "name": "s", "schema": schema } });
+        let item = Item::Prompt("hi".to_owned());
+        let body = made(&item, json!({ "response_format": form })).unwrap();
+        let format = &body["outputConfig"]["textFormat"];
+        assert_eq!(format["type"], "json_schema");
+        let text = format["structure"]["jsonSchema"]["schema"]
+            .as_str()
+            .unwrap();
+        assert_eq!(
+            serde_json::from_str::<Value>(text).unwrap()["type"],
+            "object"
+        );
+        let call = json!([{ "id": "a", "function": { "name": "f", "arguments": "{}" } }]);
+        let talk = Item::Chat(vec![
+            ChatMessage {
+                tool_calls: Some(call.to_string()),
+                ..ChatMessage::new("assistant", "")
+            },
+            ChatMessage {
+                tool_call_id: Some("a".to_owned()),
+                ..ChatMessage::new("tool", "21")
+            },
+        ]);
+        let body = made(&talk, json!({})).unwrap();
+        assert_eq!(body["toolConfig"]["tools"][0]["toolSpec"]["name"], "f");
+    }
+}

@@ -1,0 +1,476 @@
+//! Cohere's chat, version 2.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use volley_backend::items::Item;
+use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
+use volley_provider_kit::citations::{number, some, text};
+use volley_provider_kit::conversation::{
+    calls as calls_of, messages, openai_messages, parts, reasoning_text,
+};
+use volley_provider_kit::effort::{self, Thinking};
+use volley_provider_kit::fault::{json_position, text as error_text};
+use volley_provider_kit::normalize::{
+    ResponseFormat, ToolChoice, allowed_only, is_one_call, only_tool, take_response_format,
+    take_tool_choice,
+};
+use volley_provider_kit::parameters::{ParameterTable, RequestFields};
+use volley_provider_kit::provider::{Page, Provider};
+use volley_provider_kit::step::{Delta, Step};
+use volley_types::{Citation, Dialect, FinishReason, PredictError};
+
+pub(crate) static PROVIDER: Provider = Provider {
+    page: Page {
+        endpoint: "chat, version 2, `…/v2/chat`",
+        url: "path ends in `v2/chat`",
+        ..Page::NONE
+    },
+    route: "/v2/chat",
+    recognizes: |address| address.path.ends_with("v2/chat"),
+    native: &["cohere"],
+    flat_body: true,
+    limits_calls: false,
+    read,
+    read_whole,
+    ..Provider::new("cohere", &PARAMETERS, body)
+};
+
+static PARAMETERS: ParameterTable = ParameterTable {
+    server: "Cohere's chat",
+    dialects: &[Dialect::Cohere, Dialect::Own],
+    names: &[
+        ("max_tokens", "max_tokens"),
+        ("max_completion_tokens", "max_tokens"),
+        ("max_new_tokens", "max_tokens"),
+        ("temperature", "temperature"),
+        ("top_k", "k"),
+        ("top_p", "p"),
+        ("stop", "stop_sequences"),
+        ("stop_sequences", "stop_sequences"),
+        ("seed", "seed"),
+        ("presence_penalty", "presence_penalty"),
+        ("frequency_penalty", "frequency_penalty"),
+    ],
+    own: &[
+        "citation_options",
+        "documents",
+        "k",
+        "p",
+        "priority",
+        "raw_prompting",
+        "response_format",
+        "safety_mode",
+        "strict_tools",
+        "thinking",
+        "tool_choice",
+        "tools",
+    ],
+    ranges: &[
+        ("temperature", 0.0, f64::MAX),
+        ("top_p", 0.01, 0.99),
+        ("top_k", 0.0, 500.0),
+        ("presence_penalty", 0.0, 1.0),
+        ("frequency_penalty", 0.0, 1.0),
+    ],
+    stops: 5,
+};
+
+fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Value, PredictError> {
+    let fields = &mut request.fields;
+    allowed_only(fields);
+    if fields.get("parallel_tool_calls") == Some(&Value::Bool(false)) {
+        if !is_one_call(fields) {
+            let why = "name the tool in 'tool_choice', or give one tool";
+            return Err(request.refused("parallel_tool_calls", why));
+        }
+        fields.remove("parallel_tool_calls");
+    }
+    strict(fields);
+    match take_tool_choice(fields) {
+        Some(ToolChoice::None) => _ = fields.insert("tool_choice".to_owned(), "NONE".into()),
+        Some(ToolChoice::Required) => {
+            _ = fields.insert("tool_choice".to_owned(), "REQUIRED".into())
+        }
+        Some(ToolChoice::Named(name)) => {
+            only_tool(fields, &name);
+            fields.insert("tool_choice".to_owned(), "REQUIRED".into());
+        }
+        Some(ToolChoice::Auto) | None => {}
+    }
+    let form = match take_response_format(fields) {
+        Some(ResponseFormat::Object) => Some(json!({ "type": "json_object" })),
+        Some(ResponseFormat::Schema(schema)) => {
+            Some(json!({ "type": "json_object", "json_schema": schema }))
+        }
+        Some(ResponseFormat::Text) | None => None,
+    };
+    if let Some(form) = form {
+        fields.insert("response_format".to_owned(), form);
+    }
+    let thinking = match effort::take(&mut request)? {
+        Some(Thinking::Off) => Some(json!({ "type": "disabled" })),
+        Some(thinking) => Some(match thinking.budget() {
+            Some(budget) => json!({ "type": "enabled", "token_budget": budget }),
+            None => json!({ "type": "enabled" }),
+        }),
+        None => None,
+    };
+    let mut body = request.finish()?;
+    if let Some(thinking) = thinking {
+        body.insert("thinking".to_owned(), thinking);
+    }
+    body.insert("model".to_owned(), model.into());
+    let messages = messages(item);
+    if messages
+        .iter()
+        .any(|sent| sent.role == "tool" && parts(sent).is_some())
+    {
+        return Err(PredictError::invalid(
+            "field 'messages' has an image in a tool's result: Cohere's chat takes text there alone",
+        ));
+    }
+    let turns = messages.iter().zip(openai_messages(&messages));
+    let turns = turns.map(|(sent, mut turn)| {
+        if let Some(thinking) = reasoning_text(sent) {
+            let mut parts = vec![json!({ "type": "thinking", "thinking": thinking })];
+            if !sent.content.is_empty() {
+                parts.push(json!({ "type": "text", "text": sent.content }));
+            }
+            turn["content"] = parts.into();
+            return turn;
+        }
+        // What an assistant says beside its calls is its plan for them.
+        if !calls_of(sent).is_empty() {
+            let content = turn["content"].take();
+            turn.as_object_mut().map(|turn| turn.remove("content"));
+            if content.is_string() {
+                turn["tool_plan"] = content;
+            }
+        }
+        turn
+    });
+    body.insert("messages".to_owned(), turns.collect());
+    Ok(Value::Object(body))
+}
+
+/// Whether tools are kept to strictly is said of all of them at once.
+fn strict(fields: &mut Map<String, Value>) {
+    let Some(Value::Array(tools)) = fields.get_mut("tools") else {
+        return;
+    };
+    let mut strict = false;
+    for tool in tools {
+        let function = tool.get_mut("function").and_then(Value::as_object_mut);
+        let given = function.and_then(|function| function.remove("strict"));
+        strict |= given == Some(Value::Bool(true));
+    }
+    if strict {
+        fields.entry("strict_tools").or_insert(true.into());
+    }
+}
+
+#[derive(Deserialize)]
+struct Body<'a> {
+    /// Which part of the message, or which call, it is about.
+    #[serde(default)]
+    index: Option<u64>,
+    #[serde(borrow, default, rename = "type")]
+    kind: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    delta: Option<Inner<'a>>,
+    /// The tokens of a piece of text.
+    #[serde(default)]
+    logprobs: Option<Value>,
+    /// Of an error, which has no type.
+    #[serde(borrow, default)]
+    message: Option<Cow<'a, str>>,
+}
+
+#[derive(Default, Deserialize)]
+struct Inner<'a> {
+    #[serde(borrow, default)]
+    message: Option<Message<'a>>,
+    #[serde(borrow, default)]
+    finish_reason: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    usage: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    error: Option<&'a RawValue>,
+}
+
+/// Each field is an object, a list or null by the event's type.
+#[derive(Deserialize)]
+struct Message<'a> {
+    #[serde(borrow, default)]
+    content: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    tool_plan: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    tool_calls: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    citations: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Content<'a> {
+    #[serde(borrow, default)]
+    text: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    thinking: Option<Cow<'a, str>>,
+}
+
+#[derive(Deserialize)]
+struct Call<'a> {
+    #[serde(borrow, default)]
+    id: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    function: Option<Function<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Function<'a> {
+    #[serde(borrow, default)]
+    name: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    arguments: Option<Cow<'a, str>>,
+}
+
+#[derive(Deserialize)]
+struct Tokens {
+    #[serde(default)]
+    tokens: Option<Counts>,
+    #[serde(default)]
+    billed_units: Option<Counts>,
+    #[serde(default)]
+    cached_tokens: Option<f64>,
+}
+
+/// The server writes counts as fractions at times.
+#[derive(Clone, Copy, Deserialize)]
+struct Counts {
+    #[serde(default)]
+    input_tokens: Option<f64>,
+    #[serde(default)]
+    output_tokens: Option<f64>,
+}
+
+fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
+    // Some proxies add this after the end; it is none.
+    if data == "[DONE]" {
+        return Ok(Step::Delta(Delta::default()));
+    }
+    let body: Body<'_> = serde_json::from_str(data).map_err(|error| json_position(&error))?;
+    let (inner, mut delta) = (body.delta.unwrap_or_default(), Delta::default());
+    match (body.kind.as_deref(), body.message) {
+        (Some("message-end"), _) => return end(&inner),
+        (Some("content-start" | "content-delta"), _) => {
+            if let Some(content) = inner.message.and_then(|message| message.content) {
+                let content: Content<'_> = one(content)?;
+                delta.text = content.text.map(Cow::into_owned);
+                delta.thinking = content.thinking.map(Cow::into_owned);
+            }
+            delta.logprobs = body.logprobs.as_ref().and_then(probabilities);
+        }
+        (Some("tool-plan-delta"), _) => {
+            let plan = inner.message.and_then(|message| message.tool_plan);
+            delta.thinking = plan.map(Cow::into_owned);
+            planned(&mut delta);
+        }
+        (Some("tool-call-start" | "tool-call-delta"), _) => {
+            if let Some(call) = inner.message.and_then(|message| message.tool_calls) {
+                let call = tool_call(one(call)?, body.index, calls);
+                delta.tool_calls = deltas(call.into_iter().collect());
+            }
+        }
+        (Some("citation-start"), _) => {
+            if let Some(cited) = inner.message.and_then(|message| message.citations) {
+                let told: Value = one(cited)?;
+                delta.citations = some(citations(&told));
+                if delta.citations.is_some() {
+                    let details = delta.details();
+                    details.format = Some("cohere".to_owned());
+                    details.blocks.push(json!({ "citation": told }));
+                }
+            }
+        }
+        // Beginnings and ends of parts, and what later versions add.
+        (Some(_), _) => {}
+        (None, Some(message)) => return Ok(Step::Failed(message.into_owned())),
+        (None, None) => return Err("no type".to_owned()),
+    }
+    Ok(Step::Delta(delta))
+}
+
+fn one<'a, T: Deserialize<'a>>(raw: &'a RawValue) -> Result<T, String> {
+    serde_json::from_str(raw.get()).map_err(|error| json_position(&error))
+}
+
+/// The probabilities of the tokens of one text in OpenAI's form, with their numbers.
+fn probabilities(told: &Value) -> Option<String> {
+    let text = told["text"].as_str().unwrap_or_default();
+    let numbers = told["token_ids"].as_array();
+    let known = told["logprobs"].as_array()?.iter().enumerate();
+    let tokens = known.map(|(at, logprob)| {
+        // The text is that of all of them.
+        let text = if at == 0 { text } else { "" };
+        let number = numbers.and_then(|numbers| numbers.get(at));
+        json!({
+            "token": text, "logprob": logprob, "bytes": text.as_bytes(), "top_logprobs": [],
+            "token_id": number,
+        })
+    });
+    let tokens: Vec<_> = tokens.collect();
+    (!tokens.is_empty()).then(|| Value::Array(tokens).to_string())
+}
+
+/// One for each source, or for each of a list.
+fn citations(told: &Value) -> Vec<Citation> {
+    if let Some(list) = told.as_array() {
+        return list.iter().flat_map(citations).collect();
+    }
+    let sources = told["sources"].as_array().into_iter().flatten();
+    let cited = sources.map(|source| {
+        // What a tool gave is a document as well.
+        let document = match &source["document"] {
+            Value::Null => &source["tool_output"],
+            document => document,
+        };
+        let quote = ["snippet", "text", "content"];
+        Citation {
+            url: text(document, "url"),
+            title: text(document, "title"),
+            quote: quote.iter().find_map(|name| text(document, name)),
+            source: text(source, "id"),
+            start: number(told, "start"),
+            end: number(told, "end"),
+            ..Citation::default()
+        }
+    });
+    cited.collect()
+}
+
+fn tool_call(call: Call<'_>, index: Option<u64>, calls: &mut ToolCallAccumulator) -> Option<Value> {
+    let function = call.function?;
+    let arguments = function.arguments.unwrap_or_default();
+    let id = call.id.as_deref();
+    match (function.name, index) {
+        (Some(name), Some(index)) => Some(calls.begin_in(index, id, &name, &arguments)),
+        (Some(name), None) => Some(calls.begin(id, &name, &arguments)),
+        (None, Some(index)) => calls.more_in(index, &arguments),
+        (None, None) => calls.more(&arguments),
+    }
+}
+
+/// The reasoning is a plan for calls, for which this format has a place of its own.
+fn planned(delta: &mut Delta) {
+    if delta.thinking.as_ref().is_some_and(|plan| !plan.is_empty()) {
+        let details = delta.details();
+        details.format = Some("cohere".to_owned());
+        details.item = Some("tool_plan".to_owned());
+    }
+}
+
+/// Why the answer ended and what it used, in the server's own words.
+fn told(delta: &mut Delta, reason: Option<&str>, usage: Option<Value>) {
+    let end = delta.end();
+    end.format = Some("cohere".to_owned());
+    end.stop_reason = reason.map(str::to_owned);
+    end.usage = usage.filter(Value::is_object);
+}
+
+fn end(inner: &Inner<'_>) -> Result<Step, String> {
+    let mut delta = Delta::default();
+    let usage = inner.usage.map(RawValue::get);
+    let usage: Option<Value> = usage.and_then(|usage| serde_json::from_str(usage).ok());
+    let counts = usage.as_ref().and_then(|it| Tokens::deserialize(it).ok());
+    tokens(&mut delta, counts.as_ref());
+    told(&mut delta, inner.finish_reason.as_deref(), usage);
+    Ok(match reason(inner.finish_reason.as_deref()) {
+        Ok(reason) => {
+            delta.finish_reason = reason;
+            Step::Last(delta)
+        }
+        Err(reason) => Step::Failed(match inner.error {
+            Some(error) => error_text(error.get()),
+            None => reason.to_owned(),
+        }),
+    })
+}
+
+/// The reason, or what to say where the answer ended in a failure.
+fn reason(reason: Option<&str>) -> Result<Option<FinishReason>, &'static str> {
+    Ok(Some(match reason {
+        None => return Ok(None),
+        Some("MAX_TOKENS" | "ERROR_LIMIT") => FinishReason::Length,
+        Some("TOOL_CALL") => FinishReason::ToolCalls,
+        Some("ERROR_TOXIC") => FinishReason::ContentFilter,
+        Some("ERROR") => return Err("it gave 'ERROR' as the reason why the answer ends"),
+        Some("TIMEOUT") => return Err("it took too long over the answer"),
+        Some(_) => FinishReason::Stop,
+    }))
+}
+
+fn tokens(delta: &mut Delta, told: Option<&Tokens>) {
+    let counts = told.and_then(|told| told.tokens.or(told.billed_units));
+    // A float becomes the nearest whole number that there is.
+    let count = |count: Option<f64>| count.map(|count| count as u32);
+    delta.prompt_tokens = count(counts.and_then(|counts| counts.input_tokens));
+    delta.completion_tokens = count(counts.and_then(|counts| counts.output_tokens));
+    delta.cached_tokens = count(told.and_then(|told| told.cached_tokens));
+}
+
+fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, String> {
+    let body: Value = serde_json::from_slice(body).map_err(|error| json_position(&error))?;
+    let message = match &body["message"] {
+        Value::String(error) => return Ok(Step::Failed(error.clone())),
+        Value::Object(message) => message,
+        _ => return Err("no message".to_owned()),
+    };
+    let list = |name: &str| message.get(name).and_then(Value::as_array);
+    let texts = |name: &str| -> String {
+        let parts = list("content").into_iter().flatten();
+        parts.filter_map(|part| part[name].as_str()).collect()
+    };
+    let thinking = Delta {
+        thinking: Some(texts("thinking")),
+        ..Delta::default()
+    };
+    let plan = message.get("tool_plan").and_then(Value::as_str);
+    let mut plan = Delta {
+        thinking: plan.map(str::to_owned),
+        ..Delta::default()
+    };
+    planned(&mut plan);
+    let mut delta = Delta {
+        text: Some(texts("text")),
+        ..Delta::default()
+    };
+    let made = list("tool_calls").into_iter().flatten().map(|call| {
+        let function = &call["function"];
+        let text = |name: &str| function[name].as_str().unwrap_or_default();
+        calls.begin(call["id"].as_str(), text("name"), text("arguments"))
+    });
+    delta.tool_calls = deltas(made.collect());
+    delta.citations = some(
+        list("citations")
+            .into_iter()
+            .flatten()
+            .flat_map(citations)
+            .collect(),
+    );
+    let why = body["finish_reason"].as_str();
+    let counts = Tokens::deserialize(&body["usage"]).ok();
+    tokens(&mut delta, counts.as_ref());
+    told(&mut delta, why, body.get("usage").cloned());
+    match reason(why) {
+        Ok(reason) => delta.finish_reason = reason,
+        Err(reason) => return Ok(Step::Failed(reason.to_owned())),
+    }
+    Ok(Step::All(vec![thinking, plan, delta]))
+}
+
+#[cfg(test)]
+mod tests;

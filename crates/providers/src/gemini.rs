@@ -1,0 +1,409 @@
+//! Google Gemini: [`request`] writes requests, and here is what answers mean.
+//!
+//! A stream has no end of its own: it has succeeded when its body ends after a finish reason.
+
+mod grounding;
+mod request;
+mod thinking;
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
+use volley_provider_kit::citations::some;
+use volley_provider_kit::fault::{self, json_position};
+use volley_provider_kit::framing::Ending;
+use volley_provider_kit::provider::{Address, AnswerForm, Page, Provider, part_of_url};
+use volley_provider_kit::rows::answer::Post;
+use volley_provider_kit::rows::google::Google;
+use volley_provider_kit::rows::pre::Pre;
+use volley_provider_kit::step::{Delta, Step};
+use volley_types::FinishReason;
+use volley_types::registry::{ConnectorSpec, ProviderName};
+
+pub(crate) static PROVIDER: Provider = GEMINI;
+
+const GEMINI: Provider = Provider {
+    page: Page {
+        endpoint: "`…/v1beta/models/NAME:streamGenerateContent`",
+        key: "`x-goog-api-key`",
+        url: "path ends in `:streamGenerateContent`",
+    },
+    route: "/v1beta/models/{model}:streamGenerateContent",
+    recognizes: |address| is_of_google(address) && !is_of_vertex(address),
+    model_of_url: |url| part_of_url(url, "/models/", ':'),
+    key_header: "x-goog-api-key",
+    key_prefix: "",
+    stream_field: Some(false),
+    stream_query: Some(("alt", "sse")),
+    whole_route: Some((":streamGenerateContent", ":generateContent")),
+    ending: Ending::BodyAfterReason,
+    answer_form: Some(AnswerForm::Gemini),
+    limits_calls: false,
+    keeps_schemas: false,
+    counts_bytes: true,
+    hosted_tool,
+    rows,
+    read,
+    read_whole,
+    ..Provider::new("gemini", &request::PARAMETERS, request::body)
+};
+
+/// At Vertex a token of the account takes the place of a key.
+pub(crate) static VERTEX: Provider = Provider {
+    name: ProviderName::from_static("vertex"),
+    page: Page {
+        endpoint: "Gemini at Vertex AI, `…/publishers/google/models/NAME:streamGenerateContent`",
+        key: "`Authorization: Bearer`, a token that another process renews in a file",
+        url: "the same, host `*aiplatform.googleapis.com`",
+    },
+    route: "/v1/projects/p/locations/l/publishers/google/models/{model}:streamGenerateContent",
+    recognizes: |address| is_of_google(address) && is_of_vertex(address),
+    key_header: "authorization",
+    key_prefix: "Bearer ",
+    ..GEMINI
+};
+
+fn is_of_google(address: &Address<'_>) -> bool {
+    let methods = [
+        "streamGenerateContent",
+        "generateContent",
+        "embedContent",
+        "batchEmbedContents",
+    ];
+    let method = address.path.rsplit_once(':').map(|(_, method)| method);
+    method.is_some_and(|method| methods.contains(&method))
+        || address.path.contains("/publishers/google/") && method == Some("predict")
+}
+
+/// Vertex has a host for each region: `europe-west4-aiplatform.googleapis.com`.
+fn is_of_vertex(address: &Address<'_>) -> bool {
+    address.host.ends_with("aiplatform.googleapis.com")
+}
+
+/// A tool that runs at the caller has functions; others are named after what they do.
+fn hosted_tool(tool: &Value) -> Option<&str> {
+    let mut names = tool.as_object()?.keys();
+    let name = names.find(|name| !name.starts_with("function"))?;
+    Some(name.as_str())
+}
+
+fn rows(connector: &ConnectorSpec) -> Option<(Pre, Post)> {
+    let url = connector.url.split(['?', '#']).next()?;
+    let google = Google::of_url(url)?;
+    Some((Pre::Google(google), Post::Google(google)))
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Response<'a> {
+    #[serde(borrow, default)]
+    candidates: Option<Vec<Candidate<'a>>>,
+    #[serde(borrow, default)]
+    prompt_feedback: Option<Feedback<'a>>,
+    #[serde(default)]
+    usage_metadata: Option<Tokens>,
+    #[serde(borrow, default)]
+    error: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Candidate<'a> {
+    #[serde(default)]
+    index: Option<u32>,
+    #[serde(borrow, default)]
+    content: Option<Content<'a>>,
+    #[serde(borrow, default)]
+    finish_reason: Option<Cow<'a, str>>,
+    #[serde(default)]
+    grounding_metadata: Option<Value>,
+    #[serde(default)]
+    citation_metadata: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Content<'a> {
+    #[serde(borrow, default)]
+    parts: Option<Vec<Part<'a>>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Part<'a> {
+    #[serde(borrow, default)]
+    text: Option<Cow<'a, str>>,
+    #[serde(default)]
+    thought: Option<bool>,
+    #[serde(borrow, default)]
+    thought_signature: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    function_call: Option<Function<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Function<'a> {
+    #[serde(borrow, default)]
+    id: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    name: Cow<'a, str>,
+    #[serde(borrow, default)]
+    args: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Feedback<'a> {
+    #[serde(borrow, default)]
+    block_reason: Option<Cow<'a, str>>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Tokens {
+    #[serde(default)]
+    prompt_token_count: Option<u32>,
+    #[serde(default)]
+    tool_use_prompt_token_count: Option<u32>,
+    #[serde(default)]
+    candidates_token_count: Option<u32>,
+    #[serde(default)]
+    thoughts_token_count: Option<u32>,
+    #[serde(default)]
+    cached_content_token_count: Option<u32>,
+}
+
+fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
+    // Some proxies add this; it is no answer's end.
+    if data == "[DONE]" {
+        return Ok(Step::Delta(Delta::default()));
+    }
+    // An error that is written among the events may be in a list.
+    if data.starts_with('[') {
+        return read_whole(data.as_bytes(), calls);
+    }
+    let response: Response<'_> =
+        serde_json::from_str(data).map_err(|error| json_position(&error))?;
+    let mut step = step(response, calls)?;
+    if let Step::Delta(delta) = &mut step {
+        let text = delta.text.as_deref().unwrap_or_default();
+        let passages = &calls.passages;
+        grounding::in_characters(&mut delta.citations, |byte| passages.character(text, byte));
+    }
+    Ok(step)
+}
+
+/// One response, or the list of them that a URL without `alt=sse` gives.
+fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, String> {
+    let responses: Vec<Response<'_>> = if body.trim_ascii_start().starts_with(b"[") {
+        serde_json::from_slice(body).map_err(|error| json_position(&error))?
+    } else {
+        vec![serde_json::from_slice(body).map_err(|error| json_position(&error))?]
+    };
+    let mut whole = Delta::default();
+    let (mut called, mut cited) = (Vec::new(), Vec::new());
+    for response in responses {
+        let delta = match step(response, calls)? {
+            Step::Delta(delta) => delta,
+            other => return Ok(other),
+        };
+        append(&mut whole.text, delta.text);
+        append(&mut whole.thinking, delta.thinking);
+        let more = delta.tool_calls.map(|more| serde_json::from_str(&more));
+        let more: Option<Vec<Value>> = more.transpose().map_err(|error| json_position(&error))?;
+        called.extend(more.into_iter().flatten());
+        cited.extend(delta.citations.into_iter().flatten());
+        whole.finish_reason = delta.finish_reason.or(whole.finish_reason);
+        whole.prompt_tokens = delta.prompt_tokens.or(whole.prompt_tokens);
+        whole.completion_tokens = delta.completion_tokens.or(whole.completion_tokens);
+        whole.cached_tokens = delta.cached_tokens.or(whole.cached_tokens);
+        whole.reasoning_tokens = delta.reasoning_tokens.or(whole.reasoning_tokens);
+    }
+    whole.tool_calls = deltas(called);
+    whole.citations = some(cited);
+    let text = whole.text.as_deref().unwrap_or_default();
+    grounding::in_characters(&mut whole.citations, |byte| {
+        let before = text.get(..usize::try_from(byte).ok()?)?;
+        u32::try_from(before.chars().count()).ok()
+    });
+    Ok(Step::Delta(whole))
+}
+
+fn append(text: &mut Option<String>, more: Option<String>) {
+    match (text.as_mut(), more) {
+        (Some(text), Some(more)) => text.push_str(&more),
+        (None, more) => *text = more,
+        (Some(_), None) => {}
+    }
+}
+
+fn step(response: Response<'_>, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
+    if let Some(error) = response.error {
+        return Ok(fault::step(error.get()));
+    }
+    let blocked = response.prompt_feedback.and_then(|told| told.block_reason);
+    if response.candidates.is_none() && blocked.is_none() && response.usage_metadata.is_none() {
+        return Err("no candidates".to_owned());
+    }
+    let mut delta = Delta::default();
+    tokens(&mut delta, response.usage_metadata);
+    delta.finish_reason = blocked.map(|_| FinishReason::ContentFilter);
+    let mut candidates = response.candidates.into_iter().flatten();
+    // Only the first is asked for.
+    let Some(candidate) = candidates.find(|candidate| candidate.index.unwrap_or(0) == 0) else {
+        return Ok(Step::Delta(delta));
+    };
+    let parts = candidate.content.and_then(|content| content.parts);
+    let mut called = Vec::new();
+    for part in parts.into_iter().flatten() {
+        if let Some(function) = part.function_call {
+            called.push(call(&function, part.thought_signature.as_deref(), calls));
+        }
+        let text = part.text.map(Cow::into_owned);
+        match part.thought {
+            Some(true) => append(&mut delta.thinking, text),
+            _ => append(&mut delta.text, text),
+        }
+    }
+    delta.tool_calls = deltas(called);
+    let ends = candidate
+        .finish_reason
+        .as_deref()
+        .is_some_and(|reason| !reason.is_empty());
+    delta.citations = grounding::citations(
+        candidate.grounding_metadata.as_ref(),
+        candidate.citation_metadata.as_ref(),
+        ends,
+        &mut calls.passages,
+    );
+    if let Some(told) = candidate.finish_reason {
+        match reason(&told, calls) {
+            Some(reason) => delta.finish_reason = reason,
+            None => {
+                let message = format!("it gave '{told}' as the reason why the answer ends");
+                return Ok(Step::Failed(message));
+            }
+        }
+    }
+    Ok(Step::Delta(delta))
+}
+
+/// What a model thought before a call has a signature, which the next request must repeat: it
+/// travels where Google's own OpenAI interface has it.
+fn call(
+    function: &Function<'_>,
+    signature: Option<&str>,
+    calls: &mut ToolCallAccumulator,
+) -> Value {
+    let arguments = function.args.map_or("{}", RawValue::get);
+    let mut call = calls.begin(function.id.as_deref(), &function.name, arguments);
+    if let Some(signature) = signature {
+        call["extra_content"] = json!({ "google": { "thought_signature": signature } });
+    }
+    call
+}
+
+/// `None` where the answer ended in a failure, and none inside where it has not ended.
+fn reason(reason: &str, calls: &ToolCallAccumulator) -> Option<Option<FinishReason>> {
+    Some(Some(match reason {
+        "" | "FINISH_REASON_UNSPECIFIED" => return Some(None),
+        "MAX_TOKENS" => FinishReason::Length,
+        "SAFETY"
+        | "RECITATION"
+        | "LANGUAGE"
+        | "BLOCKLIST"
+        | "PROHIBITED_CONTENT"
+        | "SPII"
+        | "IMAGE_SAFETY"
+        | "IMAGE_PROHIBITED_CONTENT"
+        | "IMAGE_RECITATION" => FinishReason::ContentFilter,
+        "OTHER"
+        | "IMAGE_OTHER"
+        | "NO_IMAGE"
+        | "MALFORMED_FUNCTION_CALL"
+        | "UNEXPECTED_TOOL_CALL"
+        | "TOO_MANY_TOOL_CALLS" => {
+            return None;
+        }
+        // The server says `STOP` as well where it calls tools.
+        _ if calls.any() => FinishReason::ToolCalls,
+        _ => FinishReason::Stop,
+    }))
+}
+
+fn tokens(delta: &mut Delta, tokens: Option<Tokens>) {
+    let Some(tokens) = tokens else { return };
+    let sum = |one: Option<u32>, other: Option<u32>| match (one, other) {
+        (None, None) => None,
+        (one, other) => Some(one.unwrap_or(0).saturating_add(other.unwrap_or(0))),
+    };
+    delta.prompt_tokens = sum(
+        tokens.prompt_token_count,
+        tokens.tool_use_prompt_token_count,
+    );
+    delta.completion_tokens = sum(tokens.candidates_token_count, tokens.thoughts_token_count);
+    delta.cached_tokens = tokens.cached_content_token_count;
+    delta.reasoning_tokens = tokens.thoughts_token_count;
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_types::ErrorCode;
+
+    use super::*;
+
+    fn delta(data: &str, calls: &mut ToolCallAccumulator) -> Delta {
+        match read(data, calls) {
+            Ok(Step::Delta(delta)) => delta,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn events_of_every_kind() {
+        let calls = &mut ToolCallAccumulator::new(1);
+        let both = delta(
+            r#"{"candidates":[{"content":{"role":"model","parts":[{"text":"hm","thought":true},{"text":"hi"}]},"index":0}],"usageMetadata":{"promptTokenCount":4,"totalTokenCount":4}}"#,
+            calls,
+        );
+        assert_eq!(both.thinking.as_deref(), Some("hm"));
+        assert_eq!(both.text.as_deref(), Some("hi"));
+        let called = delta(
+            r#"{"candidates":[{"content":{"parts":[{"functionCall":{"name":"f","args":{"a": 1}},"thoughtSignature":"sig"}]},"finishReason":"STOP"}],"usageMetadata":{"promptTokenCount":4,"candidatesTokenCount":2,"thoughtsTokenCount":3}}"#,
+            calls,
+        );
+        let call: Value = serde_json::from_str(&called.tool_calls.unwrap()).unwrap();
+        assert_eq!(call[0]["function"]["arguments"], "{\"a\": 1}");
+        assert_eq!(
+            call[0]["extra_content"]["google"]["thought_signature"],
+            "sig"
+        );
+        assert_eq!(called.finish_reason, Some(FinishReason::ToolCalls));
+        assert_eq!(
+            (called.prompt_tokens, called.completion_tokens),
+            (Some(4), Some(5))
+        );
+        let blocked = delta(r#"{"promptFeedback":{"blockReason":"SAFETY"}}"#, calls);
+        assert_eq!(blocked.finish_reason, Some(FinishReason::ContentFilter));
+        let failed = read(r#"[{"error":{"code":503,"message":"busy"}}]"#, calls);
+        let expected = Step::Refused(ErrorCode::Unavailable, "busy".to_owned());
+        assert_eq!(failed, Ok(expected));
+        let failed = r#"{"candidates":[{"finishReason":"MALFORMED_FUNCTION_CALL"}]}"#;
+        assert!(matches!(read(failed, calls), Ok(Step::Failed(_))));
+        assert!(read("{}", calls).is_err());
+    }
+
+    #[test]
+    fn a_list_of_responses_is_one_answer() {
+        let body = br#"[{"candidates":[{"content":{"parts":[{"text":"a"}]}}]},
+            {"candidates":[{"content":{"parts":[{"text":"b"}]},"finishReason":"MAX_TOKENS"}],"usageMetadata":{"promptTokenCount":1,"candidatesTokenCount":2}}]"#;
+        let Ok(Step::Delta(delta)) = read_whole(body, &mut ToolCallAccumulator::default()) else {
+            panic!()
+        };
+        assert_eq!(delta.text.as_deref(), Some("ab"));
+        assert_eq!(delta.finish_reason, Some(FinishReason::Length));
+        assert_eq!(delta.completion_tokens, Some(2));
+    }
+}

@@ -1,0 +1,220 @@
+//! Requests in the form of OpenAI's responses. Pure.
+
+use serde_json::{Value, json};
+use volley_backend::items::Item;
+use volley_provider_kit::conversation::{calls, messages, parts, reasoned};
+use volley_provider_kit::parameters::{ParameterTable, RequestFields};
+use volley_types::{ChatMessage, Dialect, PredictError};
+
+use crate::openai::request::translated;
+
+pub(super) static PARAMETERS: ParameterTable = ParameterTable {
+    server: "OpenAI's responses",
+    dialects: &[Dialect::OpenAiResponses, Dialect::Own],
+    names: &[
+        ("max_output_tokens", "max_output_tokens"),
+        ("max_tokens", "max_output_tokens"),
+        ("max_completion_tokens", "max_output_tokens"),
+        ("max_new_tokens", "max_output_tokens"),
+    ],
+    own: &[
+        "include",
+        "instructions",
+        "max_tool_calls",
+        "metadata",
+        "moderation",
+        "parallel_tool_calls",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "reasoning",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "temperature",
+        "text",
+        "tool_choice",
+        "tools",
+        "top_logprobs",
+        "top_p",
+        "truncation",
+        "user",
+    ],
+    ranges: &[("temperature", 0.0, 2.0), ("top_p", 0.0, 1.0)],
+    stops: usize::MAX,
+};
+
+/// The body of a request. Nothing of it is to be stored, unless the caller says so.
+///
+/// # Errors
+/// `InvalidInput` naming a parameter that the server does not take.
+pub(super) fn body(
+    model: &str,
+    item: &Item,
+    mut request: RequestFields<'_>,
+) -> Result<Value, PredictError> {
+    translated(&mut request)?;
+    let logprobs = request.take("logprobs") == Some(Value::Bool(true));
+    let effort = request.take("reasoning_effort");
+    let verbosity = request.take("verbosity");
+    let form = request.take("response_format");
+    let mut body = request.finish()?;
+    if logprobs {
+        let name = json!("message.output_text.logprobs");
+        let include = body.entry("include").or_insert_with(|| json!([]));
+        if let Value::Array(include) = include
+            && !include.contains(&name)
+        {
+            include.push(name);
+        }
+    }
+    if let Some(effort) = effort {
+        let reasoning = body.entry("reasoning").or_insert_with(|| json!({}));
+        if reasoning["effort"].is_null() {
+            reasoning["effort"] = effort;
+        }
+    }
+    if let Some(form) = form {
+        let text = body.entry("text").or_insert_with(|| json!({}));
+        if text["format"].is_null() {
+            text["format"] = flattened(form, "json_schema");
+        }
+    }
+    if let Some(verbosity) = verbosity {
+        let text = body.entry("text").or_insert_with(|| json!({}));
+        text["verbosity"] = verbosity;
+    }
+    if let Some(Value::Array(tools)) = body.get_mut("tools") {
+        for tool in tools {
+            *tool = flattened(tool.take(), "function");
+        }
+    }
+    if let Some(choice) = body.get_mut("tool_choice") {
+        *choice = allowed(flattened(choice.take(), "function"));
+    }
+    body.entry("store").or_insert_with(|| false.into());
+    body.insert("model".to_owned(), model.into());
+    let input = messages(item).iter().flat_map(items).collect::<Vec<_>>();
+    body.insert("input".to_owned(), input.into());
+    Ok(Value::Object(body))
+}
+
+/// A choice among some tools is flat as well, and so are its tools.
+fn allowed(choice: Value) -> Value {
+    let mut choice = flattened(choice, "allowed_tools");
+    if let Some(Value::Array(tools)) = choice.get_mut("tools") {
+        for tool in tools {
+            *tool = flattened(tool.take(), "function");
+        }
+    }
+    choice
+}
+
+/// What stands inside `name` beside it: `{"type": "function", "function": {"name": …}}` is
+/// `{"type": "function", "name": …}` here.
+fn flattened(mut value: Value, name: &str) -> Value {
+    let inner = value.as_object_mut().and_then(|fields| fields.remove(name));
+    if let (Some(outer), Some(Value::Object(inner))) = (value.as_object_mut(), inner) {
+        outer.extend(inner);
+    }
+    value
+}
+
+/// A message as the items that it is here: its text, and each call of a tool.
+fn items(message: &ChatMessage) -> Vec<Value> {
+    let shown = shown(message);
+    if message.role == "tool" {
+        return vec![json!({
+            "type": "function_call_output",
+            "call_id": message.tool_call_id,
+            "output": shown.unwrap_or_else(|| message.content.clone().into()),
+        })];
+    }
+    if let Some(content) = shown {
+        return vec![json!({ "role": message.role, "content": content })];
+    }
+    let thoughts = reasoned(message, "openai_responses");
+    let thoughts = thoughts.iter().map(reasoning);
+    let calls = calls(message);
+    let text = (!message.content.is_empty() || calls.is_empty())
+        .then(|| json!({ "role": message.role, "content": message.content }));
+    let uses = calls.iter().map(|call| {
+        let function = &call["function"];
+        json!({
+            "type": "function_call",
+            "call_id": call["id"],
+            "name": function["name"],
+            "arguments": function["arguments"],
+        })
+    });
+    thoughts.chain(text).chain(uses).collect()
+}
+
+/// Content with images.
+fn shown(message: &ChatMessage) -> Option<Value> {
+    let parts = parts(message)?.into_iter().map(|part| {
+        let image = &part["image_url"];
+        if image.is_null() {
+            return json!({ "type": "input_text", "text": part["text"] });
+        }
+        let detail = image["detail"].as_str().unwrap_or("auto");
+        json!({ "type": "input_image", "image_url": image["url"], "detail": detail })
+    });
+    Some(parts.collect())
+}
+
+/// Reasoning as the server gave it.
+fn reasoning(stretch: &Value) -> Value {
+    let text = stretch["text"].as_str().filter(|text| !text.is_empty());
+    let summary = text.map(|text| json!({ "type": "summary_text", "text": text }));
+    json!({
+        "type": "reasoning", "id": stretch["item"],
+        "summary": summary.into_iter().collect::<Vec<_>>(),
+        "encrypted_content": stretch["signature"],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::asking;
+
+    #[test]
+    fn chat_settings_become_those_of_responses() {
+        let fields = json!({
+            "max_tokens": 9, "n": 1, "stream_options": {}, "logprobs": true, "top_logprobs": 2,
+            "reasoning_effort": "low", "store": true,
+            "tool_choice": { "type": "function", "function": { "name": "f" } },
+            "response_format": { "type": "json_schema", "json_schema": {
+                "name": "s", "schema": { "type": "object" }, "strict": true } },
+        });
+        let item = Item::Prompt("hi".to_owned());
+        let fields = fields.as_object().cloned().unwrap();
+        let made = asking(&PARAMETERS, fields, |request| body("m", &item, request)).unwrap();
+        let expected = json!({
+            "model": "m", "input": [{ "role": "user", "content": "hi" }], "max_output_tokens": 9,
+            "include": ["message.output_text.logprobs"], "top_logprobs": 2, "store": true,
+            "reasoning": { "effort": "low" },
+            "tool_choice": { "type": "function", "name": "f" },
+            "text": { "format": {
+                "type": "json_schema", "name": "s", "schema": { "type": "object" }, "strict": true } },
+        });
+        assert_eq!(made, expected);
+    }
+
+    #[test]
+    fn what_responses_do_not_have_is_refused_by_name() {
+        let item = Item::Prompt("hi".to_owned());
+        for (name, value) in [
+            ("stop", json!(["x"])),
+            ("seed", json!(7)),
+            ("presence_penalty", json!(1)),
+            ("logit_bias", json!({ "1": 2 })),
+            ("top_k", json!(4)),
+        ] {
+            let fields = json!({ name: value }).as_object().cloned().unwrap();
+            let error =
+                asking(&PARAMETERS, fields, |request| body("m", &item, request)).unwrap_err();
+            assert!(error.message.contains(&format!("'{name}'")), "{error}");
+        }
+    }
+}

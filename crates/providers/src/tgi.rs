@@ -1,0 +1,232 @@
+//! Text Generation Inference: its own `/generate_stream`. For chats it has OpenAI's.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use volley_backend::items::Item;
+use volley_provider_kit::conversation::prompt;
+use volley_provider_kit::fault::{self, json_position, text as error_text};
+use volley_provider_kit::normalize::{ResponseFormat, take_response_format};
+use volley_provider_kit::parameters::{ParameterTable, RequestFields};
+use volley_provider_kit::provider::{Page, Provider};
+use volley_provider_kit::step::{Delta, Step};
+use volley_types::{Dialect, ErrorCode, FinishReason, PredictError};
+
+pub(crate) static PROVIDER: Provider = Provider {
+    page: Page {
+        endpoint: "Text Generation Inference, `…/generate_stream`; prompts only, its chats are \
+                   `openai`",
+        key: "`Authorization: Bearer`, if there is one",
+        url: "path ends in `/generate_stream`",
+    },
+    route: "/generate_stream",
+    at_root: true,
+    recognizes: |address| address.path.ends_with("generate_stream"),
+    // It serves one, and its OpenAI interface calls that so.
+    model_of_url: |_| Some("tgi"),
+    whole_route: Some(("/generate_stream", "/generate")),
+    takes_images: false,
+    takes_messages: false,
+    read: |data, _| read(data),
+    read_whole: |body, _| read_whole(body),
+    ..Provider::new("tgi", &PARAMETERS, body)
+};
+
+static PARAMETERS: ParameterTable = ParameterTable {
+    server: "Text Generation Inference",
+    dialects: &[Dialect::Own],
+    names: &[
+        ("max_tokens", "max_new_tokens"),
+        ("max_completion_tokens", "max_new_tokens"),
+        ("max_new_tokens", "max_new_tokens"),
+        ("stop_sequences", "stop"),
+        ("typical_p", "typical_p"),
+        ("truncate_prompt_tokens", "truncate"),
+    ],
+    own: &[
+        "adapter_id",
+        "best_of",
+        "details",
+        "do_sample",
+        "frequency_penalty",
+        "grammar",
+        "repetition_penalty",
+        "return_full_text",
+        "seed",
+        "stop",
+        "temperature",
+        "top_k",
+        "top_n_tokens",
+        "top_p",
+        "truncate",
+        "watermark",
+    ],
+    ranges: &[],
+    stops: usize::MAX,
+};
+
+fn body(_: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Value, PredictError> {
+    let prompt = prompt(item)?;
+    let form = take_response_format(&mut request.fields);
+    let mut fields = request.finish()?;
+    let schema = match form {
+        Some(ResponseFormat::Object) => Some(json!({ "type": "object" })),
+        Some(ResponseFormat::Schema(schema)) => Some(schema),
+        Some(ResponseFormat::Text) | None => None,
+    };
+    if let Some(schema) = schema {
+        fields
+            .entry("grammar")
+            .or_insert(json!({ "type": "json", "value": schema }));
+    }
+    // These tell the number of tokens and why the answer ends.
+    fields.entry("details").or_insert(true.into());
+    Ok(json!({ "inputs": prompt, "parameters": fields }))
+}
+
+#[derive(Deserialize)]
+struct Event<'a> {
+    #[serde(borrow, default)]
+    token: Option<Token<'a>>,
+    /// The whole text, in the last event alone.
+    #[serde(borrow, default)]
+    generated_text: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    details: Option<Details<'a>>,
+    #[serde(borrow, default)]
+    error: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    error_type: Option<Cow<'a, str>>,
+}
+
+#[derive(Deserialize)]
+struct Token<'a> {
+    #[serde(borrow, default)]
+    text: Cow<'a, str>,
+    #[serde(default)]
+    special: bool,
+}
+
+#[derive(Deserialize)]
+struct Details<'a> {
+    #[serde(borrow, default)]
+    finish_reason: Option<Cow<'a, str>>,
+    #[serde(default)]
+    generated_tokens: Option<u32>,
+    #[serde(default)]
+    input_length: Option<u32>,
+}
+
+fn read(data: &str) -> Result<Step, String> {
+    let event: Event<'_> = serde_json::from_str(data).map_err(|error| json_position(&error))?;
+    if let Some(step) = failure(&event) {
+        return Ok(step);
+    }
+    if event.token.is_none() && event.generated_text.is_none() {
+        return Err("no token".to_owned());
+    }
+    let mut delta = ending(event.details);
+    let shown = event.token.filter(|token| !token.special);
+    delta.text = shown.map(|token| token.text.into_owned());
+    Ok(match event.generated_text {
+        Some(_) => Step::Last(delta),
+        None => Step::Delta(delta),
+    })
+}
+
+/// `/generate` answers with an object, and `/` with a list of one.
+fn read_whole(body: &[u8]) -> Result<Step, String> {
+    let event: Event<'_> = if body.trim_ascii_start().starts_with(b"[") {
+        let list: Vec<Event<'_>> =
+            serde_json::from_slice(body).map_err(|error| json_position(&error))?;
+        list.into_iter().next().ok_or("an empty list")?
+    } else {
+        serde_json::from_slice(body).map_err(|error| json_position(&error))?
+    };
+    if let Some(step) = failure(&event) {
+        return Ok(step);
+    }
+    let text = event.generated_text.ok_or("no generated text")?;
+    let mut delta = ending(event.details);
+    delta.text = Some(text.into_owned());
+    Ok(Step::Delta(delta))
+}
+
+/// The status is 200 by then, whatever is wrong.
+fn failure(event: &Event<'_>) -> Option<Step> {
+    let message = error_text(event.error?.get());
+    Some(match event.error_type.as_deref() {
+        Some("overloaded") => Step::Refused(ErrorCode::Overloaded, message),
+        Some(kind) if fault::REQUEST_ERRORS.contains(&kind) => {
+            Step::Refused(ErrorCode::InvalidInput, message)
+        }
+        _ => Step::Failed(message),
+    })
+}
+
+fn ending(details: Option<Details<'_>>) -> Delta {
+    let Some(details) = details else {
+        return Delta::default();
+    };
+    Delta {
+        finish_reason: details.finish_reason.map(|reason| match reason.as_ref() {
+            "length" => FinishReason::Length,
+            _ => FinishReason::Stop,
+        }),
+        prompt_tokens: details.input_length,
+        completion_tokens: details.generated_tokens,
+        ..Delta::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::asking;
+
+    #[test]
+    fn events_of_every_kind() {
+        let token = r#"{"index":1,"token":{"id":3,"text":" hi","logprob":-0.1,"special":false},"generated_text":null,"details":null}"#;
+        let Ok(Step::Delta(delta)) = read(token) else {
+            panic!()
+        };
+        assert_eq!(delta.text.as_deref(), Some(" hi"));
+        let last = r#"{"index":2,"token":{"id":2,"text":"</s>","special":true},"generated_text":" hi","details":{"finish_reason":"eos_token","generated_tokens":2,"seed":null}}"#;
+        let Ok(Step::Last(delta)) = read(last) else {
+            panic!()
+        };
+        assert_eq!((delta.text, delta.completion_tokens), (None, Some(2)));
+        assert_eq!(delta.finish_reason, Some(FinishReason::Stop));
+        for (kind, expected) in [
+            (
+                "overloaded",
+                Step::Refused(ErrorCode::Overloaded, "no".to_owned()),
+            ),
+            (
+                "validation",
+                Step::Refused(ErrorCode::InvalidInput, "no".to_owned()),
+            ),
+            ("generation", Step::Failed("no".to_owned())),
+        ] {
+            let error = format!(r#"{{"error":"no","error_type":"{kind}"}}"#);
+            assert_eq!(read(&error), Ok(expected));
+        }
+        assert!(read("{}").is_err());
+    }
+
+    #[test]
+    fn a_prompt_is_sent_with_its_parameters_and_a_chat_is_not() {
+        let fields = json!({ "max_tokens": 9, "stream": true, "n": 1, "stop": ["x"] });
+        let fields = fields.as_object().cloned().unwrap();
+        let item = Item::Prompt("hi".to_owned());
+        let made = asking(&PARAMETERS, fields, |request| body("m", &item, request)).unwrap();
+        let parameters = json!({ "max_new_tokens": 9, "stop": ["x"], "details": true });
+        assert_eq!(made, json!({ "inputs": "hi", "parameters": parameters }));
+        let talk = Item::Chat(Vec::new());
+        let none = serde_json::Map::new();
+        let error = asking(&PARAMETERS, none, |request| body("m", &talk, request)).unwrap_err();
+        assert!(error.message.contains("'messages'"), "{error:?}");
+    }
+}

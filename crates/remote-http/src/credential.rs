@@ -1,0 +1,168 @@
+//! Secrets: read where they are used, on the worker, each time.
+
+mod keys;
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::HeaderValue;
+use tokio::io::AsyncReadExt;
+use volley_types::registry::{CredentialRef, OpenSecret};
+use volley_types::{ErrorCode, PredictError};
+
+pub use crate::credential::keys::Keys;
+
+/// The longest secret, in bytes: a reference to something endless must not fill memory.
+const MAX_BYTES: u64 = 64 << 10;
+
+/// A secret. It shows itself to nobody but the header that it goes into.
+#[derive(Clone)]
+pub enum Secret {
+    /// What stands in a header.
+    Text(String),
+    /// What requests are signed with.
+    Keys(Keys),
+}
+
+/// What the name of a variable ends with that holds the first of several keys; the others' names
+/// end with the two after it.
+const KEY_VARIABLES: [&str; 3] = ["ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN"];
+
+/// Opens the secrets that came sealed, where this worker can.
+#[derive(Clone, Default)]
+pub struct Opener(pub Option<Arc<dyn OpenSecret>>);
+
+impl fmt::Debug for Opener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Opener(..)")
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+impl Secret {
+    /// Reads what `reference` names.
+    ///
+    /// # Errors
+    /// `Unavailable` that says which kind of reference leads nowhere, and not where: another worker
+    /// may have what this one lacks, and no caller can mend it.
+    pub async fn read(reference: &CredentialRef, opener: &Opener) -> Result<Self, PredictError> {
+        read_text(reference, opener).await.map(Self::Text)
+    }
+
+    /// Reads what `reference` names as the keys that requests are signed with: a variable
+    /// `…ACCESS_KEY_ID` and those beside it, or all of them in one place. What is none of these is
+    /// a token that stands in a header.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub async fn read_keys(
+        reference: &CredentialRef,
+        opener: &Opener,
+    ) -> Result<Self, PredictError> {
+        let text = read_text(reference, opener).await?;
+        let [access, secret, token] = KEY_VARIABLES;
+        let prefix = match reference {
+            CredentialRef::Env(name) => name.strip_suffix(access),
+            _ => None,
+        };
+        let Some(prefix) = prefix else {
+            return Ok(Keys::parse(&text).map_or(Self::Text(text), Self::Keys));
+        };
+        let beside = |name: &str| std::env::var(format!("{prefix}{name}")).ok();
+        let (secret, token) = (beside(secret), beside(token));
+        let keys = secret.and_then(|secret| Keys::of(&text, &secret, token.as_deref()));
+        keys.map(Self::Keys).ok_or_else(|| {
+            unreadable(
+                "beside the variable of its access key there is none of its secret key on this \
+                 worker",
+            )
+        })
+    }
+
+    /// A header value, marked so that it is never logged; `None` for keys that sign.
+    ///
+    /// # Errors
+    /// `InvalidInput` when the secret cannot stand in a header.
+    pub fn header(&self, prefix: &str) -> Result<Option<HeaderValue>, PredictError> {
+        let Self::Text(text) = self else {
+            return Ok(None);
+        };
+        let mut value = HeaderValue::from_str(&format!("{prefix}{text}")).map_err(|_| {
+            PredictError::invalid(
+                "the connector's credential has characters that no header can carry",
+            )
+        })?;
+        value.set_sensitive(true);
+        Ok(Some(value))
+    }
+
+    /// `text` without the key that a call was made with, should a server repeat it.
+    #[must_use]
+    pub fn redacted(secret: Option<&Self>, text: &str) -> String {
+        secret.map_or_else(|| text.to_owned(), |secret| secret.redact(text))
+    }
+
+    /// `text` with the secret taken out, should a server repeat it.
+    pub fn redact(&self, text: &str) -> String {
+        match self {
+            Self::Text(secret) => text.replace(secret, "[redacted]"),
+            Self::Keys(keys) => {
+                let parts = [Some(&keys.secret_key), keys.session_token.as_ref()];
+                let parts = parts.into_iter().flatten();
+                parts.fold(text.to_owned(), |text, part| {
+                    text.replace(part.as_str(), "[redacted]")
+                })
+            }
+        }
+    }
+}
+
+async fn read_text(reference: &CredentialRef, opener: &Opener) -> Result<String, PredictError> {
+    let (value, what) = match reference {
+        CredentialRef::Env(name) => (std::env::var(name).ok(), "environment variable"),
+        CredentialRef::File(path) => (read_file(path).await, "file"),
+        CredentialRef::Secret(name) => {
+            return Err(unreadable(&format!("the cluster holds no secret '{name}'")));
+        }
+        CredentialRef::Sealed(name, sealed) => match &opener.0 {
+            Some(opener) => {
+                let opened = opener.open(name, sealed);
+                (
+                    Some(opened.map_err(|error| unreadable(&error.message))?),
+                    "secret",
+                )
+            }
+            None => return Err(unreadable("this worker has no 'security.master_key_files'")),
+        },
+    };
+    let value = value
+        .map(|value| value.trim().to_owned())
+        .filter(|value| !value.is_empty());
+    value.ok_or_else(|| unreadable(&format!("its {what} is missing or empty on this worker")))
+}
+
+/// It is this worker's own lack: the log tells its operator, and the request may go elsewhere.
+fn unreadable(why: &str) -> PredictError {
+    let message = format!("the connector's credential cannot be read: {why}");
+    tracing::warn!("{message}");
+    PredictError::new(ErrorCode::Unavailable, message)
+}
+
+async fn read_file(path: &str) -> Option<String> {
+    // Anything but a regular file, as a pipe, might never end.
+    if !tokio::fs::metadata(path).await.ok()?.is_file() {
+        return None;
+    }
+    let file = tokio::fs::File::open(path).await.ok()?;
+    let mut text = String::new();
+    let read = file.take(MAX_BYTES + 1).read_to_string(&mut text).await;
+    (read.ok()? as u64 <= MAX_BYTES).then_some(text)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,64 @@
+//! Where calls may go, once names are resolved. A resolver alone is not enough: addresses written
+//! as such never reach it, so the URL's host is checked as well, by
+//! [`volley_types::egress::EgressPolicy`].
+
+use std::error::Error;
+use std::fmt;
+
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use volley_types::address::may_be_called;
+
+/// The resolver found addresses, and none that may be called.
+#[derive(Debug)]
+pub struct Forbidden;
+
+impl fmt::Display for Forbidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no address of this host may be called")
+    }
+}
+
+impl Error for Forbidden {}
+
+/// Resolves with the system's resolver and leaves out what may not be called.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckedResolver {
+    allow_private: bool,
+}
+
+impl CheckedResolver {
+    /// A resolver that leaves out private and loopback addresses, unless they are allowed.
+    pub fn new(allow_private: bool) -> Self {
+        Self { allow_private }
+    }
+}
+
+impl Resolve for CheckedResolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let allow_private = self.allow_private;
+        Box::pin(async move {
+            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
+            let allowed: Vec<_> = found
+                .filter(|address| may_be_called(address.ip(), allow_private))
+                .collect();
+            if allowed.is_empty() {
+                return Err(Forbidden.into());
+            }
+            Ok(Box::new(allowed.into_iter()) as Addrs)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn names_of_forbidden_addresses_do_not_resolve() {
+        let resolve = |allow_private| {
+            CheckedResolver::new(allow_private).resolve("localhost".parse().unwrap())
+        };
+        assert!(resolve(true).await.is_ok());
+        assert!(resolve(false).await.is_err());
+    }
+}

@@ -1,0 +1,154 @@
+//! What goes wrong between a worker and a remote model's server, as Volley's errors.
+
+use std::error::Error;
+use std::time::Duration;
+
+use volley_provider_kit::fault;
+use volley_types::{ErrorCode, ErrorOrigin, ErrorReason, PredictError};
+
+use crate::egress::Forbidden;
+use crate::event::SseError;
+
+/// How much of a server's own message is passed on, in characters.
+pub const MAX_MESSAGE: usize = 512;
+
+/// An error of a remote model's server.
+pub fn error(code: ErrorCode, message: impl Into<String>) -> PredictError {
+    PredictError::new(code, message).with_origin(ErrorOrigin::Model)
+}
+
+/// A server's text as it may stand in a message: no control characters, not too long.
+pub fn shortened(text: &str) -> String {
+    text.chars()
+        .filter(|c| !c.is_control())
+        .take(MAX_MESSAGE)
+        .collect()
+}
+
+/// The call failed before an answer.
+pub fn call(failure: reqwest::Error) -> PredictError {
+    let failure = failure.without_url();
+    if is_forbidden(&failure) {
+        return error(
+            ErrorCode::InvalidInput,
+            "the host in the connector's URL has no address that this worker may call",
+        )
+        .with_source(failure);
+    }
+    if failure.is_connect() {
+        // Nothing was sent: another worker may try.
+        return error(
+            ErrorCode::Unavailable,
+            "the remote model's server cannot be reached",
+        )
+        .with_source(failure);
+    }
+    error(
+        ErrorCode::UpstreamFailed,
+        "the connection to the remote model's server broke",
+    )
+    .with_source(failure)
+}
+
+fn is_forbidden(failure: &reqwest::Error) -> bool {
+    let mut cause = failure.source();
+    while let Some(error) = cause {
+        if error.is::<Forbidden>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// The connection broke in the middle of an answer.
+pub fn broken(failure: reqwest::Error) -> PredictError {
+    incomplete().with_source(failure.without_url())
+}
+
+/// Nothing came in time.
+pub fn silent(limit: Duration) -> PredictError {
+    error(
+        ErrorCode::UpstreamTimeout,
+        format!(
+            "the remote model's server sent nothing for {} s",
+            limit.as_secs_f64()
+        ),
+    )
+}
+
+/// The answer is no stream and no completion.
+pub fn not_a_stream(what: &str) -> PredictError {
+    error(
+        ErrorCode::UpstreamFailed,
+        format!(
+            "the remote model's server answered with {what} instead of a stream; check the \
+             connector's URL"
+        ),
+    )
+}
+
+/// The events cannot be read.
+pub fn unreadable(failure: SseError) -> PredictError {
+    error(
+        ErrorCode::UpstreamFailed,
+        match failure {
+            SseError::TooLong => "the remote model's server sent an event over the limit of 12 MiB",
+            SseError::NotText => "the remote model's server sent an event that is not UTF-8",
+            SseError::Damaged => "the remote model's server sent a damaged frame",
+        },
+    )
+}
+
+/// An event is not of the provider's format.
+pub fn malformed(cause: String) -> PredictError {
+    error(
+        ErrorCode::UpstreamFailed,
+        "the remote model's server sent an event that is not of its provider's format; check \
+         the connector's provider",
+    )
+    .with_source(cause)
+}
+
+/// The server says that it failed.
+pub fn failed(message: &str, redact: impl Fn(&str) -> String) -> PredictError {
+    let message = shortened(&redact(message));
+    error(
+        ErrorCode::UpstreamFailed,
+        format!("the remote model's server failed: {message}"),
+    )
+}
+
+/// The server says in its answer that it does not do it.
+pub fn refused(code: ErrorCode, message: &str, redact: impl Fn(&str) -> String) -> PredictError {
+    let message = shortened(&redact(message));
+    let said = match code {
+        ErrorCode::Overloaded => "the remote model's server is limiting requests",
+        ErrorCode::Unavailable => "the remote model's server is not available",
+        ErrorCode::UpstreamTimeout => "the remote model's server took too long over the answer",
+        ErrorCode::TooLarge => "the request is too large for the remote model's server",
+        _ => "the remote model's server refused the request",
+    };
+    let told = error(code, format!("{said}: {message}"));
+    if code == ErrorCode::InvalidInput && fault::is_context_length(&message) {
+        return told.with_reason(ErrorReason::ContextLength);
+    }
+    told
+}
+
+/// Nothing of an answer is where the connector says.
+pub fn not_found() -> PredictError {
+    error(
+        ErrorCode::UpstreamFailed,
+        "the remote model's server answered with nothing at the connector's response paths; check \
+         its parameters 'response' and 'response_filter'",
+    )
+}
+
+/// The stream ended without the provider's own end.
+pub fn incomplete() -> PredictError {
+    error(
+        ErrorCode::UpstreamIncomplete,
+        "the remote model's stream ended before its end; what came before may be incomplete",
+    )
+}

@@ -1,0 +1,103 @@
+//! What an extension costs: the guides of `docs/contributing`, followed in a copy of the sources.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const GUIDE: &str = "docs/contributing/add-a-provider.md";
+
+/// The workspace's root.
+fn root() -> PathBuf {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    tests.parent().unwrap().to_path_buf()
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap()
+}
+
+/// The blocks of code of the guide.
+fn blocks(guide: &str) -> Vec<&str> {
+    let parts = guide.split("```rust,ignore\n").skip(1);
+    let blocks = parts.map(|part| part.split("```").next().unwrap_or_default());
+    blocks.collect()
+}
+
+/// Copies the Rust sources of a folder.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &to),
+            false => _ = std::fs::copy(entry.path(), to).unwrap(),
+        }
+    }
+}
+
+#[test]
+fn a_provider_is_the_file_and_the_line_of_its_guide() {
+    let guide = read(GUIDE);
+    let [file, line] = blocks(&guide)[..] else {
+        panic!("{GUIDE} has a file and a line as its blocks of Rust");
+    };
+    assert_eq!(line.lines().count(), 1, "{line}");
+
+    // A workspace of that crate alone, which takes the others from where they are.
+    let scratch = tempfile::tempdir().unwrap();
+    let home = scratch.path().join("crates/providers");
+    copy(&root().join("crates/providers"), &home);
+    let manifest = read("Cargo.toml");
+    let (head, rest) = manifest.split_once("members = ").unwrap();
+    let (_, rest) = rest.split_once("[workspace.package]").unwrap();
+    let crates = format!("path = \"{}/crates/", root().display());
+    let rest = rest.replace("path = \"crates/", &crates);
+    let own = format!("{crates}providers\"");
+    let rest = rest.replace(&own, "path = \"crates/providers\"");
+    let manifest = format!("{head}members = [\"crates/providers\"]\n[workspace.package]{rest}");
+    std::fs::write(scratch.path().join("Cargo.toml"), manifest).unwrap();
+    std::fs::copy(root().join("Cargo.lock"), scratch.path().join("Cargo.lock")).unwrap();
+    // The reference is generated into a copy of the templates.
+    copy(
+        &root().join("tests/reference"),
+        &scratch.path().join("tests/reference"),
+    );
+    std::fs::create_dir_all(scratch.path().join("docs/reference")).unwrap();
+
+    std::fs::write(home.join("src/acme.rs"), file).unwrap();
+    let list = std::fs::read_to_string(home.join("src/lib.rs")).unwrap();
+    let last = "    custom: PROVIDER;\n";
+    assert_eq!(list.matches(last).count(), 1);
+    let list = list.replace(last, &format!("{line}{last}"));
+    std::fs::write(home.join("src/lib.rs"), list).unwrap();
+
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    // Offline, as everything is there that the crate itself was built from.
+    let cargo = Command::new(env!("CARGO"))
+        .args([
+            "test",
+            "--offline",
+            "--lib",
+            "--package",
+            "volley-providers",
+        ])
+        .current_dir(scratch.path())
+        .env(
+            "CARGO_TARGET_DIR",
+            target.unwrap_or_else(|| root().join("target")),
+        )
+        .env("VOLLEY_WRITE_DOCS", "1")
+        .output()
+        .unwrap();
+    let told = [cargo.stdout, cargo.stderr].concat();
+    let told = String::from_utf8_lossy(&told);
+    assert!(cargo.status.success(), "{told}");
+    assert!(!told.contains("warning:"), "{told}");
+    let test = "acme::tests::the_list_finds_acme_by_its_name_and_by_its_url ... ok";
+    assert!(told.contains(test), "{told}");
+    for page in ["connectors", "connector-parameters"] {
+        let page = scratch.path().join(format!("docs/reference/{page}.md"));
+        let page = std::fs::read_to_string(page).unwrap();
+        assert!(page.contains("| `acme` |"), "{page}");
+    }
+}
