@@ -87,6 +87,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ),
     ("api", &["types", "proto", "security"]),
     ("client", &[]),
+    ("config", &[]),
     ("sql", &["types", "flight"]),
     (
         "cli",
@@ -106,6 +107,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "coordinator",
             "api",
             "client",
+            "config",
             "sql",
         ],
     ),
