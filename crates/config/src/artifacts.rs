@@ -33,7 +33,8 @@ pub struct Artifacts {
     /// Default: `"64GiB"`
     pub max_model_size: Option<Size>,
     /// Size of the cache.
-    /// Beyond: When it is full, the least recently used models without a replica are deleted; then the fetch fails.
+    /// Beyond: When it is full, the least recently used models without a replica are deleted; then
+    /// the fetch fails.
     /// Default: `"256GiB"`
     pub cache_size: Option<Size>,
     /// Space that stays free on the cache's file system.

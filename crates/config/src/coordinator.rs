@@ -189,7 +189,7 @@ pub struct Requests {
     pub max_body_size: Option<Size>,
     /// Largest body or message with tensors of the Open Inference Protocol, over REST and gRPC. The
     /// flag of `volley up` is `--max-tensor-size`.
-    /// Beyond: A larger body is rejected with 413, a larger message with `RESOURCE_EXHAUSTED`.
+    /// Beyond: A larger body is rejected with 413, a larger message with `OutOfRange`.
     /// Default: `"64MiB"`
     pub max_tensor_size: Option<Size>,
     /// Memory for all request bodies and their parsed form. A body counts the memory that it needs
@@ -230,12 +230,13 @@ pub struct Http {
     /// Beyond: After it, the request is rejected with 408.
     /// Default: `"30s"`
     pub body_timeout: Option<TimeSpan>,
-    /// Connections without a request are closed after this time, even if they answer HTTP/2 pings.
-    /// Over HTTP/1, the next request must also arrive within `header_timeout`.
+    /// Time that a connection may have no request. Over HTTP/1, the next request must also arrive
+    /// within `header_timeout`.
+    /// Beyond: After it, the connection is closed, even if it answers HTTP/2 pings.
     /// Default: `"5m"`
     pub idle_timeout: Option<TimeSpan>,
-    /// A client that reads nothing for this time is disconnected. So is a WebSocket that does not
-    /// answer pings.
+    /// Time that a client may read nothing, and a WebSocket answer no pings.
+    /// Beyond: After it, the client is disconnected.
     /// Default: `"1m"`
     pub write_timeout: Option<TimeSpan>,
 }
@@ -259,16 +260,19 @@ pub struct Resume {
     /// Default: `"1m"`
     pub window: Option<TimeSpan>,
     /// Buffer of one resumable stream.
-    /// Beyond: When it is full, the oldest events that were sent are dropped, then the model waits for its reader.
+    /// Beyond: When it is full, the oldest events that were sent are dropped, then the model waits
+    /// for its reader.
     /// Default: `"4MiB"`
     pub max_stream_size: Option<Size>,
     /// Buffers of all resumable streams of one tenant.
-    /// Beyond: When they are full, streams that were read are dropped first; then a new resumable stream is rejected
+    /// Beyond: When they are full, streams that were read are dropped first; then a new resumable
+    /// stream is rejected
     /// with 429.
     /// Default: `"64MiB"`
     pub max_tenant_size: Option<Size>,
     /// Buffers of all resumable streams.
-    /// Beyond: When they are full, streams that were read are dropped first; then a new resumable stream is rejected
+    /// Beyond: When they are full, streams that were read are dropped first; then a new resumable
+    /// stream is rejected
     /// with 429.
     /// Default: `"256MiB"`
     pub max_total_size: Option<Size>,
@@ -394,7 +398,8 @@ pub struct Raft {
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Shutdown {
-    /// After SIGTERM, how long the coordinator still accepts requests while its readiness is already
+    /// After SIGTERM, how long the coordinator still accepts requests while its readiness is
+    /// already
     /// false, and closes HTTP/1 connections after their responses. Behind a load balancer, set it a
     /// little longer than the interval between two health checks.
     /// Default: `"500ms"`

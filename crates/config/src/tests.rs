@@ -1,7 +1,9 @@
-//! `docs/reference/configuration.md` is generated from the structs that read the files.
+//! `docs/reference/configuration.md` and `docs/reference/limits.md` are generated from the structs
+//! that read the files.
 
 #[path = "../../../tests/reference/keys.rs"]
 mod keys;
+mod limits;
 #[path = "../../../tests/reference/page.rs"]
 mod page;
 mod reference;

@@ -82,7 +82,9 @@ impl FromStr for Size {
 /// Exact, in the largest binary unit that gives a whole number.
 impl fmt::Display for Size {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let unit = BINARY.iter().find(|(_, bytes)| self.0 % bytes == 0);
+        let unit = BINARY
+            .iter()
+            .find(|(_, bytes)| self.0.is_multiple_of(*bytes));
         let (name, bytes) = unit.copied().unwrap_or(("B", 1));
         write!(formatter, "{}{name}", self.0 / bytes)
     }

@@ -133,8 +133,9 @@ pub struct Flight {
     /// Beyond: Further ones are rejected with `overloaded`, over REST 429.
     /// Default: `8192`
     pub max_concurrent_streams: Option<Count>,
-    /// A stream that is not read for this time is ended to free its slot. If the coordinators'
-    /// `resume.window` is longer, raise this value too.
+    /// Time that a stream may not be read. If the coordinators' `resume.window` is longer, raise
+    /// this value too.
+    /// Beyond: After it, the stream is ended to free its slot.
     /// Default: `"1m"`
     pub write_timeout: Option<TimeSpan>,
 }
@@ -144,7 +145,8 @@ pub struct Flight {
 #[serde(deny_unknown_fields, default)]
 pub struct Shutdown {
     /// How long running streams may take to end after SIGTERM.
-    /// Beyond: After it, streams that still run are aborted; generations continue on another replica.
+    /// Beyond: After it, streams that still run are aborted; generations continue on another
+    /// replica.
     /// Default: `"30s"`
     pub drain_timeout: Option<TimeSpan>,
 }
@@ -184,7 +186,8 @@ pub struct Onnx {
     /// Default: `32`
     pub slots: Option<Count>,
     /// Longest context in tokens. Memory for the KV cache grows with `slots` times this value.
-    /// Beyond: A longer prompt is rejected with 400; an answer ends with the reason `length`.
+    /// Beyond: A longer prompt is rejected with 400; an answer that becomes longer ends with the
+    /// reason `length`.
     /// Default: the model's limit
     pub max_context: Option<Count>,
     /// Whether a prompt reuses the KV cache of an earlier prompt with the same prefix.
@@ -212,7 +215,8 @@ pub struct Onnx {
     /// Default: `"auto"`
     pub isolation: Option<String>,
     /// Memory that the process of one model may use. There is no limit if `device` is `"cuda"`.
-    /// Beyond: Beyond it, the request ends with `too_large`, or the process ends and is started again.
+    /// Beyond: Beyond it, the request ends with `too_large`, or the process ends and is started
+    /// again.
     /// Default: the machine's memory
     pub process_memory: Option<Size>,
 }
@@ -226,7 +230,7 @@ pub struct Remote {
     /// Default: `8192`
     pub max_streams: Option<Count>,
     /// Time to connect to a server.
-    /// Beyond: After it, the request fails with `upstream_timeout`.
+    /// Beyond: After it, the request fails with `unavailable`, and another worker may try.
     /// Default: `"10s"`
     pub connect_timeout: Option<TimeSpan>,
     /// Time from the request to the headers of the response, and from there to the first event.

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use volley_config::FileKind;
+
 use crate::config;
 
 #[test]
@@ -36,6 +38,26 @@ fn the_examples_of_the_documentation_have_known_keys() {
         }
     }
     assert!(15 < seen, "{seen}");
+}
+
+#[test]
+fn the_documentation_names_keys_as_they_are_now() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut pages = vec![root.join("README.md"), root.join("CHANGELOG.md")];
+    collect(&root.join("docs"), &mut pages);
+    // It lists the old names.
+    pages.retain(|page| !page.ends_with("docs/reference/configuration.md"));
+    let mut problems = Vec::new();
+    for page in pages {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for kind in [FileKind::Coordinator, FileKind::Worker] {
+            let renames = volley_config::renames(kind).iter();
+            let old =
+                renames.filter(|it| it.old != it.new && text.contains(&format!("`{}`", it.old)));
+            problems.extend(old.map(|it| format!("{}: {} is {}", page.display(), it.old, it.new)));
+        }
+    }
+    assert!(problems.is_empty(), "{problems:#?}");
 }
 
 fn collect(folder: &Path, pages: &mut Vec<PathBuf>) {
