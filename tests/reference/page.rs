@@ -1,5 +1,5 @@
 //! Pages of `docs/reference` that tests generate. The text comes from a template beside this file;
-//! `{{name}}`, alone on its line, is replaced by what the code declares.
+//! `{{name}}` is replaced by what the code declares.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,13 +15,14 @@ pub(crate) fn assert_current(name: &str, mut parts: BTreeMap<String, String>) {
     let text = std::fs::read_to_string(root.join(&template)).unwrap();
     let mut page = format!("<!-- Generated from the code and {template}; change these. -->\n\n");
     for line in text.lines() {
-        let part = line.strip_prefix("{{").and_then(|it| it.strip_suffix("}}"));
-        let line = match part {
-            None => line.to_owned(),
-            Some(part) => parts
-                .remove(part)
-                .unwrap_or_else(|| panic!("{template} names {part}, which the code lacks")),
-        };
+        let mut pieces = line.split("{{");
+        let mut line = pieces.next().unwrap_or_default().to_owned();
+        for piece in pieces {
+            let (part, rest) = piece.split_once("}}").unwrap();
+            let part = parts.remove(part);
+            line += &part.unwrap_or_else(|| panic!("{template} has {piece}, which the code lacks"));
+            line += rest;
+        }
         page += line.trim_end();
         page.push('\n');
     }

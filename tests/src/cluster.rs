@@ -13,7 +13,7 @@ use crate::until;
 
 /// How long a write may wait here for a leader and a slow disk: a machine that runs all stories at
 /// once may take longer than the usual two seconds, which no story is about that does not say so.
-const PATIENT: &str = "[cluster]\nwrite_timeout = \"10s\"\n";
+const PATIENT: &str = "[raft]\nwrite_timeout = \"10s\"\n";
 
 /// One node: its process where it runs, and how to start it.
 pub struct Node {
@@ -127,7 +127,7 @@ impl Cluster {
             key: None,
             folder,
         };
-        let mut bootstrap = format!("{PATIENT}[cluster.bootstrap]\n");
+        let mut bootstrap = "[cluster.bootstrap]\n".to_owned();
         for (index, node) in cluster.coordinators.iter().enumerate() {
             let _ = writeln!(bootstrap, "{} = \"{}\"", index + 1, node.internal);
         }
@@ -150,9 +150,9 @@ impl Cluster {
     fn write_coordinator(&self, node: &Node, id: usize, cluster: &str) {
         let data = self.folder.path().join(&node.name);
         let text = format!(
-            "[node]\nid = {id}\ndata_dir = {data:?}\n\n[listen]\npublic = {:?}\ninternal = {:?}\n\n\
-             {cluster}\n[limits]\ndrain_timeout = \"20s\"\nmax_body_bytes = 1048576\n\
-             resume_window = \"60s\"\n",
+            "version = 1\n\n[node]\nid = {id}\ndata_dir = {data:?}\n\n[listen]\npublic = {:?}\n\
+             internal = {:?}\n\n{cluster}\n{PATIENT}\n[requests]\nmax_body_size = \"1MiB\"\n\n\
+             [resume]\nwindow = \"60s\"\n\n[shutdown]\ndrain_timeout = \"20s\"\n",
             node.http, node.internal
         );
         std::fs::write(&node.config, text).expect("a configuration");
@@ -165,8 +165,8 @@ impl Cluster {
             .map(|node| &node.internal)
             .collect();
         let text = format!(
-            "[node]\nid = {:?}\n\n[listen]\nflight = {:?}\nhttp = {:?}\n\n[cluster]\n\
-             coordinators = {coordinators:?}\n\n[limits]\ndrain_timeout = \"20s\"\n",
+            "version = 1\n\n[node]\nid = {:?}\n\n[listen]\nflight = {:?}\nhttp = {:?}\n\n\
+             [cluster]\ncoordinators = {coordinators:?}\n\n[shutdown]\ndrain_timeout = \"20s\"\n",
             node.name, node.internal, node.http
         );
         std::fs::write(&node.config, text).expect("a configuration");
@@ -242,7 +242,7 @@ impl Cluster {
             .iter()
             .map(|node| &node.internal)
             .collect();
-        let section = format!("{PATIENT}join = {seeds:?}\n");
+        let section = format!("[cluster]\njoin = {seeds:?}\n");
         self.add_coordinator_with(|_, _| section)
     }
 

@@ -220,7 +220,7 @@ impl Artifacts {
         if bytes > most {
             return Err(PredictError::new(
                 ErrorCode::TooLarge,
-                format!("the model has {bytes} bytes, artifacts.max_model_bytes is {most}"),
+                format!("the model has {bytes} bytes, artifacts.max_model_size is {most}"),
             ));
         }
         Ok(())

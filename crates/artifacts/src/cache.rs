@@ -170,7 +170,7 @@ impl Cache {
         if bytes > cache_bytes {
             return Err(PredictError::new(
                 ErrorCode::TooLarge,
-                format!("the model takes {bytes} bytes, artifacts.cache_bytes is {cache_bytes}"),
+                format!("the model takes {bytes} bytes, artifacts.cache_size is {cache_bytes}"),
             ));
         }
         let mut reserved = self.reserved.lock();
@@ -285,9 +285,9 @@ impl Cache {
 fn no_room(fits_cache: bool) -> PredictError {
     let message = if fits_cache {
         "the disk of this worker's cache has no room for the model: free some, or lower \
-         artifacts.min_free_bytes"
+         artifacts.min_free_size"
     } else {
-        "this worker's cache is full of models in use: raise artifacts.cache_bytes, or undeploy one"
+        "this worker's cache is full of models in use: raise artifacts.cache_size, or undeploy one"
     };
     PredictError::new(ErrorCode::Unavailable, message)
 }

@@ -76,7 +76,7 @@ impl ArtifactConfig {
         for prefix in self.allow.iter().flatten().chain(prefixes) {
             if prefix.kind() != ModelUrlKind::Directory {
                 return Err(PredictError::invalid(format!(
-                    "'{prefix}' in 'artifacts.allow' or 'artifacts.tokens' must end in '/'"
+                    "'{prefix}' in 'artifacts.allowed_urls' or 'artifacts.tokens' must end in '/'"
                 )));
             }
         }
@@ -112,6 +112,12 @@ impl fmt::Debug for ArtifactConfig {
             .field("options", &self.options.keys())
             .field("max_model_bytes", &self.max_model_bytes)
             .field("cache_bytes", &self.cache_bytes)
+            .field("min_free_bytes", &self.min_free_bytes)
+            .field("concurrent_files", &self.concurrent_files)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("stall_timeout", &self.stall_timeout)
+            .field("timeout", &self.timeout)
+            .field("retries", &self.retries)
             .finish_non_exhaustive()
     }
 }

@@ -23,7 +23,7 @@ pub(crate) fn of_store(error: object_store::Error) -> PredictError {
         _ if cause::<Forbidden>(&error).is_some() => (
             ErrorCode::PermissionDenied,
             "the model's server, or where it redirects to, is at an address that this worker may \
-             not call: see artifacts.allow and artifacts.allow_private",
+             not call: see artifacts.allowed_urls and artifacts.allow_private",
         ),
         _ if cause::<Redirected>(&error).is_some() => (
             ErrorCode::UpstreamFailed,

@@ -46,7 +46,7 @@ pub(crate) fn check_allowed(url: &ModelUrl, config: &ArtifactConfig) -> Result<(
         ErrorCode::PermissionDenied,
         format!(
             "this worker may not fetch from there; allow it in the worker's configuration: \
-             artifacts.allow = [\"{origin}\"]"
+             artifacts.allowed_urls = [\"{origin}\"]"
         ),
     ))
 }

@@ -108,7 +108,7 @@ impl Bed {
         )?;
         let worker_config = log("worker.toml");
         let text = format!(
-            "[node]\nid = \"worker\"\n\n[listen]\nflight = {:?}\nhttp = {:?}\n\n[cluster]\ncoordinators = [{:?}]\n",
+            "version = 1\n\n[node]\nid = \"worker\"\n\n[listen]\nflight = {:?}\nhttp = {:?}\n\n[cluster]\ncoordinators = [{:?}]\n",
             local(flight),
             local(http),
             local(internal)
@@ -294,7 +294,7 @@ fn coordinator_toml(
 ) -> String {
     let data = folder.join(format!("data-{id}"));
     let mut text = format!(
-        "[node]\nid = {id}\ndata_dir = {data:?}\n\n[listen]\npublic = {rest:?}\ninternal = {internal:?}\n\n[cluster.bootstrap]\n"
+        "version = 1\n\n[node]\nid = {id}\ndata_dir = {data:?}\n\n[listen]\npublic = {rest:?}\ninternal = {internal:?}\n\n[cluster.bootstrap]\n"
     );
     for (id, address) in members {
         let _ = writeln!(text, "{id} = {address:?}");

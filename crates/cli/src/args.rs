@@ -3,19 +3,21 @@
 pub(crate) mod ops;
 
 use std::net::IpAddr;
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::builder::FalseyValueParser;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use volley_config::Size;
 use volley_telemetry::LogFormat;
 
 mod access;
+mod config;
 mod named;
 #[cfg(any(feature = "sql", test))]
 mod sql;
 
 pub(crate) use access::{KeyLimits, Keys, Secrets};
+pub(crate) use config::{Config, Migrate};
 pub(crate) use named::{Aliases, Pipelines};
 #[cfg(any(feature = "sql", test))]
 pub(crate) use sql::Sql;
@@ -138,6 +140,9 @@ pub(crate) enum Command {
     Top(ops::Top),
     /// Check this machine, a node's configuration and the coordinators, and suggest fixes.
     Doctor(ops::Doctor),
+    /// Rewrite configuration files in the format of this version.
+    #[command(subcommand)]
+    Config(Config),
     /// Print completions for a shell.
     Completions {
         /// The shell.
@@ -205,13 +210,13 @@ pub(crate) struct Up {
     pub(crate) cors_origins: Vec<String>,
     #[command(flatten)]
     pub(crate) fake: AllowFake,
-    /// Largest request body, in bytes [default: 16777216].
-    #[arg(long, value_name = "BYTES")]
-    pub(crate) max_body_bytes: Option<NonZeroUsize>,
-    /// Largest body or message with tensors of the Open Inference Protocol, in bytes [default:
-    /// 67108864].
-    #[arg(long, value_name = "BYTES")]
-    pub(crate) max_tensor_bytes: Option<NonZeroUsize>,
+    /// Largest request body, such as 64MiB [default: 16MiB].
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) max_body_size: Option<Size>,
+    /// Largest body or message with tensors of the Open Inference Protocol, such as 256MiB
+    /// [default: 64MiB].
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) max_tensor_size: Option<Size>,
 }
 
 /// Where replicas go, and how many.

@@ -3,6 +3,7 @@
 pub(crate) mod aliases;
 pub(crate) mod backup;
 pub(crate) mod cluster;
+pub(crate) mod config;
 pub(crate) mod connector;
 pub(crate) mod doctor;
 pub(crate) mod drain;

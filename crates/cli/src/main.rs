@@ -135,6 +135,7 @@ async fn run(arguments: Arguments, names_url: bool) -> anyhow::Result<()> {
         Command::Drain(drain) => command::drain::run(&client()?, drain).await,
         Command::Undrain(node) => command::drain::undo(&client()?, node).await,
         Command::Status { json } => command::status::run(&client()?, json).await,
+        Command::Config(config) => command::config::run(&config),
         Command::Completions { shell } => {
             let mut out = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "volley", &mut out);

@@ -1,3 +1,5 @@
+mod documents;
+mod migration;
 mod reference;
 
 use clap::CommandFactory;
@@ -28,10 +30,14 @@ fn every_shipped_configuration_is_understood() {
 }
 
 #[test]
-fn an_unknown_key_is_named_with_the_known_ones() {
+fn an_unknown_key_is_named_with_its_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("c.toml");
-    std::fs::write(&path, "[node]\nid = 1\ndata_dir = \"d\"\ncolour = 3\n").unwrap();
+    std::fs::write(
+        &path,
+        "version = 1\n[node]\nid = 1\ndata_dir = \"d\"\ncolour = 3\n",
+    )
+    .unwrap();
     let error = format!("{:#}", config::coordinator::read(&path).unwrap_err());
     assert!(
         error.contains("colour") && error.contains("data_dir"),
@@ -39,29 +45,9 @@ fn an_unknown_key_is_named_with_the_known_ones() {
     );
     std::fs::write(
         &path,
-        "[node]\nid = 1\n[limits]\ndrain_timeout = \"soon\"\n",
+        "version = 1\n[node]\nid = 1\n[shutdown]\ndrain_timeout = \"soon\"\n",
     )
     .unwrap();
     let error = format!("{:#}", config::coordinator::read(&path).unwrap_err());
     assert!(error.contains("c.toml"), "{error}");
-}
-
-#[test]
-fn sizes_are_bytes_or_have_a_binary_unit() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("w.toml");
-    let budget = |written: &str| {
-        let text = format!(
-            "[node]\nid = \"w\"\n[listen]\nflight = \"127.0.0.1:1\"\nhttp = \"127.0.0.1:2\"\n[cluster]\n\
-             coordinators = [\"h:3\"]\n[limits]\nmemory_budget = {written}\n"
-        );
-        std::fs::write(&path, text).unwrap();
-        config::worker::read(&path).map(|plan| plan.worker.memory_budget)
-    };
-    assert_eq!(budget("\"12GiB\"").unwrap(), Some(12 << 30));
-    assert_eq!(budget("\"1 KiB\"").unwrap(), Some(1_024));
-    assert_eq!(budget("4096").unwrap(), Some(4_096));
-    for wrong in ["\"12GB\"", "\"\"", "0", "-1", "\"99999999999TiB\"", "1.5"] {
-        assert!(budget(wrong).is_err(), "{wrong}");
-    }
 }

@@ -4,6 +4,8 @@
 mod certificates;
 #[path = "it/commands.rs"]
 mod commands;
+#[path = "it/config.rs"]
+mod config;
 #[path = "it/inspect.rs"]
 mod inspect;
 #[path = "it/isolation.rs"]

@@ -480,8 +480,8 @@ pub(crate) fn reason(refusal: Refusal, node: u64, advertise: &str, highest: Opti
     };
     format!(
         "{what}; it must not take part under this id. Start it with an empty data directory, \
-         'node.id = {next}' and 'cluster.wait = true', and run `volley cluster {command}` at a \
-         coordinator that works"
+         'node.id = {next}' and 'cluster.await_invitation = true', and run `volley cluster \
+         {command}` at a coordinator that works"
     )
 }
 

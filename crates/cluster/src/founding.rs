@@ -184,8 +184,8 @@ impl Cluster {
         let text = format!(
             "the coordinators that 'cluster.bootstrap' names have a cluster already, in which \
              there is no coordinator {own}: it begins no other one. To let it in, start it with an \
-             id that was never used ('node.id = {next}') and 'cluster.wait = true', and run \
-             `volley cluster add {next} {advertise}` at one of them"
+             id that was never used ('node.id = {next}') and 'cluster.await_invitation = true', \
+             and run `volley cluster add {next} {advertise}` at one of them"
         );
         self.0.identity.fail(&text);
         PredictError::new(ErrorCode::Conflict, text)

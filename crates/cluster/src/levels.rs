@@ -166,7 +166,7 @@ impl Cluster {
                 format!(
                     "coordinator {node} runs at level {theirs}, and the registry is at level \
                      {level}; give it a later version of Volley, or take its \
-                     'cluster.compatibility_level' away"
+                     'cluster.feature_level' away"
                 ),
             ));
         }
@@ -214,7 +214,7 @@ pub(crate) fn needs(what: &str, needed: u32, own: u32) -> PredictError {
         ErrorCode::Conflict,
         format!(
             "{what} needs level {needed}, and this coordinator runs at level {own}; take its \
-             'cluster.compatibility_level' away, or start a later version of Volley"
+             'cluster.feature_level' away, or start a later version of Volley"
         ),
     )
 }

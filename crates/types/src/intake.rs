@@ -86,7 +86,7 @@ impl Share {
             Err(_) => Err(PredictError::new(
                 ErrorCode::Overloaded,
                 "the bodies of requests take all the memory that they may take together \
-                 ('limits.max_inflight_body_bytes'); send the request again",
+                 ('requests.max_body_memory'); send the request again",
             )
             .with_retry_after(RETRY_AFTER)),
         }

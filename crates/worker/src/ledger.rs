@@ -68,7 +68,7 @@ impl Shortage {
     pub(crate) fn error(self) -> PredictError {
         let free = self.budget.saturating_sub(self.held);
         let advice = if self.is_final() {
-            "undeploy another model, deploy some with 'overcommit', or raise 'limits.memory_budget'"
+            "undeploy another model, deploy some with 'overcommit', or raise 'models.memory_budget'"
         } else {
             "the models that may be unloaded are in use"
         };

@@ -165,7 +165,7 @@ impl Worker {
             let seconds = limit.as_secs_f64();
             let message = format!(
                 "the model was not loaded within {seconds} s and is given up; its files may be \
-                 damaged, or their disk slow; 'limits.load_timeout' sets the limit"
+                 damaged, or their disk slow; 'models.load_timeout' sets the limit"
             );
             Err(PredictError::new(ErrorCode::DeadlineExceeded, message))
         })

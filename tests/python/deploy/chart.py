@@ -19,7 +19,7 @@ VALUES: dict[str, dict[str, Any]] = {
     "everything on": {
         "image": {"repository": "registry.example/volley", "tag": "1.2.3"},
         "security": {"bootstrapKeySecret": "key", "nodesTls": True},
-        "coordinators": {"replicas": 5, "storageClass": "fast", "extraConfig": "[limits]\nmax_streams = 5\n"},
+        "coordinators": {"replicas": 5, "storageClass": "fast", "extraConfig": "[requests]\nmax_concurrent = 5\n"},
         "workers": {
             "replicas": 4,
             "extraConfig": '[onnx]\ndevice = "cuda"\n',
@@ -102,8 +102,9 @@ def check_ids(manifests: list[Any], ids: dict[str, int], name: str, problems: Pr
         replaced = ids.get(ordinal)
         wanted = replaced or int(ordinal) + 1
         problems.expect(read["node"]["id"] == wanted, f"{name}: {file} has id {read['node']['id']}")
-        waits = read["cluster"].get("wait", False)
-        problems.expect(waits == bool(replaced), f"{name}: {file}: wait is {waits}")
+        waits = read["cluster"].get("await_invitation", False)
+        problems.expect(waits == bool(replaced), f"{name}: {file}: await_invitation is {waits}")
+        problems.expect(read["version"] == 1, f"{name}: {file} has version {read['version']}")
         own = read["node"]["data_dir"].endswith(f"coordinator-{replaced}")
         problems.expect(own == bool(replaced), f"{name}: {file} keeps {read['node']['data_dir']}")
 

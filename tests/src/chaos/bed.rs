@@ -203,7 +203,7 @@ impl Node {
 
     fn config_text(&self, nodes: &[Self]) -> String {
         let coordinators = || nodes.iter().take(COORDINATORS);
-        let mut text = String::from("[security]\ninsecure = true\n");
+        let mut text = String::from("version = 1\n[security]\ninsecure = true\n");
         let result = match &self.disk {
             Some(disk) => {
                 let id = self.name.rsplit('-').next().unwrap_or_default();

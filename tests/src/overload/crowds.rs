@@ -30,7 +30,7 @@ const FEW_ROUNDS: usize = 5;
 /// When one cannot be opened.
 pub async fn idle(scale: &Scale) -> Figure {
     let workers = scale.idle.div_ceil(PER_WORKER);
-    let stage = Stage::set(workers, "max_streams = 20000\n", "").await;
+    let stage = Stage::set(workers, "[requests]\nmax_concurrent = 20000\n", "").await;
     stage.deploy("quiet", PER_WORKER + 1_000).await;
     let script = json!({ "prompt": "x", "chunks": 2, "delay_ms": 3_600_000 });
     let open = || async {
@@ -72,8 +72,9 @@ pub async fn idle(scale: &Scale) -> Figure {
 /// # Panics
 /// When a stream cannot be opened.
 pub async fn stalled(scale: &Scale) -> Figure {
-    let stall = format!("write_stall = \"{}ms\"\n", scale.write_stall.as_millis());
-    let stage = Stage::set(1, &stall, &stall).await;
+    let timeout = format!("write_timeout = \"{}ms\"\n", scale.write_stall.as_millis());
+    let (http, flight) = (format!("[http]\n{timeout}"), format!("[flight]\n{timeout}"));
+    let stage = Stage::set(1, &http, &flight).await;
     stage.deploy("flood", scale.stalled + 1).await;
     stage.deploy("quick", FAST * 2).await;
     let flood = json!({ "prompt": "x", "chunks": 100_000_000, "text": "x".repeat(1_000) });

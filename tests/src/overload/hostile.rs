@@ -24,7 +24,7 @@ const ALIVE: &str = "/_volley/health/live";
 /// When no connection can be made.
 pub async fn slow(scale: &Scale) -> Figure {
     let limits = format!(
-        "header_timeout = \"{0}s\"\nbody_timeout = \"{0}s\"\n",
+        "[http]\nheader_timeout = \"{0}s\"\nbody_timeout = \"{0}s\"\n",
         PATIENCE.as_secs()
     );
     let stage = Stage::set(0, &limits, "").await;
@@ -96,7 +96,7 @@ pub async fn handshakes(scale: &Scale) -> Figure {
         "\n[security.tls]\ncertificate = {:?}\nkey = {:?}\n",
         paths[0], paths[1]
     );
-    let stage = Stage::with(0, "", "", &tls).await;
+    let stage = Stage::set(0, &tls, "").await;
     let address = stage.address().to_owned();
     let listens = || async { TcpStream::connect(&address).await.ok().map(drop) };
     crate::until("it listens", listens).await;
@@ -157,7 +157,7 @@ pub async fn flood(scale: &Scale) -> Figure {
     const CAP: usize = 32;
     let stage = Stage::set(
         1,
-        &format!("max_connections = {CAP}\nmax_connections_per_address = {CAP}\n"),
+        &format!("[http]\nmax_connections = {CAP}\nmax_connections_per_address = {CAP}\n"),
         "",
     )
     .await;

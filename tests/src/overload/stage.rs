@@ -16,21 +16,17 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Starts one coordinator and `workers` workers, with further lines under `[limits]` of each.
-    pub async fn set(workers: usize, coordinator: &str, worker: &str) -> Self {
-        Self::with(workers, coordinator, worker, "").await
-    }
-
-    /// The same, with further sections in the coordinator's file.
+    /// Starts one coordinator and `workers` workers, with further sections in the file of
+    /// each.
     ///
     /// # Panics
     /// When a file cannot be written.
-    pub async fn with(workers: usize, coordinator: &str, worker: &str, sections: &str) -> Self {
+    pub async fn set(workers: usize, coordinator: &str, worker: &str) -> Self {
         let mut cluster = Cluster::new(1, workers);
-        cluster.configure(0, |text| limited(&text, coordinator) + sections);
+        cluster.configure(0, |text| text + coordinator);
         for node in &cluster.workers {
             let text = std::fs::read_to_string(&node.config).expect("a configuration");
-            std::fs::write(&node.config, limited(&text, worker)).expect("a configuration");
+            std::fs::write(&node.config, text + worker).expect("a configuration");
         }
         for node in cluster.coordinators.iter_mut().chain(&mut cluster.workers) {
             node.start();
@@ -113,10 +109,6 @@ impl Stage {
         }
         before
     }
-}
-
-fn limited(text: &str, lines: &str) -> String {
-    text.replacen("[limits]\n", &format!("[limits]\n{lines}"), 1)
 }
 
 /// Resident bytes of a process; 0 when it has ended.

@@ -97,7 +97,7 @@ pub async fn cancels(scale: &Scale) -> Figure {
 
 /// Three times as many requests as the model can answer (P7).
 pub async fn overload(scale: &Scale) -> Figure {
-    let queue = format!("queue_per_replica = {PLACES}\n");
+    let queue = format!("[queue]\nmax_per_replica = {PLACES}\n");
     let stage = Stage::set(1, "", &queue).await;
     stage.deploy("drill", PLACES).await;
     let script = json!({ "prompt": "x", "chunks": CHUNKS, "delay_ms": CHUNK_MS });

@@ -144,6 +144,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
         ],
     ),
     ("client", &[]),
+    ("config", &[]),
     ("sql", &["types", "flight"]),
     (
         "cli",
@@ -163,6 +164,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "coordinator",
             "gateway",
             "client",
+            "config",
             "sql",
         ],
     ),

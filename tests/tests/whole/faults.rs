@@ -182,9 +182,7 @@ async fn on_sigterm_a_stream_that_runs_is_finished_and_the_node_ends_cleanly() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_whose_worker_is_silent_goes_to_another_too_where_hedging_is_on() {
     let mut cluster = Cluster::new(1, 2);
-    cluster.configure(0, |text| {
-        text.replace("[limits]\n", "[limits]\nhedge_after = \"200ms\"\n")
-    });
+    cluster.configure(0, |text| text + "[routing]\nhedge_delay = \"200ms\"\n");
     cluster.run().await;
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let encoder = root.join("crates/backend-onnx/tests/models/text-embed");

@@ -64,9 +64,8 @@ async fn refuses(cluster: &mut Cluster, coordinator: usize) -> String {
 
 /// Starts another coordinator in the place of one, and gives the command that it has printed.
 async fn obey(cluster: &mut Cluster, (lost, at): (usize, usize), output: &str) -> usize {
-    let newcomer = cluster.add_coordinator_with(|_, _| {
-        "[cluster]\nwrite_timeout = \"10s\"\nwait = true\n".to_owned()
-    });
+    let newcomer =
+        cluster.add_coordinator_with(|_, _| "[cluster]\nawait_invitation = true\n".to_owned());
     // At the address of the one that was lost, as the pod of a stateful set is.
     let internal = cluster.coordinators[lost].internal.clone();
     let own = std::mem::replace(

@@ -155,9 +155,8 @@ async fn a_cluster_grows_to_five_loses_one_and_lets_its_leader_go_and_no_write_i
     let dead = (leader + 1) % 5;
     writers.use_coordinators(&cluster, &[leader, (leader + 2) % 5]);
     cluster.coordinators[dead].kill().await;
-    let sixth = cluster.add_coordinator_with(|_, _| {
-        "[cluster]\nwrite_timeout = \"10s\"\nwait = true\n".to_owned()
-    });
+    let sixth =
+        cluster.add_coordinator_with(|_, _| "[cluster]\nawait_invitation = true\n".to_owned());
     cluster.coordinators[sixth].start();
     let (old, address) = (
         (dead + 1).to_string(),

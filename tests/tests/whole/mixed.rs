@@ -1,7 +1,7 @@
 //! Clusters whose nodes are not alike: their clocks, and their versions.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use volley_tests::callers::Callers;
@@ -93,11 +93,40 @@ async fn clocks_that_are_an_hour_off_harm_nothing_and_doctor_tells_of_them() {
     ));
 }
 
-/// Stops a node, and starts it again with another binary.
+/// Stops a node, and starts it again with another binary, on a file in its format.
 async fn change(node: &mut Node, program: Option<PathBuf>) {
     node.stop().await;
+    match &program {
+        None => {
+            let file = node.config.to_string_lossy().into_owned();
+            let (text, ok) = process::run(&["config", "migrate", "--in-place", &file]).await;
+            assert!(ok, "{text}");
+        }
+        Some(program) => write_for(program, node).await,
+    }
     node.setting.program = program;
     node.start();
+}
+
+/// Writes a node's file in the format that `program` reads. What does not know `volley config`
+/// reads the format from before the first version.
+async fn write_for(program: &Path, node: &Node) {
+    let mut command = tokio::process::Command::new(program);
+    command
+        .args(["config", "migrate", "--check"])
+        .arg(&node.config);
+    if command.output().await.unwrap().status.success() {
+        return;
+    }
+    let text = std::fs::read_to_string(&node.config).unwrap();
+    let sections = "[raft]\nwrite_timeout = \"10s\"\n\n[requests]\nmax_body_size = \"1MiB\"\n\n\
+                    [resume]\nwindow = \"60s\"\n\n[shutdown]\n";
+    let limits = "[limits]\nmax_body_bytes = 1048576\nresume_window = \"60s\"\n";
+    let text = text
+        .replacen("version = 1\n\n", "", 1)
+        .replacen(sections, limits, 1)
+        .replacen("[shutdown]\n", "[limits]\n", 1);
+    std::fs::write(&node.config, text).unwrap();
 }
 
 /// `VOLLEY_BEFORE` is the binary of an earlier version. Without it there is nothing to mix.
@@ -108,6 +137,7 @@ async fn workers_and_coordinators_of_two_versions_work_together_in_any_order() {
     };
     let mut cluster = Cluster::new(3, 3);
     for node in cluster.coordinators.iter_mut().chain(&mut cluster.workers) {
+        write_for(&before, node).await;
         node.setting.program = Some(before.clone());
     }
     cluster.run().await;

@@ -8,7 +8,7 @@ use volley_tests::cluster::Cluster;
 use volley_tests::http::exchange;
 use volley_tests::{process, until};
 
-const WORKER: &str = "memory_budget = \"1000MiB\"\n";
+const WORKER: &str = "[models]\nmemory_budget = \"1000MiB\"\n";
 /// What a model says that it takes, in hundredths of a worker.
 const PART: u64 = 10 << 20;
 
@@ -17,7 +17,7 @@ fn prepared(coordinators: usize, workers: usize) -> Cluster {
     let cluster = Cluster::new(coordinators, workers);
     for index in 0..coordinators {
         cluster.configure(index, |text| {
-            text + "replace_after = \"4s\"\nrebalance_after = \"2s\"\n"
+            text + "[placement]\nreplacement_delay = \"4s\"\nrebalance_delay = \"2s\"\n"
         });
     }
     for worker in &cluster.workers {

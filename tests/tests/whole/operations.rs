@@ -118,7 +118,7 @@ async fn top_shows_what_runs_and_doctor_says_what_is_wrong() {
     let broken = cluster.folder().join("broken.toml");
     std::fs::write(
         &broken,
-        "[node]\nid = 1\n[listen]\npublic = \"192.0.2.1:1\"\n",
+        "version = 1\n[node]\nid = 1\n[listen]\npublic = \"192.0.2.1:1\"\n",
     )
     .unwrap();
     let broken = broken.to_string_lossy().into_owned();

@@ -72,8 +72,8 @@ async fn drilled_for(window: &str) -> Cluster {
     for coordinator in 0..3 {
         cluster.configure(coordinator, |text| {
             let (usual, asked) = (
-                "resume_window = \"60s\"",
-                format!("resume_window = {window:?}"),
+                "[resume]\nwindow = \"60s\"",
+                format!("[resume]\nwindow = {window:?}"),
             );
             assert!(text.contains(usual), "{text}");
             text.replace(usual, &asked)

@@ -140,7 +140,7 @@ pub(crate) async fn guarded(coordinators: usize, workers: usize) -> (Cluster, Ve
     std::fs::write(&master_file, master).unwrap();
     for coordinator in 0..coordinators {
         cluster.configure(coordinator, |text| {
-            let text = text.replace("resume_window = \"60s\"", "resume_window = \"600s\"");
+            let text = text.replace("window = \"60s\"", "window = \"600s\"");
             format!(
                 "{text}\n[security]\nbootstrap_key_file = {bootstrap_file:?}\n\
                  master_key_files = [{master_file:?}]\n"

@@ -13,7 +13,7 @@ use volley_tests::{process, until};
 
 /// What this version speaks.
 const LEVEL: u32 = 7;
-const HELD_BACK: &str = "compatibility_level = 1\n";
+const HELD_BACK: &str = "[cluster]\nfeature_level = 1\n";
 
 async fn volley(cluster: &Cluster, at: usize, arguments: &[&str]) -> (String, bool) {
     let url = format!("http://{}", cluster.coordinators[at].http);
@@ -56,7 +56,7 @@ async fn coordinators_are_upgraded_one_by_one_and_new_commands_wait_for_the_last
     let mut cluster = Cluster::new(3, 2);
     for index in 0..3 {
         cluster.configure(index, |text| {
-            text.replacen("[cluster]\n", &format!("[cluster]\n{HELD_BACK}"), 1)
+            text.replacen("[cluster.", &format!("{HELD_BACK}[cluster."), 1)
         });
     }
     cluster.run().await;
@@ -120,7 +120,7 @@ async fn coordinators_are_upgraded_one_by_one_and_new_commands_wait_for_the_last
     let node = &mut cluster.coordinators[0];
     node.stop().await;
     let text = std::fs::read_to_string(&node.config).unwrap();
-    let held = text.replacen("[cluster]\n", &format!("[cluster]\n{HELD_BACK}"), 1);
+    let held = text.replacen("[cluster.", &format!("{HELD_BACK}[cluster."), 1);
     std::fs::write(&node.config, held).unwrap();
     node.start();
     until("it says why it takes no part", || async {

@@ -119,7 +119,7 @@ async fn with_a_list_only_what_is_on_it_is_called_redirects_included() {
         let refused = bench.fetch(&url).await.unwrap_err();
         assert_eq!(refused.code, ErrorCode::PermissionDenied, "{url}");
         assert!(
-            refused.message.contains("artifacts.allow"),
+            refused.message.contains("artifacts.allowed_urls"),
             "{}",
             refused.message
         );

@@ -313,7 +313,7 @@ fn cluster(url: &str, status: &Status) -> Vec<Finding> {
             Verdict::Notice,
             "levels",
             unfinished,
-            "give the others the new version, or take their 'cluster.compatibility_level' away",
+            "give the others the new version, or take their 'cluster.feature_level' away",
         ));
     }
     for drain in &status.drains {

@@ -1,25 +1,28 @@
 //! A coordinator's file.
 
-mod file;
-
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use volley_artifacts::upload;
 use volley_cluster::{ClusterConfig, MAX_RAFT_MULTIPLIER};
+use volley_config::FileKind;
+use volley_config::coordinator::{
+    Cluster, CoordinatorFile, Grpc, Http, Listen, Raft, Requests, Resume, StoredResponses, Uploads,
+};
 use volley_coordinator::CoordinatorConfig;
 use volley_gateway::{ApiConfig, GrpcSkin, Origins};
+use volley_gateway::{ApiConfig, GrpcSkin, Origins, ResponsesConfig, ResumeConfig};
 use volley_registry::{MAX_MODELS, MAX_REGISTRY_BYTES};
 use volley_security::guard::Share;
-use volley_types::NodeId;
-use volley_types::registry::LEVEL;
+use volley_types::registry::{LEVEL, ModelUrl};
+use volley_types::{NodeId, PredictError};
 
-use self::file::{Cluster, File, Grpc, Limits, Listen};
 use super::otlp;
 use super::security::SecurityPlan;
-use super::{hosts, read_toml, set, set_count, set_span};
+use super::{hosts, read_file, set, set_count, set_size, set_span};
 use crate::node::coordinator::{CoordinatorPlan, Membership};
 
 /// How long a coordinator that is stopped goes on taking requests while it says that it is not
@@ -31,7 +34,7 @@ const DRAIN_GRACE: Duration = Duration::from_millis(500);
 /// # Errors
 /// What is wrong, with the file's name.
 pub(crate) fn read(path: &Path) -> anyhow::Result<CoordinatorPlan> {
-    let file: File = read_toml(path)?;
+    let file: CoordinatorFile = read_file(path, FileKind::Coordinator)?;
     plan(file).with_context(|| format!("in the configuration {}", path.display()))
 }
 
@@ -45,71 +48,75 @@ pub(crate) fn read_with(path: &Path, origins: &[String]) -> anyhow::Result<Coord
     Ok(plan)
 }
 
-fn plan(file: File) -> anyhow::Result<CoordinatorPlan> {
-    let File {
-        node,
-        listen,
-        cluster: section,
-        grpc,
-        browser,
-        limits,
-        security,
-        egress,
-        uploads,
-        otlp: telemetry,
-    } = file;
-    let origins = Origins::new(&browser.origins)
+/// Checks the keys and values of a coordinator's file, and nothing outside it.
+///
+/// # Errors
+/// What is wrong.
+pub(crate) fn check(text: &str) -> anyhow::Result<()> {
+    let _: CoordinatorFile = volley_config::parse(text, FileKind::Coordinator)?;
+    Ok(())
+}
+
+fn plan(file: CoordinatorFile) -> anyhow::Result<CoordinatorPlan> {
+    let (coordinator, api) = (coordinator_config(&file)?, api_config(&file));
+    let mut drain_grace = DRAIN_GRACE;
+    set_span(&mut drain_grace, file.shutdown.delay);
+    let origins = Origins::new(&file.browser.origins)
         .map_err(|error| anyhow::anyhow!("'browser.origins': {}", error.message))?;
-    let mut security = SecurityPlan::coordinator(security, NodeId(node.id))?;
-    set(&mut security.egress.allow_private, egress.allow_private);
-    security.egress.allowed_hosts = hosts("egress.allowed_hosts", egress.allowed_hosts)?;
-    set(&mut security.share, share_of(limits.tenant_share)?);
-    set_count(&mut security.throttle.burst, limits.failed_auth_burst);
-    set_count(
-        &mut security.throttle.per_minute,
-        limits.failed_auth_per_minute,
+    let (node, listen) = (file.node, file.listen);
+    let mut security = SecurityPlan::coordinator(file.security, NodeId(node.id))?;
+    set(
+        &mut security.egress.allow_private,
+        file.egress.allow_private,
     );
-    let grpc = allow_listeners(&security, &listen, grpc)?;
+    security.egress.allowed_hosts = hosts("egress.allowed_hosts", file.egress.allowed_hosts)?;
+    set(
+        &mut security.share,
+        share_of(file.registry.tenant_quota_percent)?,
+    );
+    let grpc = allow_listeners(&security, &listen, file.grpc)?;
     let advertise = listen.advertise.unwrap_or_else(|| listen.internal.clone());
     ensure!(
         !advertise.starts_with("0.0.0.0:") && !advertise.starts_with("[::]:"),
         "'listen.advertise' is missing: other nodes cannot call {advertise}"
     );
     let cluster = ClusterConfig::new(NodeId(node.id), node.data_dir, advertise.clone());
-    let mut cluster = cluster.slowed(multiplier(&section)?);
+    let mut cluster = cluster.slowed(multiplier(&file.raft)?);
     cluster.dialer = security.dialer();
-    set_cluster(&mut cluster, &section)?;
-    let membership = membership(section, NodeId(node.id), &advertise)?;
-    let (mut coordinator, mut api) = (CoordinatorConfig::default(), ApiConfig::default());
-    // Who is on this machine alone, sees its shared memory alone.
-    let alone = std::iter::once(&listen.public).chain(&listen.also);
-    let is_loopback = |it: SocketAddr| it.ip().is_loopback();
-    let mut alone = alone.map(|address| address.parse().is_ok_and(is_loopback));
-    let alone = alone.all(|alone| alone);
-    api.shared_memory = listen.shared_memory.unwrap_or(alone);
-    let mut drain_timeout = api.edge.drain_timeout;
-    let mut drain_grace = DRAIN_GRACE;
-    set_span(&mut drain_grace, limits.drain_grace);
-    apply(limits, &mut coordinator, &mut api, &mut drain_timeout);
-    coordinator.routing.zone = node.zone;
-    check(&coordinator)?;
+    set_cluster(&mut cluster, &file.cluster, &file.raft)?;
+    let membership = membership(file.cluster, NodeId(node.id), &advertise)?;
     Ok(CoordinatorPlan {
         cluster,
         membership,
         coordinator,
+        drain_timeout: api.edge.drain_timeout,
         api,
         origins,
         public: listen.public,
-        also: listen.also,
+        also: listen.additional,
         admin: listen.admin,
         grpc,
         internal: listen.internal,
-        uploads: uploads.store()?,
-        drain_timeout,
+        uploads: uploads(file.uploads)?,
         drain_grace,
         security,
-        otlp: otlp::plan(telemetry)?,
+        otlp: otlp::plan(file.otlp)?,
     })
+}
+
+fn uploads(section: Uploads) -> anyhow::Result<Option<ModelUrl>> {
+    let Some(text) = section.store else {
+        return Ok(None);
+    };
+    let read = || {
+        let url = ModelUrl::parse(&text)?;
+        upload::check(&url)?;
+        Ok(url)
+    };
+    let url = read().map_err(|error: PredictError| {
+        anyhow::anyhow!("'uploads.store' {text}: {}", error.message)
+    });
+    url.map(Some)
 }
 
 /// Makes sure that every listener may be opened as it is secured. The listeners for gRPC alone.
@@ -121,8 +128,8 @@ fn allow_listeners(
     let key = "'security.bootstrap_key_file' (or put it into VOLLEY_BOOTSTRAP_KEY); or, where the \
                network itself keeps strangers out, set 'security.insecure = true'";
     security.allow_callers("listen.public", &listen.public, key)?;
-    for address in &listen.also {
-        security.allow_callers("listen.also", address, key)?;
+    for address in &listen.additional {
+        security.allow_callers("listen.additional", address, key)?;
     }
     if let Some(address) = &listen.admin {
         security.allow_callers("listen.admin", address, key)?;
@@ -143,30 +150,30 @@ fn allow_listeners(
 }
 
 /// How many times as slow as usual the clocks of consensus are.
-fn multiplier(section: &Cluster) -> anyhow::Result<u32> {
-    let multiplier = section.raft_multiplier.unwrap_or(1);
+fn multiplier(section: &Raft) -> anyhow::Result<u32> {
+    let multiplier = section.timeout_multiplier.unwrap_or(1);
     ensure!(
         (1..=MAX_RAFT_MULTIPLIER).contains(&multiplier),
-        "'cluster.raft_multiplier' must be 1 to {MAX_RAFT_MULTIPLIER}: it is how many times as \
+        "'raft.timeout_multiplier' must be 1 to {MAX_RAFT_MULTIPLIER}: it is how many times as \
          long as usual the clocks of consensus wait"
     );
     Ok(multiplier)
 }
 
-fn set_cluster(cluster: &mut ClusterConfig, section: &Cluster) -> anyhow::Result<()> {
-    let every = section.snapshot_every.map(|count| count.0 as u64);
-    set(&mut cluster.snapshot_every, every);
-    set_span(&mut cluster.write_timeout, section.write_timeout);
+fn set_cluster(config: &mut ClusterConfig, cluster: &Cluster, raft: &Raft) -> anyhow::Result<()> {
+    let every = raft.snapshot_threshold.map(|count| count.0 as u64);
+    set(&mut config.snapshot_every, every);
+    set_span(&mut config.write_timeout, raft.write_timeout);
     ensure!(
-        section.raft_multiplier.is_none() || cluster.timing.election.1 < cluster.write_timeout,
-        "'cluster.write_timeout' must be longer than {:?}, the leader's lease with this \
-         'cluster.raft_multiplier'; left away, it is twice as long",
-        cluster.timing.election.1
+        raft.timeout_multiplier.is_none() || config.timing.election.1 < config.write_timeout,
+        "'raft.write_timeout' must be longer than {:?}, the leader's lease with this \
+         'raft.timeout_multiplier'; left away, it is twice as long",
+        config.timing.election.1
     );
-    set(&mut cluster.level, section.compatibility_level);
+    set(&mut config.level, cluster.feature_level);
     ensure!(
-        (1..=LEVEL).contains(&cluster.level),
-        "'cluster.compatibility_level' must be 1 to {LEVEL}: this version speaks no other level"
+        (1..=LEVEL).contains(&config.level),
+        "'cluster.feature_level' must be 1 to {LEVEL}: this version speaks no other level"
     );
     Ok(())
 }
@@ -175,7 +182,7 @@ fn membership(section: Cluster, own: NodeId, advertise: &str) -> anyhow::Result<
     let given = (
         !section.bootstrap.is_empty(),
         !section.join.is_empty(),
-        section.wait,
+        section.await_invitation,
     );
     match given {
         (true, false, false) => first_members(section.bootstrap, own, advertise),
@@ -183,8 +190,8 @@ fn membership(section: Cluster, own: NodeId, advertise: &str) -> anyhow::Result<
         (false, false, true) => Ok(Membership::Wait),
         _ => anyhow::bail!(
             "give either 'cluster.bootstrap' (the first members of a new cluster), \
-             'cluster.join' (coordinators of a cluster that runs), or 'cluster.wait = true' (it \
-             is let in with `volley cluster add` or `replace`)"
+             'cluster.join' (coordinators of a cluster that runs), or \
+             'cluster.await_invitation = true' (it is let in with `volley cluster add` or `replace`)"
         ),
     }
 }
@@ -211,18 +218,6 @@ fn first_members(
     Ok(Membership::Bootstrap(members))
 }
 
-fn check(coordinator: &CoordinatorConfig) -> anyhow::Result<()> {
-    ensure!(
-        (0.0..=10.0).contains(&coordinator.retry_ratio),
-        "'limits.retry_ratio' must be between 0 and 10"
-    );
-    ensure!(
-        coordinator.liveness.suspect_after < coordinator.liveness.dead_after,
-        "'limits.suspect_after' must be shorter than 'limits.dead_after'"
-    );
-    Ok(())
-}
-
 /// The part of the registry that each tenant may fill, from percent.
 fn share_of(percent: Option<usize>) -> anyhow::Result<Option<Share>> {
     let Some(percent) = percent else {
@@ -230,74 +225,98 @@ fn share_of(percent: Option<usize>) -> anyhow::Result<Option<Share>> {
     };
     ensure!(
         (1..=100).contains(&percent),
-        "'limits.tenant_share' is percent of the registry: 1 to 100"
+        "'registry.tenant_quota_percent' is percent of the registry: 1 to 100"
     );
     Ok(Some(Share {
         things: MAX_MODELS * percent / 100,
-        bytes: MAX_REGISTRY_BYTES / 100 * percent,
+        bytes: MAX_REGISTRY_BYTES * percent / 100,
     }))
 }
 
-fn apply(
-    limits: Limits,
-    coordinator: &mut CoordinatorConfig,
-    api: &mut ApiConfig,
-    drain_timeout: &mut Duration,
-) {
-    set_count(&mut coordinator.max_streams, limits.max_streams);
-    set_count(&mut coordinator.max_tries, limits.max_tries);
-    set_span(&mut coordinator.routing.slow_start, limits.slow_start);
-    set_span(&mut coordinator.wake_timeout, limits.wake_timeout);
-    set_count(&mut coordinator.max_waking, limits.max_waking);
-    coordinator.routing.hedge_after = limits.hedge_after.map(|span| span.0);
-    set(&mut coordinator.retry_ratio, limits.retry_ratio);
-    set_span(
-        &mut coordinator.liveness.suspect_after,
-        limits.suspect_after,
+fn coordinator_config(file: &CoordinatorFile) -> anyhow::Result<CoordinatorConfig> {
+    let mut config = CoordinatorConfig::default();
+    set_count(&mut config.max_streams, file.requests.max_concurrent);
+    set_count(&mut config.max_tries, file.routing.max_attempts);
+    set(&mut config.retry_ratio, file.routing.retry_ratio);
+    ensure!(
+        (0.0..=10.0).contains(&config.retry_ratio),
+        "'routing.retry_ratio' must be between 0 and 10"
     );
-    set_span(&mut coordinator.liveness.dead_after, limits.dead_after);
+    let routing = &mut config.routing;
+    routing.zone.clone_from(&file.node.zone);
+    routing.hedge_after = file.routing.hedge_delay.map(|span| span.0);
+    set_span(&mut routing.slow_start, file.routing.slow_start_window);
+    set_span(&mut config.wake_timeout, file.activation.timeout);
+    set_count(&mut config.max_waking, file.activation.max_pending);
+    let liveness = &mut config.liveness;
+    set_span(&mut liveness.suspect_after, file.liveness.suspect_timeout);
+    set_span(&mut liveness.dead_after, file.liveness.dead_timeout);
     set_span(
-        &mut coordinator.liveness.replace_after,
-        limits.replace_after,
+        &mut liveness.replace_after,
+        file.placement.replacement_delay,
     );
-    set_span(&mut coordinator.rebalance_after, limits.rebalance_after);
-    set_count(&mut api.edge.max_connections, limits.max_connections);
+    ensure!(
+        liveness.suspect_after < liveness.dead_after,
+        "'liveness.suspect_timeout' must be shorter than 'liveness.dead_timeout'"
+    );
+    set_span(&mut config.rebalance_after, file.placement.rebalance_delay);
+    Ok(config)
+}
+
+fn api_config(file: &CoordinatorFile) -> ApiConfig {
+    let mut api = ApiConfig::default();
+    set_requests(&mut api, &file.requests);
+    set_http(&mut api, &file.http);
+    set_span(&mut api.edge.keep_alive, file.streams.keep_alive_interval);
+    set_resume(&mut api.resume, &file.resume);
+    set_responses(&mut api.responses, &file.stored_responses);
+    set_span(&mut api.edge.drain_timeout, file.shutdown.drain_timeout);
+    // Who is on this machine alone, sees its shared memory alone.
+    let mut addresses = std::iter::once(&file.listen.public).chain(&file.listen.additional);
+    let is_loopback = |it: SocketAddr| it.ip().is_loopback();
+    let alone = addresses.all(|address| address.parse().is_ok_and(is_loopback));
+    api.shared_memory = file.listen.shared_memory.unwrap_or(alone);
+    api
+}
+
+fn set_requests(api: &mut ApiConfig, section: &Requests) {
+    set_size(&mut api.edge.max_body_bytes, section.max_body_size);
+    set_size(&mut api.edge.max_tensor_bytes, section.max_tensor_size);
+    set_size(
+        &mut api.edge.max_inflight_body_bytes,
+        section.max_body_memory,
+    );
+    set_span(&mut api.edge.request_timeout, section.default_timeout);
+    set_span(&mut api.edge.max_request_timeout, section.max_timeout);
+}
+
+fn set_http(api: &mut ApiConfig, section: &Http) {
+    set_count(&mut api.edge.max_connections, section.max_connections);
     // One address never takes all places, but where that is written.
     api.edge.max_connections_per_address = (api.edge.max_connections / 2).max(1);
     set_count(
         &mut api.edge.max_connections_per_address,
-        limits.max_connections_per_address,
+        section.max_connections_per_address,
     );
-    if let Some(size) = limits.max_inflight_body_bytes {
-        api.edge.max_inflight_body_bytes = usize::try_from(size.0).unwrap_or(usize::MAX);
-    }
-    set_count(&mut api.edge.max_body_bytes, limits.max_body_bytes);
-    set_count(&mut api.edge.max_tensor_bytes, limits.max_tensor_bytes);
-    set_span(&mut api.edge.request_timeout, limits.request_timeout);
-    set_span(
-        &mut api.edge.max_request_timeout,
-        limits.max_request_timeout,
-    );
-    set_span(&mut api.edge.header_timeout, limits.header_timeout);
-    set_span(&mut api.edge.body_timeout, limits.body_timeout);
-    set_span(&mut api.edge.keep_alive, limits.keep_alive);
-    set_span(&mut api.edge.write_stall, limits.write_stall);
-    set_span(&mut api.edge.idle_timeout, limits.idle_timeout);
-    set_span(&mut api.resume.window, limits.resume_window);
-    set_count(&mut api.resume.stream_bytes, limits.resume_stream_bytes);
-    set_count(&mut api.resume.tenant_bytes, limits.resume_tenant_bytes);
-    set_count(&mut api.resume.total_bytes, limits.resume_total_bytes);
-    let responses = &mut api.responses;
-    set_span(&mut responses.age, limits.responses_age);
-    set_count(&mut responses.tenant_count, limits.responses_tenant_count);
-    set_count(
-        &mut responses.response_bytes,
-        limits.responses_response_bytes,
-    );
-    set_count(&mut responses.tenant_bytes, limits.responses_tenant_bytes);
-    set_count(&mut responses.total_bytes, limits.responses_total_bytes);
-    set_span(&mut api.edge.drain_timeout, limits.drain_timeout);
-    *drain_timeout = api.edge.drain_timeout;
+    set_span(&mut api.edge.header_timeout, section.header_timeout);
+    set_span(&mut api.edge.body_timeout, section.body_timeout);
+    set_span(&mut api.edge.idle_timeout, section.idle_timeout);
+    set_span(&mut api.edge.write_stall, section.write_timeout);
+}
+
+fn set_resume(config: &mut ResumeConfig, section: &Resume) {
+    set_span(&mut config.window, section.window);
+    set_size(&mut config.stream_bytes, section.max_stream_size);
+    set_size(&mut config.tenant_bytes, section.max_tenant_size);
+    set_size(&mut config.total_bytes, section.max_total_size);
+}
+
+fn set_responses(config: &mut ResponsesConfig, section: &StoredResponses) {
+    set_span(&mut config.age, section.max_age);
+    set_count(&mut config.tenant_count, section.max_per_tenant);
+    set_size(&mut config.response_bytes, section.max_response_size);
+    set_size(&mut config.tenant_bytes, section.max_tenant_size);
+    set_size(&mut config.total_bytes, section.max_total_size);
 }
 
 #[cfg(test)]

@@ -2,39 +2,23 @@
 
 mod environment;
 
-use std::path::PathBuf;
-
 use anyhow::ensure;
-use serde::Deserialize;
+use volley_config::Otlp;
 use volley_telemetry::otlp::{Collector, OtlpConfig};
-
-/// Where telemetry goes, as it is written.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct OtlpSection {
-    /// The collector's gRPC address, such as `"http://127.0.0.1:4317"`.
-    endpoint: String,
-    /// PEM file that verifies the collector's certificate. Required for `https`.
-    authority: Option<PathBuf>,
-    /// Share of new traces that is recorded, from 0 to 1. A trace that the caller records is always
-    /// recorded. Use the same value on all nodes.
-    /// Default: `1.0`
-    sample_ratio: Option<f64>,
-}
 
 /// Where this process sends telemetry: what the file sets, and for everything else OpenTelemetry's
 /// environment variables. `None` exports nothing.
 ///
 /// # Errors
 /// When a value is malformed or not supported, with the name of its key or variable.
-pub(crate) fn plan(section: Option<OtlpSection>) -> anyhow::Result<Option<OtlpConfig>> {
+pub(crate) fn plan(section: Option<Otlp>) -> anyhow::Result<Option<OtlpConfig>> {
     // A value that is not UTF-8 is no value that any variable may have.
     let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into());
     merge(section, &variable)
 }
 
 fn merge(
-    section: Option<OtlpSection>,
+    section: Option<Otlp>,
     variable: &environment::Lookup<'_>,
 ) -> anyhow::Result<Option<OtlpConfig>> {
     if environment::is_disabled(variable)? {

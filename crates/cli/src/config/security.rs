@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::{Context, ensure};
-use serde::Deserialize;
+use volley_config::{Certificate, CoordinatorSecurity, NodeCertificate, WorkerSecurity};
 use volley_security::certificate::CertificateUse;
 use volley_security::guard::Share;
 use volley_security::nodes::{Callers, Dialer};
@@ -21,100 +21,34 @@ use volley_types::egress::EgressPolicy;
 use volley_types::registry::OpenSecret;
 use volley_types::{NodeId, NodeIdentity, PredictError, WorkerId};
 
-use self::issuers::IssuerSection;
+use super::set_count;
 
 /// The environment variable with the first API key.
 const BOOTSTRAP_KEY: &str = "VOLLEY_BOOTSTRAP_KEY";
 
-/// The section as it is written for a coordinator.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct CoordinatorSection {
-    /// File with the first API key, which has the role `cluster-admin`. With a bootstrap key, every
-    /// caller needs a key. You can also set the key in `VOLLEY_BOOTSTRAP_KEY`.
-    bootstrap_key_file: Option<PathBuf>,
-    /// Whether callers need a key.
-    /// Default: `true` if there is a bootstrap key, else `false`
-    require_keys: Option<bool>,
-    /// Allow unauthenticated listeners on non-loopback addresses, and node listeners without
-    /// certificates. Use it only on an isolated network.
-    insecure: bool,
-    /// TLS for callers of REST and gRPC.
-    tls: Option<Certificate>,
-    /// TLS between nodes. Set it on all nodes or on none.
-    nodes: Option<Nodes>,
-    /// Identity providers whose tokens are accepted.
-    issuers: Vec<IssuerSection>,
-    /// Files with the master keys that seal and open secrets. The first key seals. Use the same
-    /// keys on coordinators and workers.
-    master_key_files: Vec<PathBuf>,
+fn load_edge(written: Certificate) -> anyhow::Result<EdgeTls> {
+    let files = CertificateFiles {
+        certificate: written.certificate,
+        key: written.key,
+    };
+    EdgeTls::load(files).map_err(|error| unusable("security.tls", &error))
 }
 
-/// The section as it is written for a worker.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct WorkerSection {
-    /// File with the key that this worker's `/metrics` requires. Required if `listen.http` is not a
-    /// loopback address.
-    metrics_key_file: Option<PathBuf>,
-    /// Allow unauthenticated listeners on non-loopback addresses, and node listeners without
-    /// certificates. Use it only on an isolated network.
-    insecure: bool,
-    /// TLS between nodes. Set it on all nodes or on none.
-    nodes: Option<Nodes>,
-    /// Files with the master keys that seal and open secrets. The first key seals. Use the same
-    /// keys on coordinators and workers.
-    master_key_files: Vec<PathBuf>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Certificate {
-    /// PEM file with the certificate chain.
-    certificate: PathBuf,
-    /// PEM file with its private key.
-    key: PathBuf,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Nodes {
-    /// PEM file with this node's certificate chain. It names the node in a URI such as
-    /// `volley://coordinator/1`.
-    certificate: PathBuf,
-    /// PEM file with its private key.
-    key: PathBuf,
-    /// PEM file with the certificates of the authority that signs the nodes of this cluster.
-    authority: PathBuf,
-}
-
-impl Certificate {
-    fn load(self) -> anyhow::Result<EdgeTls> {
-        let files = CertificateFiles {
-            certificate: self.certificate,
-            key: self.key,
-        };
-        EdgeTls::load(files).map_err(|error| unusable("security.tls", &error))
-    }
-}
-
-impl Nodes {
-    fn load(self, own: &NodeIdentity) -> anyhow::Result<NodeTls> {
-        let files = NodeFiles {
-            own: CertificateFiles {
-                certificate: self.certificate,
-                key: self.key,
-            },
-            authority: self.authority,
-        };
-        let tls = NodeTls::load(files).map_err(|error| unusable("security.nodes", &error))?;
-        let named = tls.identity();
-        ensure!(
-            named == *own,
-            "'security.nodes': the certificate is that of {named}, and this node is {own}"
-        );
-        Ok(tls)
-    }
+fn load_node(written: NodeCertificate, own: &NodeIdentity) -> anyhow::Result<NodeTls> {
+    let files = NodeFiles {
+        own: CertificateFiles {
+            certificate: written.certificate,
+            key: written.key,
+        },
+        authority: written.authority,
+    };
+    let tls = NodeTls::load(files).map_err(|error| unusable("security.nodes", &error))?;
+    let named = tls.identity();
+    ensure!(
+        named == *own,
+        "'security.nodes': the certificate is that of {named}, and this node is {own}"
+    );
+    Ok(tls)
 }
 
 fn unusable(section: &str, error: &PredictError) -> anyhow::Error {
@@ -151,6 +85,9 @@ impl std::fmt::Debug for SecurityPlan {
         f.debug_struct("SecurityPlan")
             .field("keys", &self.keys)
             .field("insecure", &self.insecure)
+            .field("egress", &self.egress)
+            .field("share", &self.share)
+            .field("throttle", &self.throttle)
             .finish_non_exhaustive()
     }
 }
@@ -160,7 +97,7 @@ impl SecurityPlan {
     ///
     /// # Errors
     /// When the bootstrap key cannot be read, or the section contradicts itself.
-    pub(crate) fn coordinator(section: CoordinatorSection, id: NodeId) -> anyhow::Result<Self> {
+    pub(crate) fn coordinator(section: CoordinatorSecurity, id: NodeId) -> anyhow::Result<Self> {
         let bootstrap_key = bootstrap_key(section.bootstrap_key_file.as_deref())?;
         let issuers = issuers::load(section.issuers)?;
         let named = bootstrap_key.is_some() || issuers.is_some();
@@ -170,6 +107,9 @@ impl SecurityPlan {
             "'security.require_keys' is false, and a bootstrap key or an issuer is configured: \
              take one of them out"
         );
+        let mut throttle = ThrottleConfig::default();
+        set_count(&mut throttle.burst, section.failed_auth_burst);
+        set_count(&mut throttle.per_minute, section.failed_auth_per_minute);
         Ok(Self {
             keys,
             bootstrap_key,
@@ -177,8 +117,8 @@ impl SecurityPlan {
             master_keys: load_master_keys(section.master_key_files)?,
             egress: EgressPolicy::default(),
             share: Share::default(),
-            throttle: ThrottleConfig::default(),
-            tls: section.tls.map(Certificate::load).transpose()?,
+            throttle,
+            tls: section.tls.map(load_edge).transpose()?,
             nodes: load_nodes(section.nodes, &NodeIdentity::Coordinator(id))?,
             insecure: section.insecure,
         })
@@ -188,7 +128,7 @@ impl SecurityPlan {
     ///
     /// # Errors
     /// When the key for its metrics cannot be read.
-    pub(crate) fn worker(section: WorkerSection, id: WorkerId) -> anyhow::Result<Self> {
+    pub(crate) fn worker(section: WorkerSecurity, id: WorkerId) -> anyhow::Result<Self> {
         let key = section
             .metrics_key_file
             .as_deref()
@@ -291,10 +231,10 @@ impl SecurityPlan {
         bootstrap: Option<PathBuf>,
         masters: Vec<PathBuf>,
     ) -> anyhow::Result<Self> {
-        let section = CoordinatorSection {
+        let section = CoordinatorSecurity {
             bootstrap_key_file: bootstrap,
             master_key_files: masters,
-            ..CoordinatorSection::default()
+            ..CoordinatorSecurity::default()
         };
         Self::coordinator(section, NodeId(1))
     }
@@ -363,8 +303,11 @@ fn load_master_keys(files: Vec<PathBuf>) -> anyhow::Result<Option<Arc<MasterKeys
     Ok(Some(Arc::new(keys)))
 }
 
-fn load_nodes(nodes: Option<Nodes>, own: &NodeIdentity) -> anyhow::Result<Option<NodeTls>> {
-    nodes.map(|nodes| nodes.load(own)).transpose()
+fn load_nodes(
+    nodes: Option<NodeCertificate>,
+    own: &NodeIdentity,
+) -> anyhow::Result<Option<NodeTls>> {
+    nodes.map(|nodes| load_node(nodes, own)).transpose()
 }
 
 fn bootstrap_key(file: Option<&Path>) -> anyhow::Result<Option<String>> {

@@ -1,7 +1,6 @@
 //! A worker's file.
 
 mod artifacts;
-mod file;
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,14 +8,15 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use volley_backend_onnx::{Device, OnnxConfig};
 use volley_backend_remote::RemoteConfig;
+use volley_config::FileKind;
+use volley_config::worker::{Onnx, Remote, WorkerFile};
 use volley_flight::server::FlightServerConfig;
 use volley_types::WorkerId;
 use volley_worker::WorkerConfig;
 
-use self::file::{File, Onnx, Remote};
 use super::otlp;
 use super::security::SecurityPlan;
-use super::{hosts, read_toml, set, set_count, set_span};
+use super::{hosts, read_file, set, set_count, set_span};
 use crate::backends::{Isolation, OnnxPlan};
 use crate::node::worker::WorkerPlan;
 
@@ -25,21 +25,34 @@ use crate::node::worker::WorkerPlan;
 /// # Errors
 /// What is wrong, with the file's name.
 pub(crate) fn read(path: &Path) -> anyhow::Result<WorkerPlan> {
-    let file: File = read_toml(path)?;
+    let file: WorkerFile = read_file(path, FileKind::Worker)?;
     plan(file).with_context(|| format!("in the configuration {}", path.display()))
 }
 
-fn plan(file: File) -> anyhow::Result<WorkerPlan> {
-    let File {
+/// Checks the keys and values of a worker's file, and nothing outside it.
+///
+/// # Errors
+/// What is wrong.
+pub(crate) fn check(text: &str) -> anyhow::Result<()> {
+    let _: WorkerFile = volley_config::parse(text, FileKind::Worker)?;
+    Ok(())
+}
+
+fn plan(file: WorkerFile) -> anyhow::Result<WorkerPlan> {
+    let WorkerFile {
         node,
         listen,
         cluster,
-        limits,
+        models,
+        queue,
+        flight,
+        shutdown,
         onnx,
         remote,
         security,
         artifacts,
         otlp: telemetry,
+        version: _,
     } = file;
     ensure!(
         !cluster.coordinators.is_empty(),
@@ -60,16 +73,16 @@ fn plan(file: File) -> anyhow::Result<WorkerPlan> {
     let mut worker = WorkerConfig::new(id, advertise, cluster.coordinators);
     worker.dialer = security.dialer();
     worker.labels = node.labels;
-    set_count(&mut worker.queue_per_replica, limits.queue_per_replica);
-    set_count(&mut worker.concurrent_loads, limits.concurrent_loads);
-    worker.memory_budget = limits.memory_budget.map(|size| size.0);
-    set_span(&mut worker.load_timeout, limits.load_timeout);
-    set_span(&mut worker.heartbeat_interval, limits.heartbeat_interval);
-    set_span(&mut worker.queue_timeout, limits.queue_timeout);
-    set_span(&mut worker.unload_timeout, limits.unload_timeout);
-    set_span(&mut worker.write_stall, limits.write_stall);
+    set_count(&mut worker.queue_per_replica, queue.max_per_replica);
+    set_count(&mut worker.concurrent_loads, models.max_concurrent_loads);
+    worker.memory_budget = models.memory_budget.map(|size| size.0);
+    set_span(&mut worker.load_timeout, models.load_timeout);
+    set_span(&mut worker.heartbeat_interval, cluster.heartbeat_interval);
+    set_span(&mut worker.queue_timeout, queue.timeout);
+    set_span(&mut worker.unload_timeout, models.unload_timeout);
+    set_span(&mut worker.write_stall, flight.write_timeout);
     let mut exchanges = FlightServerConfig::default();
-    set_count(&mut exchanges.max_exchanges, limits.max_exchanges);
+    set_count(&mut exchanges.max_exchanges, flight.max_concurrent_streams);
     let mut onnx = onnx_plan(onnx)?;
     // What is loaded is counted against the budget; what runs is held to it.
     onnx.config.memory_limit = worker.memory_budget;
@@ -78,13 +91,13 @@ fn plan(file: File) -> anyhow::Result<WorkerPlan> {
         flight: listen.flight,
         http: listen.http,
         exchanges,
-        drain_timeout: limits
+        drain_timeout: shutdown
             .drain_timeout
             .map_or(Duration::from_secs(30), |span| span.0),
         onnx,
         remote: remote_config(remote)?,
         security,
-        artifacts: artifacts.config()?,
+        artifacts: artifacts::config(artifacts)?,
         allow_fake: false,
         otlp: otlp::plan(telemetry)?,
     })
@@ -111,8 +124,8 @@ fn onnx_config(section: Onnx) -> anyhow::Result<OnnxConfig> {
         config.device = Device::from_name(&device)
             .with_context(|| format!("'onnx.device' is '{device}', not auto, cpu or cuda"))?;
     }
-    set(&mut config.gpu, section.gpu);
-    set(&mut config.gpus, section.gpus);
+    set(&mut config.gpu, section.first_gpu);
+    set(&mut config.gpus, section.gpu_count);
     set(&mut config.threads, section.threads);
     set_count(&mut config.instances, section.instances);
     let most = OnnxConfig::MAX_INSTANCES;

@@ -133,7 +133,7 @@ impl Further {
     pub(crate) async fn bind(plan: &CoordinatorPlan) -> anyhow::Result<Self> {
         let (mut also, mut grpc) = (Vec::new(), Vec::new());
         for address in &plan.also {
-            also.push(bind("listen.also, for REST", address).await?);
+            also.push(bind("listen.additional, for REST", address).await?);
         }
         for (skin, address) in &plan.grpc {
             let what = match skin {

@@ -5,7 +5,6 @@ mod greeting;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -75,13 +74,8 @@ pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
     plan.origins = config::cors_origins(&up.cors_origins)?;
     // Who is on this machine alone, sees its shared memory alone.
     plan.api.shared_memory = up.host.is_loopback();
-    let limits = [
-        (&mut plan.api.edge.max_body_bytes, up.max_body_bytes),
-        (&mut plan.api.edge.max_tensor_bytes, up.max_tensor_bytes),
-    ];
-    for (limit, given) in limits {
-        *limit = given.map_or(*limit, NonZeroUsize::get);
-    }
+    config::set_size(&mut plan.api.edge.max_body_bytes, up.max_body_size);
+    config::set_size(&mut plan.api.edge.max_tensor_bytes, up.max_tensor_size);
     let at = |port: &u16| SocketAddr::new(up.host, *port).to_string();
     plan.also = up.also_ports.iter().map(at).collect();
     plan.admin = up.admin_port.as_ref().map(at);

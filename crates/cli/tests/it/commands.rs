@@ -15,6 +15,7 @@ async fn help_names_every_command() {
         "predict",
         "status",
         "completions",
+        "config",
     ];
     for command in commands {
         assert!(
@@ -36,11 +37,11 @@ async fn completions_are_printed_for_a_shell() {
 async fn an_unknown_key_is_refused_before_anything_starts() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("worker.toml");
-    let file = "[node]\nid = \"w\"\n[listen]\nflight = \"127.0.0.1:0\"\nhtp = \"127.0.0.1:0\"\n";
+    let file = "version = 1\n[node]\nid = \"w\"\n[listen]\nflight = \"127.0.0.1:0\"\nhtp = \"127.0.0.1:0\"\n";
     std::fs::write(&path, file).unwrap();
     let output = volley(&["worker", "--config", path.to_str().unwrap()]).await;
     let complaint = complaint(&output, 1);
-    for word in ["worker.toml", "htp", "http", "flight", "advertise"] {
+    for word in ["worker.toml", "line 6", "listen.htp", "listen.http"] {
         assert!(complaint.contains(word), "{word}: {complaint}");
     }
 }

@@ -31,13 +31,13 @@ impl Pair {
         crypto();
         let [rest, internal, flight, http] = free_ports();
         let coordinator = format!(
-            "[node]\nid = 7\ndata_dir = {:?}\n\
+            "version = 1\n[node]\nid = 7\ndata_dir = {:?}\n\
              [listen]\npublic = \"127.0.0.1:{rest}\"\ninternal = \"127.0.0.1:{internal}\"\n\
              [cluster.bootstrap]\n7 = \"127.0.0.1:{internal}\"\n",
             folder.join("data")
         );
         let worker = format!(
-            "[node]\nid = \"w\"\n\
+            "version = 1\n[node]\nid = \"w\"\n\
              [listen]\nflight = \"127.0.0.1:{flight}\"\nhttp = \"127.0.0.1:{http}\"\n\
              [cluster]\ncoordinators = [\"127.0.0.1:{internal}\"]\n{sections}"
         );

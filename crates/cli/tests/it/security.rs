@@ -48,7 +48,7 @@ impl Secured {
             let uri = format!("volley://coordinator/{id}");
             let files = authority.write(at, &format!("coordinator-{id}"), Some(&uri));
             let file = format!(
-                "[node]\nid = {id}\ndata_dir = {:?}\n\
+                "version = 1\n[node]\nid = {id}\ndata_dir = {:?}\n\
                  [listen]\npublic = \"0.0.0.0:{rest}\"\ninternal = \"0.0.0.0:{internal}\"\n\
                  advertise = \"127.0.0.1:{internal}\"\n\
                  [cluster.bootstrap]\n1 = \"127.0.0.1:{internal_1}\"\n2 = \"127.0.0.1:{internal_2}\"\n\
@@ -69,7 +69,7 @@ impl Secured {
         }
         let files = authority.write(at, "worker", Some("volley://worker/w"));
         let file = format!(
-            "[node]\nid = \"w\"\n\
+            "version = 1\n[node]\nid = \"w\"\n\
              [listen]\nflight = \"0.0.0.0:{flight}\"\nhttp = \"127.0.0.1:{http}\"\n\
              advertise = \"127.0.0.1:{flight}\"\n\
              [cluster]\ncoordinators = [\"127.0.0.1:{internal_1}\", \"127.0.0.1:{internal_2}\"]\n{}",
@@ -198,7 +198,7 @@ async fn keys_are_managed_from_the_command_line() {
     let key_file = folder.path().join("key");
     std::fs::write(&key_file, &bootstrap).unwrap();
     let file = format!(
-        "[node]\nid = 1\ndata_dir = {:?}\n\
+        "version = 1\n[node]\nid = 1\ndata_dir = {:?}\n\
          [listen]\npublic = \"127.0.0.1:{rest}\"\ninternal = \"127.0.0.1:{internal}\"\n\
          [cluster.bootstrap]\n1 = \"127.0.0.1:{internal}\"\n\
          [security]\nbootstrap_key_file = {key_file:?}\n",

@@ -95,7 +95,7 @@ async fn bodies_that_do_not_fit_into_the_memory_for_bodies_are_refused_and_other
     };
     let reply = tokio::time::timeout(SOON, refused).await.unwrap();
     assert!(reply.headers.contains_key("retry-after"));
-    assert!(reply.text().contains("max_inflight_body_bytes"));
+    assert!(reply.text().contains("requests.max_body_memory"));
     drop(held);
     let mut served = edge.post("/v1/chat/completions", &body).await.status;
     while served == 429 {

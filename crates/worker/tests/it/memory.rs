@@ -88,7 +88,7 @@ async fn what_is_larger_than_the_whole_budget_never_hurts_the_others() {
     let giant = assignment("giant", 1, &[("memory_bytes", "18446744073709551615")]);
     setting.coordinator.say(orders(2, &[a, giant]));
     let reason = failure(&setting, "giant", 1).await;
-    assert!(reason.contains("limits.memory_budget"), "{reason}");
+    assert!(reason.contains("models.memory_budget"), "{reason}");
     let (texts, error) = read(setting.worker.predict(request("a", &[])).await.unwrap()).await;
     assert_eq!((texts.len(), error.is_none()), (4, true));
     let refused = setting.worker.predict(request("giant", &[])).await;

@@ -136,6 +136,7 @@ impl NodeFile {
             ["listen", "internal"],
             ["listen", "flight"],
             ["listen", "http"],
+            ["listen", "admin"],
             ["grpc", "triton"],
             ["grpc", "mlserver"],
         ];
@@ -143,9 +144,9 @@ impl NodeFile {
             let address = self.text(keys)?;
             Some((keys.join("."), address))
         });
-        let also = self.texts(&["listen", "also"]);
+        let additional = self.texts(&["listen", "additional"]);
         single
-            .chain(also.map(|address| ("listen.also".to_owned(), address)))
+            .chain(additional.map(|address| ("listen.additional".to_owned(), address)))
             .collect()
     }
 }

@@ -1,0 +1,34 @@
+//! The two kinds of files.
+
+use std::fmt;
+
+/// What a file configures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// A coordinator.
+    Coordinator,
+    /// A worker.
+    Worker,
+}
+
+impl FileKind {
+    /// The kind of the file whose table `listen` has these keys: only a coordinator listens on
+    /// `public`, and only a worker on `flight`.
+    #[must_use]
+    pub fn from_listeners<'k>(keys: impl IntoIterator<Item = &'k str>) -> Option<Self> {
+        keys.into_iter().find_map(|key| match key {
+            "public" => Some(Self::Coordinator),
+            "flight" => Some(Self::Worker),
+            _ => None,
+        })
+    }
+}
+
+impl fmt::Display for FileKind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Coordinator => "coordinator",
+            Self::Worker => "worker",
+        })
+    }
+}
