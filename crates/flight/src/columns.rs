@@ -11,7 +11,6 @@ use bytes::Bytes;
 use volley_types::PredictError;
 use volley_types::chunk::{blank, is_blank};
 
-use crate::ingress::malformed;
 
 /// What the application metadata of such a message begins with; the columns follow as the bits of
 /// eight bytes, the schema's first column as the lowest bit of the first byte.
@@ -139,6 +138,11 @@ pub(crate) fn concat(
     let columns = columns.collect::<Result<_, _>>()?;
     let options = RecordBatchOptions::new().with_row_count(Some(rows));
     RecordBatch::try_new_with_options(schema.clone(), columns, &options)
+}
+
+/// The error of a message whose parts contradict each other.
+pub(crate) fn malformed(what: &str) -> PredictError {
+    PredictError::invalid(format!("malformed Flight message: it holds {what}"))
 }
 
 #[cfg(test)]

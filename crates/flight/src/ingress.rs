@@ -22,7 +22,7 @@ mod forms;
 mod schema;
 
 use self::forms::Forms;
-use crate::columns::Columns;
+use crate::columns::{Columns, malformed};
 use crate::{END, MAX_MESSAGE_BYTES};
 
 /// The longest header of a message in bytes.
@@ -272,8 +272,4 @@ fn decode_rows(
 fn guarded<T>(decode: impl FnOnce() -> Result<T, PredictError>) -> Result<T, PredictError> {
     catch_unwind(AssertUnwindSafe(decode))
         .unwrap_or_else(|_| Err(malformed("values that contradict its header")))
-}
-
-pub(crate) fn malformed(what: &str) -> PredictError {
-    PredictError::invalid(format!("malformed Flight message: it holds {what}"))
 }

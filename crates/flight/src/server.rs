@@ -21,8 +21,9 @@ pub(crate) mod counted;
 mod discovery;
 mod exchange;
 mod incoming;
+mod service;
 
-pub use crate::lean::FlightGrpcService;
+pub use self::service::FlightGrpcService;
 use crate::status::to_status;
 use crate::udf::{self, caller::Caller};
 use crate::{CHECK_CONNECTOR, TOGETHER};

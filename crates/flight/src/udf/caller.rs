@@ -4,6 +4,8 @@ use arrow_schema::Schema;
 use tonic::metadata::{KeyRef, MetadataMap};
 use volley_types::{PredictError, Signature};
 
+use super::types::argument_name;
+
 /// The header by which a caller says what it wants: `rows` or `function`.
 pub(crate) const DOOR: &str = "volley-door";
 /// The metadata in which Databend's clients, and ours, read how many of a function's fields are
@@ -118,7 +120,7 @@ impl Caller {
 pub(crate) fn is_call(schema: &Schema, signature: &Signature) -> bool {
     let fields = schema.fields();
     let own = |name: &str| signature.input.field_with_name(name).is_ok();
-    let named = |(index, name): (usize, &str)| name.is_empty() || name == argument(index);
+    let named = |(index, name): (usize, &str)| name.is_empty() || name == argument_name(index);
     !fields.is_empty()
         && fields
             .iter()
@@ -126,11 +128,6 @@ pub(crate) fn is_call(schema: &Schema, signature: &Signature) -> bool {
             .enumerate()
             .all(named)
         && !fields.iter().all(|field| own(field.name()))
-}
-
-/// The name of a function's argument, from 0.
-pub(crate) fn argument(index: usize) -> String {
-    format!("arg{}", index + 1)
 }
 
 #[cfg(test)]

@@ -13,9 +13,8 @@ use arrow_select::take::take;
 use volley_types::signature::{PROMPT, cast_column};
 use volley_types::{ErrorCode, ModelRef, ParamValue, Parameters, PredictError, Signature, Task};
 
-use super::caller::argument;
 use super::gather::Answer;
-use super::types::{argument_type, convert, engine_field, fits};
+use super::types::{argument_name, argument_type, convert, engine_field, fits};
 
 /// The functions that Databend expects of every server.
 const ECHO: &str = "builtin_echo";
@@ -117,7 +116,7 @@ impl Function {
             _ => return None,
         };
         let args = args.into_iter().enumerate();
-        let args = args.map(|(index, kind)| engine_field(&argument(index), kind));
+        let args = args.map(|(index, kind)| engine_field(&argument_name(index), kind));
         Some(Self {
             args: Arc::new(Schema::new(args.collect::<Fields>())),
             result: schema_of(name, result),
@@ -152,7 +151,7 @@ impl Function {
             }
         };
         let args = columns.iter().enumerate().map(|(index, column)| {
-            let field = engine_field(&argument(index), argument_type(column)?);
+            let field = engine_field(&argument_name(index), argument_type(column)?);
             let named = [(COLUMN.to_owned(), column.name().clone())];
             Some(field.as_ref().clone().with_metadata(named.into()))
         });

@@ -113,6 +113,11 @@ pub(crate) fn engine_field(name: &str, kind: DataType) -> Arc<Field> {
     Arc::new(Field::new(name, kind, true))
 }
 
+/// The name of a function's argument, from 0.
+pub(crate) fn argument_name(index: usize) -> String {
+    format!("arg{}", index + 1)
+}
+
 #[cfg(test)]
 mod tests {
     use arrow_array::cast::AsArray;
