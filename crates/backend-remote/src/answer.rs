@@ -11,8 +11,8 @@ use volley_remote_http::sse::Parser;
 use volley_remote_http::upstream;
 use volley_types::{Details, FinishReason, PredictError, Usage};
 
+use crate::answer_check::AnswerCheck;
 use crate::delta_template::DeltaTemplate;
-use crate::expect::Expect;
 
 /// What one read of an answer brings.
 #[derive(Debug, Default)]
@@ -56,7 +56,7 @@ pub(crate) struct End {
 /// `UpstreamFailed` when it is none, or says that the server failed.
 pub(crate) fn whole(
     wire: &Wire,
-    expect: Expect,
+    check: AnswerCheck,
     seed: u64,
     body: &[u8],
     redact: impl Fn(&str) -> String,
@@ -73,7 +73,7 @@ pub(crate) fn whole(
             return Err(upstream::not_a_stream("JSON that is no completion"));
         }
     };
-    answer.expect = expect;
+    answer.check = check;
     for delta in deltas {
         answer.take(delta, &mut part);
     }
@@ -92,7 +92,7 @@ pub(crate) struct Answer {
     parser: Parser,
     template: DeltaTemplate,
     calls: ToolCallAccumulator,
-    expect: Expect,
+    check: AnswerCheck,
     /// `None` until some is told.
     usage: Option<Usage>,
     details: Details,
@@ -122,7 +122,7 @@ impl Answer {
             wire,
             template: DeltaTemplate::default(),
             calls,
-            expect: Expect::default(),
+            check: AnswerCheck::default(),
             usage: None,
             details: Details::default(),
             begun: false,
@@ -142,8 +142,8 @@ impl Answer {
     }
 
     /// The same, of which that is expected.
-    pub(crate) fn expecting(self, expect: Expect) -> Self {
-        Self { expect, ..self }
+    pub(crate) fn checked_by(self, check: AnswerCheck) -> Self {
+        Self { check, ..self }
     }
 
     /// The same, of a body whose end HTTP tells from a cut.
@@ -182,7 +182,7 @@ impl Answer {
             };
             if let Some(piece) = self.template.text(text) {
                 self.calls.passages.add(piece);
-                if let Err(failure) = self.expect.said(piece) {
+                if let Err(failure) = self.check.said(piece) {
                     self.failure = Some(failure);
                     break;
                 }
@@ -274,7 +274,7 @@ impl Answer {
     }
 
     fn take(&mut self, mut delta: Delta, part: &mut Part) {
-        if let Err(failure) = self.expect.check(&mut delta) {
+        if let Err(failure) = self.check.apply(&mut delta) {
             self.failure = Some(failure);
             return;
         }
@@ -353,7 +353,7 @@ impl Answer {
             None | Some(FinishReason::Stop) if self.called => FinishReason::ToolCalls,
             reason => reason.unwrap_or(FinishReason::Stop),
         };
-        if let Err(failure) = self.expect.finish(finish_reason) {
+        if let Err(failure) = self.check.finish(finish_reason) {
             self.failure = Some(failure);
             return;
         }

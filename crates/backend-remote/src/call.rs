@@ -11,8 +11,8 @@ use volley_provider_kit::framing::Shape;
 use volley_provider_kit::options::RequestOptions;
 use volley_provider_kit::provider::Provider;
 use volley_provider_kit::reserved::KEY_HEADER;
-use volley_provider_kit::rows::answer::RowValues;
-use volley_provider_kit::rows::group::Group;
+use volley_provider_kit::rows::group::RowGroup;
+use volley_provider_kit::rows::post_process::RowValues;
 use volley_provider_kit::wire::{self, Wire};
 use volley_provider_kit::{hosted, native};
 use volley_remote_http::body::{Response, bounded, within};
@@ -25,7 +25,7 @@ use volley_remote_http::upstream;
 use volley_types::registry::ConnectorSpec;
 use volley_types::{Deadline, Native, ParamValue, PredictError};
 
-use crate::expect::Expect;
+use crate::answer_check::AnswerCheck;
 use crate::server::Server;
 
 /// The largest answer that is not streamed, in bytes.
@@ -56,7 +56,7 @@ pub(crate) struct AnswerHead {
     pub(crate) response: Response,
     /// How its body is cut.
     pub(crate) shape: Shape,
-    pub(crate) expect: Expect,
+    pub(crate) check: AnswerCheck,
 }
 
 impl Call {
@@ -117,11 +117,11 @@ impl Call {
         let (limit, _) = self.silence(server);
         let sent = self.post(server, url, secret, &body, accept, limit).await;
         let (response, shape) = sent?;
-        let expect = Expect::of(provider, &body, &self.options.fields);
+        let check = AnswerCheck::of(provider, &body, &self.options.fields);
         Ok(AnswerHead {
             response,
             shape,
-            expect,
+            check,
         })
     }
 
@@ -147,7 +147,7 @@ impl Call {
     pub(crate) async fn rows(
         &self,
         server: &Server,
-        group: &Group,
+        group: &RowGroup,
     ) -> Result<RowValues, PredictError> {
         let form = server.rows.as_ref().ok_or_else(|| {
             PredictError::internal("a remote model was asked for rows", "it generates")

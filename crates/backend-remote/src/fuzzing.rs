@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde_json::Value;
 use volley_provider_kit::framing::Framing;
 use volley_provider_kit::paths::Path;
-use volley_provider_kit::rows::answer::Post;
+use volley_provider_kit::rows::post_process::PostProcess;
 use volley_provider_kit::template;
 use volley_providers::Provider;
 use volley_remote_http::sse::Parser;
@@ -124,7 +124,7 @@ pub fn rows(bytes: &[u8]) {
         return;
     };
     let (form, count) = (
-        Post::ALL[usize::from(*which) % Post::ALL.len()],
+        PostProcess::ALL[usize::from(*which) % PostProcess::ALL.len()],
         usize::from(*count),
     );
     if let Ok(answered) = form.read(body, count) {

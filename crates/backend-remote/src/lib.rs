@@ -11,21 +11,21 @@
 //!
 //! Reading order: [`RemoteLoader`], `predict` (one request), `servers` (who is called for an item
 //! of it, and again), `server` (one of them), `call` (one call), `rows` (models that embed or
-//! rerank), `reading` and `answer` (what comes back), `merge` (the answers as one stream).
+//! rerank), `answer_stream` and `answer` (what comes back), `merge` (the answers as one stream).
 
 mod account;
 mod answer;
+mod answer_check;
+mod answer_stream;
 mod call;
 mod check;
 #[cfg(test)]
 mod cost;
 mod delta_template;
-mod expect;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod merge;
 mod predict;
-mod reading;
 mod rows;
 mod schema;
 mod server;

@@ -12,9 +12,9 @@ use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt, stream};
 use volley_backend::Backend;
 use volley_provider_kit::options::RequestOptions;
-use volley_provider_kit::rows::answer::RowValues;
-use volley_provider_kit::rows::form::groups;
-use volley_provider_kit::rows::group::Group;
+use volley_provider_kit::rows::format::groups;
+use volley_provider_kit::rows::group::RowGroup;
+use volley_provider_kit::rows::post_process::RowValues;
 use volley_remote_http::client::Clients;
 use volley_remote_http::config::RemoteConfig;
 use volley_types::params::{DETOKENIZE, TOKEN_VECTORS, TOKENIZE};
@@ -134,7 +134,7 @@ impl Predict for RemoteRows {
 }
 
 /// One call for several rows.
-async fn ask(servers: &Servers, call: &Call, group: Group) -> Result<RowValues, PredictError> {
+async fn ask(servers: &Servers, call: &Call, group: RowGroup) -> Result<RowValues, PredictError> {
     let _permit = servers.limits.permit(call.patience(Instant::now())).await?;
     servers.ask(call, &group).await
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use recloser::{AsyncRecloser, Error, Recloser};
 use url::Url;
 use volley_provider_kit::provider::Provider;
-use volley_provider_kit::rows::form::RowsFormat;
+use volley_provider_kit::rows::format::RowsFormat;
 use volley_provider_kit::wire::{self, Wire};
 use volley_provider_kit::{hosted, reserved};
 use volley_remote_http::credential::{Opener, Secret};

@@ -11,8 +11,8 @@ use recloser::Error;
 use url::Url;
 use volley_backend::items::Item;
 use volley_provider_kit::native;
-use volley_provider_kit::rows::answer::RowValues;
-use volley_provider_kit::rows::group::Group;
+use volley_provider_kit::rows::group::RowGroup;
+use volley_provider_kit::rows::post_process::RowValues;
 use volley_remote_http::budget::Budget;
 use volley_remote_http::credential::Opener;
 use volley_remote_http::limits::Limits;
@@ -23,8 +23,8 @@ use volley_types::registry::ConnectorSpec;
 use volley_types::{ConnectorId, ErrorCode, PredictError, Task};
 
 use crate::account::Account;
+use crate::answer_stream::AnswerStream;
 use crate::call::Call;
-use crate::reading::Reading;
 use crate::server::Server;
 
 /// The servers of all connectors in use, so that replicas of one share what is known of them.
@@ -66,7 +66,7 @@ pub(crate) struct Servers {
 
 /// An answer that has begun, and the server that gives it.
 pub(crate) struct OpenAnswer<'a> {
-    pub(crate) reading: Reading,
+    pub(crate) reading: AnswerStream,
     pub(crate) server: &'a Server,
 }
 
@@ -176,7 +176,11 @@ impl Servers {
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub(crate) async fn ask(&self, call: &Call, group: &Group) -> Result<RowValues, PredictError> {
+    pub(crate) async fn ask(
+        &self,
+        call: &Call,
+        group: &RowGroup,
+    ) -> Result<RowValues, PredictError> {
         let asked = self.first(call, |server| call.rows(server, group).boxed());
         let (server, answered) = asked.await?;
         self.account.called(&server.connector, None);
@@ -193,7 +197,9 @@ impl Servers {
         call: &Call,
         item: &Item,
     ) -> Result<OpenAnswer<'_>, PredictError> {
-        let begun = self.first(call, |server| Reading::begun(call, server, item).boxed());
+        let begun = self.first(call, |server| {
+            AnswerStream::begun(call, server, item).boxed()
+        });
         let (server, reading) = begun.await?;
         Ok(OpenAnswer { reading, server })
     }

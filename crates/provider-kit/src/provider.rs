@@ -13,8 +13,8 @@ use crate::calls::ToolCallAccumulator;
 use crate::framing::{Ending, Framing, Shape};
 use crate::hosted;
 use crate::parameters::{ParameterTable, RequestFields};
-use crate::rows::answer::Post;
-use crate::rows::pre::Pre;
+use crate::rows::post_process::PostProcess;
+use crate::rows::pre_process::PreProcess;
 use crate::step::Step;
 
 /// A provider of remote models. A file of `volley-providers` has one, and nothing outside of that
@@ -81,7 +81,7 @@ pub struct Provider {
     pub hosted_tool: fn(&Value) -> Option<&str>,
     /// How rows are sent to servers that embed or rerank, where the URL tells in a way that only
     /// this provider has.
-    pub rows: fn(&ConnectorSpec) -> Option<(Pre, Post)>,
+    pub rows: fn(&ConnectorSpec) -> Option<(PreProcess, PostProcess)>,
     /// Reads what the connector says of its server, where that is for the connector to say.
     pub configure: Option<Configure>,
     /// Makes the body of a request for a model.

@@ -1,7 +1,7 @@
 //! Rows of servers that embed or rerank: how they are sent, and how the answer is read.
 
-pub mod answer;
-pub mod form;
+pub mod format;
 pub mod google;
 pub mod group;
-pub mod pre;
+pub mod post_process;
+pub mod pre_process;

@@ -14,8 +14,8 @@ use volley_provider_kit::citations::{number, some, stretch, text};
 use volley_provider_kit::fault::{self, json_position, text as error_text};
 use volley_provider_kit::framing::Framing;
 use volley_provider_kit::provider::{AnswerForm, Page, Provider, part_of_url};
-use volley_provider_kit::rows::answer::Post;
-use volley_provider_kit::rows::pre::Pre;
+use volley_provider_kit::rows::post_process::PostProcess;
+use volley_provider_kit::rows::pre_process::PreProcess;
 use volley_provider_kit::step::{Delta, Step};
 use volley_types::registry::ConnectorSpec;
 use volley_types::{Citation, ErrorCode, FinishReason, PlaceUnit};
@@ -50,11 +50,13 @@ pub(crate) static PROVIDER: Provider = Provider {
 };
 
 /// Models that embed have a route of their own, each with the body of its maker.
-fn rows(connector: &ConnectorSpec) -> Option<(Pre, Post)> {
+fn rows(connector: &ConnectorSpec) -> Option<(PreProcess, PostProcess)> {
     let url = connector.url.split(['?', '#']).next()?;
     match url.ends_with("/invoke") {
-        true if connector.model.contains("cohere.embed") => Some((Pre::Texts, Post::List)),
-        true => Some((Pre::InputText, Post::One)),
+        true if connector.model.contains("cohere.embed") => {
+            Some((PreProcess::Texts, PostProcess::List))
+        }
+        true => Some((PreProcess::InputText, PostProcess::One)),
         false => None,
     }
 }

@@ -16,9 +16,9 @@ use volley_provider_kit::citations::some;
 use volley_provider_kit::fault::{self, json_position};
 use volley_provider_kit::framing::Ending;
 use volley_provider_kit::provider::{Address, AnswerForm, Page, Provider, part_of_url};
-use volley_provider_kit::rows::answer::Post;
 use volley_provider_kit::rows::google::Google;
-use volley_provider_kit::rows::pre::Pre;
+use volley_provider_kit::rows::post_process::PostProcess;
+use volley_provider_kit::rows::pre_process::PreProcess;
 use volley_provider_kit::step::{Delta, Step};
 use volley_types::FinishReason;
 use volley_types::registry::{ConnectorSpec, ProviderName};
@@ -90,10 +90,10 @@ fn hosted_tool(tool: &Value) -> Option<&str> {
     Some(name.as_str())
 }
 
-fn rows(connector: &ConnectorSpec) -> Option<(Pre, Post)> {
+fn rows(connector: &ConnectorSpec) -> Option<(PreProcess, PostProcess)> {
     let url = connector.url.split(['?', '#']).next()?;
     let google = Google::of_url(url)?;
-    Some((Pre::Google(google), Post::Google(google)))
+    Some((PreProcess::Google(google), PostProcess::Google(google)))
 }
 
 #[derive(Deserialize)]

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::fault::json_position;
-use crate::rows::group::Group;
+use crate::rows::group::RowGroup;
 
 /// Which of its methods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl Google {
     }
 
     /// The body of a request. Of the fields those are left out that only other providers have.
-    pub fn body(self, model: &str, group: &Group, fields: &Map<String, Value>) -> Value {
+    pub fn body(self, model: &str, group: &RowGroup, fields: &Map<String, Value>) -> Value {
         let mut fields = fields.clone();
         for name in ["model", "user", "encoding_format", "input_type", "stream"] {
             fields.remove(name);
@@ -169,8 +169,8 @@ struct Used {
 mod tests {
     use super::*;
 
-    fn group(texts: &[&str], kind: Option<&str>) -> Group {
-        Group {
+    fn group(texts: &[&str], kind: Option<&str>) -> RowGroup {
+        RowGroup {
             query: None,
             kind: kind.map(str::to_owned),
             texts: texts.iter().map(|text| (*text).to_owned()).collect(),

@@ -2,7 +2,7 @@
 
 /// Rows that go into one call: of one query, or one kind of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Group {
+pub struct RowGroup {
     /// The query, for servers that rerank.
     pub query: Option<String>,
     /// What the texts are, in the words of the column `input_type`.

@@ -58,7 +58,7 @@ impl ProviderName {
             bytes[at] = given[at];
             at += 1;
         }
-        #[expect(clippy::cast_possible_truncation, reason = "at most MAX_LEN")]
+        // At most MAX_LEN.
         let length = given.len() as u8;
         Some(Self { bytes, length })
     }

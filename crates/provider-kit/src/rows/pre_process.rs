@@ -4,7 +4,7 @@ use crate::rows::google::Google;
 
 /// How rows become a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pre {
+pub enum PreProcess {
     /// `input`, a list.
     Input,
     /// `texts`, a list, and `input_type`.
@@ -21,7 +21,7 @@ pub enum Pre {
     Google(Google),
 }
 
-impl Pre {
+impl PreProcess {
     /// The form of OpenSearch's function of that name.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {

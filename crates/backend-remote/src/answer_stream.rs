@@ -20,7 +20,7 @@ use volley_remote_http::body::{self, Piece};
 const TERMINATOR_WAIT: Duration = Duration::from_secs(5);
 
 /// An answer that is being read. Dropping it closes the connection.
-pub(crate) struct Reading {
+pub(crate) struct AnswerStream {
     /// What was read and not handed on yet.
     ready: Option<Part>,
     /// The rest; none where the answer came whole.
@@ -37,7 +37,7 @@ struct Rest {
     limits: (Duration, Duration),
 }
 
-impl Reading {
+impl AnswerStream {
     /// Calls that server, and reads until its answer begins.
     ///
     /// # Errors
@@ -67,14 +67,14 @@ impl Reading {
         let AnswerHead {
             response,
             shape,
-            expect,
+            check,
         } = call.send(server, secret.as_ref(), item).await?;
         let limits = call.silence(server);
         let Shape::Stream(framing) = shape else {
             let body = body::bounded(response, call::MAX_WHOLE_BYTES, limits.1).await?;
             let redact = |text: &str| Secret::redacted(secret.as_ref(), text);
-            let format = call.shared_format(server).filter(|_| expect.is_plain());
-            let mut part = answer::whole(&server.wire, expect, seed, &body, redact)?;
+            let format = call.shared_format(server).filter(|_| check.is_plain());
+            let mut part = answer::whole(&server.wire, check, seed, &body, redact)?;
             if let Some(format) = format {
                 part.keep(format, &body);
             }
@@ -89,7 +89,7 @@ impl Reading {
             held: None,
             answer: Answer::new(server.wire.clone(), seed)
                 .framed(framing)
-                .expecting(expect)
+                .checked_by(check)
                 .bounded(bounded),
             secret,
             limits,

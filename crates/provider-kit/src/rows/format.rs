@@ -10,9 +10,9 @@ use volley_types::{ParamValue, PredictError, Task};
 
 use crate::provider::Provider;
 use crate::reserved::SIGNING;
-use crate::rows::answer::Post;
-use crate::rows::group::Group;
-use crate::rows::pre::Pre;
+use crate::rows::group::RowGroup;
+use crate::rows::post_process::PostProcess;
+use crate::rows::pre_process::PreProcess;
 use crate::template;
 
 const PRE: &str = "pre_process_function";
@@ -25,9 +25,9 @@ const MAX_STEP: u64 = 2_048;
 /// How one server's rows are sent and read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowsFormat {
-    pre: Pre,
+    pre: PreProcess,
     /// How the answer is read.
-    pub post: Post,
+    pub post: PostProcess,
     /// How many rows go into one call.
     pub step: usize,
 }
@@ -52,19 +52,23 @@ impl RowsFormat {
         }
         let beside = |name: &str, from: &str, to: &str| name.replacen(from, to, 1);
         let pre = match (pre, post) {
-            (Some(pre), _) => Some(Pre::of_name(pre).ok_or_else(|| unknown(PRE, pre, &PRE_NAMES))?),
+            (Some(pre), _) => {
+                Some(PreProcess::of_name(pre).ok_or_else(|| unknown(PRE, pre, &PRE_NAMES))?)
+            }
             (None, Some(post)) => {
                 let provider = post.split(".float").next().unwrap_or(post);
                 let provider = provider.replace("_v2", "");
-                Pre::of_name(&beside(&provider, ".post_process.", ".pre_process."))
+                PreProcess::of_name(&beside(&provider, ".post_process.", ".pre_process."))
             }
             (None, None) => None,
         };
         let post = match (post, text(PRE)) {
             (Some(post), _) => {
-                Some(Post::of_name(post).ok_or_else(|| unknown(POST, post, &POST_NAMES))?)
+                Some(PostProcess::of_name(post).ok_or_else(|| unknown(POST, post, &POST_NAMES))?)
             }
-            (None, Some(pre)) => Post::of_name(&beside(pre, ".pre_process.", ".post_process.")),
+            (None, Some(pre)) => {
+                PostProcess::of_name(&beside(pre, ".pre_process.", ".post_process."))
+            }
             (None, None) => None,
         };
         let pre = pre.or(told.map(|told| told.0));
@@ -81,8 +85,8 @@ impl RowsFormat {
         let step = connector.parameters.unsigned(STEP)?;
         let step = step.map(|step| usize::try_from(step.clamp(1, MAX_STEP)).unwrap_or(1));
         let step = match pre {
-            Pre::InputText => 1,
-            Pre::Google(google) if google.is_single(&connector.model) => 1,
+            PreProcess::InputText => 1,
+            PreProcess::Google(google) if google.is_single(&connector.model) => 1,
             _ => step.unwrap_or(DEFAULT_STEP),
         };
         Ok(Some(Self { pre, post, step }))
@@ -104,7 +108,7 @@ impl RowsFormat {
         &self,
         provider: &Provider,
         connector: &ConnectorSpec,
-        group: &Group,
+        group: &RowGroup,
         fields: &Map<String, Value>,
     ) -> Result<Value, PredictError> {
         let mut fields = fields.clone();
@@ -116,7 +120,7 @@ impl RowsFormat {
             fields.insert("model".to_owned(), connector.model.as_str().into());
         }
         let template = connector.request_body.as_deref();
-        if let (Pre::Google(google), None) = (self.pre, template) {
+        if let (PreProcess::Google(google), None) = (self.pre, template) {
             return Ok(google.body(&connector.model, group, &fields));
         }
         self.fill(&mut fields, group, template.is_some());
@@ -131,14 +135,14 @@ impl RowsFormat {
         }
     }
 
-    fn fill(&self, fields: &mut Map<String, Value>, group: &Group, for_template: bool) {
+    fn fill(&self, fields: &mut Map<String, Value>, group: &RowGroup, for_template: bool) {
         let query = group.query.clone().unwrap_or_default();
         let mut set = |name: &str, value: Value| _ = fields.insert(name.to_owned(), value);
         match self.pre {
-            Pre::Input => set("input", json!(group.texts)),
-            Pre::InputText => set("inputText", json!(group.texts.concat())),
-            Pre::Google(_) => set("texts", json!(group.texts)),
-            Pre::Texts => {
+            PreProcess::Input => set("input", json!(group.texts)),
+            PreProcess::InputText => set("inputText", json!(group.texts.concat())),
+            PreProcess::Google(_) => set("texts", json!(group.texts)),
+            PreProcess::Texts => {
                 set("texts", json!(group.texts));
                 let kind = group.kind.as_deref().map(kind_of_cohere);
                 match kind {
@@ -150,12 +154,12 @@ impl RowsFormat {
                     }
                 }
             }
-            Pre::Documents => {
+            PreProcess::Documents => {
                 set("query", query.into());
                 set("documents", json!(group.texts));
                 set("top_n", group.texts.len().into());
             }
-            Pre::QueryTexts => {
+            PreProcess::QueryTexts => {
                 if for_template {
                     set("query_text", query.as_str().into());
                     set("documents", json!(group.texts));
@@ -163,7 +167,7 @@ impl RowsFormat {
                 set("query", query.into());
                 set("texts", json!(group.texts));
             }
-            Pre::Sources => {
+            PreProcess::Sources => {
                 set(
                     "queries",
                     json!([{ "type": "TEXT", "textQuery": { "text": query } }]),
@@ -207,18 +211,18 @@ fn unknown(parameter: &str, name: &str, known: &[&str]) -> PredictError {
 }
 
 /// What the routes tell that several providers have.
-fn of_url(connector: &ConnectorSpec) -> Option<(Pre, Post)> {
+fn of_url(connector: &ConnectorSpec) -> Option<(PreProcess, PostProcess)> {
     let url = connector.url.split(['?', '#']).next().unwrap_or_default();
     Some(if url.ends_with("/embeddings") {
-        (Pre::Input, Post::OpenAi)
+        (PreProcess::Input, PostProcess::OpenAi)
     } else if url.ends_with("/api/embed") {
-        (Pre::Input, Post::List)
+        (PreProcess::Input, PostProcess::List)
     } else if url.ends_with("/v2/embed") {
-        (Pre::Texts, Post::Typed)
+        (PreProcess::Texts, PostProcess::Typed)
     } else if url.ends_with("/v1/embed") {
-        (Pre::Texts, Post::List)
+        (PreProcess::Texts, PostProcess::List)
     } else if url.ends_with("/rerank") {
-        (Pre::Documents, Post::Results)
+        (PreProcess::Documents, PostProcess::Results)
     } else {
         return None;
     })
@@ -236,13 +240,13 @@ fn kind_of_cohere(kind: &str) -> &str {
 ///
 /// # Errors
 /// `InvalidInput` naming a row that has no text.
-pub fn groups(rows: &RecordBatch, task: Task, step: usize) -> Result<Vec<Group>, PredictError> {
+pub fn groups(rows: &RecordBatch, task: Task, step: usize) -> Result<Vec<RowGroup>, PredictError> {
     let at = |name: &str, row: usize| text_at(rows.column_by_name(name)?, row);
     let demanded = |name: &str, row: usize| {
         at(name, row)
             .ok_or_else(|| PredictError::invalid(format!("row {row}: column '{name}' has no text")))
     };
-    let mut groups: Vec<Group> = Vec::new();
+    let mut groups: Vec<RowGroup> = Vec::new();
     for row in 0..rows.num_rows() {
         let text = demanded(TEXT, row)?;
         let query = match task {
@@ -254,7 +258,7 @@ pub fn groups(rows: &RecordBatch, task: Task, step: usize) -> Result<Vec<Group>,
             Some(last) if last.query == query && last.kind == kind && last.texts.len() < step => {
                 last.texts.push(text);
             }
-            _ => groups.push(Group {
+            _ => groups.push(RowGroup {
                 query,
                 kind,
                 texts: vec![text],

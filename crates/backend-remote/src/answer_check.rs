@@ -14,7 +14,7 @@ const MAX_FORM_BYTES: usize = 8 << 20;
 
 /// What an answer is checked for and made of.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Expect {
+pub(crate) struct AnswerCheck {
     /// The input of a tool of ours is the answer.
     answer_tool: bool,
     /// More than one call would be against the caller's word.
@@ -34,7 +34,7 @@ struct Form {
     text: String,
 }
 
-impl Expect {
+impl AnswerCheck {
     /// What `body`, made for a request with these parameters, leads to.
     pub(crate) fn of(provider: &Provider, body: &Value, fields: &Map<String, Value>) -> Self {
         let tools = body
@@ -68,7 +68,7 @@ impl Expect {
     ///
     /// # Errors
     /// `UpstreamFailed` where the server did what it was not to do.
-    pub(crate) fn check(&mut self, delta: &mut Delta) -> Result<(), PredictError> {
+    pub(crate) fn apply(&mut self, delta: &mut Delta) -> Result<(), PredictError> {
         if self.answer_tool || self.one_call {
             self.check_calls(delta)?;
         }
@@ -191,21 +191,21 @@ mod tests {
     #[test]
     fn the_input_of_the_tool_is_the_answer() {
         let body = json!({ "tools": [{ "name": ANSWER_TOOL }] });
-        let mut expect = Expect::of(provider("anthropic"), &body, &Map::new());
+        let mut check = AnswerCheck::of(provider("anthropic"), &body, &Map::new());
         let begun = json!([{ "index": 0, "id": "a", "function": {
             "name": ANSWER_TOOL, "arguments": "" } }]);
         let mut first = delta(&begun, None);
-        expect.check(&mut first).unwrap();
+        check.apply(&mut first).unwrap();
         assert_eq!(first.tool_calls, None);
         let more = json!([{ "index": 0, "function": { "arguments": "{\"a\":1}" } }]);
         let mut more = delta(&more, None);
-        expect.check(&mut more).unwrap();
+        check.apply(&mut more).unwrap();
         assert_eq!(more.text.as_deref(), Some("{\"a\":1}"));
         let mut end = Delta {
             finish_reason: Some(FinishReason::ToolCalls),
             ..Delta::default()
         };
-        expect.check(&mut end).unwrap();
+        check.apply(&mut end).unwrap();
         assert_eq!(end.finish_reason, Some(FinishReason::Stop));
     }
 
@@ -213,12 +213,12 @@ mod tests {
     fn the_callers_tools_are_called_as_ever() {
         let body = json!({ "toolConfig": { "tools": [
             { "toolSpec": { "name": ANSWER_TOOL } }, { "toolSpec": { "name": "f" } }] } });
-        let mut expect = Expect::of(provider("bedrock"), &body, &Map::new());
+        let mut check = AnswerCheck::of(provider("bedrock"), &body, &Map::new());
         let call =
             json!([{ "index": 0, "id": "a", "function": { "name": "f", "arguments": "{}" } }]);
         let mut called = delta(&call, Some(FinishReason::ToolCalls));
         let before = called.clone();
-        expect.check(&mut called).unwrap();
+        check.apply(&mut called).unwrap();
         assert_eq!(called.finish_reason, before.finish_reason);
         let call: Value = serde_json::from_str(&called.tool_calls.unwrap()).unwrap();
         assert_eq!(
@@ -233,12 +233,12 @@ mod tests {
             .as_object()
             .cloned()
             .unwrap();
-        let mut expect = Expect::of(provider("gemini"), &json!({}), &fields);
+        let mut check = AnswerCheck::of(provider("gemini"), &json!({}), &fields);
         let call = |index: u32| json!([{ "index": index, "id": "a", "function": { "name": "f", "arguments": "{}" } }]);
-        assert!(expect.check(&mut delta(&call(0), None)).is_ok());
-        let error = expect.check(&mut delta(&call(1), None)).unwrap_err();
+        assert!(check.apply(&mut delta(&call(0), None)).is_ok());
+        let error = check.apply(&mut delta(&call(1), None)).unwrap_err();
         assert_eq!(error.code, ErrorCode::UpstreamFailed);
-        let mut told = Expect::of(provider("openai"), &json!({}), &fields);
-        assert!(told.check(&mut delta(&call(1), None)).is_ok());
+        let mut told = AnswerCheck::of(provider("openai"), &json!({}), &fields);
+        assert!(told.apply(&mut delta(&call(1), None)).is_ok());
     }
 }

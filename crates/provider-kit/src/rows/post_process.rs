@@ -39,7 +39,7 @@ impl RowValues {
 
 /// How an answer is read: OpenSearch's functions, by the form that they read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Post {
+pub enum PostProcess {
     /// `data`, a list of objects with `embedding` and `index`.
     OpenAi,
     /// `embeddings`, a list of vectors.
@@ -60,7 +60,7 @@ pub enum Post {
     Google(Google),
 }
 
-impl Post {
+impl PostProcess {
     /// All forms.
     pub const ALL: [Self; 11] = [
         Self::OpenAi,
@@ -266,7 +266,7 @@ struct Billed {
 mod tests {
     use super::*;
 
-    fn read(post: Post, body: &str, count: usize) -> Result<Vec<Vec<f32>>, String> {
+    fn read(post: PostProcess, body: &str, count: usize) -> Result<Vec<Vec<f32>>, String> {
         post.read(body.as_bytes(), count).map(|read| read.values)
     }
 
@@ -274,49 +274,61 @@ mod tests {
     fn every_form_is_read_in_the_order_of_the_rows() {
         let two = || Ok(vec![vec![1.0, 2.0], vec![3.0, 4.0]]);
         let openai = r#"{"data":[{"index":1,"embedding":[3,4]},{"index":0,"embedding":[1,2]}],"usage":{"prompt_tokens":5,"total_tokens":5}}"#;
-        assert_eq!(read(Post::OpenAi, openai, 2), two());
-        let tokens: Vec<_> = Post::OpenAi
+        assert_eq!(read(PostProcess::OpenAi, openai, 2), two());
+        let tokens: Vec<_> = PostProcess::OpenAi
             .read(openai.as_bytes(), 2)
             .unwrap()
             .tokens()
             .collect();
         assert_eq!(tokens, [3, 2], "in equal parts");
         assert_eq!(
-            read(Post::List, r#"{"embeddings":[[1,2],[3,4]]}"#, 2),
+            read(PostProcess::List, r#"{"embeddings":[[1,2],[3,4]]}"#, 2),
             two()
         );
         let typed = r#"{"embeddings":{"float":[[1,2],[3,4]]},"meta":{"billed_units":{"input_tokens":4.0}}}"#;
-        assert_eq!(read(Post::Typed, typed, 2), two());
-        assert_eq!(Post::Typed.read(typed.as_bytes(), 2).unwrap().total, 4);
-        assert_eq!(read(Post::Bare, "[[1,2],[3,4]]", 2), two());
+        assert_eq!(read(PostProcess::Typed, typed, 2), two());
+        assert_eq!(
+            PostProcess::Typed.read(typed.as_bytes(), 2).unwrap().total,
+            4
+        );
+        assert_eq!(read(PostProcess::Bare, "[[1,2],[3,4]]", 2), two());
         let one = r#"{"embedding":[1,2],"inputTextTokenCount":3}"#;
-        assert_eq!(read(Post::One, one, 1), Ok(vec![vec![1.0, 2.0]]));
+        assert_eq!(read(PostProcess::One, one, 1), Ok(vec![vec![1.0, 2.0]]));
         let one = r#"{"embeddingsByType":{"float":[1,2]}}"#;
-        assert_eq!(read(Post::OneTyped, one, 1), Ok(vec![vec![1.0, 2.0]]));
+        assert_eq!(
+            read(PostProcess::OneTyped, one, 1),
+            Ok(vec![vec![1.0, 2.0]])
+        );
         let scores = Ok(vec![vec![0.5], vec![0.25]]);
         for name in ["relevance_score", "relevanceScore", "score"] {
             let results = format!(r#"[{{"index":1,"{name}":0.25}},{{"index":0,"{name}":0.5}}]"#);
-            assert_eq!(read(Post::BareScores, &results, 2), scores, "{name}");
+            assert_eq!(read(PostProcess::BareScores, &results, 2), scores, "{name}");
             let results = format!(r#"{{"results":{results}}}"#);
-            assert_eq!(read(Post::Results, &results, 2), scores, "{name}");
+            assert_eq!(read(PostProcess::Results, &results, 2), scores, "{name}");
         }
-        assert_eq!(read(Post::BareScores, "[0.5,0.25]", 2), scores);
+        assert_eq!(read(PostProcess::BareScores, "[0.5,0.25]", 2), scores);
     }
 
     #[test]
     fn an_answer_that_is_not_for_these_rows_is_none() {
         for (post, body) in [
-            (Post::OpenAi, r#"{"data":[{"index":0,"embedding":[1]}]}"#),
-            (Post::OpenAi, r#"{"data":[{"index":9,"embedding":[1]}]}"#),
-            (Post::OpenAi, r#"{"error":"no"}"#),
-            (Post::List, r#"{"embeddings":[[1]]}"#),
-            (Post::List, r#"{"embeddings":[[1],[]]}"#),
-            (Post::Typed, r#"{"embeddings":{"int8":[[1],[2]]}}"#),
             (
-                Post::Results,
+                PostProcess::OpenAi,
+                r#"{"data":[{"index":0,"embedding":[1]}]}"#,
+            ),
+            (
+                PostProcess::OpenAi,
+                r#"{"data":[{"index":9,"embedding":[1]}]}"#,
+            ),
+            (PostProcess::OpenAi, r#"{"error":"no"}"#),
+            (PostProcess::List, r#"{"embeddings":[[1]]}"#),
+            (PostProcess::List, r#"{"embeddings":[[1],[]]}"#),
+            (PostProcess::Typed, r#"{"embeddings":{"int8":[[1],[2]]}}"#),
+            (
+                PostProcess::Results,
                 r#"{"results":[{"index":0,"score":1},{"index":0,"score":1}]}"#,
             ),
-            (Post::Bare, "{}"),
+            (PostProcess::Bare, "{}"),
         ] {
             assert!(read(post, body, 2).is_err(), "{body}");
         }
@@ -325,7 +337,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_body_is_survived(body in r#"[\[\]{}":,0-9a-z]{0,40}"#, which in 0..11_usize) {
-            let _ = Post::ALL[which].read(body.as_bytes(), 2);
+            let _ = PostProcess::ALL[which].read(body.as_bytes(), 2);
         }
     }
 }
