@@ -4,6 +4,7 @@
 #[path = "../../../tests/reference/keys.rs"]
 mod keys;
 mod limits;
+mod migrated;
 #[path = "../../../tests/reference/page.rs"]
 mod page;
 mod reference;

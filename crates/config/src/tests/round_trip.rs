@@ -55,7 +55,7 @@ fn entry(section: &str, key: &Key) -> Option<BoxedStrategy<Option<Entry>>> {
     })
 }
 
-fn value(name: &str, kind: &str) -> BoxedStrategy<Value> {
+pub(super) fn value(name: &str, kind: &str) -> BoxedStrategy<Value> {
     let text = "[ -~]{0,12}";
     match kind {
         _ if name == "version" => Just(Value::Integer(1)).boxed(),
@@ -112,7 +112,7 @@ fn same(entries: &[Entry], kind: FileKind) -> Result<(), TestCaseError> {
 /// The only list of tables.
 const LIST: &str = "security.issuers.";
 
-fn put(table: &mut Table, name: &str, value: Value) {
+pub(super) fn put(table: &mut Table, name: &str, value: Value) {
     if let Some(key) = name.strip_prefix(LIST) {
         let security = table
             .entry("security")
@@ -133,7 +133,7 @@ fn put(table: &mut Table, name: &str, value: Value) {
     }
 }
 
-fn get<'t>(table: &'t Table, name: &str) -> Option<&'t Value> {
+pub(super) fn get<'t>(table: &'t Table, name: &str) -> Option<&'t Value> {
     if let Some(key) = name.strip_prefix(LIST) {
         return table.get("security")?.get("issuers")?.get(0)?.get(key);
     }
