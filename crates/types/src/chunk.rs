@@ -7,7 +7,6 @@
 mod build;
 mod failure;
 
-use std::any::Any;
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
@@ -30,7 +29,7 @@ pub struct ChunkStream {
     schema: SchemaRef,
     // Dropped in this order: the work first, then what it was allowed by.
     batches: Pin<Box<dyn Stream<Item = Result<RecordBatch, PredictError>> + Send>>,
-    guards: Vec<Box<dyn Any + Send>>,
+    guards: Vec<Box<dyn std::any::Any + Send>>,
     ended: bool,
     answered_by: Option<ModelRef>,
 }

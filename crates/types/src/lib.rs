@@ -8,7 +8,6 @@
 //! [`access`].
 
 pub mod access;
-pub mod address;
 pub mod arrow_messages;
 pub mod chat;
 pub mod chunk;
@@ -16,14 +15,8 @@ pub mod citation;
 pub mod connector_check;
 pub mod continuation;
 pub mod control;
-pub mod deadline;
 pub mod details;
-pub mod egress;
-pub mod error;
-pub mod ids;
-pub mod intake;
 pub mod native;
-mod nearest;
 pub mod octets;
 pub mod params;
 pub mod predict;
@@ -33,8 +26,9 @@ pub mod scale;
 pub mod signature;
 pub mod streams;
 pub mod tasks;
-pub mod trace;
 pub mod worker;
+
+pub use volley_base::{address, deadline, egress, error, ids, intake, trace};
 
 pub use access::{
     ALL_MODELS, ApiKey, KeyHash, ModelPattern, ModelScope, NodeIdentity, Quota, Role,
@@ -56,7 +50,6 @@ pub use ids::{
 };
 pub use intake::{Intake, Share};
 pub use native::Native;
-pub use nearest::{nearest, unknown_parameter};
 pub use params::{ParamValue, Parameters};
 pub use predict::Predict;
 pub use request::{Dialect, Input, PredictRequest, Priority};
@@ -64,4 +57,5 @@ pub use signature::{Signature, Task};
 pub use streams::{EventId, EventPieces, HeldStreams, StreamId, StreamOwner, TakenUp};
 pub use tasks::{HeldTask, HeldTasks};
 pub use trace::TraceContext;
+pub use volley_base::nearest::{nearest, unknown_parameter};
 pub use worker::{FetchProgress, GpuReport, Orders, ReplicaReport, WorkerReport};

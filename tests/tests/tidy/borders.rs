@@ -9,7 +9,8 @@ use crate::{assert_none, root};
 /// The crates of the workspace that each may depend on, without `volley-`. Dev-dependencies may
 /// name anything: a test replaces the next room.
 const MAY_NAME: &[(&str, &[&str])] = &[
-    ("types", &[]),
+    ("base", &[]),
+    ("types", &["base"]),
     ("proto", &["types"]),
     ("telemetry", &["types"]),
     ("security", &["types"]),
@@ -218,6 +219,10 @@ const HEAVY: &[(&str, &[&str])] = &[
 const NEVER: &[(&str, &[&str])] = &[
     (
         "types",
+        &["tokio", "tonic", "axum", "reqwest", "parking_lot"],
+    ),
+    (
+        "base",
         &["tokio", "tonic", "axum", "reqwest", "parking_lot"],
     ),
     ("proto", &["tokio", "axum"]),
