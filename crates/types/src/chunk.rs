@@ -70,7 +70,7 @@ impl ChunkStream {
 
     /// Keeps `guard` until the stream is dropped.
     #[must_use]
-    pub fn holding(mut self, guard: impl Any + Send) -> Self {
+    pub fn holding(mut self, guard: impl std::any::Any + Send) -> Self {
         self.guards.push(Box::new(guard));
         self
     }
