@@ -22,6 +22,8 @@ mod dialects;
 mod documented;
 #[path = "whole/drains.rs"]
 mod drains;
+#[path = "whole/encoders.rs"]
+mod encoders;
 #[path = "whole/faults.rs"]
 mod faults;
 #[path = "whole/fidelity.rs"]

@@ -51,7 +51,7 @@ fn of_tokens(batch: &RecordBatch) -> Result<Vec<Value>, PredictError> {
     let rows = rows.into_iter().zip(tokens.values());
     let rows = rows.map(|(numbers, tokens)| {
         let tokens = usize::try_from(*tokens).unwrap_or(usize::MAX);
-        if tokens == 0 || numbers.is_empty() || numbers.len() % tokens != 0 {
+        if tokens == 0 || numbers.is_empty() || !numbers.len().is_multiple_of(tokens) {
             return Err(embeddings::malformed("a row has no vector for each token"));
         }
         let vectors = numbers.chunks(numbers.len() / tokens);

@@ -40,7 +40,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     asked("/rerank", "Ranks texts by their relevance to a query."),
     asked("/", "Runs the model's task.").streamed(),
     asked("/embed", "Embeds texts."),
-    asked("/embed_all", "Vectors of the tokens of each text."),
+    asked("/embed_all", "Embeds each token of texts."),
     asked("/embed_sparse", "Returns weighted tokens of each text."),
     asked("/predict", "Classifies texts."),
     asked(
@@ -54,10 +54,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     asked("/chat_tokenize", "Tokenizes a conversation."),
     asked("/tei/{model}", "Runs the model's task."),
     asked("/tei/{model}/embed", "Embeds texts."),
-    asked(
-        "/tei/{model}/embed_all",
-        "Rejects the request: vectors are pooled.",
-    ),
+    asked("/tei/{model}/embed_all", "Embeds each token of texts."),
     asked(
         "/tei/{model}/embed_sparse",
         "Returns weighted tokens of each text.",

@@ -336,8 +336,7 @@ impl<'a> GenerationRow<'a> {
     pub fn rows(
         batch: &'a RecordBatch,
     ) -> Result<impl ExactSizeIterator<Item = GenerationRow<'a>>, PredictError> {
-        let expected = &GENERATION_SCHEMA;
-        let schema = batch.schema_ref();
+        let (expected, schema) = (&GENERATION_SCHEMA, batch.schema_ref());
         // A node of the next version may send more.
         let same = FIRST_COLUMNS <= schema.fields().len()
             && schema

@@ -135,6 +135,41 @@ async fn signatures(world: &World) {
     assert_eq!(sent.unwrap()["contents"][1]["parts"], parts, "4");
 }
 
+/// The same of Bedrock, whose own dialect nobody speaks here.
+async fn signatures_of_bedrock(world: &World) {
+    let signed = json!([
+        { "reasoningContent": { "reasoningText": { "text": "hm", "signature": "c2ln+/==" } } },
+        { "reasoningContent": { "redactedContent": "ZGF0YQ==" } },
+        { "text": "I call." },
+        { "toolUse": { "toolUseId": "tooluse_1", "name": "f", "input": { "a": 1 } } },
+    ]);
+    let answer = json!({ "output": { "message": { "role": "assistant", "content": signed } },
+                         "stopReason": "tool_use",
+                         "usage": { "inputTokens": 1, "outputTokens": 1, "totalTokens": 2 } });
+    let asked = json!({ "model": "bc", "max_tokens": 99, "messages": [user("Hi")] });
+    let (_, told, _) = world.ask(MESSAGES, asked, &answer).await;
+    let content = told["content"].as_array().unwrap();
+    let kinds: Vec<_> = content.iter().map(|block| &block["type"]).collect();
+    let expected = ["thinking", "redacted_thinking", "text", "tool_use"];
+    assert_eq!(kinds, expected, "{told}");
+    let result = json!({ "type": "tool_result", "tool_use_id": "tooluse_1", "content": "2" });
+    let turns = json!([user("Hi"), { "role": "assistant", "content": content },
+                       { "role": "user", "content": [result] }]);
+    let again = json!({ "model": "bc", "max_tokens": 99, "messages": turns });
+    let (_, _, sent) = world.ask(MESSAGES, again, &converse("So.")).await;
+    assert_eq!(sent.unwrap()["messages"][1]["content"], signed);
+
+    let asked = json!({ "model": "bc", "input": "Hi", "store": false,
+                        "include": ["reasoning.encrypted_content"] });
+    let (_, told, _) = world.ask(RESPONSES, asked, &answer).await;
+    let mut input = vec![user("Hi")];
+    input.extend(told["output"].as_array().unwrap().iter().cloned());
+    input.push(json!({ "type": "function_call_output", "call_id": "tooluse_1", "output": "2" }));
+    let again = json!({ "model": "bc", "input": input, "store": false });
+    let (_, _, sent) = world.ask(RESPONSES, again, &converse("So.")).await;
+    assert_eq!(sent.unwrap()["messages"][1]["content"], signed);
+}
+
 /// 7, 9, 10, 15, 17, 18: parameters.
 async fn parameters(world: &World) {
     let chat = |model: &str, more: Value| {
@@ -384,6 +419,7 @@ async fn ends(world: &World) {
 async fn what_one_house_says_survives_the_way_to_another_and_back() {
     let world = World::start().await;
     signatures(&world).await;
+    signatures_of_bedrock(&world).await;
     parameters(&world).await;
     results(&world).await;
     streams(&world).await;

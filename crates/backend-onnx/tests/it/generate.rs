@@ -310,7 +310,7 @@ async fn without_a_limit_a_story_goes_to_its_end_or_the_context_and_a_larger_one
 }
 
 /// The rows of a request.
-async fn rows(
+pub(crate) async fn rows(
     model: &Arc<dyn Backend>,
     prompt: &str,
     parameters: &[(&str, ParamValue)],
@@ -320,7 +320,7 @@ async fn rows(
     batches.into_iter().map(Result::unwrap).collect()
 }
 
-fn each(batches: &[RecordBatch]) -> impl Iterator<Item = GenerationRow<'_>> {
+pub(crate) fn each(batches: &[RecordBatch]) -> impl Iterator<Item = GenerationRow<'_>> {
     batches
         .iter()
         .flat_map(|batch| GenerationRow::rows(batch).unwrap())
@@ -489,53 +489,4 @@ async fn what_no_model_knows_is_refused_with_the_nearest_name() {
         "{}",
         error.message
     );
-}
-
-/// A copy of the storyteller whose chat template ends as `end` says.
-async fn storyteller_with(end: &str) -> (tempfile::TempDir, Arc<dyn Backend>) {
-    let folder = tempfile::tempdir().unwrap();
-    let copy = folder.path().join("copy");
-    std::fs::create_dir(&copy).unwrap();
-    for entry in std::fs::read_dir(setup::model_dir("storyteller")).unwrap() {
-        let entry = entry.unwrap();
-        std::fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
-    }
-    let path = copy.join("chat_template.jinja");
-    let template = std::fs::read_to_string(&path).unwrap();
-    std::fs::write(&path, format!("{}{end}", template.trim_end())).unwrap();
-    let model = setup::load(&copy).await.unwrap();
-    (folder, model)
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn reasoning_that_the_chat_template_marks_is_counted() {
-    // The prompt opens the reasoning, and nothing ends it; or it closes it itself.
-    for (end, all) in [
-        ("<think>\n", true),
-        ("<think>\n\n</think>\n\n", false),
-        ("", false),
-    ] {
-        let (_folder, model) = storyteller_with(end).await;
-        let batches = rows(&model, STORY, &[tokens(12), endless()]).await;
-        let usage = each(&batches).find_map(|row| row.usage()).unwrap();
-        assert_eq!(usage.completion_tokens, 12, "{end}");
-        assert_eq!(usage.reasoning_tokens, if all { 12 } else { 0 }, "{end}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_prompt_that_fails_beside_others_says_why_in_full() {
-    let model = storyteller().await;
-    let long = "word ".repeat(2_000);
-    let asked = request(&[STORY, &long], &[tokens(4)]);
-    let answer = model.predict(asked).await.unwrap();
-    let batches: Vec<_> = answer.map(Result::unwrap).collect().await;
-    let failures: Vec<_> = each(&batches)
-        .filter_map(|row| Some((row.item(), row.failure()?)))
-        .collect();
-    let [(1, error)] = failures.as_slice() else {
-        panic!("{failures:?}")
-    };
-    assert_eq!(error.code, ErrorCode::InvalidInput);
-    assert_eq!(error.reason, Some(ErrorReason::ContextLength));
 }

@@ -14,7 +14,8 @@ use volley_types::{Deadline, ErrorCode, Input, PredictError};
 use super::exchange::{self, Opening};
 use super::{FlightClient, discovery};
 use crate::ingress;
-use crate::udf::caller::{ARGUMENTS, DOOR, argument};
+use crate::udf::caller::{ARGUMENTS, DOOR};
+use crate::udf::types::argument_name;
 
 /// A model as a function of its arguments.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,7 +68,7 @@ impl FlightClient {
         timeout: Duration,
     ) -> Result<ArrayRef, PredictError> {
         let named = |(index, column): (usize, &ArrayRef)| {
-            Field::new(argument(index), column.data_type().clone(), true)
+            Field::new(argument_name(index), column.data_type().clone(), true)
         };
         let fields: Fields = arguments.iter().enumerate().map(named).collect();
         let options = RecordBatchOptions::new().with_row_count(Some(rows));

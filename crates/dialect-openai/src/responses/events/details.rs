@@ -1,0 +1,69 @@
+//! What a row has beside its text: signatures, secrets, and items of kinds that only their provider
+//! knows.
+
+use bytes::BytesMut;
+use serde_json::Value;
+use volley_types::Details;
+
+use super::{FORMAT, Item, Kind, OPEN, Reasoning, ResponseEvents};
+use volley_dialect_kit::envelope;
+
+impl ResponseEvents {
+    /// What is signed, kept secret or of a kind of its provider's own.
+    pub(super) fn details(&mut self, details: &Details, own: bool, out: &mut BytesMut) {
+        let sealed = envelope::signature(details, FORMAT);
+        if let Some(sealed) = sealed.or_else(|| envelope::redacted(details, FORMAT)) {
+            let place = self.continued(|kind| matches!(kind, Kind::Reasoning(_)), out);
+            let place = place.filter(|_| details.redacted.is_none());
+            let begun = Kind::Reasoning(Reasoning::default());
+            let place = place.unwrap_or_else(|| self.begin(begun, out));
+            if let Kind::Reasoning(told) = &mut self.items[place].kind {
+                told.encrypted = Some(sealed);
+            }
+            self.continued(|_| false, out);
+        }
+        for event in details.events.iter().filter(|_| own) {
+            self.passed(event, out);
+        }
+        for block in details.blocks.iter().filter(|_| own) {
+            let place = self.other(block, out);
+            self.items[place].kind = Kind::Other(block.clone());
+            self.done(place, "completed", out);
+        }
+    }
+
+    /// An event of an item of a kind that only its provider knows, in its place among the others.
+    fn passed(&mut self, event: &Value, out: &mut BytesMut) {
+        if let Some(item) = event.get("item") {
+            self.other(item, out);
+            return;
+        }
+        let id = event["item_id"].as_str().unwrap_or_default();
+        let known = self.items.iter().position(|item| item.id == id);
+        let (Some(place), Some(kind)) = (known, event["type"].as_str()) else {
+            return;
+        };
+        let mut body = event.clone();
+        if let Some(body) = body.as_object_mut() {
+            body.remove("type");
+            body.remove("sequence_number");
+            body.insert("output_index".to_owned(), place.into());
+        }
+        self.event(kind, body, out);
+    }
+
+    /// The place of an item of a kind that only its provider knows, which is begun where it is new.
+    fn other(&mut self, item: &Value, out: &mut BytesMut) -> usize {
+        let id = item["id"].as_str();
+        let same = |known: &Item| {
+            matches!(known.kind, Kind::Other(_)) && known.status == OPEN && Some(&*known.id) == id
+        };
+        if let Some(place) = self.items.iter().position(same) {
+            return place;
+        }
+        self.continued(|_| false, out);
+        let place = self.items.len();
+        let id = id.map_or_else(|| self.draft.item_id("item", place), str::to_owned);
+        self.begin_as(Kind::Other(item.clone()), id, out)
+    }
+}
