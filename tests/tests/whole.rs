@@ -22,6 +22,8 @@ mod dialects;
 mod documented;
 #[path = "whole/drains.rs"]
 mod drains;
+#[path = "whole/evaluated.rs"]
+mod evaluated;
 #[path = "whole/faults.rs"]
 mod faults;
 #[path = "whole/fidelity.rs"]

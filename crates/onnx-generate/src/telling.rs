@@ -30,6 +30,9 @@ pub(crate) struct Telling {
     ignore_eos: bool,
     /// How many alternatives of each token are told.
     alternatives: usize,
+    /// Whether the token that ends the answer has its probability too: where the prompt is scored,
+    /// readers count on an entry for each token that was generated.
+    scores_end: bool,
     detokenizer: Detokenizer,
     stops: StopFilter,
     /// Where tools may be called.
@@ -66,6 +69,7 @@ impl Telling {
             max_tokens: options.max_tokens,
             ignore_eos: options.ignore_eos,
             alternatives: options.alternatives(),
+            scores_end: options.scores_prompt(),
             detokenizer: Detokenizer::default(),
             stops: StopFilter::new(options.stop.clone(), options.include_stop),
             tools: options.tools.as_deref().map(ToolCalls::of),
@@ -215,15 +219,17 @@ impl Telling {
         self.unsaid.push(token);
         let goes_on = self.ignore_eos && !chosen.completes;
         if files.eos.contains(&token) && !goes_on {
+            self.score_end(&chosen, files);
             return self.finish(FinishReason::Stop, files);
         }
         let stops = self.stop_tokens.contains(&token) && !self.include_stop;
         if stops && self.min_tokens < self.generated as usize {
+            self.score_end(&chosen, files);
             return self.finish(FinishReason::Stop, files);
         }
         if let Some(logprob) = chosen.logprob {
             *self.logprob.get_or_insert(0.0) += logprob;
-            if 0 < self.alternatives {
+            if 0 < self.alternatives || self.scores_end {
                 let others = &chosen.alternatives;
                 self.told
                     .push(told(token, logprob, others, files.spellings()));
@@ -250,6 +256,15 @@ impl Telling {
             || files.context <= self.prompt_tokens + self.generated as usize
         {
             self.finish(FinishReason::Length, files);
+        }
+    }
+
+    /// Notes how likely the token without text was that ends the answer.
+    fn score_end(&mut self, chosen: &Chosen, files: &ModelFiles) {
+        if let (true, Some(logprob)) = (self.scores_end, chosen.logprob) {
+            let others = &chosen.alternatives;
+            self.told
+                .push(told(chosen.token, logprob, others, files.spellings()));
         }
     }
 
@@ -304,7 +319,10 @@ impl Telling {
             self.give_out(found, false);
         }
         let token_ids = Some(std::mem::take(&mut self.unsaid));
+        let told = std::mem::take(&mut self.told);
+        let told = Some(told).filter(|told| self.scores_end && !told.is_empty());
         self.hold(GenerationChunk {
+            token_logprobs: told.map(|told| Value::Array(told).to_string()),
             finish_reason: Some(reason),
             usage: Some(usage(
                 self.place,
