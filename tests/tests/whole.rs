@@ -36,6 +36,8 @@ mod life;
 mod lost_disks;
 #[path = "whole/membership.rs"]
 mod membership;
+#[path = "whole/memory.rs"]
+mod memory;
 #[path = "whole/mixed.rs"]
 mod mixed;
 #[path = "whole/moves.rs"]
