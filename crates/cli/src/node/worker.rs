@@ -92,10 +92,11 @@ pub(crate) fn start(
     let told = Vec::new();
     let served = Arc::new(worker.clone());
     let served = Traced::around(served, &tracer, "predict", SpanKind::Server, told);
-    let intake = Intake::new(ApiConfig::default().max_inflight_body_bytes);
+    let members = worker.clone();
     let server = FlightServer::new(served, plan.exchanges)
-        .taking_in(intake)
-        .checking(connectors);
+        .taking_in(Intake::new(ApiConfig::default().max_inflight_body_bytes))
+        .checking(connectors)
+        .ending_at(Arc::new(move |node| Box::pin(members.revocation_of(node))));
     let members = worker.clone();
     let is_member = Arc::new(move |node: &NodeIdentity| members.takes_calls_of(node));
     let router = transport::server_builder().add_service(InterceptedService::new(
