@@ -6,9 +6,10 @@ use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use clap::builder::FalseyValueParser;
+use clap::builder::{FalseyValueParser, PossibleValuesParser};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use volley_telemetry::LogFormat;
+use volley_types::registry::ProviderKind;
 
 mod access;
 mod named;
@@ -24,6 +25,11 @@ pub(crate) use sql::SqlFormat;
 
 /// The address that client commands call where none is given.
 pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:8420";
+
+/// The names of all wire formats.
+fn providers() -> PossibleValuesParser {
+    ProviderKind::ALL.map(ProviderKind::as_str).into()
+}
 
 /// Inference cluster in one binary: coordinators and workers, local and remote models.
 #[derive(Debug, Parser)]
@@ -396,7 +402,7 @@ pub(crate) enum Connector {
         #[arg(long)]
         id: Option<String>,
         /// Wire format of the server.
-        #[arg(long, default_value = "openai", value_parser = ["openai", "anthropic"])]
+        #[arg(long, default_value = "openai", value_parser = providers())]
         provider: String,
         /// Full URL for POST requests, such as https://host/v1/chat/completions.
         #[arg(long)]

@@ -47,6 +47,43 @@ fn an_unknown_key_is_named_with_the_known_ones() {
 }
 
 #[test]
+fn a_connector_may_be_of_every_provider() {
+    use clap::Parser;
+    use volley_types::registry::ProviderKind;
+
+    let parse = |provider: &str| {
+        let line = "volley connector create --endpoint https://h/v1 --model m --provider";
+        Arguments::try_parse_from(line.split(' ').chain([provider]))
+    };
+    for kind in ProviderKind::ALL {
+        let parsed = parse(kind.as_str());
+        assert!(parsed.is_ok(), "{}: {:?}", kind.as_str(), parsed.err());
+    }
+    let refused = parse("opnai").unwrap_err().to_string();
+    assert!(
+        refused.contains("bedrock") && refused.contains("open_inference"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_workers_memory_for_bodies_is_configured() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("w.toml");
+    let memory = |limits: &str| {
+        let text = format!(
+            "[node]\nid = \"w\"\n[listen]\nflight = \"127.0.0.1:1\"\nhttp = \"127.0.0.1:2\"\n[cluster]\n\
+             coordinators = [\"h:3\"]\n[limits]\n{limits}\n"
+        );
+        std::fs::write(&path, text).unwrap();
+        config::worker::read(&path).unwrap().max_inflight_body_bytes
+    };
+    let given = memory("max_inflight_body_bytes = \"96MiB\"");
+    assert_eq!(given, 96 << 20);
+    assert_eq!(memory(""), 2 << 30);
+}
+
+#[test]
 fn sizes_are_bytes_or_have_a_binary_unit() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("w.toml");

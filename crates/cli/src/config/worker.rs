@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use volley_api::ApiConfig;
 use volley_backend_onnx::{Device, OnnxConfig};
 use volley_backend_remote::RemoteConfig;
 use volley_flight::server::FlightServerConfig;
@@ -78,6 +79,11 @@ fn plan(file: File) -> anyhow::Result<WorkerPlan> {
         flight: listen.flight,
         http: listen.http,
         exchanges,
+        max_inflight_body_bytes: limits
+            .max_inflight_body_bytes
+            .map_or(ApiConfig::default().max_inflight_body_bytes, |size| {
+                usize::try_from(size.0).unwrap_or(usize::MAX)
+            }),
         drain_timeout: limits
             .drain_timeout
             .map_or(Duration::from_secs(30), |span| span.0),

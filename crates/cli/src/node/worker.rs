@@ -31,6 +31,8 @@ pub(crate) struct WorkerPlan {
     pub(crate) flight: String,
     pub(crate) http: String,
     pub(crate) exchanges: FlightServerConfig,
+    /// Memory for the messages of all calls.
+    pub(crate) max_inflight_body_bytes: usize,
     pub(crate) drain_timeout: Duration,
     pub(crate) onnx: OnnxPlan,
     pub(crate) remote: RemoteConfig,
@@ -94,7 +96,7 @@ pub(crate) fn start(
     let served = Traced::around(served, &tracer, "predict", SpanKind::Server, told);
     let members = worker.clone();
     let server = FlightServer::new(served, plan.exchanges)
-        .taking_in(Intake::new(ApiConfig::default().max_inflight_body_bytes))
+        .taking_in(Intake::new(plan.max_inflight_body_bytes))
         .checking(connectors)
         .ending_at(Arc::new(move |node| Box::pin(members.revocation_of(node))));
     let members = worker.clone();

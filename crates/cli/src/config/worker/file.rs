@@ -82,6 +82,10 @@ pub(super) struct Limits {
     /// Flight calls that may run at the same time, over all replicas.
     /// Default: `8192`
     pub(super) max_exchanges: Option<Count>,
+    /// Memory for the messages of all Flight calls, each from its first byte until its rows are taken.
+    /// What does not fit is rejected with 429.
+    /// Default: `"2GiB"`
+    pub(super) max_inflight_body_bytes: Option<Size>,
     /// Interval between two reports to each coordinator. Changes are reported immediately.
     /// Default: `"500ms"`
     pub(super) heartbeat_interval: Option<Span>,
