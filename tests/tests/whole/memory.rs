@@ -137,7 +137,10 @@ async fn cost(cluster: &Cluster, sent: &str) -> (bool, usize) {
         answer
     });
     let answer = answer.await.expect("an answer in time");
-    (answer.starts_with(b"HTTP/1.1 200"), peak(pid).saturating_sub(before))
+    (
+        answer.starts_with(b"HTTP/1.1 200"),
+        peak(pid).saturating_sub(before),
+    )
 }
 
 /// The most that a coordinator's peak differs from one request to the same one again, for threads
