@@ -24,6 +24,8 @@ step "schemathesis"
 scripts/schemathesis.sh --fetch
 step "OpenTelemetry's definitions"
 scripts/get-otlp.sh
+step "lm-eval"
+scripts/get-lm-eval.sh
 step "LiteLLM"
 scripts/get-litellm.sh
 

@@ -24,6 +24,8 @@ mod documented;
 mod drains;
 #[path = "whole/encoders.rs"]
 mod encoders;
+#[path = "whole/evaluated.rs"]
+mod evaluated;
 #[path = "whole/faults.rs"]
 mod faults;
 #[path = "whole/fidelity.rs"]
@@ -36,6 +38,8 @@ mod life;
 mod lost_disks;
 #[path = "whole/membership.rs"]
 mod membership;
+#[path = "whole/memory.rs"]
+mod memory;
 #[path = "whole/mixed.rs"]
 mod mixed;
 #[path = "whole/moves.rs"]

@@ -157,15 +157,18 @@ pub enum ErrorReason {
     ModelMissing,
     /// The remote model's account has no credit or quota left (`Unavailable`).
     QuotaExhausted,
+    /// The replica holds no state of the sequence that the request goes on with (`InvalidInput`).
+    SequenceUnknown,
 }
 
 impl ErrorReason {
     /// Every reason, for tables and tests.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::ContextLength,
         Self::ContentFilter,
         Self::ModelMissing,
         Self::QuotaExhausted,
+        Self::SequenceUnknown,
     ];
 
     /// The stable name, used on the wire and in JSON.
@@ -176,6 +179,7 @@ impl ErrorReason {
             Self::ContentFilter => "content_filter",
             Self::ModelMissing => "model_missing",
             Self::QuotaExhausted => "quota_exhausted",
+            Self::SequenceUnknown => "sequence_unknown",
         }
     }
 

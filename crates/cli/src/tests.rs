@@ -51,3 +51,19 @@ fn an_unknown_key_is_named_with_its_file() {
     let error = format!("{:#}", config::coordinator::read(&path).unwrap_err());
     assert!(error.contains("c.toml"), "{error}");
 }
+
+#[test]
+fn a_workers_memory_for_bodies_is_configured() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("w.toml");
+    let memory = |flight: &str| {
+        let text = format!(
+            "version = 1\n[node]\nid = \"w\"\n[listen]\nflight = \"127.0.0.1:1\"\nhttp = \"127.0.0.1:2\"\n\
+             [cluster]\ncoordinators = [\"h:3\"]\n[flight]\n{flight}\n"
+        );
+        std::fs::write(&path, text).unwrap();
+        config::worker::read(&path).unwrap().max_body_memory
+    };
+    assert_eq!(memory("max_body_memory = \"96MiB\""), 96 << 20);
+    assert_eq!(memory(""), 2 << 30);
+}

@@ -133,6 +133,10 @@ pub struct Flight {
     /// Beyond: Further ones are rejected with `overloaded`, over REST 429.
     /// Default: `8192`
     pub max_concurrent_streams: Option<Count>,
+    /// Memory for the messages of all calls, each from its first byte until its rows are taken.
+    /// Beyond: Further ones are rejected with `overloaded`, over REST 429.
+    /// Default: `"2GiB"`
+    pub max_body_memory: Option<Size>,
     /// Time that a stream may not be read. If the coordinators' `resume.window` is longer, raise
     /// this value too.
     /// Beyond: After it, the stream is ended to free its slot.

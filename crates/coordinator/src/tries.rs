@@ -15,8 +15,8 @@ use futures::{Stream, StreamExt};
 use volley_types::chunk::ChunkStream;
 use volley_types::signature::Served;
 use volley_types::{
-    Deadline, ErrorCode, ErrorOrigin, ModelName, ModelVersion, PredictError, PredictRequest,
-    Signature, Task, WorkerId,
+    Deadline, ErrorCode, ErrorOrigin, ErrorReason, ModelName, ModelVersion, PredictError,
+    PredictRequest, Signature, Task, WorkerId,
 };
 
 use self::silence::Heard;
@@ -350,6 +350,13 @@ impl Tries {
         }
     }
 
+    /// Whether another replica may hold the sequence that this one does not know: the first by rank
+    /// may have come after the sequence began. No step was made then, so that asking the next one
+    /// repeats nothing.
+    fn is_elsewhere(&self, error: &PredictError) -> bool {
+        self.wish.held && error.reason == Some(ErrorReason::SequenceUnknown)
+    }
+
     /// Decides after a failed try: `Ok` to go on to another replica, the error to give up.
     pub(crate) fn retry(
         &mut self,
@@ -362,6 +369,11 @@ impl Tries {
         let elsewhere = error.code.may_retry_elsewhere() && !of_model;
         if repeatable && was_refused(&error) && self.untried.is_empty() && self.may_wake() {
             tracing::info!(model = %self.model, error = error.chain(), "waiting for the model to come back");
+            self.last_error = Some(error);
+            return Ok(());
+        }
+        if self.is_elsewhere(&error) && repeatable && !self.untried.is_empty() {
+            tracing::debug!(model = %self.model, "looking for the replica that holds the sequence");
             self.last_error = Some(error);
             return Ok(());
         }

@@ -81,7 +81,7 @@ pub fn error(error: &PredictError) -> Value {
         }
         Some(ErrorReason::ContentFilter) => code = "content_filter",
         Some(ErrorReason::QuotaExhausted) => code = "insufficient_quota",
-        Some(ErrorReason::ModelMissing) | None => {}
+        Some(ErrorReason::ModelMissing | ErrorReason::SequenceUnknown) | None => {}
     }
     json!({
         "message": error.message,

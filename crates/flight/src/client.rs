@@ -19,7 +19,7 @@ mod exchange;
 mod function;
 mod input;
 
-pub use self::function::FunctionType;
+pub use self::function::{FunctionModel, FunctionType};
 pub(crate) use self::input::Messages;
 
 use self::exchange::Opening;

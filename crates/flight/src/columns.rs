@@ -11,7 +11,6 @@ use bytes::Bytes;
 use volley_types::PredictError;
 use volley_types::chunk::{blank, is_blank};
 
-
 /// What the application metadata of such a message begins with; the columns follow as the bits of
 /// eight bytes, the schema's first column as the lowest bit of the first byte.
 const MARK: &[u8] = b"col";

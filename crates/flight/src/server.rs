@@ -11,11 +11,12 @@ use arrow_flight::{
 };
 use async_trait::async_trait;
 use futures::Stream;
+use futures::future::BoxFuture;
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status, Streaming};
 use volley_security::Gatekeeper;
 use volley_security::nodes::Peer;
-use volley_types::{CheckConnector, ErrorCode, Intake, Predict, PredictError};
+use volley_types::{CheckConnector, ErrorCode, Intake, NodeIdentity, Predict, PredictError};
 
 pub(crate) mod counted;
 mod discovery;
@@ -60,6 +61,9 @@ impl Default for FlightServerConfig {
     }
 }
 
+/// Waits until the certificate of a node is not valid for calls any more.
+pub type Revocation = Arc<dyn Fn(NodeIdentity) -> BoxFuture<'static, ()> + Send + Sync>;
+
 /// Serves the Flight contract over a [`Predict`].
 #[derive(Clone)]
 pub struct FlightServer {
@@ -69,6 +73,7 @@ pub struct FlightServer {
     gate: Arc<Gatekeeper>,
     intake: Intake,
     connectors: Option<Arc<dyn CheckConnector>>,
+    revocation: Option<Revocation>,
 }
 
 impl FlightServer {
@@ -83,7 +88,16 @@ impl FlightServer {
             gate: Arc::new(Gatekeeper::open()),
             intake: Intake::default(),
             connectors: None,
+            revocation: None,
         }
+    }
+
+    /// Ends the exchanges of a node once `revocation` of its certificate has come: what was open by
+    /// then has no right to go on.
+    #[must_use]
+    pub fn ending_at(mut self, revocation: Revocation) -> Self {
+        self.revocation = Some(revocation);
+        self
     }
 
     /// Lets callers ask `connectors` whether a connector works from here. For nodes whose callers
@@ -130,6 +144,27 @@ impl FlightServer {
         let address = peer.and_then(|peer| Some(peer.address?.ip()));
         let principal = Arc::new(self.gate.identify_call(&headers, node, address)?);
         Ok(self.gate.guard_predict(self.predict.clone(), principal))
+    }
+
+    /// The error that ends an exchange when its peer has lost the right to it; never for others
+    /// than nodes.
+    fn revoked<T>(&self, request: &Request<T>) -> BoxFuture<'static, PredictError> {
+        let peer = request.extensions().get::<Peer>();
+        let node = peer.and_then(|peer| peer.identity.clone());
+        let Some((revocation, node)) = self.revocation.as_ref().zip(node) else {
+            return Box::pin(std::future::pending());
+        };
+        let revoked = revocation(node.clone());
+        Box::pin(async move {
+            revoked.await;
+            PredictError::new(
+                ErrorCode::PermissionDenied,
+                format!(
+                    "the certificate of {node} is not valid for calls any more: it left the cluster \
+                     while this one ran"
+                ),
+            )
+        })
     }
 
     /// The service to add to [`crate::transport::server_builder`], with message limits set.
@@ -192,7 +227,8 @@ impl arrow_flight::flight_service_server::FlightService for FlightServer {
         };
         let config = self.config.clone();
         let together = request.metadata().contains_key(TOGETHER);
-        let replies = exchange::start(predict, caller, config, request, place);
+        let revoked = self.revoked(&request);
+        let replies = exchange::start(predict, caller, config, request, (place, revoked));
         Ok(Response::new(if together {
             replies.together().await
         } else {

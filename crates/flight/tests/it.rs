@@ -8,6 +8,7 @@ mod it {
     mod keys;
     mod outside;
     mod plain;
+    mod revoked;
     mod support;
     mod trouble;
 }

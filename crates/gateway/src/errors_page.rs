@@ -58,7 +58,9 @@ async fn the_page_of_errors_is_generated_from_what_dialects_render() {
     }
     for reason in ErrorReason::ALL {
         let code = match reason {
-            ErrorReason::ContextLength | ErrorReason::ContentFilter => ErrorCode::InvalidInput,
+            ErrorReason::ContextLength
+            | ErrorReason::ContentFilter
+            | ErrorReason::SequenceUnknown => ErrorCode::InvalidInput,
             ErrorReason::ModelMissing => ErrorCode::UpstreamFailed,
             ErrorReason::QuotaExhausted => ErrorCode::Unavailable,
         };

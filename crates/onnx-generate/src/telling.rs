@@ -31,6 +31,9 @@ pub(crate) struct Telling {
     ignore_eos: bool,
     /// How many alternatives of each token are told.
     alternatives: usize,
+    /// Whether the token that ends the answer has its probability too: where the prompt is scored,
+    /// readers count on an entry for each token that was generated.
+    scores_end: bool,
     detokenizer: Detokenizer,
     stops: StopFilter,
     /// Where tools may be called.
@@ -74,6 +77,7 @@ impl Telling {
             max_tokens: options.max_tokens,
             ignore_eos: options.ignore_eos,
             alternatives: options.alternatives(),
+            scores_end: options.scores_prompt(),
             detokenizer: Detokenizer::default(),
             stops: StopFilter::new(options.stop.clone(), options.include_stop),
             tools: options.tools.as_deref().map(ToolCalls::of),
@@ -224,10 +228,12 @@ impl Telling {
         self.unsaid.push(token);
         let goes_on = self.ignore_eos && !chosen.completes;
         if files.eos.contains(&token) && !goes_on {
+            self.score_end(&chosen, files);
             return self.finish(FinishReason::Stop, files);
         }
         let stops = self.stop_tokens.contains(&token) && !self.include_stop;
         if stops && self.min_tokens < self.generated as usize {
+            self.score_end(&chosen, files);
             return self.finish(FinishReason::Stop, files);
         }
         if let Some(reasoning) = self.reasoning.as_mut().filter(|it| !it.is_over()) {
@@ -235,7 +241,7 @@ impl Telling {
         }
         if let Some(logprob) = chosen.logprob {
             *self.logprob.get_or_insert(0.0) += logprob;
-            if 0 < self.alternatives {
+            if 0 < self.alternatives || self.scores_end {
                 let others = &chosen.alternatives;
                 self.told
                     .push(told(token, logprob, others, files.spellings()));
@@ -262,6 +268,15 @@ impl Telling {
             || files.context <= self.prompt_tokens + self.generated as usize
         {
             self.finish(FinishReason::Length, files);
+        }
+    }
+
+    /// Notes how likely the token without text was that ends the answer.
+    fn score_end(&mut self, chosen: &Chosen, files: &ModelFiles) {
+        if let (true, Some(logprob)) = (self.scores_end, chosen.logprob) {
+            let others = &chosen.alternatives;
+            self.told
+                .push(told(chosen.token, logprob, others, files.spellings()));
         }
     }
 
@@ -317,7 +332,10 @@ impl Telling {
         }
         let token_ids = Some(std::mem::take(&mut self.unsaid));
         let reasoned = self.reasoning.as_ref().map_or(0, Reasoning::count);
+        let told = std::mem::take(&mut self.told);
+        let told = Some(told).filter(|told| self.scores_end && !told.is_empty());
         self.hold(GenerationChunk {
+            token_logprobs: told.map(|told| Value::Array(told).to_string()),
             finish_reason: Some(reason),
             usage: Some(Usage {
                 reasoning_tokens: reasoned,

@@ -14,7 +14,7 @@ use arrow_array::{
 };
 use arrow_schema::SchemaRef;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use volley_types::{ErrorCode, ParamValue, Parameters, PredictError};
+use volley_types::{ErrorCode, ErrorReason, ParamValue, Parameters, PredictError};
 
 use super::Ports;
 use super::warm::{column, of_bytes};
@@ -240,6 +240,7 @@ impl Table {
                      must begin anew"
                 ),
             )
+            .with_reason(ErrorReason::SequenceUnknown)
         })
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use arrow::array::ArrayRef;
 use datafusion::error::{DataFusionError, Result};
-use volley_flight::client::{FlightClient, FunctionType};
+use volley_flight::client::{FlightClient, FunctionModel, FunctionType};
 use volley_types::PredictError;
 
 /// Limits of a [`Cluster`].
@@ -32,7 +32,7 @@ impl Default for ClusterConfig {
 pub struct Cluster {
     client: FlightClient,
     config: ClusterConfig,
-    functions: BTreeMap<String, FunctionType>,
+    functions: BTreeMap<String, FunctionModel>,
 }
 
 impl Cluster {
@@ -44,33 +44,39 @@ impl Cluster {
         client: FlightClient,
         config: ClusterConfig,
     ) -> std::result::Result<Arc<Self>, PredictError> {
-        let functions = client.functions().await?.into_iter();
+        let functions = client.function_models().await?.into_iter();
+        let named = functions.map(|it| (it.function.name.clone(), it));
         Ok(Arc::new(Self {
             client,
             config,
-            functions: functions.map(|it| (it.name.clone(), it)).collect(),
+            functions: named.collect(),
         }))
     }
 
     /// The models, in the order of their names.
     pub fn functions(&self) -> impl Iterator<Item = &FunctionType> {
-        self.functions.values()
+        self.functions.values().map(|it| &it.function)
     }
 
-    /// What the model of this name takes and gives; `name` may have a version and options,
-    /// which change neither.
+    /// What the model of this name takes and gives. `name` may have a version, which does not count
+    /// here, and options, which may choose the result.
     ///
     /// # Errors
-    /// A planning error that names the models that there are.
-    pub(crate) fn function(&self, name: &str) -> Result<&FunctionType> {
+    /// A planning error that names the models that there are, or says what is wrong with an option.
+    pub(crate) fn function(&self, name: &str) -> Result<FunctionType> {
         let model = name.split(['?', ':']).next().unwrap_or(name);
-        self.functions.get(model).ok_or_else(|| {
+        let found = self.functions.get(model).ok_or_else(|| {
             let models: Vec<_> = self.functions.keys().map(String::as_str).collect();
             DataFusionError::Plan(format!(
                 "there is no model '{model}' that SQL can call; there are: {}",
                 models.join(", ")
             ))
-        })
+        })?;
+        if !name.contains('?') {
+            return Ok(found.function.clone());
+        }
+        let named = found.named(name);
+        named.map_err(|error| DataFusionError::Plan(error.message))
     }
 
     pub(crate) fn rows_per_call(&self) -> usize {

@@ -82,7 +82,7 @@ impl Hash for ModelFunction {
 
 impl ModelFunction {
     /// Checks a call of `model` when it is planned.
-    fn check(&self, model: &str, given: &[FieldRef]) -> Result<&FunctionType> {
+    fn check(&self, model: &str, given: &[FieldRef]) -> Result<FunctionType> {
         let function = self.cluster.function(model)?;
         let fits = |(given, wanted): (&FieldRef, &DataType)| passes(given.data_type(), wanted);
         let takes = function.arguments.len() == given.len()
@@ -141,11 +141,7 @@ impl ScalarUDFImpl for ModelFunction {
         };
         let given = args.arg_fields.get(1..).unwrap_or_default();
         let function = self.check(model, given)?;
-        Ok(Arc::new(Field::new(
-            self.name,
-            function.result.clone(),
-            true,
-        )))
+        Ok(Arc::new(Field::new(self.name, function.result, true)))
     }
 
     fn invoke_with_args(&self, _args: ScalarFunctionArgs) -> Result<ColumnarValue> {
@@ -177,8 +173,8 @@ impl AsyncScalarUDFImpl for ModelFunction {
                 kind, rows,
             )));
         };
-        let wanted = &self.cluster.function(&model)?.arguments;
-        let arguments = given.zip(wanted).map(|(value, wanted)| {
+        let wanted = self.cluster.function(&model)?.arguments;
+        let arguments = given.zip(&wanted).map(|(value, wanted)| {
             let value = value.into_array(rows)?;
             convert(&value, wanted)
         });

@@ -2,9 +2,13 @@
 
 use std::sync::Arc;
 
+use arrow::datatypes::{DataType, Field, Schema};
 use arrow_array::builder::{Float32Builder, ListBuilder};
 use arrow_array::cast::AsArray;
-use arrow_array::{ArrayRef, Float32Array, RecordBatch, UInt32Array};
+use arrow_array::types::Float32Type;
+use arrow_array::{
+    ArrayRef, FixedSizeListArray, Float32Array, Int64Array, RecordBatch, UInt32Array,
+};
 use async_trait::async_trait;
 use datafusion::execution::context::SessionContext;
 use futures::StreamExt;
@@ -18,13 +22,15 @@ use volley_flight::transport;
 use volley_sql::output::{Format, write};
 use volley_sql::{Cluster, ClusterConfig, session};
 use volley_types::registry::{Assignment, BackendKind, ModelSource, ModelVersionSpec};
+use volley_types::signature::with_labels;
 use volley_types::{
     ChunkStream, ErrorCode, ModelName, ModelRef, ModelVersion, Parameters, Predict, PredictError,
-    PredictRequest, Signature,
+    PredictRequest, Signature, Task,
 };
 
 /// `echo` is the text backend; `lengths` embeds a text as its length and its first byte;
-/// `overlap` scores a pair by the letters that both have.
+/// `overlap` scores a pair by the letters that both have; `survive` labels a number and tells the
+/// probability of each of two classes.
 struct Models {
     echo: Arc<dyn Backend>,
 }
@@ -63,12 +69,45 @@ fn overlap(batch: &RecordBatch) -> Vec<ArrayRef> {
     vec![Arc::new(scores), Arc::new(tokens)]
 }
 
+fn classes() -> Signature {
+    let item = Arc::new(Field::new_list_field(DataType::Float32, false));
+    let probability = Field::new("probability", DataType::FixedSizeList(item, 2), false);
+    let names = ["no".to_owned(), "yes".to_owned()];
+    Signature {
+        task: Task::Tensors,
+        input: Arc::new(Schema::new(vec![Field::new(
+            "age",
+            DataType::Float32,
+            false,
+        )])),
+        output: Arc::new(Schema::new(vec![
+            Field::new("label", DataType::Int64, false),
+            with_labels(probability, &names),
+        ])),
+    }
+}
+
+fn survive(batch: &RecordBatch) -> Vec<ArrayRef> {
+    let ages = batch.column(0).as_primitive::<Float32Type>();
+    let labels: Int64Array = ages
+        .values()
+        .iter()
+        .map(|age| i64::from(*age < 3.0))
+        .collect();
+    let yes = ages.values().iter().map(|age| 1.0 / age);
+    let both: Float32Array = yes.flat_map(|yes| [1.0 - yes, yes]).collect();
+    let item = Arc::new(Field::new_list_field(DataType::Float32, false));
+    let probabilities = FixedSizeListArray::new(item, 2, Arc::new(both), None);
+    vec![Arc::new(labels), Arc::new(probabilities)]
+}
+
 #[async_trait]
 impl Predict for Models {
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
         let (schema, compute): (_, fn(&RecordBatch) -> Vec<ArrayRef>) =
             match request.model.name.as_str() {
                 "echo" => return self.echo.predict(request).await,
+                "survive" => (classes().output, survive),
                 "lengths" => (Signature::embed(2).output, lengths),
                 _ => (Signature::rerank().output, overlap),
             };
@@ -83,6 +122,7 @@ impl Predict for Models {
     async fn signature(&self, model: &ModelRef) -> Result<Signature, PredictError> {
         match model.name.as_str() {
             "echo" => Ok(Signature::generation()),
+            "survive" => Ok(classes()),
             "lengths" => Ok(Signature::embed(2)),
             "overlap" => Ok(Signature::rerank()),
             _ => Err(PredictError::new(ErrorCode::NotFound, "no such model")),
@@ -90,7 +130,7 @@ impl Predict for Models {
     }
 
     async fn models(&self) -> Vec<ModelName> {
-        ["echo", "lengths", "overlap"]
+        ["echo", "lengths", "overlap", "survive"]
             .map(|name| ModelName::new(name).unwrap())
             .to_vec()
     }
@@ -198,6 +238,38 @@ async fn every_form_has_the_type_of_its_model_and_null_stays_null() {
 }
 
 #[tokio::test]
+async fn options_choose_the_result_and_its_type() {
+    let story = Story::begin().await;
+    let chosen = story
+        .csv(
+            "SELECT id, predict('survive?output=label', id) AS l, \
+             predict('survive?output=probability&class=yes', id) AS p FROM BOOKS \
+             WHERE id < 5 ORDER BY id",
+        )
+        .await;
+    assert_eq!(
+        chosen,
+        "id,l,p\n1,1,1.0\n2,1,0.5\n3,0,0.33333334\n4,0,0.25\n"
+    );
+    let types = story
+        .csv(
+            "SELECT arrow_typeof(predict('survive?output=label', id)) AS l, \
+             arrow_typeof(predict('survive?output=probability&class=no', id)) AS p \
+             FROM BOOKS LIMIT 1",
+        )
+        .await;
+    assert_eq!(types, "l,p\nInt64,Float32\n");
+    let sum = story
+        .csv("SELECT sum(predict('survive?output=probability&class=yes', id)) AS s FROM BOOKS WHERE id < 3")
+        .await;
+    assert_eq!(sum, "s\n1.5\n");
+    let whole = story
+        .csv("SELECT predict('survive', id)['label'] AS l FROM BOOKS WHERE id = 1")
+        .await;
+    assert_eq!(whole, "l\n1\n");
+}
+
+#[tokio::test]
 async fn parquet_and_ndjson_are_tables_and_results_are_written_in_three_forms() {
     let story = Story::begin().await;
     let parquet = story.path("books.parquet");
@@ -232,7 +304,7 @@ async fn wrong_calls_are_refused_when_they_are_planned() {
         ),
         (
             "SELECT predict('nobody', title) FROM BOOKS",
-            "there are: echo, lengths, overlap",
+            "there are: echo, lengths, overlap, survive",
         ),
         ("SELECT predict(title, title) FROM BOOKS", "text literal"),
         ("SELECT predict('lengths') FROM BOOKS", "takes (Utf8)"),
@@ -247,6 +319,20 @@ async fn wrong_calls_are_refused_when_they_are_planned() {
         ),
     ] {
         story.refused(sql, text).await;
+    }
+    for (name, text) in [
+        (
+            "survive?output=colour",
+            "must be one of 'label', 'probability'",
+        ),
+        ("survive?class=yes", "needs 'output'"),
+        (
+            "survive?output=probability&class=maybe",
+            "must be one of no, yes",
+        ),
+    ] {
+        let sql = format!("SELECT predict('{name}', id) FROM BOOKS");
+        story.refused(&sql, text).await;
     }
     story
         .refused(

@@ -38,6 +38,14 @@ pub(crate) struct Streams {
     tasks: BTreeMap<String, CancellationToken>,
 }
 
+/// Whether a node is a coordinator of the cluster; each is while the members are unknown.
+fn has_coordinator(members: &Members, node: &NodeIdentity) -> bool {
+    let NodeIdentity::Coordinator(id) = node else {
+        return false;
+    };
+    members.as_ref().is_none_or(|(_, ids)| ids.contains(&id.0))
+}
+
 impl Worker {
     /// Keeps a heartbeat stream to the coordinator at `address`, for ever.
     async fn run_heartbeat(self, address: String) {
@@ -98,25 +106,38 @@ impl Worker {
 
     /// Takes over who the coordinators are, unless it knows of a later membership.
     fn learn_members(&self, told: &wire::Membership) {
-        let mut members = self.0.members.lock();
-        if members
-            .as_ref()
-            .is_none_or(|(index, _)| *index < told.index)
-        {
-            let ids = told.coordinator_ids.iter().take(MAX_COORDINATORS);
-            *members = Some((told.index, ids.copied().collect()));
-        }
+        self.0.members.send_if_modified(|members| {
+            let is_later = members
+                .as_ref()
+                .is_none_or(|(index, _)| *index < told.index);
+            if is_later {
+                let ids = told.coordinator_ids.iter().take(MAX_COORDINATORS);
+                *members = Some((told.index, ids.copied().collect()));
+            }
+            is_later
+        });
     }
 
     /// Whether a node's certificate is good for calls here: it is a coordinator that is in the
     /// cluster now. Until a coordinator has told which ones are, each is.
     #[must_use]
     pub fn takes_calls_of(&self, node: &NodeIdentity) -> bool {
-        let NodeIdentity::Coordinator(id) = node else {
-            return false;
-        };
-        let members = self.0.members.lock();
-        members.as_ref().is_none_or(|(_, ids)| ids.contains(&id.0))
+        has_coordinator(&self.0.members.borrow(), node)
+    }
+
+    /// Waits until a node's certificate is not [good for calls](Worker::takes_calls_of) here.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost when the future is dropped.
+    pub fn revocation_of(&self, node: NodeIdentity) -> impl Future<Output = ()> + Send + use<> {
+        let mut members = self.0.members.subscribe();
+        async move {
+            let gone = members.wait_for(|members| !has_coordinator(members, &node));
+            if gone.await.is_err() {
+                // The worker has ended, and its calls end with it.
+                std::future::pending().await
+            }
+        }
     }
 
     async fn converse(

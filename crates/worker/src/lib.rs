@@ -72,7 +72,7 @@ struct Shared {
     /// What the driver last said of them.
     gpus: Mutex<Vec<volley_types::GpuReport>>,
     streams: Mutex<Streams>,
-    members: Mutex<heartbeat::Members>,
+    members: watch::Sender<heartbeat::Members>,
     draining: AtomicBool,
     /// A drain's grace is over.
     closed: AtomicBool,
@@ -117,7 +117,7 @@ impl Worker {
             overseer: Overseer::default(),
             gpus: Mutex::default(),
             streams: Mutex::default(),
-            members: Mutex::default(),
+            members: watch::Sender::default(),
             draining: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             tasks: TaskTracker::new(),

@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use futures::StreamExt;
+use serde_json::json;
 use volley_client::ClientError;
 use volley_tests::cluster::Cluster;
 use volley_tests::{process, until};
@@ -223,12 +225,9 @@ async fn a_new_cluster_begins_in_any_order_and_only_once_all_its_first_members_a
     }
 }
 
-/// The disk takes nothing more of the database: as where it is full or gone.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_coordinator_whose_disk_fails_leaves_service_and_ends_with_the_reason() {
-    let mut cluster = Cluster::new(1, 0);
+/// Has the first coordinator run so that writes beyond a limit fail; they would end its process.
+fn outlive_full_disks(cluster: &mut Cluster) {
     let start = cluster.folder().join("start.sh");
-    // Writes beyond the limit fail then; without this they would end the process.
     let script = format!(
         "#!/bin/sh\ntrap '' XFSZ\nexec {} \"$@\"\n",
         process::binary().display()
@@ -236,16 +235,28 @@ async fn a_coordinator_whose_disk_fails_leaves_service_and_ends_with_the_reason(
     std::fs::write(&start, script).unwrap();
     std::fs::set_permissions(&start, std::fs::Permissions::from_mode(0o755)).unwrap();
     cluster.coordinators[0].setting.program = Some(start);
-    cluster.run().await;
-    write(&cluster, 0, &names("kept")).await;
-    let node = &mut cluster.coordinators[0];
-    let (http, name) = (node.http.clone(), node.name.clone());
-    let mut process = node.process.take().unwrap();
+}
+
+/// From now on its disk takes nothing more of a process's database.
+fn fill_disk(process: &process::Process) {
     let pid = process.pid().unwrap().to_string();
     let limited = std::process::Command::new("prlimit")
         .args(["--pid", &pid, "--fsize=65536"])
         .status();
     assert!(limited.unwrap().success());
+}
+
+/// The disk takes nothing more of the database: as where it is full or gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_coordinator_whose_disk_fails_leaves_service_and_ends_with_the_reason() {
+    let mut cluster = Cluster::new(1, 0);
+    outlive_full_disks(&mut cluster);
+    cluster.run().await;
+    write(&cluster, 0, &names("kept")).await;
+    let node = &mut cluster.coordinators[0];
+    let (http, name) = (node.http.clone(), node.name.clone());
+    let mut process = node.process.take().unwrap();
+    fill_disk(&process);
     // Nothing is acknowledged that is not on the disk.
     let client = volley_tests::cluster::client(&[&http]);
     let mut refused = Vec::new();
@@ -268,4 +279,91 @@ async fn a_coordinator_whose_disk_fails_leaves_service_and_ends_with_the_reason(
     let reason = noted.lines().nth(1).unwrap();
     assert!(output.contains(reason), "{reason}: {output}");
     assert!(refused.iter().all(Result::is_err), "{refused:?}");
+}
+
+/// The status of a GET on a connection of its own; `None` where nobody answers.
+async fn status_of(http: &reqwest::Client, url: &str, key: Option<&str>) -> Option<u16> {
+    let request = http.get(url);
+    let request = match key {
+        Some(key) => request.bearer_auth(key),
+        None => request,
+    };
+    let answer = request.send().await.ok()?;
+    Some(answer.status().as_u16())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_coordinator_whose_consensus_has_failed_lets_nobody_in_until_its_process_ends() {
+    let mut cluster = Cluster::new(1, 1);
+    let (bootstrap, made) = process::run(&["keys", "bootstrap"]).await;
+    assert!(made, "{bootstrap}");
+    let file = cluster.folder().join("bootstrap.key");
+    std::fs::write(&file, &bootstrap).unwrap();
+    cluster.configure(0, |text| {
+        format!("{text}\n[security]\nbootstrap_key_file = {file:?}\n")
+    });
+    cluster.key = Some(bootstrap.trim().to_owned());
+    outlive_full_disks(&mut cluster);
+    cluster.run().await;
+    let client = cluster.client(0);
+    let mut keys = Vec::new();
+    for name in ["good", "revoked"] {
+        let made = json!({ "name": name, "role": "predict" });
+        let made = client.create_key(&made).await.unwrap();
+        keys.push(made["key"].as_str().unwrap().to_owned());
+        if name == "revoked" {
+            let id = made["id"].as_str().unwrap();
+            client.revoke_key(id).await.unwrap();
+        }
+    }
+    // A stream that goes on for a while keeps the process from ending at once.
+    let slow = json!({ "name": "slow", "function_name": "fake",
+                       "parameters": { "chunks": 1000, "delay_ms": 50, "text": "on" } });
+    cluster.deploy(&slow, 1).await;
+    let running = client.stream("slow", &json!({ "prompt": "x" })).await;
+    let mut running = running.unwrap();
+    assert!(running.next().await.unwrap().is_ok());
+
+    let http = reqwest::Client::builder().pool_max_idle_per_host(0);
+    let http = http.build().unwrap();
+    let base = format!("http://{}", cluster.coordinators[0].http);
+    let (ready, models) = (
+        format!("{base}/_volley/health/ready"),
+        format!("{base}/v1/models"),
+    );
+    let (good, revoked) = (keys[0].as_str(), keys[1].as_str());
+    assert_eq!(status_of(&http, &ready, None).await, Some(200));
+    assert_eq!(status_of(&http, &models, Some(good)).await, Some(200));
+    assert_eq!(status_of(&http, &models, Some(revoked)).await, Some(401));
+
+    let mut process = cluster.coordinators[0].process.take().unwrap();
+    fill_disk(&process);
+    // Whoever hears that a write failed has heard it after consensus did.
+    for turn in 0.. {
+        if client
+            .register_text_model(&format!("m{turn}"))
+            .await
+            .is_err()
+        {
+            break;
+        }
+    }
+    let mut seen = [0; 3];
+    while process.runs() {
+        let answers = [
+            status_of(&http, &ready, None).await,
+            status_of(&http, &models, Some(good)).await,
+            status_of(&http, &models, Some(revoked)).await,
+        ];
+        let expected: [&[u16]; 3] = [&[503], &[503], &[503, 401]];
+        for (place, status) in answers.into_iter().enumerate() {
+            if let Some(status) = status {
+                assert!(expected[place].contains(&status), "{place}: {status}");
+                seen[place] += 1;
+            }
+        }
+    }
+    eprintln!("answers of the failed coordinator: {seen:?}");
+    let ended = process.ended().await;
+    assert_eq!(ended.code(), Some(1), "{}", process.output());
 }

@@ -200,3 +200,51 @@ async fn a_sequence_stays_on_its_worker_and_ends_with_it() {
         "{kept} sequences were on the other worker, {lost} on this one"
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sequences_that_run_stay_where_they_began_when_a_replica_joins() {
+    let cluster = Cluster::start(3, 2).await;
+    let folder = tempfile::tempdir().unwrap();
+    copy(folder.path(), "sums", "summing");
+    configure(folder.path(), "sums", SUMS);
+    let path = folder.path().join("sums");
+    let body = json!({ "name": "sums", "function_name": "onnx", "path": path });
+    cluster.deploy(&body, 1).await;
+    let replicas = async |count| {
+        for index in 0..3 {
+            cluster
+                .wait(index, "the replicas are known", |status| {
+                    let mut models = status.models.iter();
+                    models.any(|it| it.id == "sums" && it.ready_replicas == count)
+                })
+                .await;
+        }
+    };
+    replicas(1).await;
+    let at = |place: u64| {
+        let place = usize::try_from(place % 3).unwrap();
+        cluster.coordinators[place].http.as_str()
+    };
+    let sequences = 1..=8_u64;
+    for sequence in sequences.clone() {
+        let begun = step(at(sequence), sequence, json!({ "sequence_start": true })).await;
+        assert_eq!(begun, (200, json!(1.0)));
+    }
+    cluster.client(0).deploy("sums", 2).await.unwrap();
+    replicas(2).await;
+    for number in 2..5_u64 {
+        for sequence in sequences.clone() {
+            let flags = json!({ "sequence_end": number == 4 });
+            let next = step(at(sequence + number), sequence, flags).await;
+            assert_eq!(next, (200, json!(number as f64)), "{sequence}");
+        }
+    }
+    // One that has ended is known nowhere, and one that begins may begin at either.
+    for sequence in sequences {
+        let (status, error) = step(at(sequence), sequence, json!({})).await;
+        assert_eq!(status, 400, "{error}");
+        assert!(error.as_str().unwrap().contains("has not begun"), "{error}");
+        let begun = step(at(sequence), sequence, json!({ "sequence_start": true })).await;
+        assert_eq!(begun, (200, json!(1.0)));
+    }
+}

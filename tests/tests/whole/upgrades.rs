@@ -4,9 +4,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use volley_tests::callers::Callers;
 use volley_tests::cluster::Cluster;
+use volley_tests::http::{exchange, post};
+use volley_tests::judges::root;
 use volley_tests::overload::Scale;
 use volley_tests::overload::losses::restarts;
 use volley_tests::{process, until};
@@ -131,6 +133,129 @@ async fn coordinators_are_upgraded_one_by_one_and_new_commands_wait_for_the_last
     .await;
     let ready = cluster.client(0).ready().await;
     assert!(!matches!(ready, Ok(true)), "{ready:?}");
+    if let Some(process) = cluster.coordinators[0].process.take() {
+        process.kill().await;
+    }
+}
+
+/// What waits for level 7: an ensemble, and a pipeline that takes a tensor of its model's type.
+const ENSEMBLE: &str = "platform: 'ensemble'
+    max_batch_size: 1024
+    input [ { name: 'x' data_type: TYPE_FP32 dims: [ 2 ] } ]
+    output [ { name: 'y' data_type: TYPE_FP32 dims: [ 2 ] } ]
+    ensemble_scheduling { step [
+      { model_name: 'plus' model_version: -1
+        input_map { key: 'x' value: 'x' } output_map { key: 'y' value: 'once' } },
+      { model_name: 'plus' model_version: -1
+        input_map { key: 'x' value: 'once' } output_map { key: 'y' value: 'y' } } ] }";
+
+fn tensor_pipeline() -> Value {
+    json!({ "task": "tensors", "inputs": { "x": "tensor" }, "steps": [
+        { "name": "once", "model": "plus", "inputs": { "x": "request.x" } },
+    ] })
+}
+
+/// What a name gives for one row at a coordinator.
+async fn infer(cluster: &Cluster, at: usize, name: &str) -> (u16, Value) {
+    let body = json!({ "inputs": [
+        { "name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2] },
+    ] });
+    let path = format!("/v2/models/{name}/infer");
+    let address = &cluster.coordinators[at].http;
+    let (status, answer) = exchange(address, &post(&path, &body.to_string())).await;
+    let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
+    (status, answer["outputs"][0]["data"].clone())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ensembles_and_inputs_of_tensors_wait_until_every_coordinator_reads_them() {
+    let held = "compatibility_level = 6\n";
+    let mut cluster = Cluster::new(3, 1);
+    for index in 0..3 {
+        cluster.configure(index, |text| {
+            text.replacen("[cluster]\n", &format!("[cluster]\n{held}"), 1)
+        });
+    }
+    cluster.run().await;
+    let path = root().join("crates/backend-onnx/tests/models/external");
+    let body = json!({ "name": "plus", "function_name": "onnx", "path": path });
+    cluster.deploy(&body, 1).await;
+    let repository = cluster.folder().join("repository");
+    std::fs::create_dir_all(repository.join("twice/1")).unwrap();
+    std::fs::write(repository.join("twice/config.pbtxt"), ENSEMBLE).unwrap();
+    let repository = repository.to_string_lossy().into_owned();
+    let register = ["model", "register", "--repository", &repository];
+    for turn in 0..3 {
+        let at = (turn + 1) % 3;
+        let (text, ok) = volley(&cluster, at, &register).await;
+        assert!(!ok && text.contains("finish the upgrade first"), "{text}");
+        let pipeline = tensor_pipeline();
+        let client = cluster.client(at);
+        let refused = client.put_pipeline("pass", &pipeline, None);
+        let refused = refused.await.unwrap_err().to_string();
+        assert!(refused.contains("runs at level 6"), "{refused}");
+        // All that was there before goes on, and nothing half registered is left.
+        assert_eq!(infer(&cluster, at, "plus").await.0, 200);
+        assert_eq!(infer(&cluster, at, "twice").await.0, 404);
+        let node = &mut cluster.coordinators[turn];
+        node.stop().await;
+        let text = std::fs::read_to_string(&node.config).unwrap();
+        std::fs::write(&node.config, text.replacen(held, "", 1)).unwrap();
+        node.start();
+        let id = turn as u64 + 1;
+        for index in 0..3 {
+            cluster
+                .wait(index, "everybody sees it at its new level", |status| {
+                    status.node.leader.is_some()
+                        && status.coordinators.iter().all(|node| {
+                            let level = if node.id <= id { LEVEL } else { 6 };
+                            node.level == Some(level)
+                        })
+                })
+                .await;
+        }
+    }
+    let (text, ok) = volley(&cluster, 0, &register).await;
+    assert!(
+        ok && text.contains("twice is registered as an ensemble"),
+        "{text}"
+    );
+    let pipeline = tensor_pipeline();
+    let client = cluster.client(1);
+    client.put_pipeline("pass", &pipeline, None).await.unwrap();
+    let (_, once) = infer(&cluster, 0, "plus").await;
+    for index in 0..3 {
+        cluster
+            .wait(
+                index,
+                "the registry is at the level of ensembles",
+                |status| status.level == Some(LEVEL),
+            )
+            .await;
+        until("the coordinator has the pipelines", || async {
+            let (status, answer) = infer(&cluster, index, "pass").await;
+            (status == 200).then(|| assert_eq!(answer, once))
+        })
+        .await;
+        let (status, twice) = infer(&cluster, index, "twice").await;
+        assert_eq!(status, 200, "{twice}");
+        assert_ne!(twice, once);
+    }
+
+    // A coordinator that goes back reads neither, and takes no part.
+    let node = &mut cluster.coordinators[0];
+    node.stop().await;
+    let text = std::fs::read_to_string(&node.config).unwrap();
+    let text = text.replacen("[cluster]\n", &format!("[cluster]\n{held}"), 1);
+    std::fs::write(&node.config, text).unwrap();
+    node.start();
+    until("it says why it takes no part", || async {
+        let process = cluster.coordinators[0].process.as_ref()?;
+        let said = process.output();
+        (said.contains("needs level 7") || said.contains("runs at level 6")).then_some(())
+    })
+    .await;
+    assert_eq!(infer(&cluster, 1, "twice").await.0, 200);
     if let Some(process) = cluster.coordinators[0].process.take() {
         process.kill().await;
     }

@@ -430,6 +430,43 @@ async fn a_prompt_that_is_echoed_has_the_probability_of_each_of_its_tokens() {
     }
 }
 
+/// Those who score a text behind a prompt drop the one token that they have to ask for, and so
+/// count on its entry, whichever token it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_token_that_ends_an_echoed_text_has_its_probability_too() {
+    let model = storyteller().await;
+    let beginning = "Once there was a small fox who lived near the bridge.";
+    let ids = rows(&model, beginning, &[yes("tokenize")]).await;
+    let row = each(&ids).next().unwrap();
+    let mut ids = row.token_ids().unwrap().values().to_vec();
+    let story = tell(&model, beginning, &[yes("raw"), tokens(400)]).await;
+    let story = story.unwrap();
+    assert_eq!(story.finish, Some(FinishReason::Stop), "{}", story.text());
+    ids.extend(story.ids);
+    let prompt = serde_json::to_string(&ids).unwrap();
+    for alternatives in [0, 1] {
+        let asked = [
+            yes("token_inputs"),
+            yes("echo"),
+            ("logprobs", ParamValue::Int(alternatives)),
+            tokens(1),
+        ];
+        let batches = rows(&model, &prompt, &asked).await;
+        let usage = each(&batches).find_map(|row| row.usage()).unwrap();
+        assert_eq!(usage.completion_tokens, 1);
+        let finish = each(&batches).find_map(|row| row.finish_reason());
+        assert_eq!(finish, Some(FinishReason::Stop), "the story ends here");
+        let told: Vec<serde_json::Value> = each(&batches)
+            .filter_map(|row| row.token_logprobs())
+            .flat_map(|told| serde_json::from_str::<Vec<serde_json::Value>>(told).unwrap())
+            .collect();
+        assert_eq!(told.len() as u32, usage.prompt_tokens + 1);
+        let end = told.last().unwrap();
+        assert_eq!(end["token"], "<|end|>");
+        assert!(end["logprob"].as_f64().unwrap() <= 0.0, "{end}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_row_says_how_long_the_prompt_is() {
     let model = storyteller().await;

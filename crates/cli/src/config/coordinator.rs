@@ -13,7 +13,6 @@ use volley_config::coordinator::{
     Cluster, CoordinatorFile, Grpc, Http, Listen, Raft, Requests, Resume, StoredResponses, Uploads,
 };
 use volley_coordinator::CoordinatorConfig;
-use volley_gateway::{ApiConfig, GrpcSkin, Origins};
 use volley_gateway::{ApiConfig, GrpcSkin, Origins, ResponsesConfig, ResumeConfig};
 use volley_registry::{MAX_MODELS, MAX_REGISTRY_BYTES};
 use volley_security::guard::Share;

@@ -11,12 +11,13 @@ use volley_backend_remote::RemoteConfig;
 use volley_config::FileKind;
 use volley_config::worker::{Onnx, Remote, WorkerFile};
 use volley_flight::server::FlightServerConfig;
+use volley_gateway::EdgeConfig;
 use volley_types::WorkerId;
 use volley_worker::WorkerConfig;
 
 use super::otlp;
 use super::security::SecurityPlan;
-use super::{hosts, read_file, set, set_count, set_span};
+use super::{hosts, read_file, set, set_count, set_size, set_span};
 use crate::backends::{Isolation, OnnxPlan};
 use crate::node::worker::WorkerPlan;
 
@@ -83,6 +84,8 @@ fn plan(file: WorkerFile) -> anyhow::Result<WorkerPlan> {
     set_span(&mut worker.write_stall, flight.write_timeout);
     let mut exchanges = FlightServerConfig::default();
     set_count(&mut exchanges.max_exchanges, flight.max_concurrent_streams);
+    let mut max_body_memory = EdgeConfig::default().max_inflight_body_bytes;
+    set_size(&mut max_body_memory, flight.max_body_memory);
     let mut onnx = onnx_plan(onnx)?;
     // What is loaded is counted against the budget; what runs is held to it.
     onnx.config.memory_limit = worker.memory_budget;
@@ -91,6 +94,7 @@ fn plan(file: WorkerFile) -> anyhow::Result<WorkerPlan> {
         flight: listen.flight,
         http: listen.http,
         exchanges,
+        max_body_memory,
         drain_timeout: shutdown
             .drain_timeout
             .map_or(Duration::from_secs(30), |span| span.0),

@@ -213,6 +213,7 @@ fn worker_plan(
         flight: addresses.flight.to_string(),
         http: addresses.http.to_string(),
         exchanges: FlightServerConfig::default(),
+        max_body_memory: EdgeConfig::default().max_inflight_body_bytes,
         drain_timeout: DRAIN_TIMEOUT,
         onnx: OnnxPlan {
             brought: Some(data_dir.join("models")),

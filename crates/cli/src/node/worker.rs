@@ -31,6 +31,8 @@ pub(crate) struct WorkerPlan {
     pub(crate) flight: String,
     pub(crate) http: String,
     pub(crate) exchanges: FlightServerConfig,
+    /// Memory for the messages of all calls.
+    pub(crate) max_body_memory: usize,
     pub(crate) drain_timeout: Duration,
     pub(crate) onnx: OnnxPlan,
     pub(crate) remote: RemoteConfig,
@@ -92,10 +94,11 @@ pub(crate) fn start(
     let told = Vec::new();
     let served = Arc::new(worker.clone());
     let served = Traced::around(served, &tracer, "predict", SpanKind::Server, told);
-    let intake = Intake::new(EdgeConfig::default().max_inflight_body_bytes);
+    let members = worker.clone();
     let server = FlightServer::new(served, plan.exchanges)
-        .taking_in(intake)
-        .checking(connectors);
+        .taking_in(Intake::new(plan.max_body_memory))
+        .checking(connectors)
+        .ending_at(Arc::new(move |node| Box::pin(members.revocation_of(node))));
     let members = worker.clone();
     let is_member = Arc::new(move |node: &NodeIdentity| members.takes_calls_of(node));
     let router = transport::server_builder().add_service(InterceptedService::new(

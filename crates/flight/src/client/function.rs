@@ -1,5 +1,6 @@
 //! Models as functions: what they take and give, and their calls.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,13 +10,40 @@ use arrow_schema::{DataType, Field, Fields, Schema};
 use futures::TryStreamExt;
 use tonic::Request;
 use tonic::metadata::{MetadataMap, MetadataValue};
-use volley_types::{Deadline, ErrorCode, Input, PredictError};
+use volley_types::{Deadline, ErrorCode, Input, PredictError, Signature};
 
 use super::exchange::{self, Opening};
 use super::{FlightClient, discovery};
-use crate::ingress;
 use crate::udf::caller::{ARGUMENTS, DOOR};
+use crate::udf::function::{self, Function};
 use crate::udf::types::argument_name;
+use crate::{describe, ingress};
+
+/// A model that can be called as a function, with what it takes and gives.
+#[derive(Clone, Debug)]
+pub struct FunctionModel {
+    /// Its function without options.
+    pub function: FunctionType,
+    signature: Signature,
+}
+
+impl FunctionModel {
+    /// The function `name` of this model: the model's name, with `:version` and `?option=value&…` as
+    /// wanted. Options may choose the result.
+    ///
+    /// # Errors
+    /// `InvalidInput`: what is wrong with the name or an option.
+    pub fn named(&self, name: &str) -> Result<FunctionType, PredictError> {
+        let (model, mut options) = function::parse_name(name)?;
+        let function = Function::of_model(&model, &self.signature, &mut options)?;
+        let arguments = function.args.fields().iter();
+        Ok(FunctionType {
+            name: self.function.name.clone(),
+            arguments: arguments.map(|field| field.data_type().clone()).collect(),
+            result: function.result_type().clone(),
+        })
+    }
+}
 
 /// A model as a function of its arguments.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,6 +78,28 @@ impl FlightClient {
         let by = self.accept_by(Instant::now());
         let infos = discovery::listed(self.service(), self.function_headers(), by).await?;
         Ok(infos.iter().filter_map(function_type).collect())
+    }
+
+    /// The same with what each of them takes and gives, for functions with options.
+    ///
+    /// # Errors
+    /// As for [`FlightClient::functions`].
+    pub async fn function_models(&self) -> Result<Vec<FunctionModel>, PredictError> {
+        let functions = self.functions().await?;
+        let by = self.accept_by(Instant::now());
+        let mut headers = self.headers();
+        headers.insert(DOOR, MetadataValue::from_static("rows"));
+        let infos = discovery::listed(self.service(), headers, by).await?;
+        let mut signatures: BTreeMap<_, _> = infos.iter().filter_map(named_signature).collect();
+        // A model that has come or gone between the two lists is left out.
+        let models = functions.into_iter().filter_map(|function| {
+            let signature = signatures.remove(&function.name)?;
+            Some(FunctionModel {
+                function,
+                signature,
+            })
+        });
+        Ok(models.collect())
     }
 
     /// The values of the function `name` for `rows` rows of `arguments`, columns of that length,
@@ -98,6 +148,12 @@ impl FlightClient {
         headers.insert(DOOR, MetadataValue::from_static("function"));
         headers
     }
+}
+
+fn named_signature(info: &FlightInfo) -> Option<(String, Signature)> {
+    let schema = ingress::decode_schema_bytes(&info.schema).ok()?;
+    let name = info.flight_descriptor.as_ref()?.path.first()?.clone();
+    Some((name, describe::signature_of(&schema)?))
 }
 
 fn function_type(info: &FlightInfo) -> Option<FunctionType> {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use arrow_flight::{FlightData, FlightDescriptor};
 use arrow_schema::{Schema, SchemaRef};
+use futures::future::BoxFuture;
 use futures::{FutureExt, Stream, StreamExt};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
@@ -46,13 +47,13 @@ const READY_MESSAGES: usize = 2;
 const FIRST_ROWS_WITHIN: Duration = Duration::from_millis(250);
 
 /// Starts an exchange. It runs on its own, so that it notices a client that does not read, and
-/// ends with the stream that is returned.
+/// ends with the stream that is returned, or with the error of `revoked`.
 pub(super) fn start(
     predict: Arc<dyn Predict>,
     caller: Caller,
     config: FlightServerConfig,
     request: Request<Streaming<FlightData>>,
-    place: OwnedSemaphorePermit,
+    (place, revoked): (OwnedSemaphorePermit, BoxFuture<'static, PredictError>),
 ) -> Outgoing {
     let (replies, messages) = mpsc::channel(READY_MESSAGES);
     let (metadata, extensions, requests) = request.into_parts();
@@ -66,7 +67,10 @@ pub(super) fn start(
         taken,
     };
     let task = tokio::spawn(async move {
-        let outcome = exchange.run(&metadata, requests).await;
+        let outcome = tokio::select! {
+            outcome = exchange.run(&metadata, requests) => outcome,
+            error = revoked => Err(to_status(&error, None)),
+        };
         drop(place);
         outcome
     });

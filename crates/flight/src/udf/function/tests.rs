@@ -20,7 +20,7 @@ fn function(signature: &Signature, name: &str) -> (Function, Parameters) {
 fn texts(columns: &[&[Option<&str>]]) -> RecordBatch {
     let columns = columns.iter().enumerate().map(|(index, values)| {
         let column: ArrayRef = Arc::new(StringArray::from(values.to_vec()));
-        (argument(index), column)
+        (argument_name(index), column)
     });
     RecordBatch::try_from_iter_with_nullable(columns.map(|(name, column)| (name, column, true)))
         .unwrap()
@@ -191,7 +191,7 @@ fn table() -> Signature {
 
 fn columns(columns: &[ArrayRef]) -> RecordBatch {
     let columns = columns.iter().enumerate();
-    let columns = columns.map(|(index, column)| (argument(index), column.clone(), true));
+    let columns = columns.map(|(index, column)| (argument_name(index), column.clone(), true));
     RecordBatch::try_from_iter_with_nullable(columns).unwrap()
 }
 
