@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 
-use crate::{assert_none, root};
+use crate::{assert_none, files, read, root};
 
 /// The crates of the workspace that each may depend on, without `volley-`. Dev-dependencies may
 /// name anything: a test replaces the next room.
