@@ -1,9 +1,9 @@
 //! What changes the cluster itself: its coordinators and who leads them; and its backup.
 
-use axum::Json;
-use axum::response::{IntoResponse, Response};
 use http::header;
 use serde_json::{Value, json};
+use volley_http_edge::axum::Json;
+use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::{NodeId, PredictError};
 
 use crate::ops::members;

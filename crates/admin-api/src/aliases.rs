@@ -1,9 +1,9 @@
 //! `/_volley/aliases`: names that split requests over models and versions.
 
-use axum::Json;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use volley_http_edge::axum::Json;
 use volley_types::registry::{AliasEntry, AliasMirror, AliasSpec, AliasTarget, RegistryCommand};
 use volley_types::{ErrorCode, ModelName, PredictError, Revision};
 

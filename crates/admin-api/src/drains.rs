@@ -1,7 +1,7 @@
 //! `/_volley/nodes/{id}/drain`: nodes are taken out of work and put back.
 
-use axum::Json;
 use serde_json::{Value, json};
+use volley_http_edge::axum::Json;
 use volley_types::control::DrainStatus;
 use volley_types::registry::{Drain, RegistryCommand};
 use volley_types::{ErrorCode, NodeId, NodeIdentity, PredictError, WorkerId};

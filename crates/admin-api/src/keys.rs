@@ -1,9 +1,9 @@
 //! API keys: made, listed, rotated, revoked. A key is shown once, when it is made; what is kept
 //! of it is a hash.
 
-use axum::Json;
 use http::{HeaderValue, StatusCode, header};
 use serde_json::{Map, Value, json};
+use volley_http_edge::axum::Json;
 use volley_security::key::KeyText;
 use volley_security::now_ms;
 use volley_types::registry::RegistryCommand;

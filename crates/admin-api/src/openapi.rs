@@ -4,10 +4,10 @@
 //! does and takes is in [`operations`], the forms of bodies in `openapi/schemas.json`. A test
 //! tells a route that is not described; what is described and is no route is told at the start.
 
-use axum::response::{Html, IntoResponse, Response};
 use bytes::Bytes;
 use http::{HeaderMap, header};
 use serde_json::{Map, Value, json};
+use volley_http_edge::axum::response::{Html, IntoResponse, Response};
 use volley_types::{ErrorCode, PredictError};
 
 use volley_http_edge::auth::{Access, PUBLIC};

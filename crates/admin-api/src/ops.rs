@@ -1,9 +1,9 @@
 //! Health, metrics and status.
 
-use axum::Json;
-use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
 use serde_json::{Value, json};
+use volley_http_edge::axum::Json;
+use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::control::{ClusterStatus, ReplicaStatus, WorkerStatus};
 use volley_types::registry::{CoordinatorMember, ReplicaState};
 use volley_types::{GpuReport, NodeIdentity};

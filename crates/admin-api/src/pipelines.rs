@@ -5,9 +5,9 @@ mod render;
 
 use std::sync::Arc;
 
-use axum::Json;
 use http::StatusCode;
 use serde_json::{Map, Value, json};
+use volley_http_edge::axum::Json;
 use volley_types::registry::{PipelineSpec, RegistryCommand};
 use volley_types::{ErrorCode, ModelName, PredictError, Revision};
 

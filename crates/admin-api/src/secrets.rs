@@ -1,8 +1,8 @@
 //! Secrets that the cluster holds sealed: put, listed by name, sealed anew, deleted. None is ever
 //! shown.
 
-use axum::Json;
 use serde_json::{Value, json};
+use volley_http_edge::axum::Json;
 use volley_types::registry::{RegistryCommand, SealedSecret};
 use volley_types::{PredictError, SecretName};
 

@@ -26,6 +26,8 @@ mod mutants;
 mod neighbours;
 #[path = "it/prefixes.rs"]
 mod prefixes;
+#[path = "it/prompt_tokens.rs"]
+mod prompt_tokens;
 #[path = "it/reasoned.rs"]
 mod reasoned;
 #[path = "it/served.rs"]

@@ -11,10 +11,10 @@ pub mod models;
 pub(crate) mod operations;
 mod request;
 
-use axum::Json;
-use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
 use serde_json::{Value, json};
+use volley_http_edge::axum::Json;
+use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::params::COUNT_TOKENS;
 use volley_types::{
     ChunkStream, Details, Dialect, FinishReason, GenerationRow, Input, PredictError,

@@ -11,9 +11,9 @@ mod events;
 pub(crate) mod operations;
 mod request;
 
-use axum::Json;
-use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
+use volley_http_edge::axum::Json;
+use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::{
     Citation, Details, Dialect, FinishReason, PredictError, PredictRequest, Task, Usage,
 };

@@ -3,8 +3,8 @@
 use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray;
 use arrow_array::types::UInt32Type;
-use axum::Json;
 use serde_json::{Map, Value};
+use volley_http_edge::axum::Json;
 use volley_types::params::TOKEN_VECTORS;
 use volley_types::signature::TOKENS;
 use volley_types::{PredictError, Task};

@@ -14,9 +14,9 @@ mod tei;
 mod tgi;
 pub(crate) mod tokens;
 
-use axum::Json;
-use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value};
+use volley_http_edge::axum::Json;
+use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::{PredictError, Task};
 
 pub(crate) use self::embed_all::embed_all;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Float32Type;
 use arrow_array::{Array, ArrayRef, RecordBatch, StringArray};
-use axum::Json;
 use serde_json::{Map, Value, json};
+use volley_http_edge::axum::Json;
 use volley_types::signature::{INPUT_TYPE, QUERY, TEXT, TEXT_PAIR};
 use volley_types::{PredictError, Task};
 

@@ -1,8 +1,8 @@
 //! Text Generation Inference: generations, whole and streamed, and what there is.
 
-use axum::Json;
-use axum::response::Response;
 use serde_json::{Map, Value, json};
+use volley_http_edge::axum::Json;
+use volley_http_edge::axum::response::Response;
 use volley_types::{GenerationRow, PredictError, PredictRequest, Task};
 
 use super::Body;

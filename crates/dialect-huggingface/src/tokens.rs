@@ -5,9 +5,9 @@
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
-use axum::Json;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use volley_http_edge::axum::Json;
 use volley_types::params::{DETOKENIZE, TOKEN_INPUTS, TOKENIZE};
 use volley_types::signature::{QUERY, TEXT};
 use volley_types::{ErrorCode, GenerationRow, PredictError, Task};

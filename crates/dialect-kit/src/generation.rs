@@ -1,6 +1,6 @@
 //! Generations as streams of a dialect's events.
 
-use axum::response::Response;
+use volley_http_edge::axum::response::Response;
 use volley_types::{GenerationRow, PredictRequest};
 
 use crate::answer;

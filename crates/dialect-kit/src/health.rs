@@ -1,9 +1,9 @@
 //! Health, as servers of one model report it.
 
-use axum::Json;
-use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use serde_json::{Value, json};
+use volley_http_edge::axum::Json;
+use volley_http_edge::axum::response::{IntoResponse, Response};
 
 use volley_http_edge::edge::Caller;
 

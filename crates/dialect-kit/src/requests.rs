@@ -1,10 +1,10 @@
 //! What every dialect makes of a body: the model that it means, and the request to the cluster.
 
 use arrow_array::RecordBatch;
-use axum::extract::{FromRequestParts, RawPathParams};
 use http::request::Parts;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use volley_http_edge::axum::extract::{FromRequestParts, RawPathParams};
 use volley_types::{
     Dialect, ErrorCode, Input, ModelRef, PredictError, PredictRequest, Signature, Task,
 };

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use arrow_array::RecordBatch;
 use async_stream::stream;
-use axum::body::Body;
-use axum::response::Response;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::{FutureExt, Stream, StreamExt};
 use http::{HeaderValue, header};
 use serde_json::Value;
 use tokio::time::Instant;
+use volley_http_edge::axum::body::Body;
+use volley_http_edge::axum::response::Response;
 use volley_types::{ChunkStream, EventPieces, PredictError};
 
 use volley_http_edge::context::{self, RequestContext};
@@ -106,7 +106,7 @@ pub fn body<E>(
     context: &RequestContext,
 ) -> Response
 where
-    E: Into<axum::BoxError> + 'static,
+    E: Into<volley_http_edge::axum::BoxError> + 'static,
 {
     let pieces = InSpan::new(pieces, context.span.clone());
     let mut response = Response::new(context.watches.watch(Body::from_stream(pieces)));

@@ -1,7 +1,7 @@
 //! A model's configuration, as Triton's clients read it.
 
-use axum::Json;
 use serde_json::{Value, json};
+use volley_http_edge::axum::Json;
 use volley_types::Task;
 
 use super::describe::{self, TensorForm};

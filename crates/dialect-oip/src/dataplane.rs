@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use axum::response::{Html, IntoResponse, Response};
 use http::{HeaderMap, header};
 use serde_json::{Map, Value, json};
+use volley_http_edge::axum::response::{Html, IntoResponse, Response};
 
 use crate::error::OipErrors;
 use crate::state::Oip;
@@ -61,7 +61,7 @@ pub fn routes(oip: &Oip, whole: &Value) -> Routes<()> {
         "/v2/docs/dataplane.json",
         get(VIEWER, move || {
             let document = shown.clone();
-            async move { axum::Json(document.as_ref().clone()) }
+            async move { volley_http_edge::axum::Json(document.as_ref().clone()) }
         }),
     );
     for place in MODEL {
@@ -72,7 +72,11 @@ pub fn routes(oip: &Oip, whole: &Value) -> Routes<()> {
         };
         let as_data = move |caller: Caller, Path(named): Path<Named>| {
             let document = data.clone();
-            async move { Ok::<_, ApiError>(axum::Json(of_model(&caller, &named, &document).await?)) }
+            async move {
+                Ok::<_, ApiError>(volley_http_edge::axum::Json(
+                    of_model(&caller, &named, &document).await?,
+                ))
+            }
         };
         routes = routes
             .route(&format!("{place}/docs"), get(VIEWER, as_page))

@@ -1,9 +1,9 @@
 //! `generate` and `generate_stream`: text in, text out; or, of a model of tensors, flat objects.
 
-use axum::Json;
-use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
+use volley_http_edge::axum::Json;
+use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::{GenerationRow, Input, PredictError, PredictRequest, Task};
 
 use super::events::GenerateEvents;

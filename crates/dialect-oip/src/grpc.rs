@@ -14,14 +14,14 @@ mod service;
 mod stream;
 mod triton;
 
-use axum::Router;
-use axum::extract::Request;
-use axum::middleware::from_fn_with_state;
-use axum::response::{IntoResponse, Response};
 use tonic::Status;
 use tonic::codec::CompressionEncoding::{Deflate, Gzip};
 use tonic::server::NamedService;
 use tower::Service;
+use volley_http_edge::axum::Router;
+use volley_http_edge::axum::extract::Request;
+use volley_http_edge::axum::middleware::from_fn_with_state;
+use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_proto::inference::mlserver::grpc_inference_service_server::GrpcInferenceServiceServer as MlServerServer;
 use volley_proto::inference::triton::grpc_inference_service_server::GrpcInferenceServiceServer as TritonServer;
 
@@ -95,5 +95,5 @@ where
 
 async fn no_service() -> Response {
     let status = Status::unimplemented("this listener serves inference.GRPCInferenceService");
-    status.into_http::<axum::body::Body>()
+    status.into_http::<volley_http_edge::axum::body::Body>()
 }

@@ -1,7 +1,7 @@
 //! The index of the repository: what there is.
 
-use axum::Json;
 use serde_json::{Value, json};
+use volley_http_edge::axum::Json;
 use volley_types::control::ModelStatus;
 use volley_types::registry::{ModelState, RegistryState, ReplicaState};
 use volley_types::signature::Served;

@@ -1,10 +1,10 @@
 //! `POST /v2/models/{model}/infer`.
 
 use arrow_array::RecordBatch;
-use axum::body::Body;
-use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, header};
 use serde_json::json;
+use volley_http_edge::axum::body::Body;
+use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::{Input, Parameters, PredictError, PredictRequest, Task};
 
 use super::outputs::{self, Outputs, Wanted};
@@ -180,7 +180,7 @@ fn respond(
         head["id"] = id.into();
     }
     let Some(bytes) = outputs.bytes else {
-        return Ok(axum::Json(head).into_response());
+        return Ok(volley_http_edge::axum::Json(head).into_response());
     };
     let mut body = head.to_string().into_bytes();
     let length = HeaderValue::from(body.len());

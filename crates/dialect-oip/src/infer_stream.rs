@@ -3,9 +3,9 @@
 
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
-use axum::response::Response;
 use bytes::{BufMut, Bytes, BytesMut};
 use serde_json::{Map, Value, json};
+use volley_http_edge::axum::response::Response;
 use volley_types::{ChunkStream, GenerationRow, PredictError, PredictRequest, Task};
 
 use super::infer::{Asked, filled};

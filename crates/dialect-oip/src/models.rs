@@ -1,9 +1,9 @@
 //! Metadata and health.
 
-use axum::Json;
-use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use serde_json::{Value, json};
+use volley_http_edge::axum::Json;
+use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::ErrorCode;
 
 use super::describe::{self, TensorForm};

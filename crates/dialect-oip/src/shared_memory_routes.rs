@@ -1,9 +1,9 @@
 //! The routes of shared memory.
 
-use axum::Json;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use volley_http_edge::axum::Json;
 use volley_types::{ErrorCode, PredictError};
 
 use crate::state::Caller;

@@ -1,7 +1,7 @@
 //! The routes of statistics.
 
-use axum::Json;
 use serde_json::{Value, json};
+use volley_http_edge::axum::Json;
 
 use super::{Found, Named};
 use crate::state::Caller;

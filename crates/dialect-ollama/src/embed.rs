@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
-use axum::Json;
 use serde_json::{Map, Value, json};
+use volley_http_edge::axum::Json;
 use volley_types::signature::TEXT;
 use volley_types::{Input, ModelRef, Parameters, PredictError, PredictRequest, Task};
 

@@ -1,8 +1,8 @@
 //! `POST /api/chat` and `POST /api/generate`.
 
-use axum::Json;
-use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value};
+use volley_http_edge::axum::Json;
+use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::{Dialect, GenerationRow, Input, PredictError, PredictRequest, Task};
 
 use super::events::{Kind, Lines};

@@ -1,10 +1,10 @@
 //! What there is: `GET /api/tags`, `GET /api/ps`, `POST /api/show`, `POST /api/pull`,
 //! `GET /api/version`.
 
-use axum::Json;
-use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, header};
 use serde_json::{Value, json};
+use volley_http_edge::axum::Json;
+use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::registry::{ModelEntry, ModelVersionSpec, ReplicaState};
 use volley_types::{ErrorCode, PredictError, Task};
 

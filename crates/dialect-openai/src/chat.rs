@@ -2,9 +2,9 @@
 
 mod legacy;
 
-use axum::Json;
-use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
+use volley_http_edge::axum::Json;
+use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::{PredictError, PredictRequest, Task};
 
 use super::events::{CompletionEvents, Kind};

@@ -1,8 +1,8 @@
 //! `POST /v1/completions`: prompts go to the model as they are.
 
-use axum::Json;
-use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
+use volley_http_edge::axum::Json;
+use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::params::ECHO;
 use volley_types::{PredictError, PredictRequest, Task};
 

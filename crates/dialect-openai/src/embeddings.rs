@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
-use axum::Json;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value, json};
+use volley_http_edge::axum::Json;
 use volley_types::signature::{INPUT_TYPE, TEXT};
 use volley_types::{ModelRef, PredictError, Task};
 

@@ -12,9 +12,9 @@ pub mod store;
 pub(crate) mod stored;
 mod tools;
 
-use axum::Json;
-use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
+use volley_http_edge::axum::Json;
+use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::params::COUNT_TOKENS;
 use volley_types::{Dialect, ErrorCode, PredictError, PredictRequest, Task};
 

@@ -7,9 +7,9 @@ pub(crate) mod held;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use axum::Json;
 use futures::future::join_all;
 use serde_json::{Value, json};
+use volley_http_edge::axum::Json;
 use volley_types::registry::{RegistryCommand, RegistryState, TaskRecord, TaskState};
 use volley_types::{Deadline, ErrorCode, HeldTask, ModelRef, NodeId, PredictError};
 

@@ -9,9 +9,9 @@ pub(crate) mod sealing;
 
 use std::collections::BTreeMap;
 
-use axum::Json;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use volley_http_edge::axum::Json;
 use volley_providers::Provider;
 use volley_security::Principal;
 use volley_types::registry::{ConnectorSpec, CredentialRef, RegistryCommand, RegistryState};

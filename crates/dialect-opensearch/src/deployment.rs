@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use axum::Json;
 use serde_json::{Map, Value, json};
+use volley_http_edge::axum::Json;
 use volley_types::registry::{DeployOptions, Deployment, RegistryCommand, RolloutAction, Scaling};
 use volley_types::{ModelName, PredictError};
 

@@ -1,7 +1,7 @@
 //! Model groups: register, get, update, delete, search.
 
-use axum::Json;
 use serde_json::{Map, Value, json};
+use volley_http_edge::axum::Json;
 use volley_types::registry::{ModelGroup, RegistryCommand, RegistryState};
 use volley_types::{ErrorCode, ModelGroupId, PredictError};
 

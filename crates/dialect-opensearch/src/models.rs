@@ -3,9 +3,9 @@
 
 mod life;
 
-use axum::Json;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use volley_http_edge::axum::Json;
 use volley_types::control::ModelStatus;
 use volley_types::registry::{
     BackendKind, ModelEntry, ModelSource, ModelUrl, ModelUrlKind, ModelVersionSpec,

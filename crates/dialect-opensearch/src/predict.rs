@@ -1,10 +1,10 @@
 //! `_predict` and `_predict/stream`.
 
 use arrow_array::RecordBatch;
-use axum::Json;
-use axum::extract::{FromRequest, Request};
-use axum::response::Response;
 use serde_json::{Value, json};
+use volley_http_edge::axum::Json;
+use volley_http_edge::axum::extract::{FromRequest, Request};
+use volley_http_edge::axum::response::Response;
 use volley_types::{
     Citation, Control, GenerationRow, Input, ModelRef, PredictError, PredictRequest, Signature,
     Task,

@@ -14,12 +14,12 @@ mod pieces;
 
 use std::time::Duration;
 
-use axum::body::Body;
-use axum::extract::{FromRequest, Request};
-use axum::response::{IntoResponse, Response};
 use futures::{Stream, StreamExt};
 use http::{HeaderMap, header};
 use serde_json::Value;
+use volley_http_edge::axum::body::Body;
+use volley_http_edge::axum::extract::{FromRequest, Request};
+use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::{
     ChunkStream, GenerationRow, Input, ModelRef, Parameters, PredictError, PredictRequest, Share,
     Task,

@@ -5,10 +5,10 @@ mod names;
 
 use std::collections::BTreeMap;
 
-use axum::Json;
 use regex::{Regex, RegexBuilder};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use volley_http_edge::axum::Json;
 use volley_types::PredictError;
 use volley_types::registry::{ConnectorSpec, RegistryCommand, RegistryState};
 

@@ -6,9 +6,9 @@ mod profile;
 
 use std::collections::BTreeMap;
 
-use axum::Json;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use volley_http_edge::axum::Json;
 use volley_types::control::{ClusterStatus, WorkerStatus};
 use volley_types::registry::ReplicaState;
 use volley_types::{ErrorCode, PredictError};

@@ -1,8 +1,8 @@
 //! Tasks. Their ids are made of what they are about, and their state is computed from the
 //! registry and the replicas: any coordinator answers for any task, and none is ever stuck.
 
-use axum::Json;
 use serde_json::{Value, json};
+use volley_http_edge::axum::Json;
 use volley_types::registry::{
     ModelEntry, ModelState, RegistryCommand, RegistryState, ReplicaState,
 };

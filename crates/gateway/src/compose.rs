@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::Router;
+use volley_http_edge::axum::Router;
 use volley_security::Gatekeeper;
 use volley_types::arrow_messages::OpenArrow;
 

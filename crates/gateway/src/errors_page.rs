@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use axum::response::IntoResponse;
 use serde_json::Value;
+use volley_http_edge::axum::response::IntoResponse;
 use volley_types::{ErrorCode, ErrorReason, PredictError};
 
 use self::page::assert_current;
@@ -79,7 +79,7 @@ async fn row(name: &str, error: &PredictError) -> String {
         let response = render(response, format, "id");
         let status = response.status().as_u16();
         let again = response.headers().get("x-should-retry").is_some();
-        let body = axum::body::to_bytes(response.into_body(), 1 << 16)
+        let body = volley_http_edge::axum::body::to_bytes(response.into_body(), 1 << 16)
             .await
             .unwrap();
         let body: Value = serde_json::from_slice(&body).unwrap();

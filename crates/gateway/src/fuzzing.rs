@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use axum::body::Body;
 use bytes::Bytes;
 use futures::{StreamExt, stream};
+use volley_http_edge::axum::body::Body;
 use volley_types::arrow_messages::ReadArrow;
 use volley_types::{Input, PredictError};
 

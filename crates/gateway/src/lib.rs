@@ -14,9 +14,9 @@ mod ws;
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::{Extension, Router};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use volley_http_edge::axum::{Extension, Router};
 use volley_security::Gatekeeper;
 use volley_security::tls::EdgeTls;
 use volley_types::arrow_messages::OpenArrow;

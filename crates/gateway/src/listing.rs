@@ -1,9 +1,9 @@
 //! `GET /v1/models`, which OpenAI's clients call, and Anthropic's, who send `anthropic-version` and
 //! get their own form.
 
-use axum::Json;
 use http::HeaderMap;
 use serde_json::Value;
+use volley_http_edge::axum::Json;
 
 use volley_dialect_anthropic as anthropic;
 use volley_dialect_anthropic::error::is_client;

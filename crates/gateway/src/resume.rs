@@ -12,15 +12,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use axum::Json;
-use axum::extract::Request;
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use volley_http_edge::axum::Json;
+use volley_http_edge::axum::extract::Request;
+use volley_http_edge::axum::middleware::Next;
+use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::{
     ErrorCode, EventId, EventPieces, HeldStreams, PredictError, StreamId, StreamOwner, TakenUp,
 };

@@ -6,9 +6,6 @@
 mod message;
 mod session;
 
-use axum::body::Body;
-use axum::extract::{FromRequest, Request};
-use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderValue, StatusCode, Version, header};
@@ -18,6 +15,9 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tracing::Instrument;
+use volley_http_edge::axum::body::Body;
+use volley_http_edge::axum::extract::{FromRequest, Request};
+use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::{ErrorCode, ModelRef, PredictError};
 
 use self::session::Session;

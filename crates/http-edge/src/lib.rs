@@ -30,3 +30,6 @@ pub mod routes;
 pub mod serve;
 pub mod stall;
 pub mod watch;
+
+/// The web framework: dialects name it through this crate alone.
+pub use axum;

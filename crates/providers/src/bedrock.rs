@@ -1,5 +1,4 @@
-//! Amazon Bedrock's Converse: [`request`] writes it, `signing` signs it, `frames` cuts its stream,
-//! and here is what its events mean.
+//! Amazon Bedrock's Converse: [`request`] writes it, and here is what its events mean.
 
 mod model;
 mod request;
@@ -454,10 +453,9 @@ mod tests {
                 ..volley_types::ChatMessage::new("assistant", "Hi")
             };
             let talk = volley_backend::items::Item::Chat(vec![turn]);
-            let body =
-                crate::tests::asking(&request::PARAMETERS, Default::default(), |request| {
-                    request::body("m", &talk, request)
-                });
+            let body = crate::tests::asking(&request::PARAMETERS, Default::default(), |request| {
+                request::body("m", &talk, request)
+            });
             let mut sent = body.unwrap()["messages"][0]["content"].take();
             let text = sent.as_array_mut().unwrap().pop().unwrap();
             assert_eq!((sent, text), (content.clone(), json!({ "text": "Hi" })));

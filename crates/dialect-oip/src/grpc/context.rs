@@ -4,10 +4,6 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::middleware::Next;
-use axum::response::Response;
 use futures::{FutureExt, StreamExt, future};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, header};
 use hyper::body::Body as HttpBody;
@@ -15,6 +11,10 @@ use parking_lot::Mutex;
 use tonic::Status;
 use tonic::metadata::MetadataValue;
 use tracing::Instrument;
+use volley_http_edge::axum::body::Body;
+use volley_http_edge::axum::extract::{Request, State};
+use volley_http_edge::axum::middleware::Next;
+use volley_http_edge::axum::response::Response;
 use volley_proto::inference::triton::ModelInferRequest;
 use volley_proto::status::{grpc_code, public_message};
 use volley_proto::wire_bytes;
@@ -258,8 +258,8 @@ fn counted(body: Body, taken: Arc<Mutex<Share>>) -> Body {
     Body::from_stream(body.into_data_stream().map(move |piece| {
         let piece = piece?;
         let grown = taken.lock().grow(piece.len());
-        grown.map_err(|error| axum::Error::new(status(&error)))?;
-        Ok::<_, axum::Error>(piece)
+        grown.map_err(|error| volley_http_edge::axum::Error::new(status(&error)))?;
+        Ok::<_, volley_http_edge::axum::Error>(piece)
     }))
 }
 
@@ -267,7 +267,7 @@ fn counted(body: Body, taken: Arc<Mutex<Share>>) -> Body {
 fn in_time(body: Body, limit: Duration) -> Body {
     let late = tokio::time::sleep(limit).map(|()| {
         let error = Status::deadline_exceeded("the request's message did not arrive in time");
-        Some(Err(axum::Error::new(error)))
+        Some(Err(volley_http_edge::axum::Error::new(error)))
     });
     let data = body.into_data_stream().map(Some);
     let data = data.chain(futures::stream::once(future::ready(None)));
@@ -316,7 +316,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_message_that_does_not_arrive_is_given_up() {
-        let endless = futures::stream::pending::<Result<bytes::Bytes, axum::Error>>();
+        let endless =
+            futures::stream::pending::<Result<bytes::Bytes, volley_http_edge::axum::Error>>();
         let mut late =
             in_time(Body::from_stream(endless), Duration::from_secs(1)).into_data_stream();
         assert!(late.next().await.unwrap().is_err());

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use axum::Json;
-use axum::response::{IntoResponse, Response};
 use futures::TryStreamExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use volley_http_edge::axum::Json;
+use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::{ErrorCode, HeldStreams, PredictError, StreamId, TakenUp};
 
 use crate::state::ResponsesCaller as Caller;

@@ -1,8 +1,8 @@
 //! A model's life after its registration: change, deploy, undeploy, delete.
 
-use axum::Json;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use volley_http_edge::axum::Json;
 use volley_types::control::DeploymentFailure;
 use volley_types::registry::{
     BackendKind, ModelSource, ModelState, ModelVersionSpec, RegistryCommand, RegistryState,

@@ -4,10 +4,10 @@
 
 use std::pin::Pin;
 
-use axum::body::Body;
 use bytes::Bytes;
 use futures::StreamExt;
 use tokio::sync::mpsc;
+use volley_http_edge::axum::body::Body;
 use volley_types::PredictError;
 
 use super::Given;
@@ -43,7 +43,8 @@ impl Ahead {
     }
 
     fn begin(body: Body) -> (Self, Body) {
-        let (sender, receiver) = mpsc::channel::<Result<Bytes, axum::Error>>(PIECES);
+        let (sender, receiver) =
+            mpsc::channel::<Result<Bytes, volley_http_edge::axum::Error>>(PIECES);
         let read = async move {
             let mut body = body.into_data_stream();
             // The place first: what is read has somewhere to go.

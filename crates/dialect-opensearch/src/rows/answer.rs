@@ -5,11 +5,11 @@ use std::time::Duration;
 use arrow_array::RecordBatch;
 use arrow_ipc::writer::StreamWriter;
 use async_stream::{stream, try_stream};
-use axum::response::Response;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::{Stream, StreamExt};
 use http::{HeaderValue, header};
 use serde_json::{Map, Value, json};
+use volley_http_edge::axum::response::Response;
 use volley_types::{ChunkStream, Citation, GenerationRow, PredictError, Task};
 
 use super::ahead::Ahead;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_schema::{DataType, Field, Schema};
-use axum::body::Body;
+use volley_http_edge::axum::body::Body;
 use volley_types::arrow_messages::ReadArrow;
 use volley_types::{Input, Intake, PredictError, Signature, Task};
 

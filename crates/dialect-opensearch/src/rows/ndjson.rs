@@ -314,8 +314,8 @@ impl Lines {
 
 #[cfg(test)]
 mod tests {
-    use axum::body::Body;
     use proptest::prelude::*;
+    use volley_http_edge::axum::body::Body;
     use volley_types::Intake;
 
     use super::*;

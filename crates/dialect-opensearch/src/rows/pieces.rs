@@ -1,8 +1,8 @@
 //! A body as it comes, counted for as long as it is held.
 
-use axum::body::{Body, BodyDataStream};
 use bytes::BytesMut;
 use futures::StreamExt;
+use volley_http_edge::axum::body::{Body, BodyDataStream};
 use volley_types::{PredictError, Share};
 
 use volley_http_edge::body::content::broken;

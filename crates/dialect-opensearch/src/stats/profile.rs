@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use axum::Json;
 use serde_json::{Map, Value, json};
+use volley_http_edge::axum::Json;
 use volley_types::control::{ClusterStatus, ReplicaStatus};
 use volley_types::registry::{ModelEntry, ReplicaState};
 use volley_types::{ErrorCode, PredictError};
