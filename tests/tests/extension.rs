@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const GUIDE: &str = "docs/contributing/add-a-provider.md";
+const DIALECT_GUIDE: &str = "docs/contributing/add-a-dialect.md";
 
 /// The workspace's root.
 fn root() -> PathBuf {
@@ -71,27 +72,14 @@ fn a_provider_is_the_file_and_the_line_of_its_guide() {
     let list = list.replace(last, &format!("{line}{last}"));
     std::fs::write(home.join("src/lib.rs"), list).unwrap();
 
-    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    // Offline, as everything is there that the crate itself was built from.
-    let cargo = Command::new(env!("CARGO"))
-        .args([
-            "test",
-            "--offline",
-            "--lib",
-            "--package",
-            "volley-providers",
-        ])
-        .current_dir(scratch.path())
-        .env(
-            "CARGO_TARGET_DIR",
-            target.unwrap_or_else(|| root().join("target")),
-        )
-        .env("VOLLEY_WRITE_DOCS", "1")
-        .output()
-        .unwrap();
-    let told = [cargo.stdout, cargo.stderr].concat();
-    let told = String::from_utf8_lossy(&told);
-    assert!(cargo.status.success(), "{told}");
+    let arguments = [
+        "test",
+        "--offline",
+        "--lib",
+        "--package",
+        "volley-providers",
+    ];
+    let told = cargo(scratch.path(), &arguments);
     assert!(!told.contains("warning:"), "{told}");
     let test = "acme::tests::the_list_finds_acme_by_its_name_and_by_its_url ... ok";
     assert!(told.contains(test), "{told}");
@@ -100,4 +88,78 @@ fn a_provider_is_the_file_and_the_line_of_its_guide() {
         let page = std::fs::read_to_string(page).unwrap();
         assert!(page.contains("| `acme` |"), "{page}");
     }
+}
+
+/// Runs cargo in a scratch workspace, offline, as everything is there that the workspace itself was
+/// built from. What it prints.
+fn cargo(home: &Path, arguments: &[&str]) -> String {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let target = target.unwrap_or_else(|| root().join("target"));
+    let cargo = Command::new(env!("CARGO"))
+        .args(arguments)
+        .current_dir(home)
+        .env("CARGO_TARGET_DIR", target)
+        .env("VOLLEY_WRITE_DOCS", "1")
+        .output()
+        .unwrap();
+    let told = [cargo.stdout, cargo.stderr].concat();
+    let told = String::from_utf8_lossy(&told).into_owned();
+    assert!(cargo.status.success(), "{told}");
+    told
+}
+
+#[test]
+fn a_dialect_is_the_crate_and_the_line_of_its_guide() {
+    let guide = read(DIALECT_GUIDE);
+    let [source, line] = blocks(&guide)[..] else {
+        panic!("{DIALECT_GUIDE} has a crate and a line as its blocks of Rust");
+    };
+    assert_eq!(line.lines().count(), 1, "{line}");
+    let (_, own) = guide.split_once("```toml\n").unwrap();
+    let (own, _) = own.split_once("```").unwrap();
+
+    // A workspace of the gateway and the dialect, which takes the others from where they are.
+    let scratch = tempfile::tempdir().unwrap();
+    let gateway = scratch.path().join("crates/gateway");
+    copy(&root().join("crates/gateway/src"), &gateway.join("src"));
+    let acme = scratch.path().join("crates/dialect-acme");
+    std::fs::create_dir_all(acme.join("src")).unwrap();
+    std::fs::write(acme.join("Cargo.toml"), own).unwrap();
+    std::fs::write(acme.join("src/lib.rs"), source).unwrap();
+
+    let manifest = read("crates/gateway/Cargo.toml");
+    let (manifest, _) = manifest.split_once("[dev-dependencies]").unwrap();
+    let named = "volley-dialect-acme.workspace = true\n";
+    std::fs::write(gateway.join("Cargo.toml"), format!("{manifest}{named}")).unwrap();
+    let manifest = read("Cargo.toml");
+    let (head, rest) = manifest.split_once("members = ").unwrap();
+    let (_, rest) = rest.split_once("[workspace.package]").unwrap();
+    let crates = format!("path = \"{}/crates/", root().display());
+    let rest = rest.replace("path = \"crates/", &crates);
+    let rest = rest.replace(&format!("{crates}gateway\""), "path = \"crates/gateway\"");
+    let dependencies = "[workspace.dependencies]\n";
+    let acme = "volley-dialect-acme = { path = \"crates/dialect-acme\" }\n";
+    let rest = rest.replace(dependencies, &format!("{dependencies}{acme}"));
+    let manifest = format!("{head}members = [\"crates/*\"]\n[workspace.package]{rest}");
+    std::fs::write(scratch.path().join("Cargo.toml"), manifest).unwrap();
+    std::fs::copy(root().join("Cargo.lock"), scratch.path().join("Cargo.lock")).unwrap();
+
+    let list = gateway.join("src/compose.rs");
+    let text = std::fs::read_to_string(&list).unwrap();
+    let first = "        Box::new(Anthropic::new(edge)),\n";
+    assert_eq!(text.matches(first).count(), 1);
+    std::fs::write(&list, text.replace(first, &format!("{line}{first}"))).unwrap();
+
+    let gateway = ["build", "--offline", "--package", "volley-gateway"];
+    let told = cargo(scratch.path(), &gateway);
+    assert!(!told.contains("warning:"), "{told}");
+    let acme = [
+        "test",
+        "--offline",
+        "--lib",
+        "--package",
+        "volley-dialect-acme",
+    ];
+    let told = cargo(scratch.path(), &acme);
+    assert!(told.contains("errors_have_acmes_form ... ok"), "{told}");
 }
