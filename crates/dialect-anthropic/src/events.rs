@@ -269,11 +269,7 @@ impl MessageEvents {
         let edits = edits.and_then(|delta| delta.remove("context_management"));
         let mut body = json!({
             "type": "message_delta", "delta": delta,
-            "usage": match self.usage {
-                Some(_) => usage(self.usage, Some(details)),
-                // What `message_start` said of the input holds; this number alone must be there.
-                None => json!({ "output_tokens": 0 }),
-            },
+            "usage": usage(self.usage, Some(details)),
         });
         if let Some(edits) = edits {
             body["context_management"] = edits;

@@ -179,10 +179,12 @@ fn ending(reason: Option<FinishReason>, details: &Details, refused: bool) -> Val
     ending
 }
 
-/// The tokens of a message: those of its input are the ones that no cache had or was given. Clients
-/// demand both numbers: what is unknown is 0.
+/// The tokens of a message: those of its input are the ones that no cache had or was given. What
+/// is unknown is null.
 fn usage(usage: Option<Usage>, details: Option<&Details>) -> Value {
-    let usage = usage.unwrap_or_default();
+    let Some(usage) = usage else {
+        return json!({ "input_tokens": null, "output_tokens": null });
+    };
     let cached = usage.cached_tokens.saturating_add(usage.cache_write_tokens);
     let mut told = json!({
         "input_tokens": usage.prompt_tokens.saturating_sub(cached),

@@ -23,7 +23,7 @@ impl Stage {
     /// When a file cannot be written.
     pub async fn set(workers: usize, coordinator: &str, worker: &str) -> Self {
         let mut cluster = Cluster::new(1, workers);
-        cluster.configure(0, |text| text + coordinator);
+        cluster.configure(0, |text| merged(text, coordinator));
         for node in &cluster.workers {
             let text = std::fs::read_to_string(&node.config).expect("a configuration");
             std::fs::write(&node.config, text + worker).expect("a configuration");
@@ -108,6 +108,18 @@ impl Stage {
             }
         }
         before
+    }
+}
+
+/// A configuration with the keys of `more`, whose sections may be there already.
+fn merged(text: String, more: &str) -> String {
+    match more.split_once('\n') {
+        Some((section, keys)) if text.contains(&format!("\n{section}\n")) => text.replacen(
+            &format!("\n{section}\n"),
+            &format!("\n{section}\n{keys}"),
+            1,
+        ),
+        _ => text + more,
     }
 }
 

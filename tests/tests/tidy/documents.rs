@@ -6,6 +6,36 @@ use std::path::{Path, PathBuf};
 use crate::{assert_none, files, read, root};
 
 #[test]
+fn the_path_of_one_request_and_the_code_map_name_files_that_are_there() {
+    let mut problems = Vec::new();
+    let path = read(Path::new("docs/explanation/one-request.md"));
+    for line in path.lines().filter(|line| line.starts_with("| ")) {
+        let cell = line.split('|').nth(2).unwrap_or_default();
+        let mut of = "";
+        for name in cell.split('`').skip(1).step_by(2) {
+            let (folder, file) = match name.split_once('/') {
+                Some((folder, file)) => (folder, file),
+                None if name.ends_with(".rs") => (of, name),
+                None => (name, "lib.rs"),
+            };
+            of = folder;
+            let source = format!("crates/{folder}/src/{file}");
+            if !root().join(&source).is_file() {
+                problems.push(format!("one-request.md: {source} is not there"));
+            }
+        }
+    }
+    let map = read(Path::new("docs/contributing/code-map.md"));
+    for name in map.split('`').skip(1).step_by(2) {
+        let is_path = name.starts_with("crates/") && !name.contains(['<', '*', ' ']);
+        if is_path && !root().join(name).exists() {
+            problems.push(format!("code-map.md: {name} is not there"));
+        }
+    }
+    assert_none(&problems);
+}
+
+#[test]
 fn links_lead_somewhere() {
     let mut problems = Vec::new();
     for path in documents() {

@@ -38,7 +38,7 @@ fn forget(pid: u32) {
 async fn cluster() -> Cluster {
     let mut cluster = Cluster::new(1, 1);
     cluster.configure(0, |text| {
-        text.replace("max_body_bytes = 1048576\n", "body_timeout = \"5m\"\n")
+        text.replace("max_body_size = \"1MiB\"\n", "") + "\n[http]\nbody_timeout = \"5m\"\n"
     });
     cluster.run().await;
     let folder = root().join("crates/backend-onnx/tests/models");

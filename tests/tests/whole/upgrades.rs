@@ -169,11 +169,11 @@ async fn infer(cluster: &Cluster, at: usize, name: &str) -> (u16, Value) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ensembles_and_inputs_of_tensors_wait_until_every_coordinator_reads_them() {
-    let held = "compatibility_level = 6\n";
+    let held = "[cluster]\nfeature_level = 6\n";
     let mut cluster = Cluster::new(3, 1);
     for index in 0..3 {
         cluster.configure(index, |text| {
-            text.replacen("[cluster]\n", &format!("[cluster]\n{held}"), 1)
+            text.replacen("[cluster.", &format!("{held}[cluster."), 1)
         });
     }
     cluster.run().await;
@@ -246,7 +246,7 @@ async fn ensembles_and_inputs_of_tensors_wait_until_every_coordinator_reads_them
     let node = &mut cluster.coordinators[0];
     node.stop().await;
     let text = std::fs::read_to_string(&node.config).unwrap();
-    let text = text.replacen("[cluster]\n", &format!("[cluster]\n{held}"), 1);
+    let text = text.replacen("[cluster.", &format!("{held}[cluster."), 1);
     std::fs::write(&node.config, text).unwrap();
     node.start();
     until("it says why it takes no part", || async {

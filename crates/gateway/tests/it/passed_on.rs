@@ -1,9 +1,9 @@
 //! What a caller gets of an upstream's answer beside its text: the progress of tools that run at the
-//! provider, the reasons of rows that failed, and numbers that a dialect demands.
+//! provider, and the reasons of rows that failed.
 
 use http::Method;
 use serde_json::{Value, json};
-use volley_types::{Details, ErrorReason, FinishReason, GenerationChunk, PredictError};
+use volley_types::{Details, ErrorReason, GenerationChunk, PredictError};
 
 use super::support::{Edge, Script, last, request, text, typed_events};
 
@@ -117,31 +117,4 @@ async fn a_row_that_fails_beside_others_carries_its_reason() {
         assert_eq!(error["code"], "context_length_exceeded", "{path}: {error}");
         assert_eq!(error["message"], "the prompt is too long", "{path}");
     }
-}
-
-#[tokio::test]
-async fn an_anthropic_message_has_its_numbers_where_the_upstream_told_none() {
-    let edge = Edge::start().await;
-    let end = GenerationChunk {
-        finish_reason: Some(FinishReason::Stop),
-        usage: None,
-        ..last()
-    };
-    edge.cluster
-        .script("m", Script::Chunks(vec![text("Hi"), end]));
-    let ask = |stream: bool| {
-        json!({ "model": "m", "max_tokens": 9, "stream": stream,
-                "messages": [{ "role": "user", "content": "x" }] })
-        .to_string()
-    };
-    let whole = edge.post("/v1/messages", &ask(false)).await.ok();
-    let zeros = json!({ "input_tokens": 0, "output_tokens": 0 });
-    assert_eq!(whole["usage"], zeros);
-    let reply = edge
-        .send(request(Method::POST, "/v1/messages", &ask(true)))
-        .await;
-    let events = typed_events(&reply);
-    let of = |kind: &str| events.iter().find(|event| event["type"] == kind).unwrap();
-    assert_eq!(of("message_start")["message"]["usage"], zeros);
-    assert_eq!(of("message_delta")["usage"], json!({ "output_tokens": 0 }));
 }

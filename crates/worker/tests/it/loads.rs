@@ -208,7 +208,7 @@ async fn a_load_that_takes_too_long_has_failed_and_gives_its_turn_on() {
     };
     let reason = eventually("it has failed", reason).await;
     assert!(reason.contains("not loaded within 0.2 s"), "{reason}");
-    assert!(reason.contains("limits.load_timeout"), "{reason}");
+    assert!(reason.contains("models.load_timeout"), "{reason}");
     let good = assignment("good", 1, &[]);
     setting.coordinator.say(orders(3, &[hangs, good]));
     setting.coordinator.ready("good", 1).await;

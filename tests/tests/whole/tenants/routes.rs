@@ -130,8 +130,6 @@ pub(super) fn answer(method: &Method, path: &str) -> StatusCode {
         (_, Kind::Stream) => StatusCode::GONE,
         // It lists what there is of those that are asked for: none.
         ("GET", _) if path.ends_with("/profile/tasks/{id}") => StatusCode::OK,
-        // No model has it.
-        _ if path.ends_with("/embed_all") => StatusCode::UNPROCESSABLE_ENTITY,
         _ => StatusCode::NOT_FOUND,
     }
 }
@@ -205,7 +203,7 @@ pub(super) const NAMING: &[(&str, StatusCode, &str)] = &[
     ),
     (
         "/embed_all",
-        StatusCode::UNPROCESSABLE_ENTITY,
+        NOT_FOUND,
         r#"{"model":"team-a.chat","inputs":"x"}"#,
     ),
     (
