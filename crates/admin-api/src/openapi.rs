@@ -14,7 +14,7 @@ use volley_http_edge::auth::{Access, PUBLIC};
 use volley_http_edge::error::{ApiError, ErrorFormat, ErrorFormats};
 use volley_http_edge::extract::Path;
 use volley_http_edge::operation::Operation;
-use volley_http_edge::routes::{Listed, Routes, get};
+use volley_http_edge::routes::{RouteInfo, Routes, get};
 
 /// The path of the document.
 pub const PATH: &str = "/openapi.json";
@@ -72,7 +72,7 @@ pub fn document_routes(document: &Value) -> Routes<()> {
 
 /// The document of these routes.
 pub fn document(
-    routes: &[Listed],
+    routes: &[RouteInfo],
     operations: &[&'static Operation],
     errors: &ErrorFormats,
 ) -> Value {

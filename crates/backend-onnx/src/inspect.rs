@@ -93,7 +93,7 @@ pub fn device(
 }
 
 /// The classes of each output that has them by name.
-fn classes(outline: &graph::Outline) -> Vec<(&'static str, String)> {
+fn classes(outline: &graph::GraphSummary) -> Vec<(&'static str, String)> {
     let told = outline.classes.iter().map(|(output, classes)| {
         let mut names = classes.names();
         let more = names.len().saturating_sub(TOLD_CLASSES);

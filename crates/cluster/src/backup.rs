@@ -137,7 +137,7 @@ pub struct Beginning<'a> {
 
 /// What was found of a coordinator that is not running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Survivor {
+pub struct RecoverySource {
     /// Its id.
     pub node: NodeId,
     /// The registry's revision after all that is in its log.
@@ -172,9 +172,9 @@ pub fn restore(backup: &[u8], beginning: &Beginning<'_>) -> Result<BackupHead, P
 ///
 /// # Errors
 /// `NotFound` without its data, `Unavailable` when they cannot be read or are in use.
-pub fn examine(data_dir: &Path) -> Result<Survivor, PredictError> {
+pub fn examine(data_dir: &Path) -> Result<RecoverySource, PredictError> {
     let remains = remains(data_dir)?;
-    Ok(Survivor {
+    Ok(RecoverySource {
         node: remains.node,
         revision: remains.state.revision,
         models: remains.state.models.len(),
@@ -189,7 +189,7 @@ pub fn examine(data_dir: &Path) -> Result<Survivor, PredictError> {
 /// # Errors
 /// `InvalidInput` when the new coordinator has the old one's id, and as [`examine`] and
 /// [`restore`].
-pub fn recover(old: &Path, beginning: &Beginning<'_>) -> Result<Survivor, PredictError> {
+pub fn recover(old: &Path, beginning: &Beginning<'_>) -> Result<RecoverySource, PredictError> {
     let remains = remains(old)?;
     if remains.node == beginning.node {
         return Err(PredictError::invalid(format!(
@@ -207,7 +207,7 @@ pub fn recover(old: &Path, beginning: &Beginning<'_>) -> Result<Survivor, Predic
         incarnation: new_mark()?,
     };
     sow(beginning.data_dir, &seed)?;
-    Ok(Survivor {
+    Ok(RecoverySource {
         node: remains.node,
         revision: remains.state.revision,
         models: remains.state.models.len(),

@@ -46,7 +46,7 @@ use volley_types::{ErrorCode, NodeId, NodeIdentity, PredictError};
 use crate::admission::Admission;
 pub use crate::config::{ClusterConfig, MAX_RAFT_MULTIPLIER, RaftTiming};
 use crate::levels::Reports;
-use crate::lineage::Lineage;
+use crate::lineage::ClusterEpoch;
 use crate::lines::{Line, Lines};
 use crate::raft_types::{Node, Raft};
 use crate::service::{MembershipDoor, RaftDoor};
@@ -82,7 +82,7 @@ struct Shared {
     peers: Mutex<BTreeMap<String, Line>>,
     /// Held while this node changes who is in the cluster.
     changing: Mutex<()>,
-    lineage: Arc<Lineage>,
+    lineage: Arc<ClusterEpoch>,
     /// Who this node is to others, and they to it.
     identity: Arc<Admission>,
     /// The mark of a cluster that this node founds.
@@ -131,7 +131,7 @@ impl Cluster {
         let raft_config = config.raft().validate().map_err(|error| {
             PredictError::invalid("the Raft timing is not consistent").with_source(error)
         })?;
-        let lineage = Arc::new(Lineage::new(store.lineage));
+        let lineage = Arc::new(ClusterEpoch::new(store.lineage));
         let registry = store.machine.registry();
         let disk = Arc::new(parking_lot::Mutex::new(Some(store.disk)));
         let admission = Arc::new(Admission::new(

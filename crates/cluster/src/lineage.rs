@@ -18,7 +18,7 @@ const HEADER: &str = "volley-lineage";
 
 /// The mark of a node's history.
 #[derive(Debug, Default)]
-pub(crate) struct Lineage {
+pub(crate) struct ClusterEpoch {
     mark: AtomicU64,
     adopting: tokio::sync::Mutex<()>,
 }
@@ -32,7 +32,7 @@ pub(crate) enum History {
     ToAdopt(u64),
 }
 
-impl Lineage {
+impl ClusterEpoch {
     pub(crate) fn new(mark: u64) -> Self {
         Self {
             mark: AtomicU64::new(mark),
@@ -122,9 +122,9 @@ mod tests {
     #[test]
     fn a_mark_travels_and_none_means_the_first_history() {
         let mut metadata = MetadataMap::new();
-        Lineage::default().mark(&mut metadata);
+        ClusterEpoch::default().mark(&mut metadata);
         assert_eq!((metadata.len(), read(&metadata)), (0, Some(0)));
-        Lineage::new(u64::MAX).mark(&mut metadata);
+        ClusterEpoch::new(u64::MAX).mark(&mut metadata);
         assert_eq!(read(&metadata), Some(u64::MAX));
         metadata.insert(HEADER, MetadataValue::from_static("7 "));
         assert_eq!(read(&metadata), None);

@@ -18,7 +18,7 @@ use volley_proto::raft::v1::raft_service_client::RaftServiceClient;
 use volley_proto::raft::v1::snapshot_part::Part;
 
 use crate::admission::Admission;
-use crate::lineage::Lineage;
+use crate::lineage::ClusterEpoch;
 use crate::lines::{Line, Lines, MAX_MESSAGE_BYTES};
 use crate::raft_types::{Node, RaftError, Snapshot, TypeConfig, Vote};
 
@@ -28,7 +28,7 @@ const PART_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Peers {
     pub(crate) lines: Arc<dyn Lines>,
-    pub(crate) lineage: Arc<Lineage>,
+    pub(crate) lineage: Arc<ClusterEpoch>,
     pub(crate) admission: Arc<Admission>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Peer {
     target: u64,
     node: Node,
     client: Option<RaftServiceClient<Line>>,
-    lineage: Arc<Lineage>,
+    lineage: Arc<ClusterEpoch>,
     admission: Arc<Admission>,
 }
 

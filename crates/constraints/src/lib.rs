@@ -11,7 +11,7 @@ use llguidance::toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use volley_types::{ErrorOrigin, PredictError};
 
-use volley_tokens::spelling::Spellings;
+use volley_tokens::spelling::TokenBytes;
 use volley_tool_calls::{CallStyle, MarkIds};
 
 pub use self::form::{Form, is_guided, short};
@@ -33,7 +33,7 @@ impl Constraints {
         &self,
         form: &Form,
         (style, mark): (CallStyle, MarkIds<'_>),
-        spellings: &Spellings,
+        spellings: &TokenBytes,
         eos: Option<u32>,
     ) -> Result<Constraint, PredictError> {
         let factory = self.0.get_or_init(|| factory(spellings, eos));
@@ -62,7 +62,7 @@ impl Constraints {
     }
 }
 
-fn factory(spellings: &Spellings, eos: Option<u32>) -> Result<ParserFactory, String> {
+fn factory(spellings: &TokenBytes, eos: Option<u32>) -> Result<ParserFactory, String> {
     let size = u32::try_from(spellings.all().len()).map_err(|error| error.to_string())?;
     let eos = eos.ok_or("the model has no token that ends an answer")?;
     let trie = TokTrie::from(&TokRxInfo::new(size, eos), spellings.all());

@@ -66,9 +66,9 @@ impl Coordinator {
         book.changed(worker) <= sent.revision && addresses.eq(&sent.coordinators)
     }
 
-    fn listen_to(&self, report: &WorkerReport, stream: u64) -> Speaker {
+    fn listen_to(&self, report: &WorkerReport, stream: u64) -> WorkerSession {
         tracing::info!(worker = %report.id, incarnation = %report.incarnation, "worker connected");
-        Speaker {
+        WorkerSession {
             coordinator: self.clone(),
             worker: report.id.clone(),
             stream,
@@ -90,13 +90,13 @@ impl Coordinator {
 
 /// Speaks for one worker while its stream is open; when the stream ends, however it ends, the
 /// worker is dead at once.
-struct Speaker {
+struct WorkerSession {
     coordinator: Coordinator,
     worker: WorkerId,
     stream: u64,
 }
 
-impl Drop for Speaker {
+impl Drop for WorkerSession {
     fn drop(&mut self) {
         let shared = &self.coordinator.0;
         let before = shared.live.write().lost(&self.worker, self.stream);
@@ -146,7 +146,7 @@ fn converse(
     let mut raft = coordinator.0.cluster.raft();
     let stop = coordinator.0.stop.clone();
     try_stream! {
-        let mut speaker: Option<Speaker> = None;
+        let mut speaker: Option<WorkerSession> = None;
         let mut sent: Option<Orders> = None;
         // What changes are told of.
         let mut said: Option<WorkerReport> = None;

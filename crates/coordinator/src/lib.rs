@@ -39,7 +39,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use volley_cluster::Cluster;
-use volley_placement::orders::Book;
+use volley_placement::orders::AssignmentIndex;
 use volley_telemetry::{Metrics, WorkerCounts};
 use volley_types::Predict;
 use volley_types::control::Liveness;
@@ -48,7 +48,7 @@ use crate::budget::RetryBudget;
 pub use crate::config::{CoordinatorConfig, LivenessConfig, RoutingConfig};
 pub use crate::connectors::AskWorker;
 use crate::live::LiveWorkers;
-use crate::places::Places;
+use crate::places::StreamLimiter;
 
 /// Makes the client of the worker at an internal address, `host:port`. It connects lazily and
 /// is kept for as long as that life of the worker is known.
@@ -65,7 +65,7 @@ struct Shared {
     live: RwLock<LiveWorkers>,
     connect: Connect,
     ask_worker: std::sync::OnceLock<AskWorker>,
-    places: Places,
+    places: StreamLimiter,
     /// Places of requests' copies.
     copies: Arc<Semaphore>,
     retry_budget: RetryBudget,
@@ -84,7 +84,7 @@ struct Shared {
     /// Rings with it, for everybody else.
     news: tokio::sync::watch::Sender<()>,
     /// What each worker shall hold.
-    book: Mutex<Book>,
+    book: Mutex<AssignmentIndex>,
     /// Places for requests that wait for a model to come back from nothing.
     wakers: Arc<Semaphore>,
     /// Held while one of them asks for it.
@@ -106,7 +106,7 @@ impl Coordinator {
         metrics: Metrics,
     ) -> Self {
         let shared = Shared {
-            places: Places::new(config.max_streams),
+            places: StreamLimiter::new(config.max_streams),
             copies: Arc::new(Semaphore::new(alias::MAX_COPIES)),
             live: RwLock::new(
                 LiveWorkers::new(config.liveness).in_zone(config.routing.zone.clone()),

@@ -37,7 +37,7 @@ use volley_types::{
 
 use self::call::{Head, Run};
 use self::typed::Typed;
-use self::wave::{Output, Wave};
+use self::wave::{Output, PipelineRun};
 use crate::places::Place;
 use crate::{Coordinator, guard};
 
@@ -189,7 +189,7 @@ fn answers(
         first_row = first_row.saturating_add(u32::try_from(rows).unwrap_or(u32::MAX));
         let run = run.clone();
         async move {
-            let wave = Arc::new(Wave::new(run, &batch?));
+            let wave = Arc::new(PipelineRun::new(run, &batch?));
             Ok::<_, PredictError>((at, wave.answer().await?))
         }
     });
@@ -233,7 +233,7 @@ fn answers(
 
 /// The chunks of a step as chunks of the wave's rows, with what the steps before took.
 fn mapped(
-    wave: &Wave,
+    wave: &PipelineRun,
     batch: &RecordBatch,
     roots: &[u32],
 ) -> Result<Vec<GenerationChunk>, PredictError> {

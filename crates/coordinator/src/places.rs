@@ -11,10 +11,10 @@ use crate::refusal;
 
 /// The places of one coordinator. Cloning gives another handle.
 #[derive(Clone, Debug)]
-pub(crate) struct Places(Arc<Hall>);
+pub(crate) struct StreamLimiter(Arc<StreamLimiterState>);
 
 #[derive(Debug)]
-struct Hall {
+struct StreamLimiterState {
     limit: usize,
     state: Mutex<State>,
 }
@@ -29,14 +29,14 @@ struct State {
 /// The right to run one stream; given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
-    hall: Arc<Hall>,
+    hall: Arc<StreamLimiterState>,
     tenant: TenantId,
 }
 
-impl Places {
+impl StreamLimiter {
     /// `limit` places.
     pub(crate) fn new(limit: usize) -> Self {
-        Self(Arc::new(Hall {
+        Self(Arc::new(StreamLimiterState {
             limit,
             state: Mutex::default(),
         }))
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_flood_leaves_room_for_others_and_one_tenant_alone_may_have_all() {
-        let places = Places::new(8);
+        let places = StreamLimiter::new(8);
         let (loud, quiet) = (tenant("loud"), tenant("quiet"));
         let mut held: Vec<_> = (0..8).map(|_| places.enter(&loud).unwrap()).collect();
         assert!(places.enter(&loud).is_err());
@@ -126,7 +126,7 @@ mod tests {
         fn places_are_bounded_and_never_lost(
             limit in 1_usize..20, steps in proptest::collection::vec((0_u8..6, 0_usize..40), 1..300)
         ) {
-            let places = Places::new(limit);
+            let places = StreamLimiter::new(limit);
             let mut held: Vec<Place> = Vec::new();
             for (who, index) in steps {
                 if who < 4 {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use volley_placement::Plan;
-use volley_placement::planner::{Failures, Mover, decide, places};
+use volley_placement::planner::{Failures, Rebalancer, decide, places};
 use volley_types::registry::{MOVING_LEVEL, RegistryCommand, RegistryState, RolloutAction};
 
 use crate::Coordinator;
@@ -21,7 +21,7 @@ impl Coordinator {
         let mut registry = self.0.cluster.registry();
         let mut raft = self.0.cluster.raft();
         let mut failures = Failures::default();
-        let mut mover = Mover::new(self.0.config.rebalance_after);
+        let mut mover = Rebalancer::new(self.0.config.rebalance_after);
         loop {
             if self.0.cluster.is_leader() {
                 let state = registry.borrow_and_update().clone();
@@ -50,7 +50,7 @@ impl Coordinator {
         &self,
         state: &Arc<RegistryState>,
         failures: &mut Failures,
-        mover: &mut Mover,
+        mover: &mut Rebalancer,
     ) -> Plan {
         let now = Instant::now();
         let live = self.0.live.read();

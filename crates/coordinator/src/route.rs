@@ -41,7 +41,7 @@ pub struct View<'a> {
 
 /// What a request would like.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wish {
+pub struct RoutingHints {
     /// The hash of its session.
     pub session: Option<u64>,
     /// The model holds a state for its session, so that no other replica than the session's own
@@ -110,7 +110,7 @@ impl View<'_> {
 /// two (Mitzenmacher, 2001), in this zone while one there is not too loaded.
 pub fn decide(
     views: &[View<'_>],
-    wish: &Wish,
+    wish: &RoutingHints,
     random: &mut fastrand::Rng,
 ) -> Option<(usize, Reason)> {
     let mut pool: Vec<usize> = (0..views.len()).collect();

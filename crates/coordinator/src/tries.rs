@@ -21,7 +21,7 @@ use volley_types::{
 
 use self::silence::Heard;
 use crate::live::{Call, Candidate};
-use crate::route::{self, Wish, affinity};
+use crate::route::{self, RoutingHints, affinity};
 use crate::{Coordinator, refusal};
 
 /// What a request's model reference stands for now.
@@ -197,11 +197,11 @@ fn is_fault(error: &PredictError) -> bool {
 }
 
 /// The tries of one request: each replica once, within the limits on retries.
-pub(crate) struct Tries {
+pub(crate) struct AttemptPlan {
     coordinator: Coordinator,
     model: ModelName,
     version: ModelVersion,
-    wish: Wish,
+    wish: RoutingHints,
     /// After how long without an answer a second replica is asked.
     hedge_after: Option<Duration>,
     untried: Vec<Candidate>,
@@ -216,16 +216,16 @@ pub(crate) struct Tries {
 }
 
 impl Coordinator {
-    pub(crate) fn tries(&self, target: &Target, request: &PredictRequest) -> Tries {
+    pub(crate) fn tries(&self, target: &Target, request: &PredictRequest) -> AttemptPlan {
         self.0.retry_budget.earn();
         self.0.loss_budget.earn();
         let session = request.session.as_ref();
         let unary = target.signature.task != Task::Generate;
         // Another replica knows nothing of the sequence, and a second call would be a second step.
         let held = session.is_some() && target.holds_sequences();
-        Tries {
+        AttemptPlan {
             untried: self.0.live.read().candidates(&target.model, target.version),
-            wish: Wish {
+            wish: RoutingHints {
                 session: session.map(|name| affinity::hash(name.as_bytes())),
                 held,
                 prefix: target
@@ -246,7 +246,7 @@ impl Coordinator {
     }
 }
 
-impl Tries {
+impl AttemptPlan {
     /// The next replica, or why there is none: the last one's error where one was tried. Where
     /// the last one of a model that may go down to none has gone meanwhile, waits until one is
     /// back.

@@ -14,7 +14,7 @@ use volley_http_edge::auth::{Access, VIEWER};
 use volley_http_edge::edge::Caller;
 use volley_http_edge::error::{ApiError, ErrorFormat};
 use volley_http_edge::extract::Path;
-use volley_http_edge::routes::{Listed, Routes, get};
+use volley_http_edge::routes::{RouteInfo, Routes, get};
 
 /// The routes of one model, with and without a version of it.
 const MODEL: [&str; 2] = [
@@ -25,7 +25,7 @@ const MODEL: [&str; 2] = [
 const PAGE_POLICY: &str = "default-src 'none'; base-uri 'none'; frame-ancestors 'none'";
 
 /// The documents' own routes.
-pub fn listed() -> Vec<Listed> {
+pub fn listed() -> Vec<RouteInfo> {
     let places = std::iter::once("/v2").chain(MODEL);
     let paths = places.flat_map(|place| {
         [
@@ -33,7 +33,7 @@ pub fn listed() -> Vec<Listed> {
             format!("{place}/docs/dataplane.json"),
         ]
     });
-    let listed = paths.map(|path| Listed {
+    let listed = paths.map(|path| RouteInfo {
         path,
         methods: vec![("GET", Access::from(VIEWER))],
         streamed: Vec::new(),

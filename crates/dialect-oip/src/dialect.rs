@@ -10,7 +10,7 @@ use volley_http_edge::dialect::Dialect;
 use volley_http_edge::edge::Edge;
 use volley_http_edge::error::ErrorFormat;
 use volley_http_edge::operation::Operation;
-use volley_http_edge::routes::{Methods, Routes, get, post, post_stream};
+use volley_http_edge::routes::{GuardedMethods, Routes, get, post, post_stream};
 
 impl Dialect for Oip {
     fn errors(&self) -> Option<&'static dyn ErrorFormat> {
@@ -69,7 +69,7 @@ fn predictions(edge: &Edge) -> Routes<Oip> {
 /// Regions of memory, which are this node's own. Whoever registers one has the node read what
 /// others on the machine have.
 fn shared_memory() -> Routes<Oip> {
-    let each = |kind: &str, what: &str, handler: Methods<Oip>| {
+    let each = |kind: &str, what: &str, handler: GuardedMethods<Oip>| {
         let all = Routes::new().route(&format!("/{kind}sharedmemory/{what}"), handler.clone());
         let one = format!("/{kind}sharedmemory/region/{{region}}/{what}");
         all.route(&one, handler)
@@ -106,7 +106,7 @@ fn shared_memory() -> Routes<Oip> {
 }
 
 /// A route of a model, with and without a version.
-fn versioned(path: &str, handler: Methods<Oip>) -> Routes<Oip> {
+fn versioned(path: &str, handler: GuardedMethods<Oip>) -> Routes<Oip> {
     let router = Routes::new().route(&format!("/models/{{model}}{path}"), handler.clone());
     let path = format!("/models/{{model}}/versions/{{version}}{path}");
     router.route(&path, handler)

@@ -39,7 +39,7 @@ pub(crate) async fn generate(
             answer.version = found.answering(&caller, &chunks);
             return answer.object(&answer::collect(chunks).await?);
         }
-        let mut asked = Asked::read(found, body, &context)?;
+        let mut asked = ParsedRequest::read(found, body, &context)?;
         asked.request.whole = true;
         let chunks = asked.found.predict(&caller, asked.request).await?;
         let version = asked.found.answering(&caller, &chunks);
@@ -84,7 +84,7 @@ pub(crate) async fn stream(
             let events = FlatEvents(answer);
             return Ok(sse::response(first, chunks, events, keep_alive, &context));
         }
-        let asked = Asked::read(found, body, &context)?;
+        let asked = ParsedRequest::read(found, body, &context)?;
         let mut chunks = asked.found.predict(&caller, asked.request).await?;
         let version = asked.found.answering(&caller, &chunks);
         let name = asked.found.model.name.as_str();
@@ -105,7 +105,7 @@ fn flat_request(
     context: &RequestContext,
 ) -> Result<(PredictRequest, FlatAnswer), PredictError> {
     let body = flat::tensors(body, found)?;
-    let asked = infer::Asked::read(Tensors::Told(body, Bytes::new()), found)?;
+    let asked = infer::ParsedRequest::read(Tensors::Told(body, Bytes::new()), found)?;
     let answer = FlatAnswer {
         model: found.model.name.as_str().to_owned(),
         version: found.version.clone(),
@@ -116,14 +116,14 @@ fn flat_request(
     Ok((asked.request(found, context)?, answer))
 }
 
-struct Asked {
+struct ParsedRequest {
     found: Found,
     request: PredictRequest,
     id: Option<String>,
     details: bool,
 }
 
-impl Asked {
+impl ParsedRequest {
     /// The prompt is `text_input`. All else, beside `parameters` or in it, are parameters.
     fn read(
         found: Found,

@@ -37,7 +37,7 @@ const MESSAGE_SLACK_BYTES: usize = 1 << 20;
 /// Whose clients a gRPC listener is for. The skins have one service name and differ in the messages
 /// of `ModelStreamInfer`, so each needs a listener of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GrpcSkin {
+pub enum GrpcFlavor {
     /// `tritonclient`: outputs are raw; a stream's messages are wrapped, and errors are among them.
     Triton,
     /// MLServer and KServe: outputs are typed where the inputs were; a stream's messages are plain,
@@ -46,13 +46,13 @@ pub enum GrpcSkin {
 }
 
 /// The routes of one skin, for a router that has others too.
-pub fn routes(oip: &Oip, skin: GrpcSkin) -> Router {
+pub fn routes(oip: &Oip, skin: GrpcFlavor) -> Router {
     let calls = InferenceService { skin };
     let receive = oip.edge().config().max_tensor_bytes;
     let send = answer::MAX_BYTES + MESSAGE_SLACK_BYTES;
     // What is sent is compressed only where the call was: the layer below sees to that.
     let router = match skin {
-        GrpcSkin::Triton => service(
+        GrpcFlavor::Triton => service(
             TritonServer::new(Triton(calls))
                 .max_decoding_message_size(receive)
                 .max_encoding_message_size(send)
@@ -61,7 +61,7 @@ pub fn routes(oip: &Oip, skin: GrpcSkin) -> Router {
                 .send_compressed(Gzip)
                 .send_compressed(Deflate),
         ),
-        GrpcSkin::MlServer => service(
+        GrpcFlavor::MlServer => service(
             MlServerServer::new(MlServer(calls))
                 .max_decoding_message_size(receive)
                 .max_encoding_message_size(send)
@@ -75,7 +75,7 @@ pub fn routes(oip: &Oip, skin: GrpcSkin) -> Router {
 }
 
 /// A listener's routes that speaks this skin and nothing else.
-pub fn listener(oip: &Oip, skin: GrpcSkin) -> Router {
+pub fn listener(oip: &Oip, skin: GrpcFlavor) -> Router {
     routes(oip, skin).fallback(no_service)
 }
 

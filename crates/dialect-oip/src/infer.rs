@@ -38,7 +38,7 @@ pub(crate) async fn infer(
             run.is_done();
             return Ok(answer);
         }
-        let asked = Asked::read(body, &found)?;
+        let asked = ParsedRequest::read(body, &found)?;
         run.is_read(asked.rows.num_rows());
         let (wanted, batched, id) = (asked.wanted.clone(), asked.batched, asked.id.clone());
         let request = asked.request(&found, &context)?;
@@ -99,7 +99,7 @@ pub(super) fn filled(body: Tensors, caller: &Caller) -> Result<Tensors, PredictE
 }
 
 /// A request as the model takes it, and how it wants its answer.
-pub(super) struct Asked {
+pub(super) struct ParsedRequest {
     rows: RecordBatch,
     pub(super) batched: bool,
     wanted: Wanted,
@@ -107,7 +107,7 @@ pub(super) struct Asked {
     parameters: Parameters,
 }
 
-impl Asked {
+impl ParsedRequest {
     pub(super) fn read(body: Tensors, found: &Found) -> Result<Self, PredictError> {
         let input = &found.signature.input;
         let (body, raw) = match body {
@@ -142,7 +142,7 @@ impl Asked {
     }
 }
 
-impl Asked {
+impl ParsedRequest {
     /// The request to the model.
     ///
     /// # Errors

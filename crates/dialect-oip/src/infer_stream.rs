@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use volley_http_edge::axum::response::Response;
 use volley_types::{ChunkStream, GenerationRow, PredictError, PredictRequest, Task};
 
-use super::infer::{Asked, filled};
+use super::infer::{ParsedRequest, filled};
 use super::outputs::{self, Wanted};
 use super::texts::{self, End, Texts};
 use super::{Found, Named, binary};
@@ -120,7 +120,7 @@ fn tensors(
 ) -> Result<(PredictRequest, Form), PredictError> {
     let schema = found.signature.output.clone();
     let wanted = Wanted::read(body, &schema)?.in_json()?;
-    let asked = Asked::read(Tensors::Told(body.clone(), raw), found)?;
+    let asked = ParsedRequest::read(Tensors::Told(body.clone(), raw), found)?;
     let form = Form::Tensors {
         schema,
         wanted,

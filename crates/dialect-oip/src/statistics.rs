@@ -11,11 +11,11 @@ use volley_types::registry::RegistryState;
 /// The most model versions that are counted; past it, the first by name makes way.
 const MAX_COUNTED: usize = 4_096;
 
-pub(super) type Counted = BTreeMap<(ModelName, String), Counts>;
+pub(super) type CountsByModel = BTreeMap<(ModelName, String), Counts>;
 
 /// The figures of all models, by name and version.
 #[derive(Debug, Default)]
-pub(crate) struct Statistics(Mutex<Counted>);
+pub(crate) struct Statistics(Mutex<CountsByModel>);
 
 impl Statistics {
     /// The figures of one model's version.
@@ -25,7 +25,7 @@ impl Statistics {
 
     /// The figures of all models that were asked and that are in `registry`, which is what the
     /// caller may see.
-    pub(super) fn all(&self, registry: &RegistryState) -> Counted {
+    pub(super) fn all(&self, registry: &RegistryState) -> CountsByModel {
         let mut counted = self.0.lock().clone();
         counted.retain(|(name, _), _| registry.models.contains_key(name));
         counted

@@ -13,7 +13,7 @@ use volley_http_edge::axum::Json;
 use volley_types::registry::{RegistryCommand, RegistryState, TaskRecord, TaskState};
 use volley_types::{Deadline, ErrorCode, HeldTask, ModelRef, NodeId, PredictError};
 
-pub use self::held::Everywhere;
+pub use self::held::ClusterBatches;
 pub use self::held::{Batches, PeerTasks};
 use self::held::{HELD, millis, missing, note};
 use crate::forms::Form;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use volley_types::arrow_messages::OpenArrow;
 
-use crate::batch::held::Everywhere;
+use crate::batch::held::ClusterBatches;
 use volley_http_edge::edge::{DialectCaller, Edge};
 
 /// Encodes the node's metrics in the OpenMetrics text format.
@@ -18,7 +18,7 @@ pub(crate) type Caller = DialectCaller<OpenSearch>;
 pub struct OpenSearch {
     edge: Edge,
     pub(crate) metrics: EncodeMetrics,
-    pub(crate) batches: Everywhere,
+    pub(crate) batches: ClusterBatches,
     pub(crate) arrow: Option<OpenArrow>,
 }
 
@@ -29,7 +29,7 @@ impl OpenSearch {
     pub fn new(
         edge: &Edge,
         metrics: EncodeMetrics,
-        batches: Everywhere,
+        batches: ClusterBatches,
         arrow: Option<OpenArrow>,
     ) -> Self {
         Self {

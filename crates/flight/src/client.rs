@@ -22,7 +22,7 @@ mod input;
 pub use self::function::{FunctionModel, FunctionType};
 pub(crate) use self::input::Messages;
 
-use self::exchange::Opening;
+use self::exchange::ExchangeRequest;
 use crate::{MAX_MESSAGE_BYTES, transport};
 
 /// Limits of a [`FlightClient`].
@@ -168,7 +168,7 @@ impl Predict for FlightClient {
     /// after that (a full queue, bad rows) come as the stream's first item.
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
         let now = Instant::now();
-        let opening = Opening::of(request, now, self.headers());
+        let opening = ExchangeRequest::of(request, now, self.headers());
         exchange::open(self.channel(), opening, now, self.accept_by(now)).await
     }
 

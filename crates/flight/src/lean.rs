@@ -24,9 +24,9 @@ type Messaged = ProstCodec<FlightData, FlightData>;
 
 /// The codec of both ends.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lean;
+pub(crate) struct SmallBufferCodec;
 
-impl Codec for Lean {
+impl Codec for SmallBufferCodec {
     type Encode = FlightData;
     type Decode = FlightData;
     type Encoder = <Messaged as Codec>::Encoder;
@@ -56,6 +56,6 @@ pub(crate) async fn exchange(
         .await
         .map_err(|error| Status::from_error(error.into()))?;
     let path = http::uri::PathAndQuery::from_static(EXCHANGE);
-    let replies = grpc.streaming(call, path, Lean).await?;
+    let replies = grpc.streaming(call, path, SmallBufferCodec).await?;
     Ok(replies.into_inner())
 }

@@ -14,7 +14,7 @@ use futures::Stream;
 use futures::future::BoxFuture;
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status, Streaming};
-use volley_security::Gatekeeper;
+use volley_security::Authenticator;
 use volley_security::nodes::Peer;
 use volley_types::{CheckConnector, ErrorCode, Intake, NodeIdentity, Predict, PredictError};
 
@@ -70,7 +70,7 @@ pub struct FlightServer {
     predict: Arc<dyn Predict>,
     config: FlightServerConfig,
     places: Arc<Semaphore>,
-    gate: Arc<Gatekeeper>,
+    gate: Arc<Authenticator>,
     intake: Intake,
     connectors: Option<Arc<dyn CheckConnector>>,
     revocation: Option<Revocation>,
@@ -85,7 +85,7 @@ impl FlightServer {
             predict,
             config,
             places: Arc::new(Semaphore::new(places)),
-            gate: Arc::new(Gatekeeper::open()),
+            gate: Arc::new(Authenticator::open()),
             intake: Intake::default(),
             connectors: None,
             revocation: None,
@@ -123,7 +123,7 @@ impl FlightServer {
     /// Answers only those whom `gate` lets in, by the `authorization` header (`Bearer` or
     /// `Basic`) of each call or by a node's certificate, and within their rights.
     #[must_use]
-    pub fn guarded(mut self, gate: Arc<Gatekeeper>) -> Self {
+    pub fn guarded(mut self, gate: Arc<Authenticator>) -> Self {
         self.gate = gate;
         self
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use volley_http_edge::axum::Router;
-use volley_security::Gatekeeper;
+use volley_security::Authenticator;
 use volley_types::arrow_messages::OpenArrow;
 
 use crate::listing::Listing;
@@ -16,13 +16,13 @@ use volley_dialect_anthropic::dialect::Anthropic;
 use volley_dialect_cohere::dialect::Cohere;
 use volley_dialect_huggingface::dialect::HuggingFace;
 use volley_dialect_kit::peers::PeerStreams;
-use volley_dialect_oip::grpc::{self, GrpcSkin};
+use volley_dialect_oip::grpc::{self, GrpcFlavor};
 use volley_dialect_oip::state::{Oip, OipNode};
 use volley_dialect_oip::{dataplane, ensemble};
 use volley_dialect_ollama::dialect::Ollama;
 use volley_dialect_openai::responses::store::Responses;
 use volley_dialect_openai::state::OpenAi;
-use volley_dialect_opensearch::batch::Everywhere;
+use volley_dialect_opensearch::batch::ClusterBatches;
 use volley_dialect_opensearch::state::OpenSearch;
 use volley_http_edge::auth::{PUBLIC, VIEWER};
 use volley_http_edge::config::EdgeConfig;
@@ -30,7 +30,7 @@ use volley_http_edge::dialect::Dialect;
 use volley_http_edge::edge::Edge;
 use volley_http_edge::error::ErrorFormats;
 use volley_http_edge::paths;
-use volley_http_edge::routes::{Listed, Routes, get};
+use volley_http_edge::routes::{RouteInfo, Routes, get};
 
 /// What the dialects of a node are made of.
 #[derive(Clone)]
@@ -40,7 +40,7 @@ pub(crate) struct Parts {
     pub(crate) keeper: Keeper,
     pub(crate) responses: Responses,
     pub(crate) peers: PeerStreams,
-    pub(crate) batches: Everywhere,
+    pub(crate) batches: ClusterBatches,
     pub(crate) arrow: Option<OpenArrow>,
     pub(crate) oip: OipNode,
 }
@@ -84,7 +84,7 @@ pub(crate) fn coordinator(parts: &Parts) -> (Router, ErrorFormats) {
         None => router,
     };
     let oip = Oip::new(edge, parts.oip.clone());
-    (router.merge(grpc::routes(&oip, GrpcSkin::Triton)), errors)
+    (router.merge(grpc::routes(&oip, GrpcFlavor::Triton)), errors)
 }
 
 /// The routes of all dialects.
@@ -98,7 +98,7 @@ fn documented(parts: &Parts, dialects: &[Box<dyn Dialect>], errors: &ErrorFormat
     let routes = routes(dialects).merge(openapi::page_routes());
     let mut listed = routes.listed().to_vec();
     listed.extend(dataplane::listed());
-    listed.push(Listed::public(openapi::PATH));
+    listed.push(RouteInfo::public(openapi::PATH));
     let operations = dialects.iter().flat_map(|dialect| dialect.operations());
     let document = openapi::document(&listed, &operations.collect::<Vec<_>>(), errors);
     let oip = Oip::new(&parts.edge, parts.oip.clone());
@@ -117,7 +117,7 @@ fn ensembles() -> ReadEnsemble {
 pub(crate) fn node(
     metrics: EncodeMetrics,
     ready: Arc<dyn Fn() -> bool + Send + Sync>,
-    gate: Arc<Gatekeeper>,
+    gate: Arc<Authenticator>,
 ) -> Router {
     let ready = move || async move { ops::readiness(ready()) };
     let metrics = move || async move { ops::open_metrics(metrics()) };

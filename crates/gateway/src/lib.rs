@@ -17,7 +17,7 @@ use std::time::Instant;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use volley_http_edge::axum::{Extension, Router};
-use volley_security::Gatekeeper;
+use volley_security::Authenticator;
 use volley_security::tls::EdgeTls;
 use volley_types::arrow_messages::OpenArrow;
 use volley_types::{Control, Intake};
@@ -26,7 +26,7 @@ use crate::compose::Parts;
 use crate::resume::Keeper;
 use volley_dialect_oip as oip;
 use volley_dialect_oip::state::{Oip, OipNode};
-use volley_dialect_opensearch::batch::Everywhere;
+use volley_dialect_opensearch::batch::ClusterBatches;
 use volley_http_edge::auth::NoAdministration;
 use volley_http_edge::edge::Edge;
 use volley_http_edge::error::ErrorFormats;
@@ -36,7 +36,7 @@ pub use crate::gateway_config::{ApiConfig, ResumeConfig};
 pub use crate::resume::{HeldAll, HeldCounts, Streams};
 pub use volley_admin_api::admin_state::EncodeMetrics;
 pub use volley_dialect_kit::peers::PeerStreams;
-pub use volley_dialect_oip::grpc::GrpcSkin;
+pub use volley_dialect_oip::grpc::GrpcFlavor;
 pub use volley_dialect_oip::model_files::{ModelFile, ModelStore};
 pub use volley_dialect_openai::responses::store::{Responses, ResponsesConfig};
 pub use volley_dialect_opensearch::batch::{Batches, PeerTasks};
@@ -49,11 +49,11 @@ pub struct ApiServer {
     control: Arc<dyn Control>,
     metrics: EncodeMetrics,
     config: ApiConfig,
-    gate: Arc<Gatekeeper>,
+    gate: Arc<Authenticator>,
     streams: Streams,
     responses: Responses,
     peers: PeerStreams,
-    batches: Everywhere,
+    batches: ClusterBatches,
     tls: Option<EdgeTls>,
     arrow: Option<OpenArrow>,
     oip: OipNode,
@@ -69,7 +69,7 @@ impl ApiServer {
         control: Arc<dyn Control>,
         metrics: EncodeMetrics,
         config: ApiConfig,
-        gate: Arc<Gatekeeper>,
+        gate: Arc<Authenticator>,
     ) -> Self {
         let node = control.status().raft.id;
         Self {
@@ -80,7 +80,7 @@ impl ApiServer {
             streams: Streams::new(node, config.resume),
             responses: Responses::new(node, config.responses),
             peers: Arc::new(|_| None),
-            batches: Everywhere::new(Batches::default(), Arc::new(|_| None)),
+            batches: ClusterBatches::new(Batches::default(), Arc::new(|_| None)),
             tls: None,
             arrow: None,
             oip: OipNode::new(config.shared_memory, config.edge.max_tensor_bytes),
@@ -109,7 +109,7 @@ impl ApiServer {
     /// The same with `batches` as those that this node runs, and a way to those that others do.
     #[must_use]
     pub fn with_batches(mut self, batches: Batches, peers: PeerTasks) -> Self {
-        self.batches = Everywhere::new(batches, peers);
+        self.batches = ClusterBatches::new(batches, peers);
         self
     }
 
@@ -194,7 +194,7 @@ impl ApiServer {
     /// Serves nothing but gRPC in this skin, as [`ApiServer::serve`] does.
     pub async fn serve_grpc(
         self,
-        skin: GrpcSkin,
+        skin: GrpcFlavor,
         listener: TcpListener,
         shutdown: CancellationToken,
     ) {
@@ -219,7 +219,7 @@ impl ApiServer {
     pub fn streaming_routes(&self) -> Vec<(&'static str, String)> {
         let routes = compose::routes(&compose::dialects(&self.parts()));
         let all = routes.listed().iter();
-        let methods = |route: &routes::Listed| {
+        let methods = |route: &routes::RouteInfo| {
             let path = route.path.clone();
             let all = route.streamed.clone().into_iter();
             all.map(move |method| (method, path.clone()))
@@ -243,7 +243,7 @@ impl ApiServer {
         precheck::guarded(router, &self.origins, errors)
     }
 
-    fn stays(&self) -> serve::Stays {
+    fn stays(&self) -> serve::KeepAlivePolicy {
         let control = self.control.clone();
         Arc::new(move || control.ready())
     }
@@ -275,13 +275,13 @@ pub async fn serve_node(
     metrics: EncodeMetrics,
     ready: Arc<dyn Fn() -> bool + Send + Sync>,
     config: EdgeConfig,
-    gate: Arc<Gatekeeper>,
+    gate: Arc<Authenticator>,
     shutdown: CancellationToken,
 ) {
     let router = compose::node(metrics, ready, gate.clone());
     let (origins, errors) = (Origins::default(), ErrorFormats::default());
     let router = hosts::closed(router, &listener, &gate, &origins, &errors);
     let router = precheck::guarded(router, &origins, &errors);
-    let stays: serve::Stays = Arc::new(|| true);
+    let stays: serve::KeepAlivePolicy = Arc::new(|| true);
     serve::run(router, listener, config, None, shutdown, stays).await;
 }

@@ -250,7 +250,7 @@ fn attached(pieces: EventPieces, keep_alive: Duration, context: &RequestContext)
 /// The query of a stream's route.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Behind {
+pub(crate) struct ResumeQuery {
     /// The place of the last event that the caller has, where it cannot set the header.
     after: Option<u64>,
 }
@@ -259,7 +259,7 @@ pub(crate) struct Behind {
 pub(crate) async fn get(
     caller: Caller,
     Path(id): Path<String>,
-    Query(behind): Query<Behind>,
+    Query(behind): Query<ResumeQuery>,
     context: RequestContext,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {

@@ -183,7 +183,7 @@ fn switching(accept: &str, protocol: bool) -> Response {
 /// Reads a client's message: see [`crate::fuzzing::message`].
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(text: &str) {
-    drop(message::Said::read(text));
+    drop(message::ClientMessage::read(text));
 }
 
 /// WebSockets to models.

@@ -20,9 +20,9 @@ pub const MODEL: HeaderName = HeaderName::from_static("x-volley-model");
 
 /// Which model answered a request, once that is known.
 #[derive(Clone, Debug, Default)]
-pub struct AnsweredBy(Arc<OnceLock<ModelRef>>);
+pub struct ServedModel(Arc<OnceLock<ModelRef>>);
 
-impl AnsweredBy {
+impl ServedModel {
     /// Puts it among the headers of an answer.
     pub fn tell(&self, headers: &mut HeaderMap) {
         let model = self.0.get().map(ToString::to_string);
@@ -33,21 +33,21 @@ impl AnsweredBy {
 }
 
 /// A cluster as one request meets it.
-pub struct Answering {
+pub struct AliasResolver {
     inner: Arc<dyn Control>,
     /// As this node has applied it, whatever the caller may see.
     registry: Arc<RegistryState>,
     headers: HeaderMap,
-    answered_by: AnsweredBy,
+    answered_by: ServedModel,
 }
 
-impl Answering {
+impl AliasResolver {
     /// `inner` for the request with these headers; `registry` is the cluster's own.
     pub fn new(
         inner: Arc<dyn Control>,
         registry: Arc<RegistryState>,
         headers: &HeaderMap,
-        answered_by: AnsweredBy,
+        answered_by: ServedModel,
     ) -> Self {
         // Most clusters have no alias, and most requests nothing to look at.
         let headers = match registry.aliases.is_empty() {
@@ -71,7 +71,7 @@ impl Answering {
 }
 
 #[async_trait]
-impl Predict for Answering {
+impl Predict for AliasResolver {
     async fn predict(&self, mut request: PredictRequest) -> Result<ChunkStream, PredictError> {
         request.affinity = request
             .affinity
@@ -94,7 +94,7 @@ impl Predict for Answering {
 }
 
 #[async_trait]
-impl Control for Answering {
+impl Control for AliasResolver {
     fn registry(&self) -> Arc<RegistryState> {
         self.inner.registry()
     }

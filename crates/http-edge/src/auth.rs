@@ -6,7 +6,7 @@ use axum::extract::{OriginalUri, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::{Extensions, HeaderValue, header};
-use volley_security::{Gatekeeper, Principal};
+use volley_security::{Authenticator, Principal};
 use volley_types::{ErrorCode, PredictError, Role};
 
 use crate::error::ApiError;
@@ -72,12 +72,12 @@ pub fn served_here(access: Access, extensions: &Extensions) -> Result<(), Predic
 #[derive(Clone)]
 struct Identified {
     found: Result<Arc<Principal>, PredictError>,
-    by: Arc<Gatekeeper>,
+    by: Arc<Authenticator>,
 }
 
 /// Around all routes: identifies the principal of a request, for [`check`].
 pub async fn identify(
-    State(gate): State<Arc<Gatekeeper>>,
+    State(gate): State<Arc<Authenticator>>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -173,7 +173,7 @@ mod tests {
     fn a_stronger_role_is_enough_and_a_weaker_one_is_not() {
         let identified = |found| Identified {
             found,
-            by: Arc::new(Gatekeeper::open()),
+            by: Arc::new(Authenticator::open()),
         };
         let anonymous = identified(Ok(Arc::new(Principal::anonymous())));
         for role in Role::ALL {

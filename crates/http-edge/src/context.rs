@@ -15,12 +15,12 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tracing::Instrument;
 use volley_types::{Deadline, ErrorCode, PredictError, RequestId, TraceContext};
 
-use crate::answering::AnsweredBy;
+use crate::answering::ServedModel;
 use crate::config::EdgeConfig;
 use crate::error::{self, ApiError, ErrorFormats};
 use crate::idle;
 use crate::intake::Held;
-use crate::watch::Watches;
+use crate::watch::BodyWatchdogs;
 
 /// The header with a request's id, in both directions.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -64,9 +64,9 @@ pub struct RequestContext {
     /// The span of logs and traces.
     pub span: tracing::Span,
     /// What the connection knows of its running responses.
-    pub watches: Watches,
+    pub watches: BodyWatchdogs,
     /// Which model answered, once that is known.
-    pub answered_by: AnsweredBy,
+    pub answered_by: ServedModel,
     /// Where a stream goes that is kept for a client that comes back.
     pub sink: Option<Arc<dyn StreamSink>>,
 }
@@ -120,7 +120,7 @@ pub async fn middleware(
     let format = errors.of(request.uri().path(), request.headers());
     let checked = timeout(request.headers(), &config)
         .and_then(|timeout| Ok((timeout, session(request.headers())?)));
-    let answered_by = AnsweredBy::default();
+    let answered_by = ServedModel::default();
     let mut response = match checked {
         Err(error) => ApiError(error).into_response(),
         Ok((timeout, session)) => {

@@ -68,7 +68,7 @@ impl Full {
 
 /// The connections that a server may have, all together and from each address.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub struct ConnectionLimiter {
     all: Arc<Semaphore>,
     by_address: ByAddress,
     per_address: usize,
@@ -85,7 +85,7 @@ pub struct Place {
     by_address: ByAddress,
 }
 
-impl Places {
+impl ConnectionLimiter {
     /// Places for `all` connections, and of one address for `per_address`.
     pub fn new(all: usize, per_address: usize) -> Self {
         Self {
@@ -132,9 +132,9 @@ impl Drop for Place {
 
 /// Turns away those for whom there is no place. Cloning gives another handle.
 #[derive(Clone, Debug)]
-pub struct Doorman(Arc<Semaphore>);
+pub struct ConnectionRejector(Arc<Semaphore>);
 
-impl Doorman {
+impl ConnectionRejector {
     /// One that has turned nobody away yet.
     pub fn new() -> Self {
         Self(Arc::new(Semaphore::new(TOLD_AT_A_TIME)))
@@ -174,7 +174,7 @@ async fn tell(mut socket: TcpStream, refusal: String) -> std::io::Result<()> {
 
 /// Counts the requests of one connection that are taken back before they are answered.
 #[derive(Debug)]
-pub struct Patience {
+pub struct RapidResetGuard {
     counts: Mutex<Counts>,
     /// Ends the connection.
     end: CancellationToken,
@@ -189,9 +189,9 @@ struct Counts {
 
 /// A request that has no answer yet.
 #[derive(Debug)]
-pub struct Unanswered(Option<Arc<Patience>>);
+pub struct PendingRequest(Option<Arc<RapidResetGuard>>);
 
-impl Patience {
+impl RapidResetGuard {
     /// Patience with a connection that `end` closes.
     pub fn new(end: CancellationToken) -> Arc<Self> {
         Arc::new(Self {
@@ -205,8 +205,8 @@ impl Patience {
     }
 
     /// A request came in. Dropping what is given back means that it was taken back.
-    pub fn asked(self: &Arc<Self>) -> Unanswered {
-        Unanswered(Some(self.clone()))
+    pub fn asked(self: &Arc<Self>) -> PendingRequest {
+        PendingRequest(Some(self.clone()))
     }
 
     fn taken_back(&self, now: Instant) {
@@ -232,7 +232,7 @@ impl Patience {
     }
 }
 
-impl Unanswered {
+impl PendingRequest {
     /// The request has its answer.
     pub fn answered(mut self) {
         if let Some(patience) = self.0.take() {
@@ -241,7 +241,7 @@ impl Unanswered {
     }
 }
 
-impl Drop for Unanswered {
+impl Drop for PendingRequest {
     fn drop(&mut self) {
         if let Some(patience) = self.0.take() {
             patience.taken_back(Instant::now());
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn an_address_has_its_part_of_the_places_and_no_more() {
-        let places = Places::new(4, 2);
+        let places = ConnectionLimiter::new(4, 2);
         let take = |address: &str| places.take(address.parse().unwrap());
         let (one, _two) = (take("192.0.2.1").unwrap(), take("192.0.2.1").unwrap());
         assert_eq!(take("192.0.2.1").unwrap_err(), Full::Address);
@@ -285,20 +285,20 @@ mod tests {
     #[test]
     fn only_who_takes_back_much_in_a_short_time_is_cut() {
         let end = CancellationToken::new();
-        let patience = Patience::new(end.clone());
+        let patience = RapidResetGuard::new(end.clone());
         let start = Instant::now();
         let step = WINDOW / (TAKEN_BACK / 2);
         for count in 0..TAKEN_BACK * 3 {
             patience.taken_back(start + step * count);
         }
         assert!(!end.is_cancelled(), "some, again and again");
-        let proxy = Patience::new(end.clone());
+        let proxy = RapidResetGuard::new(end.clone());
         for _ in 0..10_000 {
             proxy.asked().answered();
             drop(proxy.asked());
         }
         assert!(!end.is_cancelled(), "as many as are answered");
-        let attack = Patience::new(end.clone());
+        let attack = RapidResetGuard::new(end.clone());
         for _ in 0..TAKEN_BACK {
             drop(attack.asked());
         }

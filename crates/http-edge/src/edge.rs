@@ -13,10 +13,10 @@ use axum::middleware::Next;
 use axum::response::Response;
 use http::HeaderMap;
 use http::request::Parts;
-use volley_security::{Gatekeeper, Principal};
+use volley_security::{Authenticator, Principal};
 use volley_types::{Control, Intake, StreamOwner};
 
-use crate::answering::{AnsweredBy, Answering};
+use crate::answering::{AliasResolver, ServedModel};
 use crate::config::EdgeConfig;
 use crate::context::RequestContext;
 use crate::error::ApiError;
@@ -27,7 +27,7 @@ use crate::origins::Origins;
 #[derive(Clone)]
 pub struct Edge {
     control: Arc<dyn Control>,
-    gate: Arc<Gatekeeper>,
+    gate: Arc<Authenticator>,
     config: EdgeConfig,
     origins: Origins,
     intake: Intake,
@@ -36,7 +36,7 @@ pub struct Edge {
 
 impl Edge {
     /// An edge to `control` for the callers whom `gate` admits.
-    pub fn new(control: Arc<dyn Control>, gate: Arc<Gatekeeper>, config: EdgeConfig) -> Self {
+    pub fn new(control: Arc<dyn Control>, gate: Arc<Authenticator>, config: EdgeConfig) -> Self {
         Self {
             control,
             gate,
@@ -66,7 +66,7 @@ impl Edge {
     }
 
     /// What identifies principals.
-    pub fn gate(&self) -> Arc<Gatekeeper> {
+    pub fn gate(&self) -> Arc<Authenticator> {
         self.gate.clone()
     }
 
@@ -96,13 +96,13 @@ impl Edge {
         &self,
         principal: Arc<Principal>,
         headers: &HeaderMap,
-        answered_by: AnsweredBy,
+        answered_by: ServedModel,
     ) -> Caller {
         let guarded = self
             .gate
             .guard_control(self.control.clone(), principal.clone());
         let registry = self.control.registry();
-        let answering = Answering::new(guarded, registry, headers, answered_by.clone());
+        let answering = AliasResolver::new(guarded, registry, headers, answered_by.clone());
         Caller {
             control: Arc::new(answering),
             principal,
@@ -146,11 +146,11 @@ pub struct Caller {
     /// The edge's configuration.
     pub config: EdgeConfig,
     /// What identifies principals.
-    pub gate: Arc<Gatekeeper>,
+    pub gate: Arc<Authenticator>,
     /// The memory for bodies.
     pub intake: Intake,
     /// Where the model that answers is noted.
-    pub answered_by: AnsweredBy,
+    pub answered_by: ServedModel,
 }
 
 impl<S: AsRef<Edge> + Send + Sync> FromRequestParts<S> for Caller {

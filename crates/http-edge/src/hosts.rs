@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use http::header;
 use http::uri::Authority;
 use tokio::net::TcpListener;
-use volley_security::Gatekeeper;
+use volley_security::Authenticator;
 use volley_types::{ErrorCode, PredictError};
 
 use crate::context;
@@ -35,7 +35,7 @@ const OWN_ENDS: [&str; 7] = [
 pub fn closed(
     router: Router,
     listener: &TcpListener,
-    gate: &Gatekeeper,
+    gate: &Authenticator,
     origins: &Origins,
     errors: &ErrorFormats,
 ) -> Router {

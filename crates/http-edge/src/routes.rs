@@ -12,7 +12,7 @@ use axum::handler::Handler;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{self, MethodRouter};
-use volley_security::Gatekeeper;
+use volley_security::Authenticator;
 
 use crate::auth::{Access, check, identify};
 use crate::config::EdgeConfig;
@@ -25,34 +25,34 @@ use crate::error::ErrorFormats;
 
 /// The methods of one route, each with its [`Access`].
 #[derive(Clone)]
-pub struct Methods<S> {
+pub struct GuardedMethods<S> {
     router: MethodRouter<S>,
     listed: Vec<(&'static str, Access)>,
     streamed: Vec<&'static str>,
 }
 
 /// A `GET` for whom `access` names.
-pub fn get<H, T, S>(access: impl Into<Access>, handler: H) -> Methods<S>
+pub fn get<H, T, S>(access: impl Into<Access>, handler: H) -> GuardedMethods<S>
 where
     H: Handler<T, S>,
     T: 'static,
     S: Clone + Send + Sync + 'static,
 {
-    Methods::guarded("GET", access.into(), routing::get(handler))
+    GuardedMethods::guarded("GET", access.into(), routing::get(handler))
 }
 
 /// A `POST` for whom `access` names.
-pub fn post<H, T, S>(access: impl Into<Access>, handler: H) -> Methods<S>
+pub fn post<H, T, S>(access: impl Into<Access>, handler: H) -> GuardedMethods<S>
 where
     H: Handler<T, S>,
     T: 'static,
     S: Clone + Send + Sync + 'static,
 {
-    Methods::guarded("POST", access.into(), routing::post(handler))
+    GuardedMethods::guarded("POST", access.into(), routing::post(handler))
 }
 
 /// A `POST` for whom `access` names, whose answer may be a stream, which `edge`'s keeper can keep.
-pub fn post_stream<H, T, S>(access: impl Into<Access>, edge: &Edge, handler: H) -> Methods<S>
+pub fn post_stream<H, T, S>(access: impl Into<Access>, edge: &Edge, handler: H) -> GuardedMethods<S>
 where
     H: Handler<T, S>,
     T: 'static,
@@ -60,7 +60,7 @@ where
 {
     let kept = from_fn_with_state(edge.clone(), keep);
     let methods = routing::post(handler).route_layer(kept);
-    Methods::guarded("POST", access.into(), methods).streamed()
+    GuardedMethods::guarded("POST", access.into(), methods).streamed()
 }
 
 /// Around a route whose answer may be a stream: leaves the request to the node's keeper.
@@ -78,26 +78,26 @@ async fn keep(
 }
 
 /// A `PUT` for whom `access` names.
-pub fn put<H, T, S>(access: impl Into<Access>, handler: H) -> Methods<S>
+pub fn put<H, T, S>(access: impl Into<Access>, handler: H) -> GuardedMethods<S>
 where
     H: Handler<T, S>,
     T: 'static,
     S: Clone + Send + Sync + 'static,
 {
-    Methods::guarded("PUT", access.into(), routing::put(handler))
+    GuardedMethods::guarded("PUT", access.into(), routing::put(handler))
 }
 
 /// A `DELETE` for whom `access` names.
-pub fn delete<H, T, S>(access: impl Into<Access>, handler: H) -> Methods<S>
+pub fn delete<H, T, S>(access: impl Into<Access>, handler: H) -> GuardedMethods<S>
 where
     H: Handler<T, S>,
     T: 'static,
     S: Clone + Send + Sync + 'static,
 {
-    Methods::guarded("DELETE", access.into(), routing::delete(handler))
+    GuardedMethods::guarded("DELETE", access.into(), routing::delete(handler))
 }
 
-impl<S: Clone + Send + Sync + 'static> Methods<S> {
+impl<S: Clone + Send + Sync + 'static> GuardedMethods<S> {
     fn guarded(method: &'static str, access: Access, methods: MethodRouter<S>) -> Self {
         let check = from_fn(move |request, next| check(access, request, next));
         Self {
@@ -127,7 +127,7 @@ impl<S: Clone + Send + Sync + 'static> Methods<S> {
 
 /// A route as it is listed: its path, and who may call which of its methods.
 #[derive(Clone, Debug)]
-pub struct Listed {
+pub struct RouteInfo {
     /// The path, with its parameters in braces.
     pub path: String,
     /// The methods, each with who may call it.
@@ -136,7 +136,7 @@ pub struct Listed {
     pub streamed: Vec<&'static str>,
 }
 
-impl Listed {
+impl RouteInfo {
     /// A `GET` that everybody may call.
     pub fn public(path: &str) -> Self {
         Self {
@@ -150,7 +150,7 @@ impl Listed {
 /// Routes whose methods all name who may call them.
 pub struct Routes<S> {
     router: Router<S>,
-    listed: Vec<Listed>,
+    listed: Vec<RouteInfo>,
 }
 
 impl<S: Clone + Send + Sync + 'static> Routes<S> {
@@ -163,8 +163,8 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
     }
 
     /// These and the methods of `path`.
-    pub fn route(mut self, path: &str, methods: Methods<S>) -> Self {
-        self.listed.push(Listed {
+    pub fn route(mut self, path: &str, methods: GuardedMethods<S>) -> Self {
+        self.listed.push(RouteInfo {
             path: path.to_owned(),
             methods: methods.listed,
             streamed: methods.streamed,
@@ -177,7 +177,7 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
 
     /// These and `routes` below `prefix`.
     pub fn nest(mut self, prefix: &str, routes: Self) -> Self {
-        let nested = routes.listed.into_iter().map(|route| Listed {
+        let nested = routes.listed.into_iter().map(|route| RouteInfo {
             path: format!("{prefix}{}", route.path.trim_end_matches('/')),
             methods: route.methods,
             streamed: route.streamed,
@@ -199,7 +199,7 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
     }
 
     /// All routes.
-    pub fn listed(&self) -> &[Listed] {
+    pub fn listed(&self) -> &[RouteInfo] {
         &self.listed
     }
 
@@ -229,7 +229,12 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
 impl Routes<()> {
     /// The router, with what wraps every route: bodies compressed both ways, the request's
     /// context, and its principal.
-    pub fn finish(self, gate: Arc<Gatekeeper>, config: EdgeConfig, errors: ErrorFormats) -> Router {
+    pub fn finish(
+        self,
+        gate: Arc<Authenticator>,
+        config: EdgeConfig,
+        errors: ErrorFormats,
+    ) -> Router {
         let limit = config.max_body_bytes.max(config.max_tensor_bytes);
         self.router
             .fallback(context::no_route)

@@ -24,10 +24,10 @@ use tower::ServiceExt;
 use volley_security::tls::EdgeTls;
 
 use crate::config::EdgeConfig;
-use crate::crowd::{Doorman, Patience, Place, Places, Unanswered};
+use crate::crowd::{ConnectionLimiter, ConnectionRejector, PendingRequest, Place, RapidResetGuard};
 use crate::idle::{Idle, Running};
 use crate::stall::StallGuard;
-use crate::watch::Watches;
+use crate::watch::BodyWatchdogs;
 
 /// What the kernel may hold for a client that does not read; it doubles what it is told.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
@@ -85,10 +85,10 @@ pub async fn run(
     config: EdgeConfig,
     tls: Option<EdgeTls>,
     shutdown: CancellationToken,
-    stays: Stays,
+    stays: KeepAlivePolicy,
 ) {
-    let places = Places::new(config.max_connections, config.max_connections_per_address);
-    let doorman = Doorman::new();
+    let places = ConnectionLimiter::new(config.max_connections, config.max_connections_per_address);
+    let doorman = ConnectionRejector::new();
     let tasks = Tasks {
         tracker: TaskTracker::new(),
         connections: TaskTracker::new(),
@@ -186,8 +186,8 @@ async fn connection<IO>(
     let stays = tasks.stays.clone();
     // The connection's HTTP/2 streams end with it.
     let _end = end.clone().drop_guard();
-    let (watches, asked) = (Watches::default(), CancellationToken::new());
-    let patience = Patience::new(end.clone());
+    let (watches, asked) = (BodyWatchdogs::default(), CancellationToken::new());
+    let patience = RapidResetGuard::new(end.clone());
     let idle = Idle::since(Instant::now());
     let leaving = leaving(&draining, &asked);
     let service = service_fn(|mut request: Request<Incoming>| {
@@ -253,8 +253,8 @@ fn leaving(draining: &Draining, asked: &CancellationToken) -> impl Future<Output
 async fn answer(
     router: Router,
     request: Request<Incoming>,
-    stays: Stays,
-    (unanswered, running): (Unanswered, Running),
+    stays: KeepAlivePolicy,
+    (unanswered, running): (PendingRequest, Running),
 ) -> Result<Response, Infallible> {
     let is_http1 = request.version() <= Version::HTTP_11;
     let mut response = router.oneshot(request).await?;
@@ -272,7 +272,7 @@ async fn answer(
 }
 
 /// Whether this node wants clients to go on calling it.
-pub type Stays = Arc<dyn Fn() -> bool + Send + Sync>;
+pub type KeepAlivePolicy = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// Where the tasks of connections run: known to the server, and ended with it.
 #[derive(Clone)]
@@ -284,7 +284,7 @@ struct Tasks {
     upgraded: TaskTracker,
     end: CancellationToken,
     draining: Draining,
-    stays: Stays,
+    stays: KeepAlivePolicy,
 }
 
 impl Tasks {

@@ -21,9 +21,9 @@ struct Watched {
 
 /// The streams of one connection.
 #[derive(Clone, Default)]
-pub struct Watches(Arc<Mutex<Vec<Weak<Mutex<Watched>>>>>);
+pub struct BodyWatchdogs(Arc<Mutex<Vec<Weak<Mutex<Watched>>>>>);
 
-impl Watches {
+impl BodyWatchdogs {
     /// `body`, under watch.
     pub fn watch(&self, body: Body) -> Body {
         let watched = Arc::new(Mutex::new(Watched {
@@ -85,7 +85,7 @@ mod tests {
     async fn only_a_stream_that_is_not_asked_for_more_is_cut() {
         let pieces = futures::stream::repeat_with(|| Ok::<_, axum::Error>(Bytes::from("x")));
         let quiet = futures::stream::pending::<Result<Bytes, axum::Error>>();
-        let watches = Watches::default();
+        let watches = BodyWatchdogs::default();
         let mut stalled = watches.watch(Body::from_stream(pieces));
         let mut waiting = watches.watch(Body::from_stream(quiet));
         stalled.frame().await.unwrap().unwrap();

@@ -26,7 +26,7 @@ const OOM_SCORE: &str = "600";
 
 /// What this process is to load, and the socket of the worker that wants it.
 #[derive(Debug)]
-pub struct Commission {
+pub struct HostConfig {
     order: Order,
     socket: UnixStream,
 }
@@ -36,16 +36,16 @@ pub struct Commission {
 ///
 /// # Errors
 /// When standard input is not the socket of a worker.
-pub async fn commission() -> io::Result<Commission> {
+pub async fn commission() -> io::Result<HostConfig> {
     let socket = Socket::from(io::stdin().as_fd().try_clone_to_owned()?);
     socket.set_nonblocking(true)?;
     let mut socket = UnixStream::from_std(socket)?;
     let order = Order::receive(&mut socket).await?;
     limit(order.settings.memory_limit)?;
-    Ok(Commission { order, socket })
+    Ok(HostConfig { order, socket })
 }
 
-impl Commission {
+impl HostConfig {
     /// What the worker says of the loader to make.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use super::model::ModelFiles;
 use super::options::Options;
 use super::prompt;
 use super::prompt::Prompt;
-use super::telling::{Telling, usage};
+use super::telling::{OutputAssembler, usage};
 use volley_chat_template::Ended;
 use volley_constraints::Constraint;
 
@@ -175,7 +175,7 @@ impl Beginning<'_> {
     ) -> Result<Request, PredictError> {
         let options = self.options.of_choice(place.choice);
         let reasoning = self.files.reasoning(&prompt.text);
-        let mut telling = Telling::new(place, prompt.ids.len(), reasoning, &options);
+        let mut telling = OutputAssembler::new(place, prompt.ids.len(), reasoning, &options);
         if options.echo {
             telling.echo(prompt, options.scores_prompt(), self.files);
         }

@@ -19,7 +19,7 @@ use super::decoder::Decoder;
 use super::event::Event;
 use super::model::ModelFiles;
 use super::options::Options;
-use super::telling::Telling;
+use super::telling::OutputAssembler;
 use volley_constraints::Constraint;
 
 /// Chunks that wait for one reader; its generation pauses when they are not read.
@@ -41,7 +41,7 @@ pub(crate) struct Request {
     /// Tokens that must not follow each other.
     pub(crate) banned: Arc<[Vec<u32>]>,
     /// What becomes of its tokens.
-    pub(crate) telling: Telling,
+    pub(crate) telling: OutputAssembler,
     pub(crate) sender: Sender<Event>,
 }
 

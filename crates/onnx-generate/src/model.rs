@@ -17,7 +17,7 @@ use volley_chat_template::ChatTemplate;
 use volley_constraints::{Constraint, Constraints, Form};
 use volley_model_directory::layout::DecoderGraphs;
 use volley_onnx_runtime::OnnxConfig;
-use volley_tokens::spelling::Spellings;
+use volley_tokens::spelling::TokenBytes;
 use volley_tokens::text::{Decode, TokenTexts};
 use volley_tool_calls::CallStyle;
 
@@ -95,7 +95,7 @@ pub(crate) struct ModelFiles {
     /// How its chat template marks reasoning.
     tags: Option<Tags>,
     pub(crate) constraints: Constraints,
-    spellings: OnceLock<Spellings>,
+    spellings: OnceLock<TokenBytes>,
 }
 
 /// A token stands for fewer bytes than this, unless the vocabulary has a longer one.
@@ -201,8 +201,8 @@ impl ModelFiles {
     }
 
     /// What each token writes. The first call takes a moment.
-    pub(crate) fn spellings(&self) -> &Spellings {
-        let made = || Spellings::new(self.texts.tokenizer(), self.vocabulary);
+    pub(crate) fn spellings(&self) -> &TokenBytes {
+        let made = || TokenBytes::new(self.texts.tokenizer(), self.vocabulary);
         self.spellings.get_or_init(made)
     }
 

@@ -14,7 +14,7 @@ use super::prompt::{BLOCK, Prompt};
 use super::reasoning::Reasoning;
 use super::sampler::{Chosen, Scratch, scores};
 use volley_constraints::Constraint;
-use volley_tokens::spelling::Spellings;
+use volley_tokens::spelling::TokenBytes;
 use volley_tokens::text::{Detokenizer, StopFilter};
 use volley_tool_calls::{Found, ToolCalls};
 
@@ -22,7 +22,7 @@ use volley_tool_calls::{Found, ToolCalls};
 const ECHOED: usize = 1_024;
 
 /// One answer as far as it is told.
-pub(crate) struct Telling {
+pub(crate) struct OutputAssembler {
     place: Place,
     prompt_tokens: usize,
     /// Tokens of the prompt that did not have to be read.
@@ -62,7 +62,7 @@ pub(crate) struct Telling {
     finished: bool,
 }
 
-impl Telling {
+impl OutputAssembler {
     /// An answer to a prompt of so many tokens, before its first one.
     pub(crate) fn new(
         place: Place,
@@ -98,7 +98,7 @@ impl Telling {
     }
 
     /// Begins the answer with its prompt. With `scores`, a row of it waits for the probability of
-    /// each token ([`Telling::score`]).
+    /// each token ([`OutputAssembler::score`]).
     pub(crate) fn echo(&mut self, prompt: &Prompt, scores: bool, files: &ModelFiles) {
         if !scores {
             return self.hold(GenerationChunk {
@@ -419,7 +419,7 @@ fn unfit() -> PredictError {
 }
 
 /// A token and its alternatives in OpenAI's form.
-fn told(token: u32, logprob: f32, others: &[(f32, u32)], spellings: &Spellings) -> Value {
+fn told(token: u32, logprob: f32, others: &[(f32, u32)], spellings: &TokenBytes) -> Value {
     let one = |id: u32, logprob: f32| {
         let mut one = spelled(id, spellings);
         one["logprob"] = logprob.into();
@@ -433,7 +433,7 @@ fn told(token: u32, logprob: f32, others: &[(f32, u32)], spellings: &Spellings) 
 }
 
 /// How a token is written, in OpenAI's form.
-pub(crate) fn spelled(id: u32, spellings: &Spellings) -> Value {
+pub(crate) fn spelled(id: u32, spellings: &TokenBytes) -> Value {
     let bytes = spellings.of(id);
     json!({ "token": String::from_utf8_lossy(bytes), "bytes": bytes })
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::graph::Outline;
+use crate::graph::GraphSummary;
 
 /// Where sessions run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -76,14 +76,14 @@ impl OnnxConfig {
     pub const MAX_INSTANCES: usize = 64;
 
     /// Bytes of the weights of all of a replica's sessions, each of which has the graph's.
-    pub fn weights(&self, graph: &Outline) -> u64 {
+    pub fn weights(&self, graph: &GraphSummary) -> u64 {
         let one = self.weights_of_session(graph);
         one.saturating_mul(self.instances.max(1) as u64)
     }
 
     /// Bytes of the weights of one session. A CPU computes in 32 bits: it keeps what the file has
     /// in 16 in both.
-    pub fn weights_of_session(&self, graph: &Outline) -> u64 {
+    pub fn weights_of_session(&self, graph: &GraphSummary) -> u64 {
         let widened = match self.device {
             Device::Cuda => 0,
             Device::Cpu | Device::Auto => graph.half_bytes.saturating_mul(2),

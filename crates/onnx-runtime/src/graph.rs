@@ -29,7 +29,7 @@ const MAX_FILES: usize = 65_536;
 
 /// What a graph's file says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outline {
+pub struct GraphSummary {
     /// Bytes of the file and of those that its weights lie in.
     pub bytes: u64,
     /// Those of them that are floating-point numbers of 16 bits.
@@ -54,36 +54,36 @@ pub struct Outline {
 ///
 /// # Errors
 /// `InvalidInput` when it is no ONNX model, is cut off, or has weights outside its directory.
-pub fn outline(path: &Path) -> Result<Outline, PredictError> {
-    let told = |flaw: Flaw| {
+pub fn outline(path: &Path) -> Result<GraphSummary, PredictError> {
+    let told = |flaw: GraphError| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let error = PredictError::invalid(format!("'{name}' could not be loaded: {}", flaw.text()));
         match flaw {
-            Flaw::Io(source) => error.with_source(source),
+            GraphError::Io(source) => error.with_source(source),
             _ => error,
         }
     };
     // Of a pipe or a device no end is known.
     if !path.is_file() {
-        return Err(told(Flaw::Missing));
+        return Err(told(GraphError::Missing));
     }
-    let file = File::open(path).map_err(|error| told(Flaw::Io(error)))?;
+    let file = File::open(path).map_err(|error| told(GraphError::Io(error)))?;
     let length = file
         .metadata()
-        .map_err(|error| told(Flaw::Io(error)))?
+        .map_err(|error| told(GraphError::Io(error)))?
         .len();
     let walked = walk(BufReader::new(file), length).map_err(told)?;
     let directory = path.parent().unwrap_or(Path::new(""));
     let mut bytes = length;
     for location in &walked.found {
         let data = std::fs::metadata(directory.join(location));
-        let data = data.map_err(|_| told(Flaw::Missing))?;
+        let data = data.map_err(|_| told(GraphError::Missing))?;
         if !data.is_file() {
-            return Err(told(Flaw::Missing));
+            return Err(told(GraphError::Missing));
         }
         bytes = bytes.saturating_add(data.len());
     }
-    Ok(Outline {
+    Ok(GraphSummary {
         bytes,
         // A file may claim more than it has.
         half_bytes: walked.half_bytes.min(bytes),
@@ -98,7 +98,7 @@ pub fn outline(path: &Path) -> Result<Outline, PredictError> {
 
 /// What is wrong with a file.
 #[derive(Debug)]
-enum Flaw {
+enum GraphError {
     Io(std::io::Error),
     Missing,
     Malformed,
@@ -107,7 +107,7 @@ enum Flaw {
     Many,
 }
 
-impl Flaw {
+impl GraphError {
     fn text(&self) -> &'static str {
         match self {
             Self::Io(_) => "the file cannot be read; the worker's log has the details",
@@ -123,7 +123,7 @@ impl Flaw {
     }
 }
 
-impl From<std::io::Error> for Flaw {
+impl From<std::io::Error> for GraphError {
     fn from(error: std::io::Error) -> Self {
         match error.kind() {
             ErrorKind::UnexpectedEof => Self::Malformed,
@@ -182,7 +182,7 @@ fn is_own(part: Part, depth: usize) -> bool {
 }
 
 /// Walks through a model of `length` bytes.
-fn walk<R: Read + Seek>(reader: BufReader<R>, length: u64) -> Result<Walk<R>, Flaw> {
+fn walk<R: Read + Seek>(reader: BufReader<R>, length: u64) -> Result<Walk<R>, GraphError> {
     let mut walk = Walk {
         reader,
         at: 0,
@@ -230,9 +230,9 @@ struct Seen {
 
 impl<R: Read + Seek> Walk<R> {
     /// Reads the message that ends at `end`.
-    fn message(&mut self, part: Part, end: u64, depth: usize) -> Result<(), Flaw> {
+    fn message(&mut self, part: Part, end: u64, depth: usize) -> Result<(), GraphError> {
         if MAX_DEPTH < depth {
-            return Err(Flaw::Deep);
+            return Err(GraphError::Deep);
         }
         let (mut key, mut value) = (Vec::new(), Vec::new());
         if is_own(part, depth) {
@@ -254,7 +254,7 @@ impl<R: Read + Seek> Walk<R> {
                 2 => {
                     let length = self.number(end)?;
                     let inner = self.at.checked_add(length).filter(|inner| *inner <= end);
-                    let inner = inner.ok_or(Flaw::Malformed)?;
+                    let inner = inner.ok_or(GraphError::Malformed)?;
                     if (part, number, depth) == (Part::TensorType, 2, INPUT_DEPTH) {
                         self.seen.shaped = true;
                     }
@@ -291,7 +291,7 @@ impl<R: Read + Seek> Walk<R> {
                         _ => self.skip(length, end)?,
                     }
                 }
-                _ => return Err(Flaw::Malformed),
+                _ => return Err(GraphError::Malformed),
             }
         }
         if part == Part::External && key == b"location" {
@@ -379,7 +379,7 @@ impl<R: Read + Seek> Walk<R> {
     }
 
     /// Classes that end at `end`: a text, or numbers one behind the other.
-    fn class_texts(&mut self, number: u64, end: u64) -> Result<(), Flaw> {
+    fn class_texts(&mut self, number: u64, end: u64) -> Result<(), GraphError> {
         if number == 9 {
             let text = self.name(end - self.at, end)?;
             let classes = self.seen.classes.get_or_insert_default();
@@ -395,7 +395,7 @@ impl<R: Read + Seek> Walk<R> {
     }
 
     /// A name of a node's: of an input, an output or its operator.
-    fn node_text(&mut self, number: u64, length: u64, end: u64) -> Result<(), Flaw> {
+    fn node_text(&mut self, number: u64, length: u64, end: u64) -> Result<(), GraphError> {
         let text = self.name(length, end)?;
         let node = &mut self.seen.node;
         match number {
@@ -407,7 +407,7 @@ impl<R: Read + Seek> Walk<R> {
     }
 
     /// A text, or nothing in place of one that is too long.
-    fn name(&mut self, length: u64, end: u64) -> Result<String, Flaw> {
+    fn name(&mut self, length: u64, end: u64) -> Result<String, GraphError> {
         if MAX_TEXT < length {
             self.skip(length, end)?;
             return Ok(String::new());
@@ -416,26 +416,26 @@ impl<R: Read + Seek> Walk<R> {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
-    fn keep(&mut self, location: &[u8]) -> Result<(), Flaw> {
-        let location = std::str::from_utf8(location).map_err(|_| Flaw::Outside)?;
+    fn keep(&mut self, location: &[u8]) -> Result<(), GraphError> {
+        let location = std::str::from_utf8(location).map_err(|_| GraphError::Outside)?;
         let location = Path::new(location);
         let stays = |part| matches!(part, Component::Normal(_) | Component::CurDir);
         if location.as_os_str().is_empty() || !location.components().all(stays) {
-            return Err(Flaw::Outside);
+            return Err(GraphError::Outside);
         }
         self.found.insert(location.to_path_buf());
         if MAX_FILES < self.found.len() {
-            return Err(Flaw::Many);
+            return Err(GraphError::Many);
         }
         Ok(())
     }
 
     /// A whole number of up to ten bytes.
-    fn number(&mut self, end: u64) -> Result<u64, Flaw> {
+    fn number(&mut self, end: u64) -> Result<u64, GraphError> {
         let mut number = 0_u64;
         for shift in (0..70).step_by(7) {
             if end <= self.at {
-                return Err(Flaw::Malformed);
+                return Err(GraphError::Malformed);
             }
             let mut byte = [0];
             self.reader.read_exact(&mut byte)?;
@@ -445,12 +445,12 @@ impl<R: Read + Seek> Walk<R> {
                 return Ok(number);
             }
         }
-        Err(Flaw::Malformed)
+        Err(GraphError::Malformed)
     }
 
-    fn text(&mut self, length: u64) -> Result<Vec<u8>, Flaw> {
+    fn text(&mut self, length: u64) -> Result<Vec<u8>, GraphError> {
         if MAX_TEXT < length {
-            return Err(Flaw::Malformed);
+            return Err(GraphError::Malformed);
         }
         let mut text = vec![0; usize::try_from(length).unwrap_or(0)];
         self.reader.read_exact(&mut text)?;
@@ -458,10 +458,10 @@ impl<R: Read + Seek> Walk<R> {
         Ok(text)
     }
 
-    fn skip(&mut self, length: u64, end: u64) -> Result<(), Flaw> {
+    fn skip(&mut self, length: u64, end: u64) -> Result<(), GraphError> {
         let to = self.at.checked_add(length).filter(|to| *to <= end);
-        self.at = to.ok_or(Flaw::Malformed)?;
-        let length = i64::try_from(length).map_err(|_| Flaw::Malformed)?;
+        self.at = to.ok_or(GraphError::Malformed)?;
+        let length = i64::try_from(length).map_err(|_| GraphError::Malformed)?;
         Ok(self.reader.seek_relative(length)?)
     }
 }

@@ -11,7 +11,7 @@ use crate::columns::{Port, is_batched};
 use volley_model_directory::overrides;
 use volley_model_directory::overrides::Overrides;
 use volley_model_directory::triton::Declared;
-use volley_onnx_runtime::graph::Outline;
+use volley_onnx_runtime::graph::GraphSummary;
 
 /// What a session takes and gives.
 pub(crate) struct Ports {
@@ -31,7 +31,7 @@ impl Ports {
 
 /// What the files say of inputs and outputs.
 pub(super) struct Files<'f> {
-    pub(super) outline: &'f Outline,
+    pub(super) outline: &'f GraphSummary,
     pub(super) own: &'f Overrides,
     pub(super) declared: Option<&'f Declared>,
 }

@@ -53,7 +53,7 @@ impl Output {
 
 /// The bindings of one session on the host.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct BindingCache {
     // The one used last is last.
     bound: Vec<Bound>,
     seen: VecDeque<Shape>,
@@ -79,7 +79,7 @@ enum Ids {
     Narrow(Tensor<i32>),
 }
 
-impl Kept {
+impl BindingCache {
     /// The binding of `shape`, made now where it has come before; `None` where it has not, or is
     /// too large to be kept.
     ///
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_shape_is_kept_when_it_comes_again_soon() {
-        let mut kept = Kept::default();
+        let mut kept = BindingCache::default();
         assert!(!kept.comes_again([1, 8]));
         assert!(!kept.comes_again([8, 1]));
         assert!(kept.comes_again([1, 8]));

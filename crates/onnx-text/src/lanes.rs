@@ -14,7 +14,7 @@ const SIDE_BYTES: u64 = 512 << 20;
 
 /// The sessions of a text encoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Lanes {
+pub(super) struct SessionPool {
     /// Sessions that run side by side.
     pub(super) count: usize,
     /// Threads of each.
@@ -23,7 +23,7 @@ pub(super) struct Lanes {
     pub(super) wide: Option<usize>,
 }
 
-impl Lanes {
+impl SessionPool {
     /// One session of one thread.
     #[cfg(test)]
     pub(super) const ONE: Self = Self {
@@ -103,7 +103,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn lanes(bytes: u64, cores: usize) -> (usize, usize, Option<usize>) {
-        let lanes = Lanes::of(&OnnxConfig::default(), bytes, cores);
+        let lanes = SessionPool::of(&OnnxConfig::default(), bytes, cores);
         (lanes.count, lanes.threads, lanes.wide)
     }
 
@@ -131,7 +131,7 @@ mod tests {
                 device,
                 ..OnnxConfig::default()
             };
-            let lanes = Lanes::of(&config, 90 * MIB, 4);
+            let lanes = SessionPool::of(&config, 90 * MIB, 4);
             (lanes.count, lanes.threads, lanes.wide)
         };
         assert_eq!(set(1, 0, Device::Cpu), (1, 3, None));
@@ -145,7 +145,7 @@ mod tests {
     fn the_weights_of_all_sessions_stay_within_the_limit() {
         for mib in 0..600 {
             for cores in 1..=64 {
-                let lanes = Lanes::of(&OnnxConfig::default(), mib * MIB, cores);
+                let lanes = SessionPool::of(&OnnxConfig::default(), mib * MIB, cores);
                 let sessions = lanes.bytes(mib * MIB);
                 assert!(lanes.count == 1 || sessions <= SIDE_BYTES, "{mib} {cores}");
                 assert!(lanes.count * lanes.threads <= cores, "{mib} {cores}");

@@ -39,13 +39,13 @@ use volley_types::{
 
 use self::batcher::RequestKey;
 use self::columns::Shape;
-use self::lanes::Lanes;
+use self::lanes::SessionPool;
 use self::look::Look;
 use self::plan::Budget;
 use self::run::Runner;
 use self::settings::Settings;
 use self::texts::Texts;
-use self::thread::{Pace, Queue};
+use self::thread::{BatchWindow, Queue};
 use self::wanted::Wanted;
 use volley_model_directory::layout;
 use volley_model_directory::overrides::VARIANT;
@@ -96,7 +96,7 @@ pub fn load(
     let mut settings = Settings::read(directory, registered)?;
     let path = directory.join(layout::graph(directory, defaults.text(VARIANT).as_deref())?);
     let bytes = config.weights_of_session(&graph::outline(&path)?);
-    let lanes = Lanes::of(&config, bytes, session::cores());
+    let lanes = SessionPool::of(&config, bytes, session::cores());
     let build = |threads| {
         let config = OnnxConfig { threads, ..config };
         session::build_placed(runtime, &path, &config)
@@ -123,7 +123,7 @@ pub fn load(
     .within(settings.max_length);
     let memory_bytes = lanes.bytes(bytes);
     let capacity = config.tensor_streams.max(1);
-    let pace = Pace {
+    let pace = BatchWindow {
         budget: settings.budget(place, &lanes),
         window: settings.window,
     };
@@ -153,7 +153,7 @@ struct Started {
 /// Builds the sessions that are missing behind the `first`, of so many threads each and side by
 /// side, and warms all of them up.
 fn start(
-    lanes: &Lanes,
+    lanes: &SessionPool,
     first: (Session, Place),
     build: impl Fn(usize) -> Result<(Session, Place), PredictError> + Sync,
     settings: &Settings,
@@ -188,9 +188,9 @@ fn start(
 }
 
 /// Bytes of the weights of all sessions of a text encoder with this graph, before it is loaded.
-pub fn estimate(config: &OnnxConfig, graph: &graph::Outline) -> u64 {
+pub fn estimate(config: &OnnxConfig, graph: &graph::GraphSummary) -> u64 {
     let bytes = config.weights_of_session(graph);
-    Lanes::of(config, bytes, session::cores()).bytes(bytes)
+    SessionPool::of(config, bytes, session::cores()).bytes(bytes)
 }
 
 /// The tokens of a text, for bare runs.
@@ -254,7 +254,7 @@ pub fn details(
         Device::Cpu | Device::Auto => (Place::Host, "CPU"),
     };
     let bytes = config.weights_of_session(&graph::outline(&directory.join(graph))?);
-    let lanes = Lanes::of(config, bytes, session::cores());
+    let lanes = SessionPool::of(config, bytes, session::cores());
     let Budget { tokens, rows } = settings.budget(place, &lanes);
     let batch = format!("{tokens} tokens, {rows} rows on a {device}");
     details.push(("largest run", batch));

@@ -1,6 +1,6 @@
 //! Which rows run together. Pure.
 
-use super::lanes::Lanes;
+use super::lanes::SessionPool;
 use volley_onnx_runtime::session::Place;
 
 /// Tokens that are not shared out: fewer are run for less together.
@@ -32,7 +32,7 @@ impl Budget {
     };
 
     /// That of one of the sessions there.
-    pub(super) fn of(place: Place, lanes: &Lanes) -> Self {
+    pub(super) fn of(place: Place, lanes: &SessionPool) -> Self {
         match place {
             Place::Host if 1 < lanes.count => {
                 let tokens = LANE_TOKENS.saturating_mul(lanes.threads);
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn a_run_is_smaller_beside_others_and_evenly_shared_where_they_are_idle() {
         let tokens = |place, count, threads| {
-            let lanes = Lanes {
+            let lanes = SessionPool {
                 count,
                 threads,
                 wide: None,

@@ -10,7 +10,7 @@ use volley_onnx_runtime::ort::value::{
 };
 use volley_types::{ErrorCode, ErrorOrigin, PredictError, Task};
 
-use super::kept::{Kept, Output};
+use super::kept::{BindingCache, Output};
 use super::padding::{Input, InputKind, Padding};
 use super::reading::{Reading, Values};
 use super::settings::Settings;
@@ -24,7 +24,7 @@ use volley_onnx_runtime::watch::Watch;
 /// Owns a session.
 pub(super) struct Runner {
     // Bindings hold on to the session: first out.
-    kept: Kept,
+    kept: BindingCache,
     session: Session,
     inputs: Vec<Input>,
     output: Output,
@@ -92,7 +92,7 @@ impl Runner {
             width,
         };
         Ok(Self {
-            kept: Kept::default(),
+            kept: BindingCache::default(),
             inputs,
             output,
             reading,

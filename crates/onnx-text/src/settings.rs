@@ -12,7 +12,7 @@ use self::files::{
     Config, Module, PoolingConfig, Prompts, SentenceConfig, SpladeConfig, TokenizerConfig, json,
     of_module,
 };
-use super::lanes::Lanes;
+use super::lanes::SessionPool;
 use super::plan::Budget;
 use volley_model_directory::overrides::{Activation, Kind, Overrides, Pooling};
 use volley_model_directory::registered::{ModelConfig, Registered};
@@ -147,7 +147,7 @@ impl Settings {
     }
 
     /// The largest run at that place.
-    pub(super) fn budget(&self, place: Place, lanes: &Lanes) -> Budget {
+    pub(super) fn budget(&self, place: Place, lanes: &SessionPool) -> Budget {
         let usual = Budget::of(place, lanes);
         Budget {
             tokens: self.batch_tokens.unwrap_or(usual.tokens).max(1),

@@ -17,7 +17,7 @@ use volley_onnx_runtime::watch::Watch;
 
 /// How the threads take what waits.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
+pub(super) struct BatchWindow {
     pub(super) budget: Budget,
     /// How long they wait for more rows after the first that come to an idle model.
     pub(super) window: Duration,
@@ -48,7 +48,7 @@ impl Queue {
         model: &ModelName,
         runners: Vec<(Runner, Watch)>,
         wide: Option<Runner>,
-        pace: Pace,
+        pace: BatchWindow,
         places: usize,
     ) -> Result<Self, PredictError> {
         let (jobs, queue) = mpsc::channel(places);

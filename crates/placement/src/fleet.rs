@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use volley_types::WorkerId;
 use volley_types::registry::PlacementStrategy;
 
-use crate::input::{PlacementWorker, Situation};
+use crate::input::{PlacementInput, PlacementWorker};
 use crate::ranks::{Load, Ranks};
 
 /// What a replica needs of its worker.
@@ -35,7 +35,7 @@ pub(crate) struct Fleet<'a> {
 }
 
 impl<'a> Fleet<'a> {
-    pub(crate) fn new(situation: &'a Situation<'a>) -> Self {
+    pub(crate) fn new(situation: &'a PlacementInput<'a>) -> Self {
         let workers = &situation.workers;
         let numbered = workers.iter().enumerate();
         Self {

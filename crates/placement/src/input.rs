@@ -29,7 +29,7 @@ pub type Held<'a> = (&'a ModelName, ModelVersion, &'a WorkerId);
 
 /// What is known besides the registry.
 #[derive(Debug, Default)]
-pub struct Situation<'a> {
+pub struct PlacementInput<'a> {
     /// All workers that are known, each once.
     pub workers: Vec<PlacementWorker<'a>>,
     /// Bytes that a replica of a version takes, where a loaded one told.

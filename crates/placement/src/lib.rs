@@ -2,9 +2,9 @@
 //! come in, a plan comes out, and the same input always gives the same plan. Nothing here waits,
 //! reads a clock, or calls another node: times are arguments.
 //!
-//! - Input: the [`RegistryState`](volley_types::registry::RegistryState) and a [`Situation`], which
+//! - Input: the [`RegistryState`](volley_types::registry::RegistryState) and a [`PlacementInput`], which
 //!   [`planner`] makes of what workers report.
-//! - Output: a [`Plan`], which the leader commits as writes. [`orders::Book`] reads the committed
+//! - Output: a [`Plan`], which the leader commits as writes. [`orders::AssignmentIndex`] reads the committed
 //!   registry back as what each worker shall hold.
 //!
 //! The laws, which the property tests of `plan` and `fleet` check:
@@ -32,6 +32,6 @@ mod ranks;
 pub mod rollout;
 mod wanted;
 
-pub use crate::input::{Held, Moves, PlacementWorker, Situation};
+pub use crate::input::{Held, Moves, PlacementInput, PlacementWorker};
 pub use crate::output::{Move, MoveReason, Plan};
 pub use crate::plan::plan;

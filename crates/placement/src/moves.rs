@@ -9,7 +9,7 @@ mod room;
 use volley_types::WorkerId;
 
 use crate::fleet::{Fleet, Need};
-use crate::input::Situation;
+use crate::input::PlacementInput;
 use crate::output::{Move, MoveReason, Plan};
 use crate::wanted::{Wanted, need};
 
@@ -29,7 +29,7 @@ struct Step {
 pub(crate) fn begin(
     wanted: &mut [Wanted<'_>],
     fleet: &mut Fleet<'_>,
-    situation: &Situation<'_>,
+    situation: &PlacementInput<'_>,
     waiting: &[usize],
     plan: &mut Plan,
 ) {
@@ -74,7 +74,7 @@ pub(crate) fn begin(
 
 /// Whether nothing else goes on: no version follows another, no worker is drained that holds
 /// anything, and none is silent.
-fn is_calm(wanted: &[Wanted<'_>], situation: &Situation<'_>) -> bool {
+fn is_calm(wanted: &[Wanted<'_>], situation: &PlacementInput<'_>) -> bool {
     let goes_on = |one: &Wanted<'_>| {
         let leaves = one.leaving.len() != one.moving(situation).count();
         leaves || (one.old && rolls(one))
@@ -108,7 +108,10 @@ fn held(wanted: &[Wanted<'_>], workers: usize) -> Vec<Vec<usize>> {
 
 impl Wanted<'_> {
     /// The move of one of its replicas that is under way.
-    fn moving(&self, situation: &Situation<'_>) -> impl Iterator<Item = (usize, usize)> + use<> {
+    fn moving(
+        &self,
+        situation: &PlacementInput<'_>,
+    ) -> impl Iterator<Item = (usize, usize)> + use<> {
         let under_way = situation.moves.under_way.contains_key(&self.entry.name);
         let moving = self.moving.filter(|_| under_way && !self.old);
         moving.into_iter()
@@ -116,7 +119,7 @@ impl Wanted<'_> {
 
     /// Whether one of its replicas may be moved: each is there and serves, no version follows
     /// another, nobody has named their workers, and none is on its way already.
-    fn may_move(&self, fleet: &Fleet<'_>, situation: &Situation<'_>) -> bool {
+    fn may_move(&self, fleet: &Fleet<'_>, situation: &PlacementInput<'_>) -> bool {
         let Some(deployment) = self.entry.deployment.as_ref() else {
             return false;
         };
@@ -142,7 +145,7 @@ impl Wanted<'_> {
         &self,
         from: usize,
         fleet: &mut Fleet<'_>,
-        situation: &Situation<'_>,
+        situation: &PlacementInput<'_>,
         may: impl Fn(&WorkerId) -> bool,
     ) -> Option<usize> {
         let deployment = self.entry.deployment.as_ref()?;

@@ -9,7 +9,7 @@ use volley_types::{ModelName, Revision, SecretName, WorkerId};
 
 /// The models of each worker as of one revision.
 #[derive(Debug, Default)]
-pub struct Book {
+pub struct AssignmentIndex {
     state: Arc<RegistryState>,
     pages: HashMap<WorkerId, Page>,
 }
@@ -21,7 +21,7 @@ struct Page {
     changed: Revision,
 }
 
-impl Book {
+impl AssignmentIndex {
     /// The revision that it is up to date with.
     #[must_use]
     pub fn revision(&self) -> Revision {

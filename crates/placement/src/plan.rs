@@ -4,7 +4,7 @@ use volley_types::registry::{Deployment, ModelEntry, Placing, RegistryState};
 use volley_types::{ModelVersion, WorkerId};
 
 use crate::fleet::Fleet;
-use crate::input::Situation;
+use crate::input::PlacementInput;
 use crate::moves;
 use crate::output::Plan;
 use crate::rollout::{self, Seen, Step};
@@ -20,7 +20,7 @@ use crate::wanted::{Wanted, need, workers_of};
 /// A replica on a worker that is drained, or that is moved, stays beside the one that replaces it
 /// until that is ready.
 #[must_use]
-pub fn plan(state: &RegistryState, situation: &Situation<'_>) -> Plan {
+pub fn plan(state: &RegistryState, situation: &PlacementInput<'_>) -> Plan {
     let mut plan = Plan::default();
     let mut fleet = Fleet::new(situation);
     let mut wanted = Vec::new();
@@ -68,7 +68,7 @@ type Steps = (Step, Option<Step>);
 fn steps(
     entry: &ModelEntry,
     deployment: &Deployment,
-    situation: &Situation<'_>,
+    situation: &PlacementInput<'_>,
 ) -> Result<Steps, String> {
     let replicas = deployment.replicas as usize;
     let new = Step {
@@ -123,7 +123,7 @@ fn keep<'a>(
     entry: &'a ModelEntry,
     deployment: &'a Deployment,
     step: Step,
-    situation: &Situation<'_>,
+    situation: &PlacementInput<'_>,
     fleet: &Fleet<'_>,
     old: bool,
 ) -> Wanted<'a> {
@@ -191,7 +191,7 @@ fn size_of(
     entry: &ModelEntry,
     deployment: &Deployment,
     version: ModelVersion,
-    situation: &Situation<'_>,
+    situation: &PlacementInput<'_>,
 ) -> u64 {
     let reported = situation.sizes.get(&(&entry.name, version)).copied();
     match deployment.options.memory_bytes {
@@ -204,7 +204,7 @@ fn size_of(
 fn moving(
     entry: &ModelEntry,
     deployment: &Deployment,
-    situation: &Situation<'_>,
+    situation: &PlacementInput<'_>,
     fleet: &Fleet<'_>,
 ) -> Option<(usize, usize)> {
     let one = situation.moves.under_way.get(&entry.name)?;
@@ -228,7 +228,7 @@ fn fill(
     wanted: &mut [Wanted<'_>],
     index: usize,
     fleet: &mut Fleet<'_>,
-    situation: &Situation<'_>,
+    situation: &PlacementInput<'_>,
 ) -> usize {
     let one = &wanted[index];
     let Some(deployment) = &one.entry.deployment else {
@@ -280,7 +280,7 @@ fn fill(
 
 /// Adds to what is kept the replicas on drained workers that must go on serving: as many as are
 /// not ready yet elsewhere. Where a drain is forced they wait only for what is on its way.
-fn stay_until_replaced(one: &mut Wanted<'_>, fleet: &Fleet<'_>, situation: &Situation<'_>) {
+fn stay_until_replaced(one: &mut Wanted<'_>, fleet: &Fleet<'_>, situation: &PlacementInput<'_>) {
     if one.leaving.is_empty() {
         return;
     }

@@ -12,7 +12,7 @@ use std::time::Instant;
 use volley_types::registry::{Placing, RegistryCommand, RegistryState};
 
 pub use self::failures::Failures;
-pub use self::mover::{Ended, Mover};
+pub use self::mover::{Ended, Rebalancer};
 pub use self::observed::{ObservedWorker, ObservedWorkers};
 pub use self::situation::situation;
 use crate::output::{Move, Plan};
@@ -27,7 +27,7 @@ pub fn decide(
     state: &Arc<RegistryState>,
     observed: &ObservedWorkers<'_>,
     failures: &mut Failures,
-    mover: &mut Mover,
+    mover: &mut Rebalancer,
     may_move: bool,
     now: Instant,
 ) -> (Plan, Vec<(Move, Ended)>) {

@@ -47,10 +47,10 @@ struct Line {
 
 /// The trail of one node. Cloning gives another handle to the same file.
 #[derive(Clone, Debug)]
-pub struct AuditLog(Arc<Mutex<Trail>>);
+pub struct AuditLog(Arc<Mutex<AuditChain>>);
 
 #[derive(Debug)]
-struct Trail {
+struct AuditChain {
     path: PathBuf,
     file: File,
     head: Head,
@@ -149,7 +149,7 @@ impl AuditLog {
             file.set_len(bytes).map_err(unusable)?;
         }
         file.seek(SeekFrom::End(0)).map_err(unusable)?;
-        Ok(Self(Arc::new(Mutex::new(Trail {
+        Ok(Self(Arc::new(Mutex::new(AuditChain {
             path: path.to_path_buf(),
             file,
             head,
@@ -189,7 +189,7 @@ impl AuditLog {
     }
 }
 
-impl Trail {
+impl AuditChain {
     fn append(&mut self, who: &str, action: &Action, result: &str) -> std::io::Result<()> {
         let line = Line {
             seq: self.head.seq + 1,

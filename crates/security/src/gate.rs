@@ -15,7 +15,7 @@ use crate::guard::{GuardedControl, GuardedPredict, Share};
 use crate::key::{self, MIN_BOOTSTRAP_LEN};
 use crate::nodes::IsValid;
 use crate::principal::unauthenticated;
-use crate::quota::Meters;
+use crate::quota::QuotaTracker;
 use crate::quota::shared::Usage;
 use crate::secrets::MasterKeys;
 use crate::throttle::{Throttle, ThrottleConfig};
@@ -34,7 +34,7 @@ pub type ReadRegistry = Arc<dyn Fn() -> Arc<RegistryState> + Send + Sync>;
 pub type InService = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// Knows callers by their keys. Shared by all edges of a node.
-pub struct Gatekeeper {
+pub struct Authenticator {
     policy: Policy,
     in_service: Option<InService>,
     members: Option<IsValid>,
@@ -42,7 +42,7 @@ pub struct Gatekeeper {
     throttle: Throttle,
     refusals: Refusals,
     noted: Refusals,
-    meters: Meters,
+    meters: QuotaTracker,
     master_keys: Option<Arc<MasterKeys>>,
     egress: Arc<EgressPolicy>,
     share: Share,
@@ -59,7 +59,7 @@ enum Policy {
     },
 }
 
-impl Gatekeeper {
+impl Authenticator {
     /// Lets everybody do everything: for a cluster that only its own machine can reach.
     #[must_use]
     pub fn open() -> Self {
@@ -170,7 +170,7 @@ impl Gatekeeper {
             throttle: Throttle::default(),
             refusals: Refusals::default(),
             noted: Refusals::default(),
-            meters: Meters::default(),
+            meters: QuotaTracker::default(),
             master_keys: None,
             egress: Arc::default(),
             share: Share::default(),
@@ -218,11 +218,11 @@ impl Gatekeeper {
         })
     }
 
-    /// As [`Gatekeeper::identify`], for a request from `address`. An address from which many wrong
+    /// As [`Authenticator::identify`], for a request from `address`. An address from which many wrong
     /// credentials came is not listened to for a while.
     ///
     /// # Errors
-    /// As [`Gatekeeper::identify`]; `Overloaded`, with when to come again.
+    /// As [`Authenticator::identify`]; `Overloaded`, with when to come again.
     pub fn identify_from(
         &self,
         headers: &HeaderMap,
@@ -262,11 +262,11 @@ impl Gatekeeper {
         }
     }
 
-    /// As [`Gatekeeper::identify_from`], for a call that may be from a node: a coordinator's
+    /// As [`Authenticator::identify_from`], for a call that may be from a node: a coordinator's
     /// certificate is enough.
     ///
     /// # Errors
-    /// As [`Gatekeeper::identify_from`]; `PermissionDenied` for a worker, which calls no models.
+    /// As [`Authenticator::identify_from`]; `PermissionDenied` for a worker, which calls no models.
     pub fn identify_call(
         &self,
         headers: &HeaderMap,
@@ -346,7 +346,7 @@ impl Gatekeeper {
     }
 }
 
-impl std::fmt::Debug for Gatekeeper {
+impl std::fmt::Debug for Authenticator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Gatekeeper")
             .field("needs_keys", &self.needs_keys())

@@ -22,7 +22,7 @@ use volley_types::{
 
 use crate::Principal;
 use crate::audit::{Action, AuditLog};
-use crate::quota::Meters;
+use crate::quota::QuotaTracker;
 
 pub use self::share::Share;
 
@@ -30,12 +30,16 @@ pub use self::share::Share;
 pub struct GuardedPredict {
     inner: Arc<dyn Predict>,
     principal: Arc<Principal>,
-    meters: Meters,
+    meters: QuotaTracker,
 }
 
 impl GuardedPredict {
     /// `inner`, with the rights of `principal`, whose use is counted in `meters`.
-    pub(crate) fn new(inner: Arc<dyn Predict>, principal: Arc<Principal>, meters: Meters) -> Self {
+    pub(crate) fn new(
+        inner: Arc<dyn Predict>,
+        principal: Arc<Principal>,
+        meters: QuotaTracker,
+    ) -> Self {
         Self {
             inner,
             principal,
@@ -48,7 +52,7 @@ impl GuardedPredict {
 async fn predict<P: Predict + ?Sized>(
     inner: &P,
     principal: &Principal,
-    meters: &Meters,
+    meters: &QuotaTracker,
     mut request: PredictRequest,
 ) -> Result<ChunkStream, PredictError> {
     principal.admit(&mut request)?;
@@ -84,7 +88,7 @@ impl Predict for GuardedPredict {
 pub struct GuardedControl {
     inner: Arc<dyn Control>,
     principal: Arc<Principal>,
-    meters: Meters,
+    meters: QuotaTracker,
     egress: Arc<EgressPolicy>,
     share: Share,
     audit: Option<AuditLog>,
@@ -97,7 +101,7 @@ impl GuardedControl {
     pub(crate) fn new(
         inner: Arc<dyn Control>,
         principal: Arc<Principal>,
-        meters: Meters,
+        meters: QuotaTracker,
         egress: Arc<EgressPolicy>,
         share: Share,
         audit: Option<AuditLog>,

@@ -1,7 +1,7 @@
 //! Who is asking, whether they may, and the record of what they did.
 //!
 //! Reading order: [`key`] (how a key is made and checked), [`credential`] (where a request
-//! carries it), [`Gatekeeper`] (from a request to a [`Principal`]), [`guard`] (a cluster seen
+//! carries it), [`Authenticator`] (from a request to a [`Principal`]), [`guard`] (a cluster seen
 //! through a principal's rights), `quota` (how much it may use), [`token`] (callers of an
 //! identity provider), [`audit`], [`secrets`]; [`tls`] and [`nodes`] (connections), [`live`] (renewal).
 
@@ -20,7 +20,7 @@ mod throttle;
 pub mod tls;
 pub mod token;
 
-pub use crate::gate::{Gatekeeper, InService, ReadRegistry};
+pub use crate::gate::{Authenticator, InService, ReadRegistry};
 pub use crate::principal::Principal;
 pub use crate::quota::shared as usage;
 pub use crate::throttle::{ThrottleConfig, network};

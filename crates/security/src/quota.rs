@@ -29,7 +29,7 @@ const SWEEP_FROM: usize = 1_024;
 
 /// The use of all keys on one node. Cloning gives another handle.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Meters(Arc<All>);
+pub(crate) struct QuotaTracker(Arc<All>);
 
 #[derive(Debug, Default)]
 struct All {
@@ -37,7 +37,7 @@ struct All {
     others: Others,
 }
 
-impl Meters {
+impl QuotaTracker {
     /// Begins a prediction of `key`, which may use `quota`.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 /// How messages fare that nothing holds up.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Weather {
+pub struct NetworkConditions {
     /// The shortest and the longest delay of a message in milliseconds.
     pub delay_ms: (u64, u64),
     /// The part of them that gets lost.
@@ -13,7 +13,7 @@ pub struct Weather {
     pub twice: f64,
 }
 
-impl Weather {
+impl NetworkConditions {
     /// Every message arrives, once, within a few milliseconds.
     pub const CALM: Self = Self::within(1, 8);
 

@@ -9,8 +9,8 @@ use prost::Message;
 use volley_coordinator::LivenessConfig;
 use volley_coordinator::live::LiveWorkers;
 use volley_placement::Plan;
-use volley_placement::orders::Book;
-use volley_placement::planner::{Ended, Failures, Mover, decide};
+use volley_placement::orders::AssignmentIndex;
+use volley_placement::planner::{Ended, Failures, Rebalancer, decide};
 use volley_proto::report_changes::changes_from_wire;
 use volley_proto::worker::v1 as wire;
 use volley_types::registry::RegistryState;
@@ -49,12 +49,12 @@ impl Predict for Nowhere {
 pub(crate) struct Coordinator {
     pub(crate) live: LiveWorkers,
     failures: Failures,
-    pub(crate) mover: Mover,
+    pub(crate) mover: Rebalancer,
     /// Moves that it has ended.
     pub(crate) moved: u64,
     /// What each stream has said last.
     said: HashMap<u64, WorkerReport>,
-    pub(crate) book: Book,
+    pub(crate) book: AssignmentIndex,
     pub(crate) cost: Cost,
 }
 
@@ -73,10 +73,10 @@ impl Coordinator {
         Self {
             live: LiveWorkers::new(LivenessConfig::default()),
             failures: Failures::default(),
-            mover: Mover::new(rebalance_after),
+            mover: Rebalancer::new(rebalance_after),
             moved: 0,
             said: HashMap::new(),
-            book: Book::default(),
+            book: AssignmentIndex::default(),
             cost: Cost::default(),
         }
     }

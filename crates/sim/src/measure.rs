@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use volley_coordinator::route::{Wish, decide};
+use volley_coordinator::route::{RoutingHints, decide};
 use volley_types::registry::{
     BackendKind, DeployOptions, ModelSource, ModelVersionSpec, RegistryCommand,
 };
@@ -203,7 +203,7 @@ fn choice(world: &Simulation) -> Duration {
             .iter()
             .map(|candidate| candidate.view(now, Duration::from_secs(10)))
             .collect();
-        chosen += usize::from(decide(&views, &Wish::default(), &mut random).is_some());
+        chosen += usize::from(decide(&views, &RoutingHints::default(), &mut random).is_some());
     }
     let spent = meter.stop();
     assert!(0 < chosen, "replicas are there");

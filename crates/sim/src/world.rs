@@ -16,7 +16,7 @@ use volley_types::WorkerId;
 use volley_types::registry::{RegistryCommand, RegistryState};
 
 use self::events::{BEAT_MS, Event, PATROL_MS, TICK_MS};
-use self::laws::Laws;
+use self::laws::Invariants;
 use self::raft::Seat;
 use crate::coordinator::Coordinator;
 use crate::cost::Cost;
@@ -101,7 +101,7 @@ pub struct Simulation {
     next_stream: u64,
     log: Vec<RegistryCommand>,
     appending: bool,
-    laws: Laws,
+    laws: Invariants,
     /// Workers whose replicas fail every request.
     failing: BTreeSet<usize>,
     /// Writes that were committed.
@@ -140,7 +140,7 @@ impl Simulation {
             next_stream: 0,
             log: Vec::new(),
             appending: false,
-            laws: Laws::new(&settings),
+            laws: Invariants::new(&settings),
             failing: BTreeSet::new(),
             writes: 0,
             last_write: String::new(),

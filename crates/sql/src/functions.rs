@@ -17,7 +17,7 @@ use datafusion::logical_expr::{
 use volley_flight::client::FunctionType;
 
 use crate::cluster::Cluster;
-use crate::places::CheckPlaces;
+use crate::places::AsyncUdfPlacementRule;
 
 /// Registers the functions in `context`:
 ///
@@ -33,7 +33,7 @@ use crate::places::CheckPlaces;
 /// in which an argument is null has a null. From then on a call of a model is refused where
 /// DataFusion cannot wait for it, as in `ORDER BY`.
 pub fn register(context: &SessionContext, cluster: &Arc<Cluster>) {
-    context.add_analyzer_rule(Arc::new(CheckPlaces));
+    context.add_analyzer_rule(Arc::new(AsyncUdfPlacementRule));
     let floats = DataType::new_list(DataType::Float32, true);
     for (name, arguments, result) in [
         ("predict", None, None),

@@ -10,9 +10,9 @@ use datafusion::optimizer::AnalyzerRule;
 /// Refuses plans in which an asynchronous function stands where DataFusion cannot wait for it;
 /// without this they fail when they run, with an error that blames DataFusion.
 #[derive(Debug)]
-pub(crate) struct CheckPlaces;
+pub(crate) struct AsyncUdfPlacementRule;
 
-impl AnalyzerRule for CheckPlaces {
+impl AnalyzerRule for AsyncUdfPlacementRule {
     fn analyze(&self, plan: LogicalPlan, _config: &ConfigOptions) -> Result<LogicalPlan> {
         plan.apply_with_subqueries(|node| {
             if waits(node) {

@@ -6,9 +6,9 @@ use tokenizers::{AddedToken, Tokenizer};
 pub const SPECIAL: u8 = 0xff;
 
 /// The bytes of all tokens, by their ids.
-pub struct Spellings(Vec<Vec<u8>>);
+pub struct TokenBytes(Vec<Vec<u8>>);
 
-impl Spellings {
+impl TokenBytes {
     /// Those of a vocabulary of this size. Takes a moment: some 100 ms for 100,000 tokens.
     pub fn new(tokenizer: &Tokenizer, vocabulary: usize) -> Self {
         let added = tokenizer.get_added_tokens_decoder();

@@ -43,7 +43,7 @@ type Answer = oneshot::Sender<Result<Permit, PredictError>>;
 
 /// Who asks to be let in.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Visitor<'a> {
+pub(crate) struct AdmissionRequest<'a> {
     /// On whose behalf.
     pub(crate) tenant: &'a TenantId,
     /// How urgent.
@@ -61,7 +61,7 @@ pub(crate) struct Permit {
 
 /// A place in the queue, or the permit at once. Dropping it leaves the queue.
 #[derive(Debug)]
-pub(crate) struct Ticket {
+pub(crate) struct QueuedPermit {
     door: Arc<Door>,
     place: Place,
     answer: oneshot::Receiver<Result<Permit, PredictError>>,
@@ -83,7 +83,10 @@ impl Admission {
     ///
     /// # Errors
     /// `Overloaded` when the queue is full, or when the wait would outlast the deadline.
-    pub(crate) fn enter(&self, visitor: Visitor<'_>) -> Result<Ticket, PredictError> {
+    pub(crate) fn enter(
+        &self,
+        visitor: AdmissionRequest<'_>,
+    ) -> Result<QueuedPermit, PredictError> {
         let (sender, answer) = oneshot::channel();
         let mut state = self.0.state.lock();
         let place = state.waiting.place(visitor.tenant, visitor.priority);
@@ -109,7 +112,7 @@ impl Admission {
                 let _ = out.send(Err(displaced(all)));
             }
         }
-        Ok(Ticket {
+        Ok(QueuedPermit {
             door: self.0.clone(),
             place,
             answer,
@@ -134,7 +137,11 @@ impl Admission {
 
 impl State {
     /// Refuses what could not begin in time, as far as the requests before it tell.
-    fn check_deadline(&self, visitor: Visitor<'_>, capacity: usize) -> Result<(), PredictError> {
+    fn check_deadline(
+        &self,
+        visitor: AdmissionRequest<'_>,
+        capacity: usize,
+    ) -> Result<(), PredictError> {
         let Some(deadline) = visitor.deadline else {
             return Ok(());
         };
@@ -161,7 +168,7 @@ impl Permit {
     }
 }
 
-impl Future for Ticket {
+impl Future for QueuedPermit {
     type Output = Result<Permit, PredictError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -173,7 +180,7 @@ impl Future for Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for QueuedPermit {
     fn drop(&mut self) {
         let left = self.door.state.lock().waiting.remove(&self.place);
         drop(left);

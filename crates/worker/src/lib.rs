@@ -39,9 +39,9 @@ use volley_types::{Incarnation, ModelName, Orders, Revision};
 pub use crate::config::WorkerConfig;
 use crate::heartbeat::Streams;
 use crate::ledger::Ledger;
-use crate::lingering::Lingering;
+use crate::lingering::AbandonedLoads;
 pub use crate::memory::system_bytes;
-use crate::oversee::Overseer;
+use crate::oversee::StreamWatchdog;
 use crate::replica::Replica;
 
 /// One worker. Cloning gives another handle.
@@ -67,8 +67,8 @@ struct Shared {
     news: watch::Sender<()>,
     loads: Semaphore,
     ledger: Ledger,
-    lingering: Lingering,
-    overseer: Overseer,
+    lingering: AbandonedLoads,
+    overseer: StreamWatchdog,
     /// What the driver last said of them.
     gpus: Mutex<Vec<volley_types::GpuReport>>,
     streams: Mutex<Streams>,
@@ -113,8 +113,8 @@ impl Worker {
             news: watch::Sender::new(()),
             loads: Semaphore::new(config.concurrent_loads.max(1)),
             ledger: Ledger::new(config.memory_budget.unwrap_or_else(memory::default_budget)),
-            lingering: Lingering::default(),
-            overseer: Overseer::default(),
+            lingering: AbandonedLoads::default(),
+            overseer: StreamWatchdog::default(),
             gpus: Mutex::default(),
             streams: Mutex::default(),
             members: watch::Sender::default(),

@@ -16,7 +16,7 @@ type Key = (ModelName, ModelVersion);
 
 /// The given-up loads of a worker. Cloning gives another handle.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Lingering(Arc<Shared>);
+pub(crate) struct AbandonedLoads(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -26,9 +26,9 @@ struct Shared {
 
 /// Counts one given-up load until it is dropped.
 #[derive(Debug)]
-struct Lingers(Arc<Shared>, Key);
+struct AbandonedLoadGuard(Arc<Shared>, Key);
 
-impl Drop for Lingers {
+impl Drop for AbandonedLoadGuard {
     fn drop(&mut self) {
         let mut loads = self.0.loads.lock();
         if let Some(count) = loads.get_mut(&self.1) {
@@ -42,7 +42,7 @@ impl Drop for Lingers {
     }
 }
 
-impl Lingering {
+impl AbandonedLoads {
     /// How many there are.
     pub(crate) fn count(&self) -> usize {
         self.0.loads.lock().values().sum()
@@ -85,14 +85,14 @@ pub(crate) struct Work<T: Send + 'static> {
     // `Some` until it is done or dropped.
     task: Option<JoinHandle<Result<T, PredictError>>>,
     stops: bool,
-    lingering: Lingering,
+    lingering: AbandonedLoads,
     key: Key,
 }
 
 impl<T: Send + 'static> Work<T> {
     /// Begins it. `stops` tells whether dropping `work` ends it.
     pub(crate) fn begin(
-        lingering: &Lingering,
+        lingering: &AbandonedLoads,
         key: Key,
         stops: bool,
         work: impl Future<Output = Result<T, PredictError>> + Send + 'static,
@@ -130,7 +130,7 @@ impl<T: Send + 'static> Drop for Work<T> {
         }
         let shared = self.lingering.0.clone();
         *shared.loads.lock().entry(self.key.clone()).or_insert(0) += 1;
-        let lingers = Lingers(shared, self.key.clone());
+        let lingers = AbandonedLoadGuard(shared, self.key.clone());
         tracing::warn!(model = %self.key.0, version = %self.key.1, "a load was given up and goes on");
         // It lives exactly as long as the thread that nobody can end, and no longer than the
         // runtime.
@@ -148,7 +148,7 @@ mod tests {
 
     #[tokio::test]
     async fn given_up_work_is_counted_until_it_ends_and_refused_beyond_a_bound() {
-        let lingering = Lingering::default();
+        let lingering = AbandonedLoads::default();
         let key = |version| (ModelName::new("m").unwrap(), ModelVersion(version));
         let (release, released) = watch::channel(false);
         let begin = |version, stops| {

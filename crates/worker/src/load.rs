@@ -14,7 +14,7 @@ use crate::admission::Admission;
 use crate::ledger::Reservation;
 use crate::lingering::Work;
 use crate::replica::{Loaded, Replica};
-use crate::seat::{Held, Seat};
+use crate::seat::{BackendSlot, Held};
 
 /// The first and the longest wait before a failed load is tried again.
 const RETRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
@@ -109,7 +109,7 @@ impl Worker {
             admission: Admission::new(capacity, self.0.config.queue_per_replica),
             waits: Arc::default(),
             capacity,
-            seat: Arc::new(Seat::new(&self.0.ledger, held, overcommit)),
+            seat: Arc::new(BackendSlot::new(&self.0.ledger, held, overcommit)),
             cut: CancellationToken::new(),
         };
         Ok((loaded, lost))

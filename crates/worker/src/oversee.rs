@@ -75,9 +75,9 @@ fn stalled(stall: Duration) -> PredictError {
 
 /// The clock beside the streams of a worker. Cloning gives another handle.
 #[derive(Clone, Default)]
-pub(crate) struct Overseer(Arc<Mutex<Vec<Weak<dyn Cut>>>>);
+pub(crate) struct StreamWatchdog(Arc<Mutex<Vec<Weak<dyn Cut>>>>);
 
-impl Overseer {
+impl StreamWatchdog {
     /// `batches`, until they are ended: past the deadline, or once they were not read for too
     /// long. What they hold is dropped then, whether anybody asks for more or not.
     pub(crate) fn watch<S>(
@@ -98,7 +98,7 @@ impl Overseer {
         }));
         let weak: Weak<dyn Cut> = Arc::downgrade(&(watched.clone() as Arc<dyn Cut>));
         self.0.lock().push(weak);
-        Overseen(watched)
+        WatchedStream(watched)
     }
 
     /// Looks at all streams again and again.
@@ -121,9 +121,9 @@ impl Overseer {
     }
 }
 
-struct Overseen<S>(Arc<Mutex<Watched<S>>>);
+struct WatchedStream<S>(Arc<Mutex<Watched<S>>>);
 
-impl<S: Stream<Item = BatchResult> + Unpin> Stream for Overseen<S> {
+impl<S: Stream<Item = BatchResult> + Unpin> Stream for WatchedStream<S> {
     type Item = BatchResult;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<BatchResult>> {
@@ -156,7 +156,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn only_what_is_not_read_is_ended_and_its_reader_is_told() {
-        let overseer = Overseer::default();
+        let overseer = StreamWatchdog::default();
         let id = RequestId::random;
         let mut unread = overseer.watch(chunks(), id(), None);
         let mut waited_for = overseer.watch(stream::pending(), id(), Some(Instant::now()));

@@ -15,7 +15,7 @@ use volley_types::{
 };
 
 use crate::Worker;
-use crate::admission::Visitor;
+use crate::admission::AdmissionRequest;
 use crate::replica::Loaded;
 
 /// When to come back after too long a wait.
@@ -34,7 +34,7 @@ impl Predict for Worker {
         let loaded = found.inspect_err(|error| self.0.metrics.refused(None, error.code))?;
         let schema = request.input.schema();
         let entered = loaded.signature.check_input(&schema);
-        let visitor = Visitor {
+        let visitor = AdmissionRequest {
             tenant: &request.tenant,
             priority: request.priority,
             deadline: request.deadline,

@@ -11,14 +11,14 @@ use volley_types::registry::{Assignment, ReplicaState};
 use volley_types::{ReplicaReport, Signature};
 
 use crate::admission::Admission;
-use crate::seat::Seat;
+use crate::seat::BackendSlot;
 use crate::waits::Waits;
 
 /// What can be called once a replica is loaded.
 #[derive(Clone)]
 pub(crate) struct Loaded {
     /// Where the backend is.
-    pub(crate) seat: Arc<Seat>,
+    pub(crate) seat: Arc<BackendSlot>,
     /// How many streams may run at once.
     pub(crate) capacity: usize,
     pub(crate) signature: Signature,
@@ -127,7 +127,7 @@ impl Replica {
     }
 
     /// Where its backend is, once it has been loaded.
-    pub(crate) fn seat(&self) -> Option<Arc<Seat>> {
+    pub(crate) fn seat(&self) -> Option<Arc<BackendSlot>> {
         let state = self.state.read();
         state.1.as_ref().map(|loaded| loaded.seat.clone())
     }

@@ -9,7 +9,7 @@ use crate::Worker;
 use crate::ledger::{Reservation, Shortage};
 use crate::load;
 use crate::replica::Replica;
-use crate::seat::{self, Found, Guest, Seat};
+use crate::seat::{self, BackendLease, BackendSlot, Found};
 
 /// What there is of room now.
 enum Room {
@@ -111,7 +111,10 @@ impl Worker {
     ///
     /// # Errors
     /// `Unavailable` when it cannot be loaded any more.
-    pub(crate) async fn enter(&self, seat: &Arc<Seat>) -> Result<Guest, PredictError> {
+    pub(crate) async fn enter(
+        &self,
+        seat: &Arc<BackendSlot>,
+    ) -> Result<BackendLease, PredictError> {
         loop {
             let mut outcome = match seat.look() {
                 Found::Here(guest) => return Ok(guest),
@@ -141,7 +144,7 @@ impl Worker {
 
     /// Loads what was unloaded to make room. Where that fails the replica has failed, and is
     /// tried again as any other.
-    pub(crate) async fn bring_back(self, seat: Arc<Seat>) {
+    pub(crate) async fn bring_back(self, seat: Arc<BackendSlot>) {
         let replica = self.0.replicas.read().iter().find_map(|replica| {
             let same = replica.seat().is_some_and(|held| Arc::ptr_eq(&held, &seat));
             same.then(|| replica.clone())

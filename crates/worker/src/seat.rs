@@ -37,7 +37,7 @@ impl Held {
 }
 
 /// The place of one replica's backend.
-pub(crate) struct Seat {
+pub(crate) struct BackendSlot {
     ledger: Ledger,
     state: Mutex<State>,
 }
@@ -66,7 +66,7 @@ type Coming = Arc<watch::Sender<Outcome>>;
 /// What a request finds.
 pub(crate) enum Found {
     /// The backend.
-    Here(Guest),
+    Here(BackendLease),
     /// It is being loaded: wait for this, and look again.
     Coming(watch::Receiver<Outcome>),
     /// As `Coming`, and the one who found it has to see to the load.
@@ -74,13 +74,13 @@ pub(crate) enum Found {
 }
 
 /// The right to use the backend; it is not taken away while this lives.
-pub(crate) struct Guest {
+pub(crate) struct BackendLease {
     // Dropped before the seat hears of it.
     pub(crate) backend: Arc<dyn Backend>,
     _user: User,
 }
 
-struct User(Arc<Seat>);
+struct User(Arc<BackendSlot>);
 
 impl Drop for User {
     fn drop(&mut self) {
@@ -103,7 +103,7 @@ pub(crate) struct Idle {
     pub(crate) bytes: u64,
 }
 
-impl Seat {
+impl BackendSlot {
     pub(crate) fn new(ledger: &Ledger, held: Held, overcommit: bool) -> Self {
         held.memory.set_pinned(!overcommit);
         Self {
@@ -125,7 +125,7 @@ impl Seat {
             Place::In(held) => {
                 let backend = held.backend.clone();
                 state.users += 1;
-                Found::Here(Guest {
+                Found::Here(BackendLease {
                     backend,
                     _user: User(self.clone()),
                 })

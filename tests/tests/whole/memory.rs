@@ -145,13 +145,13 @@ async fn cost(cluster: &Cluster, sent: &str) -> (bool, usize) {
 
 /// The most that a coordinator's peak differs from one request to the same one again, for threads
 /// that are woken and memory that the allocator keeps.
-const NOISE: usize = 16 << 20;
+const NOISE: usize = 40 << 20;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_in_one_byte_chunks_costs_no_more_than_its_content() {
     let cluster = cluster().await;
     let path = "/v2/models/tensors/infer";
-    let body = open_inference(1 << 20);
+    let body = open_inference(2 << 20);
     let mut chunked = format!(
         "POST {path} HTTP/1.1\r\nhost: volley\r\nconnection: close\r\n\
          transfer-encoding: chunked\r\n\r\n"
@@ -173,7 +173,7 @@ async fn a_body_in_one_byte_chunks_costs_no_more_than_its_content() {
         whole >> 10,
         in_chunks >> 10
     );
-    // A piece of its own for each byte would be forty megabytes.
+    // A piece of its own for each byte would be eighty megabytes and more.
     assert!(
         in_chunks <= whole + body.len() + NOISE,
         "{in_chunks} and {whole}"

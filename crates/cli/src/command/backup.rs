@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, bail, ensure};
 use volley_artifacts::keep;
 use volley_client::Client;
-use volley_cluster::backup::{self, BackupHead, Beginning, MAX_BACKUP_BYTES, Survivor};
+use volley_cluster::backup::{self, BackupHead, Beginning, MAX_BACKUP_BYTES, RecoverySource};
 
 use super::explain;
 use crate::args::ops::{Backup, Recover, Restore};
@@ -60,7 +60,7 @@ pub(crate) fn recover(arguments: &Recover) -> anyhow::Result<()> {
     next_steps(&mut out, &plan, &arguments.config)
 }
 
-fn warning(survivor: &Survivor) -> String {
+fn warning(survivor: &RecoverySource) -> String {
     format!(
         "Coordinator {} has left a registry of revision {} with {} models; {} entries at the end \
          of its log were perhaps never acknowledged, and will be kept.\n\

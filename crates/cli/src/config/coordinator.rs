@@ -13,7 +13,7 @@ use volley_config::coordinator::{
     Cluster, CoordinatorFile, Grpc, Http, Listen, Raft, Requests, Resume, StoredResponses, Uploads,
 };
 use volley_coordinator::CoordinatorConfig;
-use volley_gateway::{ApiConfig, GrpcSkin, Origins, ResponsesConfig, ResumeConfig};
+use volley_gateway::{ApiConfig, GrpcFlavor, Origins, ResponsesConfig, ResumeConfig};
 use volley_registry::{MAX_MODELS, MAX_REGISTRY_BYTES};
 use volley_security::guard::Share;
 use volley_types::registry::{LEVEL, ModelUrl};
@@ -123,7 +123,7 @@ fn allow_listeners(
     security: &SecurityPlan,
     listen: &Listen,
     grpc: Grpc,
-) -> anyhow::Result<Vec<(GrpcSkin, String)>> {
+) -> anyhow::Result<Vec<(GrpcFlavor, String)>> {
     let key = "'security.bootstrap_key_file' (or put it into VOLLEY_BOOTSTRAP_KEY); or, where the \
                network itself keeps strangers out, set 'security.insecure = true'";
     security.allow_callers("listen.public", &listen.public, key)?;
@@ -134,8 +134,8 @@ fn allow_listeners(
         security.allow_callers("listen.admin", address, key)?;
     }
     let skins = [
-        (GrpcSkin::Triton, "grpc.triton", grpc.triton),
-        (GrpcSkin::MlServer, "grpc.mlserver", grpc.mlserver),
+        (GrpcFlavor::Triton, "grpc.triton", grpc.triton),
+        (GrpcFlavor::MlServer, "grpc.mlserver", grpc.mlserver),
     ];
     let mut listeners = Vec::new();
     for (skin, what, address) in skins {

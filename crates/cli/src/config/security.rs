@@ -16,7 +16,7 @@ use volley_security::nodes::{Callers, Dialer};
 use volley_security::secrets::MasterKeys;
 use volley_security::tls::{CertificateFiles, EdgeTls, NodeFiles, NodeTls, RELOAD_INTERVAL};
 use volley_security::token::Issuers;
-use volley_security::{Gatekeeper, ReadRegistry, ThrottleConfig};
+use volley_security::{Authenticator, ReadRegistry, ThrottleConfig};
 use volley_types::egress::EgressPolicy;
 use volley_types::registry::OpenSecret;
 use volley_types::{NodeId, NodeIdentity, PredictError, WorkerId};
@@ -276,10 +276,10 @@ impl SecurityPlan {
     ///
     /// # Errors
     /// When the bootstrap key is too short.
-    pub(crate) fn gatekeeper(&self, registry: ReadRegistry) -> anyhow::Result<Gatekeeper> {
+    pub(crate) fn gatekeeper(&self, registry: ReadRegistry) -> anyhow::Result<Authenticator> {
         let mut gate = match self.keys {
-            true => Gatekeeper::keys(registry, self.bootstrap_key.as_deref())?,
-            false => Gatekeeper::open(),
+            true => Authenticator::keys(registry, self.bootstrap_key.as_deref())?,
+            false => Authenticator::open(),
         };
         if let Some(issuers) = &self.issuers {
             gate = gate.with_issuers(issuers.clone());

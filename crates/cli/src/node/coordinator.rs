@@ -21,10 +21,10 @@ use volley_flight::ingress::Decoder;
 use volley_flight::server::{FlightServer, FlightServerConfig};
 use volley_flight::transport;
 use volley_gateway::{
-    ApiConfig, ApiServer, Batches, EncodeMetrics, GrpcSkin, HeldAll, Origins, PeerStreams,
+    ApiConfig, ApiServer, Batches, EncodeMetrics, GrpcFlavor, HeldAll, Origins, PeerStreams,
     PeerTasks, Responses, Streams,
 };
-use volley_security::Gatekeeper;
+use volley_security::Authenticator;
 use volley_security::nodes::{Dialer, NodeKind, only};
 use volley_telemetry::Metrics;
 use volley_telemetry::otlp::{Exporter, OtlpConfig, SpanKind, Traced, Tracer};
@@ -68,7 +68,7 @@ pub(crate) struct CoordinatorPlan {
     /// Where alone models and the cluster are administered; on all other listeners where absent.
     pub(crate) admin: Option<String>,
     /// Listeners that speak gRPC alone.
-    pub(crate) grpc: Vec<(GrpcSkin, String)>,
+    pub(crate) grpc: Vec<(GrpcFlavor, String)>,
     pub(crate) internal: String,
     /// Where models are kept that come with a request; such requests are refused where absent.
     pub(crate) uploads: Option<volley_types::registry::ModelUrl>,
@@ -122,7 +122,7 @@ pub(crate) struct Further {
     /// Of the same, and of administration, which no other has then.
     admin: Option<TcpListener>,
     /// Of gRPC alone, by skin.
-    grpc: Vec<(GrpcSkin, TcpListener)>,
+    grpc: Vec<(GrpcFlavor, TcpListener)>,
 }
 
 impl Further {
@@ -137,8 +137,8 @@ impl Further {
         }
         for (skin, address) in &plan.grpc {
             let what = match skin {
-                GrpcSkin::Triton => "grpc.triton",
-                GrpcSkin::MlServer => "grpc.mlserver",
+                GrpcFlavor::Triton => "grpc.triton",
+                GrpcFlavor::MlServer => "grpc.mlserver",
             };
             grpc.push((*skin, bind(what, address).await?));
         }
@@ -285,7 +285,7 @@ fn internal_router(
     security: &SecurityPlan,
     cluster: &Cluster,
     coordinator: &Coordinator,
-    gate: &Gatekeeper,
+    gate: &Authenticator,
     held: HeldAll,
 ) -> Router {
     let (raft, membership) = cluster.services();

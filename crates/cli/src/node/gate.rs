@@ -6,7 +6,7 @@ use std::sync::Arc;
 use volley_cluster::Cluster;
 use volley_coordinator::AskWorker;
 use volley_flight::client::{FlightClient, FlightClientConfig};
-use volley_security::Gatekeeper;
+use volley_security::Authenticator;
 use volley_security::audit::AuditLog;
 use volley_security::nodes::Dialer;
 use volley_types::CheckConnector;
@@ -21,7 +21,7 @@ pub(super) fn gate(
     security: &SecurityPlan,
     cluster: &Cluster,
     data_dir: &Path,
-) -> anyhow::Result<Arc<Gatekeeper>> {
+) -> anyhow::Result<Arc<Authenticator>> {
     let registry = cluster.registry();
     let gate = security.gatekeeper(Arc::new(move || registry.borrow().clone()))?;
     let audit = AuditLog::open(&data_dir.join(AUDIT_TRAIL))?;

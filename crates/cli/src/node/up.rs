@@ -15,7 +15,7 @@ use volley_backend_remote::RemoteConfig;
 use volley_cluster::ClusterConfig;
 use volley_coordinator::CoordinatorConfig;
 use volley_flight::server::FlightServerConfig;
-use volley_gateway::{ApiConfig, EdgeConfig, GrpcSkin, Origins};
+use volley_gateway::{ApiConfig, EdgeConfig, GrpcFlavor, Origins};
 use volley_types::{NodeId, WorkerId};
 use volley_worker::WorkerConfig;
 
@@ -186,10 +186,10 @@ fn coordinator_plan(
 }
 
 /// Where gRPC is served beside the REST port.
-fn grpc(up: &Up) -> Vec<(GrpcSkin, String)> {
+fn grpc(up: &Up) -> Vec<(GrpcFlavor, String)> {
     let skins = [
-        (GrpcSkin::Triton, up.triton_grpc),
-        (GrpcSkin::MlServer, up.mlserver_grpc),
+        (GrpcFlavor::Triton, up.triton_grpc),
+        (GrpcFlavor::MlServer, up.mlserver_grpc),
     ];
     let wanted = skins
         .into_iter()

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use volley_sim_kit::network::Weather;
+use volley_sim_kit::network::NetworkConditions;
 use volley_sim_kit::process::on_simulated_time;
 use volley_sim_kit::seeds::{from_env, on_all_processors};
 use volley_sim_kit::trace::Trace;
@@ -69,9 +69,9 @@ async fn kills(world: &Coordinators, seed: u64) -> Result<Vec<Duration>, String>
     let mut random = fastrand::Rng::with_seed(seed);
     let count = [3, 3, 5][random.usize(..3)];
     // A slow machine's network beside a quick one's.
-    world.net().set_weather(Weather {
+    world.net().set_weather(NetworkConditions {
         delay_ms: (1, [2, 8, 30][random.usize(..3)]),
-        ..Weather::CALM
+        ..NetworkConditions::CALM
     });
     let members = (1..=count).map(|node| (NodeId(node), address(node)));
     let members: BTreeMap<_, _> = members.collect();

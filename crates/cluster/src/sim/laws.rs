@@ -10,7 +10,7 @@ use crate::raft_types::Entry;
 
 /// What was seen to be agreed on; whatever is seen later must be the same.
 #[derive(Debug, Default)]
-pub(super) struct Laws {
+pub(super) struct Invariants {
     /// Entries that somebody has applied, by their index.
     chosen: BTreeMap<u64, Entry>,
     /// Registries by their revision.
@@ -20,7 +20,7 @@ pub(super) struct Laws {
     verdict: Verdict,
 }
 
-impl Laws {
+impl Invariants {
     /// Whether all hold.
     ///
     /// # Errors

@@ -22,7 +22,7 @@ use tonic::{ConnectError, Status, TimeoutExpired};
 use tower::util::BoxCloneSyncService;
 use volley_proto::raft::v1::membership_service_server::MembershipServiceServer;
 use volley_proto::raft::v1::raft_service_server::RaftServiceServer;
-use volley_sim_kit::network::{Links, Weather};
+use volley_sim_kit::network::{Links, NetworkConditions};
 use volley_sim_kit::process::Life;
 use volley_sim_kit::trace::Trace;
 
@@ -50,7 +50,7 @@ struct Shared {
 }
 
 struct State {
-    weather: Weather,
+    weather: NetworkConditions,
     links: Links<u64>,
     servers: BTreeMap<String, Server>,
 }
@@ -82,7 +82,7 @@ fn node_at(address: &str) -> Option<u64> {
 impl Net {
     pub(super) fn new(seed: u64, trace: Trace) -> Self {
         let state = State {
-            weather: Weather::CALM,
+            weather: NetworkConditions::CALM,
             links: Links::default(),
             servers: BTreeMap::new(),
         };
@@ -95,7 +95,7 @@ impl Net {
         }))
     }
 
-    pub(super) fn set_weather(&self, weather: Weather) {
+    pub(super) fn set_weather(&self, weather: NetworkConditions) {
         self.0.state.lock().weather = weather;
     }
 

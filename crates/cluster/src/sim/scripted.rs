@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::time::sleep;
-use volley_sim_kit::network::Weather;
+use volley_sim_kit::network::NetworkConditions;
 use volley_sim_kit::process::on_simulated_time;
 use volley_sim_kit::trace::Trace;
 use volley_types::NodeId;
@@ -190,9 +190,9 @@ fn changes_of_coordinators_wait_out_an_election() {
 /// Each message takes longer than half of what a vote may, one way.
 #[test]
 fn where_votes_take_longer_than_the_usual_clocks_allow_slower_ones_elect_a_leader_that_stays() {
-    const FAR: Weather = Weather {
+    const FAR: NetworkConditions = NetworkConditions {
         delay_ms: (300, 350),
-        ..Weather::CALM
+        ..NetworkConditions::CALM
     };
     for (multiplier, elects) in [(1, false), (4, true)] {
         on_simulated_time(7, async {

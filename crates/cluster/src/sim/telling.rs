@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
-use volley_sim_kit::network::Weather;
+use volley_sim_kit::network::NetworkConditions;
 use volley_sim_kit::process::on_simulated_time;
 use volley_sim_kit::trace::Trace;
 use volley_sim_kit::{Story, World};
@@ -219,16 +219,16 @@ impl World for Consensus {
                 }
             }
             Act::Mend => net.mend(),
-            Act::Lose => net.set_weather(Weather {
+            Act::Lose => net.set_weather(NetworkConditions {
                 delay_ms: (1, 40),
                 lost: 0.15,
                 twice: 0.2,
             }),
-            Act::Delay(most) => net.set_weather(Weather {
+            Act::Delay(most) => net.set_weather(NetworkConditions {
                 delay_ms: (1, most),
-                ..Weather::CALM
+                ..NetworkConditions::CALM
             }),
-            Act::Calm => net.set_weather(Weather::CALM),
+            Act::Calm => net.set_weather(NetworkConditions::CALM),
             Act::SlowDisk(one, most, time) => world.slow_disk(world.pick(one), ms(most), ms(time)),
             Act::FailDisk(one, after, fault) => world.fail_disk(world.pick(one), after, fault),
             Act::Elect(one) => {

@@ -10,17 +10,17 @@ use std::time::Duration;
 use openraft::ServerState;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout};
-use volley_sim_kit::network::Weather;
+use volley_sim_kit::network::NetworkConditions;
 use volley_sim_kit::process::Life;
 use volley_sim_kit::trace::Trace;
 use volley_types::NodeId;
 
-use super::laws::Laws;
+use super::laws::Invariants;
 use super::net::{Net, address};
 use crate::identity::Draw;
 use crate::store::Store;
 use crate::store::disk::Disk;
-use crate::store::disk::platter::{Fault, Platter};
+use crate::store::disk::platter::{Fault, FaultyDisk};
 use crate::store::log::LogStore;
 use crate::store::machine::Machine;
 use crate::{Cluster, ClusterConfig};
@@ -47,7 +47,7 @@ struct Shared {
     members: Mutex<BTreeMap<u64, Member>>,
     /// Who shall be in the cluster.
     asked: Mutex<BTreeSet<u64>>,
-    laws: Mutex<Laws>,
+    laws: Mutex<Invariants>,
     snapshot_every: u64,
     /// How many times as slow as usual the clocks of consensus are.
     multiplier: AtomicU32,
@@ -74,7 +74,7 @@ struct Member {
 pub(super) struct Running {
     pub(super) life: Life,
     pub(super) cluster: Cluster,
-    platter: Platter,
+    platter: FaultyDisk,
     log: LogStore,
     machine: Machine,
     /// Its disk fails by plan.
@@ -122,7 +122,7 @@ impl Coordinators {
         self.0.multiplier.store(multiplier, Ordering::Relaxed);
     }
 
-    pub(super) fn laws<T>(&self, look: impl FnOnce(&mut Laws) -> T) -> T {
+    pub(super) fn laws<T>(&self, look: impl FnOnce(&mut Invariants) -> T) -> T {
         look(&mut self.0.laws.lock())
     }
 
@@ -176,7 +176,7 @@ impl Coordinators {
             (member.image.clone(), member.pace_ms.clone())
         };
         let mut random = self.0.random.lock().fork();
-        let platter = Platter::failing(image, None, random.u64(..));
+        let platter = FaultyDisk::failing(image, None, random.u64(..));
         let draw = Draw {
             incarnation: random.u64(1..),
             nonce: random.u64(1..),
@@ -316,7 +316,7 @@ impl Coordinators {
     /// Everything works again.
     pub(super) async fn heal(&self) -> Result<(), String> {
         self.tell(format_args!("all works again"));
-        self.0.net.set_weather(Weather::CALM);
+        self.0.net.set_weather(NetworkConditions::CALM);
         self.0.net.mend();
         for member in self.0.members.lock().values_mut() {
             let now = Instant::now();
@@ -381,7 +381,7 @@ impl Coordinators {
     }
 }
 
-fn compare(laws: &mut Laws, node: u64, running: &mut Running) {
+fn compare(laws: &mut Invariants, node: u64, running: &mut Running) {
     let (Some(applied), snapshot) = running.machine.position() else {
         return;
     };

@@ -36,7 +36,7 @@ enum Write {
     Truncate(u64, Done),
     Purge(u64, Vec<u8>, Done),
     Snapshot(Vec<u8>, Vec<u8>, Done),
-    Lineage(u64, Done),
+    ClusterEpoch(u64, Done),
     /// What is known of other members. Not worth an fsync either: it goes with the next write.
     Witness(Vec<u8>),
 }
@@ -141,7 +141,7 @@ impl Disk {
     }
 
     pub(crate) async fn lineage(&self, mark: u64) -> Result<(), DiskError> {
-        self.wait(|done| Write::Lineage(mark, done)).await
+        self.wait(|done| Write::ClusterEpoch(mark, done)).await
     }
 
     pub(crate) fn witness(&self, known: Vec<u8>) -> Result<(), DiskError> {
@@ -292,7 +292,7 @@ impl Writer {
                 | Write::Truncate(_, done)
                 | Write::Purge(_, _, done)
                 | Write::Snapshot(_, _, done)
-                | Write::Lineage(_, done) => {
+                | Write::ClusterEpoch(_, done) => {
                     // Who asked may have gone; the write stands.
                     let _ = done.send(self.state.clone());
                 }
@@ -334,7 +334,7 @@ fn write_batch(database: &Database, batch: &[Write]) -> Result<(), DiskError> {
                     meta.insert("snapshot-meta", about.as_slice())?;
                     meta.insert("snapshot-data", data.as_slice())?;
                 }
-                Write::Lineage(mark, _) => {
+                Write::ClusterEpoch(mark, _) => {
                     meta.insert("lineage", serde_json::to_vec(mark)?.as_slice())?;
                 }
                 Write::Witness(known) => {

@@ -15,7 +15,7 @@ use super::tables::{DiskError, FORMAT, LOG, META, unavailable};
 use crate::raft_types::{LogId, Node, SnapshotMeta, StoredMembership, Vote};
 
 /// What is in the store of a node that is not running.
-pub(crate) struct Remains {
+pub(crate) struct LocalData {
     /// The registry after everything that the node has in its log.
     pub(crate) state: RegistryState,
     /// Whose store it is.
@@ -33,7 +33,7 @@ pub(crate) struct Remains {
 /// # Errors
 /// `NotFound` without a store, `Unavailable` when it cannot be read or is in use, `Conflict`
 /// when another version of Volley wrote it.
-pub(crate) fn remains(directory: &Path) -> Result<Remains, PredictError> {
+pub(crate) fn remains(directory: &Path) -> Result<LocalData, PredictError> {
     let file = directory.join(FILE);
     if !file.exists() {
         let message = "there is no coordinator's data in this directory";
@@ -55,7 +55,7 @@ pub(crate) fn remains(directory: &Path) -> Result<Remains, PredictError> {
     let unconfirmed = last.map_or(0, |last| last.index).saturating_sub(committed);
     let voted = found.vote.as_ref().map_or(0, |vote| vote.leader_id.term);
     let logged = last.map_or(0, |last| last.leader_id.term);
-    Ok(Remains {
+    Ok(LocalData {
         state: replay(found)?,
         node: NodeId(node),
         last,

@@ -29,7 +29,7 @@ pub(super) type Given = BTreeMap<usize, Arc<Table>>;
 type Pending = Shared<BoxFuture<'static, Result<Arc<Table>, PredictError>>>;
 
 /// Some rows of a request.
-pub(super) struct Wave {
+pub(super) struct PipelineRun {
     pub(super) run: Arc<Run>,
     root: Arc<Table>,
     /// The tokens that steps have taken, by row.
@@ -41,10 +41,10 @@ pub(super) enum Output {
     /// All its rows.
     Rows(RecordBatch),
     /// Generations that stream, each with the rows of the wave that its items are.
-    Chunks(Arc<Wave>, Vec<(usize, ChunkStream, Vec<u32>)>),
+    Chunks(Arc<PipelineRun>, Vec<(usize, ChunkStream, Vec<u32>)>),
 }
 
-impl Wave {
+impl PipelineRun {
     pub(super) fn new(run: Arc<Run>, batch: &RecordBatch) -> Self {
         let rows = Rows::root(batch.num_rows());
         let fields = run.typed.signature.input.fields().iter();

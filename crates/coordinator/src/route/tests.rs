@@ -27,7 +27,7 @@ fn view(worker: &WorkerId) -> View<'_> {
 }
 
 /// Which replicas are chosen over 200 seeds, and why.
-fn chosen(views: &[View<'_>], wish: Wish) -> (Vec<usize>, Reason) {
+fn chosen(views: &[View<'_>], wish: RoutingHints) -> (Vec<usize>, Reason) {
     let mut all: Vec<_> = (0..200)
         .map(|seed| decide(views, &wish, &mut fastrand::Rng::with_seed(seed)).unwrap())
         .collect();
@@ -41,60 +41,60 @@ fn chosen(views: &[View<'_>], wish: Wish) -> (Vec<usize>, Reason) {
 #[test]
 fn what_is_chosen_and_why() {
     type Change = fn(&mut [View<'_>]);
-    let table: [(&str, Change, Wish, &[usize], Reason); 11] = [
+    let table: [(&str, Change, RoutingHints, &[usize], Reason); 11] = [
         (
             "equals share",
             |_| {},
-            Wish::default(),
+            RoutingHints::default(),
             &[0, 1, 2],
             Reason::Balanced,
         ),
         (
             "the most expensive of three never wins",
             |v| v[1].load = 5,
-            Wish::default(),
+            RoutingHints::default(),
             &[0, 2],
             Reason::Balanced,
         ),
         (
             "a slow one too",
             |v| v[0].latency_ms = Some(100.0),
-            Wish::default(),
+            RoutingHints::default(),
             &[1, 2],
             Reason::Balanced,
         ),
         (
             "a failing one too",
             |v| v[0].failing = 0.3,
-            Wish::default(),
+            RoutingHints::default(),
             &[1, 2],
             Reason::Balanced,
         ),
         (
             "late ones are last",
             |v| (v[0].suspect, v[1].suspect) = (true, true),
-            Wish::default(),
+            RoutingHints::default(),
             &[2],
             Reason::Only,
         ),
         (
             "ejected ones too",
             |v| (v[0].ejected, v[2].ejected) = (true, true),
-            Wish::default(),
+            RoutingHints::default(),
             &[1],
             Reason::Only,
         ),
         (
             "unless all are",
             |v| v.iter_mut().for_each(|v| v.ejected = true),
-            Wish::default(),
+            RoutingHints::default(),
             &[0, 1, 2],
             Reason::Balanced,
         ),
         (
             "what is in memory goes first",
             |v| v[0].resident = false,
-            Wish::default(),
+            RoutingHints::default(),
             &[1, 2],
             Reason::Balanced,
         ),
@@ -104,21 +104,21 @@ fn what_is_chosen_and_why() {
                 v.iter_mut()
                     .for_each(|v| (v.resident, v.load) = (v.worker.as_str() == "w0", 10))
             },
-            Wish::default(),
+            RoutingHints::default(),
             &[0, 1, 2],
             Reason::Balanced,
         ),
         (
             "the own zone goes first",
             |v| v[2].local = true,
-            Wish::default(),
+            RoutingHints::default(),
             &[2],
             Reason::Zone,
         ),
         (
             "until it is loaded",
             |v| (v[2].local, v[2].load) = (true, 8),
-            Wish::default(),
+            RoutingHints::default(),
             &[0, 1],
             Reason::Spill,
         ),
@@ -129,16 +129,16 @@ fn what_is_chosen_and_why() {
         change(&mut views);
         assert_eq!(chosen(&views, wish), (expected.to_vec(), reason), "{what}");
     }
-    assert!(decide(&[], &Wish::default(), &mut fastrand::Rng::new()).is_none());
+    assert!(decide(&[], &RoutingHints::default(), &mut fastrand::Rng::new()).is_none());
 }
 
 #[test]
 fn a_session_stays_until_its_replica_is_full_and_a_prefix_until_it_has_more_than_its_share() {
     let ids = ids(5);
     let mut views: Vec<_> = ids.iter().map(view).collect();
-    let session = Wish {
+    let session = RoutingHints {
         session: Some(7),
-        ..Wish::default()
+        ..RoutingHints::default()
     };
     let (home, reason) = chosen(&views, session);
     assert_eq!((home.len(), reason), (1, Reason::Session));
@@ -149,9 +149,9 @@ fn a_session_stays_until_its_replica_is_full_and_a_prefix_until_it_has_more_than
     assert!(next.len() == 1 && next != home);
 
     views[home[0]].load = 0;
-    let prefix = Wish {
+    let prefix = RoutingHints {
         prefix: Some(7),
-        ..Wish::default()
+        ..RoutingHints::default()
     };
     assert_eq!(chosen(&views, prefix), (home.clone(), Reason::Prefix));
     views[home[0]].load = 3;
@@ -164,10 +164,10 @@ fn a_session_stays_until_its_replica_is_full_and_a_prefix_until_it_has_more_than
 fn a_session_that_a_model_holds_goes_nowhere_else() {
     let ids = ids(5);
     let mut views: Vec<_> = ids.iter().map(view).collect();
-    let wish = Wish {
+    let wish = RoutingHints {
         session: Some(7),
         held: true,
-        ..Wish::default()
+        ..RoutingHints::default()
     };
     let (home, reason) = chosen(&views, wish);
     assert_eq!((home.len(), reason), (1, Reason::Session));
@@ -196,7 +196,7 @@ proptest! {
         // All of one key, as many streams as there is room for: never beyond the bound.
         let mut views = views;
         for count in 1..=80_u32 {
-            let wish = Wish { prefix: Some(keys[0]), ..Wish::default() };
+            let wish = RoutingHints { prefix: Some(keys[0]), ..RoutingHints::default() };
             let (index, _) = decide(&views, &wish, &mut fastrand::Rng::with_seed(1)).unwrap();
             views[index].load += 1;
             let bound = (f64::from(count) * 1.25 / 8.0).ceil().max(2.5);
@@ -221,7 +221,7 @@ proptest! {
             load: loads[index],
             ..view(&ids[index])
         }).collect();
-        let wish = Wish { session, prefix, held: false };
+        let wish = RoutingHints { session, prefix, held: false };
         let (index, _) = decide(&views, &wish, &mut fastrand::Rng::with_seed(seed)).unwrap();
         prop_assert!(!views[index].suspect || views.iter().all(|view| view.suspect));
         let trusted = |view: &&View<'_>| view.suspect == views[index].suspect;
@@ -311,7 +311,7 @@ impl Bed {
                     ..view(id)
                 })
                 .collect();
-            let (chosen, _) = decide(&views, &Wish::default(), &mut random).unwrap();
+            let (chosen, _) = decide(&views, &RoutingHints::default(), &mut random).unwrap();
             self.loads[chosen] += 1;
             let fate = fate(chosen, at);
             running[next] = (at + fate.unwrap_or(1), chosen, fate.unwrap_or(0));

@@ -15,7 +15,7 @@ use volley_types::{
     ErrorCode, ErrorOrigin, GenerationRow, PredictError, PredictRequest, Sent, WorkerId,
 };
 
-use super::{Answer, Tries};
+use super::{Answer, AttemptPlan};
 use crate::refusal;
 
 /// Workers that one stream may lose and still go on. A request that ends the worker it runs on
@@ -55,7 +55,7 @@ impl Outcome {
 
 /// One stream on its way over one replica or more.
 struct Course {
-    tries: Tries,
+    tries: AttemptPlan,
     /// `None` where it cannot be sent again.
     request: Option<PredictRequest>,
     ledger: Ledger,
@@ -64,7 +64,7 @@ struct Course {
     crashes: usize,
 }
 
-impl Tries {
+impl AttemptPlan {
     /// The batches of `answer`, to the first one's `request`; where its worker is lost, and
     /// another replica can go on, those of that one.
     pub(crate) fn follow(

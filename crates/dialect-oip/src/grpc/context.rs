@@ -23,7 +23,7 @@ use volley_types::deadline::grpc_timeout;
 use volley_types::{Deadline, PredictError, Role, Share};
 
 use crate::state::{Caller, Oip};
-use volley_http_edge::answering::AnsweredBy;
+use volley_http_edge::answering::ServedModel;
 use volley_http_edge::auth::served_here;
 use volley_http_edge::context::{self, REQUEST_ID, RequestContext};
 use volley_http_edge::edge::DialectCaller;
@@ -186,7 +186,7 @@ fn admit(oip: &Oip, request: &Request) -> Result<Caller, PredictError> {
 }
 
 fn open(oip: &Oip, request: &Request, principal: Principal) -> Caller {
-    let answered_by = AnsweredBy::default();
+    let answered_by = ServedModel::default();
     let caller = oip
         .edge()
         .caller(Arc::new(principal), request.headers(), answered_by);

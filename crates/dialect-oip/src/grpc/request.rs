@@ -10,7 +10,7 @@ use volley_proto::inference::triton::model_infer_request::{
 use volley_proto::inference::triton::{InferParameter, ModelInferRequest, ModelInferResponse};
 use volley_types::{Input, ParamValue, Parameters, PredictError, PredictRequest, Share, Task};
 
-use super::GrpcSkin;
+use super::GrpcFlavor;
 use super::contents::{self, to_raw};
 use super::reply::{Form, Reply};
 use crate::describe::{TEXT_INPUT, TEXT_OUTPUT};
@@ -37,7 +37,7 @@ const MESSAGES: &str = "messages";
 const EMPTY_FINAL: &str = "triton_enable_empty_final_response";
 
 /// A request that was understood.
-pub(super) struct Asked {
+pub(super) struct ParsedRequest {
     pub(super) found: Found,
     pub(super) request: PredictRequest,
     pub(super) reply: Reply,
@@ -47,14 +47,14 @@ pub(super) struct Asked {
     pub(super) share: Share,
 }
 
-impl Asked {
+impl ParsedRequest {
     /// Reads one message.
     ///
     /// # Errors
     /// `InvalidInput` naming what is wrong; `NotFound` and the like for the model.
     pub(super) async fn read(
         caller: &Caller,
-        skin: GrpcSkin,
+        skin: GrpcFlavor,
         mut given: ModelInferRequest,
         context: &RequestContext,
         share: Share,
@@ -65,7 +65,7 @@ impl Asked {
         );
         let found = Found::find(caller, &named).await?;
         let streams = found.signature.task == Task::Generate;
-        let raw = skin == GrpcSkin::Triton || !given.raw_input_contents.is_empty();
+        let raw = skin == GrpcFlavor::Triton || !given.raw_input_contents.is_empty();
         let inputs = inputs(given.inputs, given.raw_input_contents, caller)?;
         let mut parameters = parameters(given.parameters)?;
         let empty_final = parameters.remove(EMPTY_FINAL) == Some(ParamValue::Bool(true));

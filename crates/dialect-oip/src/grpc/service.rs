@@ -12,9 +12,9 @@ use volley_proto::inference::triton::{
 };
 use volley_types::{ErrorCode, PredictError};
 
-use super::GrpcSkin;
+use super::GrpcFlavor;
 use super::context::{CallContext, status};
-use super::request::{Asked, named};
+use super::request::{ParsedRequest, named};
 use crate::describe::{self, TensorForm};
 use crate::load::{Given, Load};
 use crate::{Found, index, repository};
@@ -25,7 +25,7 @@ pub(super) type Answer<T> = Result<Response<T>, Status>;
 /// The calls of one skin. What they work with comes with each call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InferenceService {
-    pub(super) skin: GrpcSkin,
+    pub(super) skin: GrpcFlavor,
 }
 
 /// Finishes a call: `work` until the deadline, and then its answer or its status.
@@ -56,8 +56,8 @@ impl InferenceService {
         _: &Request<ServerMetadataRequest>,
     ) -> Answer<ServerMetadataResponse> {
         let extensions = match self.skin {
-            GrpcSkin::Triton => describe::GRPC_EXTENSIONS.map(str::to_owned).to_vec(),
-            GrpcSkin::MlServer => Vec::new(),
+            GrpcFlavor::Triton => describe::GRPC_EXTENSIONS.map(str::to_owned).to_vec(),
+            GrpcFlavor::MlServer => Vec::new(),
         };
         Ok(Response::new(ServerMetadataResponse {
             name: describe::SERVER.to_owned(),
@@ -79,7 +79,7 @@ impl InferenceService {
                 Err(error) => match error.code {
                     ErrorCode::Unavailable => false,
                     // Triton's clients ask in this way whether a model is there.
-                    ErrorCode::NotFound if self.skin == GrpcSkin::Triton => false,
+                    ErrorCode::NotFound if self.skin == GrpcFlavor::Triton => false,
                     _ => return Err(error),
                 },
             };
@@ -127,7 +127,8 @@ impl InferenceService {
             let given = request.into_inner();
             let share = context.share_of(&given)?;
             let asked =
-                Asked::read(&context.caller, self.skin, given, &context.request, share).await?;
+                ParsedRequest::read(&context.caller, self.skin, given, &context.request, share)
+                    .await?;
             asked.answer(&context.caller).await
         };
         finish(&context, work).await

@@ -16,10 +16,10 @@ use tracing::Instrument;
 use volley_proto::inference::triton::{ModelInferRequest, ModelInferResponse};
 use volley_types::{ChunkStream, Deadline, ErrorCode, GenerationRow, PredictError, RequestId};
 
-use super::GrpcSkin;
+use super::GrpcFlavor;
 use super::context::{CallContext, status};
 use super::reply::{End, Reply};
-use super::request::{Asked, rows};
+use super::request::{ParsedRequest, rows};
 use super::service::InferenceService;
 use crate::state::Caller;
 use volley_dialect_kit::answer;
@@ -30,7 +30,7 @@ use volley_http_edge::context::{RequestContext, too_late};
 const MAX_RUNNING: usize = 32;
 
 /// What a stream says next; an error ends the call.
-pub(super) type Said = Result<Message, Status>;
+pub(super) type StreamItem = Result<Message, Status>;
 
 /// What is said to one request.
 pub(super) enum Message {
@@ -44,18 +44,18 @@ pub(super) enum Message {
     Refused { id: String, error: PredictError },
 }
 
-type Read = Result<Asked, (String, PredictError)>;
+type Read = Result<ParsedRequest, (String, PredictError)>;
 
 /// The answers to `requests`.
 pub(super) fn answers(
     service: InferenceService,
     context: CallContext,
     mut requests: Streaming<ModelInferRequest>,
-) -> impl Stream<Item = Said> + Send + 'static {
+) -> impl Stream<Item = StreamItem> + Send + 'static {
     let most = match service.skin {
-        GrpcSkin::Triton => MAX_RUNNING,
+        GrpcFlavor::Triton => MAX_RUNNING,
         // Its messages say nothing of the request that they answer.
-        GrpcSkin::MlServer => 1,
+        GrpcFlavor::MlServer => 1,
     };
     stream! {
         let mut reading: FuturesOrdered<BoxFuture<'static, Read>> = FuturesOrdered::new();
@@ -137,7 +137,8 @@ fn read(
     let share = call.share_of(&given);
     let work = async move {
         let id = given.id.clone();
-        let asked = async { Asked::read(&caller, service.skin, given, &context, share?).await };
+        let asked =
+            async { ParsedRequest::read(&caller, service.skin, given, &context, share?).await };
         let asked = context
             .in_time(asked)
             .await
@@ -153,7 +154,7 @@ fn read(
 }
 
 /// The one answer of a model of tensors.
-fn at_once(caller: &Caller, asked: Asked) -> BoxFuture<'static, Message> {
+fn at_once(caller: &Caller, asked: ParsedRequest) -> BoxFuture<'static, Message> {
     let caller = caller.clone();
     let (until, id) = (until(asked.request.deadline), asked.reply.id.clone());
     let work = async move {
@@ -170,9 +171,12 @@ fn at_once(caller: &Caller, asked: Asked) -> BoxFuture<'static, Message> {
 }
 
 /// The pieces of a generated text.
-fn generation(caller: &Caller, asked: Asked) -> impl Stream<Item = Message> + Send + 'static {
+fn generation(
+    caller: &Caller,
+    asked: ParsedRequest,
+) -> impl Stream<Item = Message> + Send + 'static {
     let caller = caller.clone();
-    let Asked {
+    let ParsedRequest {
         found,
         request,
         mut reply,

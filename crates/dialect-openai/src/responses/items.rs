@@ -8,7 +8,7 @@ use volley_dialect_kit::chat;
 use volley_dialect_kit::envelope;
 
 /// Why an item is no message.
-enum Refused {
+enum ItemError {
     /// It is malformed, or needs what is not there.
     Wrong(String),
     /// It has something of this type that rows do not hold.
@@ -43,11 +43,11 @@ pub(super) fn take(
     for item in &all {
         match add(&mut messages, item) {
             Ok(()) => {}
-            Err(Refused::Wrong(what)) => {
+            Err(ItemError::Wrong(what)) => {
                 let message = format!("the response before this one has {what}");
                 return Err(PredictError::invalid(message));
             }
-            Err(Refused::Unheld(kind)) => {
+            Err(ItemError::Unheld(kind)) => {
                 in_parts &= show(&mut messages, item);
                 lost.get_or_insert_with(|| {
                     format!("the response before this one has the type '{kind}'")
@@ -67,8 +67,8 @@ pub(super) fn take(
             for (index, item) in items.iter().enumerate() {
                 match add(&mut messages, item) {
                     Ok(()) => {}
-                    Err(Refused::Wrong(what)) => return Err(wrong(&what, index)),
-                    Err(Refused::Unheld(kind)) => {
+                    Err(ItemError::Wrong(what)) => return Err(wrong(&what, index)),
+                    Err(ItemError::Unheld(kind)) => {
                         in_parts &= show(&mut messages, item);
                         lost.get_or_insert_with(|| {
                             format!("field 'input' has the type '{kind}' at place {index}")
@@ -119,10 +119,10 @@ fn wrong(what: &str, index: usize) -> PredictError {
 }
 
 /// Adds one item. Calls belong to the turn of the assistant in front of them.
-fn add(messages: &mut Vec<ChatMessage>, item: &Value) -> Result<(), Refused> {
+fn add(messages: &mut Vec<ChatMessage>, item: &Value) -> Result<(), ItemError> {
     let text = |name: &str| {
         let text = item.get(name).and_then(Value::as_str);
-        text.ok_or_else(|| Refused::Wrong(format!("an item without a text '{name}'")))
+        text.ok_or_else(|| ItemError::Wrong(format!("an item without a text '{name}'")))
     };
     match item.get("type").map(Value::as_str) {
         None | Some(Some("message")) => {
@@ -130,7 +130,7 @@ fn add(messages: &mut Vec<ChatMessage>, item: &Value) -> Result<(), Refused> {
                 "developer" => "system",
                 role @ ("user" | "assistant" | "system") => role,
                 _ => {
-                    return Err(Refused::Wrong(
+                    return Err(ItemError::Wrong(
                         "a message with an unknown 'role'".to_owned(),
                     ));
                 }
@@ -166,10 +166,14 @@ fn add(messages: &mut Vec<ChatMessage>, item: &Value) -> Result<(), Refused> {
         Some(Some("reasoning")) => add_reasoning(messages, item),
         Some(Some("item_reference")) => {
             let what = "a reference to an item that is not stored";
-            return Err(Refused::Wrong(what.to_owned()));
+            return Err(ItemError::Wrong(what.to_owned()));
         }
-        Some(Some(other)) => return Err(Refused::Unheld(shown(other))),
-        Some(None) => return Err(Refused::Wrong("an item whose 'type' is no text".to_owned())),
+        Some(Some(other)) => return Err(ItemError::Unheld(shown(other))),
+        Some(None) => {
+            return Err(ItemError::Wrong(
+                "an item whose 'type' is no text".to_owned(),
+            ));
+        }
     }
     Ok(())
 }
@@ -237,8 +241,8 @@ fn add_reasoning(messages: &mut Vec<ChatMessage>, item: &Value) {
 }
 
 /// The text of a text, or of a list of parts that are all text.
-fn text_of(content: &Value, what: &str) -> Result<String, Refused> {
-    let wrong = || Refused::Wrong(what.to_owned());
+fn text_of(content: &Value, what: &str) -> Result<String, ItemError> {
+    let wrong = || ItemError::Wrong(what.to_owned());
     match content {
         Value::String(text) => Ok(text.clone()),
         Value::Array(parts) => {
@@ -247,7 +251,7 @@ fn text_of(content: &Value, what: &str) -> Result<String, Refused> {
                 let name = match kind {
                     "input_text" | "output_text" | "text" => "text",
                     "refusal" => "refusal",
-                    other => return Err(Refused::Unheld(shown(other))),
+                    other => return Err(ItemError::Unheld(shown(other))),
                 };
                 part[name].as_str().ok_or_else(wrong)
             });

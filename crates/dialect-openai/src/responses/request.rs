@@ -9,7 +9,7 @@ use volley_http_edge::body::{Fields, take_flag};
 
 /// What a body asks for, its model aside.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct ParsedRequest {
     pub(super) messages: Vec<ChatMessage>,
     /// As a chat completion has them.
     pub(super) parameters: Map<String, Value>,
@@ -59,7 +59,7 @@ const UNUSED: [&str; 5] = [
 pub(super) fn read(
     mut body: Map<String, Value>,
     earlier: Vec<Value>,
-) -> Result<Asked, PredictError> {
+) -> Result<ParsedRequest, PredictError> {
     for (name, reason) in REFUSED {
         if body.remove(name).is_some_and(|value| !value.is_null()) {
             return Err(refused(name, reason));
@@ -101,7 +101,7 @@ pub(super) fn read(
         }
         _ => tools::take(&mut body)?,
     }
-    Ok(Asked {
+    Ok(ParsedRequest {
         messages: talk.messages,
         parameters: body,
         echo,
@@ -253,7 +253,7 @@ fn take_logprobs(body: &mut Map<String, Value>) -> Result<(), PredictError> {
 mod tests {
     use super::*;
 
-    fn asked(body: &Value) -> Result<Asked, PredictError> {
+    fn asked(body: &Value) -> Result<ParsedRequest, PredictError> {
         read(body.as_object().unwrap().clone(), Vec::new())
     }
 
@@ -379,7 +379,7 @@ mod tests {
         let call = json!({ "type": "function_call", "call_id": "c", "name": "f", "arguments": "" });
         let of =
             |encrypted: &str| asked(&json!({ "input": [reasoning(encrypted), call] })).unwrap();
-        let thinking = |asked: &Asked| {
+        let thinking = |asked: &ParsedRequest| {
             let details = asked.messages[0].details.as_deref().unwrap_or("{}");
             serde_json::from_str::<Value>(details).unwrap()["thinking"].clone()
         };

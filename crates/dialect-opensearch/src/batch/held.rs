@@ -20,12 +20,12 @@ pub type PeerTasks = Arc<dyn Fn(NodeId) -> Option<Arc<dyn HeldTasks>> + Send + S
 
 /// The batches of all coordinators.
 #[derive(Clone)]
-pub struct Everywhere {
+pub struct ClusterBatches {
     pub(super) own: Batches,
     peers: PeerTasks,
 }
 
-impl Everywhere {
+impl ClusterBatches {
     /// The batches of this node, and the way to those of others.
     pub fn new(own: Batches, peers: PeerTasks) -> Self {
         Self { own, peers }

@@ -21,14 +21,14 @@ use crate::lean;
 use crate::status::from_status;
 
 /// One call, before it is sent.
-pub(super) struct Opening {
+pub(super) struct ExchangeRequest {
     pub(super) descriptor: FlightDescriptor,
     pub(super) input: Input,
     pub(super) deadline: Option<Deadline>,
     pub(super) headers: MetadataMap,
 }
 
-impl Opening {
+impl ExchangeRequest {
     /// The call of a request, as sent at `now`.
     pub(super) fn of(request: PredictRequest, now: Instant, mut headers: MetadataMap) -> Self {
         if matches!(request.input, Input::Batch(_)) {
@@ -47,7 +47,7 @@ impl Opening {
 /// Sends the call and waits for the response's schema.
 pub(super) async fn open(
     channel: Channel,
-    opening: Opening,
+    opening: ExchangeRequest,
     now: Instant,
     accept_by: Instant,
 ) -> Result<ChunkStream, PredictError> {

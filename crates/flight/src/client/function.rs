@@ -12,7 +12,7 @@ use tonic::Request;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use volley_types::{Deadline, ErrorCode, Input, PredictError, Signature};
 
-use super::exchange::{self, Opening};
+use super::exchange::{self, ExchangeRequest};
 use super::{FlightClient, discovery};
 use crate::udf::caller::{ARGUMENTS, DOOR};
 use crate::udf::function::{self, Function};
@@ -126,7 +126,7 @@ impl FlightClient {
         let batch = RecordBatch::try_new_with_options(schema, arguments, &options)
             .map_err(|error| PredictError::invalid("the columns differ").with_source(error))?;
         let now = Instant::now();
-        let opening = Opening {
+        let opening = ExchangeRequest {
             descriptor: FlightDescriptor::new_path(vec![name.to_owned()]),
             input: Input::Batch(batch),
             deadline: Some(Deadline::after(now, timeout)),

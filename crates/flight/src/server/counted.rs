@@ -14,9 +14,9 @@ use crate::status::to_status;
 
 /// What one call has taken of the memory for bodies. Cloning gives another handle.
 #[derive(Clone, Debug)]
-pub(crate) struct Taken(Arc<Mutex<Share>>);
+pub(crate) struct MessageShare(Arc<Mutex<Share>>);
 
-impl Taken {
+impl MessageShare {
     pub(crate) fn new(share: Share) -> Self {
         Self(Arc::new(Mutex::new(share)))
     }
@@ -34,19 +34,19 @@ impl Taken {
 }
 
 /// A body that fails where there is no memory for its next piece.
-pub(crate) struct Counted<B> {
+pub(crate) struct CountedBody<B> {
     body: Pin<Box<B>>,
-    taken: Taken,
+    taken: MessageShare,
 }
 
-impl<B> Counted<B> {
-    pub(crate) fn new(body: B, taken: Taken) -> Self {
+impl<B> CountedBody<B> {
+    pub(crate) fn new(body: B, taken: MessageShare) -> Self {
         let body = Box::pin(body);
         Self { body, taken }
     }
 }
 
-impl<B> Body for Counted<B>
+impl<B> Body for CountedBody<B>
 where
     B: Body,
     B::Error: Into<StdError>,
@@ -89,16 +89,16 @@ mod tests {
     #[tokio::test]
     async fn a_body_takes_what_it_brings_and_fails_where_there_is_no_more() {
         let intake = Intake::new(10);
-        let taken = Taken::new(intake.share());
+        let taken = MessageShare::new(intake.share());
         let whole = tonic::body::Body::new(String::from("12345678"));
-        let mut counted = Counted::new(whole, taken.clone());
+        let mut counted = CountedBody::new(whole, taken.clone());
         let next = std::future::poll_fn(|cx| Pin::new(&mut counted).poll_frame(cx)).await;
         assert!(next.unwrap().is_ok());
         assert!(intake.share().grow(3).is_err());
         taken.release(5);
         intake.share().grow(7).unwrap();
         let more = tonic::body::Body::new(String::from("12345678"));
-        let mut again = Counted::new(more, taken.clone());
+        let mut again = CountedBody::new(more, taken.clone());
         let next = std::future::poll_fn(|cx| Pin::new(&mut again).poll_frame(cx)).await;
         let status = next.unwrap().err().unwrap().downcast().unwrap();
         assert_eq!(from_status(*status).code, ErrorCode::TooLarge);

@@ -25,7 +25,7 @@ use volley_types::{
 };
 
 use super::FlightServerConfig;
-use super::counted::Taken;
+use super::counted::MessageShare;
 use super::incoming::{Incoming, read_descriptor};
 use crate::descriptor;
 use crate::egress::{Coalesce, Encoder, RESPONSE_MESSAGE_BYTES};
@@ -57,8 +57,8 @@ pub(super) fn start(
 ) -> Outgoing {
     let (replies, messages) = mpsc::channel(READY_MESSAGES);
     let (metadata, extensions, requests) = request.into_parts();
-    let taken = extensions.get::<Taken>().cloned();
-    let taken = taken.unwrap_or_else(|| Taken::new(Intake::default().share()));
+    let taken = extensions.get::<MessageShare>().cloned();
+    let taken = taken.unwrap_or_else(|| MessageShare::new(Intake::default().share()));
     let exchange = Exchange {
         predict,
         caller,
@@ -147,7 +147,7 @@ struct Exchange {
     caller: Caller,
     config: FlightServerConfig,
     replies: mpsc::Sender<FlightData>,
-    taken: Taken,
+    taken: MessageShare,
 }
 
 /// What a descriptor and the headers with it ask for.

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use tonic::Streaming;
 use volley_types::{ErrorCode, Input, PredictError};
 
-use super::counted::Taken;
+use super::counted::MessageShare;
 use crate::ingress::{Decoder, Ingress};
 use crate::status::from_status;
 
@@ -24,7 +24,7 @@ pub(super) struct Incoming {
     input: SchemaRef,
     must_mark_end: bool,
     ended: bool,
-    taken: Taken,
+    taken: MessageShare,
     /// Bytes of the messages whose rows may be held still.
     held: usize,
 }
@@ -50,7 +50,7 @@ impl Incoming {
         first: FlightData,
         input: SchemaRef,
         must_mark_end: bool,
-        taken: Taken,
+        taken: MessageShare,
     ) -> Self {
         Self {
             messages,

@@ -12,9 +12,9 @@ use tonic::server::{NamedService, StreamingService};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::FlightServer;
-use super::counted::{Counted, Taken};
+use super::counted::{CountedBody, MessageShare};
 use crate::MAX_MESSAGE_BYTES;
-use crate::lean::{EXCHANGE, Lean};
+use crate::lean::{EXCHANGE, SmallBufferCodec};
 
 /// The gRPC service that [`FlightServer::into_service`] makes.
 #[derive(Clone, Debug)]
@@ -52,8 +52,8 @@ where
     }
 
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        let taken = Taken::new(self.server.intake().share());
-        let mut request = request.map(|body| Counted::new(body, taken.clone()));
+        let taken = MessageShare::new(self.server.intake().share());
+        let mut request = request.map(|body| CountedBody::new(body, taken.clone()));
         if request.uri().path() != EXCHANGE {
             let answer = self.rest.call(request);
             return Box::pin(async move {
@@ -65,7 +65,7 @@ where
         request.extensions_mut().insert(taken);
         let method = Exchanges(self.server.clone());
         Box::pin(async move {
-            let mut grpc = tonic::server::Grpc::new(Lean)
+            let mut grpc = tonic::server::Grpc::new(SmallBufferCodec)
                 .apply_max_message_size_config(Some(MAX_MESSAGE_BYTES), Some(MAX_MESSAGE_BYTES));
             Ok(grpc.streaming(method, request).await)
         })

@@ -6,7 +6,7 @@ use arrow_flight::{Action, Criteria, Empty, FlightData};
 use futures::{TryStreamExt, stream};
 use tonic::{Code, Request};
 use volley_flight::server::FlightServerConfig;
-use volley_security::Gatekeeper;
+use volley_security::Authenticator;
 use volley_security::key::KeyText;
 use volley_types::registry::RegistryState;
 use volley_types::{ApiKey, ModelScope, Predict, Quota, Role, TenantId};
@@ -30,7 +30,7 @@ async fn guarded() -> (Node, KeyText, KeyText, KeyText) {
     let (viewer, predict) = (make(Role::Viewer, vec![]), make(Role::Predict, vec![]));
     let double = make(Role::Predict, vec!["double"]);
     let registry = Arc::new(registry);
-    let gate = Gatekeeper::keys(Arc::new(move || registry.clone()), None).unwrap();
+    let gate = Authenticator::keys(Arc::new(move || registry.clone()), None).unwrap();
     let node = Node::guarded(FlightServerConfig::default(), 1, gate).await;
     (node, viewer, predict, double)
 }

@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use volley_flight::client::{Access, FlightClient, FlightClientConfig};
 use volley_flight::server::{FlightServer, FlightServerConfig};
 use volley_flight::transport;
-use volley_security::Gatekeeper;
+use volley_security::Authenticator;
 use volley_security::nodes::{Callers, incoming};
 use volley_security::tls::{CertificateFiles, NodeFiles, NodeTls};
 use volley_types::{ErrorCode, Predict};
@@ -87,7 +87,7 @@ async fn a_key_goes_with_every_call_under_tls() {
     let folder = tempfile::tempdir().unwrap();
     let (authority, tls) = certificates(folder.path());
     let (registry, key) = registry_with_keys();
-    let gate = Gatekeeper::keys(Arc::new(move || registry.clone()), None).unwrap();
+    let gate = Authenticator::keys(Arc::new(move || registry.clone()), None).unwrap();
     let service = FlightServer::new(Arc::new(scripted()), FlightServerConfig::default())
         .guarded(Arc::new(gate))
         .into_service();

@@ -16,7 +16,7 @@ use tonic::transport::Channel;
 use volley_flight::client::{FlightClient, FlightClientConfig};
 use volley_flight::server::{FlightServer, FlightServerConfig};
 use volley_flight::transport;
-use volley_security::Gatekeeper;
+use volley_security::Authenticator;
 use volley_types::{
     ChunkStream, ErrorCode, ErrorOrigin, Input, ModelName, ModelRef, Predict, PredictError,
     PredictRequest, Signature, Task,
@@ -185,13 +185,13 @@ impl Node {
     }
 
     pub(crate) async fn with(config: FlightServerConfig, connections: usize) -> Self {
-        Self::guarded(config, connections, Gatekeeper::open()).await
+        Self::guarded(config, connections, Authenticator::open()).await
     }
 
     pub(crate) async fn guarded(
         config: FlightServerConfig,
         connections: usize,
-        gate: Gatekeeper,
+        gate: Authenticator,
     ) -> Self {
         let model = Arc::new(scripted());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

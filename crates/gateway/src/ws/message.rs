@@ -13,7 +13,7 @@ const MAX_ID_LEN: usize = 64;
 
 /// One message of a client.
 #[derive(Debug, PartialEq)]
-pub(super) enum Said {
+pub(super) enum ClientMessage {
     /// Run this.
     Ask(Ask),
     /// Stop the request of this id.
@@ -37,7 +37,7 @@ pub(super) struct Wrong {
     pub(super) error: PredictError,
 }
 
-impl Said {
+impl ClientMessage {
     /// Reads a message.
     ///
     /// # Errors
@@ -114,13 +114,13 @@ mod tests {
     #[test]
     fn a_message_asks_or_cancels() {
         let text = r#"{"id":"a","rows":[{"x":1}],"parameters":{"k":2},"timeout_ms":5}"#;
-        let Ok(Said::Ask(ask)) = Said::read(text) else {
+        let Ok(ClientMessage::Ask(ask)) = ClientMessage::read(text) else {
             panic!("{text}");
         };
         assert_eq!((ask.id.as_str(), ask.rows), ("a", vec![json!({ "x": 1 })]));
         assert_eq!(ask.timeout, Some(Duration::from_millis(5)));
-        let cancel = Said::read(r#"{"cancel":"a"}"#).unwrap();
-        assert_eq!(cancel, Said::Cancel("a".to_owned()));
+        let cancel = ClientMessage::read(r#"{"cancel":"a"}"#).unwrap();
+        assert_eq!(cancel, ClientMessage::Cancel("a".to_owned()));
         for (bad, id) in [
             ("", None),
             ("[]", None),
@@ -132,14 +132,18 @@ mod tests {
             (r#"{"id":"","rows":[{}]}"#, None),
             (r#"{"cancel":1}"#, None),
         ] {
-            assert_eq!(Said::read(bad).unwrap_err().id.as_deref(), id, "{bad}");
+            assert_eq!(
+                ClientMessage::read(bad).unwrap_err().id.as_deref(),
+                id,
+                "{bad}"
+            );
         }
     }
 
     proptest! {
         #[test]
         fn any_text_is_a_message_or_refused(text in "\\PC{0,60}") {
-            if let Err(wrong) = Said::read(&text) {
+            if let Err(wrong) = ClientMessage::read(&text) {
                 prop_assert_eq!(wrong.error.code.http_status(), 400);
             }
         }

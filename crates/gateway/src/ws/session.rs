@@ -24,7 +24,7 @@ use volley_types::{
     Deadline, ErrorCode, Input, ModelRef, PredictError, PredictRequest, RequestId, Share, Signature,
 };
 
-use super::message::{Ask, Said, Wrong};
+use super::message::{Ask, ClientMessage, Wrong};
 use volley_dialect_kit::sse;
 use volley_dialect_opensearch::rows::{self, failure};
 use volley_http_edge::context::RequestContext;
@@ -48,7 +48,7 @@ pub(super) struct Session {
 }
 
 /// What a running request gives.
-enum Told {
+enum SessionEvent {
     Rows(String, Vec<Value>),
     Over(String),
 }
@@ -59,7 +59,7 @@ type Goodbye = (CloseCode, &'static str);
 /// The requests that run.
 #[derive(Default)]
 struct Running {
-    streams: SelectAll<BoxStream<'static, Told>>,
+    streams: SelectAll<BoxStream<'static, SessionEvent>>,
     by_id: HashMap<String, AbortHandle>,
 }
 
@@ -171,10 +171,10 @@ impl Session {
                 }
                 told = running.streams.next(), if outbox.is_clear() && !running.streams.is_empty() => {
                     match told {
-                        Some(Told::Rows(id, rows)) => {
+                        Some(SessionEvent::Rows(id, rows)) => {
                             rows.into_iter().for_each(|row| outbox.put(Some(&id), row));
                         }
-                        Some(Told::Over(id)) => {
+                        Some(SessionEvent::Over(id)) => {
                             running.by_id.remove(&id);
                         }
                         None => {}
@@ -204,8 +204,8 @@ impl Session {
         if let Err(error) = room.and_then(|room| share.grow(text.len() + room)) {
             return outbox.put(None, failure(&error));
         }
-        match Said::read(text) {
-            Ok(Said::Cancel(id)) => {
+        match ClientMessage::read(text) {
+            Ok(ClientMessage::Cancel(id)) => {
                 // One that has ended meanwhile has said so.
                 if let Some(handle) = running.by_id.remove(&id) {
                     handle.abort();
@@ -213,7 +213,7 @@ impl Session {
                     outbox.put(Some(&id), failure(&error));
                 }
             }
-            Ok(Said::Ask(ask)) => {
+            Ok(ClientMessage::Ask(ask)) => {
                 let id = ask.id.clone();
                 if let Err(error) = self.ask(ask, leaving, running, share) {
                     outbox.put(Some(&id), failure(&error));
@@ -271,14 +271,14 @@ impl Session {
         Ok(())
     }
 
-    /// The answer to one request; it ends with [`Told::Over`].
+    /// The answer to one request; it ends with [`SessionEvent::Over`].
     fn answer(
         &self,
         id: String,
         request: PredictRequest,
         context: RequestContext,
         share: Share,
-    ) -> impl Stream<Item = Told> + Send + 'static {
+    ) -> impl Stream<Item = SessionEvent> + Send + 'static {
         let (caller, task) = (self.caller.clone(), self.signature.task);
         let span = tracing::info_span!(parent: &context.span, "request", id = %context.request_id);
         let over = id.clone();
@@ -289,19 +289,19 @@ impl Session {
                     let objects = rows::objects(task, chunks, &context);
                     tokio::pin!(objects);
                     while let Some(rows) = objects.next().await {
-                        yield Told::Rows(id.clone(), rows);
+                        yield SessionEvent::Rows(id.clone(), rows);
                     }
                 }
-                Err(error) => yield Told::Rows(id.clone(), vec![failure(&error)]),
+                Err(error) => yield SessionEvent::Rows(id.clone(), vec![failure(&error)]),
             }
-            yield Told::Over(id);
+            yield SessionEvent::Over(id);
         };
         let fenced = AssertUnwindSafe(told).catch_unwind();
         let told = fenced.flat_map(move |told| {
             let told = told.map(|told| vec![told]).unwrap_or_else(|_| {
                 let error = PredictError::internal("the request failed unexpectedly", "a panic");
-                let failed = Told::Rows(over.clone(), vec![failure(&error)]);
-                vec![failed, Told::Over(over.clone())]
+                let failed = SessionEvent::Rows(over.clone(), vec![failure(&error)]);
+                vec![failed, SessionEvent::Over(over.clone())]
             });
             futures::stream::iter(told)
         });

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use volley_gateway::{ApiConfig, EdgeConfig};
-use volley_security::{Gatekeeper, ThrottleConfig};
+use volley_security::{Authenticator, ThrottleConfig};
 use volley_types::{Signature, Task};
 
 use super::keys::{BOOTSTRAP, keyed};
@@ -171,7 +171,7 @@ async fn an_address_of_many_wrong_keys_is_not_listened_to() {
         per_minute: 1,
     };
     let gate = |registry| {
-        let gate = Gatekeeper::keys(registry, Some(BOOTSTRAP)).unwrap();
+        let gate = Authenticator::keys(registry, Some(BOOTSTRAP)).unwrap();
         gate.with_throttle(throttle)
     };
     let edge = Edge::guarded(ApiConfig::default(), gate).await;

@@ -263,11 +263,11 @@ async fn a_protocol_names_the_provider_and_its_header_takes_the_key() {
 
 #[tokio::test]
 async fn a_url_that_no_worker_may_call_is_refused_where_it_is_registered() {
-    use volley_security::Gatekeeper;
+    use volley_security::Authenticator;
     use volley_types::egress::EgressPolicy;
 
     let gate = |_| {
-        Gatekeeper::open().with_egress(EgressPolicy {
+        Authenticator::open().with_egress(EgressPolicy {
             allow_private: false,
             allowed_hosts: Some(vec!["*.llm.example".parse().unwrap()]),
         })

@@ -56,7 +56,7 @@ fn chunk(content: &str) -> BatchResult {
 }
 
 /// What comes of a stream, decompressed as it comes.
-struct Told {
+struct SessionEvent {
     response: Response<Incoming>,
     decoder: Decoder,
 }
@@ -67,7 +67,7 @@ enum Decoder {
     Plain(Vec<u8>),
 }
 
-impl Told {
+impl SessionEvent {
     fn new(response: Response<Incoming>) -> Self {
         assert_eq!(response.status(), 200);
         let encoding = response.headers().get("content-encoding");
@@ -176,7 +176,7 @@ async fn every_stream_has_its_head_its_comments_and_its_events_at_once_however_c
                 }
                 let response = edge.open(asked).await;
                 has_the_head_of_a_stream(response.headers(), encoding, &route);
-                let mut told = Told::new(response);
+                let mut told = SessionEvent::new(response);
                 told.until("first").await;
                 if !route.contains(LINES_ALONE) {
                     told.until(": keep-alive\n").await;

@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tonic::codec::CompressionEncoding;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
-use volley_gateway::{ApiConfig, EdgeConfig, GrpcSkin};
+use volley_gateway::{ApiConfig, EdgeConfig, GrpcFlavor};
 use volley_proto::inference::mlserver::grpc_inference_service_client::GrpcInferenceServiceClient as MlServerClient;
 use volley_proto::inference::triton::grpc_inference_service_client::GrpcInferenceServiceClient as TritonClient;
 use volley_proto::inference::triton::infer_parameter::ParameterChoice;
@@ -34,7 +34,7 @@ pub(crate) async fn triton(edge: &Edge) -> TritonClient<Channel> {
 }
 
 /// A listener of its own in a skin.
-pub(crate) async fn listen(edge: &Edge, skin: GrpcSkin) -> SocketAddr {
+pub(crate) async fn listen(edge: &Edge, skin: GrpcFlavor) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(
@@ -46,7 +46,7 @@ pub(crate) async fn listen(edge: &Edge, skin: GrpcSkin) -> SocketAddr {
 }
 
 pub(crate) async fn mlserver(edge: &Edge) -> MlServerClient<Channel> {
-    let address = listen(edge, GrpcSkin::MlServer).await;
+    let address = listen(edge, GrpcFlavor::MlServer).await;
     let channel = Channel::from_shared(format!("http://{address}")).unwrap();
     MlServerClient::new(channel.connect().await.unwrap())
 }

@@ -7,14 +7,14 @@ use http::{Method, Request};
 use http_body_util::Full;
 use serde_json::{Value, json};
 use volley_gateway::ApiConfig;
-use volley_security::Gatekeeper;
+use volley_security::Authenticator;
 
 use crate::support::{Edge, Reply, Script, last, request, text};
 
 pub(crate) const BOOTSTRAP: &str = "a-bootstrap-key-of-32-characters";
 
 pub(crate) async fn edge() -> Edge {
-    let gate = |registry| Gatekeeper::keys(registry, Some(BOOTSTRAP)).unwrap();
+    let gate = |registry| Authenticator::keys(registry, Some(BOOTSTRAP)).unwrap();
     let edge = Edge::guarded(ApiConfig::default(), gate).await;
     for model in ["team-a.chat", "team-b.chat"] {
         edge.cluster

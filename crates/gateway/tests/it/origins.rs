@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
-use volley_gateway::{ApiConfig, EdgeConfig, GrpcSkin, Origins};
-use volley_security::Gatekeeper;
+use volley_gateway::{ApiConfig, EdgeConfig, GrpcFlavor, Origins};
+use volley_security::Authenticator;
 
 use super::support::{Edge, SOON, Script, last, request, text};
 
@@ -43,7 +43,7 @@ async fn status(edge: &Edge, method: &Method, path: &str, headers: &[(&'static s
 
 #[tokio::test]
 async fn pages_of_other_origins_can_change_nothing_on_any_route() {
-    let gate = |registry| Gatekeeper::keys(registry, Some(&"b".repeat(40))).unwrap();
+    let gate = |registry| Authenticator::keys(registry, Some(&"b".repeat(40))).unwrap();
     let edges = [
         Edge::start().await,
         Edge::guarded(ApiConfig::default(), gate).await,
@@ -141,7 +141,7 @@ async fn every_listener_refuses_pages_of_other_origins() {
     let (listener, address) = listen().await;
     tokio::spawn(edge.api.clone().serve_also(listener, stop.clone()));
     addresses.push(address);
-    for skin in [GrpcSkin::Triton, GrpcSkin::MlServer] {
+    for skin in [GrpcFlavor::Triton, GrpcFlavor::MlServer] {
         let (listener, address) = listen().await;
         tokio::spawn(edge.api.clone().serve_grpc(skin, listener, stop.clone()));
         addresses.push(address);
@@ -152,7 +152,7 @@ async fn every_listener_refuses_pages_of_other_origins() {
         std::sync::Arc::new(|| "# EOF\n".to_owned()),
         std::sync::Arc::new(|| true),
         EdgeConfig::default(),
-        std::sync::Arc::new(Gatekeeper::open()),
+        std::sync::Arc::new(Authenticator::open()),
         stop.clone(),
     ));
     addresses.push(address);

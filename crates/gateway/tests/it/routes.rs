@@ -456,7 +456,7 @@ async fn a_node_without_rest_has_health_and_metrics() {
     let metrics = std::sync::Arc::new(|| "# EOF\n".to_owned());
     let ready = std::sync::Arc::new(|| false);
     let config = volley_gateway::EdgeConfig::default();
-    let gate = std::sync::Arc::new(volley_security::Gatekeeper::open());
+    let gate = std::sync::Arc::new(volley_security::Authenticator::open());
     let node = volley_gateway::serve_node(listener, metrics, ready, config, gate, shutdown.clone());
     let node = tokio::spawn(node);
     let ask = |path: &'static str| super::support::ask(address, request(Method::GET, path, ""));

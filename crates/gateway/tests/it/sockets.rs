@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use volley_gateway::{ApiConfig, EdgeConfig, Origins};
-use volley_security::Gatekeeper;
+use volley_security::Authenticator;
 use volley_types::{GenerationChunks, Signature};
 
 use super::support::{Edge, SOON, Script, event, last, request, text};
@@ -70,7 +70,7 @@ async fn a_page_whose_name_was_made_to_lead_here_gets_nothing() {
     let answer = ask(&named, "app.example.org").await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     // Where a key is needed, a page has none.
-    let gate = |registry| Gatekeeper::keys(registry, Some(&"b".repeat(40))).unwrap();
+    let gate = |registry| Authenticator::keys(registry, Some(&"b".repeat(40))).unwrap();
     let keyed = Edge::guarded(ApiConfig::default(), gate).await;
     let answer = ask(&keyed, "rebound.example.org").await;
     assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");

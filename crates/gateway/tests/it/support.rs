@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use volley_flight::ingress::Decoder;
 use volley_gateway::{ApiConfig, ApiServer, HeldAll, ModelStore, Origins, PeerStreams, Streams};
-use volley_security::{Gatekeeper, ReadRegistry};
+use volley_security::{Authenticator, ReadRegistry};
 use volley_types::{Control, GenerationChunk};
 
 use crate::cluster::Cluster;
@@ -45,13 +45,13 @@ impl Edge {
     }
 
     pub(crate) async fn with(config: ApiConfig) -> Self {
-        Self::guarded(config, |_| Gatekeeper::open()).await
+        Self::guarded(config, |_| Authenticator::open()).await
     }
 
     /// With a gate over the scripted cluster's registry.
     pub(crate) async fn guarded(
         config: ApiConfig,
-        gate: impl FnOnce(ReadRegistry) -> Gatekeeper,
+        gate: impl FnOnce(ReadRegistry) -> Authenticator,
     ) -> Self {
         Self::serving(config, gate, |server| server).await
     }
@@ -59,7 +59,7 @@ impl Edge {
     /// One that holds streams in `streams`, and knows others that do.
     pub(crate) async fn holding(config: ApiConfig, streams: Streams, peers: PeerStreams) -> Self {
         let finish = |server: ApiServer| server.with_streams(streams, peers);
-        Self::serving(config, |_| Gatekeeper::open(), finish).await
+        Self::serving(config, |_| Authenticator::open(), finish).await
     }
 
     /// One that holds responses, and knows others that do.
@@ -68,24 +68,24 @@ impl Edge {
             let server = server.with_streams(held.streams, peers);
             server.with_responses(held.responses)
         };
-        Self::serving(ApiConfig::default(), |_| Gatekeeper::open(), finish).await
+        Self::serving(ApiConfig::default(), |_| Authenticator::open(), finish).await
     }
 
     /// One that pages of these origins may call.
     pub(crate) async fn allowing(origins: Origins) -> Self {
         let finish = |server: ApiServer| server.with_origins(origins);
-        Self::serving(ApiConfig::default(), |_| Gatekeeper::open(), finish).await
+        Self::serving(ApiConfig::default(), |_| Authenticator::open(), finish).await
     }
 
     /// One that keeps the files of models there.
     pub(crate) async fn keeping(models: Arc<dyn ModelStore>) -> Self {
         let finish = |server: ApiServer| server.with_models(Some(models));
-        Self::serving(ApiConfig::default(), |_| Gatekeeper::open(), finish).await
+        Self::serving(ApiConfig::default(), |_| Authenticator::open(), finish).await
     }
 
     async fn serving(
         config: ApiConfig,
-        gate: impl FnOnce(ReadRegistry) -> Gatekeeper,
+        gate: impl FnOnce(ReadRegistry) -> Authenticator,
         finish: impl FnOnce(ApiServer) -> ApiServer,
     ) -> Self {
         let cluster = Arc::new(Cluster::default());

@@ -3,7 +3,7 @@
 use http::Method;
 use serde_json::{Value, json};
 use volley_gateway::ApiConfig;
-use volley_security::Gatekeeper;
+use volley_security::Authenticator;
 use volley_security::audit::{self, AuditLog};
 
 use crate::keys::{BOOTSTRAP, keyed, make};
@@ -15,7 +15,7 @@ async fn what_was_changed_and_refused_is_in_the_trail_without_keys() {
     let path = folder.path().join("audit.jsonl");
     let log = AuditLog::open(&path).unwrap();
     let gate = |registry| {
-        let gate = Gatekeeper::keys(registry, Some(BOOTSTRAP)).unwrap();
+        let gate = Authenticator::keys(registry, Some(BOOTSTRAP)).unwrap();
         gate.with_audit(log)
     };
     let edge = Edge::guarded(ApiConfig::default(), gate).await;
@@ -49,7 +49,7 @@ async fn whom_a_route_refuses_is_in_the_trail_too_and_fills_no_disk() {
     let path = folder.path().join("audit.jsonl");
     let log = AuditLog::open(&path).unwrap();
     let gate = |registry| {
-        let gate = Gatekeeper::keys(registry, Some(BOOTSTRAP)).unwrap();
+        let gate = Authenticator::keys(registry, Some(BOOTSTRAP)).unwrap();
         gate.with_audit(log)
     };
     let edge = Edge::guarded(ApiConfig::default(), gate).await;

@@ -11,7 +11,7 @@ fn tensor(location: &str) -> Vec<u8> {
     field(13, &entry)
 }
 
-fn read(bytes: &[u8]) -> Result<BTreeSet<PathBuf>, Flaw> {
+fn read(bytes: &[u8]) -> Result<BTreeSet<PathBuf>, GraphError> {
     walk(BufReader::new(Cursor::new(bytes)), bytes.len() as u64).map(|walk| walk.found)
 }
 
@@ -38,7 +38,10 @@ fn weights_are_found_wherever_a_tensor_may_lie() {
     ];
     assert_eq!(found, names.map(PathBuf::from).into());
     for cut in 1..field(7, &graph.concat()).len() {
-        assert!(matches!(read(&model[..cut]), Err(Flaw::Malformed)), "{cut}");
+        assert!(
+            matches!(read(&model[..cut]), Err(GraphError::Malformed)),
+            "{cut}"
+        );
     }
 }
 
@@ -46,13 +49,16 @@ fn weights_are_found_wherever_a_tensor_may_lie() {
 fn weights_outside_of_the_directory_and_endless_nests_are_refused() {
     for location in ["/etc/passwd", "../x", "a/../../x", ""] {
         let model = field(7, &field(5, &tensor(location)));
-        assert!(matches!(read(&model), Err(Flaw::Outside)), "{location:?}");
+        assert!(
+            matches!(read(&model), Err(GraphError::Outside)),
+            "{location:?}"
+        );
     }
     let mut graph = Vec::new();
     for _ in 0..50 {
         graph = field(1, &field(5, &field(6, &graph)));
     }
-    assert!(matches!(read(&field(7, &graph)), Err(Flaw::Deep)));
+    assert!(matches!(read(&field(7, &graph)), Err(GraphError::Deep)));
 }
 
 proptest::proptest! {

@@ -70,7 +70,7 @@ fn architectures_tell_the_task_and_model_toml_has_the_last_word() {
     assert_eq!(
         (
             settings.activation,
-            settings.budget(Place::Host, &Lanes::ONE).tokens,
+            settings.budget(Place::Host, &SessionPool::ONE).tokens,
         ),
         (Activation::None, 7)
     );

@@ -75,11 +75,11 @@ proptest! {
             budget_bytes: budget * 3,
             drain: None,
         };
-        let situation = Situation {
+        let situation = PlacementInput {
             workers: drawn.iter().enumerate().map(worker).collect(),
             most_replicas: most,
             strategy: if packs { PlacementStrategy::Pack } else { PlacementStrategy::Spread },
-            ..Situation::default()
+            ..PlacementInput::default()
         };
         let picked = |bits: u16| -> Vec<usize> {
             (0..drawn.len()).filter(|index| bits >> index & 1 == 1).collect()

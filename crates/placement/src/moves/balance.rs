@@ -7,7 +7,7 @@ use volley_types::WorkerId;
 
 use super::{MAX_COMING, Step};
 use crate::fleet::Fleet;
-use crate::input::Situation;
+use crate::input::PlacementInput;
 use crate::wanted::Wanted;
 
 /// By how much a move must make the fuller of its two workers less full, in thousandths: less is
@@ -21,7 +21,7 @@ const MAX_TRIED: usize = 1_024;
 pub(super) fn is_far_apart(
     wanted: &[Wanted<'_>],
     fleet: &Fleet<'_>,
-    situation: &Situation<'_>,
+    situation: &PlacementInput<'_>,
     limit: u64,
 ) -> bool {
     let mut has_weightless = vec![false; fleet.len()];
@@ -56,7 +56,11 @@ struct Emptiest {
 
 impl Emptiest {
     /// Of the workers that may be filled and are `meant`.
-    fn of(fleet: &Fleet<'_>, situation: &Situation<'_>, meant: impl Fn(usize) -> bool) -> Self {
+    fn of(
+        fleet: &Fleet<'_>,
+        situation: &PlacementInput<'_>,
+        meant: impl Fn(usize) -> bool,
+    ) -> Self {
         let young = &situation.moves.young;
         let workers = (0..fleet.len()).filter(|index| {
             let worker = fleet.worker(*index);
@@ -85,7 +89,7 @@ pub(super) fn steps(
     wanted: &[Wanted<'_>],
     held: &[Vec<usize>],
     fleet: &mut Fleet<'_>,
-    situation: &Situation<'_>,
+    situation: &PlacementInput<'_>,
     limit: u64,
 ) -> Vec<Step> {
     let mut search = Search {
@@ -113,7 +117,7 @@ pub(super) fn steps(
 struct Search<'s, 'a> {
     wanted: &'s [Wanted<'a>],
     held: &'s [Vec<usize>],
-    situation: &'s Situation<'s>,
+    situation: &'s PlacementInput<'s>,
     limit: u64,
     tried: usize,
     steps: Vec<Step>,

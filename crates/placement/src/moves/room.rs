@@ -2,7 +2,7 @@
 
 use super::Step;
 use crate::fleet::{Fleet, Need};
-use crate::input::Situation;
+use crate::input::PlacementInput;
 use crate::wanted::{Wanted, need};
 
 /// Replicas without a place for which room is looked for at a time.
@@ -20,7 +20,7 @@ pub(super) fn steps(
     wanted: &[Wanted<'_>],
     held: &[Vec<usize>],
     fleet: &mut Fleet<'_>,
-    situation: &Situation<'_>,
+    situation: &PlacementInput<'_>,
     waiting: &[usize],
 ) -> Vec<Step> {
     // What is under way may be what makes the room.
@@ -55,7 +55,7 @@ fn targets(
     one: &Wanted<'_>,
     need: &Need<'_>,
     fleet: &Fleet<'_>,
-    situation: &Situation<'_>,
+    situation: &PlacementInput<'_>,
 ) -> Vec<usize> {
     let right = (0..fleet.len()).filter(|worker| {
         let id = fleet.worker(*worker).id;
@@ -80,7 +80,7 @@ fn targets(
 struct Maker<'s, 'a> {
     wanted: &'s [Wanted<'a>],
     held: &'s [Vec<usize>],
-    situation: &'s Situation<'s>,
+    situation: &'s PlacementInput<'s>,
     target: usize,
     size: u64,
 }

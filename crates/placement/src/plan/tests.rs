@@ -118,7 +118,7 @@ impl World {
                 .version;
             ((model, version, worker), reason.as_str())
         });
-        let situation = Situation {
+        let situation = PlacementInput {
             most_replicas: self.most,
             strategy: self.strategy,
             moves: Moves {

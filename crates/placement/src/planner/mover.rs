@@ -47,7 +47,7 @@ impl Ended {
 
 /// What the leader remembers of moves.
 #[derive(Debug)]
-pub struct Mover {
+pub struct Rebalancer {
     /// For how long a model, a worker or a leader has to be as it is before anything is moved.
     after: Duration,
     since: Option<Instant>,
@@ -65,7 +65,7 @@ pub struct Mover {
     pause: Duration,
 }
 
-impl Mover {
+impl Rebalancer {
     /// Nothing has moved yet. `after` is for how long a model, a worker or a leader has to be as
     /// it is before anything is rebalanced.
     #[must_use]

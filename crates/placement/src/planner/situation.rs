@@ -8,7 +8,7 @@ use volley_types::registry::{RegistryState, ReplicaState};
 
 use super::failures::Failures;
 use super::observed::ObservedWorkers;
-use crate::input::{Moves, PlacementWorker, Situation};
+use crate::input::{Moves, PlacementInput, PlacementWorker};
 
 /// Everything that a plan is made of besides the registry. While the coordinator is settling,
 /// workers that it has not heard yet are not gone.
@@ -18,12 +18,12 @@ pub fn situation<'a>(
     observed: &ObservedWorkers<'a>,
     failures: &'a Failures,
     moves: Moves<'a>,
-) -> Situation<'a> {
-    let mut situation = Situation {
+) -> PlacementInput<'a> {
+    let mut situation = PlacementInput {
         most_replicas: state.max_models_on_worker(),
         strategy: state.placement_strategy(),
         moves,
-        ..Situation::default()
+        ..PlacementInput::default()
     };
     for (id, worker) in &observed.workers {
         situation.workers.push(PlacementWorker {
@@ -62,7 +62,7 @@ pub fn situation<'a>(
 fn add_ready<'a>(
     state: &'a RegistryState,
     observed: &ObservedWorkers<'a>,
-    situation: &mut Situation<'a>,
+    situation: &mut PlacementInput<'a>,
 ) {
     let may_move = situation.moves.may_begin != 0;
     let models: HashSet<&ModelName> = state
@@ -98,7 +98,7 @@ fn add_ready<'a>(
 fn add_unheard<'a>(
     state: &'a RegistryState,
     observed: &ObservedWorkers<'a>,
-    situation: &mut Situation<'a>,
+    situation: &mut PlacementInput<'a>,
 ) {
     let placed = state.models.values().flat_map(|entry| entry.holders());
     let unheard: BTreeSet<_> = placed

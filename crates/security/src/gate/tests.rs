@@ -33,7 +33,7 @@ fn bearer(key: &str) -> HeaderMap {
 fn a_bearer_has_the_rights_of_its_key_and_a_near_miss_has_none() {
     let (state, key) = state(Role::Predict, None);
     let state = Arc::new(state);
-    let gate = Gatekeeper::keys(Arc::new(move || state.clone()), None).unwrap();
+    let gate = Authenticator::keys(Arc::new(move || state.clone()), None).unwrap();
     let principal = gate.identify(&bearer(key.reveal())).unwrap();
     assert_eq!(principal.role(), Some(Role::Predict));
     assert_eq!(principal.tenant().unwrap().as_str(), "team-a");
@@ -55,11 +55,11 @@ fn a_bearer_has_the_rights_of_its_key_and_a_near_miss_has_none() {
 fn the_bootstrap_key_works_beside_the_registry() {
     let text = "b".repeat(MIN_BOOTSTRAP_LEN);
     let read: ReadRegistry = Arc::new(Arc::default);
-    let gate = Gatekeeper::keys(read.clone(), Some(&text)).unwrap();
+    let gate = Authenticator::keys(read.clone(), Some(&text)).unwrap();
     let principal = gate.identify(&bearer(&text)).unwrap();
     assert_eq!(principal.role(), Some(Role::ClusterAdmin));
     assert!(gate.identify(&bearer(&text[1..])).is_err());
-    assert!(Gatekeeper::keys(read, Some("short")).is_err());
+    assert!(Authenticator::keys(read, Some("short")).is_err());
 }
 
 #[test]
@@ -79,11 +79,11 @@ fn nobody_is_let_in_once_a_node_has_left_service() {
         let failed = failed.clone();
         Arc::new(move || !failed.load(Ordering::Relaxed))
     };
-    let keys = Gatekeeper::keys(Arc::new(move || state.clone()), Some(&text)).unwrap();
+    let keys = Authenticator::keys(Arc::new(move || state.clone()), Some(&text)).unwrap();
     let keys = keys.while_in_service(in_service.clone());
-    let open = Gatekeeper::open().while_in_service(in_service);
+    let open = Authenticator::open().while_in_service(in_service);
     let node = NodeIdentity::Coordinator(volley_types::NodeId(1));
-    let ask = |gate: &Gatekeeper| {
+    let ask = |gate: &Authenticator| {
         [
             gate.identify(&bearer(key.reveal())),
             gate.identify(&bearer(&text)),
@@ -101,7 +101,7 @@ fn nobody_is_let_in_once_a_node_has_left_service() {
 fn a_removed_coordinators_certificate_opens_nothing() {
     let members: crate::nodes::IsValid =
         Arc::new(|node| matches!(node, NodeIdentity::Coordinator(id) if id.0 == 1));
-    let gate = Gatekeeper::open().with_members(members);
+    let gate = Authenticator::open().with_members(members);
     let call = |id| {
         let node = NodeIdentity::Coordinator(volley_types::NodeId(id));
         gate.identify_call(&HeaderMap::new(), Some(&node), None)

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use volley_types::{KeyId, NodeId};
 
-use super::Meters;
+use super::QuotaTracker;
 
 /// A coordinator that says nothing for so long runs nothing any more that counts here.
 const SILENCE: Duration = Duration::from_secs(3);
@@ -48,7 +48,7 @@ pub struct Report {
 
 /// What keys use, here and elsewhere. Cloning gives another handle.
 #[derive(Clone, Debug)]
-pub struct Usage(pub(crate) Meters);
+pub struct Usage(pub(crate) QuotaTracker);
 
 /// What is known of the others.
 #[derive(Debug, Default)]

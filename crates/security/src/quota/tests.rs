@@ -22,7 +22,7 @@ fn generation(rows: u32, usage: Option<Usage>) -> ChunkStream {
 
 #[test]
 fn requests_come_back_evenly() {
-    let meters = Meters::default();
+    let meters = QuotaTracker::default();
     let quota = Quota {
         requests_per_minute: Some(60),
         ..Quota::default()
@@ -45,7 +45,7 @@ fn requests_come_back_evenly() {
 
 #[test]
 fn a_stream_holds_its_place_until_it_is_dropped() {
-    let meters = Meters::default();
+    let meters = QuotaTracker::default();
     let quota = Quota {
         max_streams: Some(1),
         ..Quota::default()
@@ -70,7 +70,7 @@ async fn tokens_are_charged_by_usage_and_by_rows_to_those_who_leave() {
         completion_tokens: 110,
         ..Usage::default()
     };
-    let meters = Meters::default();
+    let meters = QuotaTracker::default();
     let whole = meters.begin(&key(), quota, start).unwrap().unwrap();
     assert_eq!(whole.count(generation(3, Some(usage))).count().await, 3);
     let refused = meters.begin(&key(), quota, start).unwrap_err();
@@ -80,7 +80,7 @@ async fn tokens_are_charged_by_usage_and_by_rows_to_those_who_leave() {
     let later = start + Duration::from_millis(1_500);
     meters.begin(&key(), quota, later).unwrap();
 
-    let meters = Meters::default();
+    let meters = QuotaTracker::default();
     let left = meters.begin(&key(), quota, start).unwrap().unwrap();
     let mut left = left.count(generation(1_000, Some(usage)));
     for _ in 0..900 {
@@ -92,7 +92,7 @@ async fn tokens_are_charged_by_usage_and_by_rows_to_those_who_leave() {
 
 #[test]
 fn keys_that_use_nothing_are_forgotten() {
-    let meters = Meters::default();
+    let meters = QuotaTracker::default();
     let quota = Quota {
         requests_per_minute: Some(1),
         ..Quota::default()
@@ -114,7 +114,7 @@ proptest::proptest! {
     fn no_minute_sees_more_than_twice_the_limit(
         limit in 1_u32..50, gaps in proptest::collection::vec(0_u64..5_000, 1..300)
     ) {
-        let meters = Meters::default();
+        let meters = QuotaTracker::default();
         let quota = Quota { requests_per_minute: Some(limit), ..Quota::default() };
         let (mut now, mut taken) = (Instant::now(), Vec::new());
         for gap in gaps {

@@ -7,7 +7,7 @@ use volley_placement::planner::places;
 use volley_proto::registry_records::command_to_wire;
 use volley_proto::worker_report::orders_to_wire;
 use volley_registry::apply;
-use volley_sim_kit::network::Weather;
+use volley_sim_kit::network::NetworkConditions;
 use volley_types::registry::{RegistryCommand, RegistryState, RolloutAction};
 use volley_types::{ModelName, ModelVersion, Orders, Revision, WorkerId};
 
@@ -73,7 +73,7 @@ impl Simulation {
     }
 
     pub(super) fn delay(&mut self) -> u64 {
-        let weather = Weather::within(0, self.settings.network_ms);
+        let weather = NetworkConditions::within(0, self.settings.network_ms);
         weather.delay_ms(&mut self.random)
     }
 

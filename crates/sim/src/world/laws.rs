@@ -21,7 +21,7 @@ const SLACK_MS: u64 = 300;
 type Replicas = Vec<(ModelName, ModelVersion)>;
 
 /// The judge.
-pub(super) struct Laws {
+pub(super) struct Invariants {
     on: bool,
     verdict: Verdict,
     /// By coordinator and worker: when a heartbeat last came to the coordinator's machine.
@@ -30,7 +30,7 @@ pub(super) struct Laws {
     told: HashMap<(Revision, usize), Replicas>,
 }
 
-impl Laws {
+impl Invariants {
     pub(super) fn new(settings: &Settings) -> Self {
         Self {
             on: settings.drilled,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use volley_coordinator::route::{Wish, decide};
+use volley_coordinator::route::{RoutingHints, decide};
 
 use super::Simulation;
 use super::events::{Event, TICK_MS};
@@ -40,7 +40,7 @@ impl Simulation {
             .iter()
             .map(|candidate| candidate.view(now, SLOW_START))
             .collect();
-        let Some((chosen, _)) = decide(&views, &Wish::default(), &mut self.random) else {
+        let Some((chosen, _)) = decide(&views, &RoutingHints::default(), &mut self.random) else {
             return Err(format!("nobody is asked for '{}'", entry.name));
         };
         let best = views.iter().any(|view| !view.suspect && !view.ejected);

@@ -2,19 +2,19 @@ use futures::FutureExt;
 
 use super::*;
 
-fn visit<'a>(tenant: &'a TenantId, priority: Priority) -> Visitor<'a> {
-    Visitor {
+fn visit<'a>(tenant: &'a TenantId, priority: Priority) -> AdmissionRequest<'a> {
+    AdmissionRequest {
         tenant,
         priority,
         deadline: None,
     }
 }
 
-fn enter(door: &Admission, priority: Priority) -> Result<Ticket, PredictError> {
+fn enter(door: &Admission, priority: Priority) -> Result<QueuedPermit, PredictError> {
     door.enter(visit(&TenantId::default(), priority))
 }
 
-fn permit(ticket: &mut Ticket) -> Option<Permit> {
+fn permit(ticket: &mut QueuedPermit) -> Option<Permit> {
     ticket.now_or_never().map(Result::unwrap)
 }
 
@@ -116,7 +116,7 @@ fn what_cannot_begin_in_time_is_refused() {
         door.0.state.lock().service.observe(Duration::from_secs(4));
     }
     let tenant = TenantId::default();
-    let by = |seconds| Visitor {
+    let by = |seconds| AdmissionRequest {
         deadline: Some(Deadline::after(
             Instant::now(),
             Duration::from_secs(seconds),
@@ -131,7 +131,7 @@ fn what_cannot_begin_in_time_is_refused() {
     assert_eq!(refused.retry_after, Some(Duration::from_secs(8)));
     let _patient = door.enter(by(9)).unwrap();
     // The urgent one has nobody before it.
-    let urgent = Visitor {
+    let urgent = AdmissionRequest {
         priority: Priority::High,
         ..by(3)
     };

@@ -3,7 +3,7 @@
 use redb::{Database, ReadableTable};
 
 use super::Coordinators;
-use crate::store::disk::platter::Platter;
+use crate::store::disk::platter::FaultyDisk;
 use crate::store::tables::{LOG, META};
 
 /// What a disk holds.
@@ -51,7 +51,7 @@ impl Coordinators {
 
 /// The same disk without the last entries of its log, and without what says that they were there.
 pub(in crate::sim) fn cut(image: Image, entries: usize) -> Image {
-    let platter = Platter::new(image);
+    let platter = FaultyDisk::new(image);
     {
         let database = Database::builder().create_with_backend(platter.clone());
         let database = database.expect("a whole disk");

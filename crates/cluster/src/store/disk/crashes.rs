@@ -12,7 +12,7 @@ use openraft::{CommittedLeaderId, EntryPayload};
 use volley_types::ModelName;
 use volley_types::registry::RegistryCommand;
 
-use super::platter::{Fault, Platter};
+use super::platter::{Fault, FaultyDisk};
 use super::*;
 use crate::raft_types::{Entry, LogCommand};
 use crate::store::log::LogStore;
@@ -42,7 +42,7 @@ enum Step {
     Truncate(LogId),
     Purge(LogId),
     Snapshot(SnapshotMeta, Vec<u8>),
-    Lineage(u64),
+    ClusterEpoch(u64),
 }
 
 impl Kept {
@@ -76,7 +76,7 @@ impl Kept {
             Step::Snapshot(about, data) => {
                 self.snapshot = Some((about.snapshot_id.clone(), data.clone()));
             }
-            Step::Lineage(mark) => self.lineage = *mark,
+            Step::ClusterEpoch(mark) => self.lineage = *mark,
         }
     }
 }
@@ -127,7 +127,7 @@ impl Author {
                 self.term += 1;
                 Step::Vote(Vote::new(self.term, 1))
             }
-            (2, _) => Step::Lineage(self.random.u64(..)),
+            (2, _) => Step::ClusterEpoch(self.random.u64(..)),
             (3, Some(last)) if committed < last.index => {
                 self.term += 1;
                 let from = self.random.u64(committed + 1..=last.index);
@@ -180,7 +180,7 @@ struct Life {
 
 impl Life {
     /// Opens the store, and gives what is in it.
-    fn begin(platter: &Platter) -> Result<(Self, Kept), String> {
+    fn begin(platter: &FaultyDisk) -> Result<(Self, Kept), String> {
         let database = Database::builder().create_with_backend(platter.clone());
         let database = database.map_err(|error| error.to_string())?;
         let opened =
@@ -207,7 +207,7 @@ impl Life {
                 Step::Truncate(from) => log.truncate(from).await.is_ok(),
                 Step::Purge(upto) => log.purge(upto).await.is_ok(),
                 Step::Snapshot(about, data) => disk.snapshot(&about, &data).await.is_ok(),
-                Step::Lineage(mark) => disk.lineage(mark).await.is_ok(),
+                Step::ClusterEpoch(mark) => disk.lineage(mark).await.is_ok(),
                 Step::Committed(committed) => {
                     // Nobody waits for it.
                     let _ = log.save_committed(Some(committed)).await;
@@ -228,7 +228,7 @@ struct Told {
 }
 
 /// Lives a story on a disk, until the group after the one in which something failed.
-async fn live(platter: &Platter, story: &[Vec<Step>], at: &str) -> Told {
+async fn live(platter: &FaultyDisk, story: &[Vec<Step>], at: &str) -> Told {
     let mut told = Told::default();
     let Ok((life, found)) = Life::begin(platter) else {
         return told;
@@ -259,7 +259,7 @@ async fn live(platter: &Platter, story: &[Vec<Step>], at: &str) -> Told {
 
 /// Opens what is left of a store: it holds one of the `allowed` states, and takes more.
 async fn reopen(image: Vec<u8>, allowed: &[Kept], at: &str) -> Vec<u8> {
-    let platter = Platter::new(image);
+    let platter = FaultyDisk::new(image);
     let (life, found) = Life::begin(&platter).unwrap_or_else(|error| panic!("{at}: {error}"));
     assert!(
         allowed.contains(&found),
@@ -270,7 +270,7 @@ async fn reopen(image: Vec<u8>, allowed: &[Kept], at: &str) -> Vec<u8> {
     assert_eq!(life.ask(Step::Vote(vote)).await, Some(true), "{at}");
     drop(life);
     let image = platter.into_image();
-    let platter = Platter::new(image.clone());
+    let platter = FaultyDisk::new(image.clone());
     let (_, again) = Life::begin(&platter).unwrap_or_else(|error| panic!("{at}: {error}"));
     let expected = Kept {
         vote: Some(vote),
@@ -282,7 +282,7 @@ async fn reopen(image: Vec<u8>, allowed: &[Kept], at: &str) -> Vec<u8> {
 
 /// A store that has just been made.
 fn fresh() -> Vec<u8> {
-    let platter = Platter::new(Vec::new());
+    let platter = FaultyDisk::new(Vec::new());
     drop(
         Database::builder()
             .create_with_backend(platter.clone())
@@ -312,7 +312,7 @@ fn crash(empty: &[u8], story: &[Vec<Step>], states: &[Kept], seed: u64, point: (
     let at = format!("seed {seed}, call {} ({:?})", point.0, point.1);
     let mixed = seed ^ point.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     runtime().block_on(async {
-        let platter = Platter::failing(empty.to_vec(), Some(point), mixed);
+        let platter = FaultyDisk::failing(empty.to_vec(), Some(point), mixed);
         let told = live(&platter, story, &at).await;
         let image = platter.into_image();
         let allowed = &states[told.acknowledged..=told.asked];
@@ -320,7 +320,7 @@ fn crash(empty: &[u8], story: &[Vec<Step>], states: &[Kept], seed: u64, point: (
             1 + mixed % 24,
             Fault::ALL[mixed as usize % Fault::ALL.len()],
         );
-        let platter = Platter::failing(image, Some(second), mixed);
+        let platter = FaultyDisk::failing(image, Some(second), mixed);
         drop(Life::begin(&platter));
         let at = format!("{at}, then call {} ({:?})", second.0, second.1);
         reopen(platter.into_image(), allowed, &at).await;
@@ -337,7 +337,7 @@ fn whatever_call_to_the_disk_fails_what_was_acknowledged_is_there() {
     for seed in 0..seeds {
         let story = Author::new(seed).story();
         let states = states(&story);
-        let platter = Platter::new(empty.clone());
+        let platter = FaultyDisk::new(empty.clone());
         let told = runtime().block_on(live(&platter, &story, "without a fault"));
         assert_eq!(told.asked, states.len() - 1);
         let calls = platter.calls();

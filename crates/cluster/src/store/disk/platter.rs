@@ -45,7 +45,7 @@ enum Change {
 
 /// The disk. Cloning gives another handle.
 #[derive(Clone, Debug)]
-pub(crate) struct Platter(Arc<Shared>);
+pub(crate) struct FaultyDisk(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -70,7 +70,7 @@ struct State {
     random: fastrand::Rng,
 }
 
-impl Platter {
+impl FaultyDisk {
     /// A disk that holds `image` and never fails.
     pub(crate) fn new(image: Vec<u8>) -> Self {
         Self::failing(image, None, 0)
@@ -233,7 +233,7 @@ fn failed() -> io::Error {
     io::Error::other("the disk fails by plan")
 }
 
-impl StorageBackend for Platter {
+impl StorageBackend for FaultyDisk {
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.state.lock().seen.len() as u64)
     }

@@ -1,6 +1,6 @@
 //! A store whose writer is a task on simulated time, in place of a thread.
 
-use super::platter::Platter;
+use super::platter::FaultyDisk;
 use super::*;
 
 impl Disk {
@@ -10,7 +10,7 @@ impl Disk {
     /// # Errors
     /// As [`Disk::open`].
     pub(crate) fn simulated(
-        platter: Platter,
+        platter: FaultyDisk,
         node: NodeId,
         draw: Draw,
         mut pace: impl FnMut() -> Duration,

@@ -17,7 +17,7 @@ fn key() -> KeyId {
 
 fn nodes(count: u64) -> Vec<Node> {
     let node = |id| Node {
-        usage: Usage(Meters::default()),
+        usage: Usage(QuotaTracker::default()),
         node: NodeId(id),
         told: HashMap::new(),
     };
@@ -114,7 +114,7 @@ fn one_that_is_alone_allows_a_share() {
 
 #[test]
 fn a_session_that_is_not_known_begins_with_its_counts_and_charges_nothing() {
-    let (usage, now) = (Usage(Meters::default()), Instant::now());
+    let (usage, now) = (Usage(QuotaTracker::default()), Instant::now());
     let report = |first, requests| Report {
         node: NodeId(2),
         session: 9,
