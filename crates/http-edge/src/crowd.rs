@@ -134,6 +134,12 @@ impl Drop for Place {
 #[derive(Clone, Debug)]
 pub struct ConnectionRejector(Arc<Semaphore>);
 
+impl Default for ConnectionRejector {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl ConnectionRejector {
     /// One that has turned nobody away yet.
     pub fn new() -> Self {

@@ -153,6 +153,12 @@ pub struct Routes<S> {
     listed: Vec<RouteInfo>,
 }
 
+impl<S: Clone + Send + Sync + 'static> Default for Routes<S> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<S: Clone + Send + Sync + 'static> Routes<S> {
     /// No routes.
     pub fn new() -> Self {
