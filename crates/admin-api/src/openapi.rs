@@ -1,7 +1,7 @@
 //! `GET /openapi.json`: the routes as an OpenAPI document, and `GET /docs`, which renders it.
 //!
 //! The document is made of the router's own list of routes, with who may call them; what each
-//! does and takes is in [`operations`], the forms of bodies in `openapi/schemas.json`. A test
+//! does and takes is in each dialect's operations, the forms of bodies in `openapi/schemas.json`. A test
 //! tells a route that is not described; what is described and is no route is told at the start.
 
 use bytes::Bytes;

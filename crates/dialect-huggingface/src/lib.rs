@@ -1,5 +1,5 @@
 //! The routes of Hugging Face's two servers, of which each serves one model: Text Embeddings
-//! Inference ([`tei`]) and Text Generation Inference ([`tgi`]).
+//! Inference (`tei`) and Text Generation Inference (`tgi`).
 //!
 //! Which model is meant ([`choose`]): the one that the path names (`/tei/NAME/embed`), or the query
 //! (`?model=`), or the body (`model`); else the only one that is ready and can do it.

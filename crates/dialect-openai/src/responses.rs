@@ -1,8 +1,8 @@
 //! `POST /v1/responses`: what a chat completion does, in OpenAI's newer form.
 //!
-//! Items become the pipeline's messages ([`request`]); rows become items ([`output`]), whole or
-//! as a sequence of typed events ([`events`]). Responses are held for a while, so that a later
-//! request can go on behind one ([`store`], [`stored`]).
+//! Items become the pipeline's messages (`request`); rows become items (`output`), whole or
+//! as a sequence of typed events (`events`). Responses are held for a while, so that a later
+//! request can go on behind one (`store`, `stored`).
 
 mod events;
 mod items;

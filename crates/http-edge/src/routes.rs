@@ -1,7 +1,7 @@
 //! Default deny: a route names the role that it needs, or it does not compile.
 //!
 //! Routers are built of [`Routes`], whose methods ([`get`], [`post`], [`put`], [`delete`]) take an
-//! [`Access`] each. Handlers are given the cluster as a [`Caller`](crate::edge::Caller) only, which
+//! [`Access`] each. Handlers are given the cluster as a [`Caller`] only, which
 //! has the rights of the request's principal.
 
 use std::sync::Arc;
