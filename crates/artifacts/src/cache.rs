@@ -77,7 +77,7 @@ impl Drop for Reservation {
 
 /// What the cache holds of one key.
 #[derive(Debug)]
-struct Held {
+struct CacheEntry {
     bytes: u64,
     used: SystemTime,
 }
@@ -258,7 +258,7 @@ impl Cache {
         Ok(true)
     }
 
-    fn scan(&self) -> io::Result<BTreeMap<Key, Held>> {
+    fn scan(&self) -> io::Result<BTreeMap<Key, CacheEntry>> {
         let mut found = BTreeMap::new();
         for entry in fs::read_dir(&self.root)? {
             let name = entry?.file_name();
@@ -272,7 +272,7 @@ impl Cache {
             let bytes = tree_bytes(&path)?;
             let lock = fs::metadata(self.at(&key, ".lock"));
             let used = lock.and_then(|lock| lock.modified());
-            let held = found.entry(key).or_insert(Held {
+            let held = found.entry(key).or_insert(CacheEntry {
                 bytes: 0,
                 used: used.unwrap_or(SystemTime::UNIX_EPOCH),
             });

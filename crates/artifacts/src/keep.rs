@@ -9,7 +9,7 @@ use object_store::{ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use volley_types::registry::ModelUrl;
 use volley_types::{ErrorCode, PredictError};
 
-use crate::store::{self, Place};
+use crate::store::{self, ObjectLocation};
 use crate::{ArtifactConfig, failure};
 
 /// Puts a file at `url`, whole or not at all.
@@ -56,7 +56,7 @@ pub async fn get(url: &str, limit: usize) -> Result<Vec<u8>, PredictError> {
     Ok(bytes.into())
 }
 
-async fn open(url: &str) -> Result<Place, PredictError> {
+async fn open(url: &str) -> Result<ObjectLocation, PredictError> {
     let (folder, name) = split(url)?;
     let folder = ModelUrl::parse(folder)?;
     let opened =
@@ -64,7 +64,7 @@ async fn open(url: &str) -> Result<Place, PredictError> {
     let place = opened
         .await
         .map_err(|error| PredictError::internal("opening the store failed", error))??;
-    Ok(Place {
+    Ok(ObjectLocation {
         path: place.path.join(name),
         store: place.store,
     })

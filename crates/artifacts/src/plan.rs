@@ -13,7 +13,7 @@ use crate::failure;
 use crate::fetch::Wanted;
 use crate::hash::sha256 as hash;
 use crate::manifest::{self, MANIFEST, MAX_FILES, MAX_MANIFEST_BYTES, relative};
-use crate::store::Place;
+use crate::store::ObjectLocation;
 use crate::unpack::Archive;
 
 /// Where an archive is put until it is unpacked.
@@ -36,7 +36,7 @@ impl Plan {
 
 /// Asks the store what is there.
 pub(crate) async fn make(
-    place: &Place,
+    place: &ObjectLocation,
     url: &ModelUrl,
     sha256: Option<Sha256>,
 ) -> Result<Plan, PredictError> {
@@ -71,7 +71,7 @@ pub(crate) async fn make(
 
 /// By its manifest; without one, by what the store lists.
 async fn directory(
-    place: &Place,
+    place: &ObjectLocation,
     url: &ModelUrl,
     sha256: Option<Sha256>,
 ) -> Result<Vec<Wanted>, PredictError> {
@@ -103,7 +103,7 @@ fn has_no_listing(url: &ModelUrl) -> bool {
     matches!(url.scheme(), ModelUrlScheme::Http | ModelUrlScheme::Https)
 }
 
-fn from_manifest(place: &Place, text: &[u8]) -> Result<Vec<Wanted>, PredictError> {
+fn from_manifest(place: &ObjectLocation, text: &[u8]) -> Result<Vec<Wanted>, PredictError> {
     let wanted = |entry: manifest::Entry| {
         let mut location = place.path.clone();
         location.extend(entry.path.split('/'));
@@ -118,7 +118,7 @@ fn from_manifest(place: &Place, text: &[u8]) -> Result<Vec<Wanted>, PredictError
     manifest::parse(text)?.into_iter().map(wanted).collect()
 }
 
-async fn from_listing(place: &Place) -> Result<Vec<Wanted>, PredictError> {
+async fn from_listing(place: &ObjectLocation) -> Result<Vec<Wanted>, PredictError> {
     let listed = place.store.list(Some(&place.path)).take(MAX_FILES + 1);
     let listed: Vec<_> = listed.try_collect().await.map_err(failure::of_store)?;
     if listed.len() > MAX_FILES {
@@ -141,7 +141,7 @@ async fn from_listing(place: &Place) -> Result<Vec<Wanted>, PredictError> {
 }
 
 /// `None` for what only marks a folder.
-fn from_meta(place: &Place, meta: ObjectMeta) -> Result<Option<Wanted>, PredictError> {
+fn from_meta(place: &ObjectLocation, meta: ObjectMeta) -> Result<Option<Wanted>, PredictError> {
     let Some(parts) = meta.location.prefix_match(&place.path) else {
         return Ok(None);
     };
@@ -158,7 +158,10 @@ fn from_meta(place: &Place, meta: ObjectMeta) -> Result<Option<Wanted>, PredictE
     }))
 }
 
-async fn small_object(place: &Place, location: &ObjectPath) -> Result<Bytes, PredictError> {
+async fn small_object(
+    place: &ObjectLocation,
+    location: &ObjectPath,
+) -> Result<Bytes, PredictError> {
     let options = GetOptions::default();
     let found = place.store.get_opts(location, options).await;
     let mut stream = found.map_err(failure::of_store)?.into_stream();

@@ -20,18 +20,21 @@ use crate::caller::Caller;
 const RETRY_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// A store, and where in it a model is.
-pub(crate) struct Place {
+pub(crate) struct ObjectLocation {
     pub(crate) store: Arc<dyn ObjectStore>,
     pub(crate) path: ObjectPath,
 }
 
 /// Opens the store of a URL. Blocks, where clients are made.
-pub(crate) fn open(url: &ModelUrl, config: &ArtifactConfig) -> Result<Place, PredictError> {
+pub(crate) fn open(
+    url: &ModelUrl,
+    config: &ArtifactConfig,
+) -> Result<ObjectLocation, PredictError> {
     let path = ObjectPath::from_url_path(url.path()).map_err(|error| {
         PredictError::invalid("the model's URL has a malformed path").with_source(error)
     })?;
     let store = build(url, config)?;
-    Ok(Place { store, path })
+    Ok(ObjectLocation { store, path })
 }
 
 /// Whether the configuration allows a URL.

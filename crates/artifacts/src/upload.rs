@@ -9,7 +9,7 @@ use volley_types::registry::{ModelUrl, ModelUrlKind, ModelUrlScheme, Sha256};
 
 use crate::hash::sha256;
 use crate::manifest::{self, Entry, MANIFEST};
-use crate::store::{self, Place};
+use crate::store::{self, ObjectLocation};
 use crate::{ArtifactConfig, failure};
 
 /// Files of one model on their way at a time.
@@ -91,7 +91,7 @@ pub async fn put(
     Ok((url, hash))
 }
 
-async fn is_there(place: &Place, location: &ObjectPath) -> Result<bool, PredictError> {
+async fn is_there(place: &ObjectLocation, location: &ObjectPath) -> Result<bool, PredictError> {
     let options = GetOptions {
         head: true,
         ..GetOptions::default()

@@ -17,7 +17,7 @@ pub(crate) mod tables;
 use volley_types::registry::LEVEL;
 use volley_types::{ErrorCode, NodeId, PredictError};
 
-use disk::{Disk, Found};
+use disk::{Disk, RecoveredState};
 use log::LogStore;
 use machine::Machine;
 
@@ -48,7 +48,7 @@ impl Store {
     pub(crate) fn open(
         disk: Disk,
         node: NodeId,
-        mut found: Found,
+        mut found: RecoveredState,
         level: u32,
     ) -> Result<Self, PredictError> {
         if level == 0 || LEVEL < level {
@@ -84,7 +84,7 @@ impl Store {
     }
 }
 
-fn identity(node: NodeId, found: &Found) -> Identity {
+fn identity(node: NodeId, found: &RecoveredState) -> Identity {
     let snapshot = found.snapshot.as_ref();
     let ends = [
         found.entries.last().map(|entry| entry.log_id),

@@ -50,7 +50,7 @@ pub(crate) struct Disk {
 
 /// What was found on disk.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct RecoveredState {
     pub(crate) vote: Option<Vote>,
     pub(crate) committed: Option<LogId>,
     pub(crate) purged: Option<LogId>,
@@ -70,13 +70,20 @@ impl Disk {
     ///
     /// # Errors
     /// `Conflict` when it belongs to another node, `Unavailable` when it cannot be opened.
-    pub(crate) fn open(directory: &Path, node: NodeId) -> Result<(Self, Found), PredictError> {
+    pub(crate) fn open(
+        directory: &Path,
+        node: NodeId,
+    ) -> Result<(Self, RecoveredState), PredictError> {
         let database = open_database(directory)
             .map_err(|error| unavailable("the data directory cannot be opened", error))?;
         Self::over(database, node, Draw::random()?)
     }
 
-    fn over(database: Database, node: NodeId, draw: Draw) -> Result<(Self, Found), PredictError> {
+    fn over(
+        database: Database,
+        node: NodeId,
+        draw: Draw,
+    ) -> Result<(Self, RecoveredState), PredictError> {
         let (disk, found, mut writer) = Self::begin(database, node, draw)?;
         std::thread::Builder::new()
             .name("raft-disk".to_owned())
@@ -94,7 +101,7 @@ impl Disk {
         database: Database,
         node: NodeId,
         draw: Draw,
-    ) -> Result<(Self, Found, Writer), PredictError> {
+    ) -> Result<(Self, RecoveredState, Writer), PredictError> {
         let claim = claim(&database, node, &draw)?;
         let mut found = read_all(&database)
             .map_err(|error| unavailable("the data directory cannot be read", error))?;
@@ -213,7 +220,7 @@ pub(super) fn patiently(
     }
 }
 
-pub(super) fn read_all(database: &Database) -> Result<Found, DiskError> {
+pub(super) fn read_all(database: &Database) -> Result<RecoveredState, DiskError> {
     let transaction = database.begin_read()?;
     let meta = transaction.open_table(META)?;
     let log = transaction.open_table(LOG)?;
@@ -228,7 +235,7 @@ pub(super) fn read_all(database: &Database) -> Result<Found, DiskError> {
         )),
         _ => None,
     };
-    Ok(Found {
+    Ok(RecoveredState {
         vote: read(&meta, "vote")?,
         committed: read::<Option<LogId>>(&meta, "committed")?.flatten(),
         purged: read(&meta, "purged")?,

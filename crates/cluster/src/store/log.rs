@@ -9,7 +9,7 @@ use openraft::{EntryPayload, LogState, OptionalSend, RaftLogReader};
 use parking_lot::Mutex;
 
 use crate::raft_types::{Entry, LogId, StorageError, StorageIoError, TypeConfig, Vote};
-use crate::store::disk::{self, Disk, Found};
+use crate::store::disk::{self, Disk, RecoveredState};
 
 #[derive(Debug, Default)]
 struct Tail {
@@ -27,7 +27,7 @@ pub(crate) struct LogStore {
 }
 
 impl LogStore {
-    pub(crate) fn new(disk: Disk, found: &mut Found) -> Self {
+    pub(crate) fn new(disk: Disk, found: &mut RecoveredState) -> Self {
         let entries = std::mem::take(&mut found.entries);
         let tail = Tail {
             entries: entries

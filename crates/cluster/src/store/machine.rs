@@ -17,7 +17,7 @@ use crate::raft_types::{
     Entry, LogId, LogReply, Node, Snapshot, SnapshotMeta, StorageError, StorageIoError,
     StoredMembership, TypeConfig,
 };
-use crate::store::disk::{Disk, Found};
+use crate::store::disk::{Disk, RecoveredState};
 
 #[derive(Debug, Default)]
 struct Applied {
@@ -50,7 +50,7 @@ impl Machine {
     /// `Conflict` when what was found needs a higher level, `Internal` when it is malformed.
     pub(crate) fn new(
         disk: Disk,
-        found: &mut Found,
+        found: &mut RecoveredState,
         level: u32,
     ) -> Result<Self, volley_types::PredictError> {
         let mut applied = Applied::default();
@@ -92,7 +92,7 @@ impl Machine {
 ///
 /// # Errors
 /// `Internal` when one of them is malformed.
-pub(crate) fn replay(found: Found) -> Result<RegistryState, volley_types::PredictError> {
+pub(crate) fn replay(found: RecoveredState) -> Result<RegistryState, volley_types::PredictError> {
     let mut state = RegistryState::default();
     let mut after = None;
     if let Some((meta, data)) = found.snapshot {

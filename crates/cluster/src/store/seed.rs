@@ -9,7 +9,7 @@ use volley_proto::registry_records::state_to_wire;
 use volley_types::registry::RegistryState;
 use volley_types::{ErrorCode, NodeId, PredictError};
 
-use super::disk::{self, FILE, Found};
+use super::disk::{self, FILE, RecoveredState};
 use super::machine::replay;
 use super::tables::{DiskError, FORMAT, LOG, META, unavailable};
 use crate::raft_types::{LogId, Node, SnapshotMeta, StoredMembership, Vote};
@@ -71,7 +71,7 @@ fn other_format() -> PredictError {
     )
 }
 
-fn read(file: &Path) -> Result<(Option<String>, Found), DiskError> {
+fn read(file: &Path) -> Result<(Option<String>, RecoveredState), DiskError> {
     let database = disk::patiently(|| Database::open(file))?;
     let transaction = database.begin_read()?;
     let meta = transaction.open_table(META)?;

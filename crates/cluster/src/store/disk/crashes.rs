@@ -46,7 +46,7 @@ enum Step {
 }
 
 impl Kept {
-    fn of(found: Found) -> Self {
+    fn of(found: RecoveredState) -> Self {
         let entries = found.entries.into_iter();
         let snapshot = found.snapshot;
         Self {
@@ -186,7 +186,7 @@ impl Life {
         let opened =
             Disk::over(database, NodeId(1), Draw::default()).map_err(|error| error.chain())?;
         let (disk, found) = opened;
-        let whole = Found {
+        let whole = RecoveredState {
             entries: found.entries.clone(),
             snapshot: found.snapshot.clone(),
             witness: found.witness.clone(),

@@ -14,7 +14,7 @@ impl Disk {
         node: NodeId,
         draw: Draw,
         mut pace: impl FnMut() -> Duration,
-    ) -> Result<(Self, Found, impl Future<Output = ()>), PredictError> {
+    ) -> Result<(Self, RecoveredState, impl Future<Output = ()>), PredictError> {
         let database = Database::builder()
             .create_with_backend(platter)
             .map_err(|error| unavailable("the simulated disk cannot be opened", error.into()))?;

@@ -58,7 +58,7 @@ impl StorageBackend for Fallible {
     }
 }
 
-fn fallible() -> (Disk, Found, Arc<AtomicBool>) {
+fn fallible() -> (Disk, RecoveredState, Arc<AtomicBool>) {
     let full = Arc::new(AtomicBool::new(false));
     let backend = Fallible {
         inner: InMemoryBackend::new(),
