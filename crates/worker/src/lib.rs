@@ -14,7 +14,6 @@ mod ledger;
 mod lingering;
 mod load;
 mod memory;
-mod oversee;
 mod predict;
 mod replica;
 mod room;
@@ -41,7 +40,6 @@ use crate::heartbeat::Streams;
 use crate::ledger::Ledger;
 use crate::lingering::AbandonedLoads;
 pub use crate::memory::system_bytes;
-use crate::oversee::StreamWatchdog;
 use crate::replica::Replica;
 
 /// One worker. Cloning gives another handle.
@@ -68,7 +66,6 @@ struct Shared {
     loads: Semaphore,
     ledger: Ledger,
     lingering: AbandonedLoads,
-    overseer: StreamWatchdog,
     /// What the driver last said of them.
     gpus: Mutex<Vec<volley_types::GpuReport>>,
     streams: Mutex<Streams>,
@@ -114,7 +111,6 @@ impl Worker {
             loads: Semaphore::new(config.concurrent_loads.max(1)),
             ledger: Ledger::new(config.memory_budget.unwrap_or_else(memory::default_budget)),
             lingering: AbandonedLoads::default(),
-            overseer: StreamWatchdog::default(),
             gpus: Mutex::default(),
             streams: Mutex::default(),
             members: watch::Sender::default(),
@@ -127,7 +123,6 @@ impl Worker {
         worker.spawn(worker.clone().run_table());
         worker.spawn(worker.clone().publish_memory());
         worker.spawn(worker.clone().watch_gpus());
-        worker.spawn(worker.0.overseer.clone().run(worker.0.config.write_stall));
         let budget = memory::size(worker.0.ledger.budget());
         tracing::info!(budget, "memory for models");
         worker.report_to(&Orders {

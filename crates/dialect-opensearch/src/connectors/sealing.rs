@@ -82,9 +82,12 @@ pub(crate) async fn write(caller: &Caller, given: Given) -> Result<(), PredictEr
     let name = secret.as_ref().map(|(name, _)| name.clone());
     if let Some((name, sealed)) = secret {
         let command = RegistryCommand::PutSecret { name, sealed };
-        caller.control.write(command).await?;
+        caller.cluster.registry.write(command).await?;
     }
-    let written = caller.control.write(RegistryCommand::CreateConnector(spec));
+    let written = caller
+        .cluster
+        .registry
+        .write(RegistryCommand::CreateConnector(spec));
     let error = match written.await {
         Ok(_) => return Ok(()),
         Err(error) => error,
@@ -110,7 +113,8 @@ pub(super) fn own(spec: &ConnectorSpec) -> Option<SecretName> {
 /// The registry's own.
 pub(super) async fn forget(caller: &Caller, name: SecretName) -> Result<(), PredictError> {
     match caller
-        .control
+        .cluster
+        .registry
         .write(RegistryCommand::DeleteSecret(name))
         .await
     {

@@ -98,7 +98,7 @@ pub(crate) async fn model(
         models: ids.split(',').map(str::to_owned).collect(),
         ..Asked::default()
     };
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     if !registry
         .models
         .keys()
@@ -143,8 +143,8 @@ fn tasks_alone(caller: &Caller, asked: &Asked, batches: &Batches) -> Value {
 }
 
 fn of_models(caller: &Caller, asked: &Asked) -> Value {
-    let status = caller.control.status();
-    let registry = caller.control.registry();
+    let status = caller.cluster.view.status();
+    let registry = caller.cluster.registry.state();
     let counted = counted(caller);
     let own = coordinator(&status);
     let (mut nodes, mut models) = (Map::new(), Map::new());
@@ -180,7 +180,7 @@ fn of_models(caller: &Caller, asked: &Asked) -> Value {
 }
 
 fn of_model(caller: &Caller, status: &ClusterStatus, entry: &ModelEntry) -> Value {
-    let told = caller.control.model_status(&entry.name);
+    let told = caller.cluster.view.model_status(&entry.name);
     let workers = status.workers.iter().filter(|worker| {
         let mut replicas = worker.replicas.iter();
         replicas.any(|it| it.model == entry.name && it.state == ReplicaState::Ready)
@@ -211,7 +211,7 @@ fn replica(replica: &ReplicaStatus) -> Value {
 
 /// The tasks of each node: those that run, or those that were asked for.
 fn of_tasks(caller: &Caller, asked: &Asked, batches: &Batches) -> Map<String, Value> {
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let mut nodes: Map<String, Value> = Map::new();
     for id in tasks::ids(&registry).chain(batches.keys().cloned()) {
         let batch = batches.get(&id).cloned();
