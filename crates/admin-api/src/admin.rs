@@ -40,7 +40,7 @@ pub(crate) async fn replace(
     Ok(Json(json!({ "coordinators": members(&replaced) })))
 }
 
-pub(crate) async fn hand_over(
+pub(crate) async fn transfer_leadership(
     caller: Caller,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {

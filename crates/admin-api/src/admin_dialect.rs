@@ -42,7 +42,10 @@ fn operations() -> Routes<Admin> {
         .route("/nodes/{id}/replace", post(CLUSTER_ADMIN, admin::replace))
         .route("/nodes/{id}/drain", post(CLUSTER_ADMIN, drains::drain))
         .route("/nodes/{id}/undrain", post(CLUSTER_ADMIN, drains::undrain))
-        .route("/leader/hand_over", post(CLUSTER_ADMIN, admin::hand_over))
+        .route(
+            "/leader/transfer",
+            post(CLUSTER_ADMIN, admin::transfer_leadership),
+        )
         .route("/backup", get(CLUSTER_ADMIN, admin::backup))
         .route("/whoami", get(VIEWER, keys::whoami))
         .route(

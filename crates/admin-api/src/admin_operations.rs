@@ -63,7 +63,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     )
     .body_if_any(),
     post(
-        "/_volley/leader/hand_over",
+        "/_volley/leader/transfer",
         "Transfers leadership to another coordinator.",
         "Anything",
         "Anything",

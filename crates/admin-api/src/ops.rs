@@ -71,9 +71,9 @@ pub(crate) async fn scale(caller: Caller) -> Json<Value> {
     let scale = caller.cluster.view.status().scale;
     Json(json!({
         "workers": scale.workers,
-        "workers_wanted": scale.workers_wanted,
-        "homeless_replicas": scale.homeless_replicas,
-        "utilisation_percent": scale.utilisation_percent,
+        "desired_workers": scale.desired_workers,
+        "unschedulable_replicas": scale.unschedulable_replicas,
+        "utilization_percent": scale.utilization_percent,
         "queue_wait_ms": scale.queue_wait_ms,
     }))
 }
@@ -112,8 +112,8 @@ pub(crate) async fn status(caller: Caller) -> Json<Value> {
         "placement": {
             "strategy": registry.placement_strategy().as_str(),
             "rebalance": registry.rebalances(),
-            "moving_replicas": registry.moving_replicas(),
-            "homeless_replicas": status.scale.homeless_replicas,
+            "migrating_replicas": registry.migrating_replicas(),
+            "unschedulable_replicas": status.scale.unschedulable_replicas,
         },
         "active_streams": status.active_streams,
     }))
@@ -170,7 +170,7 @@ fn gpu(gpu: &GpuReport) -> Value {
         "name": gpu.name,
         "used_bytes": gpu.used_bytes,
         "total_bytes": gpu.total_bytes,
-        "utilisation_percent": gpu.utilisation_percent,
+        "utilization_percent": gpu.utilization_percent,
     })
 }
 

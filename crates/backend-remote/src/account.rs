@@ -89,7 +89,7 @@ impl Account {
 
     /// A server that failed too often is not called.
     pub(crate) fn left_alone(&self) {
-        self.metrics.upstream_left_alone(&self.connector);
+        self.metrics.upstream_circuit_open(&self.connector);
     }
 
     /// An answer told why it ends, and its terminator never came.

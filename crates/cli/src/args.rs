@@ -16,9 +16,9 @@ mod named;
 #[cfg(any(feature = "sql", test))]
 mod sql;
 
-pub(crate) use access::{KeyLimits, Keys, Secrets};
+pub(crate) use access::{Key, KeyQuota, Secret};
 pub(crate) use config::{Config, Migrate};
-pub(crate) use named::{Aliases, Pipelines};
+pub(crate) use named::{Alias, Pipeline};
 #[cfg(any(feature = "sql", test))]
 pub(crate) use sql::Sql;
 #[cfg(feature = "sql")]
@@ -92,9 +92,6 @@ pub(crate) enum Command {
     /// Manage connectors to remote models: create, delete, list and show.
     #[command(subcommand)]
     Connector(Connector),
-    /// Add and remove coordinators.
-    #[command(subcommand)]
-    Node(Node),
     /// Manage coordinators: show, add, remove, replace, and transfer leadership.
     #[command(subcommand)]
     Cluster(ops::Cluster),
@@ -106,16 +103,16 @@ pub(crate) enum Command {
     Recover(ops::Recover),
     /// Manage aliases: names that split, mirror and switch traffic between models.
     #[command(subcommand)]
-    Aliases(Aliases),
+    Alias(Alias),
     /// Manage pipelines: graphs of models behind one name.
     #[command(subcommand)]
-    Pipelines(Pipelines),
-    /// Manage API keys: create, list, rotate, limit and revoke.
+    Pipeline(Pipeline),
+    /// Manage API keys: create, list, rotate, revoke, and set quotas.
     #[command(subcommand)]
-    Keys(Keys),
+    Key(Key),
     /// Manage encrypted secrets for connectors.
     #[command(subcommand)]
-    Secrets(Secrets),
+    Secret(Secret),
     /// Verify the integrity of a node's audit log.
     Audit {
         /// Audit log, `audit.jsonl` in the node's data directory.
@@ -182,7 +179,7 @@ pub(crate) struct Up {
     /// VOLLEY_BOOTSTRAP_KEY.
     #[arg(long)]
     pub(crate) bootstrap_key_file: Option<PathBuf>,
-    /// File with a master key from `volley secrets master-key`, which encrypts the secrets of
+    /// File with a master key from `volley secret master-key`, which encrypts the secrets of
     /// connectors. Repeatable; the first key encrypts new secrets.
     #[arg(long = "master-key-file", value_name = "FILE")]
     pub(crate) master_key_files: Vec<PathBuf>,
@@ -192,18 +189,18 @@ pub(crate) struct Up {
     pub(crate) port: u16,
     /// Additional port that serves the same as the REST port, for clients with a fixed port: 8000
     /// for Triton, 8080 for MLServer and KServe. Repeatable.
-    #[arg(long = "also-port", value_name = "PORT")]
-    pub(crate) also_ports: Vec<u16>,
+    #[arg(long = "extra-http-port", value_name = "PORT")]
+    pub(crate) extra_http_ports: Vec<u16>,
     /// Port for administration. Models, connectors, keys, secrets and nodes can then only be
     /// changed there; the REST port returns 403 for such requests.
     #[arg(long)]
     pub(crate) admin_port: Option<u16>,
     /// Additional port for Triton's gRPC, which the REST port also serves. Triton uses 8001.
     #[arg(long)]
-    pub(crate) triton_grpc: Option<u16>,
+    pub(crate) grpc_triton_port: Option<u16>,
     /// Port for the gRPC of MLServer and KServe, which use 8081.
     #[arg(long)]
-    pub(crate) mlserver_grpc: Option<u16>,
+    pub(crate) grpc_mlserver_port: Option<u16>,
     /// Web origin whose pages may call this cluster, such as `https://app.example` or
     /// `http://localhost:3000`. Repeatable.
     #[arg(long = "cors-origin", value_name = "ORIGIN")]
@@ -237,9 +234,9 @@ pub(crate) struct Placing {
     /// During a rollout: replicas that may be missing.
     #[arg(long)]
     pub(crate) max_unavailable: Option<u32>,
-    /// Keep this many replicas of the previously deployed version beside this one.
+    /// Keep this many replicas of the previously deployed version next to this one.
     #[arg(long, conflicts_with = "max_replicas")]
-    pub(crate) beside: Option<u32>,
+    pub(crate) keep_previous: Option<u32>,
     /// Scale with the load, up to this number of replicas.
     #[arg(long)]
     pub(crate) max_replicas: Option<u32>,
@@ -257,15 +254,23 @@ pub(crate) struct Placing {
     pub(crate) idle_ms: Option<u32>,
 }
 
-/// What is done to a roll.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Roll {
+#[derive(Debug, Subcommand)]
+pub(crate) enum Rollout {
     /// Pause the rollout. Both versions keep serving.
-    Pause,
+    Pause {
+        /// Name of the model.
+        model: String,
+    },
     /// Resume the rollout.
-    Resume,
+    Resume {
+        /// Name of the model.
+        model: String,
+    },
     /// Roll back to the previous version.
-    Back,
+    Undo {
+        /// Name of the model.
+        model: String,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -289,14 +294,9 @@ pub(crate) enum Model {
         #[command(flatten)]
         options: Placing,
     },
-    /// Control a rollout from one version to the next.
-    Roll {
-        /// Action to take.
-        #[arg(value_enum)]
-        action: Roll,
-        /// Name of the model.
-        model: String,
-    },
+    /// Control a rollout from one version to the next: pause, resume and undo.
+    #[command(subcommand)]
+    Rollout(Rollout),
     /// Stop serving a model.
     Undeploy {
         /// Name of the model.
@@ -430,22 +430,6 @@ pub(crate) enum Connector {
     Show {
         /// Id.
         id: String,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Node {
-    /// Add a running coordinator.
-    Join {
-        /// Id.
-        id: u64,
-        /// Internal address of the coordinator, host:port.
-        address: String,
-    },
-    /// Remove a coordinator.
-    Leave {
-        /// Id.
-        id: u64,
     },
 }
 

@@ -1,6 +1,6 @@
 //! The commands that call a running cluster.
 
-pub(crate) mod aliases;
+pub(crate) mod alias;
 pub(crate) mod backup;
 pub(crate) mod cluster;
 pub(crate) mod config;
@@ -9,12 +9,11 @@ pub(crate) mod doctor;
 pub(crate) mod drain;
 mod gpus;
 pub(crate) mod inspect;
-pub(crate) mod keys;
+pub(crate) mod key;
 pub(crate) mod model;
-pub(crate) mod node;
-pub(crate) mod pipelines;
+pub(crate) mod pipeline;
 pub(crate) mod predict;
-pub(crate) mod secrets;
+pub(crate) mod secret;
 #[cfg(feature = "sql")]
 pub(crate) mod sql;
 pub(crate) mod status;

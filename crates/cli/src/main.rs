@@ -15,7 +15,7 @@ use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches};
 use volley_telemetry::init_logging;
 
-use crate::args::{Arguments, Command, Keys, Model, Secrets};
+use crate::args::{Arguments, Command, Key, Model, Secret};
 use crate::terminal::Terminal;
 
 /// A node makes and frees many small aligned buffers on many threads: a record batch for each
@@ -117,18 +117,17 @@ async fn run(arguments: Arguments, names_url: bool) -> anyhow::Result<()> {
         Command::Model(Model::Manifest { path }) => command::inspect::manifest(&path).await,
         Command::Model(model) => command::model::run(&client()?, model).await,
         Command::Connector(connector) => command::connector::run(&client()?, connector).await,
-        Command::Aliases(aliases) => command::aliases::run(&client()?, aliases).await,
-        Command::Pipelines(pipelines) => command::pipelines::run(&client()?, pipelines).await,
-        Command::Secrets(Secrets::MasterKey) => command::secrets::master_key(),
-        Command::Secrets(secrets) => command::secrets::run(&client()?, secrets).await,
-        Command::Keys(Keys::Bootstrap) => command::keys::bootstrap(),
-        Command::Keys(keys) => command::keys::run(&client()?, keys).await,
-        Command::Audit { file } => command::keys::verify_audit(&file),
+        Command::Alias(alias) => command::alias::run(&client()?, alias).await,
+        Command::Pipeline(pipeline) => command::pipeline::run(&client()?, pipeline).await,
+        Command::Secret(Secret::MasterKey) => command::secret::master_key(),
+        Command::Secret(secret) => command::secret::run(&client()?, secret).await,
+        Command::Key(Key::Bootstrap) => command::key::bootstrap(),
+        Command::Key(key) => command::key::run(&client()?, key).await,
+        Command::Audit { file } => command::key::verify_audit(&file),
         Command::Cluster(cluster) => command::cluster::run(&client()?, cluster).await,
         Command::Backup(backup) => command::backup::take(&client()?, backup).await,
         Command::Restore(restore) => command::backup::restore(restore).await,
         Command::Recover(recover) => command::backup::recover(&recover),
-        Command::Node(node) => command::node::run(&client()?, node).await,
         Command::Predict(predict) => command::predict::run(&client()?, predict).await,
         #[cfg(feature = "sql")]
         Command::Sql(sql) => command::sql::run(sql, key, arguments.ca_file.as_deref()).await,

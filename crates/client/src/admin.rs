@@ -49,9 +49,9 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub async fn hand_over(&self, to: Option<u64>) -> Result<Value, ClientError> {
+    pub async fn transfer_leadership(&self, to: Option<u64>) -> Result<Value, ClientError> {
         let body = to.map_or_else(|| json!({}), |to| json!({ "to": to }));
-        self.call(Method::POST, "/_volley/leader/hand_over", Some(&body))
+        self.call(Method::POST, "/_volley/leader/transfer", Some(&body))
             .await
     }
 

@@ -207,7 +207,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub async fn roll(&self, model: &str, action: &str) -> Result<Value, ClientError> {
+    pub async fn rollout(&self, model: &str, action: &str) -> Result<Value, ClientError> {
         let path = model_path(model, &format!("/_{action}"));
         self.call::<Value>(Method::POST, &path, None).await
     }

@@ -51,9 +51,9 @@ pub struct PlacementInfo {
     /// Whether replicas go from full workers to emptier ones.
     pub rebalance: bool,
     /// How many go from one worker to another now although both are there.
-    pub moving_replicas: u64,
+    pub migrating_replicas: u64,
     /// How many have no place.
-    pub homeless_replicas: u64,
+    pub unschedulable_replicas: u64,
 }
 
 /// One coordinator.
@@ -149,7 +149,7 @@ pub struct GpuInfo {
     /// Bytes of its memory.
     pub total_bytes: u64,
     /// The share of the last moment in which it ran anything, 0 to 100.
-    pub utilisation_percent: u32,
+    pub utilization_percent: u32,
 }
 
 /// One replica.

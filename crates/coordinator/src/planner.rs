@@ -80,8 +80,11 @@ impl Coordinator {
 }
 
 fn commands(plan: Plan) -> impl Iterator<Item = RegistryCommand> {
-    if plan.homeless != 0 {
-        tracing::debug!(replicas = plan.homeless, "no worker can take these");
+    if plan.unschedulable != 0 {
+        tracing::debug!(
+            replicas = plan.unschedulable,
+            "replicas are unschedulable: no worker can take them"
+        );
     }
     let stops = plan.stops.into_iter().map(|(model, reason)| {
         tracing::warn!(%model, reason, "rollout stopped");

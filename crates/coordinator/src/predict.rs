@@ -288,7 +288,7 @@ impl Coordinator {
                 let from = rollout.map(|roll| roll.from);
                 let stays = from.filter(|from| {
                     let there = ready.get(from).is_some_and(|count| 0 < *count);
-                    deployment.options.beside != 0 && there
+                    deployment.options.keep_previous != 0 && there
                 });
                 stays.unwrap_or_else(|| serving(&ready, deployed, from, fastrand::f64()))
             }

@@ -134,7 +134,8 @@ async fn deployed(caller: &Caller, model: &ModelName) -> Result<(), PredictError
             return Err(failed(model, &failure.reason));
         }
         // One that stays beside is no roll that ends.
-        let rolls = deployment.is_some_and(|it| it.rollout.is_some() && it.options.beside == 0);
+        let rolls =
+            deployment.is_some_and(|it| it.rollout.is_some() && it.options.keep_previous == 0);
         match status.state {
             ModelState::Deployed | ModelState::PartiallyDeployed if !rolls => return Ok(()),
             ModelState::DeployFailed => return Err(failed(model, "its replicas failed")),

@@ -23,7 +23,7 @@ pub(super) const FIELDS: [&str; 14] = [
     "memory_bytes",
     "max_surge",
     "max_unavailable",
-    "beside",
+    "keep_previous",
     "min_replicas",
     "max_replicas",
     "target_percent",
@@ -63,7 +63,11 @@ pub(super) fn options(
             current.max_unavailable,
             defaults.max_unavailable,
         )?,
-        beside: numbered("beside", current.beside, defaults.beside)?,
+        keep_previous: numbered(
+            "keep_previous",
+            current.keep_previous,
+            defaults.keep_previous,
+        )?,
     })
 }
 
@@ -151,7 +155,7 @@ pub(super) fn shown(deployment: Option<&Deployment>) -> Value {
         "memory_bytes": options.memory_bytes,
         "max_surge": options.max_surge,
         "max_unavailable": options.max_unavailable,
-        "beside": options.beside,
+        "keep_previous": options.keep_previous,
         "scaling": scaling,
         "rollout": rollout,
         "replaced_version": deployment.replaced.map(|version| version.0),

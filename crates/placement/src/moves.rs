@@ -91,7 +91,7 @@ fn rolls(one: &Wanted<'_>) -> bool {
     let deployment = one.entry.deployment.as_ref();
     deployment.is_some_and(|deployment| {
         let rollout = deployment.rollout.as_ref();
-        deployment.options.beside == 0 && rollout.is_some_and(|rollout| rollout.moves())
+        deployment.options.keep_previous == 0 && rollout.is_some_and(|rollout| rollout.moves())
     })
 }
 

@@ -11,7 +11,7 @@ pub struct Plan {
     /// Rolls that stop because the new version cannot be loaded, and why.
     pub stops: Vec<(ModelName, String)>,
     /// Replicas that no worker can take.
-    pub homeless: usize,
+    pub unschedulable: usize,
     /// Moves that begin with this plan.
     pub moves: Vec<Move>,
     /// Moves would be of use, whether any may begin or not.

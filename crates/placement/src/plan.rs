@@ -49,7 +49,7 @@ pub fn plan(state: &RegistryState, situation: &PlacementInput<'_>) -> Plan {
     order.sort_by_key(|index| (std::cmp::Reverse(wanted[*index].size), *index));
     for index in order {
         let missing = fill(&mut wanted, index, &mut fleet, situation);
-        plan.homeless += missing;
+        plan.unschedulable += missing;
         if missing != 0 && lacks_room(&wanted[index], &fleet) {
             waiting.push(index);
         }
@@ -98,7 +98,7 @@ fn steps(
         new_ready: ready(deployment.version, &entry.placement),
         old: rollout.previous.len(),
     };
-    let stays = deployment.options.beside as usize;
+    let stays = deployment.options.keep_previous as usize;
     if stays != 0 {
         let old = Step {
             version: rollout.from,

@@ -40,7 +40,7 @@ pub(crate) fn need<'n>(
 /// The workers that may hold a version: those that are named are for the new one alone, where the
 /// other one stays beside it.
 pub(crate) fn workers_of(deployment: &Deployment, old: bool) -> &[WorkerId] {
-    match old && deployment.options.beside != 0 {
+    match old && deployment.options.keep_previous != 0 {
         true => &[],
         false => &deployment.workers,
     }

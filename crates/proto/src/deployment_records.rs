@@ -49,7 +49,7 @@ pub(crate) fn options_to_wire(options: &DeployOptions) -> wire::DeployOptions {
         }),
         max_surge: options.max_surge,
         max_unavailable: options.max_unavailable,
-        beside: options.beside,
+        keep_previous: options.keep_previous,
     }
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn options_from_wire(options: Option<wire::DeployOptions>) -> DeployO
         }),
         max_surge: options.max_surge,
         max_unavailable: options.max_unavailable,
-        beside: options.beside,
+        keep_previous: options.keep_previous,
     }
 }
 

@@ -45,7 +45,7 @@ fn gpu_to_wire(gpu: &GpuReport) -> wire::Gpu {
         name: gpu.name.clone(),
         used_bytes: gpu.used_bytes,
         total_bytes: gpu.total_bytes,
-        utilisation_percent: gpu.utilisation_percent,
+        utilization_percent: gpu.utilization_percent,
     }
 }
 
@@ -55,7 +55,7 @@ fn gpu_from_wire(gpu: wire::Gpu) -> GpuReport {
         name: gpu.name,
         used_bytes: gpu.used_bytes,
         total_bytes: gpu.total_bytes,
-        utilisation_percent: gpu.utilisation_percent.min(100),
+        utilization_percent: gpu.utilization_percent.min(100),
     }
 }
 
@@ -247,7 +247,7 @@ mod tests {
                 name: "GPU".to_owned(),
                 used_bytes: 11,
                 total_bytes: 12,
-                utilisation_percent: 13,
+                utilization_percent: 13,
             }],
         };
         let wire = report_to_wire(&report);

@@ -70,7 +70,7 @@ fn known_version(
 
 /// A version stands beside another only where there is one.
 fn can_stand_beside(entry: &ModelEntry, asked: &Deployment) -> Result<(), PredictError> {
-    if asked.options.beside == 0 {
+    if asked.options.keep_previous == 0 {
         return Ok(());
     }
     let other = entry
@@ -126,11 +126,15 @@ fn checked(asked: &Asked<'_>) -> Result<u32, PredictError> {
              ever replace another",
         ));
     }
-    within("'beside'", options.beside as usize, MAX_REPLICAS as usize)?;
-    if options.beside != 0 && options.scaling.is_some() {
+    within(
+        "'keep_previous'",
+        options.keep_previous as usize,
+        MAX_REPLICAS as usize,
+    )?;
+    if options.keep_previous != 0 && options.scaling.is_some() {
         return Err(PredictError::invalid(
             "versions that stand beside each other have fixed numbers of replicas; leave \
-             'max_replicas' out, or 'beside'",
+             'max_replicas' out, or 'keep_previous'",
         ));
     }
     let Some(scaling) = &options.scaling else {
@@ -159,7 +163,7 @@ fn replace(entry: &mut ModelEntry, mut asked: Deployment) {
     if current.version == asked.version {
         asked.replaced = current.replaced;
         asked.replaced_replicas = current.replaced_replicas;
-        let stays = asked.options.beside != 0;
+        let stays = asked.options.keep_previous != 0;
         asked.rollout = current
             .rollout
             .filter(|rollout| stays || !rollout.previous.is_empty());
@@ -183,7 +187,7 @@ fn replace(entry: &mut ModelEntry, mut asked: Deployment) {
                 (current.version, placed)
             }
             // A third version takes the place of the one that stands beside another.
-            Some(rollout) if current.options.beside != 0 => (rollout.from, rollout.previous),
+            Some(rollout) if current.options.keep_previous != 0 => (rollout.from, rollout.previous),
             // A third version replaces the one of the two that serves more.
             Some(rollout) if !rollout.moves() || placed.len() <= rollout.previous.len() => {
                 (rollout.from, rollout.previous)
@@ -193,7 +197,7 @@ fn replace(entry: &mut ModelEntry, mut asked: Deployment) {
         asked.replaced = Some(from);
         let number = numbers.iter().find(|(version, _)| *version == Some(from));
         asked.replaced_replicas = number.and_then(|(_, replicas)| *replicas);
-        let stays = asked.options.beside != 0;
+        let stays = asked.options.keep_previous != 0;
         asked.rollout = (stays || !previous.is_empty()).then_some(Rollout {
             from,
             previous,
@@ -262,7 +266,7 @@ fn place_one(state: &mut RegistryState, placing: &Placing) -> bool {
         any |= rollout.previous != placing.previous;
         rollout.previous.clone_from(&placing.previous);
         // The last one of the old version is gone: the roll is over.
-        if rollout.previous.is_empty() && deployment.options.beside == 0 {
+        if rollout.previous.is_empty() && deployment.options.keep_previous == 0 {
             deployment.rollout = None;
         }
     }
@@ -361,7 +365,7 @@ fn roll_back(
         }
     }
     // The one that stayed has its number again, and is alone.
-    let stayed = std::mem::take(&mut asked.options.beside);
+    let stayed = std::mem::take(&mut asked.options.keep_previous);
     if stayed != 0 {
         asked.replicas = stayed;
         asked.workers.clear();

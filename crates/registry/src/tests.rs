@@ -227,7 +227,7 @@ fn a_placement_names_each_worker_once_and_no_more_than_replicas_but_one_that_mov
     };
     assert_eq!(moving(&["a", "b", "c", "d"]), Some(ErrorCode::InvalidInput));
     assert_eq!(moving(&["a", "b", "c"]), None);
-    assert_eq!(state.moving_replicas(), 1);
+    assert_eq!(state.migrating_replicas(), 1);
 }
 
 fn placing(deployment: Revision, workers: &[&str], previous: &[&str]) -> RegistryCommand {

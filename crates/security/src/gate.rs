@@ -74,7 +74,7 @@ impl Authenticator {
         if bootstrap.is_some_and(|key| key.len() < MIN_BOOTSTRAP_LEN) {
             return Err(PredictError::invalid(format!(
                 "the bootstrap key is shorter than {MIN_BOOTSTRAP_LEN} characters; \
-                 `volley keys bootstrap` makes one"
+                 `volley key bootstrap` makes one"
             )));
         }
         Ok(Self::new(Policy::Keys {

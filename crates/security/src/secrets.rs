@@ -151,7 +151,7 @@ impl MasterKey {
     fn parse(content: &[u8]) -> Result<Self, PredictError> {
         let malformed = || {
             PredictError::invalid(
-                "a master key's file must hold 32 bytes in base64; `volley secrets master-key` \
+                "a master key's file must hold 32 bytes in base64; `volley secret master-key` \
                  makes one",
             )
         };

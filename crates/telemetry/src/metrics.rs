@@ -66,15 +66,15 @@ pub(crate) struct Families {
     memory_budget: Gauge,
     memory_reserved: Gauge,
     model_memory: Family<ModelLabel, Gauge>,
-    lingering_loads: Gauge,
-    held_streams: Gauge,
-    held_stream_bytes: Gauge,
-    streams_taken_up: Counter,
+    abandoned_loads: Gauge,
+    resumable_streams: Gauge,
+    resume_buffer_bytes: Gauge,
+    streams_resumed: Counter,
     streams_abandoned: Counter,
     evicted_replicas: Family<ModelLabel, Gauge>,
     evictions: Family<ModelLabel, Counter>,
     reloads: Family<ModelLabel, Counter>,
-    model_process_ends: Family<ModelLabel, Counter>,
+    model_process_exits: Family<ModelLabel, Counter>,
     raft: raft::Raft,
     artifact_bytes: Counter,
     artifact_fetches: Family<CodeLabel, Counter>,
@@ -88,7 +88,7 @@ pub(crate) struct Families {
 
 /// What a coordinator holds of streams that can be taken up again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HeldStreams {
+pub struct ResumableStreamStats {
     /// Streams that are held now.
     pub streams: usize,
     /// The memory that they take.
@@ -146,15 +146,15 @@ impl Metrics {
             memory_budget: Gauge::default(),
             memory_reserved: Gauge::default(),
             model_memory: Family::default(),
-            lingering_loads: Gauge::default(),
-            held_streams: Gauge::default(),
-            held_stream_bytes: Gauge::default(),
-            streams_taken_up: Counter::default(),
+            abandoned_loads: Gauge::default(),
+            resumable_streams: Gauge::default(),
+            resume_buffer_bytes: Gauge::default(),
+            streams_resumed: Counter::default(),
             streams_abandoned: Counter::default(),
             evicted_replicas: Family::default(),
             evictions: Family::default(),
             reloads: Family::default(),
-            model_process_ends: Family::default(),
+            model_process_exits: Family::default(),
             raft: raft::Raft::default(),
             artifact_bytes: Counter::default(),
             artifact_fetches: Family::default(),
@@ -233,14 +233,14 @@ impl Metrics {
     }
 
     /// Publishes what is held of streams that can be taken up again.
-    pub fn set_held_streams(&self, held: HeldStreams) {
+    pub fn set_resumable_streams(&self, held: ResumableStreamStats) {
         let number = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
-        self.0.held_streams.set(number(held.streams));
-        self.0.held_stream_bytes.set(number(held.bytes));
+        self.0.resumable_streams.set(number(held.streams));
+        self.0.resume_buffer_bytes.set(number(held.bytes));
         let since = |counter: &Counter, now: u64| {
             counter.inner().store(now, Ordering::Relaxed);
         };
-        since(&self.0.streams_taken_up, held.taken_up);
+        since(&self.0.streams_resumed, held.taken_up);
         since(&self.0.streams_abandoned, held.abandoned);
     }
 
@@ -269,9 +269,9 @@ impl Metrics {
     }
 
     /// Publishes how many loads were given up and still hold a thread.
-    pub fn set_lingering_loads(&self, count: usize) {
+    pub fn set_abandoned_loads(&self, count: usize) {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
-        self.0.lingering_loads.set(count);
+        self.0.abandoned_loads.set(count);
     }
 
     pub(crate) fn families(&self) -> &Families {
@@ -347,9 +347,9 @@ impl Families {
             self.model_memory.clone(),
         );
         registry.register(
-            "lingering_loads",
+            "abandoned_loads",
             "Abandoned loads that still occupy a thread",
-            self.lingering_loads.clone(),
+            self.abandoned_loads.clone(),
         );
         registry.register(
             "evicted_replicas",
@@ -367,9 +367,9 @@ impl Families {
             self.reloads.clone(),
         );
         registry.register(
-            "model_process_ends",
+            "model_process_exits",
             "Processes of models that ended unexpectedly",
-            self.model_process_ends.clone(),
+            self.model_process_exits.clone(),
         );
     }
 
@@ -377,19 +377,19 @@ impl Families {
         let registry = &mut self.registry;
         registry.register("workers", "Workers by liveness", self.workers.clone());
         registry.register(
-            "held_streams",
+            "resumable_streams",
             "Resumable streams that are kept, including ended ones",
-            self.held_streams.clone(),
+            self.resumable_streams.clone(),
         );
         registry.register(
-            "held_stream_bytes",
+            "resume_buffer_bytes",
             "Memory of the resumable streams that are kept",
-            self.held_stream_bytes.clone(),
+            self.resume_buffer_bytes.clone(),
         );
         registry.register(
-            "streams_taken_up",
+            "streams_resumed",
             "Resumable streams that a client resumed",
-            self.streams_taken_up.clone(),
+            self.streams_resumed.clone(),
         );
         registry.register(
             "streams_abandoned",

@@ -204,7 +204,7 @@ impl DeploymentFailure {
     #[must_use]
     pub fn next_command(&self, model: &ModelName) -> String {
         match self.serving {
-            Some(_) => format!("volley model roll back {model}"),
+            Some(_) => format!("volley model rollout undo {model}"),
             None => format!("volley model undeploy {model}"),
         }
     }

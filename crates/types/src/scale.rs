@@ -6,11 +6,11 @@ pub struct ScaleSignal {
     /// Workers that are alive.
     pub workers: u32,
     /// Workers that would hold all that is deployed.
-    pub workers_wanted: u32,
+    pub desired_workers: u32,
     /// Replicas that no worker can take now.
-    pub homeless_replicas: u32,
+    pub unschedulable_replicas: u32,
     /// Streams that run and wait over the places of all replicas, in percent.
-    pub utilisation_percent: u32,
+    pub utilization_percent: u32,
     /// The longest queue wait of any replica of late.
     pub queue_wait_ms: u32,
 }

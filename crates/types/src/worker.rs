@@ -47,7 +47,7 @@ pub struct GpuReport {
     /// Bytes of its memory.
     pub total_bytes: u64,
     /// The share of the last moment in which it ran anything, 0 to 100.
-    pub utilisation_percent: u32,
+    pub utilization_percent: u32,
 }
 
 /// What a coordinator answers: what the worker shall hold, and who else wants to hear of it.

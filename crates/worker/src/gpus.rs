@@ -23,7 +23,7 @@ struct Told {
     used_bytes: u64,
     total_bytes: u64,
     /// Parts of a GPU have none of their own.
-    utilisation_percent: Option<u32>,
+    utilization_percent: Option<u32>,
 }
 
 impl Told {
@@ -33,7 +33,7 @@ impl Told {
             name: self.name.unwrap_or_else(|| "GPU".to_owned()),
             used_bytes: self.used_bytes.min(self.total_bytes),
             total_bytes: self.total_bytes,
-            utilisation_percent: self.utilisation_percent.unwrap_or(0).min(100),
+            utilization_percent: self.utilization_percent.unwrap_or(0).min(100),
         }
     }
 }
@@ -91,7 +91,7 @@ fn ask(driver: &Nvml, index: u32) -> Result<Told, NvmlError> {
         name: device.name().ok(),
         used_bytes: memory.used,
         total_bytes: memory.total,
-        utilisation_percent: device.utilization_rates().ok().map(|rates| rates.gpu),
+        utilization_percent: device.utilization_rates().ok().map(|rates| rates.gpu),
     })
 }
 
@@ -105,7 +105,7 @@ mod tests {
             name: Some("NVIDIA H200".to_owned()),
             used_bytes: 3 << 30,
             total_bytes: 139 << 30,
-            utilisation_percent: Some(87),
+            utilization_percent: Some(87),
         };
         let report = told.clone().report(2);
         assert_eq!((report.index, report.name.as_str()), (2, "NVIDIA H200"));
@@ -113,22 +113,22 @@ mod tests {
             (report.used_bytes, report.total_bytes),
             (3 << 30, 139 << 30)
         );
-        assert_eq!(report.utilisation_percent, 87);
+        assert_eq!(report.utilization_percent, 87);
         // A part of a GPU, and numbers that contradict each other.
         let odd = Told {
             used_bytes: 5,
             total_bytes: 4,
-            utilisation_percent: None,
+            utilization_percent: None,
             name: None,
         };
         let report = odd.report(0);
-        assert_eq!((report.used_bytes, report.utilisation_percent), (4, 0));
+        assert_eq!((report.used_bytes, report.utilization_percent), (4, 0));
         assert_eq!(report.name, "GPU");
         let more = Told {
-            utilisation_percent: Some(1_000),
+            utilization_percent: Some(1_000),
             ..told
         };
-        assert_eq!(more.report(0).utilisation_percent, 100);
+        assert_eq!(more.report(0).utilization_percent, 100);
     }
 
     /// Where there is a driver, it tells of GPUs that make sense.
@@ -142,7 +142,7 @@ mod tests {
                 0 < gpu.total_bytes && gpu.used_bytes <= gpu.total_bytes,
                 "{gpu:?}"
             );
-            assert!(gpu.utilisation_percent <= 100, "{gpu:?}");
+            assert!(gpu.utilization_percent <= 100, "{gpu:?}");
         }
     }
 

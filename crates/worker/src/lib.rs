@@ -222,7 +222,7 @@ impl Worker {
         self.0.metrics.set_evicted_replicas(&evicted);
         let (budget, held) = (self.0.ledger.budget(), self.0.ledger.held());
         self.0.metrics.set_memory(budget, held, &bytes);
-        self.0.metrics.set_lingering_loads(self.0.lingering.count());
+        self.0.metrics.set_abandoned_loads(self.0.lingering.count());
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {

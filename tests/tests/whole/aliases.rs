@@ -242,21 +242,21 @@ async fn the_command_line_points_names_at_models() {
         process::run(&all).await
     };
     let set = [
-        "aliases", "set", "front", "one=3", "words:1", "--sticky", "x-user",
+        "alias", "set", "front", "one=3", "words:1", "--sticky", "x-user",
     ];
     let (text, ok) = volley(&set).await;
     assert!(ok && text.contains("at revision"), "{text}");
-    let (text, ok) = volley(&["aliases", "list"]).await;
+    let (text, ok) = volley(&["alias", "list"]).await;
     assert!(ok && text.contains("one=3, words:1=1"), "{text}");
     assert!(
         text.contains("DEPLOYED") && text.contains("x-user"),
         "{text}"
     );
-    let (text, ok) = volley(&["aliases", "set", "front", "nobody"]).await;
+    let (text, ok) = volley(&["alias", "set", "front", "nobody"]).await;
     assert!(!ok && text.contains("'nobody' is not registered"), "{text}");
-    let (text, ok) = volley(&["aliases", "delete", "front", "--revision", "1"]).await;
+    let (text, ok) = volley(&["alias", "delete", "front", "--revision", "1"]).await;
     assert!(!ok && text.contains("revision"), "{text}");
-    let (text, ok) = volley(&["aliases", "delete", "front"]).await;
+    let (text, ok) = volley(&["alias", "delete", "front"]).await;
     assert!(ok, "{text}");
     until("it is gone", || async {
         let gone = cluster.client(0).aliases(Some("front")).await;

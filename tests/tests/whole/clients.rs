@@ -213,7 +213,12 @@ async fn a_part_of_the_onnx_standards_own_tests_passes_through_the_served_interf
 async fn the_clients_of_triton_kserve_and_mlserver_find_their_skin() {
     let (mlserver, rest) = (free_port(), free_port());
     let (mlserver_text, rest_text) = (mlserver.to_string(), rest.to_string());
-    let ports = ["--mlserver-grpc", &mlserver_text, "--also-port", &rest_text];
+    let ports = [
+        "--grpc-mlserver-port",
+        &mlserver_text,
+        "--extra-http-port",
+        &rest_text,
+    ];
     let up = Up::with(&ports).await;
     let kserve = format!("127.0.0.1:{mlserver}");
     let also = format!("127.0.0.1:{rest}");

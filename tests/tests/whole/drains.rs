@@ -76,7 +76,11 @@ async fn a_worker_is_drained_and_put_back_under_load_and_no_request_fails() {
 
     // Another leader, and another life of the worker: it stays drained.
     let leader = cluster.wait_for_leader().await;
-    let (text, ok) = volley(&cluster.coordinators[leader], &["cluster", "hand-over"]).await;
+    let (text, ok) = volley(
+        &cluster.coordinators[leader],
+        &["cluster", "transfer-leader"],
+    )
+    .await;
     assert!(ok, "{text}");
     cluster.workers[place - 1].stop().await;
     cluster.workers[place - 1].start();
@@ -170,7 +174,7 @@ async fn a_coordinator_is_drained_and_put_back_under_load_and_no_request_fails()
     callers.go_on(50).await;
     let (text, ok) = volley(
         &cluster.coordinators[leader],
-        &["cluster", "hand-over", &id],
+        &["cluster", "transfer-leader", &id],
     )
     .await;
     assert!(!ok && text.contains("undrain it first"), "{text}");

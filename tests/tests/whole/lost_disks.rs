@@ -295,7 +295,7 @@ async fn status_of(http: &reqwest::Client, url: &str, key: Option<&str>) -> Opti
 #[tokio::test(flavor = "multi_thread")]
 async fn a_coordinator_whose_consensus_has_failed_lets_nobody_in_until_its_process_ends() {
     let mut cluster = Cluster::new(1, 1);
-    let (bootstrap, made) = process::run(&["keys", "bootstrap"]).await;
+    let (bootstrap, made) = process::run(&["key", "bootstrap"]).await;
     assert!(made, "{bootstrap}");
     let file = cluster.folder().join("bootstrap.key");
     std::fs::write(&file, &bootstrap).unwrap();

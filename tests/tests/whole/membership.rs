@@ -183,7 +183,7 @@ async fn a_cluster_grows_to_five_loses_one_and_lets_its_leader_go_and_no_write_i
     insist(asked, &["cluster", "remove", &id]).await;
     cluster.coordinators[leader].stop().await;
     let asked = &cluster.coordinators[others[0]];
-    let text = insist(asked, &["cluster", "hand-over"]).await;
+    let text = insist(asked, &["cluster", "transfer-leader"]).await;
     assert!(text.contains("leads"), "{text}");
 
     let tally = writers.stop().await;

@@ -63,7 +63,7 @@ async fn moved(cluster: &Cluster, reason: &str) -> u64 {
         let request = "GET /metrics HTTP/1.1\r\nhost: volley\r\nconnection: close\r\n\r\n";
         let (_, metrics) = exchange(&node.http, request).await;
         let labels = format!("{{reason=\"{reason}\",result=\"done\"}} ");
-        let series = format!("volley_replica_moves_total{labels}");
+        let series = format!("volley_replica_migrations_total{labels}");
         let mut lines = metrics.lines();
         let count = lines.find_map(|line| line.strip_prefix(&series)?.parse::<u64>().ok());
         all += count.unwrap_or(0);
@@ -101,7 +101,7 @@ async fn a_fourth_worker_joins_three_that_serve_and_is_filled_and_no_request_fai
             .wait(index, "the new worker has its part", |status| {
                 let placement = status.placement.as_ref();
                 ready(status) == [3, 3, 3, 3]
-                    && placement.is_some_and(|placement| placement.moving_replicas == 0)
+                    && placement.is_some_and(|placement| placement.migrating_replicas == 0)
             })
             .await;
     }
@@ -145,7 +145,10 @@ async fn a_model_that_fits_nowhere_gets_in_when_another_moves_and_no_request_fai
         .wait(0, "nothing moves any more", |status| {
             let placement = status.placement.as_ref();
             placement.is_some_and(|placement| {
-                (placement.moving_replicas, placement.homeless_replicas) == (0, 0)
+                (
+                    placement.migrating_replicas,
+                    placement.unschedulable_replicas,
+                ) == (0, 0)
                     && !placement.rebalance
             })
         })

@@ -63,14 +63,14 @@ async fn documents_are_ranked_and_answered_from_and_usage_is_summed() {
     let set = [
         "--url",
         &url,
-        "pipelines",
+        "pipeline",
         "set",
         "ask",
         &definition.to_string_lossy(),
     ];
     let (text, ok) = process::run(&set).await;
     assert!(ok && text.contains("pipeline ask is at revision"), "{text}");
-    let (text, ok) = process::run(&["--url", &url, "pipelines", "list"]).await;
+    let (text, ok) = process::run(&["--url", &url, "pipeline", "list"]).await;
     assert!(
         ok && text.contains("ask") && text.contains("DEPLOYED"),
         "{text}"

@@ -190,10 +190,10 @@ async fn a_version_follows_another_under_load_and_a_bad_one_stops_and_goes_back(
 
     client.register(&version("two")).await.unwrap();
     client.deploy("rolling", 3).await.unwrap();
-    client.roll("rolling", "pause").await.unwrap();
+    client.rollout("rolling", "pause").await.unwrap();
     let paused = model(&address, "rolling").await;
     assert_eq!(paused["deployment"]["rollout"]["paused"], true, "{paused}");
-    client.roll("rolling", "resume").await.unwrap();
+    client.rollout("rolling", "resume").await.unwrap();
     until("the roll is over", || async {
         let now = model(&address, "rolling").await;
         (now["deployment"]["rollout"].is_null() && workers_of(&now).len() == 3).then_some(())
@@ -217,8 +217,8 @@ async fn a_version_follows_another_under_load_and_a_bad_one_stops_and_goes_back(
     })
     .await;
     assert!(stopped.contains("this file is torn"), "{stopped}");
-    assert!(client.roll("rolling", "resume").await.is_err());
-    client.roll("rolling", "rollback").await.unwrap();
+    assert!(client.rollout("rolling", "resume").await.is_err());
+    client.rollout("rolling", "rollback").await.unwrap();
     until("it is back", || async {
         let now = model(&address, "rolling").await;
         let over = now["deployment"]["rollout"].is_null() && now["deployed_version"] == 2;
@@ -279,7 +279,7 @@ async fn a_model_grows_with_its_load_goes_to_nothing_and_comes_back_for_a_reques
     replicas(0).await;
     let scale: Value = serde_json::from_str(&get(&address, "/_volley/scale").await).unwrap();
     assert_eq!(scale["workers"], 3, "{scale}");
-    assert_eq!(scale["homeless_replicas"], 0, "{scale}");
+    assert_eq!(scale["unschedulable_replicas"], 0, "{scale}");
     // Some at once: all wait, and one replica comes.
     let short = json!({ "prompt": "x", "chunks": 1 });
     let asked = (0..5).map(|_| tell_with(&client, "elastic", &short));

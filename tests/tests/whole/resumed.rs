@@ -155,7 +155,7 @@ async fn a_stream_that_nobody_takes_up_stops_its_worker() {
     for (node, line) in [
         (worker, "volley_active_streams{model=\"drill\"} 0"),
         (owner, "volley_streams_abandoned_total 1"),
-        (owner, "volley_held_streams 0"),
+        (owner, "volley_resumable_streams 0"),
     ] {
         until(line, || metric(node, line)).await;
     }

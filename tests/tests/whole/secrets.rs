@@ -18,7 +18,7 @@ use crate::clients::Up;
 const CANARY: &str = "sk-canary";
 
 async fn master_key(file: &Path) {
-    let (key, made) = process::run(&["secrets", "master-key"]).await;
+    let (key, made) = process::run(&["secret", "master-key"]).await;
     assert!(made, "{key}");
     std::fs::write(file, key).unwrap();
 }

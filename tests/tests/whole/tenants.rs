@@ -131,9 +131,9 @@ impl Told {
 pub(crate) async fn guarded(coordinators: usize, workers: usize) -> (Cluster, Vec<Caller>) {
     let mut cluster = Cluster::new(coordinators, workers);
     let folder = cluster.folder().to_owned();
-    let (bootstrap, made) = run(&["keys", "bootstrap"]).await;
+    let (bootstrap, made) = run(&["key", "bootstrap"]).await;
     assert!(made, "{bootstrap}");
-    let (master, made) = run(&["secrets", "master-key"]).await;
+    let (master, made) = run(&["secret", "master-key"]).await;
     assert!(made, "{master}");
     let (bootstrap_file, master_file) = (folder.join("bootstrap.key"), folder.join("master.key"));
     std::fs::write(&bootstrap_file, &bootstrap).unwrap();

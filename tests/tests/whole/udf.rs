@@ -54,7 +54,7 @@ async fn a_real_databend_calls_models_over_its_tables() {
 async fn the_doors_of_functions_want_the_key_that_the_cluster_wants() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("bootstrap.key");
-    let (key, made) = run(&["keys", "bootstrap"]).await;
+    let (key, made) = run(&["key", "bootstrap"]).await;
     assert!(made, "{key}");
     let key = key.trim().to_owned();
     std::fs::write(&file, &key).unwrap();

@@ -111,7 +111,7 @@ async fn a_canary_of_one_model_takes_a_tenth_and_then_all_and_no_request_fails()
 
     // The second version stands beside the first, which all that name none still get.
     let second = version(&cluster, "two").await;
-    let beside = json!({ "replicas": 1, "beside": 2 });
+    let beside = json!({ "replicas": 1, "keep_previous": 2 });
     client.deploy_with(&second, &beside).await.unwrap();
     wait_for(&cluster, &second, "twotwo").await;
     wait_for(&cluster, "chat", "oneone").await;
@@ -156,7 +156,7 @@ async fn a_canary_that_is_no_good_goes_back_and_no_request_fails() {
     wait_for(&cluster, "chat", "oneone").await;
     put(&cluster, "assistant", &targets(&[(&first, 1)])).await;
     let second = version(&cluster, "two").await;
-    let beside = json!({ "replicas": 1, "beside": 2 });
+    let beside = json!({ "replicas": 1, "keep_previous": 2 });
     client.deploy_with(&second, &beside).await.unwrap();
     wait_for(&cluster, &second, "twotwo").await;
     let load = Load::on(&cluster);
@@ -167,7 +167,7 @@ async fn a_canary_that_is_no_good_goes_back_and_no_request_fails() {
     )
     .await;
     put(&cluster, "assistant", &targets(&[(&first, 1)])).await;
-    client.roll("chat", "rollback").await.unwrap();
+    client.rollout("chat", "rollback").await.unwrap();
     until("the second version is gone", async || {
         let deployment = deployment(&cluster).await;
         deployment["rollout"].is_null().then_some(())

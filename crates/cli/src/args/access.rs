@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Secrets {
+pub(crate) enum Secret {
     /// Store a secret from standard input. Connectors refer to it as `secret:NAME`.
     Put {
         /// Name of the secret.
@@ -28,7 +28,7 @@ pub(crate) enum Secrets {
 
 /// What a key may use.
 #[derive(Debug, Args)]
-pub(crate) struct KeyLimits {
+pub(crate) struct KeyQuota {
     /// Predictions per minute [default: no limit].
     #[arg(long)]
     pub(crate) requests_per_minute: Option<std::num::NonZeroU32>,
@@ -41,7 +41,7 @@ pub(crate) struct KeyLimits {
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Keys {
+pub(crate) enum Key {
     /// Create an API key. Its secret is shown once.
     Create {
         /// Descriptive name.
@@ -60,7 +60,7 @@ pub(crate) enum Keys {
         #[arg(long, value_parser = humantime::parse_duration)]
         expires_in: Option<std::time::Duration>,
         #[command(flatten)]
-        limits: KeyLimits,
+        quota: KeyQuota,
         /// Print JSON.
         #[arg(long)]
         json: bool,
@@ -79,12 +79,12 @@ pub(crate) enum Keys {
         #[arg(long, default_value = "24h", value_parser = humantime::parse_duration)]
         grace: std::time::Duration,
     },
-    /// Replace the limits of an API key. Limits that you do not pass are removed.
-    Limit {
+    /// Replace the quota of an API key. Limits that you do not pass are removed.
+    SetQuota {
         /// Id of the key.
         id: String,
         #[command(flatten)]
-        limits: KeyLimits,
+        quota: KeyQuota,
     },
     /// Revoke an API key immediately.
     Revoke {

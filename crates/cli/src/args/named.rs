@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Aliases {
+pub(crate) enum Alias {
     /// Create an alias, or replace its targets, in one write.
     Set {
         /// Name.
@@ -52,7 +52,7 @@ pub(crate) enum Aliases {
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Pipelines {
+pub(crate) enum Pipeline {
     /// Create a pipeline, or replace one, in one write.
     Set {
         /// Name.

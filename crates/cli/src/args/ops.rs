@@ -35,7 +35,7 @@ pub(crate) enum Cluster {
         address: String,
     },
     /// Transfer leadership to another coordinator. Writes pause for about a second.
-    HandOver {
+    TransferLeader {
         /// Id of the new leader [default: the coordinator with the most complete log].
         to: Option<u64>,
     },

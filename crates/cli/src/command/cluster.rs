@@ -21,8 +21,8 @@ pub(crate) async fn run(client: &Client, command: Cluster) -> anyhow::Result<()>
         Cluster::Add { id, address } => client.join(id, &address).await,
         Cluster::Remove { id } => client.leave(id).await,
         Cluster::Replace { old, id, address } => client.replace(old, id, &address).await,
-        Cluster::HandOver { to } => {
-            let answer = client.hand_over(to).await.map_err(explain)?;
+        Cluster::TransferLeader { to } => {
+            let answer = client.transfer_leadership(to).await.map_err(explain)?;
             return out.line(&format!("coordinator {} leads", answer["leader"]));
         }
     };

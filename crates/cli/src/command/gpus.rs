@@ -12,7 +12,7 @@ pub(crate) fn gpus(gpus: &[GpuInfo]) -> String {
             gpu.index,
             gpu.used_bytes as f64 / GIB,
             gpu.total_bytes as f64 / GIB,
-            gpu.utilisation_percent,
+            gpu.utilization_percent,
         )
     });
     each.collect::<Vec<_>>().join("; ")
@@ -29,7 +29,7 @@ mod tests {
             name: "GPU".to_owned(),
             used_bytes,
             total_bytes: 80 << 30,
-            utilisation_percent: 7,
+            utilization_percent: 7,
         };
         let told = gpus(&[gpu(0, 3 << 29), gpu(1, 0)]);
         assert_eq!(told, "0: 1.5/80.0 GiB, 7 %; 1: 0.0/80.0 GiB, 7 %");

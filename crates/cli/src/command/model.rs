@@ -9,7 +9,7 @@ use volley_client::{Client, ModelInfo};
 
 use self::waiting::Fetched;
 use super::{explain, object};
-use crate::args::{Model, Placing, Register, Roll};
+use crate::args::{Model, Placing, Register, Rollout};
 use crate::terminal::Terminal;
 
 pub(crate) async fn run(client: &Client, command: Model) -> anyhow::Result<()> {
@@ -30,17 +30,17 @@ pub(crate) async fn run(client: &Client, command: Model) -> anyhow::Result<()> {
                 return out.line(&format!("{model} is deployed"));
             }
             out.line(&format!(
-                "{model} is being deployed; `volley model show {model}` tells how it goes"
+                "{model} is being deployed; `volley model show {model}` shows its state"
             ))
         }
-        Model::Roll { action, model } => {
-            let (action, said) = match action {
-                Roll::Pause => ("pause", "is halted between two versions"),
-                Roll::Resume => ("resume", "goes on to its new version"),
-                Roll::Back => ("rollback", "goes back to the version before"),
+        Model::Rollout(rollout) => {
+            let (model, action, effect) = match rollout {
+                Rollout::Pause { model } => (model, "pause", "is paused; both versions serve"),
+                Rollout::Resume { model } => (model, "resume", "continues to its new version"),
+                Rollout::Undo { model } => (model, "rollback", "returns to the previous version"),
             };
-            client.roll(&model, action).await.map_err(explain)?;
-            out.line(&format!("{model} {said}"))
+            client.rollout(&model, action).await.map_err(explain)?;
+            out.line(&format!("the rollout of {model} {effect}"))
         }
         Model::Undeploy { model } => {
             client.undeploy(&model).await.map_err(explain)?;
@@ -118,7 +118,7 @@ fn deployment(
         ("memory_bytes", options.memory_bytes),
         ("max_surge", options.max_surge.map(u64::from)),
         ("max_unavailable", options.max_unavailable.map(u64::from)),
-        ("beside", options.beside.map(u64::from)),
+        ("keep_previous", options.keep_previous.map(u64::from)),
         ("max_replicas", options.max_replicas.map(u64::from)),
         ("min_replicas", options.min_replicas.map(u64::from)),
         ("target_percent", options.target_percent.map(u64::from)),

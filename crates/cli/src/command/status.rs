@@ -95,7 +95,7 @@ fn placed(placement: &volley_client::PlacementInfo) -> String {
     };
     format!(
         "placement: {}, {even}, {} replicas move, {} without a place",
-        placement.strategy, placement.moving_replicas, placement.homeless_replicas,
+        placement.strategy, placement.migrating_replicas, placement.unschedulable_replicas,
     )
 }
 

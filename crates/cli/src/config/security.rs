@@ -252,7 +252,7 @@ impl SecurityPlan {
         ensure!(
             self.keys || self.insecure || is_local(address),
             "{what}: everybody who reaches {address} could call this node; write a key with \
-             `volley keys bootstrap > key` and name the file as {key_setting}; or listen on \
+             `volley key bootstrap > key` and name the file as {key_setting}; or listen on \
              127.0.0.1 only"
         );
         Ok(())
@@ -361,7 +361,7 @@ mod tests {
         let callers = |plan: SecurityPlan, address| plan.allow_callers("x", address, "'y'");
         let refused = callers(plan(false, false), "0.0.0.0:8420").unwrap_err();
         let refused = refused.to_string();
-        assert!(refused.contains("volley keys bootstrap"), "{refused}");
+        assert!(refused.contains("volley key bootstrap"), "{refused}");
         assert!(callers(plan(true, false), "0.0.0.0:1").is_ok());
         assert!(callers(plan(false, true), "0.0.0.0:1").is_ok());
         assert!(callers(plan(false, false), "127.0.0.1:1").is_ok());

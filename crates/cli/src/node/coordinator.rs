@@ -325,7 +325,7 @@ fn encode(
     Arc::new(move || {
         metrics.set_raft_failure(!cluster.healthy(), failures.last_s());
         let held = streams.counts();
-        metrics.set_held_streams(volley_telemetry::HeldStreams {
+        metrics.set_resumable_streams(volley_telemetry::ResumableStreamStats {
             streams: held.streams,
             bytes: held.bytes,
             taken_up: held.taken_up,

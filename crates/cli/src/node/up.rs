@@ -77,7 +77,7 @@ pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
     config::set_size(&mut plan.api.edge.max_body_bytes, up.max_body_size);
     config::set_size(&mut plan.api.edge.max_tensor_bytes, up.max_tensor_size);
     let at = |port: &u16| SocketAddr::new(up.host, *port).to_string();
-    plan.also = up.also_ports.iter().map(at).collect();
+    plan.also = up.extra_http_ports.iter().map(at).collect();
     plan.admin = up.admin_port.as_ref().map(at);
     let further = Further::bind(&plan).await?;
     let mut coordinator = coordinator::start(plan, doors.rest, further, doors.internal).await?;
@@ -188,8 +188,8 @@ fn coordinator_plan(
 /// Where gRPC is served beside the REST port.
 fn grpc(up: &Up) -> Vec<(GrpcFlavor, String)> {
     let skins = [
-        (GrpcFlavor::Triton, up.triton_grpc),
-        (GrpcFlavor::MlServer, up.mlserver_grpc),
+        (GrpcFlavor::Triton, up.grpc_triton_port),
+        (GrpcFlavor::MlServer, up.grpc_mlserver_port),
     ];
     let wanted = skins
         .into_iter()

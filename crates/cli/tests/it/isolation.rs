@@ -116,7 +116,7 @@ impl Hosts {
     fn ends(&self) -> u64 {
         let text = self.metrics.encode();
         let mut lines = text.lines();
-        let line = lines.find(|line| line.starts_with("volley_model_process_ends_total"));
+        let line = lines.find(|line| line.starts_with("volley_model_process_exits_total"));
         let number = line.and_then(|line| line.rsplit(' ').next());
         number.map_or(0, |number| number.parse().unwrap())
     }

@@ -46,12 +46,12 @@ async fn a_deployment_that_fails_names_its_reason_and_the_next_command_everywher
     let second = ["model", "register", "words", "--path", missing, "--deploy"];
     let told = complaint(&run(&[&second[..], &["--wait"]].concat()).await);
     assert!(told.contains("version 1 still serves"), "{told}");
-    assert!(told.contains("volley model roll back words"), "{told}");
+    assert!(told.contains("volley model rollout undo words"), "{told}");
     let answer = text(&run(&["predict", "words", "one two"]).await);
     assert_eq!(answer, "one two\n");
     let shown = text(&run(&["model", "show", "words"]).await);
     assert!(
-        shown.contains("version 2 could not be loaded") && shown.contains("roll back words"),
+        shown.contains("version 2 could not be loaded") && shown.contains("rollout undo words"),
         "{shown}"
     );
     let status = text(&run(&["status", "--json"]).await);
@@ -61,7 +61,7 @@ async fn a_deployment_that_fails_names_its_reason_and_the_next_command_everywher
         (&words["version"], &words["serving_version"]),
         (&json!(2), &json!(1))
     );
-    text(&run(&["model", "roll", "back", "words"]).await);
+    text(&run(&["model", "rollout", "undo", "words"]).await);
     text(&run(&["model", "deploy", "words:1", "--wait"]).await);
 }
 

@@ -38,7 +38,7 @@ impl Secured {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path();
         let authority = Authority::new();
-        let bootstrap = text(&volley(&["keys", "bootstrap"]).await);
+        let bootstrap = text(&volley(&["key", "bootstrap"]).await);
         std::fs::write(at.join("bootstrap.key"), &bootstrap).unwrap();
         let edge = authority.write(at, "edge", None);
         let ports: [u16; 6] = free_ports();
@@ -186,7 +186,7 @@ async fn what_others_could_reach_does_not_start_without_a_key() {
     let data = folder.path().to_str().unwrap();
     let up = ["up", "--host", "0.0.0.0", "--port", "0", "--data-dir", data];
     let complaint = complaint(&volley(&up).await, 1);
-    assert!(complaint.contains("volley keys bootstrap"), "{complaint}");
+    assert!(complaint.contains("volley key bootstrap"), "{complaint}");
     assert!(complaint.contains("--bootstrap-key-file"), "{complaint}");
 }
 
@@ -194,7 +194,7 @@ async fn what_others_could_reach_does_not_start_without_a_key() {
 async fn keys_are_managed_from_the_command_line() {
     let folder = tempfile::tempdir().unwrap();
     let [rest, internal] = free_ports();
-    let bootstrap = text(&volley(&["keys", "bootstrap"]).await);
+    let bootstrap = text(&volley(&["key", "bootstrap"]).await);
     let key_file = folder.path().join("key");
     std::fs::write(&key_file, &bootstrap).unwrap();
     let file = format!(
@@ -209,7 +209,7 @@ async fn keys_are_managed_from_the_command_line() {
     let run = async |key: &str, arguments: &[&str]| {
         volley(&[&["--url", &url, "--api-key", key], arguments].concat()).await
     };
-    let create = ["keys", "create", "app", "--role", "viewer", "--json"];
+    let create = ["key", "create", "app", "--role", "viewer", "--json"];
     let made = until("the first key", async || {
         let made = run(&bootstrap, &create).await;
         made.status.success().then(|| text(&made))
@@ -217,17 +217,17 @@ async fn keys_are_managed_from_the_command_line() {
     .await;
     let made: Value = serde_json::from_str(&made).unwrap();
     let (id, key) = (made["id"].as_str().unwrap(), made["key"].as_str().unwrap());
-    let list = text(&run(&bootstrap, &["keys", "list"]).await);
+    let list = text(&run(&bootstrap, &["key", "list"]).await);
     assert!(list.contains(id) && list.contains("viewer"), "{list}");
     text(&run(key, &["status"]).await);
-    let refused = complaint(&run(key, &["keys", "list"]).await, 1);
+    let refused = complaint(&run(key, &["key", "list"]).await, 1);
     assert!(refused.contains("cluster-admin"), "{refused}");
 
-    let rotated = text(&run(&bootstrap, &["keys", "rotate", id, "--grace", "1h"]).await);
+    let rotated = text(&run(&bootstrap, &["key", "rotate", id, "--grace", "1h"]).await);
     for key in [key, rotated.trim()] {
         text(&run(key, &["status"]).await);
     }
-    text(&run(&bootstrap, &["keys", "revoke", id]).await);
+    text(&run(&bootstrap, &["key", "revoke", id]).await);
     let refused = complaint(&run(rotated.trim(), &["status"]).await, 1);
     assert!(refused.contains("VOLLEY_API_KEY"), "{refused}");
     let trail = folder.path().join("data/audit.jsonl");

@@ -183,7 +183,7 @@ prop_compose! {
             queue_wait_ms: wait,
             idle_ms: wait,
         });
-        DeployOptions { labels, spread, memory_bytes, scaling, max_surge, max_unavailable, beside }
+        DeployOptions { labels, spread, memory_bytes, scaling, max_surge, max_unavailable, keep_previous: beside }
     }
 }
 

@@ -30,9 +30,9 @@ pub fn signal(state: &RegistryState, live: &LiveWorkers) -> ScaleSignal {
         }
     }
     let percent = demand.saturating_mul(100) / capacity.max(1);
-    signal.utilisation_percent = u32::try_from(percent).unwrap_or(u32::MAX);
+    signal.utilization_percent = u32::try_from(percent).unwrap_or(u32::MAX);
     let wants = wants(state, live);
-    signal.homeless_replicas = wants.homeless;
+    signal.unschedulable_replicas = wants.unschedulable;
     let each = budget / u64::from(signal.workers.max(1)) / 100 * FILL_PERCENT;
     let by_memory = if each == 0 {
         0
@@ -42,8 +42,8 @@ pub fn signal(state: &RegistryState, live: &LiveWorkers) -> ScaleSignal {
     let by_memory = u32::try_from(by_memory).unwrap_or(u32::MAX);
     // Replicas of one model are on as many workers.
     let enough = by_memory.max(wants.most_replicas);
-    let more = signal.workers.saturating_add(wants.most_homeless);
-    signal.workers_wanted = if wants.homeless == 0 {
+    let more = signal.workers.saturating_add(wants.most_unschedulable);
+    signal.desired_workers = if wants.unschedulable == 0 {
         enough
     } else {
         enough.max(more)
@@ -55,8 +55,8 @@ pub fn signal(state: &RegistryState, live: &LiveWorkers) -> ScaleSignal {
 struct Wants {
     bytes: u64,
     most_replicas: u32,
-    homeless: u32,
-    most_homeless: u32,
+    unschedulable: u32,
+    most_unschedulable: u32,
 }
 
 fn wants(state: &RegistryState, live: &LiveWorkers) -> Wants {
@@ -67,16 +67,16 @@ fn wants(state: &RegistryState, live: &LiveWorkers) -> Wants {
         };
         // While versions roll, what is not placed yet waits for the roll.
         let placed = match &deployment.rollout {
-            Some(rollout) if deployment.options.beside == 0 => {
+            Some(rollout) if deployment.options.keep_previous == 0 => {
                 entry.placement.len().max(rollout.previous.len())
             }
             Some(_) => entry.placement.len(),
             None => entry.placement.len(),
         };
         let placed = u32::try_from(placed).unwrap_or(u32::MAX);
-        let homeless = deployment.replicas.saturating_sub(placed);
-        wants.homeless += homeless;
-        wants.most_homeless = wants.most_homeless.max(homeless);
+        let unschedulable = deployment.replicas.saturating_sub(placed);
+        wants.unschedulable += unschedulable;
+        wants.most_unschedulable = wants.most_unschedulable.max(unschedulable);
         wants.most_replicas = wants.most_replicas.max(deployment.replicas);
         let size = match deployment.options.memory_bytes {
             0 => live

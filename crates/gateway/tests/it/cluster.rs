@@ -349,7 +349,7 @@ impl ClusterView for Cluster {
         ClusterStatus {
             scale: ScaleSignal {
                 workers: 1,
-                workers_wanted: 3,
+                desired_workers: 3,
                 ..ScaleSignal::default()
             },
             raft: RaftStatus {
@@ -375,7 +375,7 @@ impl ClusterView for Cluster {
                     name: "GPU".to_owned(),
                     used_bytes: 1 << 30,
                     total_bytes: 4 << 30,
-                    utilisation_percent: 50,
+                    utilization_percent: 50,
                 }],
             }],
             active_streams: u32::try_from(self.open.load(Ordering::SeqCst)).unwrap(),

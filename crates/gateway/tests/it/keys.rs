@@ -65,7 +65,7 @@ const ROUTES: &[(&str, &str, &str)] = &[
     ("POST", "/_volley/nodes/9/replace", "cluster-admin"),
     ("POST", "/_volley/nodes/w1/drain", "cluster-admin"),
     ("POST", "/_volley/nodes/w1/undrain", "cluster-admin"),
-    ("POST", "/_volley/leader/hand_over", "cluster-admin"),
+    ("POST", "/_volley/leader/transfer", "cluster-admin"),
     ("GET", "/_volley/backup", "cluster-admin"),
     ("GET", "/_volley/aliases", "viewer"),
     ("POST", "/_volley/aliases", "model-admin"),

@@ -333,7 +333,7 @@ async fn operators_see_the_cluster() {
     let gpu = &worker["gpus"][0];
     assert_eq!(gpu["total_bytes"], 4_u64 << 30);
     assert_eq!(
-        (&gpu["index"], &gpu["utilisation_percent"]),
+        (&gpu["index"], &gpu["utilization_percent"]),
         (&json!(0), &json!(50))
     );
     assert_eq!(worker["replicas"][0]["state"], "ready");
@@ -397,7 +397,7 @@ async fn coordinators_join_and_leave() {
         .await
         .refused(404);
     edge.post(path, "{}").await.refused(400);
-    let leader = "/_volley/leader/hand_over";
+    let leader = "/_volley/leader/transfer";
     assert_eq!(edge.post(leader, "").await.ok()["leader"], 1);
     assert_eq!(edge.post(leader, r#"{"to":2}"#).await.ok()["leader"], 2);
     edge.post(leader, r#"{"to":"x"}"#).await.refused(400);

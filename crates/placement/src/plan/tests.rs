@@ -156,7 +156,7 @@ impl World {
             let deployment = entry.deployment.as_mut().unwrap();
             if let Some(rollout) = &mut deployment.rollout {
                 rollout.previous.clone_from(&placing.previous);
-                if rollout.previous.is_empty() && deployment.options.beside == 0 {
+                if rollout.previous.is_empty() && deployment.options.keep_previous == 0 {
                     deployment.rollout = None;
                 }
             }
@@ -241,7 +241,7 @@ fn what_fits_nowhere_waits_and_a_new_worker_takes_it() {
     world.deploy(1, 1, 6, DeployOptions::default());
     world.settle();
     assert_eq!((world.placed(0), world.placed(1)), (vec![0], vec![]));
-    assert_eq!(world.plan().homeless, 1);
+    assert_eq!(world.plan().unschedulable, 1);
     world.there[1] = true;
     assert_eq!(world.settle(), 1, "and nothing else moves");
     assert_eq!(world.placed(1), [1]);
@@ -265,7 +265,7 @@ fn a_list_of_workers_and_a_limit_for_each_are_kept_to() {
 }
 
 #[test]
-fn a_failed_replica_moves_where_it_can_and_stays_where_it_cannot() {
+fn a_failed_replica_migrations_where_it_can_and_stays_where_it_cannot() {
     let mut world = World::new(2, 10);
     world.deploy(0, 1, 1, DeployOptions::default());
     world.settle();
@@ -348,7 +348,7 @@ fn a_roll_replaces_one_by_one_and_stops_at_the_first_that_cannot_be_loaded() {
 fn a_version_that_stays_beside_another_keeps_its_number_whatever_dies() {
     let mut world = World::new(4, 10);
     let beside = DeployOptions {
-        beside: 2,
+        keep_previous: 2,
         ..DeployOptions::default()
     };
     begin_roll(&mut world, beside);
@@ -406,10 +406,10 @@ proptest! {
         for (worker, there) in changes {
             // At most what was on the worker, and what had no home, moves.
             let lost = if there { 0 } else { world.state.models.values().map(|entry| entry.placed(&world.ids[worker]).count()).sum() };
-            let homeless = world.plan().homeless;
+            let unschedulable = world.plan().unschedulable;
             world.there[worker] = there;
             let moved = world.settle();
-            prop_assert!(moved <= lost + homeless, "{moved} moved, {lost} lost, {homeless} waited");
+            prop_assert!(moved <= lost + unschedulable, "{moved} moved, {lost} lost, {unschedulable} waited");
             let again = world.plan();
             prop_assert_eq!(&again, &world.plan(), "the same every time");
             for (index, (replicas, _, options)) in models.iter().enumerate() {

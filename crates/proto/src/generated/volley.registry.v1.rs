@@ -169,7 +169,7 @@ pub struct DeployOptions {
     pub max_unavailable: u32,
     /// Replicas of the version before that stay; 0 means that they are replaced.
     #[prost(uint32, tag = "7")]
-    pub beside: u32,
+    pub keep_previous: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Scaling {

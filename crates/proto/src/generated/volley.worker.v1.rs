@@ -109,7 +109,7 @@ pub struct Gpu {
     pub total_bytes: u64,
     /// The share of the last moment in which it ran anything, 0 to 100.
     #[prost(uint32, tag = "5")]
-    pub utilisation_percent: u32,
+    pub utilization_percent: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Assignments {

@@ -227,7 +227,7 @@ fn a_version_stands_beside_another_until_it_takes_its_place_or_goes() {
         overcommit: false,
         workers: Vec::new(),
         options: DeployOptions {
-            beside,
+            keep_previous: beside,
             ..DeployOptions::default()
         },
     };
@@ -258,7 +258,7 @@ fn a_version_stands_beside_another_until_it_takes_its_place_or_goes() {
         .revision;
     let alone = deployment(&back);
     assert_eq!(
-        (alone.version, alone.replicas, alone.options.beside),
+        (alone.version, alone.replicas, alone.options.keep_previous),
         (ModelVersion(1), 2, 0)
     );
     apply(&mut back, &placing(revision, &["a", "b"], &[])).unwrap();

@@ -1,5 +1,7 @@
 //! The GPUs of a worker.
 
+use std::sync::atomic::AtomicU64;
+
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -23,7 +25,7 @@ struct DeviceLabel {
 #[derive(Default)]
 pub(super) struct Gpus {
     memory: Family<MemoryLabel, Gauge>,
-    utilisation: Family<DeviceLabel, Gauge>,
+    utilization: Family<DeviceLabel, Gauge<f64, AtomicU64>>,
 }
 
 impl Gpus {
@@ -34,9 +36,9 @@ impl Gpus {
             self.memory.clone(),
         );
         registry.register(
-            "gpu_utilisation_percent",
-            "Share of the last sampling period in which each GPU was busy",
-            self.utilisation.clone(),
+            "gpu_utilization_ratio",
+            "Share of the last sampling period in which each GPU was busy, 0 to 1",
+            self.utilization.clone(),
         );
     }
 }
@@ -55,8 +57,8 @@ impl Metrics {
                     .get_or_create(&MemoryLabel { device, state });
                 gauge.set(number(bytes));
             }
-            let gauge = families.utilisation.get_or_create(&DeviceLabel { device });
-            gauge.set(i64::from(gpu.utilisation_percent));
+            let gauge = families.utilization.get_or_create(&DeviceLabel { device });
+            gauge.set(f64::from(gpu.utilization_percent) / 100.0);
         }
     }
 }
@@ -74,13 +76,13 @@ mod tests {
             name: "GPU".to_owned(),
             used_bytes: 3,
             total_bytes: 10,
-            utilisation_percent: 40,
+            utilization_percent: 40,
         }]);
         let text = metrics.encode();
         for line in [
             "volley_gpu_memory_bytes{device=\"1\",state=\"used\"} 3",
             "volley_gpu_memory_bytes{device=\"1\",state=\"free\"} 7",
-            "volley_gpu_utilisation_percent{device=\"1\"} 40",
+            "volley_gpu_utilization_ratio{device=\"1\"} 0.4",
         ] {
             assert!(text.lines().any(|it| it == line), "{line}: {text}");
         }

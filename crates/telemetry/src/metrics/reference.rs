@@ -73,7 +73,7 @@ fn sampled() -> Metrics {
         name: "GPU".to_owned(),
         used_bytes: 1,
         total_bytes: 2,
-        utilisation_percent: 3,
+        utilization_percent: 3,
     }]);
     metrics.fetched(None);
     let id = ConnectorId::new("c").unwrap();
@@ -92,7 +92,7 @@ fn sampled() -> Metrics {
     metrics.upstream_called(&server, Some(ErrorCode::Unavailable));
     metrics.upstream_retried(&id);
     metrics.upstream_fell_back(&id);
-    metrics.upstream_left_alone(&id);
+    metrics.upstream_circuit_open(&id);
     metrics.upstream_tokens(&id, "prompt", 1);
     metrics.upstream_usage_missing(&id);
     metrics.upstream_unterminated(&id);
@@ -116,8 +116,7 @@ fn unit(name: &str) -> &'static str {
     let units = [
         ("_seconds", "seconds"),
         ("_bytes", "bytes"),
-        ("_percent", "percent"),
-        ("_ms", "milliseconds"),
+        ("_ratio", "ratio"),
         ("_rows", "rows"),
     ];
     let of = units.into_iter().find(|(suffix, _)| name.ends_with(suffix));

@@ -24,7 +24,7 @@ impl Metrics {
         let model = ModelLabel {
             model: model.to_string(),
         };
-        self.0.model_process_ends.get_or_create(&model).inc();
+        self.0.model_process_exits.get_or_create(&model).inc();
     }
 
     /// Publishes how many replicas of each model are unloaded for now.

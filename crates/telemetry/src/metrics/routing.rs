@@ -1,5 +1,8 @@
 //! How requests find their replicas.
 
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -33,10 +36,10 @@ pub(crate) struct Routing {
     ejections: Family<ModelLabel, Counter>,
     hedges: Family<ModelLabel, Counter>,
     continuations: Family<ResultLabel, Counter>,
-    workers_wanted: Gauge,
-    homeless_replicas: Gauge,
-    utilisation_percent: Gauge,
-    queue_wait_ms: Gauge,
+    desired_workers: Gauge,
+    unschedulable_replicas: Gauge,
+    slot_utilization: Gauge<f64, AtomicU64>,
+    queue_wait_max: Gauge<f64, AtomicU64>,
 }
 
 impl Metrics {
@@ -75,12 +78,15 @@ impl Metrics {
     /// Publishes what an external autoscaler of workers goes by.
     pub fn set_scale(&self, scale: &ScaleSignal) {
         let routing = &self.0.routing;
-        routing.workers_wanted.set(i64::from(scale.workers_wanted));
-        let homeless = i64::from(scale.homeless_replicas);
-        routing.homeless_replicas.set(homeless);
-        let percent = i64::from(scale.utilisation_percent);
-        routing.utilisation_percent.set(percent);
-        routing.queue_wait_ms.set(i64::from(scale.queue_wait_ms));
+        routing
+            .desired_workers
+            .set(i64::from(scale.desired_workers));
+        let unschedulable = i64::from(scale.unschedulable_replicas);
+        routing.unschedulable_replicas.set(unschedulable);
+        let utilization = f64::from(scale.utilization_percent) / 100.0;
+        routing.slot_utilization.set(utilization);
+        let wait = Duration::from_millis(u64::from(scale.queue_wait_ms));
+        routing.queue_wait_max.set(wait.as_secs_f64());
     }
 
     /// Counts a request that went to a second replica before the first had answered.
@@ -115,34 +121,34 @@ impl Families {
             self.routing.continuations.clone(),
         );
         registry.register(
-            "replica_moves",
-            "Replicas that move between available workers, counted by the leader",
+            "replica_migrations",
+            "Replicas that migrated between live workers, counted by the leader",
             self.routing.moves.clone(),
         );
         registry.register(
-            "moving_replicas",
-            "Replicas that are moving now; 0 on coordinators that do not lead",
+            "migrating_replicas",
+            "Replicas that migrate now; 0 on coordinators that do not lead",
             self.routing.moving.clone(),
         );
         registry.register(
-            "workers_wanted",
-            "Workers that would hold everything that is deployed",
-            self.routing.workers_wanted.clone(),
+            "desired_workers",
+            "Workers that would hold every deployed replica",
+            self.routing.desired_workers.clone(),
         );
         registry.register(
-            "homeless_replicas",
-            "Replicas that no worker can take now",
-            self.routing.homeless_replicas.clone(),
+            "unschedulable_replicas",
+            "Replicas that fit on no live worker",
+            self.routing.unschedulable_replicas.clone(),
         );
         registry.register(
-            "utilisation_percent",
-            "Running and queued streams, relative to the capacity of all replicas",
-            self.routing.utilisation_percent.clone(),
+            "slot_utilization_ratio",
+            "Running and queued streams over the slots of all replicas; above 1 while streams wait",
+            self.routing.slot_utilization.clone(),
         );
         registry.register(
-            "longest_queue_wait_ms",
-            "Longest recent queue wait of any replica, in milliseconds",
-            self.routing.queue_wait_ms.clone(),
+            "queue_wait_max_seconds",
+            "Longest recent queue wait of any replica, in seconds",
+            self.routing.queue_wait_max.clone(),
         );
     }
 }

@@ -73,7 +73,7 @@ impl Metrics {
     }
 
     /// Counts a call that was not made because its server had failed too often.
-    pub fn upstream_left_alone(&self, connector: &ConnectorId) {
+    pub fn upstream_circuit_open(&self, connector: &ConnectorId) {
         let left_alone = &self.0.upstream.left_alone;
         left_alone.get_or_create(&label(connector)).inc();
     }
@@ -123,7 +123,7 @@ impl Upstream {
             self.fallbacks.clone(),
         );
         registry.register(
-            "upstream_left_alone",
+            "upstream_circuit_open",
             "Calls rejected by an open circuit breaker",
             self.left_alone.clone(),
         );

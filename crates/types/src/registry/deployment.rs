@@ -65,7 +65,7 @@ impl RegistryState {
         let current = entry.and_then(|entry| entry.deployment.clone());
         let current = current.unwrap_or_else(|| Deployment::new(ModelVersion(0), 1, Revision(0)));
         let mut options = current.options;
-        options.beside = 0;
+        options.keep_previous = 0;
         let least = options.scaling.map_or(1, |scaling| scaling.min_replicas);
         RegistryCommand::Deploy {
             model: model.clone(),
@@ -97,7 +97,7 @@ pub struct DeployOptions {
     pub max_unavailable: u32,
     /// Replicas of the version deployed before that stay beside this one, which then does not
     /// replace it: requests that name no version go to the older one. 0 for none.
-    pub beside: u32,
+    pub keep_previous: u32,
 }
 
 impl Default for DeployOptions {
@@ -109,7 +109,7 @@ impl Default for DeployOptions {
             scaling: None,
             max_surge: 1,
             max_unavailable: 0,
-            beside: 0,
+            keep_previous: 0,
         }
     }
 }
@@ -123,7 +123,7 @@ pub struct Scaling {
     pub max_replicas: u32,
     /// Streams that run and wait over the places of all replicas, in percent, that is aimed at.
     pub target_percent: u32,
-    /// A queue wait above this asks for one more replica whatever the utilisation; 0 means never.
+    /// A queue wait above this asks for one more replica whatever the utilization; 0 means never.
     pub queue_wait_ms: u32,
     /// How long a model is idle before it is scaled to nothing.
     pub idle_ms: u32,

@@ -44,7 +44,7 @@ impl RegistryCommand {
                 ..
             } => 5,
             // What replaces a version elsewhere must not do so here.
-            Self::Deploy { options, .. } if options.beside != 0 => 2,
+            Self::Deploy { options, .. } if options.keep_previous != 0 => 2,
             _ => 1,
         }
     }

@@ -70,7 +70,7 @@ impl RegistryState {
     /// How many replicas go from one worker to another now although both are there. Each is on
     /// both until it serves where it goes.
     #[must_use]
-    pub fn moving_replicas(&self) -> usize {
+    pub fn migrating_replicas(&self) -> usize {
         let models = self.models.values();
         let moving = models.filter_map(|entry| {
             let deployment = entry.deployment.as_ref()?;

@@ -213,7 +213,7 @@ async fn a_load_that_takes_too_long_has_failed_and_gives_its_turn_on() {
     setting.coordinator.say(orders(3, &[hangs, good]));
     setting.coordinator.ready("good", 1).await;
     let text = setting.metrics.encode();
-    assert!(text.contains("volley_lingering_loads 0"), "{text}");
+    assert!(text.contains("volley_abandoned_loads 0"), "{text}");
 }
 
 #[tokio::test]
@@ -240,7 +240,7 @@ async fn a_load_that_nothing_can_stop_keeps_its_memory_until_it_ends_and_is_not_
         })
     };
     let lingering = |count: usize| {
-        let line = format!("volley_lingering_loads {count}");
+        let line = format!("volley_abandoned_loads {count}");
         let metrics = &metrics;
         eventually("given-up loads are counted", move || {
             metrics.encode().contains(&line).then_some(())

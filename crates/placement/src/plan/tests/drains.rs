@@ -66,7 +66,7 @@ fn without_room_elsewhere_it_waits_unless_it_is_forced() {
     world.drain(0, true);
     world.converge(|_| {});
     assert_eq!(world.placed(0), Vec::<usize>::new());
-    assert_eq!(world.plan().homeless, 1);
+    assert_eq!(world.plan().unschedulable, 1);
 }
 
 #[test]
@@ -119,8 +119,8 @@ proptest! {
                 prop_assert!(placed.len() <= *replicas as usize);
                 // A drained worker holds only what has no other place.
                 let stuck = placed.iter().any(|worker| world.drained.contains_key(worker));
-                let homeless = world.plan().homeless;
-                prop_assert!(!stuck || 0 < homeless);
+                let unschedulable = world.plan().unschedulable;
+                prop_assert!(!stuck || 0 < unschedulable);
             }
         }
     }

@@ -222,12 +222,12 @@ fn a_replica_without_a_place_gets_in_by_one_move() {
     world.rest();
     world.deploy(3, 1, 7, DeployOptions::default());
     world.rest();
-    assert_eq!((world.placed(3), world.plan().homeless), (vec![], 1));
+    assert_eq!((world.placed(3), world.plan().unschedulable), (vec![], 1));
     world.moves = MOST;
     let begun = world.rest();
     assert_eq!(begun.len(), 1);
     assert_eq!(begun[0].reason, MoveReason::Room);
-    assert_eq!((world.placed(3), world.plan().homeless), (vec![1], 0));
+    assert_eq!((world.placed(3), world.plan().unschedulable), (vec![1], 0));
 }
 
 #[test]
@@ -240,13 +240,13 @@ fn a_few_make_room_together_and_none_moves_for_what_cannot_be_helped() {
     world.moves = MOST;
     world.deploy(5, 1, 10, DeployOptions::default());
     assert_eq!(world.rest().len(), 2);
-    assert_eq!(world.plan().homeless, 0);
+    assert_eq!(world.plan().unschedulable, 0);
     world.deploy(6, 1, 5, DeployOptions::default());
     assert_eq!(world.rest(), []);
-    assert_eq!(world.plan().homeless, 1);
+    assert_eq!(world.plan().unschedulable, 1);
     world.deploy(7, 1, 1, labelled("zone", "nowhere"));
     world.rest();
-    assert_eq!(world.plan().homeless, 2);
+    assert_eq!(world.plan().unschedulable, 2);
 }
 
 #[test]
@@ -258,12 +258,12 @@ fn a_limit_on_the_number_of_models_is_room_too() {
     assert_eq!(world.placed(0), [0]);
     world.deploy(1, 2, 0, labelled("zone", "a"));
     world.rest();
-    assert_eq!(world.plan().homeless, 1);
+    assert_eq!(world.plan().unschedulable, 1);
     world.moves = MOST;
     world.rest();
     let mut placed = world.placed(1);
     placed.sort_unstable();
-    assert_eq!((placed, world.plan().homeless), (vec![0, 3], 0));
+    assert_eq!((placed, world.plan().unschedulable), (vec![0, 3], 0));
 }
 
 #[test]
@@ -282,9 +282,12 @@ fn packed_replicas_leave_whole_workers_free_and_nothing_fills_them() {
     assert_eq!(spread.counts(), [2, 2, 2]);
     assert_eq!(packed.counts(), [5, 1, 0]);
     assert_eq!(packed.rest(), []);
-    assert_eq!((packed.plan().homeless, packed.placed(6)), (0, vec![2]));
+    assert_eq!(
+        (packed.plan().unschedulable, packed.placed(6)),
+        (0, vec![2])
+    );
     spread.rest();
-    assert_eq!(spread.plan().homeless, 1, "until somebody moves");
+    assert_eq!(spread.plan().unschedulable, 1, "until somebody moves");
     // What takes no memory, and what is spread over zones, is packed by neither.
     packed.deploy(7, 3, 0, DeployOptions::default());
     packed.rest();

@@ -1,4 +1,4 @@
-//! `volley pipelines`.
+//! `volley pipeline`.
 
 use std::io::Read;
 use std::path::Path;
@@ -8,13 +8,13 @@ use serde_json::Value;
 use volley_client::Client;
 
 use super::explain;
-use crate::args::Pipelines;
+use crate::args::Pipeline;
 use crate::terminal::Terminal;
 
-pub(crate) async fn run(client: &Client, command: Pipelines) -> anyhow::Result<()> {
+pub(crate) async fn run(client: &Client, command: Pipeline) -> anyhow::Result<()> {
     let mut out = Terminal::stdout();
     match command {
-        Pipelines::Set {
+        Pipeline::Set {
             name,
             file,
             revision,
@@ -24,19 +24,19 @@ pub(crate) async fn run(client: &Client, command: Pipelines) -> anyhow::Result<(
             let revision = written.map_err(explain)?["revision"].clone();
             out.line(&format!("pipeline {name} is at revision {revision}"))
         }
-        Pipelines::Delete { name, revision } => {
+        Pipeline::Delete { name, revision } => {
             let deleted = client.delete_pipeline(&name, revision).await;
             deleted.map_err(explain)?;
             out.line(&format!("pipeline {name} is deleted"))
         }
-        Pipelines::List { json } => {
+        Pipeline::List { json } => {
             let pipelines = client.pipelines(None).await.map_err(explain)?;
             if json {
                 return out.json(&pipelines["pipelines"]);
             }
             list(&mut out, &pipelines)
         }
-        Pipelines::Show { name } => {
+        Pipeline::Show { name } => {
             let pipeline = client.pipelines(Some(&name)).await.map_err(explain)?;
             out.json(&pipeline)
         }

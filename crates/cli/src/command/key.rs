@@ -1,4 +1,4 @@
-//! `volley keys` and `volley audit`.
+//! `volley key` and `volley audit`.
 
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
@@ -10,19 +10,19 @@ use volley_security::audit;
 use volley_security::key::KeyText;
 
 use super::explain;
-use crate::args::{KeyLimits, Keys};
+use crate::args::{Key, KeyQuota};
 use crate::terminal::Terminal;
 
-pub(crate) async fn run(client: &Client, command: Keys) -> anyhow::Result<()> {
+pub(crate) async fn run(client: &Client, command: Key) -> anyhow::Result<()> {
     let mut out = Terminal::stdout();
     match command {
-        Keys::Create {
+        Key::Create {
             name,
             role,
             models,
             tenant,
             expires_in,
-            limits,
+            quota,
             json,
         } => {
             let body = json!({
@@ -31,7 +31,7 @@ pub(crate) async fn run(client: &Client, command: Keys) -> anyhow::Result<()> {
                 "models": Some(models).filter(|models| !models.is_empty()),
                 "tenant": tenant,
                 "expires_in_s": expires_in.map(|span| span.as_secs()),
-                "limits": body_of(&limits),
+                "limits": body_of(&quota),
             });
             let created = client.create_key(&body).await.map_err(explain)?;
             if json {
@@ -39,35 +39,35 @@ pub(crate) async fn run(client: &Client, command: Keys) -> anyhow::Result<()> {
             }
             show_once(&mut out, &created)
         }
-        Keys::List { json } => {
+        Key::List { json } => {
             let keys = client.keys().await.map_err(explain)?;
             if json {
                 return out.json(&keys["keys"]);
             }
             list(&mut out, &keys)
         }
-        Keys::Rotate { id, grace } => {
+        Key::Rotate { id, grace } => {
             let rotated = client.rotate_key(&id, grace).await.map_err(explain)?;
             show_once(&mut out, &rotated)
         }
-        Keys::Limit { id, limits } => {
-            let key = client.limit_key(&id, &body_of(&limits)).await;
+        Key::SetQuota { id, quota } => {
+            let key = client.limit_key(&id, &body_of(&quota)).await;
             let key = key.map_err(explain)?;
             out.line(&format!("key {id} may use: {}", allowance(&key)))
         }
-        Keys::Revoke { id } => {
+        Key::Revoke { id } => {
             client.revoke_key(&id).await.map_err(explain)?;
             out.line(&format!("key {id} is revoked"))
         }
-        Keys::Bootstrap => bail!("a bootstrap key is made without a cluster"),
+        Key::Bootstrap => bail!("a bootstrap key is made without a cluster"),
     }
 }
 
-fn body_of(limits: &KeyLimits) -> Value {
+fn body_of(quota: &KeyQuota) -> Value {
     json!({
-        "requests_per_minute": limits.requests_per_minute,
-        "tokens_per_minute": limits.tokens_per_minute,
-        "max_streams": limits.max_streams,
+        "requests_per_minute": quota.requests_per_minute,
+        "tokens_per_minute": quota.tokens_per_minute,
+        "max_streams": quota.max_streams,
     })
 }
 

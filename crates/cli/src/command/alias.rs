@@ -1,16 +1,16 @@
-//! `volley aliases`.
+//! `volley alias`.
 
 use serde_json::{Value, json};
 use volley_client::Client;
 
 use super::explain;
-use crate::args::Aliases;
+use crate::args::Alias;
 use crate::terminal::Terminal;
 
-pub(crate) async fn run(client: &Client, command: Aliases) -> anyhow::Result<()> {
+pub(crate) async fn run(client: &Client, command: Alias) -> anyhow::Result<()> {
     let mut out = Terminal::stdout();
     match command {
-        Aliases::Set {
+        Alias::Set {
             name,
             targets,
             mirror,
@@ -33,19 +33,19 @@ pub(crate) async fn run(client: &Client, command: Aliases) -> anyhow::Result<()>
             let revision = written.map_err(explain)?["revision"].clone();
             out.line(&format!("alias {name} is at revision {revision}"))
         }
-        Aliases::Delete { name, revision } => {
+        Alias::Delete { name, revision } => {
             let deleted = client.delete_alias(&name, revision).await;
             deleted.map_err(explain)?;
             out.line(&format!("alias {name} is deleted"))
         }
-        Aliases::List { json } => {
+        Alias::List { json } => {
             let aliases = client.aliases(None).await.map_err(explain)?;
             if json {
                 return out.json(&aliases["aliases"]);
             }
             list(&mut out, &aliases)
         }
-        Aliases::Show { name } => {
+        Alias::Show { name } => {
             let alias = client.aliases(Some(&name)).await.map_err(explain)?;
             out.json(&alias)
         }

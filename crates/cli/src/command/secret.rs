@@ -1,4 +1,4 @@
-//! `volley secrets`.
+//! `volley secret`.
 
 use std::io::Read;
 
@@ -8,31 +8,31 @@ use volley_client::Client;
 use volley_security::secrets::{MAX_SECRET_BYTES, MasterKeys};
 
 use super::explain;
-use crate::args::Secrets;
+use crate::args::Secret;
 use crate::terminal::Terminal;
 
-pub(crate) async fn run(client: &Client, command: Secrets) -> anyhow::Result<()> {
+pub(crate) async fn run(client: &Client, command: Secret) -> anyhow::Result<()> {
     let mut out = Terminal::stdout();
     match command {
-        Secrets::Put { name } => {
+        Secret::Put { name } => {
             let value = read()?;
             client.put_secret(&name, &value).await.map_err(explain)?;
             out.line(&format!(
                 "secret {name} is stored; connectors name it 'secret:{name}'"
             ))
         }
-        Secrets::List { json } => {
+        Secret::List { json } => {
             let secrets = client.secrets().await.map_err(explain)?;
             if json {
                 return out.json(&secrets["secrets"]);
             }
             list(&mut out, &secrets)
         }
-        Secrets::Delete { name } => {
+        Secret::Delete { name } => {
             client.delete_secret(&name).await.map_err(explain)?;
             out.line(&format!("secret {name} is deleted"))
         }
-        Secrets::Rewrap => {
+        Secret::Rewrap => {
             let done = client.rewrap_secrets().await.map_err(explain)?;
             let key = done["master_key"].as_str().unwrap_or_default();
             out.line(&format!(
@@ -51,7 +51,7 @@ pub(crate) async fn run(client: &Client, command: Secrets) -> anyhow::Result<()>
             );
             Ok(())
         }
-        Secrets::MasterKey => bail!("a master key is made without a cluster"),
+        Secret::MasterKey => bail!("a master key is made without a cluster"),
     }
 }
 
