@@ -9,7 +9,7 @@ use crate::loader::Found;
 use volley_model_directory::layout;
 use volley_model_directory::layout::Layout;
 use volley_model_directory::overrides::VARIANT;
-use volley_model_directory::registered::Registered;
+use volley_model_directory::registered::RegisteredConfig;
 use volley_onnx_runtime::session;
 use volley_onnx_runtime::session::Place;
 use volley_onnx_runtime::{OnnxConfig, Runtime, graph};
@@ -37,7 +37,7 @@ pub fn describe(
     parameters: &Parameters,
     config: &OnnxConfig,
 ) -> Result<Description, PredictError> {
-    let registered = Registered::read(parameters)?;
+    let registered = RegisteredConfig::read(parameters)?;
     let variant = parameters.text(VARIANT);
     let Found {
         directory,
@@ -83,7 +83,7 @@ pub fn device(
     parameters: &Parameters,
     config: &OnnxConfig,
 ) -> Result<String, PredictError> {
-    let registered = Registered::read(parameters)?;
+    let registered = RegisteredConfig::read(parameters)?;
     let variant = parameters.text(VARIANT);
     let found = Found::new(path, &registered, *config, variant.as_deref())?;
     Ok(match session::place(runtime, &found.config)? {

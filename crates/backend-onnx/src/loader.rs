@@ -13,9 +13,9 @@ use crate::served;
 use crate::served::Loaded;
 use volley_model_directory::layout;
 use volley_model_directory::layout::Layout;
-use volley_model_directory::overrides::{Kind, Overrides, VARIANT};
-use volley_model_directory::registered::Registered;
-use volley_model_directory::triton::Declared;
+use volley_model_directory::overrides::{ModelKind, Overrides, VARIANT};
+use volley_model_directory::registered::RegisteredConfig;
+use volley_model_directory::triton::TritonConfig;
 use volley_onnx_runtime::session;
 use volley_onnx_runtime::session::Place;
 use volley_onnx_runtime::{Device, OnnxConfig, Runtime, graph};
@@ -82,7 +82,7 @@ impl BackendLoader for OnnxLoader {
         let (parameters, config) = (assignment.spec.parameters.clone(), self.config);
         on_thread(move || {
             let variant = parameters.text(VARIANT);
-            let registered = Registered::read(&parameters)?;
+            let registered = RegisteredConfig::read(&parameters)?;
             let all = Found::all(&directory, &registered, config, variant.as_deref())?;
             for (_, found) in all {
                 // What other kinds divide is made of tokens, which nobody can choose so.
@@ -199,7 +199,7 @@ fn estimate(
     config: &OnnxConfig,
 ) -> Result<u64, PredictError> {
     let variant = parameters.text(VARIANT);
-    let registered = Registered::read(parameters)?;
+    let registered = RegisteredConfig::read(parameters)?;
     let all = Found::all(directory, &registered, *config, variant.as_deref())?;
     let sizes = all.iter().map(|(_, found)| estimate_one(found));
     sizes.sum()
@@ -228,7 +228,7 @@ fn load(
     assignment: &Assignment,
     config: OnnxConfig,
 ) -> Result<Arc<dyn Backend>, PredictError> {
-    let registered = Registered::read(&assignment.spec.parameters)?;
+    let registered = RegisteredConfig::read(&assignment.spec.parameters)?;
     let variant = assignment.spec.parameters.text(VARIANT);
     let all = Found::all(directory, &registered, config, variant.as_deref())?;
     let mut versions = Vec::with_capacity(all.len());
@@ -242,7 +242,7 @@ fn load(
 fn load_one(
     runtime: &Runtime,
     assignment: &Assignment,
-    registered: &Registered,
+    registered: &RegisteredConfig,
     found: Found,
 ) -> Result<Loaded, PredictError> {
     let model = assignment.model.clone();
@@ -276,7 +276,7 @@ pub(crate) struct Found {
     pub(crate) config: OnnxConfig,
     pub(crate) variant: Option<String>,
     /// What a Triton repository says of it.
-    pub(crate) declared: Option<Declared>,
+    pub(crate) declared: Option<TritonConfig>,
 }
 
 impl Found {
@@ -286,7 +286,7 @@ impl Found {
     /// `InvalidInput` when it is none that is known, or `model.toml` is not right.
     pub(crate) fn new(
         path: &Path,
-        registered: &Registered,
+        registered: &RegisteredConfig,
         config: OnnxConfig,
         variant: Option<&str>,
     ) -> Result<Self, PredictError> {
@@ -304,7 +304,7 @@ impl Found {
     /// As [`Found::new`].
     pub(crate) fn all(
         path: &Path,
-        registered: &Registered,
+        registered: &RegisteredConfig,
         config: OnnxConfig,
         variant: Option<&str>,
     ) -> Result<Vec<(Option<String>, Self)>, PredictError> {
@@ -318,7 +318,7 @@ impl Found {
         let mut all = Vec::with_capacity(versions.len() + 1);
         for version in versions {
             let layout = layout::within(&version.directory, registered, declared.as_ref())?;
-            if layout.kind() == Kind::Graph && last.layout.kind() == Kind::Graph {
+            if layout.kind() == ModelKind::Graph && last.layout.kind() == ModelKind::Graph {
                 let directory = version.directory;
                 let declared = declared.clone();
                 let found = Self::with(path, directory, layout, declared, config, variant)?;
@@ -333,7 +333,7 @@ impl Found {
         path: &Path,
         directory: PathBuf,
         mut layout: Layout,
-        declared: Option<Declared>,
+        declared: Option<TritonConfig>,
         config: OnnxConfig,
         variant: Option<&str>,
     ) -> Result<Self, PredictError> {
@@ -400,7 +400,8 @@ mod tests {
                     device,
                     ..OnnxConfig::default()
                 };
-                let found = Found::new(folder.path(), &Registered::default(), config, variant);
+                let found =
+                    Found::new(folder.path(), &RegisteredConfig::default(), config, variant);
                 match found.unwrap().layout {
                     Layout::Graph(graph) => graph,
                     layout => panic!("{layout:?}"),

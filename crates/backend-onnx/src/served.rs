@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::Value;
 use volley_backend::Backend;
-use volley_types::signature::{SERVED_VERSION, Served};
+use volley_types::signature::{ModelMetadata, SERVED_VERSION};
 use volley_types::{
     ChunkStream, ErrorCode, ModelName, ModelRef, ParamValue, Predict, PredictError, PredictRequest,
     Signature,
@@ -98,9 +98,9 @@ impl Predict for Versions {
                 )));
             }
         }
-        let served = Served {
+        let served = ModelMetadata {
             versions: self.versions.iter().map(|(name, _)| name.clone()).collect(),
-            ..Served::of(&signature)
+            ..ModelMetadata::of(&signature)
         };
         Ok(served.on(signature))
     }

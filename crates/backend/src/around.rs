@@ -6,17 +6,17 @@ use async_trait::async_trait;
 use volley_types::Signature;
 use volley_types::{ChunkStream, ModelName, ModelRef, Predict, PredictError, PredictRequest};
 
-use crate::{Backend, Lost};
+use crate::{Backend, LossFuture};
 
 /// The same backend, whose predictions go another way round, or that holds something for as long
 /// as it is loaded.
-pub struct Around<H = ()> {
+pub struct WrappedBackend<H = ()> {
     backend: Arc<dyn Backend>,
     predict: Arc<dyn Predict>,
     _held: H,
 }
 
-impl<H> Around<H> {
+impl<H> WrappedBackend<H> {
     /// Holds `held` until the backend is dropped.
     pub fn holding(backend: Arc<dyn Backend>, held: H) -> Self {
         Self {
@@ -27,7 +27,7 @@ impl<H> Around<H> {
     }
 }
 
-impl Around {
+impl WrappedBackend {
     /// Sends predictions through `predict`, which ends at the same backend.
     #[must_use]
     pub fn through(backend: Arc<dyn Backend>, predict: Arc<dyn Predict>) -> Self {
@@ -40,7 +40,7 @@ impl Around {
 }
 
 #[async_trait]
-impl<H: Send + Sync + 'static> Predict for Around<H> {
+impl<H: Send + Sync + 'static> Predict for WrappedBackend<H> {
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
         self.predict.predict(request).await
     }
@@ -54,7 +54,7 @@ impl<H: Send + Sync + 'static> Predict for Around<H> {
     }
 }
 
-impl<H: Send + Sync + 'static> Backend for Around<H> {
+impl<H: Send + Sync + 'static> Backend for WrappedBackend<H> {
     fn capacity(&self) -> usize {
         self.backend.capacity()
     }
@@ -63,7 +63,7 @@ impl<H: Send + Sync + 'static> Backend for Around<H> {
         self.backend.memory_bytes()
     }
 
-    fn lost(&self) -> Option<Lost> {
+    fn lost(&self) -> Option<LossFuture> {
         self.backend.lost()
     }
 }

@@ -31,7 +31,7 @@ const YOUNG: Duration = Duration::from_secs(10);
 pub(crate) type Reports = BTreeMap<NodeId, CoordinatorReport>;
 
 /// A level that the whole cluster has for as long as this is held: nobody comes in meanwhile.
-pub(crate) type Agreed<'a> = Option<MutexGuard<'a, ()>>;
+pub(crate) type LevelLease<'a> = Option<MutexGuard<'a, ()>>;
 
 impl Cluster {
     /// What the coordinators said of themselves when they were last asked; who could not be
@@ -108,7 +108,7 @@ impl Cluster {
         &self,
         command: &RegistryCommand,
         by: Instant,
-    ) -> Result<Agreed<'_>, PredictError> {
+    ) -> Result<LevelLease<'_>, PredictError> {
         let level = command.level();
         if level <= self.level() {
             return Ok(None);

@@ -48,8 +48,8 @@ pub use crate::config::{ClusterConfig, MAX_RAFT_MULTIPLIER, RaftTiming};
 use crate::levels::Reports;
 use crate::lineage::ClusterEpoch;
 use crate::lines::{Line, Lines};
-use crate::raft_types::{Node, Raft};
-use crate::service::{MembershipDoor, RaftDoor};
+use crate::raft_types::{MemberNode, Raft};
+use crate::service::{MembershipEndpoint, RaftEndpoint};
 use crate::store::Store;
 use crate::store::disk::Disk;
 use crate::store::log::LogStore;
@@ -62,7 +62,7 @@ const WRITES_HELD: usize = 256;
 /// When to come back after a refusal that passes by itself.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-type Metrics = openraft::RaftMetrics<u64, Node>;
+type Metrics = openraft::RaftMetrics<u64, MemberNode>;
 
 /// One coordinator's part in the cluster. Cloning gives another handle.
 #[derive(Clone)]
@@ -200,15 +200,15 @@ impl Cluster {
     pub fn services(
         &self,
     ) -> (
-        RaftServiceServer<RaftDoor>,
-        MembershipServiceServer<MembershipDoor>,
+        RaftServiceServer<RaftEndpoint>,
+        MembershipServiceServer<MembershipEndpoint>,
     ) {
-        let raft = RaftServiceServer::new(RaftDoor(self.clone()))
+        let raft = RaftServiceServer::new(RaftEndpoint(self.clone()))
             .max_decoding_message_size(lines::MAX_MESSAGE_BYTES)
             .max_encoding_message_size(lines::MAX_MESSAGE_BYTES);
         (
             raft,
-            MembershipServiceServer::new(MembershipDoor(self.clone())),
+            MembershipServiceServer::new(MembershipEndpoint(self.clone())),
         )
     }
 

@@ -24,10 +24,10 @@ use crate::write::Attempt;
 const MAX_SNAPSHOT_BYTES: usize = 2 * volley_registry::MAX_REGISTRY_BYTES;
 
 /// Serves `volley.raft.v1.RaftService`.
-pub struct RaftDoor(pub(crate) Cluster);
+pub struct RaftEndpoint(pub(crate) Cluster);
 
 /// Serves `volley.raft.v1.MembershipService`.
-pub struct MembershipDoor(pub(crate) Cluster);
+pub struct MembershipEndpoint(pub(crate) Cluster);
 
 fn malformed(error: impl std::fmt::Display) -> Status {
     Status::invalid_argument(format!("malformed consensus message: {error}"))
@@ -38,7 +38,7 @@ fn unanswered(error: impl std::fmt::Display) -> Status {
 }
 
 #[tonic::async_trait]
-impl RaftService for RaftDoor {
+impl RaftService for RaftEndpoint {
     async fn append(
         &self,
         request: Request<wire::Payload>,
@@ -109,7 +109,7 @@ impl RaftService for RaftDoor {
     }
 }
 
-impl MembershipDoor {
+impl MembershipEndpoint {
     /// Nothing of a change is begun on a node that does not lead.
     fn check_leads(&self) -> Result<(), Status> {
         self.0.is_leader().then_some(()).ok_or_else(not_proposed)
@@ -117,7 +117,7 @@ impl MembershipDoor {
 }
 
 #[tonic::async_trait]
-impl MembershipService for MembershipDoor {
+impl MembershipService for MembershipEndpoint {
     async fn write(
         &self,
         request: Request<wire::WriteRequest>,

@@ -20,7 +20,7 @@ use volley_proto::streams::v1::stream_service_client::StreamServiceClient;
 use volley_proto::streams::v1::stream_service_server::{StreamService, StreamServiceServer};
 use volley_proto::streams::v1::take_up_reply::Reply;
 use volley_proto::take_up::{refusal_from_wire, refusal_to_wire};
-use volley_types::{ErrorCode, HeldStreams, NodeId, PredictError, StreamId, TakenUp};
+use volley_types::{ErrorCode, NodeId, PredictError, ResumedStream, StreamId, StreamSource};
 
 use crate::Coordinator;
 
@@ -34,19 +34,19 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 pub type OpenChannel = Arc<dyn Fn(&str) -> Result<Channel, PredictError> + Send + Sync>;
 
 /// Serves `volley.streams.v1.StreamService`.
-pub struct StreamDoor(Arc<dyn HeldStreams>);
+pub struct StreamDoor(Arc<dyn StreamSource>);
 
 impl Coordinator {
     /// The gRPC service through which other coordinators take up what `held` holds; for the
     /// internal listener.
     #[must_use]
-    pub fn stream_service(&self, held: Arc<dyn HeldStreams>) -> StreamServiceServer<StreamDoor> {
+    pub fn stream_service(&self, held: Arc<dyn StreamSource>) -> StreamServiceServer<StreamDoor> {
         StreamServiceServer::new(StreamDoor(held))
     }
 
     /// The way to the streams of another member, `None` for what is none.
     #[must_use]
-    pub fn streams_of(&self, node: NodeId, open: &OpenChannel) -> Option<Arc<dyn HeldStreams>> {
+    pub fn streams_of(&self, node: NodeId, open: &OpenChannel) -> Option<Arc<dyn StreamSource>> {
         let raft = self.0.cluster.raft();
         let members = &raft.borrow().members;
         let member = members.iter().find(|member| member.id == node)?;
@@ -101,7 +101,7 @@ impl StreamService for StreamDoor {
         };
         let refused = |error: &PredictError| reply(Reply::Refused(refusal_to_wire(error)));
         let replies: Self::TakeUpStream = match taken_up {
-            Ok(TakenUp::Events(pieces)) => {
+            Ok(ResumedStream::Events(pieces)) => {
                 let begun = stream::iter([reply(Reply::Begun(wire::Nothing {}))]);
                 let rest = pieces.map(move |piece| match piece {
                     Ok(events) => reply(Reply::Events(events.into())),
@@ -109,7 +109,7 @@ impl StreamService for StreamDoor {
                 });
                 Box::pin(begun.chain(rest).map(Ok))
             }
-            Ok(TakenUp::Finished) => {
+            Ok(ResumedStream::Finished) => {
                 let finished = reply(Reply::Finished(wire::Nothing {}));
                 Box::pin(stream::iter([Ok(finished)]))
             }
@@ -142,13 +142,13 @@ impl Peer {
 }
 
 #[async_trait]
-impl HeldStreams for Peer {
+impl StreamSource for Peer {
     async fn take_up(
         &self,
         stream: &StreamId,
         after: u64,
         caller: &str,
-    ) -> Result<TakenUp, PredictError> {
+    ) -> Result<ResumedStream, PredictError> {
         let request = wire::TakeUpRequest {
             stream: stream.to_string(),
             after,
@@ -162,8 +162,8 @@ impl HeldStreams for Peer {
         };
         let (first, replies) = in_time(begin).await?;
         match first {
-            Some(Reply::Begun(_)) => Ok(TakenUp::Events(Box::pin(events(replies)))),
-            Some(Reply::Finished(_)) => Ok(TakenUp::Finished),
+            Some(Reply::Begun(_)) => Ok(ResumedStream::Events(Box::pin(events(replies)))),
+            Some(Reply::Finished(_)) => Ok(ResumedStream::Finished),
             Some(Reply::Refused(refusal)) => Err(refusal_from_wire(refusal)),
             Some(Reply::Events(_)) | None => Err(unanswered()),
         }

@@ -13,7 +13,7 @@ use async_stream::stream;
 use futures::future::{Either, select};
 use futures::{Stream, StreamExt};
 use volley_types::chunk::ChunkStream;
-use volley_types::signature::Served;
+use volley_types::signature::ModelMetadata;
 use volley_types::{
     Deadline, ErrorCode, ErrorOrigin, ErrorReason, ModelName, ModelVersion, PredictError,
     PredictRequest, Signature, Task, WorkerId,
@@ -41,7 +41,7 @@ impl Target {
 
     /// Whether its replicas hold a state for each sequence of requests.
     fn holds_sequences(&self) -> bool {
-        let served = || Served::of(&self.signature).config;
+        let served = || ModelMetadata::of(&self.signature).config;
         let batches = |config: serde_json::Value| config.get("sequence_batching").is_some();
         self.signature.task == Task::Tensors && served().is_some_and(batches)
     }

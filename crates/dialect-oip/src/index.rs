@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use volley_http_edge::axum::Json;
 use volley_types::control::ModelStatus;
 use volley_types::registry::{ModelState, RegistryState, ReplicaState};
-use volley_types::signature::Served;
+use volley_types::signature::ModelMetadata;
 use volley_types::{ModelName, ModelRef};
 
 use super::{label, repository};
@@ -82,7 +82,7 @@ async fn served(caller: &Caller, name: &ModelName, status: &ModelStatus) -> Vec<
     }
     let model = ModelRef::deployed(name.clone());
     let signature = caller.control.signature(&model).await.ok();
-    signature.map_or_else(Vec::new, |signature| Served::of(&signature).versions)
+    signature.map_or_else(Vec::new, |signature| ModelMetadata::of(&signature).versions)
 }
 
 /// What the version is called that the registry has deployed.

@@ -38,7 +38,7 @@ mod texts;
 
 use serde::Deserialize;
 use volley_types::registry::RegistryState;
-use volley_types::signature::{SERVED_VERSION, Served};
+use volley_types::signature::{ModelMetadata, SERVED_VERSION};
 use volley_types::{
     ChunkStream, ErrorCode, Input, ModelName, ModelRef, ModelVersion, ParamValue, PredictError,
     PredictRequest, Signature, Task,
@@ -79,7 +79,7 @@ struct Found {
     /// The version of those that one replica serves, where it serves several or names its own.
     inner: Option<String>,
     signature: Signature,
-    served: Served,
+    served: ModelMetadata,
 }
 
 impl Found {
@@ -130,7 +130,7 @@ impl Found {
         asked: Option<&str>,
     ) -> Result<Self, PredictError> {
         let signature = caller.control.signature(&model).await?;
-        let served = Served::of(&signature);
+        let served = ModelMetadata::of(&signature);
         let inner = match asked {
             None => served.versions.last().cloned(),
             Some(asked) => {

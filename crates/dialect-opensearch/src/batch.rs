@@ -11,7 +11,7 @@ use futures::future::join_all;
 use serde_json::{Value, json};
 use volley_http_edge::axum::Json;
 use volley_types::registry::{RegistryCommand, RegistryState, TaskRecord, TaskState};
-use volley_types::{Deadline, ErrorCode, HeldTask, ModelRef, NodeId, PredictError};
+use volley_types::{Deadline, ErrorCode, ModelRef, NodeId, PredictError, StoredTask};
 
 pub use self::held::ClusterBatches;
 pub use self::held::{Batches, PeerTasks};
@@ -79,8 +79,8 @@ fn lost(mut record: TaskRecord) -> TaskRecord {
     record
 }
 
-fn bare(id: &str, record: TaskRecord) -> HeldTask {
-    HeldTask {
+fn bare(id: &str, record: TaskRecord) -> StoredTask {
+    StoredTask {
         id: id.to_owned(),
         record,
         response: None,
@@ -88,7 +88,7 @@ fn bare(id: &str, record: TaskRecord) -> HeldTask {
 }
 
 /// A batch that the caller sees, wherever it is.
-async fn find(caller: &Caller, id: &str) -> Result<HeldTask, PredictError> {
+async fn find(caller: &Caller, id: &str) -> Result<StoredTask, PredictError> {
     let holder = caller
         .state
         .batches
@@ -114,7 +114,7 @@ async fn find(caller: &Caller, id: &str) -> Result<HeldTask, PredictError> {
 }
 
 /// A task as users see it.
-fn show(task: &HeldTask) -> Value {
+fn show(task: &StoredTask) -> Value {
     let record = &task.record;
     let mut shown = json!({
         "task_id": task.id,

@@ -22,7 +22,8 @@ use volley_http_edge::axum::extract::Request;
 use volley_http_edge::axum::middleware::Next;
 use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::{
-    ErrorCode, EventId, EventPieces, HeldStreams, PredictError, StreamId, StreamOwner, TakenUp,
+    ErrorCode, EventId, EventPieces, PredictError, ResumedStream, StreamId, StreamOwner,
+    StreamSource,
 };
 
 pub use self::store::{HeldCounts, Streams};
@@ -79,7 +80,7 @@ impl Keeper {
         Self { streams, peers }
     }
 
-    fn holder(&self, id: &StreamId) -> Result<Arc<dyn HeldStreams>, PredictError> {
+    fn holder(&self, id: &StreamId) -> Result<Arc<dyn StreamSource>, PredictError> {
         if id.node == self.streams.node() {
             return Ok(Arc::new(self.streams.clone()));
         }
@@ -102,13 +103,13 @@ pub struct HeldAll {
 }
 
 #[async_trait]
-impl HeldStreams for HeldAll {
+impl StreamSource for HeldAll {
     async fn take_up(
         &self,
         id: &StreamId,
         after: u64,
         caller: &str,
-    ) -> Result<TakenUp, PredictError> {
+    ) -> Result<ResumedStream, PredictError> {
         match self.responses.take_up(id, after, caller).await {
             Err(error) if error.code == ErrorCode::NotFound => {
                 self.streams.take_up(id, after, caller).await
@@ -217,8 +218,8 @@ impl StreamSink for Resumable {
         let begun = held.and_then(|id| match self.mode {
             Mode::Detached => Ok((detached(&id), id)),
             Mode::Attached => match self.streams.read(&id, 0, &self.owner.caller)? {
-                TakenUp::Events(pieces) => Ok((attached(pieces, keep_alive, context), id)),
-                TakenUp::Finished => Err(sse::silent_end()),
+                ResumedStream::Events(pieces) => Ok((attached(pieces, keep_alive, context), id)),
+                ResumedStream::Finished => Err(sse::silent_end()),
             },
         });
         match begun {
@@ -289,13 +290,13 @@ async fn take_up(
             .await
     };
     match context.in_time(taken_up).await {
-        Ok(TakenUp::Events(pieces)) => {
+        Ok(ResumedStream::Events(pieces)) => {
             let mut response = attached(pieces, caller.config.keep_alive, context);
             name(&mut response, id);
             response
         }
         // A browser's EventSource comes back after the end too, until it is told this.
-        Ok(TakenUp::Finished) => StatusCode::NO_CONTENT.into_response(),
+        Ok(ResumedStream::Finished) => StatusCode::NO_CONTENT.into_response(),
         Err(error) => lost(error),
     }
 }

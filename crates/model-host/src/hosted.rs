@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use volley_backend::{Backend, Lost};
+use volley_backend::{Backend, LossFuture};
 use volley_flight::client::FlightClient;
 use volley_flight::local;
 use volley_telemetry::Metrics;
@@ -129,7 +129,7 @@ impl Backend for Hosted {
         self.told.memory_bytes.saturating_add(self.overhead_bytes)
     }
 
-    fn lost(&self) -> Option<Lost> {
+    fn lost(&self) -> Option<LossFuture> {
         let mut state = self.life.state.clone();
         Some(Box::pin(async move {
             let lost = state.wait_for(|it| matches!(it, State::Lost(_))).await;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc::Sender;
 use volley_backend::items::Item;
-use volley_types::{AnswerEnd, PredictError, Sent, SentAnswer, Usage};
+use volley_types::{AnswerEnd, PredictError, SentAnswer, SentAnswers, Usage};
 
 use super::engine::Request;
 use super::event::{Event, Place};
@@ -16,7 +16,7 @@ use super::options::Options;
 use super::prompt;
 use super::prompt::Prompt;
 use super::telling::{OutputAssembler, usage};
-use volley_chat_template::Ended;
+use volley_chat_template::CancelFlag;
 use volley_constraints::Constraint;
 
 /// A request that can be decoded.
@@ -37,11 +37,11 @@ pub(crate) async fn begin(
     files: &Arc<ModelFiles>,
     rows: Vec<Item>,
     options: Options,
-    sent: Option<Arc<Sent>>,
+    sent: Option<Arc<SentAnswers>>,
     sender: Sender<Event>,
 ) -> Result<Begun, PredictError> {
     let files = files.clone();
-    let ended = Ended::default();
+    let ended = CancelFlag::default();
     // Should the reader go away while its prompts are written.
     let _guard = ended.on_drop();
     let begin = move || {
@@ -75,7 +75,7 @@ struct Beginning<'a> {
     options: &'a Options,
     constraint: Option<Constraint>,
     banned: Arc<[Vec<u32>]>,
-    ended: Ended,
+    ended: CancelFlag,
     sender: Sender<Event>,
 }
 
@@ -99,9 +99,9 @@ fn banned(files: &ModelFiles, options: &Options) -> Result<Arc<[Vec<u32>]>, Pred
 }
 
 impl Beginning<'_> {
-    fn all(&self, rows: &[Item], sent: Option<&Sent>) -> Result<Begun, PredictError> {
+    fn all(&self, rows: &[Item], sent: Option<&SentAnswers>) -> Result<Begun, PredictError> {
         let choices = self.options.choices;
-        let answers = sent.map_or(&[][..], Sent::answers);
+        let answers = sent.map_or(&[][..], SentAnswers::answers);
         let known =
             |answer: &&SentAnswer| (answer.item as usize) < rows.len() && answer.choice < choices;
         if !answers.iter().all(|answer| known(&answer)) {
@@ -116,7 +116,7 @@ impl Beginning<'_> {
         let count = rows.len().saturating_mul(choices as usize);
         let mut begun = Begun {
             requests: Vec::new(),
-            merge: Merge::behind(count, sent.map_or(0, Sent::rows)),
+            merge: Merge::behind(count, sent.map_or(0, SentAnswers::rows)),
             ready: Vec::new(),
         };
         for (item, row) in (0_u32..).zip(rows) {

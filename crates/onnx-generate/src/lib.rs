@@ -38,7 +38,7 @@ use self::engine::Engine;
 use self::look::Look;
 use self::model::ModelFiles;
 use self::options::Options;
-use volley_chat_template::{ChatTemplate, Ended};
+use volley_chat_template::{CancelFlag, ChatTemplate};
 use volley_model_directory::overrides::VARIANT;
 use volley_onnx_runtime::watch::Watch;
 use volley_onnx_runtime::{Device, OnnxConfig, Runtime, graph};
@@ -253,7 +253,7 @@ pub(crate) fn bare_files(
     let files = ModelFiles::read(directory, None, max_context)?;
     let options = Options::read(&Parameters::default(), files.context)?;
     let item = items::Item::Prompt(prompt.to_owned());
-    let ids = prompt::encode(&files, &item, &options, &Ended::default())?.ids;
+    let ids = prompt::encode(&files, &item, &options, &CancelFlag::default())?.ids;
     Ok((files, ids))
 }
 

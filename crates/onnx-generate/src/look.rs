@@ -18,7 +18,7 @@ use super::options::Options;
 use super::prompt;
 use super::prompt::Prompt;
 use super::telling::spelled;
-use volley_chat_template::Ended;
+use volley_chat_template::CancelFlag;
 use volley_tokens::text::Decode;
 
 /// What is told of a prompt.
@@ -60,7 +60,7 @@ impl Look {
         files: &ModelFiles,
         item: &Item,
         options: &Options,
-        ended: &Ended,
+        ended: &CancelFlag,
     ) -> Result<GenerationChunk, PredictError> {
         let Prompt { ids, .. } = match self {
             Self::Text { .. } => prompt::given(files, item)?,
@@ -104,7 +104,7 @@ pub(crate) async fn look(
 ) -> Result<RecordBatch, PredictError> {
     let rows = items::collect(input).await?;
     let mut merge = Merge::new(rows.len());
-    let ended = Ended::default();
+    let ended = CancelFlag::default();
     let _guard = ended.on_drop();
     let told = move || {
         let told = rows.iter();

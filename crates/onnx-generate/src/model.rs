@@ -14,7 +14,7 @@ use volley_types::{ParamValue, Parameters, PredictError};
 
 use super::reasoning::{Reasoning, Tags};
 use volley_chat_template::ChatTemplate;
-use volley_constraints::{Constraint, Constraints, Form};
+use volley_constraints::{Constraint, ConstraintForm, Constraints};
 use volley_model_directory::layout::DecoderGraphs;
 use volley_onnx_runtime::OnnxConfig;
 use volley_tokens::spelling::TokenBytes;
@@ -166,7 +166,7 @@ impl ModelFiles {
     ///
     /// # Errors
     /// `InvalidInput` with what is wrong with the form.
-    pub(crate) fn constraint(&self, form: &Form) -> Result<Constraint, PredictError> {
+    pub(crate) fn constraint(&self, form: &ConstraintForm) -> Result<Constraint, PredictError> {
         let style = self.chat.as_ref().map(ChatTemplate::call_style);
         let style = style.unwrap_or(CallStyle::Bare);
         let eos = self.eos.first().copied();

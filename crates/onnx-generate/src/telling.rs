@@ -16,7 +16,7 @@ use super::sampler::{Chosen, Scratch, scores};
 use volley_constraints::Constraint;
 use volley_tokens::spelling::TokenBytes;
 use volley_tokens::text::{Detokenizer, StopFilter};
-use volley_tool_calls::{Found, ToolCalls};
+use volley_tool_calls::{ParsedCalls, ToolCalls};
 
 /// Tokens of a prompt whose probabilities are told in one row.
 const ECHOED: usize = 1_024;
@@ -355,12 +355,12 @@ impl OutputAssembler {
         }
         let found = match &mut self.tools {
             Some(tools) => tools.push(&text),
-            None => Found { text, calls: None },
+            None => ParsedCalls { text, calls: None },
         };
         self.give_out(found, of_token);
     }
 
-    fn give_out(&mut self, Found { text, calls }: Found, of_token: bool) {
+    fn give_out(&mut self, ParsedCalls { text, calls }: ParsedCalls, of_token: bool) {
         if text.is_empty() && calls.is_none() {
             return;
         }

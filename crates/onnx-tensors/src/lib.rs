@@ -31,7 +31,7 @@ use async_stream::try_stream;
 use async_trait::async_trait;
 use futures::TryStreamExt;
 use volley_backend::Backend;
-use volley_types::signature::{Served, with_labels, with_octets};
+use volley_types::signature::{ModelMetadata, with_labels, with_octets};
 use volley_types::{
     ChunkStream, ErrorCode, ModelName, ModelRef, Predict, PredictError, PredictRequest, Signature,
     Task,
@@ -45,7 +45,7 @@ use self::wait::Wait;
 use crate::columns::Port;
 use volley_model_directory::overrides;
 use volley_model_directory::overrides::Overrides;
-use volley_model_directory::triton::{Declared, Sequences};
+use volley_model_directory::triton::{Sequences, TritonConfig};
 use volley_onnx_runtime::{OnnxConfig, Runtime, graph, session};
 
 /// The longest that a model waits for more rows, whatever its files say.
@@ -66,7 +66,7 @@ pub(crate) struct Batching {
 
 impl Batching {
     /// As `config.pbtxt` says, and `model.toml`, which has the last word.
-    pub(crate) fn of(declared: Option<&Declared>, own: &Overrides) -> Self {
+    pub(crate) fn of(declared: Option<&TritonConfig>, own: &Overrides) -> Self {
         let declared = declared.cloned().unwrap_or_default();
         let most = own.max_batch_rows.unwrap_or(declared.max_batch_size);
         let window = own
@@ -133,7 +133,7 @@ pub fn load(
     runtime: &Runtime,
     path: &Path,
     model: ModelName,
-    declared: Option<&Declared>,
+    declared: Option<&TritonConfig>,
     own: &Overrides,
     config: OnnxConfig,
 ) -> Result<Arc<dyn Backend>, PredictError> {
@@ -153,7 +153,7 @@ pub fn load(
     let sequences = declared.and_then(|declared| declared.sequences.clone());
     let signature = signature(&ports, declared, sequences.as_ref());
     let answer = unnamed(&signature.output, &ports);
-    let served = Served {
+    let served = ModelMetadata {
         versions: Vec::new(),
         config: declared.map(|declared| declared.config(told(&ports, declared))),
     };
@@ -200,7 +200,7 @@ pub fn load(
 /// What callers give and get: the graph's columns without those of sequences.
 fn signature(
     ports: &Ports,
-    declared: Option<&Declared>,
+    declared: Option<&TritonConfig>,
     sequences: Option<&Sequences>,
 ) -> Signature {
     let given = |port: &&Port| !sequences.is_some_and(|it| it.gives(&port.name));
@@ -229,7 +229,7 @@ fn unnamed(output: &Schema, ports: &Ports) -> SchemaRef {
 }
 
 /// The inputs and outputs of a graph in Triton's words, for what a file does not say of them.
-fn told(ports: &Ports, declared: &Declared) -> [Vec<(String, String, Vec<i64>)>; 2] {
+fn told(ports: &Ports, declared: &TritonConfig) -> [Vec<(String, String, Vec<i64>)>; 2] {
     let told = |ports: &[Port], batched: bool| {
         let rows = (batched && declared.max_batch_size == 0).then_some(-1);
         let told = ports.iter().map(|port| {
@@ -245,7 +245,7 @@ fn told(ports: &Ports, declared: &Declared) -> [Vec<(String, String, Vec<i64>)>;
 }
 
 /// The columns of an answer, with the names of their values where the files have them.
-fn named(outputs: &[Port], declared: Option<&Declared>) -> Schema {
+fn named(outputs: &[Port], declared: Option<&TritonConfig>) -> Schema {
     let fields = outputs.iter().map(|port| {
         let labels = declared.and_then(|declared| declared.labels_of(&port.name));
         match (labels, &port.classes) {

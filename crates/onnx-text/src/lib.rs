@@ -49,7 +49,7 @@ use self::thread::{BatchWindow, Queue};
 use self::wanted::Wanted;
 use volley_model_directory::layout;
 use volley_model_directory::overrides::VARIANT;
-use volley_model_directory::registered::Registered;
+use volley_model_directory::registered::RegisteredConfig;
 use volley_onnx_runtime::session::Place;
 use volley_onnx_runtime::watch::Watch;
 use volley_onnx_runtime::{Device, OnnxConfig, Runtime, graph, session};
@@ -90,7 +90,7 @@ pub fn load(
     directory: &Path,
     model: ModelName,
     defaults: &Parameters,
-    registered: &Registered,
+    registered: &RegisteredConfig,
     config: OnnxConfig,
 ) -> Result<Arc<dyn Backend>, PredictError> {
     let mut settings = Settings::read(directory, registered)?;
@@ -197,7 +197,7 @@ pub fn estimate(config: &OnnxConfig, graph: &graph::GraphSummary) -> u64 {
 pub(crate) fn bare_tokens(directory: &Path, text: &str) -> Result<Vec<i64>, PredictError> {
     let texts = Texts::read(
         directory,
-        &Settings::read(directory, &Registered::default())?,
+        &Settings::read(directory, &RegisteredConfig::default())?,
     )?;
     let column: arrow_array::ArrayRef = Arc::new(arrow_array::StringArray::from(vec![text]));
     let rows = RecordBatch::try_from_iter([(volley_types::signature::TEXT, column)])
@@ -217,7 +217,7 @@ pub(crate) fn bare_tokens(directory: &Path, text: &str) -> Result<Vec<i64>, Pred
 pub fn details(
     directory: &Path,
     graph: &Path,
-    registered: &Registered,
+    registered: &RegisteredConfig,
     config: &OnnxConfig,
 ) -> Result<Vec<(&'static str, String)>, PredictError> {
     let settings = Settings::read(directory, registered)?;

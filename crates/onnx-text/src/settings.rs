@@ -14,8 +14,8 @@ use self::files::{
 };
 use super::lanes::SessionPool;
 use super::plan::Budget;
-use volley_model_directory::overrides::{Activation, Kind, Overrides, Pooling};
-use volley_model_directory::registered::{ModelConfig, Registered};
+use volley_model_directory::overrides::{Activation, ModelKind, Overrides, Pooling};
+use volley_model_directory::registered::{ModelConfig, RegisteredConfig};
 use volley_onnx_runtime::session::Place;
 
 /// The longest text in tokens, where nothing says less.
@@ -76,10 +76,13 @@ impl Settings {
     ///
     /// # Errors
     /// `InvalidInput` naming the file that is malformed.
-    pub(super) fn read(directory: &Path, registered: &Registered) -> Result<Self, PredictError> {
+    pub(super) fn read(
+        directory: &Path,
+        registered: &RegisteredConfig,
+    ) -> Result<Self, PredictError> {
         let told = registered.config.clone().unwrap_or_default();
         let config = config(directory, registered)?;
-        let own = Overrides::read(directory, Kind::Encoder)?;
+        let own = Overrides::read(directory, ModelKind::Encoder)?;
         let modules: Option<Vec<Module>> = json(directory, "modules.json")?;
         let listed = modules.as_deref().unwrap_or_default();
         let pooling: PoolingConfig = of_module(directory, listed, "Pooling")?;
@@ -196,7 +199,7 @@ impl Settings {
 }
 
 /// The `config.json` that was registered, or else the directory's.
-fn config(directory: &Path, registered: &Registered) -> Result<Config, PredictError> {
+fn config(directory: &Path, registered: &RegisteredConfig) -> Result<Config, PredictError> {
     match registered.all_config() {
         Some(text) => serde_json::from_str(text).map_err(|error| {
             PredictError::invalid("'model_config.all_config' is no config.json").with_source(error)

@@ -32,6 +32,6 @@ mod ranks;
 pub mod rollout;
 mod wanted;
 
-pub use crate::input::{Held, Moves, PlacementInput, PlacementWorker};
+pub use crate::input::{Moves, PlacedReplica, PlacementInput, PlacementWorker};
 pub use crate::output::{Move, MoveReason, Plan};
 pub use crate::plan::plan;

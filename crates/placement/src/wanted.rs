@@ -6,7 +6,7 @@ use volley_types::{ModelVersion, WorkerId};
 use crate::fleet::Need;
 
 /// One version of a model, its workers of now and how many there shall be.
-pub(crate) struct Wanted<'a> {
+pub(crate) struct DesiredVersion<'a> {
     pub(crate) entry: &'a ModelEntry,
     pub(crate) version: ModelVersion,
     pub(crate) count: usize,
@@ -24,7 +24,7 @@ pub(crate) struct Wanted<'a> {
 
 /// What a replica needs of its worker.
 pub(crate) fn need<'n>(
-    one: &Wanted<'n>,
+    one: &DesiredVersion<'n>,
     deployment: &'n Deployment,
     avoid: &'n [usize],
 ) -> Need<'n> {
@@ -46,7 +46,7 @@ pub(crate) fn workers_of(deployment: &Deployment, old: bool) -> &[WorkerId] {
     }
 }
 
-impl Wanted<'_> {
+impl DesiredVersion<'_> {
     pub(crate) fn deployment(&self) -> Option<&Deployment> {
         self.entry.deployment.as_ref()
     }

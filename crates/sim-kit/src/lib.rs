@@ -3,7 +3,7 @@
 //!
 //! A [`World`] is what a story happens to. There are two: coordinators with their real consensus,
 //! store and services (`volley-cluster`, in its tests), and a whole cluster with the real planner,
-//! heartbeats and routing (`volley-sim`). Both have their [`Story`] told here.
+//! heartbeats and routing (`volley-sim`). Both have their [`Scenario`] told here.
 //!
 //! Reading order: [`story`], [`seeds`], [`laws`], [`network`]; then the two clocks: [`agenda`] for
 //! a world whose events are values, `process` (feature `paused-time`) for one that runs real tasks;
@@ -19,4 +19,4 @@ pub mod story;
 #[cfg(feature = "paused-time")]
 pub mod trace;
 
-pub use crate::story::{Broken, Story, World};
+pub use crate::story::{FailedScenario, Scenario, World};

@@ -45,10 +45,10 @@ pub trait World: Sized {
     fn on_its_clock<T>(seed: u64, work: impl Future<Output = T>) -> T;
 
     /// The world before anything is in it.
-    fn new(story: &Story<Self>, trace: &Self::Trace) -> Self;
+    fn new(story: &Scenario<Self>, trace: &Self::Trace) -> Self;
 
     /// Everything that is there before the first act.
-    fn begin(&mut self, story: &Story<Self>) -> impl Future<Output = Result<(), String>>;
+    fn begin(&mut self, story: &Scenario<Self>) -> impl Future<Output = Result<(), String>>;
 
     /// Does what an act says.
     fn perform(&mut self, act: Self::Act) -> impl Future<Output = Result<(), String>>;
@@ -62,7 +62,7 @@ pub trait World: Sized {
     /// Runs until everything is well, which it must be soon.
     fn settle(
         &mut self,
-        story: &Story<Self>,
+        story: &Scenario<Self>,
     ) -> impl Future<Output = Result<Self::Summary, String>>;
 
     /// Ends all that runs, however the story went.
@@ -70,7 +70,7 @@ pub trait World: Sized {
 }
 
 /// The beginning, and acts, each with the time after it in milliseconds.
-pub struct Story<W: World> {
+pub struct Scenario<W: World> {
     /// Decides everything that chance does.
     pub seed: u64,
     /// How it begins.
@@ -79,7 +79,7 @@ pub struct Story<W: World> {
     pub acts: Vec<(W::Act, u64)>,
 }
 
-impl<W: World> Clone for Story<W> {
+impl<W: World> Clone for Scenario<W> {
     fn clone(&self) -> Self {
         Self {
             acts: self.acts.clone(),
@@ -88,13 +88,13 @@ impl<W: World> Clone for Story<W> {
     }
 }
 
-impl<W: World> PartialEq for Story<W> {
+impl<W: World> PartialEq for Scenario<W> {
     fn eq(&self, other: &Self) -> bool {
         (self.seed, &self.setting, &self.acts) == (other.seed, &other.setting, &other.acts)
     }
 }
 
-impl<W: World> Debug for Story<W> {
+impl<W: World> Debug for Scenario<W> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.text())
     }
@@ -102,20 +102,20 @@ impl<W: World> Debug for Story<W> {
 
 /// A story that broke a law, cut down to what it takes.
 #[derive(Debug)]
-pub struct Broken<W: World> {
+pub struct FailedScenario<W: World> {
     /// The story.
-    pub story: Story<W>,
+    pub story: Scenario<W>,
     /// The law.
     pub why: String,
 }
 
-impl<W: World> fmt::Display for Broken<W> {
+impl<W: World> fmt::Display for FailedScenario<W> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}\n{}", self.why, self.story.text())
     }
 }
 
-impl<W: World> Story<W> {
+impl<W: World> Scenario<W> {
     /// The story of that seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
@@ -174,7 +174,7 @@ impl<W: World> Story<W> {
     /// The shortest story that ends badly too, as far as leaving out one act after the other
     /// finds it, and how it ends.
     #[must_use]
-    pub fn shrunk(&self, why: String) -> Broken<W> {
+    pub fn shrunk(&self, why: String) -> FailedScenario<W> {
         let (mut story, mut why) = (self.clone(), why);
         let mut at = 0;
         while at < story.acts.len() {
@@ -185,7 +185,7 @@ impl<W: World> Story<W> {
                 Ok(_) => at += 1,
             }
         }
-        Broken { story, why }
+        FailedScenario { story, why }
     }
 
     /// The story, for people.
@@ -206,9 +206,9 @@ impl<W: World> Story<W> {
 ///
 /// # Errors
 /// One that ended badly, cut down.
-pub fn tell_all<W: World>(seeds: Range<u64>) -> Result<Vec<W::Summary>, Broken<W>> {
+pub fn tell_all<W: World>(seeds: Range<u64>) -> Result<Vec<W::Summary>, FailedScenario<W>> {
     seeds::on_all_processors(seeds, |seed| {
-        let story = Story::<W>::new(seed);
+        let story = Scenario::<W>::new(seed);
         story.tell().map_err(|why| story.shrunk(why))
     })
 }

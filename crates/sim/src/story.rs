@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use volley_sim_kit::{Story, World};
+use volley_sim_kit::{Scenario, World};
 use volley_types::registry::{
     BackendKind, DeployOptions, ModelSource, ModelVersionSpec, RegistryCommand,
 };
@@ -29,7 +29,7 @@ const REST_MS: u64 = 6_000;
 
 /// One thing that goes wrong, or that an operator does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
+pub enum Fault {
     /// A worker's process dies.
     Kill(usize),
     /// It is started again.
@@ -66,7 +66,7 @@ pub enum Act {
     Undeploy(usize),
 }
 
-impl Act {
+impl Fault {
     fn draw(random: &mut fastrand::Rng) -> Self {
         let (worker, coordinator) = (random.usize(..WORKERS), random.usize(..COORDINATORS));
         let model = random.usize(..MODELS);
@@ -102,7 +102,7 @@ pub struct Drill(Simulation);
 
 impl World for Drill {
     type Setting = ();
-    type Act = Act;
+    type Act = Fault;
     type Summary = ();
     type Trace = ();
 
@@ -112,8 +112,8 @@ impl World for Drill {
 
     fn setting(_: &mut fastrand::Rng) {}
 
-    fn act(random: &mut fastrand::Rng) -> Act {
-        Act::draw(random)
+    fn act(random: &mut fastrand::Rng) -> Fault {
+        Fault::draw(random)
     }
 
     fn describe((): &()) -> String {
@@ -131,7 +131,7 @@ impl World for Drill {
         }
     }
 
-    fn new(story: &Story<Self>, (): &()) -> Self {
+    fn new(story: &Scenario<Self>, (): &()) -> Self {
         Self(Simulation::new(Settings {
             coordinators: COORDINATORS,
             workers: WORKERS,
@@ -145,14 +145,14 @@ impl World for Drill {
         }))
     }
 
-    async fn begin(&mut self, _: &Story<Self>) -> Result<(), String> {
+    async fn begin(&mut self, _: &Scenario<Self>) -> Result<(), String> {
         self.0.submit((0..MODELS).map(register));
         self.0.submit((0..2).map(|model| deploy(model, 2, true)));
         self.0.run(BEGINS_MS);
         Ok(())
     }
 
-    async fn perform(&mut self, act: Act) -> Result<(), String> {
+    async fn perform(&mut self, act: Fault) -> Result<(), String> {
         perform(&mut self.0, act);
         Ok(())
     }
@@ -167,7 +167,7 @@ impl World for Drill {
         Ok(())
     }
 
-    async fn settle(&mut self, story: &Story<Self>) -> Result<(), String> {
+    async fn settle(&mut self, story: &Scenario<Self>) -> Result<(), String> {
         let world = &mut self.0;
         let is_well = |world: &Simulation| world.is_served() && world.agreed().is_ok();
         let by_ms = BEGINS_MS + story.length_ms() + PATIENCE_MS;
@@ -187,28 +187,28 @@ impl World for Drill {
     fn end(&mut self) {}
 }
 
-fn perform(world: &mut Simulation, act: Act) {
+fn perform(world: &mut Simulation, act: Fault) {
     match act {
-        Act::Kill(worker) => world.kill(worker),
-        Act::Start(worker) => world.start(worker),
-        Act::FreezeWorker(worker, ms) => world.freeze_worker(worker, ms),
-        Act::Freeze(coordinator, ms) => world.freeze(coordinator, ms),
-        Act::Restart(coordinator, ms) => world.restart(coordinator, ms),
-        Act::Leap(coordinator, ms) => world.leap(coordinator, ms),
-        Act::Cut(worker, coordinator) => world.cut(worker, coordinator),
-        Act::Mute(worker, coordinator) => world.mute(worker, coordinator),
-        Act::Deafen(worker, coordinator) => world.deafen(worker, coordinator),
-        Act::Mend(worker, coordinator) => world.mend(worker, coordinator),
-        Act::Reset(worker, coordinator) => world.reset(worker, coordinator),
-        Act::Lose(worker, lossy) => world.lose(worker, lossy),
-        Act::Fail(worker, fail) => world.fail_requests(worker, fail),
-        Act::Part(speaker, hearer, parted) => world.part(speaker, hearer, parted),
-        Act::Elect(coordinator) => world.elect(coordinator),
-        Act::Deploy(model, replicas, spread, new) => {
+        Fault::Kill(worker) => world.kill(worker),
+        Fault::Start(worker) => world.start(worker),
+        Fault::FreezeWorker(worker, ms) => world.freeze_worker(worker, ms),
+        Fault::Freeze(coordinator, ms) => world.freeze(coordinator, ms),
+        Fault::Restart(coordinator, ms) => world.restart(coordinator, ms),
+        Fault::Leap(coordinator, ms) => world.leap(coordinator, ms),
+        Fault::Cut(worker, coordinator) => world.cut(worker, coordinator),
+        Fault::Mute(worker, coordinator) => world.mute(worker, coordinator),
+        Fault::Deafen(worker, coordinator) => world.deafen(worker, coordinator),
+        Fault::Mend(worker, coordinator) => world.mend(worker, coordinator),
+        Fault::Reset(worker, coordinator) => world.reset(worker, coordinator),
+        Fault::Lose(worker, lossy) => world.lose(worker, lossy),
+        Fault::Fail(worker, fail) => world.fail_requests(worker, fail),
+        Fault::Part(speaker, hearer, parted) => world.part(speaker, hearer, parted),
+        Fault::Elect(coordinator) => world.elect(coordinator),
+        Fault::Deploy(model, replicas, spread, new) => {
             world.submit(new.then(|| register(model)));
             world.submit([deploy(model, replicas, spread)]);
         }
-        Act::Undeploy(model) => world.submit([RegistryCommand::Undeploy(name(model))]),
+        Fault::Undeploy(model) => world.submit([RegistryCommand::Undeploy(name(model))]),
     }
 }
 

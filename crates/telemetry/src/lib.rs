@@ -7,5 +7,5 @@ pub mod otlp;
 mod stream;
 
 pub use logging::{LogFormat, LoggingError, init_logging};
-pub use metrics::{HeldStreams, Metrics, WorkerCounts};
+pub use metrics::{Metrics, ResumeCounts, WorkerCounts};
 pub use stream::{StreamRecord, recorded};

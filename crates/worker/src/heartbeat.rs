@@ -14,7 +14,7 @@ use volley_proto::worker::v1 as wire;
 use volley_proto::worker::v1::worker_service_client::WorkerServiceClient;
 use volley_proto::worker_report::orders_from_wire;
 use volley_security::nodes::NodeKind;
-use volley_types::{NodeIdentity, Orders, Revision, WorkerReport};
+use volley_types::{Assignments, NodeIdentity, Revision, WorkerReport};
 
 use crate::Worker;
 
@@ -67,7 +67,7 @@ impl Worker {
 
     /// Keeps a stream to each coordinator that is configured or known to the cluster, and ends
     /// those to coordinators that are neither any more.
-    pub(crate) fn report_to(&self, orders: &Orders) {
+    pub(crate) fn report_to(&self, orders: &Assignments) {
         let mut streams = self.0.streams.lock();
         // A coordinator that lags must not take back what a later one said.
         if orders.revision < streams.revision {

@@ -34,7 +34,7 @@ use tokio_util::task::TaskTracker;
 use volley_backend::BackendLoader;
 use volley_telemetry::Metrics;
 use volley_types::registry::{Assignment, BackendKind};
-use volley_types::{Incarnation, ModelName, Orders, Revision};
+use volley_types::{Assignments, Incarnation, ModelName, Revision};
 
 pub use crate::config::WorkerConfig;
 use crate::heartbeat::Streams;
@@ -130,7 +130,7 @@ impl Worker {
         worker.spawn(worker.0.overseer.clone().run(worker.0.config.write_stall));
         let budget = memory::size(worker.0.ledger.budget());
         tracing::info!(budget, "memory for models");
-        worker.report_to(&Orders {
+        worker.report_to(&Assignments {
             revision: Revision::default(),
             assignments: Vec::new(),
             coordinators: Vec::new(),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use volley_backend::{BackendLoader, Hold, Lost};
+use volley_backend::{BackendLoader, Hold, LossFuture};
 use volley_types::registry::Assignment;
 use volley_types::{ErrorCode, ModelRef, PredictError};
 
@@ -66,7 +66,7 @@ impl Worker {
 
     /// Waits for the loss of a model, where it can be lost. The replica has failed then, and is
     /// tried again after a good while: what was lost once is likely to be lost again.
-    pub(crate) fn watch(&self, replica: &Arc<Replica>, lost: Option<Lost>) {
+    pub(crate) fn watch(&self, replica: &Arc<Replica>, lost: Option<LossFuture>) {
         let (worker, replica) = (self.clone(), replica.clone());
         let Some(lost) = lost else { return };
         self.spawn(async move {
@@ -86,7 +86,10 @@ impl Worker {
         });
     }
 
-    async fn load_once(&self, replica: &Replica) -> Result<(Loaded, Option<Lost>), PredictError> {
+    async fn load_once(
+        &self,
+        replica: &Replica,
+    ) -> Result<(Loaded, Option<LossFuture>), PredictError> {
         let assignment = &replica.assignment;
         let loader = self.loader(assignment)?;
         let _hold = prepare(&loader, replica).await?;

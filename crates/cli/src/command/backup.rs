@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, bail, ensure};
 use volley_artifacts::keep;
 use volley_client::Client;
-use volley_cluster::backup::{self, BackupHead, Beginning, MAX_BACKUP_BYTES, RecoverySource};
+use volley_cluster::backup::{self, BackupHead, ClusterSeed, MAX_BACKUP_BYTES, RecoverySource};
 
 use super::explain;
 use crate::args::ops::{Backup, Recover, Restore};
@@ -74,7 +74,7 @@ fn warning(survivor: &RecoverySource) -> String {
 }
 
 /// Where the new cluster begins, by its first coordinator's configuration.
-fn beginning(plan: &CoordinatorPlan) -> anyhow::Result<Beginning<'_>> {
+fn beginning(plan: &CoordinatorPlan) -> anyhow::Result<ClusterSeed<'_>> {
     if let Membership::Bootstrap(members) = &plan.membership {
         ensure!(
             members.len() == 1,
@@ -83,7 +83,7 @@ fn beginning(plan: &CoordinatorPlan) -> anyhow::Result<Beginning<'_>> {
             members.len()
         );
     }
-    Ok(Beginning {
+    Ok(ClusterSeed {
         data_dir: &plan.cluster.data_dir,
         node: plan.cluster.node_id,
         advertise: plan.cluster.advertise.clone(),

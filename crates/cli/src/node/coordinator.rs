@@ -27,7 +27,7 @@ use volley_gateway::{
 use volley_security::Authenticator;
 use volley_security::nodes::{Dialer, NodeKind, only};
 use volley_telemetry::Metrics;
-use volley_telemetry::otlp::{Exporter, OtlpConfig, SpanKind, Traced, Tracer};
+use volley_telemetry::otlp::{Exporter, OtlpConfig, SpanKind, TracedPredict, Tracer};
 use volley_types::{
     ChunkStream, ErrorCode, Intake, ModelName, ModelRef, NodeId, NodeIdentity, Predict,
     PredictError, PredictRequest, Signature,
@@ -320,7 +320,7 @@ fn encode(
     Arc::new(move || {
         metrics.set_raft_failure(!cluster.healthy(), failures.last_s());
         let held = streams.counts();
-        metrics.set_held_streams(volley_telemetry::HeldStreams {
+        metrics.set_held_streams(volley_telemetry::ResumeCounts {
             streams: held.streams,
             bytes: held.bytes,
             taken_up: held.taken_up,
@@ -447,7 +447,7 @@ fn connect(dialer: Dialer, tracer: Tracer) -> Connect {
             Ok(client) => {
                 let told = vec![("server.address", address.to_owned())];
                 let name = "call worker";
-                Traced::around(Arc::new(client), &tracer, name, SpanKind::Client, told)
+                TracedPredict::around(Arc::new(client), &tracer, name, SpanKind::Client, told)
             }
             Err(error) => {
                 tracing::error!(error = error.chain(), "a worker's address cannot be used");

@@ -27,7 +27,7 @@ use volley_sim_kit::process::Life;
 use volley_sim_kit::trace::Trace;
 
 use crate::lines::{Line, Lines};
-use crate::service::{MembershipDoor, RaftDoor};
+use crate::service::{MembershipEndpoint, RaftEndpoint};
 
 /// After so long without a sign of life a connection is given up, and all calls on it fail.
 const KEEPALIVE: Duration = Duration::from_secs(15);
@@ -58,8 +58,8 @@ struct State {
 #[derive(Clone)]
 struct Server {
     life: Life,
-    raft: RaftServiceServer<RaftDoor>,
-    membership: MembershipServiceServer<MembershipDoor>,
+    raft: RaftServiceServer<RaftEndpoint>,
+    membership: MembershipServiceServer<MembershipEndpoint>,
 }
 
 /// What chance decides about one message.

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use volley_sim_kit::network::NetworkConditions;
 use volley_sim_kit::process::on_simulated_time;
 use volley_sim_kit::trace::Trace;
-use volley_sim_kit::{Story, World};
+use volley_sim_kit::{Scenario, World};
 use volley_types::NodeId;
 
 use super::history::Outcome;
@@ -140,7 +140,7 @@ impl World for Consensus {
         on_simulated_time(seed ^ 3, work)
     }
 
-    fn new(story: &Story<Self>, trace: &Trace) -> Self {
+    fn new(story: &Scenario<Self>, trace: &Trace) -> Self {
         let every = story.setting.snapshot_every;
         let world = Coordinators::new(story.seed, every, trace.clone());
         let (users, now) = (Users::new(&world), Instant::now());
@@ -157,7 +157,7 @@ impl World for Consensus {
     }
 
     /// The first coordinators, and all users.
-    async fn begin(&mut self, story: &Story<Self>) -> Result<(), String> {
+    async fn begin(&mut self, story: &Scenario<Self>) -> Result<(), String> {
         self.began = Instant::now();
         for node in 1..=story.setting.first {
             self.world.start(node).await?;
@@ -258,7 +258,7 @@ impl World for Consensus {
         self.world.heal().await
     }
 
-    async fn settle(&mut self, _: &Story<Self>) -> Result<Summary, String> {
+    async fn settle(&mut self, _: &Scenario<Self>) -> Result<Summary, String> {
         let resumed = self.resumes().await?;
         let changes = self.changes_end().await?;
         self.users.stop.cancel();

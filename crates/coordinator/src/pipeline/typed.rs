@@ -9,7 +9,7 @@ use volley_types::registry::{
     Branch, ColumnRef, ColumnType, Inputs, PARAMETERS, PipelineSpec, PipelineStep, REQUEST, Shape,
     StepKind,
 };
-use volley_types::signature::{EMBEDDING, SCORE, SERVED_VERSION, Served, TOKENS};
+use volley_types::signature::{EMBEDDING, ModelMetadata, SCORE, SERVED_VERSION, TOKENS};
 use volley_types::{ModelRef, PredictError, Signature, Task};
 
 use super::tensor;
@@ -145,7 +145,7 @@ impl Typed {
             {
                 let signature = signature_of(model).map_err(|error| super::of_step(step, error))?;
                 if let Some(version) = parameters.text(SERVED_VERSION)
-                    && !Served::of(&signature).versions.contains(&version)
+                    && !ModelMetadata::of(&signature).versions.contains(&version)
                 {
                     return Err(wrong(
                         step,
@@ -161,7 +161,7 @@ impl Typed {
         let output = typed.output(spec, shape.output)?;
         typed.signature.output = Arc::new(output);
         if let Some(ensemble) = &spec.ensemble {
-            let served = Served {
+            let served = ModelMetadata {
                 versions: vec![VERSION.to_owned()],
                 config: serde_json::from_str(&ensemble.config).ok(),
             };

@@ -12,7 +12,7 @@ use futures::{Stream, StreamExt};
 use volley_types::chunk::BatchResult;
 use volley_types::continuation::Ledger;
 use volley_types::{
-    ErrorCode, ErrorOrigin, GenerationRow, PredictError, PredictRequest, Sent, WorkerId,
+    ErrorCode, ErrorOrigin, GenerationRow, PredictError, PredictRequest, SentAnswers, WorkerId,
 };
 
 use super::{Answer, AttemptPlan};
@@ -201,7 +201,7 @@ impl Course {
     }
 
     /// The request again, behind what was sent.
-    fn behind(&self, sent: &Sent) -> Option<PredictRequest> {
+    fn behind(&self, sent: &SentAnswers) -> Option<PredictRequest> {
         let mut request = self.request.as_ref()?.try_clone()?;
         request.continuation = request.continuation.behind(sent.clone());
         Some(request)
@@ -210,7 +210,7 @@ impl Course {
 
 /// Whether an answer goes on behind what was sent. One of a worker that knows nothing of this
 /// would begin anew.
-fn follows(answer: &Answer, sent: &Sent, schema: &SchemaRef) -> bool {
+fn follows(answer: &Answer, sent: &SentAnswers, schema: &SchemaRef) -> bool {
     let first = answer.first.as_ref();
     let sequence = first.and_then(|first| {
         let row = GenerationRow::rows(first).ok()?.next()?;

@@ -13,8 +13,8 @@ use bytes::Bytes;
 use futures::stream;
 use parking_lot::Mutex;
 use volley_types::{
-    ErrorCode, EventPieces, HeldStreams, NodeId, PredictError, StreamId, StreamOwner, TakenUp,
-    TenantId,
+    ErrorCode, EventPieces, NodeId, PredictError, ResumedStream, StreamId, StreamOwner,
+    StreamSource, TenantId,
 };
 
 /// What a response costs besides its text.
@@ -233,8 +233,13 @@ impl Held {
 }
 
 #[async_trait]
-impl HeldStreams for Responses {
-    async fn take_up(&self, id: &StreamId, _: u64, caller: &str) -> Result<TakenUp, PredictError> {
+impl StreamSource for Responses {
+    async fn take_up(
+        &self,
+        id: &StreamId,
+        _: u64,
+        caller: &str,
+    ) -> Result<ResumedStream, PredictError> {
         let mut text = self.find(id, caller)?;
         let mut pieces = Vec::new();
         while !text.is_empty() {
@@ -242,7 +247,7 @@ impl HeldStreams for Responses {
             pieces.push(Ok(piece));
         }
         let pieces: EventPieces = Box::pin(stream::iter(pieces));
-        Ok(TakenUp::Events(pieces))
+        Ok(ResumedStream::Events(pieces))
     }
 
     async fn cancel(&self, id: &StreamId, caller: &str) -> Result<(), PredictError> {

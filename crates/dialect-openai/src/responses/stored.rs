@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use volley_http_edge::axum::Json;
 use volley_http_edge::axum::response::{IntoResponse, Response};
-use volley_types::{ErrorCode, HeldStreams, PredictError, StreamId, TakenUp};
+use volley_types::{ErrorCode, PredictError, ResumedStream, StreamId, StreamSource};
 
 use crate::state::ResponsesCaller as Caller;
 use volley_http_edge::context::RequestContext;
@@ -53,7 +53,7 @@ pub(super) fn missing_previous() -> PredictError {
     )
 }
 
-fn holder(caller: &Caller, id: &str) -> Result<(StreamId, Arc<dyn HeldStreams>), PredictError> {
+fn holder(caller: &Caller, id: &str) -> Result<(StreamId, Arc<dyn StreamSource>), PredictError> {
     let held = parse(id).and_then(|id| Some((caller.state.holder(&id)?, id)));
     held.map(|(holder, id)| (id, holder))
         .ok_or_else(|| missing(id))
@@ -67,7 +67,7 @@ fn holder(caller: &Caller, id: &str) -> Result<(StreamId, Arc<dyn HeldStreams>),
 pub(super) async fn find(caller: &Caller, id: &str) -> Result<Stored, PredictError> {
     let (held, holder) = holder(caller, id)?;
     let taken_up = holder.take_up(&held, 0, caller.principal.who()).await;
-    let TakenUp::Events(mut pieces) = taken_up.map_err(|error| named(error, id))? else {
+    let ResumedStream::Events(mut pieces) = taken_up.map_err(|error| named(error, id))? else {
         return Err(missing(id));
     };
     let (mut text, most) = (Vec::new(), caller.state.responses().largest() + AROUND);

@@ -10,13 +10,13 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::task::AbortHandle;
 use volley_types::registry::{RegistryCommand, TaskRecord, TaskState};
-use volley_types::{Control, ErrorCode, HeldTask, HeldTasks, NodeId, PredictError};
+use volley_types::{Control, ErrorCode, NodeId, PredictError, StoredTask, TaskSource};
 
 use crate::settings;
 use volley_dialect_kit::clock::now_ms;
 
 /// The way to the tasks that another coordinator holds; `None` when it is no member.
-pub type PeerTasks = Arc<dyn Fn(NodeId) -> Option<Arc<dyn HeldTasks>> + Send + Sync>;
+pub type PeerTasks = Arc<dyn Fn(NodeId) -> Option<Arc<dyn TaskSource>> + Send + Sync>;
 
 /// The batches of all coordinators.
 #[derive(Clone)]
@@ -40,7 +40,7 @@ impl ClusterBatches {
         &self,
         own: NodeId,
         node: NodeId,
-    ) -> Result<Arc<dyn HeldTasks>, PredictError> {
+    ) -> Result<Arc<dyn TaskSource>, PredictError> {
         if own == node {
             return Ok(Arc::new(self.own.clone()));
         }
@@ -249,10 +249,10 @@ impl Drop for EndGuard {
 }
 
 #[async_trait]
-impl HeldTasks for Batches {
-    async fn list(&self) -> Result<Vec<HeldTask>, PredictError> {
+impl TaskSource for Batches {
+    async fn list(&self) -> Result<Vec<StoredTask>, PredictError> {
         let held = self.0.lock();
-        let listed = held.0.iter().map(|(id, batch)| HeldTask {
+        let listed = held.0.iter().map(|(id, batch)| StoredTask {
             id: id.clone(),
             record: batch.record.clone(),
             response: None,
@@ -260,14 +260,14 @@ impl HeldTasks for Batches {
         Ok(listed.collect())
     }
 
-    async fn get(&self, id: &str) -> Result<HeldTask, PredictError> {
+    async fn get(&self, id: &str) -> Result<StoredTask, PredictError> {
         let held = self.0.lock();
         let batch = held.0.get(id).ok_or_else(missing)?;
         let response = match &batch.work {
             Work::Ended { response, .. } => response.clone(),
             Work::Running(_) => None,
         };
-        Ok(HeldTask {
+        Ok(StoredTask {
             id: id.to_owned(),
             record: batch.record.clone(),
             response,

@@ -16,7 +16,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 use volley_types::{
-    ErrorCode, HeldStreams, NodeId, PredictError, StreamId, StreamOwner, TakenUp, TenantId,
+    ErrorCode, NodeId, PredictError, ResumedStream, StreamId, StreamOwner, StreamSource, TenantId,
 };
 
 use super::held::{End, Held, gone, total};
@@ -158,15 +158,15 @@ impl Streams {
     /// What is left behind the event `after`.
     ///
     /// # Errors
-    /// As [`HeldStreams::take_up`].
+    /// As [`StreamSource::take_up`].
     pub(super) fn read(
         &self,
         id: &StreamId,
         after: u64,
         caller: &str,
-    ) -> Result<TakenUp, PredictError> {
+    ) -> Result<ResumedStream, PredictError> {
         let Some(reader) = self.find(id, caller)?.read(after)? else {
-            return Ok(TakenUp::Finished);
+            return Ok(ResumedStream::Finished);
         };
         let pieces = stream::unfold(Some(reader), async |reader| {
             let mut reader = reader?;
@@ -175,7 +175,7 @@ impl Streams {
             let reader = item.is_ok().then_some(reader);
             Some((item, reader))
         });
-        Ok(TakenUp::Events(Box::pin(pieces)))
+        Ok(ResumedStream::Events(Box::pin(pieces)))
     }
 
     fn find(&self, id: &StreamId, caller: &str) -> Result<Arc<Held>, PredictError> {
@@ -193,13 +193,13 @@ impl std::fmt::Debug for Streams {
 }
 
 #[async_trait]
-impl HeldStreams for Streams {
+impl StreamSource for Streams {
     async fn take_up(
         &self,
         id: &StreamId,
         after: u64,
         caller: &str,
-    ) -> Result<TakenUp, PredictError> {
+    ) -> Result<ResumedStream, PredictError> {
         let taken_up = self.read(id, after, caller)?;
         self.0.taken_up.fetch_add(1, Ordering::Relaxed);
         Ok(taken_up)

@@ -1,10 +1,13 @@
 use super::*;
 
 fn read(files: &[(&str, &str)]) -> Result<Settings, PredictError> {
-    read_with(files, &Registered::default())
+    read_with(files, &RegisteredConfig::default())
 }
 
-fn read_with(files: &[(&str, &str)], registered: &Registered) -> Result<Settings, PredictError> {
+fn read_with(
+    files: &[(&str, &str)],
+    registered: &RegisteredConfig,
+) -> Result<Settings, PredictError> {
     let directory = tempfile::tempdir().unwrap();
     for (name, text) in files {
         let path = directory.path().join(name);
@@ -165,7 +168,7 @@ fn what_is_misspelt_is_refused() {
 
 #[test]
 fn what_was_registered_wins_over_every_file() {
-    let registered = |config: serde_json::Value| Registered {
+    let registered = |config: serde_json::Value| RegisteredConfig {
         task: Some(Task::Embed),
         config: Some(serde_json::from_value(config).unwrap()),
         triton: None,

@@ -27,14 +27,14 @@ const APART: (u64, u64) = (200, 100);
 
 /// What became of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum MoveOutcome {
     /// The replica serves elsewhere, and is gone from where it was.
     Done,
     /// It stays where it was, or something else came between.
     GivenUp,
 }
 
-impl Ended {
+impl MoveOutcome {
     /// The stable name.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -104,7 +104,7 @@ impl Rebalancer {
         state: &Arc<RegistryState>,
         observed: &ObservedWorkers<'_>,
         now: Instant,
-    ) -> Vec<(Move, Ended)> {
+    ) -> Vec<(Move, MoveOutcome)> {
         let after = self.after;
         let is_recent = |at: &Instant| now.saturating_duration_since(*at) < after;
         let before = std::mem::replace(&mut self.seen, state.clone());
@@ -136,13 +136,13 @@ impl Rebalancer {
     }
 
     /// The moves that are over are forgotten.
-    fn settle(&mut self, state: &RegistryState, now: Instant) -> Vec<(Move, Ended)> {
+    fn settle(&mut self, state: &RegistryState, now: Instant) -> Vec<(Move, MoveOutcome)> {
         let mut ended = Vec::new();
         self.under_way.retain(|name, (one, begun)| {
             let late = PATIENCE <= now.saturating_duration_since(*begun);
             let entry = state.models.get(name);
             let end = if late {
-                Some(Ended::GivenUp)
+                Some(MoveOutcome::GivenUp)
             } else {
                 end_of(one, entry.map(|entry| &**entry))
             };
@@ -232,16 +232,16 @@ fn is_other(old: Option<&ModelEntry>, new: &ModelEntry) -> bool {
 
 /// How a move has ended, if it has: the leader leaves no more replicas than are wanted where one
 /// that stays is needed after all.
-fn end_of(one: &Move, entry: Option<&ModelEntry>) -> Option<Ended> {
+fn end_of(one: &Move, entry: Option<&ModelEntry>) -> Option<MoveOutcome> {
     let Some((entry, deployment)) = entry.and_then(|it| Some((it, it.deployment.as_ref()?))) else {
-        return Some(Ended::GivenUp);
+        return Some(MoveOutcome::GivenUp);
     };
     let stands = deployment.revision == one.deployment && deployment.rollout.is_none();
     let placed = |worker: &WorkerId| stands && entry.placement.contains(worker);
     let beyond = (deployment.replicas as usize) < entry.placement.len();
     match (placed(&one.from), placed(&one.to)) {
         (true, true) if beyond => None,
-        (false, true) => Some(Ended::Done),
-        _ => Some(Ended::GivenUp),
+        (false, true) => Some(MoveOutcome::Done),
+        _ => Some(MoveOutcome::GivenUp),
     }
 }

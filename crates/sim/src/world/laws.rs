@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use volley_placement::Plan;
 use volley_sim_kit::laws::Verdict;
 use volley_types::control::Liveness;
-use volley_types::registry::{ModelEntry, Placing, RegistryState};
+use volley_types::registry::{ModelEntry, PlacementDecision, RegistryState};
 use volley_types::{ModelName, ModelVersion, Revision, WorkerId};
 
 use super::{Settings, Simulation};
@@ -148,7 +148,11 @@ impl Simulation {
     }
 
     /// Replicas that still are wanted go only where their worker has been silent for the grace.
-    fn moved_without_need(&self, entry: &ModelEntry, placing: &Placing) -> Option<String> {
+    fn moved_without_need(
+        &self,
+        entry: &ModelEntry,
+        placing: &PlacementDecision,
+    ) -> Option<String> {
         let deployment = entry.deployment.as_ref()?;
         if deployment.rollout.is_some() {
             return None;
@@ -179,7 +183,7 @@ impl Simulation {
         state: &RegistryState,
         plan: &Plan,
         entry: &ModelEntry,
-        placing: &Placing,
+        placing: &PlacementDecision,
     ) -> Option<String> {
         let deployment = entry.deployment.as_ref()?;
         let spread = deployment.options.spread.as_deref()?;

@@ -76,7 +76,7 @@ async fn an_ended_stream_is_kept_for_the_window_or_until_its_room_is_needed() {
     settle().await;
     for id in &ids[1..] {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let TakenUp::Events(events) = streams.take_up(id, 0, "me").await.unwrap() else {
+        let ResumedStream::Events(events) = streams.take_up(id, 0, "me").await.unwrap() else {
             panic!("one event is there");
         };
         assert_eq!(events.count().await, 1);
