@@ -29,7 +29,7 @@ const MAX_REDIRECTS: usize = 5;
 
 /// Makes the HTTP clients of one store.
 #[derive(Debug)]
-pub(crate) struct Caller {
+pub(crate) struct ClientFactory {
     connect_timeout: Duration,
     stall_timeout: Duration,
     headers: HeaderMap,
@@ -49,14 +49,14 @@ struct Rules {
 /// What was to be called may not be.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("this worker may not call there")]
-pub(crate) struct Forbidden;
+pub(crate) struct ForbiddenAddress;
 
 /// A redirect that is not followed.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the server answered with a redirect")]
-pub(crate) struct Redirected;
+pub(crate) struct RedirectRejected;
 
-impl Caller {
+impl ClientFactory {
     pub(crate) fn new(url: &ModelUrl, config: &ArtifactConfig) -> Result<Self, PredictError> {
         let mut headers = HeaderMap::new();
         if let Some(token) = config.token(url) {
@@ -100,7 +100,7 @@ fn bearer(token: &CredentialRef) -> Result<HeaderValue, PredictError> {
     Ok(value)
 }
 
-impl HttpConnector for Caller {
+impl HttpConnector for ClientFactory {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let failed = |error: reqwest::Error| object_store::Error::Generic {
             store: "HTTP",
@@ -130,7 +130,7 @@ impl HttpConnector for Caller {
         };
         let client = client.build().map_err(failed)?;
         let rules = self.rules.clone();
-        Ok(HttpClient::new(Guarded { client, rules }))
+        Ok(HttpClient::new(BoundedClient { client, rules }))
     }
 }
 
@@ -138,7 +138,7 @@ impl Rules {
     /// Headers with secrets do not go along to another host.
     fn follow(&self, attempt: Attempt<'_>) -> reqwest::redirect::Action {
         if attempt.previous().len() > MAX_REDIRECTS {
-            return attempt.error(Redirected);
+            return attempt.error(RedirectRejected);
         }
         let url = attempt.url();
         let is_scheme = url.scheme() == "https" || (url.scheme() == "http" && !self.https_only);
@@ -152,7 +152,7 @@ impl Rules {
         if is_scheme && !has_user && is_listed && may {
             attempt.follow()
         } else {
-            attempt.error(Forbidden)
+            attempt.error(ForbiddenAddress)
         }
     }
 
@@ -188,7 +188,7 @@ impl Resolve for Resolver {
                 .filter(|address| may_be_called(address.ip(), allow_private))
                 .collect();
             if allowed.is_empty() {
-                return Err(Forbidden.into());
+                return Err(ForbiddenAddress.into());
             }
             Ok(Box::new(allowed.into_iter()) as Addrs)
         })
@@ -197,27 +197,29 @@ impl Resolve for Resolver {
 
 /// A client whose answers are bounded.
 #[derive(Debug)]
-struct Guarded {
+struct BoundedClient {
     client: reqwest::Client,
     rules: Option<Rules>,
 }
 
 #[async_trait]
-impl HttpService for Guarded {
+impl HttpService for BoundedClient {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         // Neither is worth another try.
-        let never =
-            |error: HttpError| match (cause::<Forbidden>(&error), cause::<Redirected>(&error)) {
-                (Some(_), _) => HttpError::new(HttpErrorKind::Unknown, Forbidden),
-                (_, Some(_)) => HttpError::new(HttpErrorKind::Unknown, Redirected),
-                _ => error,
-            };
+        let never = |error: HttpError| match (
+            cause::<ForbiddenAddress>(&error),
+            cause::<RedirectRejected>(&error),
+        ) {
+            (Some(_), _) => HttpError::new(HttpErrorKind::Unknown, ForbiddenAddress),
+            (_, Some(_)) => HttpError::new(HttpErrorKind::Unknown, RedirectRejected),
+            _ => error,
+        };
         if self
             .rules
             .as_ref()
             .is_some_and(|rules| !rules.allows(request.uri()))
         {
-            return Err(HttpError::new(HttpErrorKind::Unknown, Forbidden));
+            return Err(HttpError::new(HttpErrorKind::Unknown, ForbiddenAddress));
         }
         let in_full = self.rules.is_some().then(|| in_full(&request)).flatten();
         let mut response = self.client.call(request).await.map_err(never)?;
@@ -230,7 +232,7 @@ impl HttpService for Guarded {
             return Ok(response);
         }
         if status.is_redirection() && status != StatusCode::NOT_MODIFIED {
-            return Err(HttpError::new(HttpErrorKind::Unknown, Redirected));
+            return Err(HttpError::new(HttpErrorKind::Unknown, RedirectRejected));
         }
         let (mut parts, body) = response.into_parts();
         if status == StatusCode::RANGE_NOT_SATISFIABLE {

@@ -9,12 +9,12 @@ use crate::failure;
 
 /// Asked by work that blocks.
 #[derive(Clone, Default)]
-pub(crate) struct Stop(Arc<AtomicBool>);
+pub(crate) struct Cancel(Arc<AtomicBool>);
 
 /// Stops when it is dropped.
-pub(crate) struct StopOnDrop(Stop);
+pub(crate) struct StopOnDrop(Cancel);
 
-impl Stop {
+impl Cancel {
     pub(crate) fn on_drop(&self) -> StopOnDrop {
         StopOnDrop(self.clone())
     }

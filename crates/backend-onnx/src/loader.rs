@@ -10,14 +10,14 @@ use volley_types::registry::{Assignment, BackendKind, ModelSource};
 use volley_types::{Parameters, PredictError};
 
 use crate::served;
-use crate::served::Loaded;
+use crate::served::LoadedVersion;
 use volley_model_directory::layout;
 use volley_model_directory::layout::Layout;
 use volley_model_directory::overrides::{ModelKind, Overrides, VARIANT};
 use volley_model_directory::registered::RegisteredConfig;
 use volley_model_directory::triton::TritonConfig;
 use volley_onnx_runtime::session;
-use volley_onnx_runtime::session::Place;
+use volley_onnx_runtime::session::ExecutionDevice;
 use volley_onnx_runtime::{Device, OnnxConfig, Runtime, graph};
 
 /// Loads ONNX models of every kind that `layout` tells apart.
@@ -83,7 +83,7 @@ impl BackendLoader for OnnxLoader {
         on_thread(move || {
             let variant = parameters.text(VARIANT);
             let registered = RegisteredConfig::read(&parameters)?;
-            let all = Found::all(&directory, &registered, config, variant.as_deref())?;
+            let all = ModelDirectory::all(&directory, &registered, config, variant.as_deref())?;
             for (_, found) in all {
                 // What other kinds divide is made of tokens, which nobody can choose so.
                 if let Layout::Graph(graph) = &found.layout
@@ -128,7 +128,10 @@ impl OnnxLoader {
 #[must_use]
 pub fn settle(runtime: &Runtime, config: OnnxConfig) -> OnnxConfig {
     let there = config.device == Device::Auto
-        && matches!(session::place(runtime, &config), Ok(Place::Cuda(_)));
+        && matches!(
+            session::place(runtime, &config),
+            Ok(ExecutionDevice::Cuda(_))
+        );
     if there {
         tracing::info!(device = "cuda", gpu = config.gpu, "session device chosen");
     }
@@ -200,12 +203,12 @@ fn estimate(
 ) -> Result<u64, PredictError> {
     let variant = parameters.text(VARIANT);
     let registered = RegisteredConfig::read(parameters)?;
-    let all = Found::all(directory, &registered, *config, variant.as_deref())?;
+    let all = ModelDirectory::all(directory, &registered, *config, variant.as_deref())?;
     let sizes = all.iter().map(|(_, found)| estimate_one(found));
     sizes.sum()
 }
 
-fn estimate_one(found: &Found) -> Result<u64, PredictError> {
+fn estimate_one(found: &ModelDirectory) -> Result<u64, PredictError> {
     let (directory, variant) = (&found.directory, found.variant.as_deref());
     let graph = match &found.layout {
         Layout::Decoder => {
@@ -230,7 +233,7 @@ fn load(
 ) -> Result<Arc<dyn Backend>, PredictError> {
     let registered = RegisteredConfig::read(&assignment.spec.parameters)?;
     let variant = assignment.spec.parameters.text(VARIANT);
-    let all = Found::all(directory, &registered, config, variant.as_deref())?;
+    let all = ModelDirectory::all(directory, &registered, config, variant.as_deref())?;
     let mut versions = Vec::with_capacity(all.len());
     for (name, found) in all {
         let loaded = load_one(runtime, assignment, &registered, found)?;
@@ -243,8 +246,8 @@ fn load_one(
     runtime: &Runtime,
     assignment: &Assignment,
     registered: &RegisteredConfig,
-    found: Found,
-) -> Result<Loaded, PredictError> {
+    found: ModelDirectory,
+) -> Result<LoadedVersion, PredictError> {
     let model = assignment.model.clone();
     let defaults = assignment.spec.parameters.clone();
     let defaults = defaults.or_defaults(&found.own.parameters());
@@ -269,7 +272,7 @@ fn load_one(
 }
 
 /// What a path was understood to be, with what `model.toml` says.
-pub(crate) struct Found {
+pub(crate) struct ModelDirectory {
     pub(crate) directory: PathBuf,
     pub(crate) layout: Layout,
     pub(crate) own: Overrides,
@@ -279,7 +282,7 @@ pub(crate) struct Found {
     pub(crate) declared: Option<TritonConfig>,
 }
 
-impl Found {
+impl ModelDirectory {
     /// Looks at a directory, or at a single graph, for which no `model.toml` speaks.
     ///
     /// # Errors
@@ -301,7 +304,7 @@ impl Found {
     /// than plain graphs, the last alone.
     ///
     /// # Errors
-    /// As [`Found::new`].
+    /// As [`ModelDirectory::new`].
     pub(crate) fn all(
         path: &Path,
         registered: &RegisteredConfig,
@@ -400,8 +403,12 @@ mod tests {
                     device,
                     ..OnnxConfig::default()
                 };
-                let found =
-                    Found::new(folder.path(), &RegisteredConfig::default(), config, variant);
+                let found = ModelDirectory::new(
+                    folder.path(),
+                    &RegisteredConfig::default(),
+                    config,
+                    variant,
+                );
                 match found.unwrap().layout {
                     Layout::Graph(graph) => graph,
                     layout => panic!("{layout:?}"),

@@ -13,7 +13,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::Mutex;
 use volley_client::Client;
 
-use crate::load::{Dialect, Target};
+use crate::load::{EventDialect, Target};
 use crate::process::{Process, cpu_of, free_port, until};
 use crate::standin::Script;
 
@@ -21,11 +21,11 @@ const LIMIT: Duration = Duration::from_secs(60);
 const PROMPT: &str = "Once upon a time";
 
 /// One coordinator, one worker and the stand-in, each a process.
-pub(crate) struct Bed {
+pub(crate) struct TestBed {
     coordinator: Process,
     worker: Process,
     standin: Process,
-    bare: Mutex<Option<Bare>>,
+    bare: Mutex<Option<BareLoop>>,
     standin_address: String,
     rest: String,
     pub(crate) client: Client,
@@ -33,7 +33,7 @@ pub(crate) struct Bed {
 }
 
 /// The bare loop's process.
-struct Bare {
+struct BareLoop {
     _child: Child,
     asks: ChildStdin,
     answers: tokio::io::Lines<BufReader<ChildStdout>>,
@@ -79,7 +79,7 @@ async fn wait_for_leader(client: &Client) -> anyhow::Result<u64> {
     .await
 }
 
-impl Bed {
+impl TestBed {
     /// Starts everything and waits until it is ready.
     pub(crate) async fn start() -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
@@ -174,7 +174,7 @@ impl Bed {
             path: format!("/v1/chat/completions?{}", script.query()),
             body: json!({ "model": "standin", "stream": true, "messages": [{ "role": "user", "content": "go" }] })
                 .to_string(),
-            dialect: Dialect::OpenAi,
+            dialect: EventDialect::OpenAi,
         }
     }
 
@@ -194,7 +194,7 @@ impl Bed {
             address: self.rest.clone(),
             path: format!("/_plugins/_ml/models/{name}/_predict/stream"),
             body: json!({ "parameters": { "prompt": "go" } }).to_string(),
-            dialect: Dialect::OpenSearch,
+            dialect: EventDialect::OpenSearch,
         })
     }
 
@@ -225,7 +225,7 @@ impl Bed {
         let mut bare = self.bare.lock().await;
         let bare = match bare.as_mut() {
             Some(bare) => bare,
-            None => bare.insert(Bare::start()?),
+            None => bare.insert(BareLoop::start()?),
         };
         bare.asks
             .write_all(format!("{kind} {rows} {tokens}\n").as_bytes())
@@ -251,10 +251,10 @@ impl Bed {
     }
 }
 
-impl Bare {
+impl BareLoop {
     fn start() -> anyhow::Result<Self> {
         let mut child = Command::new(binary("examples/decode_rate")?)
-            .arg(Bed::storyteller())
+            .arg(TestBed::storyteller())
             .arg(PROMPT)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -311,7 +311,7 @@ pub(crate) struct Embedded {
 
 impl Embedded {
     /// Starts it in a new folder.
-    pub(crate) async fn start(_: &Bed) -> anyhow::Result<Self> {
+    pub(crate) async fn start(_: &TestBed) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
         let port = until("four free ports", LIMIT, || async {
             let port = free_port().ok()?;
@@ -346,15 +346,15 @@ impl Embedded {
 }
 
 /// Coordinators alone.
-pub(crate) struct Cluster {
+pub(crate) struct CoordinatorCluster {
     nodes: Vec<Option<Process>>,
     rest: Vec<String>,
     _folder: TempDir,
 }
 
-impl Cluster {
+impl CoordinatorCluster {
     /// Starts `count` coordinators and waits for a leader.
-    pub(crate) async fn start(_: &Bed, count: usize) -> anyhow::Result<Self> {
+    pub(crate) async fn start(_: &TestBed, count: usize) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
         let address = |_| free_port().map(local);
         let rest = (0..count)

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::bed::Bed;
+use crate::bed::TestBed;
 use crate::scenario::{cpu, decode, latency, memory, start};
 
 #[derive(Debug, Parser)]
@@ -42,7 +42,7 @@ enum Command {
         rounds: usize,
     },
     /// Send one request again and again to any server, and print rate and times as JSON.
-    Post(post::Post),
+    Post(post::HttpLoad),
     /// The stand-in upstream.
     Standin {
         /// Where to listen.
@@ -89,7 +89,7 @@ async fn run(
     rounds: usize,
 ) -> anyhow::Result<()> {
     let wanted = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
-    let bed = Bed::start().await?;
+    let bed = TestBed::start().await?;
     let mut tables = Vec::new();
     let mut say = std::io::stderr();
     writeln!(say, "logs are in {}", bed.folder().display())?;

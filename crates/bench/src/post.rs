@@ -20,7 +20,7 @@ use crate::stats::percentile;
 
 /// What to send, and for how long.
 #[derive(Debug, Args)]
-pub(crate) struct Post {
+pub(crate) struct HttpLoad {
     /// Where to: plain HTTP.
     url: Uri,
     /// The file with the body.
@@ -37,7 +37,7 @@ pub(crate) struct Post {
     seconds: u64,
 }
 
-impl Post {
+impl HttpLoad {
     /// Sends, and tells the rate and the times as JSON. Any answer but 200 is an error.
     pub(crate) async fn run(&self) -> anyhow::Result<Value> {
         let body = Bytes::from(std::fs::read(&self.body).context("reading the body")?);

@@ -23,7 +23,7 @@ const COPY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Where a request goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Aimed {
+pub(crate) struct ResolvedAlias {
     /// The model, or the version of one, that answers.
     pub(crate) model: ModelRef,
     /// Who gets a copy.
@@ -32,7 +32,7 @@ pub(crate) struct Aimed {
 
 /// Whether the aliases that a request goes through have it copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Copies {
+pub(crate) enum Mirroring {
     Sent,
     /// It is a copy itself.
     None,
@@ -40,14 +40,14 @@ pub(crate) enum Copies {
 
 /// What decides for one request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Keys {
+pub(crate) struct StickinessKeys {
     /// Its id: no two requests share it.
     id: u64,
     /// What it sticks by, else its id.
     target: u64,
 }
 
-impl Keys {
+impl StickinessKeys {
     pub(crate) fn of(request: &PredictRequest) -> Self {
         let id = choice_hash(request.request_id.as_str().as_bytes());
         Self {
@@ -64,9 +64,9 @@ impl Keys {
 pub(crate) fn aim(
     registry: &RegistryState,
     model: &ModelRef,
-    keys: Keys,
-) -> Result<Aimed, PredictError> {
-    let mut aimed = Aimed {
+    keys: StickinessKeys,
+) -> Result<ResolvedAlias, PredictError> {
+    let mut aimed = ResolvedAlias {
         model: model.clone(),
         copies: Vec::new(),
     };
@@ -287,7 +287,7 @@ impl Coordinator {
     }
 
     async fn drain_copy(&self, copy: PredictRequest) -> Result<(), PredictError> {
-        let mut answer = self.answer(copy, None, Copies::None)?;
+        let mut answer = self.answer(copy, None, Mirroring::None)?;
         while let Some(batch) = answer.next().await {
             batch?;
         }

@@ -28,7 +28,7 @@ struct State {
 
 /// The right to run one stream; given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct StreamPermit {
     hall: Arc<StreamLimiterState>,
     tenant: TenantId,
 }
@@ -46,7 +46,7 @@ impl StreamLimiter {
     ///
     /// # Errors
     /// `Overloaded` when there is none, or when the tenant has its share of what is scarce.
-    pub(crate) fn enter(&self, tenant: &TenantId) -> Result<Place, PredictError> {
+    pub(crate) fn enter(&self, tenant: &TenantId) -> Result<StreamPermit, PredictError> {
         let mut state = self.0.state.lock();
         let limit = self.0.limit;
         if limit <= state.held {
@@ -59,7 +59,7 @@ impl StreamLimiter {
         }
         state.held += 1;
         *state.tenants.entry(tenant.clone()).or_default() += 1;
-        Ok(Place {
+        Ok(StreamPermit {
             hall: self.0.clone(),
             tenant: tenant.clone(),
         })
@@ -79,7 +79,7 @@ fn exhausted_share(limit: usize, held: usize, tenants: usize, own: usize) -> Opt
     (is_scarce && share <= own).then_some(share)
 }
 
-impl Drop for Place {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         let mut state = self.hall.state.lock();
         state.held -= 1;
@@ -127,7 +127,7 @@ mod tests {
             limit in 1_usize..20, steps in proptest::collection::vec((0_u8..6, 0_usize..40), 1..300)
         ) {
             let places = StreamLimiter::new(limit);
-            let mut held: Vec<Place> = Vec::new();
+            let mut held: Vec<StreamPermit> = Vec::new();
             for (who, index) in steps {
                 if who < 4 {
                     let tenant = tenant(&format!("t{who}"));

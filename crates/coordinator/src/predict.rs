@@ -20,21 +20,21 @@ use volley_types::{
     PredictRequest, Signature, TenantId,
 };
 
-use crate::alias::{self, Copies, Keys};
-use crate::places::Place;
+use crate::alias::{self, Mirroring, StickinessKeys};
+use crate::places::StreamPermit;
 use crate::tries::Target;
 use crate::{Coordinator, guard, refusal, scaler};
 
 #[async_trait]
 impl Predict for Coordinator {
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
-        let (model, keys) = (request.model.clone(), Keys::of(&request));
+        let (model, keys) = (request.model.clone(), StickinessKeys::of(&request));
         self.wake_for(&model, keys, request.deadline).await?;
         // 1. Admit: a free place, or refuse at once.
         let permit = self
             .admit(&request.tenant)
             .inspect_err(|error| self.refused(&request.model, error))?;
-        self.answer(request, Some(permit), Copies::Sent)
+        self.answer(request, Some(permit), Mirroring::Sent)
     }
 
     async fn signature(&self, model: &ModelRef) -> Result<Signature, PredictError> {
@@ -67,13 +67,13 @@ impl Coordinator {
     pub(crate) fn answer(
         &self,
         request: PredictRequest,
-        permit: Option<Place>,
-        copies: Copies,
+        permit: Option<StreamPermit>,
+        copies: Mirroring,
     ) -> Result<ChunkStream, PredictError> {
         let registry = self.0.cluster.registry().borrow().clone();
         let asked = request.model.clone();
-        let begun = alias::aim(&registry, &asked, Keys::of(&request)).and_then(|aimed| {
-            let copied = copies == Copies::Sent && !aimed.copies.is_empty();
+        let begun = alias::aim(&registry, &asked, StickinessKeys::of(&request)).and_then(|aimed| {
+            let copied = copies == Mirroring::Sent && !aimed.copies.is_empty();
             let copy = copied.then(|| request.try_clone()).flatten();
             let answer = self.begin(&registry, request, aimed.model, permit)?;
             if let Some(copy) = copy {
@@ -89,7 +89,7 @@ impl Coordinator {
     pub(crate) async fn wake_for(
         &self,
         model: &ModelRef,
-        keys: Keys,
+        keys: StickinessKeys,
         deadline: Option<Deadline>,
     ) -> Result<(), PredictError> {
         self.started_for(model).await;
@@ -118,7 +118,7 @@ impl Coordinator {
         registry: &RegistryState,
         mut request: PredictRequest,
         aimed: ModelRef,
-        permit: Option<Place>,
+        permit: Option<StreamPermit>,
     ) -> Result<ChunkStream, PredictError> {
         if let Some(pipeline) = registry.pipelines.get(&aimed.name) {
             if aimed.version.is_some() {
@@ -221,7 +221,7 @@ impl Coordinator {
         }
     }
 
-    fn admit(&self, tenant: &TenantId) -> Result<Place, PredictError> {
+    fn admit(&self, tenant: &TenantId) -> Result<StreamPermit, PredictError> {
         if !self.accepts() {
             return Err(refusal::draining());
         }

@@ -61,12 +61,12 @@ impl Coordinator {
         deadline: Option<Deadline>,
     ) -> Result<(), PredictError> {
         match self.rest(model) {
-            Rest::None => return Ok(()),
-            Rest::Dozes => {
+            Activation::None => return Ok(()),
+            Activation::Dozes => {
                 self.ask_behind(model);
                 return Ok(());
             }
-            Rest::Sleeps => {}
+            Activation::Sleeps => {}
         }
         let waiting = self.0.wakers.clone().try_acquire_owned();
         let _waiting = waiting.map_err(|_| refusal::too_many_wait(model))?;
@@ -75,7 +75,7 @@ impl Coordinator {
         let left = deadline.map(|deadline| deadline.remaining(Instant::now()));
         let timeout = self.0.config.wake_timeout;
         let woken = tokio::time::timeout(left.map_or(timeout, |left| left.min(timeout)), async {
-            while self.rest(model) == Rest::Sleeps {
+            while self.rest(model) == Activation::Sleeps {
                 self.ask_for_one(model).await?;
                 // A lost write is asked for again, and a bell may ring for another model. A
                 // registry that lags has this one awake still.
@@ -106,18 +106,18 @@ impl Coordinator {
         })
     }
 
-    fn rest(&self, model: &ModelName) -> Rest {
+    fn rest(&self, model: &ModelName) -> Activation {
         let registry = self.0.cluster.registry().borrow().clone();
         let deployment = registry.models.get(model);
         let deployment = deployment.and_then(|entry| entry.deployment.as_ref());
         let Some(deployment) = deployment.filter(|deployment| may_sleep(deployment)) else {
-            return Rest::None;
+            return Activation::None;
         };
         let ready = self.0.live.read().ready_versions(model);
         match (ready.is_empty(), deployment.replicas) {
-            (true, _) => Rest::Sleeps,
-            (false, 0) => Rest::Dozes,
-            (false, _) => Rest::None,
+            (true, _) => Activation::Sleeps,
+            (false, 0) => Activation::Dozes,
+            (false, _) => Activation::None,
         }
     }
 
@@ -170,7 +170,7 @@ impl Coordinator {
 
 /// How a model is that may go down to no replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rest {
+enum Activation {
     /// It is there, or may not go.
     None,
     /// It shall have no replica, and one answers still as far as is known here.

@@ -34,14 +34,17 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 pub type OpenChannel = Arc<dyn Fn(&str) -> Result<Channel, PredictError> + Send + Sync>;
 
 /// Serves `volley.streams.v1.StreamService`.
-pub struct StreamDoor(Arc<dyn StreamSource>);
+pub struct StreamEndpoint(Arc<dyn StreamSource>);
 
 impl Coordinator {
     /// The gRPC service through which other coordinators take up what `held` holds; for the
     /// internal listener.
     #[must_use]
-    pub fn stream_service(&self, held: Arc<dyn StreamSource>) -> StreamServiceServer<StreamDoor> {
-        StreamServiceServer::new(StreamDoor(held))
+    pub fn stream_service(
+        &self,
+        held: Arc<dyn StreamSource>,
+    ) -> StreamServiceServer<StreamEndpoint> {
+        StreamServiceServer::new(StreamEndpoint(held))
     }
 
     /// The way to the streams of another member, `None` for what is none.
@@ -84,7 +87,7 @@ fn reply(reply: Reply) -> wire::TakeUpReply {
 }
 
 #[tonic::async_trait]
-impl StreamService for StreamDoor {
+impl StreamService for StreamEndpoint {
     type TakeUpStream = Pin<Box<dyn Stream<Item = Result<wire::TakeUpReply, Status>> + Send>>;
 
     async fn take_up(

@@ -30,14 +30,14 @@ const PIECE: usize = 1 << 20;
 const MAX_ANSWER: usize = 256 << 20;
 
 /// Serves `volley.tasks.v1.TaskService`.
-pub struct TaskDoor(Arc<dyn TaskSource>);
+pub struct TaskEndpoint(Arc<dyn TaskSource>);
 
 impl Coordinator {
     /// The gRPC service through which other coordinators ask for the tasks that `held` has; for
     /// the internal listener.
     #[must_use]
-    pub fn task_service(&self, held: Arc<dyn TaskSource>) -> TaskServiceServer<TaskDoor> {
-        TaskServiceServer::new(TaskDoor(held))
+    pub fn task_service(&self, held: Arc<dyn TaskSource>) -> TaskServiceServer<TaskEndpoint> {
+        TaskServiceServer::new(TaskEndpoint(held))
     }
 
     /// The way to the tasks of another member, `None` for what is none.
@@ -61,7 +61,7 @@ fn told(task: &StoredTask) -> Task {
 }
 
 #[tonic::async_trait]
-impl TaskService for TaskDoor {
+impl TaskService for TaskEndpoint {
     type GetStream = Pin<Box<dyn Stream<Item = Result<wire::GetReply, Status>> + Send>>;
 
     async fn list(

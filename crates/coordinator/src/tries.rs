@@ -19,8 +19,8 @@ use volley_types::{
     PredictRequest, Signature, Task, WorkerId,
 };
 
-use self::silence::Heard;
-use crate::live::{Call, Candidate};
+use self::silence::LivenessWatch;
+use crate::live::{Candidate, ReplicaCall};
 use crate::route::{self, RoutingHints, affinity};
 use crate::{Coordinator, refusal};
 
@@ -48,15 +48,15 @@ impl Target {
 }
 
 /// A replica's answer from its first chunk on.
-pub(crate) struct Answer {
+pub(crate) struct ReplicaAnswer {
     /// `None` when the answer has no rows.
     pub(crate) first: Option<RecordBatch>,
     rest: ChunkStream,
-    call: Call,
+    call: ReplicaCall,
     replica: Replica,
 }
 
-impl Answer {
+impl ReplicaAnswer {
     /// What follows the first chunk. The replica counts the stream until it is dropped. A worker
     /// that has gone silent is an error of it.
     pub(crate) fn rest(self) -> impl Stream<Item = Result<RecordBatch, PredictError>> + Send {
@@ -67,7 +67,7 @@ impl Answer {
             ..
         } = self;
         stream! {
-            let heard = Heard::now();
+            let heard = LivenessWatch::now();
             let mut given_up = pin!(replica.given_up(&heard));
             let mut rest = pin!(rest);
             loop {
@@ -113,7 +113,7 @@ struct Replica {
 }
 
 impl Replica {
-    async fn call(self, mut request: PredictRequest) -> Result<Answer, PredictError> {
+    async fn call(self, mut request: PredictRequest) -> Result<ReplicaAnswer, PredictError> {
         let mut call = self.candidate.begin(Instant::now());
         request.trace = request.trace.child();
         let begun = async {
@@ -121,7 +121,7 @@ impl Replica {
             let first = rest.next().await.transpose()?;
             Ok((first, rest))
         };
-        let heard = Heard::now();
+        let heard = LivenessWatch::now();
         let begun = tokio::select! {
             biased;
             begun = begun => begun,
@@ -130,7 +130,7 @@ impl Replica {
         match begun {
             Ok((first, rest)) => {
                 call.succeeded(Instant::now());
-                Ok(Answer {
+                Ok(ReplicaAnswer {
                     first,
                     rest,
                     call,
@@ -144,7 +144,7 @@ impl Replica {
         }
     }
 
-    fn ended(&self, call: &mut Call, error: &PredictError) {
+    fn ended(&self, call: &mut ReplicaCall, error: &PredictError) {
         if was_refused(error) && self.coordinator.may_sleep(&self.model) {
             // Sooner than its next report: who comes after this one need not be refused too.
             let live = &self.coordinator.0.live;
@@ -317,7 +317,7 @@ impl AttemptPlan {
         &mut self,
         replica: Candidate,
         request: PredictRequest,
-    ) -> Result<Answer, PredictError> {
+    ) -> Result<ReplicaAnswer, PredictError> {
         let hedge = self.hedge_after.zip(request.try_clone());
         let mut first = pin!(self.replica(replica).call(request));
         let Some((after, copy)) = hedge else {

@@ -25,10 +25,10 @@ const AT_LEAST: Duration = Duration::from_secs(1);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Serves `volley.quota.v1.QuotaService`.
-pub struct QuotaDoor(Usage);
+pub struct QuotaEndpoint(Usage);
 
 #[tonic::async_trait]
-impl QuotaService for QuotaDoor {
+impl QuotaService for QuotaEndpoint {
     async fn tell(
         &self,
         request: Request<wire::UsageReport>,
@@ -84,8 +84,8 @@ impl Coordinator {
     /// The gRPC service through which other coordinators tell what is used at them; for the
     /// internal listener.
     #[must_use]
-    pub fn quota_service(&self, usage: Usage) -> QuotaServiceServer<QuotaDoor> {
-        QuotaServiceServer::new(QuotaDoor(usage))
+    pub fn quota_service(&self, usage: Usage) -> QuotaServiceServer<QuotaEndpoint> {
+        QuotaServiceServer::new(QuotaEndpoint(usage))
     }
 
     /// Tells the other coordinators what is used here, until [`Coordinator::shutdown`].
@@ -116,7 +116,7 @@ impl Coordinator {
                 }
                 // An address that is malformed is told by who else calls it.
                 if let Ok(channel) = self.0.peers.channel(&other.1, &open) {
-                    let talk = Talk::new(raft.id, usage.clone());
+                    let talk = ReportSession::new(raft.id, usage.clone());
                     let task = tokio::spawn(talk.run(channel));
                     talks.insert(other, AbortOnDropHandle::new(task));
                 }
@@ -126,7 +126,7 @@ impl Coordinator {
 }
 
 /// One run of reports to one coordinator.
-struct Talk {
+struct ReportSession {
     node: NodeId,
     usage: Usage,
     session: u64,
@@ -134,7 +134,7 @@ struct Talk {
     told: HashMap<KeyId, KeyUse>,
 }
 
-impl Talk {
+impl ReportSession {
     fn new(node: NodeId, usage: Usage) -> Self {
         Self {
             node,

@@ -12,7 +12,7 @@ use volley_http_edge::body::Fields;
 
 /// Whose form an answer has beside Volley's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum UpstreamDialect {
     /// OpenAI's chat completions.
     OpenAi,
     /// Bedrock's Converse.
@@ -23,7 +23,7 @@ pub(crate) enum Form {
     Anthropic,
 }
 
-impl Form {
+impl UpstreamDialect {
     /// What `parameters._llm_interface` names, or else the connector of a remote model has.
     pub(crate) fn of(
         body: &Map<String, Value>,
@@ -173,7 +173,7 @@ fn count(usage: Usage, names: [&str; 3], into: &mut Value) {
 mod tests {
     use super::*;
 
-    fn told(form: Form) -> Value {
+    fn told(form: UpstreamDialect) -> Value {
         let call = json!({ "id": "c", "type": "function",
                            "function": { "name": "f", "arguments": "{\"a\":1}" } });
         let choice = Choice {
@@ -195,12 +195,12 @@ mod tests {
 
     #[test]
     fn each_house_finds_its_own() {
-        let openai = told(Form::OpenAi);
+        let openai = told(UpstreamDialect::OpenAi);
         let message = &openai["choices"][0]["message"];
         assert_eq!(message["content"], "I look.");
         assert_eq!(message["tool_calls"][0]["function"]["name"], "f");
         assert_eq!(openai["choices"][0]["finish_reason"], "tool_calls");
-        let converse = told(Form::Converse);
+        let converse = told(UpstreamDialect::Converse);
         assert_eq!(
             converse["output"]["message"]["content"],
             json!([{ "text": "I look." },
@@ -211,13 +211,13 @@ mod tests {
             converse["usage"],
             json!({ "total_tokens": 5, "inputTokens": 2, "outputTokens": 3, "totalTokens": 5 })
         );
-        let gemini = told(Form::Gemini);
+        let gemini = told(UpstreamDialect::Gemini);
         assert_eq!(
             gemini["candidates"][0]["content"]["parts"],
             json!([{ "text": "I look." }, { "functionCall": { "name": "f", "args": { "a": 1 } } }])
         );
         assert_eq!(gemini["usageMetadata"]["totalTokenCount"], 5);
-        let anthropic = told(Form::Anthropic);
+        let anthropic = told(UpstreamDialect::Anthropic);
         assert_eq!(
             anthropic["content"][0],
             json!({ "type": "text", "text": "I look." })
@@ -229,12 +229,15 @@ mod tests {
     #[test]
     fn interfaces_have_their_forms() {
         for (name, form) in [
-            (" OpenAI/v1/chat/completions", Some(Form::OpenAi)),
-            ("bedrock/converse/claude", Some(Form::Converse)),
-            ("gemini/v1beta/generatecontent", Some(Form::Gemini)),
+            (" OpenAI/v1/chat/completions", Some(UpstreamDialect::OpenAi)),
+            ("bedrock/converse/claude", Some(UpstreamDialect::Converse)),
+            (
+                "gemini/v1beta/generatecontent",
+                Some(UpstreamDialect::Gemini),
+            ),
             ("other", None),
         ] {
-            assert_eq!(Form::of_interface(name), form);
+            assert_eq!(UpstreamDialect::of_interface(name), form);
         }
     }
 }

@@ -17,7 +17,7 @@ use volley_types::{
 
 pub(crate) use self::life::{delete, deploy, undeploy, undeploy_many, update};
 use crate::search::{Search, SearchQuery};
-use crate::state::Caller;
+use crate::state::OpenSearchCaller;
 use crate::{connectors, deployment, model_config, settings, tasks};
 use volley_dialect_kit::clock::now_ms;
 use volley_dialect_kit::parameters;
@@ -37,7 +37,7 @@ pub(crate) struct RegisterQuery {
 }
 
 pub(crate) async fn register(
-    caller: Caller,
+    caller: OpenSearchCaller,
     Query(query): Query<RegisterQuery>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
@@ -238,7 +238,10 @@ fn unknown(model: &ModelName) -> PredictError {
     )
 }
 
-pub(crate) async fn get(caller: Caller, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn get(
+    caller: OpenSearchCaller,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
     let model: ModelRef = id.parse()?;
     let registry = caller.control.registry();
     let entry = registry
@@ -258,7 +261,7 @@ pub(crate) async fn get(caller: Caller, Path(id): Path<String>) -> Result<Json<V
 }
 
 pub(crate) async fn search(
-    caller: Caller,
+    caller: OpenSearchCaller,
     Query(query): Query<SearchQuery>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {

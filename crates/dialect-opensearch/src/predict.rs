@@ -11,7 +11,7 @@ use volley_types::{
 };
 
 use crate::events::OpenSearchEvents;
-use crate::forms::Form;
+use crate::forms::UpstreamDialect;
 use crate::prediction::Prediction;
 use crate::request;
 use crate::{settings, texts};
@@ -80,7 +80,7 @@ pub(crate) async fn predict(
 ) -> Result<Json<Value>, ApiError> {
     let whole = async {
         let (signature, request) = request(&caller, &model, &context, &body).await?;
-        let form = Form::of(&body.fields, &caller.control.registry(), &request.model);
+        let form = UpstreamDialect::of(&body.fields, &caller.control.registry(), &request.model);
         self::whole(&*caller.control, &signature, request, form).await
     };
     Ok(Json(context.in_time(whole).await?))
@@ -94,7 +94,7 @@ pub(crate) async fn whole(
     control: &dyn Control,
     signature: &Signature,
     mut request: PredictRequest,
-    form: Option<Form>,
+    form: Option<UpstreamDialect>,
 ) -> Result<Value, PredictError> {
     request.whole = true;
     let batches = answer::collect(control.predict(request).await?).await?;
@@ -143,13 +143,16 @@ pub(crate) async fn request(
 }
 
 /// Each answer of a generation as one output.
-fn generation(batches: &[RecordBatch], form: Option<Form>) -> Result<Value, PredictError> {
+fn generation(
+    batches: &[RecordBatch],
+    form: Option<UpstreamDialect>,
+) -> Result<Value, PredictError> {
     let choices = answer::choices(batches)?;
     let outputs = choices.into_iter().map(|choice| output(choice, form));
     Ok(outputs.collect())
 }
 
-fn output(choice: Choice, form: Option<Form>) -> Value {
+fn output(choice: Choice, form: Option<UpstreamDialect>) -> Value {
     let mut map = json!({ "response": choice.text });
     if let Some(reason) = choice.finish_reason {
         map["finish_reason"] = reason.as_str().into();

@@ -11,7 +11,7 @@ use volley_http_edge::edge::{DialectCaller, Edge};
 pub type EncodeMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// A caller of the dialect.
-pub(crate) type Caller = DialectCaller<OpenSearch>;
+pub(crate) type OpenSearchCaller = DialectCaller<OpenSearch>;
 
 /// OpenSearch's dialect: `_plugins/_ml`.
 #[derive(Clone)]

@@ -20,7 +20,7 @@ const BUFFER_BYTES: usize = 512;
 /// What is encoded before it is handed on, as by default.
 const YIELD_BYTES: usize = 32 << 10;
 
-type Messaged = ProstCodec<FlightData, FlightData>;
+type MessageCodec = ProstCodec<FlightData, FlightData>;
 
 /// The codec of both ends.
 #[derive(Clone, Copy, Debug)]
@@ -29,15 +29,15 @@ pub(crate) struct SmallBufferCodec;
 impl Codec for SmallBufferCodec {
     type Encode = FlightData;
     type Decode = FlightData;
-    type Encoder = <Messaged as Codec>::Encoder;
-    type Decoder = <Messaged as Codec>::Decoder;
+    type Encoder = <MessageCodec as Codec>::Encoder;
+    type Decoder = <MessageCodec as Codec>::Decoder;
 
     fn encoder(&mut self) -> Self::Encoder {
-        Messaged::raw_encoder(BufferSettings::new(BUFFER_BYTES, YIELD_BYTES))
+        MessageCodec::raw_encoder(BufferSettings::new(BUFFER_BYTES, YIELD_BYTES))
     }
 
     fn decoder(&mut self) -> Self::Decoder {
-        Messaged::raw_decoder(BufferSettings::new(BUFFER_BYTES, YIELD_BYTES))
+        MessageCodec::raw_decoder(BufferSettings::new(BUFFER_BYTES, YIELD_BYTES))
     }
 }
 

@@ -26,7 +26,7 @@ use volley_types::{
     StreamSource,
 };
 
-pub use self::store::{HeldCounts, Streams};
+pub use self::store::{ResumeCounts, Streams};
 use volley_dialect_kit::peers::PeerStreams;
 use volley_dialect_kit::sse;
 use volley_dialect_openai::responses::store::Responses;
@@ -49,11 +49,11 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 #[derive(Clone)]
 pub(crate) struct Resume {
     edge: Edge,
-    keeper: Keeper,
+    keeper: ResumeLayer,
 }
 
 impl Resume {
-    pub(crate) fn new(edge: &Edge, keeper: Keeper) -> Self {
+    pub(crate) fn new(edge: &Edge, keeper: ResumeLayer) -> Self {
         let edge = edge.clone();
         Self { edge, keeper }
     }
@@ -70,12 +70,12 @@ impl AsRef<Edge> for Resume {
 
 /// Around routes that stream.
 #[derive(Clone)]
-pub(crate) struct Keeper {
+pub(crate) struct ResumeLayer {
     streams: Streams,
     peers: PeerStreams,
 }
 
-impl Keeper {
+impl ResumeLayer {
     pub(crate) fn new(streams: Streams, peers: PeerStreams) -> Self {
         Self { streams, peers }
     }
@@ -95,7 +95,7 @@ impl Keeper {
 /// What a coordinator holds for its callers and for other coordinators: streams and responses,
 /// whose ids are of one form.
 #[derive(Clone, Debug)]
-pub struct HeldAll {
+pub struct LocalStreams {
     /// Streams that can be taken up again.
     pub streams: Streams,
     /// Responses that later requests name.
@@ -103,7 +103,7 @@ pub struct HeldAll {
 }
 
 #[async_trait]
-impl StreamSource for HeldAll {
+impl StreamSource for LocalStreams {
     async fn take_up(
         &self,
         id: &StreamId,
@@ -138,14 +138,14 @@ enum Mode {
 }
 
 /// What a request that asks for such a stream carries with it.
-struct Resumable {
+struct ResumeRequest {
     streams: Streams,
     owner: StreamOwner,
     mode: Mode,
 }
 
 #[async_trait]
-impl StreamKeeper for Keeper {
+impl StreamKeeper for ResumeLayer {
     async fn around(
         &self,
         caller: edge::Caller,
@@ -163,7 +163,7 @@ impl StreamKeeper for Keeper {
         match mode(request.headers(), request.uri()) {
             Ok(None) => {}
             Ok(Some(mode)) => {
-                let sink = Resumable {
+                let sink = ResumeRequest {
                     streams: self.streams.clone(),
                     owner: caller.owner(),
                     mode,
@@ -206,7 +206,7 @@ fn mode(headers: &HeaderMap, uri: &Uri) -> Result<Option<Mode>, PredictError> {
     }
 }
 
-impl StreamSink for Resumable {
+impl StreamSink for ResumeRequest {
     fn attach(
         &self,
         pieces: BoxStream<'static, Bytes>,
@@ -277,7 +277,7 @@ pub(crate) async fn get(
 }
 
 async fn take_up(
-    keeper: &Keeper,
+    keeper: &ResumeLayer,
     caller: &edge::Caller,
     id: &StreamId,
     after: u64,

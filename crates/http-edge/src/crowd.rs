@@ -31,14 +31,14 @@ const EXCESS: u32 = 4;
 
 /// Why there is no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Full {
+pub enum LimitReached {
     /// The server has as many connections as it may have.
     Server,
     /// The caller's address has.
     Address,
 }
 
-impl Full {
+impl LimitReached {
     fn refusal(self) -> String {
         let (status, reason, what) = match self {
             Self::Server => (
@@ -79,7 +79,7 @@ struct ByAddress(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
 /// What one connection takes; free again when dropped.
 #[derive(Debug)]
-pub struct Place {
+pub struct ConnectionPermit {
     _one: OwnedSemaphorePermit,
     address: IpAddr,
     by_address: ByAddress,
@@ -99,18 +99,18 @@ impl ConnectionLimiter {
     ///
     /// # Errors
     /// When there is none.
-    pub fn take(&self, address: IpAddr) -> Result<Place, Full> {
+    pub fn take(&self, address: IpAddr) -> Result<ConnectionPermit, LimitReached> {
         let address = network(address);
         let one = self.all.clone().try_acquire_owned();
-        let one = one.map_err(|_| Full::Server)?;
+        let one = one.map_err(|_| LimitReached::Server)?;
         let mut counts = self.by_address.0.lock();
         let count = counts.get(&address).copied().unwrap_or_default();
         if self.per_address <= count {
-            return Err(Full::Address);
+            return Err(LimitReached::Address);
         }
         counts.insert(address, count + 1);
         drop(counts);
-        Ok(Place {
+        Ok(ConnectionPermit {
             _one: one,
             address,
             by_address: self.by_address.clone(),
@@ -118,7 +118,7 @@ impl ConnectionLimiter {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let mut counts = self.by_address.0.lock();
         match counts.get_mut(&self.address) {
@@ -150,7 +150,7 @@ impl ConnectionRejector {
     pub fn turn_away(
         &self,
         socket: TcpStream,
-        full: Full,
+        full: LimitReached,
         plain: bool,
         tasks: &TaskTracker,
         end: CancellationToken,
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_refusal_is_as_long_as_it_says() {
-        for full in [Full::Server, Full::Address] {
+        for full in [LimitReached::Server, LimitReached::Address] {
             let refusal = full.refusal();
             let (head, body) = refusal.split_once("\r\n\r\n").unwrap();
             let length = format!("content-length: {}", body.len());
@@ -276,11 +276,11 @@ mod tests {
         let places = ConnectionLimiter::new(4, 2);
         let take = |address: &str| places.take(address.parse().unwrap());
         let (one, _two) = (take("192.0.2.1").unwrap(), take("192.0.2.1").unwrap());
-        assert_eq!(take("192.0.2.1").unwrap_err(), Full::Address);
-        assert_eq!(take("::ffff:192.0.2.1").unwrap_err(), Full::Address);
+        assert_eq!(take("192.0.2.1").unwrap_err(), LimitReached::Address);
+        assert_eq!(take("::ffff:192.0.2.1").unwrap_err(), LimitReached::Address);
         let _six = take("2001:db8::1").unwrap();
         let seven = take("2001:db8::ffff:2").unwrap();
-        assert_eq!(take("2001:db8::3").unwrap_err(), Full::Server);
+        assert_eq!(take("2001:db8::3").unwrap_err(), LimitReached::Server);
         drop(seven);
         assert!(take("2001:db8:0:0:9::").is_ok());
         drop(one);

@@ -24,8 +24,10 @@ use tower::ServiceExt;
 use volley_security::tls::EdgeTls;
 
 use crate::config::EdgeConfig;
-use crate::crowd::{ConnectionLimiter, ConnectionRejector, PendingRequest, Place, RapidResetGuard};
-use crate::idle::{Idle, Running};
+use crate::crowd::{
+    ConnectionLimiter, ConnectionPermit, ConnectionRejector, PendingRequest, RapidResetGuard,
+};
+use crate::idle::{Idle, RunningRequest};
 use crate::stall::StallGuard;
 use crate::watch::BodyWatchdogs;
 
@@ -58,7 +60,7 @@ pub struct Upgrades {
     end: CancellationToken,
     peer: PeerAddress,
     /// What the connection counts as.
-    place: Arc<Place>,
+    place: Arc<ConnectionPermit>,
 }
 
 impl Upgrades {
@@ -254,7 +256,7 @@ async fn answer(
     router: Router,
     request: Request<Incoming>,
     stays: KeepAlivePolicy,
-    (unanswered, running): (PendingRequest, Running),
+    (unanswered, running): (PendingRequest, RunningRequest),
 ) -> Result<Response, Infallible> {
     let is_http1 = request.version() <= Version::HTTP_11;
     let mut response = router.oneshot(request).await?;
@@ -288,7 +290,7 @@ struct Tasks {
 }
 
 impl Tasks {
-    fn upgrades(&self, place: Place, peer: PeerAddress) -> Upgrades {
+    fn upgrades(&self, place: ConnectionPermit, peer: PeerAddress) -> Upgrades {
         Upgrades {
             tracker: self.upgraded.clone(),
             end: self.end.clone(),

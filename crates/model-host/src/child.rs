@@ -13,7 +13,7 @@ use tokio::process::{Child as Process, Command};
 use volley_types::registry::Assignment;
 use volley_types::{ErrorCode, ErrorOrigin, PredictError};
 
-use crate::message::{self, Order, Settings, Told};
+use crate::message::{self, ChildCommand, LoadReport, WorkerSettings};
 
 /// Between the end of a process' socket and the end of the process.
 const LAST_BREATH: Duration = Duration::from_secs(5);
@@ -77,11 +77,11 @@ impl Program {
         &self,
         assignment: &Assignment,
         turn: u64,
-    ) -> Result<Loaded, PredictError> {
+    ) -> Result<LoadedProcess, PredictError> {
         let failed = |error| PredictError::internal("a process for the model cannot start", error);
         let (mut process, mut socket) = self.spawn().map_err(failed)?;
-        let order = Order {
-            settings: Settings {
+        let order = ChildCommand {
+            settings: WorkerSettings {
                 memory_limit: self.memory_limit,
                 turn,
                 loader: self.loader.clone(),
@@ -93,14 +93,14 @@ impl Program {
             message::outcome(&mut socket).await
         };
         match talk.await {
-            Ok(Ok(told)) => Ok(Loaded {
+            Ok(Ok(told)) => Ok(LoadedProcess {
                 process,
                 socket,
                 told,
             }),
             Ok(Err(error)) => Err(error),
             Err(error) => {
-                let how = End::of(&mut process).await;
+                let how = ProcessEnd::of(&mut process).await;
                 let message = format!(
                     "the model's process {how} while the model was loaded and tried; its files may \
                      be damaged, or made to do harm"
@@ -133,22 +133,22 @@ impl Program {
 
 /// A process that has loaded its model and waits for requests.
 #[derive(Debug)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedProcess {
     pub(crate) process: Process,
     pub(crate) socket: UnixStream,
-    pub(crate) told: Told,
+    pub(crate) told: LoadReport,
 }
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum ProcessEnd {
     Signal(i32),
     Exit(i32),
     /// It did not; it was killed, as it answered no more.
     Stuck,
 }
 
-impl End {
+impl ProcessEnd {
     /// Waits for the end of a process whose socket is closed or dead, and sees to it.
     pub(crate) async fn of(process: &mut Process) -> Self {
         match tokio::time::timeout(LAST_BREATH, process.wait()).await {
@@ -162,7 +162,7 @@ impl End {
     }
 }
 
-impl From<ExitStatus> for End {
+impl From<ExitStatus> for ProcessEnd {
     fn from(status: ExitStatus) -> Self {
         match status.signal() {
             Some(signal) => Self::Signal(signal),
@@ -171,7 +171,7 @@ impl From<ExitStatus> for End {
     }
 }
 
-impl std::fmt::Display for End {
+impl std::fmt::Display for ProcessEnd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (signal, name) = match self {
             Self::Exit(code) => return write!(f, "ended with code {code}"),
@@ -192,7 +192,7 @@ impl std::fmt::Display for End {
 
 /// Of a request that was in a process when that ended. One whose answer had `begun` may be gone on
 /// with at another replica; any other is never tried there: it may be what ended the process.
-pub(crate) fn broke(how: End, begun: bool) -> PredictError {
+pub(crate) fn broke(how: ProcessEnd, begun: bool) -> PredictError {
     let message = format!(
         "the model's process {how} while it ran this request; the process is started again"
     );
@@ -220,7 +220,7 @@ mod tests {
         ] {
             let mut shell = Command::new("sh");
             let mut process = shell.args(["-c", script]).spawn().unwrap();
-            let how = End::of(&mut process).await.to_string();
+            let how = ProcessEnd::of(&mut process).await.to_string();
             assert!(how.contains(told), "{how}");
         }
     }

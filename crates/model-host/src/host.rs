@@ -15,7 +15,7 @@ use volley_flight::server::FlightServerConfig;
 use volley_types::PredictError;
 use volley_types::registry::Assignment;
 
-use crate::message::{self, Order, Told};
+use crate::message::{self, ChildCommand, LoadReport};
 use crate::trial;
 
 /// Longer than the worker's own patience with those who do not read, which then has the word.
@@ -27,7 +27,7 @@ const OOM_SCORE: &str = "600";
 /// What this process is to load, and the socket of the worker that wants it.
 #[derive(Debug)]
 pub struct HostConfig {
-    order: Order,
+    order: ChildCommand,
     socket: UnixStream,
 }
 
@@ -40,7 +40,7 @@ pub async fn commission() -> io::Result<HostConfig> {
     let socket = Socket::from(io::stdin().as_fd().try_clone_to_owned()?);
     socket.set_nonblocking(true)?;
     let mut socket = UnixStream::from_std(socket)?;
-    let order = Order::receive(&mut socket).await?;
+    let order = ChildCommand::receive(&mut socket).await?;
     limit(order.settings.memory_limit)?;
     Ok(HostConfig { order, socket })
 }
@@ -70,7 +70,7 @@ impl HostConfig {
             () = closed(&self.socket) => vanish(),
             loaded = load(loader, &self.order.assignment) => loaded,
         };
-        let told = loaded.as_ref().map(|backend| Told {
+        let told = loaded.as_ref().map(|backend| LoadReport {
             capacity: backend.capacity(),
             memory_bytes: backend.memory_bytes(),
         });

@@ -22,8 +22,8 @@ use volley_types::{
     PredictRequest, Signature,
 };
 
-use crate::child::{End, Loaded, Program, broke, code_of};
-use crate::message::Told;
+use crate::child::{LoadedProcess, ProcessEnd, Program, broke, code_of};
+use crate::message::LoadReport;
 
 /// Between the end of a stream and the news of the process' end.
 const NEWS: Duration = Duration::from_secs(10);
@@ -58,15 +58,15 @@ enum State {
     /// A process that serves it.
     Up(FlightClient),
     /// The last one ended so.
-    Down(End),
+    Down(ProcessEnd),
     /// There will be no other.
     Lost(PredictError),
 }
 
 /// A model in a process of its own.
-pub(crate) struct Hosted {
+pub(crate) struct HostedModel {
     model: ModelName,
-    told: Told,
+    told: LoadReport,
     signature: Signature,
     overhead_bytes: u64,
     life: Arc<Life>,
@@ -79,7 +79,7 @@ struct Life {
 }
 
 /// What starts processes, and counts their ends.
-pub(crate) struct Keeper {
+pub(crate) struct Supervisor {
     pub(crate) program: Arc<Program>,
     pub(crate) assignment: Assignment,
     pub(crate) turn: u64,
@@ -87,17 +87,17 @@ pub(crate) struct Keeper {
     pub(crate) metrics: Metrics,
 }
 
-impl Hosted {
+impl HostedModel {
     /// The model of `loaded`, which `keeper` sees to.
     ///
     /// # Errors
     /// When it does not say what it takes and gives.
     pub(crate) async fn new(
-        keeper: Keeper,
-        loaded: Loaded,
+        keeper: Supervisor,
+        loaded: LoadedProcess,
         overhead_bytes: u64,
     ) -> Result<Self, PredictError> {
-        let Loaded {
+        let LoadedProcess {
             process,
             socket,
             told,
@@ -120,7 +120,7 @@ impl Hosted {
     }
 }
 
-impl Backend for Hosted {
+impl Backend for HostedModel {
     fn capacity(&self) -> usize {
         self.told.capacity
     }
@@ -142,7 +142,7 @@ impl Backend for Hosted {
 }
 
 #[async_trait]
-impl Predict for Hosted {
+impl Predict for HostedModel {
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
         let mut news = self.life.state.clone();
         let state = news.borrow_and_update().clone();
@@ -209,14 +209,14 @@ fn restarted(begun: bool) -> PredictError {
 }
 
 /// Of requests that come between two processes: another replica may take them.
-fn away(how: End) -> PredictError {
+fn away(how: ProcessEnd) -> PredictError {
     let message = format!("the model's process {how} and is being started again");
     PredictError::new(ErrorCode::Unavailable, message)
         .with_retry_after(Duration::from_secs(1))
         .with_origin(ErrorOrigin::Worker)
 }
 
-impl Keeper {
+impl Supervisor {
     /// Sees to it that there is a process, until there were too many.
     async fn keep(
         self,
@@ -224,11 +224,11 @@ impl Keeper {
         mut gone: CancellationToken,
         state: watch::Sender<State>,
     ) {
-        let mut ends = Ends::new(self.restarts);
+        let mut ends = RecentEnds::new(self.restarts);
         loop {
             let how = tokio::select! {
-                ended = process.wait() => ended.map_or(End::Stuck, End::from),
-                () = gone.cancelled() => End::of(&mut process).await,
+                ended = process.wait() => ended.map_or(ProcessEnd::Stuck, ProcessEnd::from),
+                () = gone.cancelled() => ProcessEnd::of(&mut process).await,
             };
             self.note(how);
             state.send_replace(State::Down(how));
@@ -254,13 +254,13 @@ impl Keeper {
         }
     }
 
-    fn note(&self, how: End) {
+    fn note(&self, how: ProcessEnd) {
         let model = &self.assignment.model;
         self.metrics.model_process_ended(model);
         tracing::error!(%model, version = %self.assignment.spec.version, %how, "model process ended");
     }
 
-    fn lost(&self, how: End) -> PredictError {
+    fn lost(&self, how: ProcessEnd) -> PredictError {
         let message = format!(
             "the model's process {how}; it ended {} times within {} minutes, and is not started \
              again for now; look at the model's files, and at what it is asked",
@@ -272,12 +272,12 @@ impl Keeper {
 }
 
 /// The ends of the last while.
-struct Ends {
+struct RecentEnds {
     rule: Restarts,
     last: VecDeque<Instant>,
 }
 
-impl Ends {
+impl RecentEnds {
     fn new(rule: Restarts) -> Self {
         Self {
             rule,
@@ -316,7 +316,7 @@ mod tests {
             most: 4,
             ..Restarts::default()
         };
-        let (mut ends, start) = (Ends::new(rule), Instant::now());
+        let (mut ends, start) = (RecentEnds::new(rule), Instant::now());
         let waits: Vec<_> = (0..4).map(|_| ends.next(start)).collect();
         let millis = |index: usize| waits[index].unwrap().as_millis();
         assert!((75..=125).contains(&millis(0)), "{waits:?}");

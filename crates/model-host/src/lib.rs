@@ -19,4 +19,4 @@ mod trial;
 
 pub use crate::child::Program;
 pub use crate::hosted::Restarts;
-pub use crate::loader::{BySource, HostedLoader, Trusted, Use};
+pub use crate::loader::{BySource, HostedLoader, TrustedModels, Use};

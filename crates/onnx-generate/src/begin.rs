@@ -9,7 +9,7 @@ use volley_backend::items::Item;
 use volley_types::{AnswerEnd, PredictError, SentAnswer, SentAnswers, Usage};
 
 use super::engine::Request;
-use super::event::{Event, Place};
+use super::event::{AnswerIndex, EngineEvent};
 use super::merge::Merge;
 use super::model::ModelFiles;
 use super::options::Options;
@@ -20,13 +20,13 @@ use volley_chat_template::CancelFlag;
 use volley_constraints::Constraint;
 
 /// A request that can be decoded.
-pub(crate) struct Begun {
+pub(crate) struct PreparedRequest {
     /// Answers that go on, or begin.
     pub(crate) requests: Vec<Request>,
     /// What their rows are joined by.
     pub(crate) merge: Merge,
     /// Rows that are there without any step.
-    pub(crate) ready: Vec<Event>,
+    pub(crate) ready: Vec<EngineEvent>,
 }
 
 /// Begins the answers to `rows`, or goes on behind what was `sent` of them. Rows go to `sender`.
@@ -38,15 +38,15 @@ pub(crate) async fn begin(
     rows: Vec<Item>,
     options: Options,
     sent: Option<Arc<SentAnswers>>,
-    sender: Sender<Event>,
-) -> Result<Begun, PredictError> {
+    sender: Sender<EngineEvent>,
+) -> Result<PreparedRequest, PredictError> {
     let files = files.clone();
     let ended = CancelFlag::default();
     // Should the reader go away while its prompts are written.
     let _guard = ended.on_drop();
     let begin = move || {
         let banned = banned(&files, &options)?;
-        let beginning = Beginning {
+        let beginning = RequestBuilder {
             banned,
             ended,
             constraint: options
@@ -70,13 +70,13 @@ pub(crate) async fn begin(
         .map_err(|error| PredictError::internal("tokenising failed", error))?
 }
 
-struct Beginning<'a> {
+struct RequestBuilder<'a> {
     files: &'a ModelFiles,
     options: &'a Options,
     constraint: Option<Constraint>,
     banned: Arc<[Vec<u32>]>,
     ended: CancelFlag,
-    sender: Sender<Event>,
+    sender: Sender<EngineEvent>,
 }
 
 /// The tokens of the words that the answer must not have, alone and behind a space.
@@ -98,8 +98,12 @@ fn banned(files: &ModelFiles, options: &Options) -> Result<Arc<[Vec<u32>]>, Pred
     Ok(ids.into())
 }
 
-impl Beginning<'_> {
-    fn all(&self, rows: &[Item], sent: Option<&SentAnswers>) -> Result<Begun, PredictError> {
+impl RequestBuilder<'_> {
+    fn all(
+        &self,
+        rows: &[Item],
+        sent: Option<&SentAnswers>,
+    ) -> Result<PreparedRequest, PredictError> {
         let choices = self.options.choices;
         let answers = sent.map_or(&[][..], SentAnswers::answers);
         let known =
@@ -114,7 +118,7 @@ impl Beginning<'_> {
             .map(|answer| (answer.place(), answer))
             .collect();
         let count = rows.len().saturating_mul(choices as usize);
-        let mut begun = Begun {
+        let mut begun = PreparedRequest {
             requests: Vec::new(),
             merge: Merge::behind(count, sent.map_or(0, SentAnswers::rows)),
             ready: Vec::new(),
@@ -122,7 +126,7 @@ impl Beginning<'_> {
         for (item, row) in (0_u32..).zip(rows) {
             let prompt = prompt::encode(self.files, row, self.options, &self.ended);
             for choice in 0..choices {
-                let place = Place { item, choice };
+                let place = AnswerIndex { item, choice };
                 let sent = answers.get(&(item, choice)).copied();
                 self.one(place, &prompt, sent, &mut begun)?;
             }
@@ -135,10 +139,10 @@ impl Beginning<'_> {
 
     fn one(
         &self,
-        place: Place,
+        place: AnswerIndex,
         prompt: &Result<Prompt, PredictError>,
         sent: Option<&SentAnswer>,
-        begun: &mut Begun,
+        begun: &mut PreparedRequest,
     ) -> Result<(), PredictError> {
         match (prompt, sent.and_then(|sent| sent.end)) {
             (_, Some(AnswerEnd::Failed)) => begun.merge.settle(None),
@@ -169,7 +173,7 @@ impl Beginning<'_> {
 
     fn request(
         &self,
-        place: Place,
+        place: AnswerIndex,
         prompt: &Prompt,
         sent: Option<&SentAnswer>,
     ) -> Result<Request, PredictError> {

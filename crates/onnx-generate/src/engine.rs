@@ -16,7 +16,7 @@ use volley_types::{ErrorCode, ModelName, PredictError};
 use self::decode::Loop;
 use self::delivery::Delivery;
 use super::decoder::Decoder;
-use super::event::Event;
+use super::event::EngineEvent;
 use super::model::ModelFiles;
 use super::options::Options;
 use super::telling::OutputAssembler;
@@ -42,7 +42,7 @@ pub(crate) struct Request {
     pub(crate) banned: Arc<[Vec<u32>]>,
     /// What becomes of its tokens.
     pub(crate) telling: OutputAssembler,
-    pub(crate) sender: Sender<Event>,
+    pub(crate) sender: Sender<EngineEvent>,
 }
 
 /// The way to the thread. The thread ends when the last handle is dropped and nothing is left

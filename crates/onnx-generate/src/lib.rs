@@ -33,14 +33,14 @@ use volley_types::{
     Predict, PredictError, PredictRequest, Signature,
 };
 
-use self::begin::Begun;
+use self::begin::PreparedRequest;
 use self::engine::Engine;
-use self::look::Look;
+use self::look::TokenView;
 use self::model::ModelFiles;
 use self::options::Options;
 use volley_chat_template::{CancelFlag, ChatTemplate};
 use volley_model_directory::overrides::VARIANT;
-use volley_onnx_runtime::watch::Watch;
+use volley_onnx_runtime::watch::RunTimeout;
 use volley_onnx_runtime::{Device, OnnxConfig, Runtime, graph};
 
 /// Rows of one record batch, at most.
@@ -72,7 +72,7 @@ pub fn load(
     )?);
     let mut decoder = decoder::Decoder::load(runtime, directory, &files, &config)?;
     decoder.warm_up()?;
-    decoder.limit(Watch::new(config.run_timeout)?);
+    decoder.limit(RunTimeout::new(config.run_timeout)?);
     let weights_of = |graph: &Path| {
         let outline = graph::outline(&directory.join(graph))?;
         Ok::<_, PredictError>(config.weights_of_session(&outline))
@@ -146,7 +146,7 @@ impl Predict for Generator {
         let Continuation { seed, sent } = request.continuation;
         let options = Options::read(&parameters, self.files.context)?.or_seed(seed);
         options.check(self.files.vocabulary)?;
-        if let Some(look) = Look::read(&parameters)? {
+        if let Some(look) = TokenView::read(&parameters)? {
             let batches = look::look(self.files.clone(), request.input, options, look);
             let batches = futures::stream::once(batches);
             return Ok(ChunkStream::new(Signature::generation().output, batches));
@@ -158,7 +158,7 @@ impl Predict for Generator {
             let readable = engine::CHUNKS_PER_READER * answers.min(slots);
             let (sender, mut events) = tokio::sync::mpsc::channel(readable);
             let begun = begin::begin(&files, rows, options, sent, sender).await?;
-            let Begun { requests, mut merge, mut ready } = begun;
+            let PreparedRequest { requests, mut merge, mut ready } = begun;
             for request in requests {
                 engine.submit(request)?;
             }

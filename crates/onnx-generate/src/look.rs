@@ -11,7 +11,7 @@ use volley_types::{
     FinishReason, GenerationChunk, GenerationChunks, Input, Parameters, PredictError, Usage,
 };
 
-use super::event::Place;
+use super::event::AnswerIndex;
 use super::merge::Merge;
 use super::model::ModelFiles;
 use super::options::Options;
@@ -23,7 +23,7 @@ use volley_tokens::text::Decode;
 
 /// What is told of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum TokenView {
     /// How many tokens it has.
     Count,
     /// Its tokens, perhaps with their spelling.
@@ -32,7 +32,7 @@ pub(crate) enum Look {
     Text { special: bool },
 }
 
-impl Look {
+impl TokenView {
     /// What a request asks to be told in place of an answer.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ pub(crate) async fn look(
     files: Arc<ModelFiles>,
     input: Input,
     options: Options,
-    look: Look,
+    look: TokenView,
 ) -> Result<RecordBatch, PredictError> {
     let rows = items::collect(input).await?;
     let mut merge = Merge::new(rows.len());
@@ -117,7 +117,7 @@ pub(crate) async fn look(
     let mut chunks = GenerationChunks::default();
     for (item, told) in (0_u32..).zip(told) {
         let told = told.map(|chunk| GenerationChunk { item, ..chunk });
-        merge.push((Place { item, choice: 0 }, told), &mut chunks)?;
+        merge.push((AnswerIndex { item, choice: 0 }, told), &mut chunks)?;
     }
     Ok(chunks.finish())
 }

@@ -112,7 +112,7 @@ impl ModelFiles {
         max_context: Option<usize>,
     ) -> Result<Self, PredictError> {
         let described = describe(directory, variant)?;
-        let Described {
+        let ModelDescription {
             file,
             context,
             vocabulary,
@@ -249,7 +249,7 @@ pub(crate) fn sizes(
 }
 
 /// What a directory's own description says.
-struct Described {
+struct ModelDescription {
     file: &'static str,
     onnx: PathBuf,
     prompts: Option<PathBuf>,
@@ -263,7 +263,7 @@ struct Described {
     recommended: Parameters,
 }
 
-fn describe(directory: &Path, variant: Option<&str>) -> Result<Described, PredictError> {
+fn describe(directory: &Path, variant: Option<&str>) -> Result<ModelDescription, PredictError> {
     if directory.join(genai::FILE).is_file() {
         genai::describe(directory)
     } else {

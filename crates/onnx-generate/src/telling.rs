@@ -7,12 +7,12 @@ use std::collections::VecDeque;
 use serde_json::{Value, json};
 use volley_types::{FinishReason, GenerationChunk, PredictError, PromptUsage, SentAnswer, Usage};
 
-use super::event::{Event, Place};
+use super::event::{AnswerIndex, EngineEvent};
 use super::model::ModelFiles;
 use super::options::Options;
 use super::prompt::{BLOCK, Prompt};
 use super::reasoning::Reasoning;
-use super::sampler::{Chosen, Scratch, scores};
+use super::sampler::{SampledToken, Scratch, scores};
 use volley_constraints::Constraint;
 use volley_tokens::spelling::TokenBytes;
 use volley_tokens::text::{Detokenizer, StopFilter};
@@ -23,7 +23,7 @@ const ECHOED: usize = 1_024;
 
 /// One answer as far as it is told.
 pub(crate) struct OutputAssembler {
-    place: Place,
+    place: AnswerIndex,
     prompt_tokens: usize,
     /// Tokens of the prompt that did not have to be read.
     cached: usize,
@@ -58,14 +58,14 @@ pub(crate) struct OutputAssembler {
     /// The same with alternatives, a token each in OpenAI's form, where those are asked for.
     told: Vec<Value>,
     /// Rows on their way to the reader.
-    held: VecDeque<Event>,
+    held: VecDeque<EngineEvent>,
     finished: bool,
 }
 
 impl OutputAssembler {
     /// An answer to a prompt of so many tokens, before its first one.
     pub(crate) fn new(
-        place: Place,
+        place: AnswerIndex,
         prompt_tokens: usize,
         reasoning: Option<Reasoning>,
         options: &Options,
@@ -172,7 +172,7 @@ impl OutputAssembler {
                 Some(constraint) => constraint.take(*token)?,
                 None => false,
             };
-            let chosen = Chosen {
+            let chosen = SampledToken {
                 token: *token,
                 logprob: None,
                 alternatives: Vec::new(),
@@ -195,7 +195,7 @@ impl OutputAssembler {
     }
 
     /// Which answer it is.
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> AnswerIndex {
         self.place
     }
 
@@ -212,17 +212,17 @@ impl OutputAssembler {
     }
 
     /// The next row for the reader.
-    pub(crate) fn next_row(&mut self) -> Option<Event> {
+    pub(crate) fn next_row(&mut self) -> Option<EngineEvent> {
         self.held.pop_front()
     }
 
     /// A row that the reader had no room for.
-    pub(crate) fn put_back(&mut self, row: Event) {
+    pub(crate) fn put_back(&mut self, row: EngineEvent) {
         self.held.push_front(row);
     }
 
     /// Takes a chosen token: its text, and whether it is the last one.
-    pub(crate) fn take(&mut self, chosen: Chosen, files: &ModelFiles) {
+    pub(crate) fn take(&mut self, chosen: SampledToken, files: &ModelFiles) {
         let token = chosen.token;
         self.generated += 1;
         self.unsaid.push(token);
@@ -272,7 +272,7 @@ impl OutputAssembler {
     }
 
     /// Notes how likely the token without text was that ends the answer.
-    fn score_end(&mut self, chosen: &Chosen, files: &ModelFiles) {
+    fn score_end(&mut self, chosen: &SampledToken, files: &ModelFiles) {
         if let (true, Some(logprob)) = (self.scores_end, chosen.logprob) {
             let others = &chosen.alternatives;
             self.told
@@ -400,7 +400,7 @@ impl OutputAssembler {
 
 /// What one answer adds to the usage of its stream. A prompt with several answers is read for
 /// each, and counted once.
-pub(crate) fn usage(place: Place, prompt: usize, cached: usize, generated: u32) -> Usage {
+pub(crate) fn usage(place: AnswerIndex, prompt: usize, cached: usize, generated: u32) -> Usage {
     let (prompt, cached) = if place.choice == 0 {
         (prompt, cached)
     } else {

@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use volley_types::{ErrorCode, ErrorOrigin, PredictError};
 
-use crate::session::Options;
+use crate::session::SharedRunOptions;
 
 /// No run can be stopped sooner: the clock of the runtime has no shorter tick.
 const SHORTEST: Duration = Duration::from_millis(1);
@@ -16,24 +16,24 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// they are in.
 ///
 /// One task looks after all runs of a session, and sleeps meanwhile: a run wakes nobody.
-pub struct Watch {
+pub struct RunTimeout {
     limit: Duration,
-    under_way: Arc<UnderWay>,
+    under_way: Arc<CurrentRun>,
     task: AbortHandle,
 }
 
 /// The run that is under way, or was the last.
 #[derive(Default)]
-struct UnderWay(Mutex<Option<Run>>);
+struct CurrentRun(Mutex<Option<Run>>);
 
 struct Run {
     since: Instant,
-    options: Arc<Options>,
+    options: Arc<SharedRunOptions>,
     /// It was stopped.
     late: bool,
 }
 
-impl Watch {
+impl RunTimeout {
     /// A watch of the runtime that this is called in.
     ///
     /// # Errors
@@ -42,7 +42,7 @@ impl Watch {
         let runtime = Handle::try_current()
             .map_err(|error| PredictError::internal("a model is loaded within a runtime", error))?;
         let limit = limit.max(SHORTEST);
-        let under_way = Arc::new(UnderWay::default());
+        let under_way = Arc::new(CurrentRun::default());
         let watched = under_way.clone();
         let task = runtime.spawn(async move {
             let mut wait = limit;
@@ -65,8 +65,8 @@ impl Watch {
     /// The run's own; `DeadlineExceeded` when it was stopped.
     pub fn over<'o, T>(
         &mut self,
-        options: &'o Arc<Options>,
-        run: impl FnOnce(&'o Options) -> Result<T, PredictError>,
+        options: &'o Arc<SharedRunOptions>,
+        run: impl FnOnce(&'o SharedRunOptions) -> Result<T, PredictError>,
     ) -> Result<T, PredictError> {
         *self.under_way.lock() = Some(Run {
             since: Instant::now(),
@@ -94,13 +94,13 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for RunTimeout {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl UnderWay {
+impl CurrentRun {
     fn lock(&self) -> MutexGuard<'_, Option<Run>> {
         // Nothing can be half done in it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -138,7 +138,7 @@ mod tests {
         Runtime::init(&library).unwrap();
         let options = || Arc::new(RunOptions::new().unwrap());
         let limit = Duration::from_millis(40);
-        let mut watch = Watch::new(limit).unwrap();
+        let mut watch = RunTimeout::new(limit).unwrap();
         let under_way = watch.under_way.clone();
         let failed = || Err::<(), _>(PredictError::internal("the run failed", ""));
         // A run that begins while the task sleeps has all its time.

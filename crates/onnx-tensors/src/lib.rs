@@ -39,9 +39,9 @@ use volley_types::{
 
 use self::ports::Files;
 use self::ports::Ports;
-use self::queue::Queue;
-use self::sequence::{Step, Table};
-use self::wait::Wait;
+use self::queue::RunQueue;
+use self::sequence::{SequenceStep, SequenceTable};
+use self::wait::WaitOptions;
 use crate::columns::Port;
 use volley_model_directory::overrides;
 use volley_model_directory::overrides::Overrides;
@@ -124,8 +124,8 @@ struct TensorModel {
     config: OnnxConfig,
     batching: Batching,
     memory_bytes: u64,
-    queue: Arc<Queue>,
-    sequences: Option<Arc<Table>>,
+    queue: Arc<RunQueue>,
+    sequences: Option<Arc<SequenceTable>>,
 }
 
 /// Loads a graph. Blocks.
@@ -167,7 +167,7 @@ pub fn load(
         warm::up(&mut runners, &ports, sample, config.run_timeout)?;
     }
     let sequences = sequences
-        .map(|it| Table::new(it, ports.clone(), answer.clone(), rows))
+        .map(|it| SequenceTable::new(it, ports.clone(), answer.clone(), rows))
         .transpose()?;
     let policies = declared.map(|declared| declared.queue.clone());
     let policies = policies.unwrap_or_default();
@@ -176,7 +176,7 @@ pub fn load(
         // More than wait here are refused here, and do not wait elsewhere.
         config.tensor_streams = config.tensor_streams.max(most.saturating_add(2 * rows));
     }
-    let queue = Queue::start(
+    let queue = RunQueue::start(
         &model,
         runners,
         config.tensor_streams.max(1),
@@ -295,9 +295,9 @@ impl Predict for TensorModel {
         let (signature, config) = (self.signature.clone(), self.config);
         let (queue, most) = (self.queue.clone(), self.batching.most());
         let schema = self.answer.clone();
-        let wait = Wait::read(&request.parameters, queue.policies())?;
+        let wait = WaitOptions::read(&request.parameters, queue.policies())?;
         if let Some(table) = self.sequences.clone() {
-            let step = Step::read(&request.parameters)?;
+            let step = SequenceStep::read(&request.parameters)?;
             let batches = try_stream! {
                 let mut input = request.input.into_stream();
                 while let Some(rows) = input.try_next().await? {

@@ -8,7 +8,7 @@ use volley_onnx_runtime::ort::session::{IoBinding, Session};
 use volley_onnx_runtime::ort::value::{DynTensor, Tensor, TensorElementType};
 use volley_types::PredictError;
 
-use super::padding::{Input, Padding};
+use super::padding::{GraphInput, Padding};
 use super::texts::Tokens;
 use volley_onnx_runtime::failure::internal;
 
@@ -20,7 +20,7 @@ const BYTES: usize = 16 << 20;
 const SEEN: usize = 64;
 
 /// Rows, and tokens of each with padding.
-pub(super) type Shape = [usize; 2];
+pub(super) type BatchShape = [usize; 2];
 
 /// The output that is bound.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ pub(super) struct Output {
 }
 
 impl Output {
-    fn shape(&self, [rows, longest]: Shape) -> Vec<usize> {
+    fn shape(&self, [rows, longest]: BatchShape) -> Vec<usize> {
         match self.pooled {
             true => vec![rows, self.width],
             false => vec![rows, longest, self.width],
@@ -41,7 +41,7 @@ impl Output {
     }
 
     /// Bytes of this output and of `inputs`.
-    fn bytes(&self, shape: Shape, inputs: usize) -> usize {
+    fn bytes(&self, shape: BatchShape, inputs: usize) -> usize {
         let sizes = self.shape(shape).into_iter();
         let numbers = sizes.fold(1_usize, usize::saturating_mul);
         let ids = shape.into_iter().fold(inputs, usize::saturating_mul);
@@ -55,20 +55,20 @@ impl Output {
 #[derive(Debug, Default)]
 pub(super) struct BindingCache {
     // The one used last is last.
-    bound: Vec<Bound>,
-    seen: VecDeque<Shape>,
+    bound: Vec<CachedBinding>,
+    seen: VecDeque<BatchShape>,
     /// The graph gives another shape than it declares.
     given_up: bool,
 }
 
 /// The tensors of one shape, and what they are bound to.
 #[derive(Debug)]
-pub(super) struct Bound {
+pub(super) struct CachedBinding {
     // Dropped before the tensors.
     pub(super) binding: IoBinding,
     inputs: Vec<Ids>,
     pub(super) output: DynTensor,
-    shape: Shape,
+    shape: BatchShape,
     bytes: usize,
 }
 
@@ -88,10 +88,10 @@ impl BindingCache {
     pub(super) fn find(
         &mut self,
         session: &Session,
-        inputs: &[Input],
+        inputs: &[GraphInput],
         output: &Output,
-        shape: Shape,
-    ) -> Result<Option<&mut Bound>, PredictError> {
+        shape: BatchShape,
+    ) -> Result<Option<&mut CachedBinding>, PredictError> {
         let bytes = output.bytes(shape, inputs.len());
         if self.given_up || BYTES < bytes {
             return Ok(None);
@@ -103,11 +103,11 @@ impl BindingCache {
         if !self.comes_again(shape) {
             return Ok(None);
         }
-        let held = |bound: &[Bound]| bound.iter().map(|bound| bound.bytes).sum::<usize>();
+        let held = |bound: &[CachedBinding]| bound.iter().map(|bound| bound.bytes).sum::<usize>();
         while SHAPES <= self.bound.len() || BYTES < held(&self.bound) + bytes {
             self.bound.remove(0);
         }
-        let bound = Bound::new(session, inputs, output, shape, bytes);
+        let bound = CachedBinding::new(session, inputs, output, shape, bytes);
         let bound = bound.map_err(|error| {
             internal("the model's inputs could not be bound", error.to_string())
         })?;
@@ -116,7 +116,7 @@ impl BindingCache {
     }
 
     /// Whether `shape` came lately. Notes it.
-    fn comes_again(&mut self, shape: Shape) -> bool {
+    fn comes_again(&mut self, shape: BatchShape) -> bool {
         if let Some(at) = self.seen.iter().position(|seen| *seen == shape) {
             self.seen.remove(at);
             return true;
@@ -135,12 +135,12 @@ impl BindingCache {
     }
 }
 
-impl Bound {
+impl CachedBinding {
     fn new(
         session: &Session,
-        inputs: &[Input],
+        inputs: &[GraphInput],
         output: &Output,
-        shape: Shape,
+        shape: BatchShape,
         bytes: usize,
     ) -> volley_onnx_runtime::ort::Result<Self> {
         let host = Allocator::default();
@@ -169,7 +169,7 @@ impl Bound {
     }
 
     /// Writes `rows` into the inputs where they are.
-    pub(super) fn fill(&mut self, padding: Padding, inputs: &[Input], rows: &[&Tokens]) {
+    pub(super) fn fill(&mut self, padding: Padding, inputs: &[GraphInput], rows: &[&Tokens]) {
         for (input, ids) in inputs.iter().zip(&mut self.inputs) {
             match ids {
                 Ids::Wide(ids) => {

@@ -6,7 +6,7 @@
 //! a request that is alone.
 
 use volley_onnx_runtime::session;
-use volley_onnx_runtime::session::Place;
+use volley_onnx_runtime::session::ExecutionDevice;
 use volley_onnx_runtime::{Device, OnnxConfig};
 
 /// The most bytes that the weights of all sessions take, where more than one is chosen.
@@ -65,10 +65,10 @@ impl SessionPool {
     }
 
     /// Those for sessions that run there: what was chosen for a CPU is nothing for a GPU.
-    pub(super) fn on(self, place: Place, config: &OnnxConfig) -> Self {
+    pub(super) fn on(self, place: ExecutionDevice, config: &OnnxConfig) -> Self {
         match place {
-            Place::Host => self,
-            Place::Cuda(_) => Self {
+            ExecutionDevice::Host => self,
+            ExecutionDevice::Cuda(_) => Self {
                 count: config.instances.max(1),
                 wide: None,
                 ..self

@@ -11,7 +11,7 @@ use volley_types::{
     unknown_parameter,
 };
 
-use super::texts::{Spelt, Texts};
+use super::texts::{Texts, TokenText};
 
 /// Whether the model's special tokens stand around a text.
 const ADD_SPECIAL: &str = "add_special_tokens";
@@ -24,14 +24,14 @@ const RAW: &str = "raw";
 
 /// What is told of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum TokenView {
     /// Its tokens.
     Tokens { special: bool, spelled: bool },
     /// The text of the tokens that it is a list of.
     Text { special: bool },
 }
 
-impl Look {
+impl TokenView {
     /// What a request asks to be told in place of an answer.
     ///
     /// # Errors
@@ -125,7 +125,7 @@ impl Look {
     }
 }
 
-fn told(token: &Spelt) -> Value {
+fn told(token: &TokenText) -> Value {
     match token.place {
         None => json!({ "token": token.text, "special": true }),
         Some((start, stop)) => {

@@ -18,7 +18,7 @@ pub(super) struct Values {
 
 /// How the numbers of a run are read. They are read where the model wrote them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reading {
+pub(super) struct Readout {
     /// Whether the graph itself makes one vector of a row's tokens.
     pub(super) pooled: bool,
     /// Numbers of a vector, labels, or terms.
@@ -29,7 +29,7 @@ pub(super) struct Reading {
     pub(super) weighing: Weighing,
 }
 
-impl Reading {
+impl Readout {
     /// What each of `rows` gave in a run over all of them, padded to `longest` tokens.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use super::lanes::SessionPool;
 use super::plan::Budget;
 use volley_model_directory::overrides::{Activation, ModelKind, Overrides, Pooling};
 use volley_model_directory::registered::{ModelConfig, RegisteredConfig};
-use volley_onnx_runtime::session::Place;
+use volley_onnx_runtime::session::ExecutionDevice;
 
 /// The longest text in tokens, where nothing says less.
 const MAX_LENGTH: usize = 8_192;
@@ -25,7 +25,7 @@ const NO_LENGTH: f64 = 1e6;
 
 /// How an encoder is used.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Settings {
+pub(super) struct EncoderSettings {
     pub(super) task: Task,
     /// Whether the task is only what the architecture suggests.
     guessed: bool,
@@ -71,7 +71,7 @@ pub(crate) struct Weighing {
     pub(crate) twice: bool,
 }
 
-impl Settings {
+impl EncoderSettings {
     /// Reads a directory, and what was registered about it.
     ///
     /// # Errors
@@ -150,7 +150,7 @@ impl Settings {
     }
 
     /// The largest run at that place.
-    pub(super) fn budget(&self, place: Place, lanes: &SessionPool) -> Budget {
+    pub(super) fn budget(&self, place: ExecutionDevice, lanes: &SessionPool) -> Budget {
         let usual = Budget::of(place, lanes);
         Budget {
             tokens: self.batch_tokens.unwrap_or(usual.tokens).max(1),

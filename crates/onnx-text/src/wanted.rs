@@ -19,7 +19,7 @@ const UNUSED: [&str; 2] = ["user", "model"];
 
 /// The parameters of one request. What is `None` is as the model says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct EncodeParameters {
     /// How much of each vector.
     pub(super) dimensions: Option<usize>,
     pub(super) normalize: Option<bool>,
@@ -30,7 +30,7 @@ pub(super) struct Wanted {
     pub(super) token_vectors: bool,
 }
 
-impl Wanted {
+impl EncodeParameters {
     /// Reads the parameters of a request to a model with this task.
     ///
     /// # Errors
@@ -98,10 +98,10 @@ mod tests {
 
     use super::*;
 
-    fn read(name: &str, value: ParamValue, task: Task) -> Result<Wanted, PredictError> {
+    fn read(name: &str, value: ParamValue, task: Task) -> Result<EncodeParameters, PredictError> {
         let mut parameters = Parameters::default();
         parameters.set(name, value)?;
-        Wanted::read(&parameters, task)
+        EncodeParameters::read(&parameters, task)
     }
 
     #[test]

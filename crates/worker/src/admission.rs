@@ -14,15 +14,15 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use volley_types::{Deadline, ErrorCode, PredictError, Priority, TenantId};
 
-use self::queue::{Place, Queue};
+use self::queue::{Queue, QueuePosition};
 use self::service::ServiceTime;
 
 /// The door of one replica. Cloning gives another handle.
 #[derive(Clone, Debug)]
-pub(crate) struct Admission(Arc<Door>);
+pub(crate) struct AdmissionQueue(Arc<QueueInner>);
 
 #[derive(Debug)]
-struct Door {
+struct QueueInner {
     capacity: usize,
     queue_limit: usize,
     opened: Instant,
@@ -55,22 +55,22 @@ pub(crate) struct AdmissionRequest<'a> {
 /// The right to run one stream; given on when dropped.
 #[derive(Debug)]
 pub(crate) struct Permit {
-    door: Option<Arc<Door>>,
+    door: Option<Arc<QueueInner>>,
     since: Instant,
 }
 
 /// A place in the queue, or the permit at once. Dropping it leaves the queue.
 #[derive(Debug)]
 pub(crate) struct QueuedPermit {
-    door: Arc<Door>,
-    place: Place,
+    door: Arc<QueueInner>,
+    place: QueuePosition,
     answer: oneshot::Receiver<Result<Permit, PredictError>>,
 }
 
-impl Admission {
+impl AdmissionQueue {
     /// A door for `capacity` streams with `queue_limit` places before it.
     pub(crate) fn new(capacity: usize, queue_limit: usize) -> Self {
-        Self(Arc::new(Door {
+        Self(Arc::new(QueueInner {
             capacity: capacity.max(1),
             queue_limit,
             opened: Instant::now(),
@@ -160,7 +160,7 @@ impl State {
 }
 
 impl Permit {
-    fn new(door: Arc<Door>) -> Self {
+    fn new(door: Arc<QueueInner>) -> Self {
         Self {
             door: Some(door),
             since: Instant::now(),

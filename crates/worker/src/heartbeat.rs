@@ -33,7 +33,7 @@ pub(crate) type Members = Option<(u64, BTreeSet<u64>)>;
 
 /// The streams that run, and the newest revision that said so.
 #[derive(Debug, Default)]
-pub(crate) struct Streams {
+pub(crate) struct RunningStreams {
     revision: Revision,
     tasks: BTreeMap<String, CancellationToken>,
 }

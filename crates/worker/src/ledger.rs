@@ -12,10 +12,10 @@ use crate::memory::size;
 
 /// The book of one worker. Cloning gives another handle.
 #[derive(Clone, Debug)]
-pub(crate) struct Ledger(Arc<Books>);
+pub(crate) struct MemoryBudget(Arc<BudgetInner>);
 
 #[derive(Debug)]
-struct Books {
+struct BudgetInner {
     budget: u64,
     state: Mutex<State>,
     /// Rings when there may be more room than before.
@@ -27,11 +27,11 @@ struct Books {
 #[derive(Debug, Default)]
 struct State {
     next_key: u64,
-    held: BTreeMap<u64, Entry>,
+    held: BTreeMap<u64, BudgetEntry>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct BudgetEntry {
     bytes: u64,
     pinned: bool,
 }
@@ -39,7 +39,7 @@ struct Entry {
 /// Some of the budget; given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
-    books: Arc<Books>,
+    books: Arc<BudgetInner>,
     key: u64,
 }
 
@@ -82,9 +82,9 @@ impl Shortage {
     }
 }
 
-impl Ledger {
+impl MemoryBudget {
     pub(crate) fn new(budget: u64) -> Self {
-        Self(Arc::new(Books {
+        Self(Arc::new(BudgetInner {
             budget,
             state: Mutex::default(),
             freed: watch::Sender::new(()),
@@ -117,7 +117,7 @@ impl Ledger {
         }
         let key = state.next_key;
         state.next_key += 1;
-        state.held.insert(key, Entry { bytes, pinned });
+        state.held.insert(key, BudgetEntry { bytes, pinned });
         Ok(Reservation {
             books: self.0.clone(),
             key,
@@ -165,7 +165,7 @@ impl Reservation {
         self.change(|entry| entry.pinned = pinned);
     }
 
-    fn change(&self, change: impl FnOnce(&mut Entry)) {
+    fn change(&self, change: impl FnOnce(&mut BudgetEntry)) {
         if let Some(entry) = self.books.state.lock().held.get_mut(&self.key) {
             change(entry);
         }
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused_with_what_is_needed_and_free() {
-        let ledger = Ledger::new(10 << 20);
+        let ledger = MemoryBudget::new(10 << 20);
         let first = ledger.reserve(6 << 20, true).unwrap();
         let second = ledger.reserve(2 << 20, false).unwrap();
         let short = ledger.reserve(4 << 20, true).unwrap_err();
@@ -214,7 +214,7 @@ mod tests {
         fn never_more_than_the_budget_and_all_of_it_comes_back(
             steps in proptest::collection::vec((0_u64..40, 0_usize..6, proptest::bool::ANY), 1..100)
         ) {
-            let ledger = Ledger::new(100);
+            let ledger = MemoryBudget::new(100);
             let mut held = Vec::new();
             for (bytes, index, pinned) in steps {
                 if index < held.len() {

@@ -37,8 +37,8 @@ use volley_types::registry::{Assignment, BackendKind};
 use volley_types::{Assignments, Incarnation, ModelName, Revision};
 
 pub use crate::config::WorkerConfig;
-use crate::heartbeat::Streams;
-use crate::ledger::Ledger;
+use crate::heartbeat::RunningStreams;
+use crate::ledger::MemoryBudget;
 use crate::lingering::AbandonedLoads;
 pub use crate::memory::system_bytes;
 use crate::oversee::StreamWatchdog;
@@ -66,12 +66,12 @@ struct Shared {
     /// Rings when something changed that coordinators should hear at once.
     news: watch::Sender<()>,
     loads: Semaphore,
-    ledger: Ledger,
+    ledger: MemoryBudget,
     lingering: AbandonedLoads,
     overseer: StreamWatchdog,
     /// What the driver last said of them.
     gpus: Mutex<Vec<volley_types::GpuReport>>,
-    streams: Mutex<Streams>,
+    streams: Mutex<RunningStreams>,
     members: watch::Sender<heartbeat::Members>,
     draining: AtomicBool,
     /// A drain's grace is over.
@@ -112,7 +112,7 @@ impl Worker {
             assigned: tokio::sync::Notify::new(),
             news: watch::Sender::new(()),
             loads: Semaphore::new(config.concurrent_loads.max(1)),
-            ledger: Ledger::new(config.memory_budget.unwrap_or_else(memory::default_budget)),
+            ledger: MemoryBudget::new(config.memory_budget.unwrap_or_else(memory::default_budget)),
             lingering: AbandonedLoads::default(),
             overseer: StreamWatchdog::default(),
             gpus: Mutex::default(),

@@ -10,11 +10,11 @@ use volley_types::registry::Assignment;
 use volley_types::{ErrorCode, ModelRef, PredictError};
 
 use crate::Worker;
-use crate::admission::Admission;
+use crate::admission::AdmissionQueue;
 use crate::ledger::Reservation;
 use crate::lingering::Work;
-use crate::replica::{Loaded, Replica};
-use crate::seat::{BackendSlot, Held};
+use crate::replica::{LoadedReplica, Replica};
+use crate::seat::{BackendSlot, LoadedBackend};
 
 /// The first and the longest wait before a failed load is tried again.
 const RETRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
@@ -89,7 +89,7 @@ impl Worker {
     async fn load_once(
         &self,
         replica: &Replica,
-    ) -> Result<(Loaded, Option<LossFuture>), PredictError> {
+    ) -> Result<(LoadedReplica, Option<LossFuture>), PredictError> {
         let assignment = &replica.assignment;
         let loader = self.loader(assignment)?;
         let _hold = prepare(&loader, replica).await?;
@@ -107,9 +107,9 @@ impl Worker {
             version: Some(assignment.spec.version),
         };
         let (capacity, lost) = (held.backend.capacity(), held.backend.lost());
-        let loaded = Loaded {
+        let loaded = LoadedReplica {
             signature: held.backend.signature(&model).await?,
-            admission: Admission::new(capacity, self.0.config.queue_per_replica),
+            admission: AdmissionQueue::new(capacity, self.0.config.queue_per_replica),
             waits: Arc::default(),
             capacity,
             seat: Arc::new(BackendSlot::new(&self.0.ledger, held, overcommit)),
@@ -135,13 +135,13 @@ impl Worker {
         &self,
         assignment: &Assignment,
         memory: Reservation,
-    ) -> Result<Held, PredictError> {
+    ) -> Result<LoadedBackend, PredictError> {
         let loader = self.loader(assignment)?;
         let (of, by) = (assignment.clone(), loader.clone());
         self.within_limit(&loader, assignment, async move {
             let since = Instant::now();
             let backend = by.load(&of).await?;
-            Ok(Held::new(backend, memory, since.elapsed()))
+            Ok(LoadedBackend::new(backend, memory, since.elapsed()))
         })
         .await
     }

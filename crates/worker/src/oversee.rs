@@ -18,7 +18,7 @@ use crate::predict::too_late;
 /// Between two looks at all streams.
 const TICK: Duration = Duration::from_millis(100);
 
-struct Watched<S> {
+struct WatchState<S> {
     /// `None` once it was ended.
     batches: Option<S>,
     request: RequestId,
@@ -29,12 +29,12 @@ struct Watched<S> {
 }
 
 /// Something that may be ended from beside.
-trait Cut: Send + Sync {
+trait Abort: Send + Sync {
     /// Ends it where it is due. False where it is ended already.
     fn cut(&self, now: Instant, stall: Duration) -> bool;
 }
 
-impl<S: Send> Cut for Mutex<Watched<S>> {
+impl<S: Send> Abort for Mutex<WatchState<S>> {
     fn cut(&self, now: Instant, stall: Duration) -> bool {
         // Whoever holds the lock is asking for more.
         let Some(mut watched) = self.try_lock() else {
@@ -75,7 +75,7 @@ fn stalled(stall: Duration) -> PredictError {
 
 /// The clock beside the streams of a worker. Cloning gives another handle.
 #[derive(Clone, Default)]
-pub(crate) struct StreamWatchdog(Arc<Mutex<Vec<Weak<dyn Cut>>>>);
+pub(crate) struct StreamWatchdog(Arc<Mutex<Vec<Weak<dyn Abort>>>>);
 
 impl StreamWatchdog {
     /// `batches`, until they are ended: past the deadline, or once they were not read for too
@@ -89,14 +89,14 @@ impl StreamWatchdog {
     where
         S: Stream<Item = BatchResult> + Send + Unpin + 'static,
     {
-        let watched = Arc::new(Mutex::new(Watched {
+        let watched = Arc::new(Mutex::new(WatchState {
             batches: Some(batches),
             request,
             deadline,
             idle_since: Some(Instant::now()),
             ended: None,
         }));
-        let weak: Weak<dyn Cut> = Arc::downgrade(&(watched.clone() as Arc<dyn Cut>));
+        let weak: Weak<dyn Abort> = Arc::downgrade(&(watched.clone() as Arc<dyn Abort>));
         self.0.lock().push(weak);
         WatchedStream(watched)
     }
@@ -112,7 +112,7 @@ impl StreamWatchdog {
 
     fn cut(&self, now: Instant, stall: Duration) {
         let all = std::mem::take(&mut *self.0.lock());
-        let live = |weak: &Weak<dyn Cut>| {
+        let live = |weak: &Weak<dyn Abort>| {
             let watched = weak.upgrade();
             watched.is_some_and(|watched| watched.cut(now, stall))
         };
@@ -121,7 +121,7 @@ impl StreamWatchdog {
     }
 }
 
-struct WatchedStream<S>(Arc<Mutex<Watched<S>>>);
+struct WatchedStream<S>(Arc<Mutex<WatchState<S>>>);
 
 impl<S: Stream<Item = BatchResult> + Unpin> Stream for WatchedStream<S> {
     type Item = BatchResult;

@@ -16,7 +16,7 @@ use volley_types::{
 
 use crate::Worker;
 use crate::admission::AdmissionRequest;
-use crate::replica::Loaded;
+use crate::replica::LoadedReplica;
 
 /// When to come back after too long a wait.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -48,7 +48,7 @@ impl Predict for Worker {
         let schema = loaded.signature.answer(&request.parameters);
         let waiting_since = Instant::now();
         let (request_id, until) = (request.request_id.clone(), request.deadline);
-        let limits = Limits {
+        let limits = StreamLimits {
             deadline: request.deadline,
             cut: loaded.cut.clone(),
         };
@@ -116,12 +116,12 @@ impl Predict for Worker {
 }
 
 /// What ends a stream from outside.
-struct Limits {
+struct StreamLimits {
     deadline: Option<Deadline>,
     cut: CancellationToken,
 }
 
-impl Limits {
+impl StreamLimits {
     /// Waits for `work`, unless it is ended before.
     ///
     /// # Errors
@@ -197,7 +197,7 @@ impl Worker {
 
     /// The replica for a model: of the version that is asked for, or of the newest. One that is
     /// ready goes before one that drains.
-    fn find(&self, model: &ModelRef) -> Result<Loaded, PredictError> {
+    fn find(&self, model: &ModelRef) -> Result<LoadedReplica, PredictError> {
         let replicas = self.0.replicas.read();
         let fits = replicas.iter().filter(|replica| {
             let version = replica.assignment.spec.version;

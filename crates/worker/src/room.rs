@@ -9,10 +9,10 @@ use crate::Worker;
 use crate::ledger::{Reservation, Shortage};
 use crate::load;
 use crate::replica::Replica;
-use crate::seat::{self, BackendLease, BackendSlot, Found};
+use crate::seat::{self, BackendLease, BackendSlot, Lookup};
 
 /// What there is of room now.
-enum Room {
+enum ReserveOutcome {
     Reserved(Reservation),
     /// There may be some when something changes, or at this instant.
     Later(Shortage, Option<Instant>),
@@ -34,9 +34,11 @@ impl Worker {
             freed.mark_unchanged();
             idle.mark_unchanged();
             let again = match self.room_now(bytes, overcommit) {
-                Room::Reserved(reservation) => return Ok(reservation),
-                Room::Later(shortage, _) if shortage.is_final() => return Err(shortage.error()),
-                Room::Later(_, again) => again,
+                ReserveOutcome::Reserved(reservation) => return Ok(reservation),
+                ReserveOutcome::Later(shortage, _) if shortage.is_final() => {
+                    return Err(shortage.error());
+                }
+                ReserveOutcome::Later(_, again) => again,
             };
             let stay_ends = async {
                 match again {
@@ -55,8 +57,8 @@ impl Worker {
     /// What [`room`](Self::room) waits for, in the words of a failed load.
     pub(crate) fn shortage(&self, bytes: u64, overcommit: bool) -> PredictError {
         match self.room_now(bytes, overcommit) {
-            Room::Later(shortage, _) => shortage.error(),
-            Room::Reserved(_) => {
+            ReserveOutcome::Later(shortage, _) => shortage.error(),
+            ReserveOutcome::Reserved(_) => {
                 let message = "the room for the model came too late; it is tried again";
                 PredictError::new(ErrorCode::Overloaded, message)
             }
@@ -64,11 +66,11 @@ impl Worker {
     }
 
     /// One look. Nobody else takes the room that is made here.
-    fn room_now(&self, bytes: u64, overcommit: bool) -> Room {
+    fn room_now(&self, bytes: u64, overcommit: bool) -> ReserveOutcome {
         let _alone = self.0.making_room.lock();
         let shortage = match self.0.ledger.reserve(bytes, !overcommit) {
-            Ok(reservation) => return Room::Reserved(reservation),
-            Err(shortage) if shortage.is_final() => return Room::Later(shortage, None),
+            Ok(reservation) => return ReserveOutcome::Reserved(reservation),
+            Err(shortage) if shortage.is_final() => return ReserveOutcome::Later(shortage, None),
             Err(shortage) => shortage,
         };
         let replicas = self.0.replicas.read().clone();
@@ -80,7 +82,7 @@ impl Worker {
         let states: Vec<_> = idle.iter().map(|(_, idle, _)| *idle).collect();
         let chosen = match seat::choose(&states, shortage.missing(), Instant::now()) {
             Ok(chosen) => chosen,
-            Err(again) => return Room::Later(shortage, again),
+            Err(again) => return ReserveOutcome::Later(shortage, again),
         };
         for index in chosen {
             let (replica, _, seat) = &idle[index];
@@ -90,9 +92,9 @@ impl Worker {
             }
         }
         match self.0.ledger.reserve(bytes, !overcommit) {
-            Ok(reservation) => Room::Reserved(reservation),
+            Ok(reservation) => ReserveOutcome::Reserved(reservation),
             // Somebody came to use what was idle a moment ago.
-            Err(shortage) => Room::Later(shortage, Some(Instant::now())),
+            Err(shortage) => ReserveOutcome::Later(shortage, Some(Instant::now())),
         }
     }
 
@@ -117,9 +119,9 @@ impl Worker {
     ) -> Result<BackendLease, PredictError> {
         loop {
             let mut outcome = match seat.look() {
-                Found::Here(guest) => return Ok(guest),
-                Found::Coming(outcome) => outcome,
-                Found::Away(outcome) => {
+                Lookup::Here(guest) => return Ok(guest),
+                Lookup::Coming(outcome) => outcome,
+                Lookup::Away(outcome) => {
                     self.spawn(self.clone().bring_back(seat.clone()));
                     outcome
                 }
@@ -196,7 +198,7 @@ impl Worker {
             let overcommit = wanted.contains(&replica.assignment.model);
             let Some(seat) = replica.seat() else { continue };
             if seat.set_overcommit(overcommit)
-                && let Found::Away(_) = seat.look()
+                && let Lookup::Away(_) = seat.look()
             {
                 self.spawn(self.clone().bring_back(seat));
             }

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use volley_backend::Backend;
 use volley_types::PredictError;
 
-use crate::ledger::{Ledger, Reservation};
+use crate::ledger::{MemoryBudget, Reservation};
 
 /// The least time that a model stays once it is loaded. It also stays for as long as its load
 /// took, so that a worker whose models push each other out spends at most about half of its time
@@ -17,14 +17,14 @@ use crate::ledger::{Ledger, Reservation};
 const MIN_STAY: Duration = Duration::from_millis(250);
 
 /// What is loaded. The backend goes before its reservation does.
-pub(crate) struct Held {
+pub(crate) struct LoadedBackend {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) memory: Reservation,
     /// Before this it is not taken away.
     pub(crate) stays_until: Instant,
 }
 
-impl Held {
+impl LoadedBackend {
     /// What has just been loaded, in `took`.
     pub(crate) fn new(backend: Arc<dyn Backend>, memory: Reservation, took: Duration) -> Self {
         memory.resize(backend.memory_bytes());
@@ -38,12 +38,12 @@ impl Held {
 
 /// The place of one replica's backend.
 pub(crate) struct BackendSlot {
-    ledger: Ledger,
+    ledger: MemoryBudget,
     state: Mutex<State>,
 }
 
 struct State {
-    place: Place,
+    place: SlotState,
     /// Whether it may be taken away.
     overcommit: bool,
     /// Requests that use it.
@@ -53,23 +53,23 @@ struct State {
     bytes: u64,
 }
 
-enum Place {
-    In(Held),
+enum SlotState {
+    In(LoadedBackend),
     Out,
-    Coming(Coming),
+    Coming(LoadSender),
 }
 
 /// The end of a load that several requests may wait for; `None` until it is known.
 type Outcome = Option<Result<(), PredictError>>;
-type Coming = Arc<watch::Sender<Outcome>>;
+type LoadSender = Arc<watch::Sender<Outcome>>;
 
 /// What a request finds.
-pub(crate) enum Found {
+pub(crate) enum Lookup {
     /// The backend.
     Here(BackendLease),
     /// It is being loaded: wait for this, and look again.
     Coming(watch::Receiver<Outcome>),
-    /// As `Coming`, and the one who found it has to see to the load.
+    /// As `LoadSender`, and the one who found it has to see to the load.
     Away(watch::Receiver<Outcome>),
 }
 
@@ -77,12 +77,12 @@ pub(crate) enum Found {
 pub(crate) struct BackendLease {
     // Dropped before the seat hears of it.
     pub(crate) backend: Arc<dyn Backend>,
-    _user: User,
+    _user: LeaseCount,
 }
 
-struct User(Arc<BackendSlot>);
+struct LeaseCount(Arc<BackendSlot>);
 
-impl Drop for User {
+impl Drop for LeaseCount {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         state.users -= 1;
@@ -104,7 +104,7 @@ pub(crate) struct Idle {
 }
 
 impl BackendSlot {
-    pub(crate) fn new(ledger: &Ledger, held: Held, overcommit: bool) -> Self {
+    pub(crate) fn new(ledger: &MemoryBudget, held: LoadedBackend, overcommit: bool) -> Self {
         held.memory.set_pinned(!overcommit);
         Self {
             ledger: ledger.clone(),
@@ -113,28 +113,28 @@ impl BackendSlot {
                 users: 0,
                 last_used: Instant::now(),
                 bytes: held.memory.bytes(),
-                place: Place::In(held),
+                place: SlotState::In(held),
             }),
         }
     }
 
     /// Looks for the backend.
-    pub(crate) fn look(self: &Arc<Self>) -> Found {
+    pub(crate) fn look(self: &Arc<Self>) -> Lookup {
         let mut state = self.state.lock();
         match &state.place {
-            Place::In(held) => {
+            SlotState::In(held) => {
                 let backend = held.backend.clone();
                 state.users += 1;
-                Found::Here(BackendLease {
+                Lookup::Here(BackendLease {
                     backend,
-                    _user: User(self.clone()),
+                    _user: LeaseCount(self.clone()),
                 })
             }
-            Place::Coming(coming) => Found::Coming(coming.subscribe()),
-            Place::Out => {
+            SlotState::Coming(coming) => Lookup::Coming(coming.subscribe()),
+            SlotState::Out => {
                 let (coming, outcome) = watch::channel(None);
-                state.place = Place::Coming(Arc::new(coming));
-                Found::Away(outcome)
+                state.place = SlotState::Coming(Arc::new(coming));
+                Lookup::Away(outcome)
             }
         }
     }
@@ -143,7 +143,7 @@ impl BackendSlot {
     pub(crate) fn idle(&self) -> Option<Idle> {
         let state = self.state.lock();
         match &state.place {
-            Place::In(held) if state.users == 0 && state.overcommit => Some(Idle {
+            SlotState::In(held) if state.users == 0 && state.overcommit => Some(Idle {
                 since: state.last_used,
                 stays_until: held.stays_until,
                 bytes: held.memory.bytes(),
@@ -153,17 +153,17 @@ impl BackendSlot {
     }
 
     /// Takes the backend away, unless somebody has come to use it.
-    pub(crate) fn take(&self) -> Option<Held> {
+    pub(crate) fn take(&self) -> Option<LoadedBackend> {
         let mut state = self.state.lock();
-        if state.users != 0 || !state.overcommit || !matches!(state.place, Place::In(_)) {
+        if state.users != 0 || !state.overcommit || !matches!(state.place, SlotState::In(_)) {
             return None;
         }
-        match std::mem::replace(&mut state.place, Place::Out) {
-            Place::In(held) => {
+        match std::mem::replace(&mut state.place, SlotState::Out) {
+            SlotState::In(held) => {
                 state.bytes = held.memory.bytes();
                 Some(held)
             }
-            Place::Out | Place::Coming(_) => None,
+            SlotState::Out | SlotState::Coming(_) => None,
         }
     }
 
@@ -171,32 +171,32 @@ impl BackendSlot {
     /// for.
     pub(crate) async fn forsaken(&self) {
         let coming = match &self.state.lock().place {
-            Place::Coming(coming) => coming.clone(),
-            Place::In(_) | Place::Out => return,
+            SlotState::Coming(coming) => coming.clone(),
+            SlotState::In(_) | SlotState::Out => return,
         };
         loop {
             coming.closed().await;
             let mut state = self.state.lock();
             if coming.receiver_count() == 0 {
-                state.place = Place::Out;
+                state.place = SlotState::Out;
                 return;
             }
         }
     }
 
     /// Tells everybody who waits how the load ended.
-    pub(crate) fn settle(&self, loaded: Result<Held, PredictError>) {
+    pub(crate) fn settle(&self, loaded: Result<LoadedBackend, PredictError>) {
         let mut state = self.state.lock();
         let (next, outcome) = match loaded {
             Ok(held) => {
                 held.memory.set_pinned(!state.overcommit);
                 state.bytes = held.memory.bytes();
                 state.last_used = Instant::now();
-                (Place::In(held), Ok(()))
+                (SlotState::In(held), Ok(()))
             }
-            Err(error) => (Place::Out, Err(error)),
+            Err(error) => (SlotState::Out, Err(error)),
         };
-        if let Place::Coming(coming) = std::mem::replace(&mut state.place, next) {
+        if let SlotState::Coming(coming) = std::mem::replace(&mut state.place, next) {
             coming.send_replace(Some(outcome));
         }
     }
@@ -208,10 +208,10 @@ impl BackendSlot {
             return false;
         }
         state.overcommit = overcommit;
-        if let Place::In(held) = &state.place {
+        if let SlotState::In(held) = &state.place {
             held.memory.set_pinned(!overcommit);
         }
-        matches!(state.place, Place::Out) && !overcommit
+        matches!(state.place, SlotState::Out) && !overcommit
     }
 
     /// Whether it may be taken away.
@@ -221,14 +221,14 @@ impl BackendSlot {
 
     /// Whether it was taken away, and is not being loaded.
     pub(crate) fn is_evicted(&self) -> bool {
-        matches!(self.state.lock().place, Place::Out)
+        matches!(self.state.lock().place, SlotState::Out)
     }
 
     /// Bytes that it takes of the budget now.
     pub(crate) fn held_bytes(&self) -> u64 {
         match &self.state.lock().place {
-            Place::In(held) => held.memory.bytes(),
-            Place::Out | Place::Coming(_) => 0,
+            SlotState::In(held) => held.memory.bytes(),
+            SlotState::Out | SlotState::Coming(_) => 0,
         }
     }
 

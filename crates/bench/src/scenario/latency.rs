@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 
-use crate::bed::Bed;
+use crate::bed::TestBed;
 use crate::load::{self, Target};
 use crate::report::Table;
 use crate::standin::Script;
@@ -20,7 +20,7 @@ struct Figures {
 }
 
 /// Measures and tells, with `streams` at once.
-pub(crate) async fn run(bed: &Bed, streams: usize) -> anyhow::Result<Table> {
+pub(crate) async fn run(bed: &TestBed, streams: usize) -> anyhow::Result<Table> {
     let script = Script {
         chunks: CHUNKS,
         delay: Duration::from_millis(20),

@@ -21,7 +21,7 @@ use volley_flight::ingress::Decoder;
 use volley_flight::server::{FlightServer, FlightServerConfig};
 use volley_flight::transport;
 use volley_gateway::{
-    ApiConfig, ApiServer, Batches, EncodeMetrics, GrpcFlavor, HeldAll, Origins, PeerStreams,
+    ApiConfig, ApiServer, Batches, EncodeMetrics, GrpcFlavor, LocalStreams, Origins, PeerStreams,
     PeerTasks, Responses, Streams,
 };
 use volley_security::Authenticator;
@@ -99,7 +99,7 @@ pub(crate) struct RunningCoordinator {
 pub(crate) async fn run_until_signal(plan: CoordinatorPlan) -> anyhow::Result<()> {
     let shutdown = signals::shutdown()?;
     let public = bind("listen.public, for REST", &plan.public).await?;
-    let further = Further::bind(&plan).await?;
+    let further = ExtraListeners::bind(&plan).await?;
     let internal = bind("listen.internal, for Flight and Raft", &plan.internal).await?;
     let mut running = start(plan, public, further, internal).await?;
     let failed = running.failed();
@@ -116,7 +116,7 @@ pub(crate) async fn run_until_signal(plan: CoordinatorPlan) -> anyhow::Result<()
 }
 
 /// Listeners beside the public one.
-pub(crate) struct Further {
+pub(crate) struct ExtraListeners {
     /// Of the same as the public one.
     also: Vec<TcpListener>,
     /// Of the same, and of administration, which no other has then.
@@ -125,7 +125,7 @@ pub(crate) struct Further {
     grpc: Vec<(GrpcFlavor, TcpListener)>,
 }
 
-impl Further {
+impl ExtraListeners {
     /// Opens those of a plan.
     ///
     /// # Errors
@@ -155,7 +155,7 @@ impl Further {
 pub(crate) async fn start(
     plan: CoordinatorPlan,
     public: TcpListener,
-    further: Further,
+    further: ExtraListeners,
     internal: TcpListener,
 ) -> anyhow::Result<RunningCoordinator> {
     let (rest, flight_and_raft) = (public.local_addr()?, internal.local_addr()?);
@@ -186,7 +186,7 @@ pub(crate) async fn start(
         .guarded(gate.clone());
     let streams = Streams::new(node, plan.api.resume);
     let responses = Responses::new(node, plan.api.responses);
-    let held = HeldAll {
+    let held = LocalStreams {
         streams: streams.clone(),
         responses: responses.clone(),
     };
@@ -245,7 +245,7 @@ pub(crate) async fn start(
 fn serve_public(
     api: ApiServer,
     public: TcpListener,
-    further: Further,
+    further: ExtraListeners,
     stop: &CancellationToken,
 ) -> anyhow::Result<JoinSet<()>> {
     let mut served = JoinSet::new();
@@ -286,7 +286,7 @@ fn internal_router(
     cluster: &Cluster,
     coordinator: &Coordinator,
     gate: &Authenticator,
-    held: HeldAll,
+    held: LocalStreams,
 ) -> Router {
     let (raft, membership) = cluster.services();
     let held = coordinator.stream_service(Arc::new(held));

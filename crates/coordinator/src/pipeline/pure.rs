@@ -9,7 +9,7 @@ use arrow_select::interleave::interleave;
 use volley_types::chat::text_at;
 use volley_types::{ErrorCode, ParamValue, PredictError};
 
-use super::table::{Rows, Table};
+use super::table::{DomainRows, Table};
 
 /// Elements of one list.
 pub(super) const MAX_FAN_OUT: usize = 1_024;
@@ -106,7 +106,11 @@ fn numbers(column: &ArrayRef) -> Result<Vec<f64>, PredictError> {
 
 /// The places of the `k` rows of the highest score for each row of the request, the best first.
 /// Scores that are no numbers come last.
-pub(super) fn top_k(rows: &Rows, scores: &ArrayRef, k: usize) -> Result<Vec<u32>, PredictError> {
+pub(super) fn top_k(
+    rows: &DomainRows,
+    scores: &ArrayRef,
+    k: usize,
+) -> Result<Vec<u32>, PredictError> {
     let (roots, scores) = (rows.roots(), numbers(scores)?);
     let rank = |row: usize| match scores[row].is_nan() {
         true => f64::NEG_INFINITY,
@@ -163,7 +167,7 @@ fn no_vectors() -> PredictError {
 }
 
 /// Which rows of `above` none of `branches` has.
-pub(super) fn rest(above: &Rows, branches: &[&Table]) -> Vec<u32> {
+pub(super) fn rest(above: &DomainRows, branches: &[&Table]) -> Vec<u32> {
     let mut taken = vec![false; above.len];
     for (_, places) in branches.iter().filter_map(|branch| branch.rows.above()) {
         for place in places {
@@ -179,8 +183,8 @@ pub(super) fn rest(above: &Rows, branches: &[&Table]) -> Vec<u32> {
 /// # Errors
 /// `InvalidInput` where none has.
 pub(super) fn owners(
-    above: &Rows,
-    branches: &[&Rows],
+    above: &DomainRows,
+    branches: &[&DomainRows],
 ) -> Result<Vec<(usize, usize)>, PredictError> {
     let mut owners = vec![None; above.len];
     for (index, branch) in branches.iter().enumerate() {
@@ -197,7 +201,8 @@ pub(super) fn owners(
     })
 }
 
-static EMPTY: std::sync::LazyLock<Arc<Rows>> = std::sync::LazyLock::new(|| Rows::root(0));
+static EMPTY: std::sync::LazyLock<Arc<DomainRows>> =
+    std::sync::LazyLock::new(|| DomainRows::root(0));
 
 /// One column of branches, in the order of the rows above.
 pub(super) fn merge(

@@ -21,7 +21,7 @@ pub(super) const TEXT: &str = "text";
 
 /// A pipeline with the types of its columns.
 #[derive(Clone, Debug)]
-pub(super) struct Typed {
+pub(super) struct TypedPipeline {
     pub(super) signature: Signature,
     /// What each step gives, by its place; nothing for steps that only choose rows.
     pub(super) gives: Vec<Columns>,
@@ -117,7 +117,7 @@ pub(super) fn is_messages(kind: &DataType) -> bool {
     matches!(kind, DataType::List(item) if *item.data_type() == messages)
 }
 
-impl Typed {
+impl TypedPipeline {
     /// Types the steps in their order.
     ///
     /// # Errors

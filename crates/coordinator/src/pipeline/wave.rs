@@ -17,20 +17,20 @@ use volley_types::registry::{Branch, ColumnRef, Inputs, PipelineStep, REQUEST, R
 use volley_types::signature::TOKENS;
 use volley_types::{ChunkStream, PredictError, Task, Usage};
 
-use super::call::{self, Run};
-use super::expression::{self, Known};
-use super::table::{Rows, Table, pick};
+use super::call::{self, PipelineRequest};
+use super::expression::{self, Scope};
+use super::table::{DomainRows, Table, pick};
 use super::typed::{QUESTION, TEXT, is_messages};
 use super::{of_step, pure, said, tensor};
 
 /// What steps have given, by their places.
-pub(super) type Given = BTreeMap<usize, Arc<Table>>;
+pub(super) type StepOutputs = BTreeMap<usize, Arc<Table>>;
 /// What a step will give.
 type Pending = Shared<BoxFuture<'static, Result<Arc<Table>, PredictError>>>;
 
 /// Some rows of a request.
 pub(super) struct PipelineRun {
-    pub(super) run: Arc<Run>,
+    pub(super) run: Arc<PipelineRequest>,
     root: Arc<Table>,
     /// The tokens that steps have taken, by row.
     usage: Mutex<Vec<Usage>>,
@@ -45,8 +45,8 @@ pub(super) enum Output {
 }
 
 impl PipelineRun {
-    pub(super) fn new(run: Arc<Run>, batch: &RecordBatch) -> Self {
-        let rows = Rows::root(batch.num_rows());
+    pub(super) fn new(run: Arc<PipelineRequest>, batch: &RecordBatch) -> Self {
+        let rows = DomainRows::root(batch.num_rows());
         let fields = run.typed.signature.input.fields().iter();
         let columns = fields.map(|field| {
             let column = batch.column_by_name(field.name()).map(said::plain);
@@ -111,10 +111,10 @@ impl PipelineRun {
 
     /// Which rows each of the streamed steps answers: where branches are merged, the first that
     /// has a row.
-    fn kept(&self, over: &[Arc<Rows>]) -> Result<Vec<Vec<u32>>, PredictError> {
+    fn kept(&self, over: &[Arc<DomainRows>]) -> Result<Vec<Vec<u32>>, PredictError> {
         let output = self.step_of(self.run.shape.output);
         if !matches!(output.kind, StepKind::Merge(_)) {
-            let all = |rows: &Arc<Rows>| (0..).take(rows.len).collect();
+            let all = |rows: &Arc<DomainRows>| (0..).take(rows.len).collect();
             return Ok(over.iter().map(all).collect());
         }
         let branches: Vec<_> = over.iter().map(AsRef::as_ref).collect();
@@ -157,7 +157,7 @@ impl PipelineRun {
         &self,
         place: usize,
         pending: &[Option<Pending>],
-    ) -> impl Future<Output = Result<Given, PredictError>> + Send + use<> {
+    ) -> impl Future<Output = Result<StepOutputs, PredictError>> + Send + use<> {
         let needs = self.step_of(place).needs().into_iter();
         let needs = needs.filter_map(|name| {
             let needed = self.run.spec.step(name)?;
@@ -169,7 +169,7 @@ impl PipelineRun {
     }
 
     /// The rows that a step goes over.
-    fn over(&self, place: usize, given: &Given) -> Arc<Rows> {
+    fn over(&self, place: usize, given: &StepOutputs) -> Arc<DomainRows> {
         let step = self.step_of(place);
         let rows_of = |name: &str| {
             let table = given.get(&self.run.spec.step(name)?)?;
@@ -192,8 +192,8 @@ impl PipelineRun {
     fn column(
         &self,
         column: &ColumnRef,
-        rows: &Rows,
-        given: &Given,
+        rows: &DomainRows,
+        given: &StepOutputs,
     ) -> Result<ArrayRef, PredictError> {
         if column.is_parameter() {
             let text = self.run.text_parameter(&column.column)?;
@@ -208,8 +208,13 @@ impl PipelineRun {
         table.spread(&column.column, rows)
     }
 
-    fn known(&self, inputs: &Inputs, rows: &Rows, given: &Given) -> Result<Known, PredictError> {
-        let mut known = Known::default();
+    fn known(
+        &self,
+        inputs: &Inputs,
+        rows: &DomainRows,
+        given: &StepOutputs,
+    ) -> Result<Scope, PredictError> {
+        let mut known = Scope::default();
         for (name, column) in inputs {
             if column.is_parameter() {
                 let value = self.run.parameters.get(&column.column);
@@ -223,10 +228,10 @@ impl PipelineRun {
         Ok(known)
     }
 
-    async fn step(&self, place: usize, given: &Given) -> Result<Table, PredictError> {
+    async fn step(&self, place: usize, given: &StepOutputs) -> Result<Table, PredictError> {
         let rows = self.over(place, given);
         let gives = self.run.shape.gives[place];
-        let below = |places| Rows::below(gives, &rows, places);
+        let below = |places| DomainRows::below(gives, &rows, places);
         let one =
             |name: &String, column: ArrayRef| Table::of(rows.clone(), [(name.clone(), column)]);
         let none = BTreeMap::<String, ArrayRef>::new;
@@ -302,7 +307,7 @@ impl PipelineRun {
     fn tables<'g>(
         &self,
         steps: &[String],
-        given: &'g Given,
+        given: &'g StepOutputs,
     ) -> Result<Vec<&'g Table>, PredictError> {
         let tables = steps.iter().map(|name| {
             let table = self.run.spec.step(name).and_then(|place| given.get(&place));
@@ -314,7 +319,7 @@ impl PipelineRun {
     fn merge(
         &self,
         place: usize,
-        rows: &Arc<Rows>,
+        rows: &Arc<DomainRows>,
         branches: &[&Table],
     ) -> Result<Table, PredictError> {
         let of: Vec<_> = branches.iter().map(|branch| branch.rows.as_ref()).collect();
@@ -339,8 +344,8 @@ impl PipelineRun {
     fn exploded(
         &self,
         list: &ColumnRef,
-        rows: &Rows,
-        given: &Given,
+        rows: &DomainRows,
+        given: &StepOutputs,
     ) -> Result<pure::Elements, PredictError> {
         if list.is_parameter() {
             let value = self.run.parameters.get(&list.column);
@@ -355,8 +360,8 @@ impl PipelineRun {
         &self,
         template: &str,
         inputs: &Inputs,
-        rows: &Rows,
-        given: &Given,
+        rows: &DomainRows,
+        given: &StepOutputs,
     ) -> Result<Vec<String>, PredictError> {
         let known = self.known(inputs, rows, given)?;
         let of_request = inputs.iter().filter(|(_, it)| self.is_of_request(it));
@@ -378,8 +383,8 @@ impl PipelineRun {
     fn model_rows(
         &self,
         place: usize,
-        rows: &Rows,
-        given: &Given,
+        rows: &DomainRows,
+        given: &StepOutputs,
         kept: Option<Vec<u32>>,
     ) -> Result<RecordBatch, PredictError> {
         let StepKind::Model { inputs, .. } = &self.step_of(place).kind else {
@@ -425,8 +430,8 @@ impl PipelineRun {
     async fn model(
         &self,
         place: usize,
-        rows: Arc<Rows>,
-        given: &Given,
+        rows: Arc<DomainRows>,
+        given: &StepOutputs,
     ) -> Result<Table, PredictError> {
         if rows.len == 0 {
             let gives = self.run.typed.gives[place].iter();

@@ -15,7 +15,7 @@ use volley_types::{
     ErrorCode, ErrorOrigin, GenerationRow, PredictError, PredictRequest, SentAnswers, WorkerId,
 };
 
-use super::{Answer, AttemptPlan};
+use super::{AttemptPlan, ReplicaAnswer};
 use crate::refusal;
 
 /// Workers that one stream may lose and still go on. A request that ends the worker it runs on
@@ -69,7 +69,7 @@ impl AttemptPlan {
     /// another replica can go on, those of that one.
     pub(crate) fn follow(
         self,
-        answer: Answer,
+        answer: ReplicaAnswer,
         request: Option<PredictRequest>,
     ) -> impl Stream<Item = BatchResult> + Send {
         let known = self.tells_tokens && request.is_some();
@@ -137,7 +137,7 @@ impl Course {
         error: PredictError,
         worker: WorkerId,
         schema: &SchemaRef,
-    ) -> Result<Answer, PredictError> {
+    ) -> Result<ReplicaAnswer, PredictError> {
         if error.code != ErrorCode::Unavailable {
             return Err(error);
         }
@@ -168,7 +168,7 @@ impl Course {
         &mut self,
         worker: WorkerId,
         schema: &SchemaRef,
-    ) -> Result<Answer, Outcome> {
+    ) -> Result<ReplicaAnswer, Outcome> {
         let sent = self.ledger.sent().ok_or(Outcome::Impossible)?;
         self.lost.push(worker);
         if MAX_LOSSES < self.lost.len() || MAX_CRASHES < self.crashes {
@@ -210,7 +210,7 @@ impl Course {
 
 /// Whether an answer goes on behind what was sent. One of a worker that knows nothing of this
 /// would begin anew.
-fn follows(answer: &Answer, sent: &SentAnswers, schema: &SchemaRef) -> bool {
+fn follows(answer: &ReplicaAnswer, sent: &SentAnswers, schema: &SchemaRef) -> bool {
     let first = answer.first.as_ref();
     let sequence = first.and_then(|first| {
         let row = GenerationRow::rows(first).ok()?.next()?;

@@ -12,12 +12,12 @@ use super::Replica;
 use crate::live::LiveWorkers;
 
 /// When an exchange last brought something.
-pub(super) struct Heard {
+pub(super) struct LivenessWatch {
     since: Instant,
     after_ms: AtomicU64,
 }
 
-impl Heard {
+impl LivenessWatch {
     /// Now.
     pub(super) fn now() -> Self {
         Self {
@@ -41,7 +41,7 @@ impl Heard {
 
 /// How a worker looks to one exchange with it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Look {
+enum WorkerSignal {
     Speaks,
     /// Its heartbeats have ended.
     Fades,
@@ -54,17 +54,17 @@ impl Replica {
     /// anything of this exchange has come. It is looked at twice, so that a coordinator that was
     /// itself held up hears first what has come meanwhile. A worker that shuts down ends its
     /// heartbeats by itself, and is not judged.
-    pub(super) async fn given_up(&self, heard: &Heard) {
+    pub(super) async fn given_up(&self, heard: &LivenessWatch) {
         let shared = &self.coordinator.0;
         let mut news = shared.news.subscribe();
-        let mut before = Look::Speaks;
+        let mut before = WorkerSignal::Speaks;
         loop {
             let look = self.look(heard, Instant::now());
-            if look == Look::Speaks {
+            if look == WorkerSignal::Speaks {
                 if news.changed().await.is_err() {
                     return std::future::pending().await;
                 }
-            } else if look == Look::Silent && before == Look::Silent {
+            } else if look == WorkerSignal::Silent && before == WorkerSignal::Silent {
                 return;
             } else {
                 tokio::time::sleep(shared.config.liveness.tick).await;
@@ -73,7 +73,7 @@ impl Replica {
         }
     }
 
-    fn look(&self, heard: &Heard, now: Instant) -> Look {
+    fn look(&self, heard: &LivenessWatch, now: Instant) -> WorkerSignal {
         let shared = &self.coordinator.0;
         let live = shared.live.read();
         let silence = match live.get(&self.candidate.worker) {
@@ -81,14 +81,14 @@ impl Replica {
             None => Duration::MAX,
             Some(worker) if !Arc::ptr_eq(&worker.client, &self.candidate.client) => Duration::MAX,
             Some(worker) if worker.liveness != Liveness::Dead || worker.report.draining => {
-                return Look::Speaks;
+                return WorkerSignal::Speaks;
             }
             Some(worker) => LiveWorkers::silence(worker, now),
         };
         if shared.config.liveness.dead_after <= silence.min(heard.silence(now)) {
-            Look::Silent
+            WorkerSignal::Silent
         } else {
-            Look::Fades
+            WorkerSignal::Fades
         }
     }
 }

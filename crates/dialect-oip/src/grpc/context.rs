@@ -22,7 +22,7 @@ use volley_security::Principal;
 use volley_types::deadline::grpc_timeout;
 use volley_types::{Deadline, PredictError, Role, Share};
 
-use crate::state::{Caller, Oip};
+use crate::state::{Oip, OipCaller};
 use volley_http_edge::answering::ServedModel;
 use volley_http_edge::auth::served_here;
 use volley_http_edge::context::{self, REQUEST_ID, RequestContext};
@@ -44,7 +44,7 @@ const STREAM: &str = "/ModelStreamInfer";
 #[derive(Clone)]
 pub(super) struct CallContext {
     /// The cluster.
-    pub(super) caller: Caller,
+    pub(super) caller: OipCaller,
     /// As over REST, with the deadline of a call that has one request.
     pub(super) request: RequestContext,
     /// The deadline that the client gave, which holds for a whole stream.
@@ -164,7 +164,7 @@ pub(super) async fn middleware(
 
 /// The cluster for who calls, where that is allowed to them. A call that is not listed here needs
 /// the strongest role.
-fn admit(oip: &Oip, request: &Request) -> Result<Caller, PredictError> {
+fn admit(oip: &Oip, request: &Request) -> Result<OipCaller, PredictError> {
     let call = request.uri().path().rsplit('/').next();
     let needed = match call.unwrap_or_default() {
         "ServerLive" | "ServerReady" => return Ok(open(oip, request, Principal::nobody())),
@@ -185,7 +185,7 @@ fn admit(oip: &Oip, request: &Request) -> Result<Caller, PredictError> {
     Ok(open(oip, request, principal))
 }
 
-fn open(oip: &Oip, request: &Request, principal: Principal) -> Caller {
+fn open(oip: &Oip, request: &Request, principal: Principal) -> OipCaller {
     let answered_by = ServedModel::default();
     let caller = oip
         .edge()

@@ -19,7 +19,7 @@ const AROUND: usize = 1 << 10;
 
 /// A held response.
 #[derive(Debug, Deserialize)]
-pub(super) struct Stored {
+pub(super) struct StoredResponse {
     pub(super) response: Value,
     /// The whole conversation, its answer included.
     pub(super) items: Vec<Value>,
@@ -64,7 +64,7 @@ fn holder(caller: &Caller, id: &str) -> Result<(StreamId, Arc<dyn StreamSource>)
 /// # Errors
 /// `NotFound` where the caller has none of this id; `Unavailable` where its coordinator does not
 /// answer.
-pub(super) async fn find(caller: &Caller, id: &str) -> Result<Stored, PredictError> {
+pub(super) async fn find(caller: &Caller, id: &str) -> Result<StoredResponse, PredictError> {
     let (held, holder) = holder(caller, id)?;
     let taken_up = holder.take_up(&held, 0, caller.principal.who()).await;
     let ResumedStream::Events(mut pieces) = taken_up.map_err(|error| named(error, id))? else {
@@ -103,7 +103,7 @@ fn refused(error: PredictError) -> Response {
 /// What a caller may say of a response that it reads.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Read {
+pub(crate) struct RetrieveQuery {
     #[serde(default)]
     stream: bool,
 }
@@ -113,7 +113,7 @@ pub(crate) async fn get(
     caller: Caller,
     context: RequestContext,
     Path(id): Path<String>,
-    Query(read): Query<Read>,
+    Query(read): Query<RetrieveQuery>,
 ) -> Result<Json<Value>, Response> {
     if read.stream {
         return Err(refused(PredictError::invalid(
@@ -164,7 +164,7 @@ pub(crate) async fn input_items(
     context.in_time(found).await.map(Json).map_err(refused)
 }
 
-fn items(id: &str, held: Stored, page: &Page) -> Result<Value, PredictError> {
+fn items(id: &str, held: StoredResponse, page: &Page) -> Result<Value, PredictError> {
     let limit = page.limit.unwrap_or(20);
     if !(1..=100).contains(&limit) {
         return Err(PredictError::invalid("parameter 'limit' must be 1 to 100"));

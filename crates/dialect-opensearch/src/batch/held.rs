@@ -66,10 +66,10 @@ const MAX_WHY: usize = 500;
 /// The batches of a coordinator. Cloning gives another handle; dropping the last one ends those
 /// that run.
 #[derive(Clone, Default)]
-pub struct Batches(Arc<Mutex<Held>>);
+pub struct Batches(Arc<Mutex<BatchTable>>);
 
 #[derive(Default)]
-struct Held(BTreeMap<String, Batch>);
+struct BatchTable(BTreeMap<String, Batch>);
 
 struct Batch {
     record: TaskRecord,
@@ -86,13 +86,13 @@ enum Work {
     },
 }
 
-impl Drop for Held {
+impl Drop for BatchTable {
     fn drop(&mut self) {
         self.end_all();
     }
 }
 
-impl Held {
+impl BatchTable {
     fn end_all(&self) {
         for batch in self.0.values() {
             if let Work::Running(task) = &batch.work {
@@ -141,9 +141,9 @@ fn later(message: &str) -> PredictError {
 
 /// The other ends of the batches' own work.
 #[derive(Clone)]
-pub(super) struct Ending(Weak<Mutex<Held>>);
+pub(super) struct WeakBatches(Weak<Mutex<BatchTable>>);
 
-impl Ending {
+impl WeakBatches {
     /// Keeps what came of a batch, and notes that it has ended.
     pub(super) async fn finish(&self, id: &str, outcome: Result<Value, PredictError>) {
         let ended = self.0.upgrade().and_then(|held| {
@@ -220,11 +220,11 @@ impl Batches {
         id: &str,
         record: TaskRecord,
         control: Arc<dyn Control>,
-        begin: impl FnOnce(Ending) -> W,
+        begin: impl FnOnce(WeakBatches) -> W,
     ) {
         // The work waits for the lock before it can look for itself.
         let mut held = self.0.lock();
-        let work = begin(Ending(Arc::downgrade(&self.0)));
+        let work = begin(WeakBatches(Arc::downgrade(&self.0)));
         let batch = Batch {
             record,
             work: Work::Running(tokio::spawn(work).abort_handle()),

@@ -12,7 +12,7 @@ use volley_types::{
 };
 
 use super::{INDEX, unknown};
-use crate::state::Caller;
+use crate::state::OpenSearchCaller;
 use crate::{deployment, settings, tasks};
 use volley_http_edge::body::{Fields, JsonObject};
 use volley_http_edge::error::ApiError;
@@ -29,7 +29,7 @@ pub(crate) struct DeployQuery {
 }
 
 pub(crate) async fn deploy(
-    caller: Caller,
+    caller: OpenSearchCaller,
     Path(id): Path<String>,
     Query(query): Query<DeployQuery>,
     JsonObject(body): JsonObject,
@@ -141,7 +141,7 @@ fn no_list(name: &str) -> PredictError {
 
 /// A worker that is spelt wrongly would be waited for without end.
 fn known(
-    caller: &Caller,
+    caller: &OpenSearchCaller,
     registry: &RegistryState,
     workers: &[WorkerId],
 ) -> Result<(), PredictError> {
@@ -197,7 +197,7 @@ pub(super) fn allowed(
 
 /// Takes a model from all its workers, or from those that the body names.
 pub(crate) async fn undeploy(
-    caller: Caller,
+    caller: OpenSearchCaller,
     Path(id): Path<String>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
@@ -210,7 +210,7 @@ pub(crate) async fn undeploy(
 
 /// The same for several models; for all of them where none is named.
 pub(crate) async fn undeploy_many(
-    caller: Caller,
+    caller: OpenSearchCaller,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     body.only("an undeployment", &["node_ids", "model_ids"])?;
@@ -237,7 +237,7 @@ pub(crate) async fn undeploy_many(
 }
 
 async fn undeploy_one(
-    caller: &Caller,
+    caller: &OpenSearchCaller,
     model: &ModelName,
     from: Option<&[WorkerId]>,
     told: &mut Map<String, Value>,
@@ -301,7 +301,7 @@ const ELSEWHERE: [(&str, &str); 8] = [
 
 /// Changes what may be changed: the description and the group.
 pub(crate) async fn update(
-    caller: Caller,
+    caller: OpenSearchCaller,
     Path(id): Path<String>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
@@ -338,7 +338,7 @@ pub(crate) async fn update(
 
 /// Whether a model is deployed and its deployment failed on every worker, so that deleting it
 /// takes nothing from anybody.
-fn serves_nothing(caller: &Caller, model: &ModelName) -> bool {
+fn serves_nothing(caller: &OpenSearchCaller, model: &ModelName) -> bool {
     let registry = caller.control.registry();
     let deployment = registry.models.get(model).map(|entry| &entry.deployment);
     let Some((Some(deployment), status)) = deployment.zip(caller.control.model_status(model))
@@ -350,7 +350,7 @@ fn serves_nothing(caller: &Caller, model: &ModelName) -> bool {
 }
 
 pub(crate) async fn delete(
-    caller: Caller,
+    caller: OpenSearchCaller,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let model = ModelName::new(id)?;

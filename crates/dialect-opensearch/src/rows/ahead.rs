@@ -10,29 +10,29 @@ use tokio::sync::mpsc;
 use volley_http_edge::axum::body::Body;
 use volley_types::PredictError;
 
-use super::Given;
+use super::RequestBody;
 use volley_http_edge::body::content::broken;
 
 /// Pieces of a body, as the socket gave them.
 const PIECES: usize = 4;
 
-/// The reading of one body. It goes on while [`Ahead::broken`] is waited for.
-pub(super) struct Ahead(Option<Reading>);
+/// The reading of one body. It goes on while [`ReadAhead::broken`] is waited for.
+pub(super) struct ReadAhead(Option<ReadFuture>);
 
-type Reading = Pin<Box<dyn Future<Output = Result<(), PredictError>> + Send>>;
+type ReadFuture = Pin<Box<dyn Future<Output = Result<(), PredictError>> + Send>>;
 
-impl Ahead {
+impl ReadAhead {
     /// The reading of what was given, and the same to be read from.
-    pub(super) fn of(given: Given) -> (Self, Given) {
+    pub(super) fn of(given: RequestBody) -> (Self, RequestBody) {
         match given {
-            Given::Json(_) => (Self(None), given),
-            Given::Lines(body, share) => {
+            RequestBody::Json(_) => (Self(None), given),
+            RequestBody::Lines(body, share) => {
                 let (ahead, body) = Self::begin(body);
-                (ahead, Given::Lines(body, share))
+                (ahead, RequestBody::Lines(body, share))
             }
-            Given::Arrow(body, share) => {
+            RequestBody::Arrow(body, share) => {
                 let (ahead, body) = Self::begin(body);
-                (ahead, Given::Arrow(body, share))
+                (ahead, RequestBody::Arrow(body, share))
             }
         }
     }

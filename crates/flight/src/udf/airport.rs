@@ -6,7 +6,7 @@ use arrow_ipc::writer::IpcWriteOptions;
 use arrow_schema::{ArrowError, Schema};
 use volley_types::{ErrorCode, ModelName, PredictError, Signature, Task};
 
-use super::caller::Caller;
+use super::caller::UdfCaller;
 use super::function::Function;
 use super::msgpack::{MsgpackValue, encode};
 use super::types::widest;
@@ -38,7 +38,7 @@ pub(crate) const ACTIONS: [(&str, &str); 3] = [
 ///
 /// # Errors
 /// `Unimplemented` for every other operation.
-pub(crate) fn check_operation(caller: &Caller) -> Result<(), PredictError> {
+pub(crate) fn check_operation(caller: &UdfCaller) -> Result<(), PredictError> {
     match caller.operation.as_deref() {
         Some("scalar_function") => Ok(()),
         _ => Err(PredictError::new(
@@ -56,7 +56,7 @@ pub(crate) fn info(
     name: &ModelName,
     signature: &Signature,
     function: &Function,
-    caller: &Caller,
+    caller: &UdfCaller,
 ) -> Result<FlightInfo, PredictError> {
     let stability = match signature.task {
         Task::Generate => "volatile",

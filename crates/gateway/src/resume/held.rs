@@ -21,14 +21,14 @@ const EVENT_BYTES: usize = 64;
 
 /// How a stream has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum StreamEnd {
     /// Its last event is written.
     Finished,
     /// It was ended before that, and its events are gone.
     Cancelled,
 }
 
-pub(super) struct Held {
+pub(super) struct BufferedStream {
     pub(super) id: StreamId,
     pub(super) owner: StreamOwner,
     limit: usize,
@@ -57,7 +57,7 @@ struct State {
     reader: Option<u64>,
     readers: u64,
     alone_since: Instant,
-    end: Option<End>,
+    end: Option<StreamEnd>,
 }
 
 impl State {
@@ -90,7 +90,7 @@ pub(super) fn total(events: &[Bytes]) -> usize {
     events.iter().map(cost).sum()
 }
 
-impl Held {
+impl BufferedStream {
     /// A stream of its own cost `fixed`, with a ring of `limit` bytes.
     pub(super) fn new(id: StreamId, owner: StreamOwner, limit: usize, fixed: usize) -> Self {
         Self {
@@ -157,7 +157,7 @@ impl Held {
     /// Since when it is finished, read to its end and left; `None` where it is not.
     pub(super) fn done_since(&self) -> Option<Instant> {
         let state = self.state.lock();
-        let done = state.end == Some(End::Finished)
+        let done = state.end == Some(StreamEnd::Finished)
             && state.reader.is_none()
             && state.read == state.last();
         done.then_some(state.alone_since)
@@ -169,14 +169,14 @@ impl Held {
     }
 
     /// Ends it. Cancelled, it gives all that it cost, once, and a reader is sent away.
-    pub(super) fn end(&self, end: End) -> usize {
+    pub(super) fn end(&self, end: StreamEnd) -> usize {
         let mut state = self.state.lock();
         let mut freed = 0;
         match end {
-            End::Finished => {
+            StreamEnd::Finished => {
                 state.end.get_or_insert(end);
             }
-            End::Cancelled => {
+            StreamEnd::Cancelled => {
                 state.end = Some(end);
                 state.first += state.events.len() as u64;
                 state.events = VecDeque::new();
@@ -193,7 +193,7 @@ impl Held {
     /// Waits until it is cancelled.
     pub(super) async fn cancelled(&self) {
         self.until(&self.turned, |state| {
-            (state.end == Some(End::Cancelled)).then_some(())
+            (state.end == Some(StreamEnd::Cancelled)).then_some(())
         })
         .await;
     }
@@ -218,7 +218,7 @@ impl Held {
     /// event.
     pub(super) fn read(self: &Arc<Self>, after: u64) -> Result<Option<Reader>, PredictError> {
         let mut state = self.state.lock();
-        if state.end == Some(End::Cancelled) {
+        if state.end == Some(StreamEnd::Cancelled) {
             return Err(gone());
         }
         if state.last() < after {
@@ -230,7 +230,7 @@ impl Held {
                 "the events behind that one are not held any more: more came since than is kept",
             ));
         }
-        if state.end == Some(End::Finished) && after == state.last() {
+        if state.end == Some(StreamEnd::Finished) && after == state.last() {
             return Ok(None);
         }
         let skip = usize::try_from(after + 1 - state.first).unwrap_or(usize::MAX);
@@ -260,7 +260,7 @@ pub(super) fn gone() -> PredictError {
 
 /// The one who reads. Dropped, the stream waits for the next.
 pub(super) struct Reader {
-    held: Arc<Held>,
+    held: Arc<BufferedStream>,
     turn: u64,
 }
 
@@ -272,7 +272,7 @@ impl Reader {
     pub(super) async fn next(&mut self) -> Option<Result<Bytes, PredictError>> {
         let turn = self.turn;
         let next = self.held.until(&self.held.filled, |state| {
-            if state.end == Some(End::Cancelled) {
+            if state.end == Some(StreamEnd::Cancelled) {
                 return Some(Some(Err(gone())));
             }
             if state.reader != Some(turn) {

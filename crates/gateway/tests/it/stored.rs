@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use volley_gateway::{ApiConfig, HeldAll, PeerStreams, Responses, ResponsesConfig, Streams};
+use volley_gateway::{ApiConfig, LocalStreams, PeerStreams, Responses, ResponsesConfig, Streams};
 use volley_types::chat::conversation;
 use volley_types::{NodeId, StreamSource};
 
@@ -150,7 +150,7 @@ async fn a_streamed_response_is_stored_too() {
 
 #[tokio::test]
 async fn a_response_is_found_through_any_coordinator() {
-    let all = [1, 2].map(|id| HeldAll {
+    let all = [1, 2].map(|id| LocalStreams {
         streams: Streams::new(NodeId(id), ApiConfig::default().resume),
         responses: Responses::new(NodeId(id), ResponsesConfig::default()),
     });

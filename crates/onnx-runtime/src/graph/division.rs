@@ -11,28 +11,28 @@
 use std::collections::{HashMap, HashSet};
 
 /// `INT32`, `INT64` and others of ONNX's `TensorProto.DataType`.
-pub(crate) type Kind = u64;
-const FLOAT: Kind = 1;
-pub(super) const INT32: Kind = 6;
-pub(super) const INT64: Kind = 7;
-const BOOL: Kind = 9;
+pub(crate) type ElementType = u64;
+const FLOAT: ElementType = 1;
+pub(super) const INT32: ElementType = 6;
+pub(super) const INT64: ElementType = 7;
+const BOOL: ElementType = 9;
 
 /// Bytes of names that are looked at.
 const MAX_BYTES: usize = 64 << 20;
 
 /// A node of the model's own graph.
 #[derive(Clone, Debug)]
-pub(crate) struct Node {
+pub(crate) struct GraphNode {
     pub operator: String,
     pub inputs: Vec<String>,
     pub outputs: Vec<String>,
     /// The type that it says its output has.
-    pub kind: Option<Kind>,
+    pub kind: Option<ElementType>,
     /// Of a constant: whole numbers may be divided by it.
     pub(super) divides_safely: bool,
 }
 
-impl Default for Node {
+impl Default for GraphNode {
     fn default() -> Self {
         Self {
             operator: String::new(),
@@ -47,8 +47,8 @@ impl Default for Node {
 /// What was read of the model's own graph, in the order of the file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Division {
-    nodes: Vec<Node>,
-    kinds: HashMap<String, Kind>,
+    nodes: Vec<GraphNode>,
+    kinds: HashMap<String, ElementType>,
     /// By what stays as it is, and is not -1.
     constants: HashSet<String>,
     bytes: usize,
@@ -57,13 +57,18 @@ pub(super) struct Division {
 }
 
 impl Division {
-    pub(crate) fn input(&mut self, name: String, kind: Option<Kind>) {
+    pub(crate) fn input(&mut self, name: String, kind: Option<ElementType>) {
         self.bytes += name.len();
         self.kinds.extend(kind.map(|kind| (name, kind)));
     }
 
     /// A constant of the model's graph, and whether whole numbers may be divided by it.
-    pub(super) fn constant(&mut self, name: String, kind: Option<Kind>, divides_safely: bool) {
+    pub(super) fn constant(
+        &mut self,
+        name: String,
+        kind: Option<ElementType>,
+        divides_safely: bool,
+    ) {
         if divides_safely {
             self.constants.insert(name.clone());
         }
@@ -71,7 +76,7 @@ impl Division {
     }
 
     /// A node of the model's graph, or of one `inside` it.
-    pub(crate) fn node(&mut self, node: Node, inside: bool) {
+    pub(crate) fn node(&mut self, node: GraphNode, inside: bool) {
         self.surely |= inside && divides(&node.operator);
         let names = node.inputs.iter().chain(&node.outputs);
         self.bytes += names.map(String::len).sum::<usize>() + node.operator.len();
@@ -133,17 +138,17 @@ fn divides(operator: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn node(operator: &str, inputs: &[&str], output: &str, kind: Option<Kind>) -> Node {
-        Node {
+    fn node(operator: &str, inputs: &[&str], output: &str, kind: Option<ElementType>) -> GraphNode {
+        GraphNode {
             operator: operator.to_owned(),
             inputs: inputs.iter().map(|name| (*name).to_owned()).collect(),
             outputs: vec![output.to_owned()],
             kind,
-            ..Node::default()
+            ..GraphNode::default()
         }
     }
 
-    fn is_there(nodes: &[Node]) -> bool {
+    fn is_there(nodes: &[GraphNode]) -> bool {
         let mut found = Division::default();
         for node in nodes {
             found.node(node.clone(), false);
@@ -176,7 +181,7 @@ mod tests {
         let constant = node("Constant", &[], "c", Some(INT64));
         let divided = node("Div", &["whole", "c"], "y", None);
         assert!(!is_there(&[constant.clone(), divided.clone()]));
-        let minus = Node {
+        let minus = GraphNode {
             divides_safely: false,
             ..constant
         };

@@ -2,10 +2,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-type Answers = Vec<oneshot::Receiver<Answer>>;
+type Answers = Vec<oneshot::Receiver<RowResults>>;
 
 /// A job with rows of these lengths.
-fn job(lengths: &[usize]) -> (Job, oneshot::Receiver<Answer>) {
+fn job(lengths: &[usize]) -> (Job, oneshot::Receiver<RowResults>) {
     let row = |length: &usize| Tokens {
         ids: vec![0; *length],
         ..Tokens::default()
@@ -34,7 +34,7 @@ fn batcher(jobs: &[Vec<usize>], threads: usize) -> (Batcher, Answers) {
     (batcher, answers)
 }
 
-fn waiting(jobs: &[Vec<usize>]) -> (Waiting, Answers) {
+fn waiting(jobs: &[Vec<usize>]) -> (WaitingJobs, Answers) {
     let (batcher, answers) = batcher(jobs, 1);
     let mut waiting = batcher.waiting.into_inner().unwrap();
     assert_eq!(waiting.receive(), Received::Jobs { fresh: true });
@@ -48,7 +48,7 @@ const BUDGET: Budget = Budget {
 
 #[test]
 fn a_window_is_as_many_rows_of_each_and_fewer_of_long_ones() {
-    let counts = |waiting: &mut Waiting| {
+    let counts = |waiting: &mut WaitingJobs| {
         let mut counts = vec![0; waiting.jobs.len()];
         for (job, _) in waiting.window(BUDGET, 1) {
             counts[job] += 1;

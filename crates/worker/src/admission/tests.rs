@@ -10,7 +10,7 @@ fn visit<'a>(tenant: &'a TenantId, priority: Priority) -> AdmissionRequest<'a> {
     }
 }
 
-fn enter(door: &Admission, priority: Priority) -> Result<QueuedPermit, PredictError> {
+fn enter(door: &AdmissionQueue, priority: Priority) -> Result<QueuedPermit, PredictError> {
     door.enter(visit(&TenantId::default(), priority))
 }
 
@@ -20,7 +20,7 @@ fn permit(ticket: &mut QueuedPermit) -> Option<Permit> {
 
 #[test]
 fn the_urgent_go_first_the_full_queue_refuses_and_leaving_makes_room() {
-    let door = Admission::new(1, 3);
+    let door = AdmissionQueue::new(1, 3);
     let running = permit(&mut enter(&door, Priority::Normal).unwrap()).unwrap();
     let mut low = enter(&door, Priority::Low).unwrap();
     let mut normal = enter(&door, Priority::Normal).unwrap();
@@ -43,7 +43,7 @@ fn the_urgent_go_first_the_full_queue_refuses_and_leaving_makes_room() {
 
 #[test]
 fn a_permit_that_nobody_takes_goes_on_to_the_next() {
-    let door = Admission::new(1, 8);
+    let door = AdmissionQueue::new(1, 8);
     let running = permit(&mut enter(&door, Priority::Normal).unwrap()).unwrap();
     let gone = enter(&door, Priority::Normal).unwrap();
     let mut stays = enter(&door, Priority::Normal).unwrap();
@@ -56,7 +56,7 @@ fn a_permit_that_nobody_takes_goes_on_to_the_next() {
 
 #[test]
 fn tenants_take_turns_whatever_each_has_waiting() {
-    let door = Admission::new(1, 100);
+    let door = AdmissionQueue::new(1, 100);
     let (loud, quiet) = (
         TenantId::new("loud").unwrap(),
         TenantId::new("quiet").unwrap(),
@@ -84,7 +84,7 @@ fn tenants_take_turns_whatever_each_has_waiting() {
 
 #[test]
 fn a_full_queue_makes_room_for_the_urgent_and_for_those_with_fewer_waiting() {
-    let door = Admission::new(1, 4);
+    let door = AdmissionQueue::new(1, 4);
     let (loud, quiet) = (
         TenantId::new("loud").unwrap(),
         TenantId::new("quiet").unwrap(),
@@ -111,7 +111,7 @@ fn a_full_queue_makes_room_for_the_urgent_and_for_those_with_fewer_waiting() {
 
 #[test]
 fn what_cannot_begin_in_time_is_refused() {
-    let door = Admission::new(2, 100);
+    let door = AdmissionQueue::new(2, 100);
     for _ in 0..100 {
         door.0.state.lock().service.observe(Duration::from_secs(4));
     }
@@ -145,7 +145,7 @@ proptest::proptest! {
     ) {
         let tenants = ["a", "b", "c"].map(|name| TenantId::new(name).unwrap());
         let priorities = [Priority::Low, Priority::Normal, Priority::High];
-        let door = Admission::new(3, 4);
+        let door = AdmissionQueue::new(3, 4);
         let (mut tickets, mut permits) = (Vec::new(), Vec::new());
         for (step, index) in steps {
             match step {

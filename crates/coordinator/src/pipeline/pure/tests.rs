@@ -45,8 +45,8 @@ fn a_list_becomes_rows_of_its_row() {
 
 #[test]
 fn the_best_rows_of_each_request_row_are_kept_in_order() {
-    let root = Rows::root(3);
-    let rows = Rows::below(1, &root, vec![0, 0, 0, 2, 2]);
+    let root = DomainRows::root(3);
+    let rows = DomainRows::below(1, &root, vec![0, 0, 0, 2, 2]);
     let best = top_k(&rows, &scores(&[0.1, 0.9, 0.5, f32::NAN, -1.0]), 2).unwrap();
     assert_eq!(best, [1, 2, 4, 3]);
     let same = top_k(&rows, &scores(&[1.0; 5]), 9).unwrap();
@@ -75,10 +75,10 @@ fn vectors_are_compared_by_their_angle() {
 
 #[test]
 fn branches_are_told_apart_and_put_together_again() {
-    let root = Rows::root(4);
+    let root = DomainRows::root(4);
     let column = |values: &[i64]| -> ArrayRef { Arc::new(Int64Array::from(values.to_vec())) };
     let branch = |domain, places: &[u32], values: &[i64]| {
-        let rows = Rows::below(domain, &root, places.to_vec());
+        let rows = DomainRows::below(domain, &root, places.to_vec());
         Table::of(rows, [("v".to_owned(), column(values))])
     };
     let (one, two) = (branch(1, &[2, 0], &[20, 0]), branch(2, &[3], &[30]));

@@ -4,13 +4,13 @@ use volley_types::{NodeId, TenantId};
 
 use super::*;
 
-fn held(limit: usize) -> Arc<Held> {
+fn held(limit: usize) -> Arc<BufferedStream> {
     let id = StreamId::new(NodeId(1), "abcdefghijklmnopqrstuv").unwrap();
     let owner = StreamOwner {
         caller: "me".to_owned(),
         tenant: TenantId::default(),
     };
-    Arc::new(Held::new(id, owner, limit, 0))
+    Arc::new(BufferedStream::new(id, owner, limit, 0))
 }
 
 fn event(sequence: u64) -> Bytes {
@@ -18,7 +18,7 @@ fn event(sequence: u64) -> Bytes {
 }
 
 /// What a reader behind `after` is given at once.
-fn rest(held: &Arc<Held>, after: u64) -> String {
+fn rest(held: &Arc<BufferedStream>, after: u64) -> String {
     let mut reader = held.read(after).unwrap().expect("there is more");
     let mut text = String::new();
     while let Some(Some(Ok(piece))) = reader.next().now_or_never() {
@@ -83,7 +83,7 @@ async fn the_newest_reader_reads_alone() {
     drop(old);
     assert!(held.in_use(), "the old one's end is not the new one's");
     assert_eq!(new.next().await.unwrap().unwrap(), "1;");
-    held.end(End::Finished);
+    held.end(StreamEnd::Finished);
     assert!(new.next().await.is_none());
     assert!(held.done_since().is_none());
     drop(new);
@@ -91,7 +91,7 @@ async fn the_newest_reader_reads_alone() {
     assert!(held.read(1).unwrap().is_none(), "nothing is left");
     assert_eq!(rest(&held, 0), "1;", "what did not arrive is there still");
     assert_eq!(held.read(2).err().unwrap().code, ErrorCode::InvalidInput);
-    held.end(End::Cancelled);
+    held.end(StreamEnd::Cancelled);
     assert_eq!(held.read(0).err().unwrap().code, ErrorCode::NotFound);
 }
 
